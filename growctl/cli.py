@@ -1,0 +1,219 @@
+"""growctl's commands: each parses, calls and prints. What takes long to import is imported where it is used."""
+
+import json
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, NoReturn
+
+import typer
+
+app = typer.Typer(
+    name="growctl",
+    help="Grow a language model instead of retraining it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+RunsDir = Annotated[
+    Path, typer.Option("--runs-dir", envvar="GROWCTL_RUNS_DIR", help="Where runs live.", show_default=True)
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+DEFAULT_RUNS_DIR = Path("runs")
+
+
+class Terminated(BaseException):
+    """SIGTERM arrived."""
+
+
+@app.command()
+def run(
+    schedule: Annotated[str, typer.Argument(help="A schedule file, or the name of a shipped one.", metavar="SCHEDULE")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="Changes to the schedule, as hydra writes them.", metavar="[KEY=VALUE]..."),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the run; by default the schedule's.")] = None,
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
+    no_controls: Annotated[bool, typer.Option("--no-controls", help="Train the ladder only.")] = False,
+) -> None:
+    """Train a growth schedule, stage after stage; running again goes on where it stopped.
+
+    Example: growctl run quickstart stages.0.train_tokens=200k seed=1 --name try-seed-1
+    """
+    from rich.console import Console
+
+    from growctl.runner import run as run_schedule
+    from growctl.schedule import RUN_NAME, ScheduleError, load_schedule
+    from growctl.screen import make_screen
+
+    if name is not None and not RUN_NAME.fullmatch(name):
+        raise ScheduleError(
+            f"--name {name!r}: a run's name is letters, digits, . _ - and starts with a letter or digit"
+        )
+    loaded = load_schedule(schedule, overrides or [])
+    with make_screen(Console()) as screen:
+        run_schedule(loaded, label=schedule, runs_dir=runs_dir, name=name, controls=not no_controls, screen=screen)
+    ladder = name or loaded.name
+    where = "" if runs_dir == DEFAULT_RUNS_DIR else f" --runs-dir {runs_dir}"
+    print(f"\nWhat it cost and what it gave: growctl report {ladder}{where}")
+
+
+@app.command()
+def plan(
+    schedule: Annotated[str, typer.Argument(help="A schedule file, or the name of a shipped one.", metavar="SCHEDULE")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="Changes to the schedule, as hydra writes them.", metavar="[KEY=VALUE]..."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a schedule comes to: sizes, tokens and FLOPs of every stage and control. Trains nothing.
+
+    Example: growctl plan pile_1.4b
+    """
+    from rich.console import Console
+
+    from growctl.plan import plan_json, print_plan
+    from growctl.schedule import load_schedule
+
+    loaded = load_schedule(schedule, overrides or [])
+    if as_json:
+        print(json.dumps(plan_json(loaded), indent=1))
+    else:
+        print_plan(loaded, Console())
+
+
+@app.command()
+def prepare(
+    schedule: Annotated[str, typer.Argument(help="A schedule file, or the name of a shipped one.", metavar="SCHEDULE")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="Changes to the schedule, as hydra writes them.", metavar="[KEY=VALUE]..."),
+    ] = None,
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
+    as_json: AsJson = False,
+) -> None:
+    """Make a schedule's dataset now, on a machine without GPUs for example; `run` then finds it.
+
+    Example: growctl prepare quickstart
+    """
+    from rich.console import Console
+
+    from growctl.runner import DATASETS
+    from growctl.schedule import load_schedule
+    from growctl.screen import Screen
+    from stages.prepare import prepare as prepare_dataset
+    from stages.prepare import read_dataset_manifest
+
+    loaded = load_schedule(schedule, overrides or [])
+    screen = Screen(Console(stderr=True))
+    datasets = runs_dir / DATASETS
+    datasets.mkdir(parents=True, exist_ok=True)
+    path = prepare_dataset(loaded.data, datasets, log_path=datasets / "log.txt", on_progress=screen.preparing)
+    manifest = read_dataset_manifest(path)
+    if as_json:
+        print(json.dumps({"path": str(path), **manifest.model_dump(mode="json")}, indent=1))
+    else:
+        for split, content in manifest.splits.items():
+            print(
+                f"{split}: {content.num_documents:,} documents, {content.num_tokens:,} tokens, {content.num_bytes:,} bytes"
+            )
+        print(path)
+
+
+@app.command()
+def expand(
+    checkpoint: Annotated[Path, typer.Argument(help="A final/, initial/ or expanded checkpoint directory.")],
+    add_tokens: Annotated[
+        int, typer.Option(help="Parameter tokens to add to each of Q, K, V and O, in every layer.", min=0)
+    ],
+    output: Annotated[Path, typer.Option(help="Directory of the larger checkpoint; must not exist.")],
+    add_ffn_tokens: Annotated[
+        int | None,
+        typer.Option(help="Tokens to add to each FFN; by default in the model's own proportion.", min=0),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the new values; by default the checkpoint's.", min=0)
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Grow a checkpoint: new tokens enter with zero keys, so the function stays the same. Old files are shared.
+
+    Example: growctl expand runs/quickstart/stages/2-320k/final --add-tokens 48 --output grown
+    """
+    from growctl.numbers import short_count
+    from stages.expand import expand as expand_checkpoint
+
+    manifest = expand_checkpoint(checkpoint, output, attention_tokens=add_tokens, ffn_tokens=add_ffn_tokens, seed=seed)
+    details = manifest.lineage.details
+    if as_json:
+        print(json.dumps({"path": str(output), "parent": manifest.lineage.parent, **details}, indent=1))
+    else:
+        before, after = short_count(details["num_parameters_before"]), short_count(details["num_parameters"])
+        print(
+            f"{output}: {before} -> {after} parameters (+{details['attention_tokens']} tokens in Q, K, V and O, "
+            f"+{details['ffn_tokens']} in the FFN, of every layer); the same function until trained"
+        )
+
+
+@app.command()
+def report(
+    runs: Annotated[
+        list[str] | None, typer.Argument(help="Runs to report on; by default all.", metavar="[RUN]...")
+    ] = None,
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
+    as_json: AsJson = False,
+) -> None:
+    """Compare compute against perplexity: every stage, every growth, and what growing saved or lost.
+
+    Example: growctl report quickstart
+    """
+    from growctl.report.analysis import find_runs, to_json
+
+    found = find_runs(runs_dir, runs or [])
+    if as_json:
+        print(json.dumps(to_json(found), indent=1))
+        return
+    from rich.console import Console
+
+    from growctl.report.page import write_report
+    from growctl.report.table import print_report
+
+    print_report(found, Console())
+    ladder = next((run.name for run in found if run.control is None), found[0].name)
+    page = write_report(found, runs_dir / ladder / "report")
+    print(f"\nPictures and tables: {page}")
+
+
+def main() -> NoReturn:
+    """The console script: runs a command and turns what went wrong into one message and an exit code."""
+    signal.signal(signal.SIGTERM, _terminated)
+    try:
+        app(standalone_mode=True)
+    except ValueError as error:
+        # ScheduleError, CheckpointError, DataError, LedgerError, RunError: input that the user can mend
+        _fail(str(error), 2)
+    except RuntimeError as error:
+        _fail(str(error), 1)
+    except KeyboardInterrupt:
+        _fail("interrupted; the same command goes on from the newest checkpoint", 130)
+    except Terminated:
+        _fail("terminated; the same command goes on from the newest checkpoint", 143)
+    sys.exit(0)
+
+
+def _terminated(signum: int, frame: FrameType | None) -> NoReturn:
+    raise Terminated
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    print(f"growctl: {message}", file=sys.stderr)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

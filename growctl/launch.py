@@ -1,0 +1,87 @@
+"""How workers start: on this machine, under the DeepSpeed launcher, as children that die with their parent."""
+
+import base64
+import ctypes
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Literal
+
+STOP_SECONDS = 40.0
+"""Patience with a launcher that was asked to stop: it gives its own workers 30 seconds."""
+
+
+def local_devices(wanted: Literal["auto"] | int) -> tuple[int, bool]:
+    """(ranks, whether they are GPUs): all GPUs for `auto`, or one rank with every core where there is none.
+
+    Raises ValueError where more GPUs are asked for than there are.
+    """
+    import torch
+
+    num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if wanted == "auto":
+        return max(1, num_gpus), num_gpus > 0
+    if num_gpus and wanted > num_gpus:
+        raise ValueError(f"launch.devices = {wanted}: this machine has {num_gpus} GPUs")
+    return wanted, num_gpus > 0
+
+
+def local_command(spec: Path, num_devices: int) -> list[str]:
+    """The DeepSpeed launcher's command line for `num_devices` workers on this machine.
+
+    The per-node launcher is called directly: the `deepspeed` script before it would only look for host files.
+    """
+    world = base64.urlsafe_b64encode(json.dumps({"localhost": list(range(num_devices))}).encode()).decode()
+    launcher = [sys.executable, "-m", "deepspeed.launcher.launch", f"--world_info={world}"]
+    address = ["--master_addr=127.0.0.1", f"--master_port={_free_port()}"]
+    return [*launcher, *address, "--no_local_rank", "--module", "stages.train", str(spec)]
+
+
+def local_environment(num_devices: int, gpus: bool) -> dict[str, str]:
+    """The workers' environment. Without GPUs the cores are shared out evenly and all traffic stays on the loopback."""
+    environment = dict(os.environ)
+    if not gpus:
+        threads = max(1, len(os.sched_getaffinity(0)) // num_devices)
+        environment |= {"DS_ACCELERATOR": "cpu", "GLOO_SOCKET_IFNAME": "lo"}
+        environment.setdefault("OMP_NUM_THREADS", str(threads))
+    return environment
+
+
+def start_workers(spec: Path, log: Path, num_devices: int, gpus: bool) -> subprocess.Popen[bytes]:
+    """Starts the launcher with all output appended to `log`, in a session of its own, so that Ctrl-C reaches only us."""
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            local_command(spec, num_devices),
+            env=local_environment(num_devices, gpus),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=_die_with_parent,
+        )
+
+
+def stop_workers(process: subprocess.Popen[bytes]) -> None:
+    """Ends the launcher and with it the workers; returns once they are gone."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1: PR_SET_PDEATHSIG
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port

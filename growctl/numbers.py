@@ -1,0 +1,23 @@
+"""Numbers and durations as people read them."""
+
+
+def short_count(value: float) -> str:
+    """1310000000 -> '1.31B': three digits and a suffix."""
+    for factor, suffix in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= factor * 0.9995:
+            return f"{value / factor:.3g}{suffix}"
+    return f"{value:.3g}" if value != int(value) else str(int(value))
+
+
+def scientific(value: float) -> str:
+    """FLOPs and the like: '1.23e+15'."""
+    return f"{value:.2e}"
+
+
+def duration(seconds: float) -> str:
+    """133.4 -> '2m 13s'; two units at most."""
+    whole = max(0, round(seconds))
+    for size, unit, below, below_unit in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
+        if whole >= size:
+            return f"{whole // size}{unit} {whole % size // below}{below_unit}"
+    return f"{whole}s"

@@ -1,0 +1,127 @@
+"""The report as files: one HTML page that needs nothing else, its chart as PNG, its table as CSV."""
+
+import csv
+import io
+import os
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+from growctl.report import plots
+from growctl.report.analysis import RunReport, to_json
+from growctl.report.table import COLUMNS, describe, replayed_work, stage_cells, verdicts
+
+PAGE_NAME = "report.html"
+CHART_NAME = "compute_vs_perplexity.png"
+TABLE_NAME = "stages.csv"
+
+_STYLE = """
+:root { color-scheme: light dark; --line: color-mix(in srgb, currentColor 22%, transparent); }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2.5rem auto; padding: 0 1.25rem;
+  background: Canvas; color: CanvasText; }
+h1 { font-size: 1.7rem; margin: 0 0 1.5rem; } h2 { font-size: 1.2rem; margin: 2.5rem 0 .5rem; }
+h3 { font-size: 1rem; margin: 1.5rem 0 .25rem; } h3 span { font-weight: normal; opacity: .7; }
+section.verdict { border-left: 4px solid #0072b2; padding: .1rem 1.1rem .4rem; }
+section.verdict p { margin: .3rem 0; } section.verdict p:first-of-type { font-weight: 600; }
+.wide { overflow-x: auto; } svg { width: 100%; height: auto; }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+th, td { text-align: right; padding: .3rem .6rem; border-bottom: 1px solid var(--line); white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; padding-left: 0; } th { font-weight: 600; }
+.note, footer { opacity: .75; font-size: .9rem; } footer { margin-top: 3rem; }
+"""
+
+_COUNTED = (
+    "<b>FLOPs</b> are the matrix products of training, 2 for a multiply-add, backward twice forward, counted from the "
+    "model's structure; attention is counted as the full T x T, although the mask needs half. Element-wise work is "
+    "not counted.",
+    "<b>Cumulative</b> cost is every stage up to here: the first size is not free. Steps that were done again after "
+    "an interruption are included and shown apart. Evaluations are recorded, but are no part of the cost.",
+    "<b>Device time</b> is wall time times devices, with start-up, evaluation and failed attempts.",
+    "<b>Perplexity</b> is measured at a stage's end, on the validation data, in fp32 from the master weights. The jump "
+    "is what growing alone did to the loss, in nats a token: 0 where the function is preserved.",
+    "<b>Equal loss</b>: the FLOPs at which the curve of the controls comes down to the ladder's final loss, with the "
+    "loss linear in the logarithm of the FLOPs between two measured points, and never beyond them. Only finished "
+    "controls count, each with its own full decay.",
+    "<b>In the chart</b>, large marks are ends of stages and runs; lines and small dots are evaluations on the way, "
+    "where the learning rate has not decayed yet: they are not what a run of that budget would reach.",
+    "<b>Differences</b> smaller than those between seeds mean nothing: one seed says little.",
+)
+
+
+def write_report(runs: Sequence[RunReport], directory: Path) -> Path:
+    """Writes `report.html`, `compute_vs_perplexity.png` and `stages.csv` into `directory`; returns the page's path."""
+    directory.mkdir(parents=True, exist_ok=True)
+    _replace(directory / CHART_NAME, plots.png(runs))
+    _replace(directory / TABLE_NAME, stages_csv(runs).encode())
+    _replace(directory / PAGE_NAME, render_page(runs).encode())
+    return directory / PAGE_NAME
+
+
+def stages_csv(runs: Sequence[RunReport]) -> str:
+    """A line for each stage of each run, in the units of `to_json`; unknown is empty."""
+    rows = [
+        {"run": run["name"], "schedule": run["schedule"], "control": run["control"]}
+        | {"stage": stage.pop("name")}
+        | stage
+        for run in to_json(runs)
+        for stage in run["stages"]
+    ]
+    buffer = io.StringIO()
+    if rows:
+        writer = csv.DictWriter(buffer, fieldnames=list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    return buffer.getvalue()
+
+
+def render_page(runs: Sequence[RunReport]) -> str:
+    """The page: no script, nothing fetched, every name escaped."""
+    ladders = [run.name for run in runs if run.control is None] or [run.name for run in runs]
+    title = f"What growing cost: {', '.join(ladders)}"
+    said = "".join(
+        f'<section class="verdict"><h3>{escape(heading)}</h3>'
+        + "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)
+        + "</section>"
+        for heading, sentences in verdicts(runs)
+    )
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>{escape(title)}</title>
+<style>{_STYLE}</style>
+</head>
+<body>
+<h1>{escape(title)}</h1>
+{said}
+<h2>Compute against perplexity</h2>
+<div role="img" aria-label="Cumulative training FLOPs against validation perplexity">{plots.svg(runs)}</div>
+<h2>Stages</h2>
+{"".join(_run_table(run) for run in runs)}
+<h2>What is counted</h2>
+<ul>{"".join(f"<li>{sentence}</li>" for sentence in _COUNTED)}</ul>
+<footer>Written by growctl report. The figures are in {TABLE_NAME}, the chart in {CHART_NAME}.</footer>
+</body>
+</html>
+"""
+
+
+def _run_table(run: RunReport) -> str:
+    head = "".join(f"<th>{escape(name)}</th>" for name in COLUMNS)
+    rows = "".join(
+        f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in stage_cells(stage))}</tr>" for stage in run.stages
+    )
+    note = replayed_work(run)
+    return (
+        f"<h3>{escape(run.name)} <span>{escape(describe(run))}</span></h3>"
+        f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+        + (f'<p class="note">{escape(note)}</p>' if note else "")
+    )
+
+
+def _replace(path: Path, content: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.write_bytes(content)
+    os.replace(temporary, path)

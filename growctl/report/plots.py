@@ -1,0 +1,159 @@
+"""The chart: cumulative compute against validation perplexity, ladders among their controls."""
+
+import io
+import math
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, Locator, LogLocator, MaxNLocator, NullFormatter, NullLocator
+
+from growctl.report.analysis import EvaluationPoint, RunReport
+from growctl.report.table import human_count
+
+_LADDERS = ("#0072b2", "#7a3fb0", "#008c8c")
+_CONTROLS = ("#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#a0522d", "#7f7f7f", "#9a9a00")
+_HEADROOM = 1.8
+"""The frame's top over the worst final perplexity: what a model says before it has learned is left out."""
+_CURRENT = "#010203"
+"""A colour that nothing else in the chart has; in SVG it stands for the page's own text colour."""
+
+
+def draw(runs: Sequence[RunReport], ink: str = "#30353d") -> Figure:
+    """The chart as a figure of 1200 x 750 pixels, its text and axes in the colour `ink`.
+
+    Lines and small dots are evaluations within a run, not decayed; large marks are the ends of stages (ladders) and
+    of runs (controls). A dashed line joins the controls of one kind and size: the curve of equal-loss savings.
+    """
+    figure = Figure(figsize=(8.0, 5.0), dpi=150, layout="constrained")
+    axes = figure.add_subplot()
+    ladders = [run for run in runs if run.control is None]
+    controls = [run for run in runs if run.control is not None]
+    for i, run in enumerate(controls):
+        marker = "sDvP*"[i // len(_CONTROLS) % 5]
+        _draw_run(axes, run, f"{run.name}, {_sizes(run)}", _CONTROLS[i % len(_CONTROLS)], marker)
+    _join_final_points(axes, controls, ink)
+    for i, run in enumerate(ladders):
+        color = _LADDERS[i % len(_LADDERS)]
+        _draw_run(axes, run, f"{run.name}, ladder {_sizes(run)}", color, "o")
+        _mark_growths(axes, run, color)
+    _frame(axes, runs, ink)
+    return figure
+
+
+def png(runs: Sequence[RunReport]) -> bytes:
+    """The chart as a PNG on white."""
+    buffer = io.BytesIO()
+    draw(runs).savefig(buffer, format="png")
+    return buffer.getvalue()
+
+
+def svg(runs: Sequence[RunReport]) -> str:
+    """The chart as an `<svg>` element to put into a page: see-through, and in the page's text colour."""
+    figure = draw(runs, ink=_CURRENT)
+    figure.patch.set_alpha(0.0)
+    figure.axes[0].patch.set_alpha(0.0)
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg")
+    text = buffer.getvalue()
+    text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text[text.index("<svg") :], flags=re.DOTALL)
+    return re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", text).replace(_CURRENT, "currentColor")
+
+
+def _sizes(run: RunReport) -> str:
+    return " to ".join(dict.fromkeys(human_count(stage.num_parameters) for stage in run.stages))
+
+
+def _draw_run(axes: Axes, run: RunReport, label: str, color: str, marker: str) -> None:
+    is_ladder = run.control is None
+    width, alpha = (2.0, 0.9) if is_ladder else (0.9, 0.55)
+    within = [point for point in run.points if point.point == "interval"]
+    ends = [p for p in run.points if p.point == "final" and (is_ladder or p.stage == run.stages[-1].name)]
+    axes.plot(*_places(run.points), color=color, linewidth=width, alpha=alpha)
+    axes.plot(*_places(within), "o", color=color, markersize=2.5, alpha=alpha)
+    # A run without an end yet keeps its place in the legend.
+    axes.plot(*_places(ends), marker, color=color, markersize=8, zorder=4, label=label.replace("$", r"\$"))
+
+
+def _places(points: Sequence[EvaluationPoint]) -> tuple[list[float], list[float]]:
+    return [point.cumulative_flops for point in points], [point.perplexity for point in points]
+
+
+def _join_final_points(axes: Axes, controls: Sequence[RunReport], ink: str) -> None:
+    curves: dict[tuple[str | None, str | None, int], list[tuple[float, float]]] = {}
+    for run in controls:
+        if run.final_loss is not None:
+            key = (run.control_of, run.control, run.stages[-1].num_parameters)
+            curves.setdefault(key, []).append((run.cumulative_flops, math.exp(run.final_loss)))
+    for curve in (sorted(curve) for curve in curves.values() if len(curve) > 1):
+        axes.plot(*zip(*curve, strict=True), "--", color=ink, linewidth=0.8, alpha=0.6, zorder=2)
+
+
+def _mark_growths(axes: Axes, run: RunReport, color: str) -> None:
+    for before, stage in pairwise(run.stages):
+        flops = before.cumulative_flops
+        if not stage.train_tokens and stage.loss_after_growth is None:
+            continue
+        axes.axvline(flops, color=color, linestyle=":", linewidth=1.0, alpha=0.7, zorder=1)
+        axes.annotate(
+            f"grown to {human_count(stage.num_parameters)}",
+            xy=(flops, 0.02),
+            xycoords=("data", "axes fraction"),
+            xytext=(-3, 0),
+            textcoords="offset points",
+            rotation=90,
+            ha="right",
+            va="bottom",
+            fontsize=8,
+            color=color,
+        )
+
+
+def _frame(axes: Axes, runs: Sequence[RunReport], ink: str) -> None:
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    points = [point for run in runs for point in run.points if point.cumulative_flops > 0]
+    ends = [point.perplexity for point in points if point.point == "final"]
+    seen = [p for p in points if not ends or p.perplexity <= _HEADROOM * max(ends)]
+    if seen:
+        axes.set_xlim(*_span([point.cumulative_flops for point in seen]))
+        axes.set_ylim(*_span([point.perplexity for point in seen]))
+    else:
+        axes.text(0.5, 0.5, "no evaluations yet", transform=axes.transAxes, ha="center", color=ink)
+    for axis, words in ((axes.xaxis, _power_of_ten), (axes.yaxis, lambda value, _: f"{value:g}")):
+        axis.set_major_locator(_locator(*axis.get_view_interval()))
+        axis.set_major_formatter(FuncFormatter(words))
+        axis.set_minor_formatter(NullFormatter())
+        if not seen:
+            axis.set_major_locator(NullLocator())
+            axis.set_minor_locator(NullLocator())
+    axes.set_xlabel("cumulative training compute (FLOPs, replayed work included)", color=ink)
+    axes.set_ylabel("validation perplexity", color=ink)
+    axes.tick_params(which="both", color=ink, labelcolor=ink)
+    axes.grid(color=ink, alpha=0.12, linewidth=0.8)
+    for name, spine in axes.spines.items():
+        spine.set_visible(name in ("left", "bottom"))
+        spine.set_color(ink)
+    if seen:
+        axes.legend(loc="upper right", fontsize=8, labelcolor=ink, frameon=False)
+
+
+def _span(values: Sequence[float]) -> tuple[float, float]:
+    """Limits of a log axis: the values, and a little room, at least 10 % of the value."""
+    low, high = min(values), max(values)
+    room = max(0.06 * math.log(high / low), 0.05)
+    return low * math.exp(-room), high * math.exp(room)
+
+
+def _locator(low: float, high: float) -> Locator:
+    if high / low < 5:
+        return MaxNLocator(nbins=7, steps=[1, 2, 2.5, 5, 10])
+    return LogLocator(subs=(1.0, 2.0, 5.0) if high / low < 50 else (1.0,))
+
+
+def _power_of_ten(value: float, _: int) -> str:
+    exponent = math.floor(math.log10(value) + 1e-9) if value > 0 else 0
+    factor = value / 10.0**exponent
+    return rf"$10^{{{exponent}}}$" if abs(factor - 1) < 1e-6 else rf"${factor:g}\times10^{{{exponent}}}$"

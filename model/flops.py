@@ -1,0 +1,56 @@
+"""Exact FLOP counts from the configuration alone. No torch.
+
+Counted are matrix products, 2 FLOPs a multiply-add, as `torch.utils.flop_counter` counts them; element-wise work is
+not. Attention is counted as the full T x T, although the mask needs half. Backward is twice forward.
+"""
+
+import math
+from dataclasses import dataclass
+
+from model.config import TokenformerConfig, TransformerConfig, parameter_shapes
+
+
+@dataclass(frozen=True)
+class Flops:
+    """FLOPs by part. Adds, and multiplies by a number."""
+
+    parameters: float
+    """Products with parameter tokens (Tokenformer) or weight matrices (Transformer)."""
+
+    attention: float
+    """Token-token products: Q K^T and scores V, full T x T."""
+
+    head: float
+    """The tied output head, hidden_size x vocab_size."""
+
+    @property
+    def total(self) -> float:
+        """The sum of the parts."""
+        return self.parameters + self.attention + self.head
+
+    def __add__(self, other: "Flops") -> "Flops":
+        return Flops(self.parameters + other.parameters, self.attention + other.attention, self.head + other.head)
+
+    def __mul__(self, factor: float) -> "Flops":
+        return Flops(self.parameters * factor, self.attention * factor, self.head * factor)
+
+    __rmul__ = __mul__
+
+
+def forward_flops_per_token(config: TokenformerConfig | TransformerConfig, sequence_length: int) -> Flops:
+    """FLOPs of one forward pass, per data token, at context `sequence_length` (data tokens)."""
+    matrices = (
+        math.prod(shape)
+        for name, shape in parameter_shapes(config).items()
+        if len(shape) == 2 and name != "embedding.weight"
+    )
+    return Flops(
+        parameters=2.0 * sum(matrices),
+        attention=4.0 * sequence_length * config.hidden_size * config.num_layers,
+        head=2.0 * config.hidden_size * config.vocab_size,
+    )
+
+
+def training_flops_per_token(config: TokenformerConfig | TransformerConfig, sequence_length: int) -> Flops:
+    """FLOPs of forward and backward, per data token, at context `sequence_length` (data tokens)."""
+    return 3 * forward_flops_per_token(config, sequence_length)

@@ -1,0 +1,53 @@
+"""First values of parameters, each drawn from the seed and its own name, so that order and neighbours do not matter.
+
+The same function fills a new model and draws the tokens of a later generation.
+"""
+
+import hashlib
+import math
+
+import torch
+from torch import Tensor
+
+from model.config import TokenformerConfig, TransformerConfig, parameter_shapes
+from model.language_model import LanguageModel
+from model.tokenformer import Tokenformer
+from model.transformer import Transformer
+
+
+def initial_parameter(name: str, config: TokenformerConfig | TransformerConfig, seed: int) -> Tensor:
+    """The first value of parameter `name`, float32 on the CPU.
+
+    Tokenformer: keys normal(0, 0.02), values normal(0, 2 / L / sqrt(D)) (the official code's `wang_init`).
+    Transformer: matrices normal(0, sqrt(2 / 5D)), those that write to the residual stream normal(0, 2 / L / sqrt(D))
+    (GPT-NeoX's `small_init` and `wang_init`), biases 0. Both: embedding normal(0, 0.02), norm gains 1 and biases 0.
+    """
+    shape = parameter_shapes(config)[name]
+    if len(shape) == 1:
+        return torch.full(shape, 1.0 if name.endswith("norm.weight") else 0.0)
+    width, depth = config.hidden_size, config.num_layers
+    if name == "embedding.weight" or ".key_tokens." in name:
+        std = 0.02
+    elif ".value_tokens." in name or name.endswith(("projection.weight", "ffn_output.weight")):
+        std = 2 / depth / math.sqrt(width)
+    else:
+        std = math.sqrt(2 / (5 * width))
+    digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest, "big") >> 1)
+    return torch.empty(shape).normal_(0.0, std, generator=generator)
+
+
+def build_model(
+    config: TokenformerConfig | TransformerConfig,
+    *,
+    seed: int | None = None,
+    device: str | torch.device = "cpu",
+) -> LanguageModel:
+    """The model of `config` in float32 on `device` (`meta` allocates nothing); empty parameters without a seed."""
+    with torch.device(device):
+        model = Tokenformer(config) if isinstance(config, TokenformerConfig) else Transformer(config)
+    if seed is not None:
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                parameter.copy_(initial_parameter(name, config, seed))
+    return model

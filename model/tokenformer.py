@@ -1,0 +1,49 @@
+"""Tokenformer, the language model (arXiv 2410.23168, section 3.2; layout and norms of the official code).
+
+Shapes: B batch, T sequence, D model width.
+"""
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from model.attention import RotaryTable, causal_attention
+from model.config import BlockConfig, TokenformerConfig
+from model.language_model import LanguageModel
+from model.pattention import Pattention
+
+
+class TokenformerBlock(nn.Module):
+    """x += projection(attention(norm(x))); x += ffn(norm(x)), every linear layer a Pattention.
+
+    The norms have no parameters.
+    """
+
+    def __init__(self, config: TokenformerConfig, block: BlockConfig) -> None:
+        super().__init__()
+        self.num_heads = config.num_heads
+        self.norm_epsilon = config.norm_epsilon
+        for name, pattention in block.pattentions().items():
+            self.add_module(name, Pattention(pattention, config.hidden_size, config.score_function))
+
+    def forward(self, x_BTD: Tensor, table: RotaryTable) -> Tensor:
+        """(B, T, D) in, (B, T, D) out."""
+        h_BTD = F.layer_norm(x_BTD, x_BTD.shape[-1:], eps=self.norm_epsilon)
+        q_BTD, k_BTD, v_BTD = self.query(h_BTD), self.key(h_BTD), self.value(h_BTD)
+        x_BTD = x_BTD + self.projection(causal_attention(q_BTD, k_BTD, v_BTD, self.num_heads, table))
+        return x_BTD + self.ffn(F.layer_norm(x_BTD, x_BTD.shape[-1:], eps=self.norm_epsilon))
+
+
+class Tokenformer(LanguageModel):
+    """The model that grows: `set_scales` follows its configuration while a new generation is ramped in."""
+
+    config: TokenformerConfig
+
+    def __init__(self, config: TokenformerConfig) -> None:
+        super().__init__(config, (TokenformerBlock(config, block) for block in config.blocks))
+
+    def set_scales(self, config: TokenformerConfig) -> None:
+        """Takes tau and key ramps from `config`, which must have this model's sizes (ValueError otherwise)."""
+        for block, block_config in zip(self.blocks, config.blocks, strict=True):
+            for name, pattention in block_config.pattentions().items():
+                block.get_submodule(name).set_scale(pattention)  # type: ignore[operator]
+        self.config = config

@@ -1,0 +1,90 @@
+"""Devices, precision and the DeepSpeed engine of a worker."""
+
+import os
+from typing import Any, Literal
+
+import deepspeed
+import torch
+import torch.distributed as dist
+
+from model.config import generation_of
+from model.language_model import LanguageModel
+from stages.spec import TrainSpec
+
+Precision = Literal["bf16", "fp32"]
+
+
+def start_distributed() -> torch.device:
+    """Joins the process group that the launcher described; this rank's device: CUDA where there is any, else the CPU."""
+    if torch.cuda.is_available():
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(device)
+        deepspeed.init_distributed(dist_backend="nccl")
+        return device
+    # An all-reduce over shared memory that would be compiled for 40 s at first use; gloo gives the same sums.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    deepspeed.init_distributed(dist_backend="gloo")
+    return torch.device("cpu")
+
+
+def device_name(device: torch.device) -> str:
+    """What the device calls itself, for the ledger."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    with open("/proc/cpuinfo") as cpuinfo:
+        names = [line.split(":", 1)[1].strip() for line in cpuinfo if line.startswith("model name")]
+    return f"CPU {names[0]}" if names else "CPU"
+
+
+def choose_precision(wanted: Literal["auto", "bf16", "fp32"], device: torch.device) -> Precision:
+    """`auto` is bf16 where the device is fast at it: CUDA from compute capability 8, a CPU with AVX512-BF16 or AMX."""
+    if wanted != "auto":
+        return wanted
+    if device.type == "cuda":
+        return "bf16" if torch.cuda.get_device_capability(device) >= (8, 0) else "fp32"
+    fast = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return "bf16" if fast else "fp32"
+
+
+def parameter_groups(model: LanguageModel, weight_decay: float) -> list[dict[str, Any]]:
+    """AdamW's groups, one per generation and decay/no-decay, in that order from generation 0 on; empty ones left out.
+
+    Decay acts on matrices only. Growth appends groups and leaves the earlier ones as they are.
+    """
+    groups: dict[tuple[int, bool], list[torch.nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        groups.setdefault((generation_of(name), parameter.ndim < 2), []).append(parameter)
+    return [
+        {
+            "name": f"generation-{generation}-{'no-decay' if is_vector else 'decay'}",
+            "params": parameters,
+            "weight_decay": 0.0 if is_vector else weight_decay,
+        }
+        for (generation, is_vector), parameters in sorted(groups.items())
+    ]
+
+
+def build_engine(model: LanguageModel, spec: TrainSpec, precision: Precision) -> deepspeed.DeepSpeedEngine:
+    """The engine around `model`: ZeRO, gradient accumulation in float32, clipping, AdamW on float32 master weights.
+
+    The learning rate is set by the loop, not by a DeepSpeed scheduler.
+    """
+    optimizer = torch.optim.AdamW(
+        parameter_groups(model, spec.optimizer.weight_decay),
+        lr=spec.learning_rate.at(0),
+        betas=spec.optimizer.betas,
+        eps=spec.optimizer.epsilon,
+    )
+    config = {
+        "train_batch_size": spec.batch_size,
+        "train_micro_batch_size_per_gpu": spec.micro_batch_size,
+        "gradient_accumulation_steps": spec.batch_size // (spec.micro_batch_size * dist.get_world_size()),
+        "gradient_clipping": spec.optimizer.gradient_clipping,
+        "bf16": {"enabled": precision == "bf16"},
+        "data_types": {"grad_accum_dtype": "fp32"},
+        "zero_optimization": {"stage": spec.zero_stage},
+        "zero_allow_untested_optimizer": True,
+        "steps_per_print": 1_000_000_000,
+    }
+    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
+    return engine

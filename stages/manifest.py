@@ -1,0 +1,231 @@
+"""Checkpoint directories: whole or not there, described by a manifest. No torch here.
+
+Two kinds share the manifest. `parameters`: one safetensors file a parameter, what passes between stages and what every
+tool reads. `engine`: DeepSpeed's own sharded files, for going on within a stage.
+"""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from model.config import ModelConfig
+
+FORMAT_VERSION = 1
+MANIFEST_NAME = "manifest.json"
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be used, in one sentence for the user: missing, broken, or of the wrong kind."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class FileEntry(_Strict):
+    """One file of a checkpoint."""
+
+    bytes: int
+    sha256: str
+    """Of the whole file, tensor data and header."""
+
+
+class Lineage(_Strict):
+    """Where a checkpoint comes from."""
+
+    operation: Literal["train", "expand", "import"]
+    parent: str | None = None
+    """sha256 of the parent's manifest.json; null for a model trained from its initialisation."""
+
+    details: dict[str, Any] = {}
+    """What was done to the parent: tokens added, seed, steps trained."""
+
+
+class Manifest(_Strict):
+    """Everything about a checkpoint but its tensors."""
+
+    format_version: int = FORMAT_VERSION
+    kind: Literal["parameters", "engine"]
+    model: ModelConfig
+    """Sizes, and tau and key ramp of every Pattention and generation."""
+
+    step: int
+    """Optimizer steps done in the stage that wrote this; 0 for one that was just expanded or imported."""
+
+    group_steps: dict[str, int]
+    """Adam's step for each parameter group (`generation-0-decay`, ...). Empty: there are no moments."""
+
+    samples_seen: int
+    """Training sequences consumed since the run's start: the position in the data."""
+
+    seed: int
+    dataset_fingerprint: str | None
+    tokenizer_sha256: str | None
+    world_size: int | None = None
+    """Ranks that wrote an engine checkpoint; only as many can read it."""
+
+    zero_stage: int | None = None
+    files: dict[str, FileEntry]
+    """By path within the directory."""
+
+    lineage: Lineage
+
+
+def parameter_file(name: str) -> str:
+    """Where a `parameters` checkpoint keeps parameter `name`, relative to its directory."""
+    return f"parameters/{name}.safetensors"
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """The manifest of `directory`; CheckpointError where there is none or it cannot be read."""
+    path = directory / MANIFEST_NAME
+    if not path.is_file():
+        what = "is not a checkpoint: it has no manifest.json" if directory.is_dir() else "does not exist"
+        raise CheckpointError(f"{directory} {what}")
+    try:
+        manifest = Manifest.model_validate_json(path.read_bytes())
+    except (ValidationError, OSError, UnicodeDecodeError) as error:
+        first = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": str(error)}
+        where = ".".join(str(part) for part in first["loc"])
+        raise CheckpointError(f"{path} cannot be read: {where} {first['msg']}") from error
+    if manifest.format_version > FORMAT_VERSION:
+        raise CheckpointError(
+            f"{path} has format version {manifest.format_version}; this growctl reads up to {FORMAT_VERSION}"
+        )
+    return manifest
+
+
+def manifest_hash(directory: Path) -> str:
+    """sha256 of the manifest file: the checkpoint's identity in a child's lineage."""
+    return hash_file(directory / MANIFEST_NAME)
+
+
+def hash_file(path: Path) -> str:
+    """sha256 of a file's bytes, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def verify_checkpoint(directory: Path, *, hashes: bool = True) -> Manifest:
+    """The manifest, once every file it names is there with its size and (unless told otherwise) its sha256.
+
+    Raises CheckpointError naming the first file that is missing or differs.
+    """
+    manifest = read_manifest(directory)
+    for name, entry in manifest.files.items():
+        path = directory / name
+        if not path.is_file():
+            raise CheckpointError(f"{directory} is broken: {name} is missing")
+        if path.stat().st_size != entry.bytes:
+            raise CheckpointError(f"{directory} is broken: {name} has {path.stat().st_size} bytes, not {entry.bytes}")
+        if hashes and hash_file(path) != entry.sha256:
+            raise CheckpointError(f"{directory} is broken: {name} does not have the hash in the manifest")
+    return manifest
+
+
+def staging_directory(directory: Path) -> Path:
+    """The temporary sibling under which `directory` is written until it is whole."""
+    return directory.with_name(f".{directory.name}.incomplete")
+
+
+def begin_directory(directory: Path) -> Path:
+    """Makes the empty staging directory of `directory`, clearing what an earlier death left in it."""
+    staging = staging_directory(directory)
+    if staging.exists():
+        shutil.rmtree(staging)
+    staging.mkdir(parents=True)
+    return staging
+
+
+def finish_directory(directory: Path, manifest: Manifest) -> None:
+    """Writes the manifest into the staging directory, forces everything to disk and renames it to `directory`."""
+    staging = staging_directory(directory)
+    for name in manifest.files:
+        _sync(staging / name)
+    write_file(staging / MANIFEST_NAME, manifest.model_dump_json(indent=1).encode())
+    for folder in [*(path for path in staging.rglob("*") if path.is_dir()), staging]:
+        _sync(folder)
+    os.rename(staging, directory)
+    _sync(directory.parent)
+
+
+@contextmanager
+def whole_directory(directory: Path) -> Iterator[Path]:
+    """A staging directory to fill and to end with `finish_directory`; on an error it is removed again.
+
+    Raises CheckpointError when `directory` exists already.
+    """
+    if directory.exists():
+        raise CheckpointError(f"{directory} exists already; choose another, growctl never overwrites a checkpoint")
+    staging = begin_directory(directory)
+    try:
+        yield staging
+    finally:
+        if staging.exists():
+            shutil.rmtree(staging)
+
+
+def write_file(path: Path, data: bytes) -> FileEntry:
+    """Writes `data` under a temporary name, forces it to disk and renames it: `path` is whole or as it was."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    return FileEntry(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+
+
+def list_files(directory: Path) -> dict[str, FileEntry]:
+    """Entries for every file below `directory`, by relative path: for files that a library wrote."""
+    paths = sorted(path for path in directory.rglob("*") if path.is_file())
+    return {
+        path.relative_to(directory).as_posix(): FileEntry(bytes=path.stat().st_size, sha256=hash_file(path))
+        for path in paths
+    }
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """A hard link where the file system allows one, else a copy."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(OSError):
+        os.link(source, target)
+        return
+    shutil.copyfile(source, target)
+
+
+def set_aside(directory: Path) -> Path:
+    """Renames a broken directory to `broken-<name>` (numbered if need be); nothing is deleted. The new path."""
+    for number in range(1, 1000):
+        target = directory.with_name(f"broken-{directory.name}" + (f"-{number}" if number > 1 else ""))
+        if not target.exists():
+            os.rename(directory, target)
+            return target
+    raise CheckpointError(f"{directory.parent} holds a thousand broken copies of {directory.name}; look at the disk")
+
+
+def newest_checkpoint(stage_directory: Path, tell: Callable[[str], None]) -> Path | None:
+    """The newest whole `step_*` checkpoint of a stage, or None. Broken ones are set aside, each with a message."""
+    for directory in sorted(stage_directory.glob("step_*"), reverse=True):
+        try:
+            verify_checkpoint(directory)
+        except CheckpointError as error:
+            tell(f"{error}; moved to {set_aside(directory).name}, trying the one before it")
+        else:
+            return directory
+    return None
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,437 @@
+"""Text or documents -> a dataset: token shards written by datatrove, their tokenizer, and a manifest.
+
+    <datasets_dir>/<name>-<key>/
+        tokenizer.json
+        train/00000.ds, 00000.ds.index, ...    tokens; where documents end (uint64, in tokens)
+        validation/00000.ds, ...
+        manifest.json                          written last
+
+The key is a hash of all that determines the result, so a dataset is made once and then found. It is built
+under a temporary name and renamed: a directory under its own name is whole. Shards follow from the source
+alone, so the number of workers changes the time and nothing else.
+
+datatrove's DocumentTokenizer is run directly rather than by its LocalPipelineExecutor, which logs to stderr
+from every process it starts and replaces the log handlers of the process that calls it.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import re
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from stages.corpus import (
+    PYTHON_STDLIB,
+    SPLITS,
+    Advance,
+    Corpus,
+    DataError,
+    DataSpec,
+    SourceFile,
+    SplitName,
+    open_corpus,
+)
+from stages.data import (
+    FORMAT_VERSION,
+    MANIFEST_NAME,
+    DatasetFile,
+    DatasetManifest,
+    DatasetSplit,
+    dataset_fingerprint,
+    read_dataset_manifest,
+    verify_dataset,
+)
+from stages.manifest import hash_file, set_aside, write_file
+
+__all__ = ["DataError", "DataSpec", "DatasetManifest", "prepare", "read_dataset_manifest", "verify_dataset"]
+
+DEFAULT_VOCAB_SIZE = 8192
+SHARD_BYTES = 64 * 1024 * 1024
+"""Source bytes of a shard, which a worker takes as a whole. A longer file is one shard."""
+TOKENIZER_SAMPLE_BYTES = 256 * 1024 * 1024
+"""The most text a tokenizer is trained on, in equal parts from the beginning of every shard."""
+TOKENIZE_BATCH = 256
+"""Documents encoded at a time, by all cores."""
+
+OnProgress = Callable[[str, float | None], None]
+
+
+class _ShardTask(NamedTuple):
+    """One shard of one split, to be written by any process."""
+
+    split: SplitName
+    number: int
+    files: tuple[SourceFile, ...]
+    corpus: Corpus
+    directory: Path
+    token_bytes: int
+
+
+def prepare(
+    spec: DataSpec, datasets_dir: Path, *, log_path: Path | None = None, on_progress: OnProgress | None = None
+) -> Path:
+    """Makes the dataset that `spec` describes, or finds it whole: its directory in `datasets_dir`.
+
+    A damaged one is set aside, never deleted, and made again. A second process that wants the same dataset
+    waits for the first. `on_progress` gets what is done and the fraction of it, None where that is unknown.
+    Messages go to `log_path`; nothing is printed. Raises DataError for all that the user can put right.
+    """
+    progress = _Progress(log_path, on_progress)
+    progress.say("reading the source")
+    corpus = open_corpus(spec)
+    target = datasets_dir / f"{_name(spec.source)}-{_key(corpus)}"
+    if _damage(target) is None:
+        return target
+    datasets_dir.mkdir(parents=True, exist_ok=True)
+    with _lock(target.with_name(f".{target.name}.lock"), progress) as alone:
+        if damage := _damage(target):
+            if target.exists():
+                progress.say(f"{damage}; set aside as {set_aside(target)}, preparing it again")
+            if alone:
+                for leftover in datasets_dir.glob(f".{target.name}.incomplete-*"):
+                    shutil.rmtree(leftover)
+            _build(corpus, target, progress)
+    return target
+
+
+def _damage(dataset_dir: Path) -> str | None:
+    """What is wrong with a dataset at a quick look, None when it is whole."""
+    try:
+        verify_dataset(dataset_dir, hashes=False)
+    except DataError as error:
+        return str(error)
+    return None
+
+
+def _name(source: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", source.rstrip("/").rpartition("/")[2]).strip("-.") or "data"
+
+
+def _key(corpus: Corpus) -> str:
+    """Short hash of what determines a dataset: all of the spec but workers, the source's files, a tokenizer's."""
+    spec = corpus.spec
+    tokenizer = _tokenizer_file(spec.tokenizer) if spec.tokenizer else None
+    determining = {
+        "format_version": FORMAT_VERSION,
+        "spec": spec.model_dump(exclude={"workers"}),
+        "python": platform.python_version() if spec.source == PYTHON_STDLIB else None,
+        "tokenizer": hash_file(tokenizer) if tokenizer else None,
+        "files": [(file.name, file.num_bytes, file.version) for file in corpus.files],
+    }
+    return hashlib.sha256(json.dumps(determining, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _build(corpus: Corpus, target: Path, progress: "_Progress") -> None:
+    """Writes the dataset beside `target`, then renames it. Whatever happens, nothing half-written remains."""
+    staging = target.with_name(f".{target.name}.incomplete-{os.getpid()}-{secrets.token_hex(4)}")
+    try:
+        for split in SPLITS:
+            (staging / split).mkdir(parents=True)
+        manifest = _write_dataset(corpus, staging, progress)
+        write_file(staging / MANIFEST_NAME, manifest.model_dump_json(indent=1).encode())
+        for folder in (*(staging / split for split in SPLITS), staging):
+            _sync(folder)
+        try:
+            os.rename(staging, target)
+        except OSError:  # only where locks do not work: another process was faster
+            if _damage(target) is not None:
+                raise
+        _sync(target.parent)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    progress.say(f"prepared {target.name}", 1.0)
+
+
+def _write_dataset(corpus: Corpus, staging: Path, progress: "_Progress") -> DatasetManifest:
+    """Tokenizer and shards; the manifest is left to the caller."""
+    spec, shards = corpus.spec, corpus.shards(SHARD_BYTES)
+    tokenizer = _given_tokenizer(spec) if spec.tokenizer else _train_tokenizer(corpus, shards, progress)
+    tokenizer_sha256 = write_file(staging / "tokenizer.json", tokenizer.to_str(pretty=True).encode()).sha256
+    vocab_size = max(tokenizer.get_vocab().values()) + 1
+    token_bytes: Literal[2, 4] = 2 if vocab_size <= 2**16 else 4
+    end_of_text_id = tokenizer.token_to_id(spec.end_of_text)
+    assert end_of_text_id is not None  # trained with it, or refused without it
+    splits: dict[SplitName, DatasetSplit] = {}
+    for split in SPLITS:
+        tasks = [_ShardTask(split, i, files, corpus, staging, token_bytes) for i, files in enumerate(shards)]
+        parts = list(_write_shards(tasks, progress))
+        splits[split] = DatasetSplit(
+            num_tokens=sum(part.num_tokens for part in parts),
+            num_bytes=sum(part.num_bytes for part in parts),
+            num_documents=sum(part.num_documents for part in parts),
+            files=tuple(file for part in parts for file in part.files),
+        )
+    _require_documents(spec, splits)
+    return DatasetManifest(
+        format_version=FORMAT_VERSION,
+        spec=spec,
+        vocab_size=vocab_size,
+        token_bytes=token_bytes,
+        tokenizer_sha256=tokenizer_sha256,
+        end_of_text_id=end_of_text_id,
+        splits=splits,
+        fingerprint=dataset_fingerprint(tokenizer_sha256, splits),
+    )
+
+
+def _require_documents(spec: DataSpec, splits: dict[SplitName, DatasetSplit]) -> None:
+    num_documents = sum(split.num_documents for split in splits.values())
+    if num_documents < 2:
+        raise DataError(
+            f"data.source: {spec.source!r} holds {num_documents} documents, and training and validation need"
+            " one each; give more text, or a data.document_separator that cuts it"
+        )
+    for name, split in splits.items():
+        if not split.num_documents:
+            raise DataError(
+                f"data.validation_fraction: {spec.validation_fraction} of the {num_documents} documents in"
+                f" {spec.source!r} leaves none for {name}; about {min(0.5, 5 / num_documents):.2g} would do"
+            )
+
+
+# Tokenizers
+
+
+def _tokenizer_file(name: str) -> Path | None:
+    """The local file that `data.tokenizer` names, None when it is a name on the Hugging Face hub."""
+    path = Path(name).expanduser()
+    path = path / "tokenizer.json" if path.is_dir() else path
+    if path.is_file():
+        return path
+    if name.endswith(".json") or name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise DataError(f"data.tokenizer: there is no file {str(path)!r}")
+    return None
+
+
+def _given_tokenizer(spec: DataSpec) -> Tokenizer:
+    """The tokenizer that the spec names, without the truncation and padding it may bring along."""
+    assert spec.tokenizer is not None
+    path = _tokenizer_file(spec.tokenizer)
+    try:
+        tokenizer = Tokenizer.from_file(str(path)) if path else _download_tokenizer(spec.tokenizer)
+    except Exception as error:  # the library raises nothing narrower
+        what = "is not a tokenizer.json" if path else "is neither a file nor found on the Hugging Face hub"
+        raise DataError(f"data.tokenizer: {spec.tokenizer!r} {what} ({error})") from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    if tokenizer.token_to_id(spec.end_of_text) is None:
+        known = sorted(token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special)
+        raise DataError(
+            f"data.end_of_text: the tokenizer {spec.tokenizer!r} has no token {spec.end_of_text!r};"
+            f" its special tokens are {', '.join(known) or 'none'}"
+        )
+    return tokenizer
+
+
+def _download_tokenizer(name: str) -> Tokenizer:
+    """From the Hugging Face hub or its cache, without the hub's bars and warnings on the screen."""
+    from huggingface_hub import utils as hub
+
+    had_bars, verbosity = not hub.are_progress_bars_disabled(), hub.logging.get_verbosity()
+    hub.disable_progress_bars()
+    hub.logging.set_verbosity_error()
+    try:
+        return Tokenizer.from_pretrained(name)
+    finally:
+        hub.logging.set_verbosity(verbosity)
+        if had_bars:
+            hub.enable_progress_bars()
+
+
+def _train_tokenizer(corpus: Corpus, shards: list[tuple[SourceFile, ...]], progress: "_Progress") -> Tokenizer:
+    """A byte-level BPE from the train split: any text can be encoded, and decodes to itself."""
+    advance = progress.meter("training the tokenizer", min(corpus.num_bytes, TOKENIZER_SAMPLE_BYTES))
+
+    def texts() -> Iterator[str]:
+        for files in shards:
+            left = TOKENIZER_SAMPLE_BYTES // len(shards)
+            for document in corpus.documents(files, "train", advance):
+                yield document.text
+                left -= len(document.text)
+                if left <= 0:
+                    break
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=corpus.spec.vocab_size or DEFAULT_VOCAB_SIZE,
+        special_tokens=[corpus.spec.end_of_text],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts(), trainer)
+    return tokenizer
+
+
+# Shards
+
+
+def _write_shards(tasks: list[_ShardTask], progress: "_Progress") -> Iterator[DatasetSplit]:
+    """Writes every shard, here or in `workers` processes, and describes each in order."""
+    corpus = tasks[0].corpus
+    advance = progress.meter(f"tokenising {tasks[0].split}", corpus.num_bytes)
+    in_memory = "memory" in corpus.fs.protocol  # which other processes do not see
+    workers = 1 if in_memory else min(corpus.spec.workers, len(tasks))
+    if workers == 1:
+        yield from (_write_shard(task, advance) for task in tasks)
+        return
+    processes = get_context("spawn")
+    held, lifeline = processes.Pipe(duplex=False)
+    threads = max(1, (os.cpu_count() or 1) // workers)
+    log_path = progress.log_path or Path(os.devnull)
+    pool = ProcessPoolExecutor(workers, processes, _start_worker, (held, log_path, threads))
+    with held, pool, lifeline:  # left in reverse: the lifeline is cut before the pool waits for its workers
+        try:
+            for task, shard in zip(tasks, pool.map(_write_shard, tasks), strict=True):
+                advance(sum(file.num_bytes for file in task.files))
+                yield shard
+        except BrokenProcessPool as error:
+            raise DataError(
+                f"data.workers: one of {workers} processes died, of too little memory perhaps; try fewer"
+            ) from error
+
+
+def _start_worker(lifeline: Connection, log_path: Path, threads: int) -> None:
+    """Prepares a worker process: its share of the cores, its output to the log, its end with its parent's."""
+    os.environ["RAYON_NUM_THREADS"] = str(threads)
+    log = os.open(log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+
+    def end_with_parent() -> None:
+        lifeline.poll(None)  # nothing is ever sent: this returns when the other end is closed, by death too
+        os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+
+
+def _write_shard(task: _ShardTask, advance: Advance = lambda num_bytes: None) -> DatasetSplit:
+    """Tokenises the documents of one split in one shard's files, and forces what it wrote onto the disk."""
+    directory = task.directory / task.split
+    num_bytes = 0
+    with _quiet_datatrove() as (DocumentTokenizer, DatatroveDocument):
+        step = DocumentTokenizer(
+            str(directory),
+            str(task.directory / "tokenizer.json"),
+            eos_token=task.corpus.spec.end_of_text,
+            batch_size=TOKENIZE_BATCH,
+            shuffle_documents=False,  # training reads windows in random order, evaluation spreads its own
+            save_final_metadata=False,
+        )
+        step.tokenizer.encode_special_tokens = True  # where a text spells the end of text, it is text
+        step.token_size = task.token_bytes  # datatrove goes by the number of entries; ids may be larger
+
+        def documents() -> Iterator[Any]:
+            nonlocal num_bytes
+            for document in task.corpus.documents(task.files, task.split, advance):
+                num_bytes += len(document.text.encode())
+                yield DatatroveDocument(text=document.text, id=document.id)
+
+        step.run(documents(), rank=task.number)
+    files = []
+    for ending in ("ds", "ds.index"):
+        path = directory / f"{task.number:05d}.{ending}"
+        os.rename(directory / f"{task.number:05d}_unshuffled.{ending}", path)
+        if path.stat().st_size == 0:  # no document of this split
+            path.unlink()
+            continue
+        _sync(path)
+        name = path.relative_to(task.directory).as_posix()
+        files.append(DatasetFile(name=name, bytes=path.stat().st_size, sha256=hash_file(path)))
+    return DatasetSplit(
+        num_tokens=files[0].bytes // task.token_bytes if files else 0,
+        num_bytes=num_bytes,
+        num_documents=files[1].bytes // 8 if files else 0,
+        files=tuple(files),
+    )
+
+
+@contextmanager
+def _quiet_datatrove() -> Iterator[tuple[Any, Any]]:
+    """datatrove's tokeniser and document class. It logs by loguru, whose handlers its import would replace."""
+    from loguru import logger
+
+    vars(logger).update(add=lambda *_, **__: 0, remove=lambda *_: None)
+    try:
+        from datatrove.data import Document
+        from datatrove.pipeline.tokens import DocumentTokenizer
+    finally:
+        del vars(logger)["add"], vars(logger)["remove"]
+    logger.disable("datatrove")
+    try:
+        yield DocumentTokenizer, Document
+    finally:
+        logger.enable("datatrove")
+
+
+class _Progress:
+    """Tells the caller and the log what is going on."""
+
+    def __init__(self, log_path: Path | None, on_progress: OnProgress | None) -> None:
+        if log_path:
+            log_path.parent.mkdir(parents=True, exist_ok=True)
+        self.log_path = log_path
+        self._on_progress = on_progress
+
+    def say(self, message: str, fraction: float | None = None) -> None:
+        """Something new is going on."""
+        if self.log_path:
+            with self.log_path.open("a", encoding="utf-8") as log:
+                log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
+        if self._on_progress:
+            self._on_progress(message, fraction)
+
+    def meter(self, message: str, total_bytes: int) -> Advance:
+        """Announces work on `total_bytes`; what it returns is told of bytes done, and reports each percent."""
+        done = percent = 0
+        self.say(message, 0.0)
+
+        def advance(num_bytes: int) -> None:
+            nonlocal done, percent
+            done += num_bytes
+            if (now := min(100, 100 * done // max(1, total_bytes))) > percent:
+                percent = now
+                if self._on_progress:
+                    self._on_progress(message, percent / 100)
+
+        return advance
+
+
+@contextmanager
+def _lock(path: Path, progress: _Progress) -> Iterator[bool]:
+    """Waits until no other process holds `path`; death lets go of it too. False where there are no locks."""
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress.say("waiting for another process that prepares the same dataset")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError:
+            yield False
+            return
+        yield True
+
+
+def _sync(path: Path) -> None:
+    """Forces a file, or a folder's list of names, onto the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

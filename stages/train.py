@@ -1,0 +1,263 @@
+"""The worker: trains one stage of a run on a DeepSpeed engine. Started once per rank by the DeepSpeed launcher:
+
+    python -m stages.train SPEC.json
+
+It obeys its `TrainSpec` and decides nothing: what comes next is the runner's business (growctl/runner.py). It speaks
+through metrics.jsonl and leaves step_*/ and final/ in the stage's directory.
+
+Shapes: B micro-batch, T sequence.
+"""
+
+import ctypes
+import math
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from deepspeed import DeepSpeedEngine
+from torch import Tensor
+
+from model.config import TokenformerConfig, ramp_config
+from model.initialization import build_model
+from model.language_model import LanguageModel
+from stages.checkpoint import (
+    engine_states,
+    fill_model,
+    group_steps,
+    load_engine,
+    load_states,
+    save_engine,
+    save_parameters,
+)
+from stages.data import EvaluationWindows, TrainingSamples
+from stages.engine import build_engine, choose_precision, device_name, start_distributed
+from stages.evaluate import Evaluation, evaluate
+from stages.manifest import Lineage, Manifest, finish_directory, manifest_hash, read_manifest
+from stages.metrics import MetricsWriter
+from stages.prepare import read_dataset_manifest
+from stages.spec import TrainSpec
+
+
+class TrainingFailed(RuntimeError):
+    """Training cannot go on, in one sentence for the user."""
+
+
+class Worker:
+    """One rank's part in one attempt at a stage."""
+
+    def __init__(self, spec: TrainSpec, device: torch.device) -> None:
+        self.spec = spec
+        self.device = device
+        self.directory = Path(spec.directory)
+        self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+        self.precision = choose_precision(spec.precision, device)
+        self.dataset = read_dataset_manifest(Path(spec.dataset))
+        self.samples = TrainingSamples(Path(spec.dataset), spec.sequence_length, spec.seed)
+        self.windows = EvaluationWindows(
+            Path(spec.dataset), "validation", spec.sequence_length, spec.evaluation_sequences
+        )
+        self.metrics = MetricsWriter(self.directory / "metrics.jsonl", spec.attempt) if self.rank == 0 else None
+        self._ramp: float | None = None
+        self._started = time.monotonic() - max(0.0, time.time() - spec.launched_at)
+
+    def run(self) -> None:
+        """Trains from the stage's start, or from the checkpoint to resume, to `final/`."""
+        spec = self.spec
+        step = read_manifest(Path(spec.resume)).step if spec.resume else 0
+        self.record(
+            "start",
+            step,
+            device=device_name(self.device),
+            num_devices=self.world_size,
+            precision=self.precision,
+            zero_stage=spec.zero_stage,
+            resumed_from=step if spec.resume else None,
+        )
+        engine = self.start_engine()
+        last_logged, losses = time.monotonic(), torch.zeros((), dtype=torch.float64, device=self.device)
+        num_losses = 0
+        while step < spec.num_steps:
+            losses += self.train_step(engine, step)
+            num_losses += 1
+            step += 1
+            if step % spec.log_every == 0 or step == spec.num_steps:
+                self.log(engine, step, losses / num_losses, num_losses / (time.monotonic() - last_logged))
+                losses.zero_()
+                num_losses, last_logged = 0, time.monotonic()
+            if step % spec.evaluate_every == 0 and step < spec.num_steps:
+                engine.eval()
+                self.record_evaluation("interval", step, self.precision, self.evaluate(engine))
+                engine.train()
+            if step % spec.checkpoint_every == 0 and step < spec.num_steps:
+                self.save(engine, step)
+        self.finish(engine)
+
+    def start_engine(self) -> DeepSpeedEngine:
+        """The engine with this attempt's first weights, moments and steps in it."""
+        spec = self.spec
+        initial = Path(spec.initial) if spec.initial else None
+        model = build_model(spec.model, seed=None if initial else spec.seed, device=self.device)
+        manifest = read_manifest(initial) if initial else None
+        if initial and manifest:
+            fill_model(model, initial, manifest)
+            if spec.measure_growth and not spec.resume:
+                self.record_evaluation("after_growth", 0, "fp32", self.evaluate(model))
+        engine = build_engine(model, spec, self.precision)
+        if spec.resume:
+            load_engine(engine, Path(spec.resume))
+        elif initial and manifest:
+            load_states(engine, initial, manifest)
+        return engine
+
+    def train_step(self, engine: DeepSpeedEngine, step: int) -> Tensor:
+        """One optimizer step: every micro-batch forward and backward, then the update. This rank's mean loss."""
+        spec = self.spec
+        learning_rate = spec.learning_rate.at(step)
+        for group in engine.optimizer.param_groups:
+            group["lr"] = learning_rate
+        ramp = ramp_at(step, spec.ramp_steps)
+        if ramp != self._ramp and isinstance(spec.model, TokenformerConfig):
+            engine.module.set_scales(ramp_config(spec.model, ramp))
+            self._ramp = ramp
+        num_micro_batches = spec.batch_size // (spec.micro_batch_size * self.world_size)
+        first = spec.samples_seen + step * spec.batch_size
+        loss = torch.zeros((), dtype=torch.float64, device=self.device)
+        for i in range(num_micro_batches):
+            input_ids_BT, targets_BT = self.micro_batch(
+                first + (i * self.world_size + self.rank) * spec.micro_batch_size
+            )
+            micro_loss = engine(input_ids_BT, targets_BT)
+            engine.backward(micro_loss)
+            engine.step()
+            loss += micro_loss.detach() / num_micro_batches
+        return loss
+
+    def micro_batch(self, first_sample: int) -> tuple[Tensor, Tensor]:
+        """Inputs and targets, each (B, T) int64 on the device, of the samples from `first_sample` on."""
+        tokens_BT = torch.from_numpy(self.samples.batch(first_sample, self.spec.micro_batch_size))
+        if self.device.type == "cuda":
+            tokens_BT = tokens_BT.pin_memory().to(self.device, non_blocking=True)
+        return tokens_BT[:, :-1].contiguous(), tokens_BT[:, 1:].contiguous()
+
+    def evaluate(self, model: LanguageModel | DeepSpeedEngine) -> Evaluation:
+        """The validation loss of a plain model or of the engine, in whatever precision it is in."""
+        return evaluate(model, self.windows, self.spec.micro_batch_size, self.device)
+
+    def log(self, engine: DeepSpeedEngine, step: int, mean_loss: Tensor, steps_per_second: float) -> None:
+        """Records training loss over all ranks since the last line; stops the run where it is not a number."""
+        dist.all_reduce(mean_loss)
+        loss = (mean_loss / self.world_size).item()
+        if not math.isfinite(loss):
+            raise TrainingFailed(
+                f"the training loss is {loss} at step {step} of stage {self.spec.stage}; try a lower "
+                f"learning_rate.peak (now {self.spec.learning_rate.peak}) or more warm-up"
+            )
+        tokens_per_step = self.spec.batch_size * self.spec.sequence_length
+        self.record(
+            "train",
+            step,
+            loss=loss,
+            learning_rate=self.spec.learning_rate.at(step - 1),
+            gradient_norm=float(engine.get_global_grad_norm() or 0.0),
+            tokens_seen=step * tokens_per_step,
+            tokens_per_second=round(steps_per_second * tokens_per_step, 1),
+        )
+
+    def save(self, engine: DeepSpeedEngine, step: int) -> None:
+        """An engine checkpoint of this step; older ones beyond `keep_checkpoints` go once it is whole."""
+        path = self.directory / f"step_{step:08d}"
+        lineage = Lineage(operation="train", details={"stage": self.spec.stage})
+        if self.metrics:
+            self.metrics.sync()
+        save_engine(engine, path, {**self.manifest_fields(engine, step), "lineage": lineage})
+        self.record("checkpoint", step, path=path.name)
+        if self.rank == 0:
+            for old in sorted(self.directory.glob("step_*"))[: -self.spec.keep_checkpoints]:
+                shutil.rmtree(old)
+
+    def finish(self, engine: DeepSpeedEngine) -> None:
+        """Writes `final/` from the live engine and measures its loss in float32 before it becomes visible."""
+        spec, final = self.spec, self.directory / "final"
+        config = self.model_config(spec.num_steps)
+        plain = build_model(config, device=self.device)
+        targets = dict(plain.named_parameters())
+
+        def states() -> Any:
+            for name, state in engine_states(engine):
+                targets[name].data.copy_(state.fp32)
+                yield name, state
+
+        files = save_parameters(final, states())
+        result = self.evaluate(plain)
+        self.record_evaluation("final", spec.num_steps, "fp32", result)
+        self.record("end", spec.num_steps)
+        if self.metrics:
+            self.metrics.sync()
+            parent = manifest_hash(Path(spec.initial)) if spec.initial else None
+            details = {"stage": spec.stage, "steps": spec.num_steps, "validation_loss": result.loss}
+            lineage = Lineage(operation="train", parent=parent, details=details)
+            fields = self.manifest_fields(engine, spec.num_steps)
+            finish_directory(final, Manifest(kind="parameters", files=files, lineage=lineage, **fields))
+        dist.barrier()
+
+    def model_config(self, step: int) -> Any:
+        """The configuration after `step` steps: key ramps and tau as the last update used them."""
+        config = self.spec.model
+        if step == 0 or not isinstance(config, TokenformerConfig):
+            return config
+        return ramp_config(config, ramp_at(step - 1, self.spec.ramp_steps))
+
+    def manifest_fields(self, engine: DeepSpeedEngine, step: int) -> dict[str, Any]:
+        """What a manifest says after `step` steps, but for its kind, files and lineage."""
+        return {
+            "model": self.model_config(step),
+            "step": step,
+            "group_steps": group_steps(engine),
+            "samples_seen": self.spec.samples_seen + step * self.spec.batch_size,
+            "seed": self.spec.seed,
+            "dataset_fingerprint": self.dataset.fingerprint,
+            "tokenizer_sha256": self.dataset.tokenizer_sha256,
+            "zero_stage": self.spec.zero_stage,
+        }
+
+    def record(self, event: str, step: int, **values: Any) -> None:
+        """One line of metrics.jsonl, from rank 0."""
+        if self.metrics:
+            self.metrics.write(event, step, time.monotonic() - self._started, **values)
+
+    def record_evaluation(self, point: str, step: int, precision: str, result: Evaluation) -> None:
+        """An evaluation's line of metrics.jsonl."""
+        self.record("evaluation", step, point=point, precision=precision, **result._asdict())
+
+
+def ramp_at(step: int, ramp_steps: int) -> float:
+    """g for the update number `step`, counted from 0: above 0 at once (at 0 no new token gets a gradient), then 1."""
+    return min(1.0, (step + 1) / (ramp_steps + 1))
+
+
+def die_with_parent() -> None:
+    """Asks Linux to kill this process when its launcher dies, so that nobody trains on unobserved."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1: PR_SET_PDEATHSIG
+
+
+def main() -> None:
+    """Trains the stage that the spec file names; a reason on the last line of the log and exit code 1 if it fails."""
+    die_with_parent()
+    spec = TrainSpec.model_validate_json(Path(sys.argv[-1]).read_bytes())
+    device = start_distributed()
+    try:
+        Worker(spec, device).run()
+    except TrainingFailed as error:
+        print(f"growctl: {error}", file=sys.stderr, flush=True)
+        sys.exit(1)
+    finally:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""Both language models as functions: logits and loss, causality, positions, dtypes, growth of the whole model."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from model.attention import causal_attention, rotary_table, rotate
+from model.config import TransformerConfig, grow_config, ramp_config, tokenformer_config
+from model.growth import added_parameters, draw_added
+from model.initialization import build_model, initial_parameter
+
+SHAPE = {"vocab_size": 61, "hidden_size": 32, "num_heads": 2}
+CONFIGS = {
+    "tokenformer": tokenformer_config(num_layers=2, attention_tokens=6, ffn_tokens=10, **SHAPE),
+    "transformer": TransformerConfig(num_layers=2, ffn_size=128, **SHAPE),
+}
+
+
+def token_ids(length: int = 12) -> torch.Tensor:
+    return torch.randint(0, 61, (2, length), generator=torch.Generator().manual_seed(3))
+
+
+@pytest.fixture(params=CONFIGS.values(), ids=CONFIGS.keys())
+def model(request):
+    return build_model(request.param, seed=0).double()
+
+
+def test_the_loss_is_the_mean_cross_entropy_of_the_logits(model):
+    ids, targets = token_ids(), token_ids().roll(-1, 1)
+    logits = model(ids)
+    assert logits.shape == (2, 12, 61)
+    assert torch.equal(model(ids, targets), F.cross_entropy(logits.flatten(0, 1), targets.flatten()))
+
+
+def test_a_fresh_model_knows_nothing(model):
+    assert model(token_ids(), token_ids().roll(-1, 1)).item() == pytest.approx(math.log(61), abs=0.3)
+
+
+def test_no_position_sees_what_comes_after_it(model):
+    ids = token_ids()
+    changed = ids.clone()
+    changed[:, 7:] = (changed[:, 7:] + 1) % 61
+    before, after = model(ids), model(changed)
+    torch.testing.assert_close(before[:, :7], after[:, :7], rtol=0, atol=1e-12)
+    assert (before[:, 7:] - after[:, 7:]).abs().max() > 1e-4
+
+
+def test_the_order_of_earlier_tokens_matters(model):
+    ids = token_ids()
+    swapped = ids.clone()
+    swapped[:, [2, 5]] = ids[:, [5, 2]]
+    assert (model(ids)[:, -1] - model(swapped)[:, -1]).abs().max() > 1e-6
+
+
+def test_bf16_weights_give_bf16_logits_and_a_float32_loss(model):
+    exact = model(token_ids(), token_ids().roll(-1, 1))
+    model.bfloat16()
+    assert model(token_ids()).dtype == torch.bfloat16
+    loss = model(token_ids(), token_ids().roll(-1, 1))
+    assert loss.dtype == torch.float32
+    assert loss.item() == pytest.approx(exact.item(), rel=0.01)
+
+
+def test_first_values_depend_on_seed_and_name_alone():
+    config = CONFIGS["tokenformer"]
+    name = "blocks.1.ffn.key_tokens.0"
+    assert torch.equal(initial_parameter(name, config, 5), dict(build_model(config, seed=5).named_parameters())[name])
+    assert not torch.equal(initial_parameter(name, config, 5), initial_parameter(name, config, 6))
+    other = initial_parameter("blocks.0.ffn.key_tokens.0", config, 5)
+    assert not torch.equal(initial_parameter(name, config, 5), other)
+
+
+def test_rotation_keeps_lengths_and_makes_scores_depend_on_distance_alone():
+    table = rotary_table(20, 8, 10000.0, like=torch.zeros(1, dtype=torch.float64))
+    q, k = (torch.randn(16, dtype=torch.float64, generator=torch.Generator().manual_seed(s)) for s in (0, 1))
+    q_TE, k_TE = rotate(q.expand(20, 16), table), rotate(k.expand(20, 16), table)
+    torch.testing.assert_close(q_TE.norm(dim=-1), q.norm().expand(20))
+    assert torch.equal(q_TE[:, 8:], q[8:].expand(20, 8))
+    scores = q_TE @ k_TE.T
+    for distance in range(20):
+        diagonal = scores.diagonal(-distance)
+        torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal))
+    assert (scores[0] - scores[0, 0]).abs().max() > 0.1
+
+
+def test_rotation_is_multiplication_by_complex_units():
+    table = rotary_table(7, 6, 100.0, like=torch.zeros(1, dtype=torch.float64))
+    x = torch.randn(7, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    frequency = 100.0 ** (-torch.arange(3, dtype=torch.float64) / 3)
+    turned = torch.complex(x[:, :3], x[:, 3:]) * torch.exp(1j * torch.outer(torch.arange(7.0).double(), frequency))
+    torch.testing.assert_close(rotate(x, table), torch.cat((turned.real, turned.imag), dim=-1))
+
+
+def test_attention_is_the_written_out_softmax():
+    x = torch.randn(2, 5, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    table = rotary_table(5, 0, 10000.0, like=x)
+    head = x[..., :4]
+    scores = (head @ head.mT) / math.sqrt(4)
+    scores = scores.masked_fill(torch.ones(5, 5).triu(1).bool(), -torch.inf)
+    torch.testing.assert_close(causal_attention(x, x, x, 2, table)[..., :4], scores.softmax(-1) @ head)
+
+
+def grown_model(ramp: float):
+    old = CONFIGS["tokenformer"]
+    new = grow_config(old, attention_tokens=9, ffn_tokens=20)
+    model = build_model(ramp_config(new, ramp))
+    values = dict(build_model(old, seed=0).named_parameters())
+    values |= {name: state.fp32 for name, state in draw_added(old, new, seed=0)}
+    model.load_state_dict(values)
+    return model.double()
+
+
+def test_growth_preserves_the_whole_model_and_the_full_ramp_does_not():
+    model = build_model(CONFIGS["tokenformer"], seed=0).double()
+    torch.testing.assert_close(grown_model(0.0)(token_ids()), model(token_ids()), rtol=0, atol=1e-10)
+    assert (grown_model(1.0)(token_ids()) - model(token_ids())).abs().max() > 1e-3
+
+
+def test_growth_draws_only_what_it_adds_with_moments_at_zero():
+    old = CONFIGS["tokenformer"]
+    new = grow_config(old, attention_tokens=9, ffn_tokens=0)
+    drawn = dict(draw_added(old, new, seed=0))
+    assert list(drawn) == added_parameters(old, new)
+    assert all(name.endswith("_tokens.1") and ".ffn." not in name for name in drawn)
+    for state in drawn.values():
+        assert state.fp32.shape == (9, 32)
+        assert state.fp32.abs().min(dim=1).values.max() > 0
+        assert not state.exp_avg.any()
+        assert not state.exp_avg_sq.any()
+
+
+def test_growth_between_unrelated_models_is_refused():
+    other = tokenformer_config(num_layers=2, attention_tokens=5, ffn_tokens=10, **SHAPE)
+    with pytest.raises(ValueError, match=r"query\.key_tokens\.0 has shape \[6, 32\], and \[5, 32\] after growth"):
+        added_parameters(CONFIGS["tokenformer"], other)

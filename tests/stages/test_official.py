@@ -1,0 +1,82 @@
+"""Official checkpoints: layout, names, and the reference logits.
+
+The reference logits hold for the model without positions. Their positions were evidently taken along the batch axis (the
+official layers want (T, B, D)), where a rotation is one angle for a whole sequence and cancels between query and key:
+with `rotary_fraction` 0 every logit agrees to 1e-6, with the 0.25 of the YAML only the first position of each sequence
+does. The rotary embedding itself is tested by algebra in tests/model/test_language_model.py.
+"""
+
+import pytest
+import torch
+
+from model.initialization import build_model
+from stages.manifest import CheckpointError
+from stages.official import load_official, official_config
+
+NAMES = ["tiny", "tiny_gelu_l2"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-6)])
+def test_official_weights_give_the_reference_logits(shared, name, dtype, tolerance):
+    """To `tolerance` absolute; the float32 model to as much relative too, its rounding on logits of up to 20."""
+    relative = tolerance if dtype == torch.float32 else 0
+    folder = shared / "vectors" / "official"
+    expected = torch.load(folder / f"{name}.expected.pt", weights_only=True)
+    model = load_official(folder / f"{name}.bin", folder / f"{name}.yml")
+    still = build_model(model.config.model_copy(update={"rotary_fraction": 0.0}))
+    still.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        logits = still.to(dtype)(expected["input_ids"])
+        torch.testing.assert_close(logits.float(), expected["logits"], rtol=relative, atol=tolerance)
+        first = model.to(dtype)(expected["input_ids"])[:, 0]
+        torch.testing.assert_close(first.float(), expected["logits"][:, 0], rtol=relative, atol=tolerance)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_official_configuration_is_read_as_written(shared, name):
+    config = official_config(shared / "vectors" / "official" / f"{name}.yml", vocab_size=128)
+    assert config.rotary_fraction == 0.25
+    assert config.score_function == ("gelu_l2_norm" if "gelu_l2" in name else "l2_norm_gelu")
+    assert (config.hidden_size, config.num_heads, config.vocab_size) == (64, 4, 128)
+
+
+def write_checkpoint(folder, change_settings="", drop=None, extra=None):
+    settings = {"num_layers": 1, "hidden_size": 16, "num_attention_heads": 1, "qkv_slot_num": 3, "proj_slot_num": 3}
+    settings |= {"ffn_slot_num": 5, "rotary_pct": 0.25, "norm": "layernorm_nonparam", "final_norm": "layernorm"}
+    (folder / "m.yml").write_text("".join(f"{k}: {v}\n" for k, v in settings.items()) + change_settings)
+    state = {"sequential.0.word_embeddings.weight": torch.zeros(7, 16)}
+    for layer, tokens in [("attention.query", 3), ("attention.key", 3), ("attention.value", 3), ("attention.proj", 3), ("mlp", 5)]:
+        for kind in ("key", "value"):
+            state[f"sequential.2.{layer}.{kind}_param_tokens"] = torch.zeros(tokens, 16)
+    state |= {"sequential.4.norm.weight": torch.ones(16), "sequential.4.norm.bias": torch.zeros(16)}
+    state.pop(drop, None)
+    torch.save(state | (extra or {}), folder / "m.bin")
+    return folder / "m.bin", folder / "m.yml"
+
+
+def test_a_whole_checkpoint_loads_and_a_missing_or_strange_tensor_is_named(tmp_path):
+    assert load_official(*write_checkpoint(tmp_path)).config.num_layers == 1
+    with pytest.raises(CheckpointError, match=r"mlp\.key_param_tokens is missing"):
+        load_official(*write_checkpoint(tmp_path, drop="sequential.2.mlp.key_param_tokens"))
+    with pytest.raises(CheckpointError, match=r"holds sequential\.9\.x"):
+        load_official(*write_checkpoint(tmp_path, extra={"sequential.9.x": torch.zeros(1)}))
+    with pytest.raises(CheckpointError, match=r"has shape \[8, 16\], not \[5, 16\]"):
+        load_official(*write_checkpoint(tmp_path, extra={"sequential.2.mlp.key_param_tokens": torch.zeros(8, 16)}))
+
+
+def test_an_architecture_that_is_not_the_published_one_is_refused(tmp_path):
+    with pytest.raises(CheckpointError, match="gpt_j_residual is True; only False can be read"):
+        load_official(*write_checkpoint(tmp_path, change_settings="gpt_j_residual: true\n"))
+
+
+def test_a_pickle_that_would_run_code_is_refused(tmp_path):
+    class Bomb:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "exploded"), "w"))
+
+    weights, settings = write_checkpoint(tmp_path)
+    torch.save({"sequential.0.word_embeddings.weight": Bomb()}, weights)
+    with pytest.raises(CheckpointError, match="weights only"):
+        load_official(weights, settings)
+    assert not (tmp_path / "exploded").exists()
