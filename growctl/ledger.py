@@ -27,27 +27,24 @@ _TABLES = {
         created_at TEXT NOT NULL""",
     "stage": """
         position INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, num_parameters INTEGER NOT NULL,
-        num_embedding_parameters INTEGER NOT NULL, train_tokens INTEGER NOT NULL,
-        num_steps INTEGER NOT NULL, tokens_per_step INTEGER NOT NULL, step_flops_parameters REAL NOT NULL,
-        step_flops_attention REAL NOT NULL, step_flops_head REAL NOT NULL,
-        evaluation_flops_per_token REAL NOT NULL""",
+        num_embedding_parameters INTEGER NOT NULL, train_tokens INTEGER NOT NULL, num_steps INTEGER NOT NULL,
+        tokens_per_step INTEGER NOT NULL, step_flops_parameters REAL NOT NULL, step_flops_attention REAL NOT NULL,
+        step_flops_head REAL NOT NULL, evaluation_flops_per_token REAL NOT NULL""",
     "attempt": """
         stage TEXT NOT NULL REFERENCES stage (name), attempt INTEGER NOT NULL, first_step INTEGER NOT NULL,
         resumed_from INTEGER NOT NULL, PRIMARY KEY (stage, attempt)""",
     "work": """
-        stage TEXT NOT NULL, attempt INTEGER NOT NULL, first_step INTEGER NOT NULL,
-        last_step INTEGER NOT NULL, num_records INTEGER NOT NULL, closed_by TEXT NOT NULL,
-        tokens INTEGER NOT NULL, flops_parameters REAL NOT NULL, flops_attention REAL NOT NULL,
-        flops_head REAL NOT NULL, evaluation_flops REAL NOT NULL, wall_seconds REAL NOT NULL,
-        device_seconds REAL NOT NULL, device TEXT NOT NULL, num_devices INTEGER NOT NULL,
+        stage TEXT NOT NULL, attempt INTEGER NOT NULL, first_step INTEGER NOT NULL, last_step INTEGER NOT NULL,
+        num_records INTEGER NOT NULL, closed_by TEXT NOT NULL, tokens INTEGER NOT NULL, flops_parameters REAL NOT NULL,
+        flops_attention REAL NOT NULL, flops_head REAL NOT NULL, evaluation_flops REAL NOT NULL,
+        wall_seconds REAL NOT NULL, device_seconds REAL NOT NULL, device TEXT NOT NULL, num_devices INTEGER NOT NULL,
         recorded_at TEXT NOT NULL, CHECK (first_step <= last_step),
         UNIQUE (stage, attempt, first_step, last_step, num_records),
         FOREIGN KEY (stage, attempt) REFERENCES attempt (stage, attempt)""",
     "evaluation": """
         stage TEXT NOT NULL, attempt INTEGER NOT NULL, step INTEGER NOT NULL, point TEXT NOT NULL, loss REAL,
         perplexity REAL, bits_per_byte REAL, num_tokens INTEGER NOT NULL, precision TEXT NOT NULL,
-        UNIQUE (stage, attempt, step, point),
-        FOREIGN KEY (stage, attempt) REFERENCES attempt (stage, attempt)""",
+        UNIQUE (stage, attempt, step, point), FOREIGN KEY (stage, attempt) REFERENCES attempt (stage, attempt)""",
 }
 """A work row covers the steps (first_step, last_step] of one attempt. Its `num_records` counts that attempt's
 lines of metrics.jsonl that the rows up to it cover; `closed_by`: `checkpoint`, `end` or `interruption`."""
@@ -229,32 +226,25 @@ class Ledger:
     def record_run(self, run: RunEntry, stages: Sequence[StageEntry]) -> None:
         """Records the run and all stages of its schedule, before any work; the same again changes nothing.
 
-        Raises LedgerError where they differ from those recorded. The places (`schedule`, `dataset`) may have
-        other names by now: the first ones stay.
+        Raises LedgerError where they differ from those recorded. The places (`schedule`, `dataset`) may have other
+        names by now: the first ones stay.
         """
+        now = {"run": asdict(run)} | {f"stage {stage.name}": asdict(stage) for stage in stages}
         with self._transaction():
             if not self._query("SELECT 1 FROM run"):
                 self._append("run", asdict(run) | {"created_at": _now()})
                 for position, stage in enumerate(stages):
                     self._append("stage", _flat({"position": position} | asdict(stage)))
-            self._refuse_change("run", self.run(), run, but=("schedule", "dataset"))
-            known = self.stages()
-            if [stage.name for stage in known] != [stage.name for stage in stages]:
-                names = [", ".join(stage.name for stage in some) for some in (known, stages)]
-                raise LedgerError(f"{self.path}: the run has stages {names[0]}; now they are {names[1]}")
-            for old, new in zip(known, stages, strict=True):
-                self._refuse_change(f"stage {old.name}", old, new)
-
-    def _refuse_change(
-        self, what: str, old: RunEntry | StageEntry, new: RunEntry | StageEntry, but: Sequence[str] = ()
-    ) -> None:
-        for name in (f.name for f in fields(old) if f.name not in but):
-            before, now = getattr(old, name), getattr(new, name)
-            if before != now:
-                raise LedgerError(
-                    f"{self.path}: {what} was recorded with {name} {before!r}, now it is {now!r}; "
-                    "other values need another run name"
-                )
+            held = {"run": asdict(self.run())} | {f"stage {stage.name}": asdict(stage) for stage in self.stages()}
+        if list(held) != list(now):
+            raise LedgerError(f"{self.path} holds {', '.join(held)}; now there are {', '.join(now)}")
+        for what, values in held.items():
+            for name, value in values.items():
+                if name not in ("schedule", "dataset") and now[what][name] != value:
+                    raise LedgerError(
+                        f"{self.path}: {what} was recorded with {name} {value!r}, now it is {now[what][name]!r}; "
+                        "other values need another run name"
+                    )
 
     def sync(self, stage: str, records: Sequence[Record], attempt_over: bool = False) -> None:
         """Appends the rows that `records`, all of the stage's metrics.jsonl, add to the ledger.
@@ -446,4 +436,7 @@ def _explained(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise LedgerError(f"{path}: the ledger cannot be used: {error}") from error
+        why = str(error)
+        if error.sqlite_errorname == "SQLITE_READONLY_ROLLBACK":
+            why = "its runner died while writing; `growctl run` puts that right when it goes on"
+        raise LedgerError(f"{path}: the ledger cannot be used: {why}") from error

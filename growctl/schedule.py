@@ -26,7 +26,7 @@ from pydantic import (
 )
 
 from model.config import ScoreFunction
-from stages.prepare import DEFAULT_VOCAB_SIZE, DataSpec
+from stages.corpus import DEFAULT_VOCAB_SIZE, DataSpec
 from stages.spec import Optimizer
 
 SHIPPED = Path(__file__).resolve().parent.parent / "schedules"

@@ -41,11 +41,15 @@ def rotate(x_BHTE: Tensor, table: RotaryTable) -> Tensor:
 
 
 def causal_attention(q_BTD: Tensor, k_BTD: Tensor, v_BTD: Tensor, num_heads: int, table: RotaryTable) -> Tensor:
-    """Causal softmax attention of `num_heads` heads, scaled by 1/sqrt(E): (B, T, D), in the inputs' dtype."""
+    """Causal softmax attention of `num_heads` heads, scaled by 1/sqrt(E): (B, T, D), in the inputs' dtype.
+
+    On a CPU it is computed in float32 at least: there the bf16 kernel's backward is slower, three times at context 64.
+    """
 
     def heads(x_BTD: Tensor) -> Tensor:
-        return x_BTD.unflatten(-1, (num_heads, -1)).transpose(1, 2)
+        x_BHTE = x_BTD.unflatten(-1, (num_heads, -1)).transpose(1, 2)
+        return x_BHTE.float() if x_BTD.is_cpu and x_BTD.dtype.itemsize < 4 else x_BHTE
 
     q_BHTE, k_BHTE = rotate(heads(q_BTD), table), rotate(heads(k_BTD), table)
     out_BHTE = F.scaled_dot_product_attention(q_BHTE, k_BHTE, heads(v_BTD), is_causal=True)
-    return out_BHTE.transpose(1, 2).flatten(-2)
+    return out_BHTE.transpose(1, 2).flatten(-2).to(q_BTD.dtype)

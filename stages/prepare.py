@@ -226,7 +226,7 @@ def _given_tokenizer(spec: DataSpec) -> Tokenizer:
         tokenizer = Tokenizer.from_file(str(path)) if path else _download_tokenizer(spec.tokenizer)
     except Exception as error:  # the library raises nothing narrower
         what = "is not a tokenizer.json" if path else "is neither a file nor found on the Hugging Face hub"
-        raise DataError(f"data.tokenizer: {spec.tokenizer!r} {what} ({error})") from error
+        raise DataError(f"data.tokenizer: {spec.tokenizer!r} {what} ({' '.join(str(error).split())})") from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
     if tokenizer.token_to_id(spec.end_of_text) is None:

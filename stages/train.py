@@ -25,17 +25,18 @@ from torch import Tensor
 from model.config import TokenformerConfig, ramp_config
 from model.initialization import build_model
 from model.language_model import LanguageModel
-from stages.checkpoint import (
+from stages.checkpoint import fill_model
+from stages.data import EvaluationWindows, TrainingSamples
+from stages.engine import build_engine, choose_precision, device_name, start_distributed
+from stages.engine_state import (
     engine_states,
-    fill_model,
     group_steps,
     load_engine,
     load_states,
     save_engine,
     save_parameters,
+    start_moments,
 )
-from stages.data import EvaluationWindows, TrainingSamples
-from stages.engine import build_engine, choose_precision, device_name, start_distributed
 from stages.evaluate import Evaluation, evaluate
 from stages.manifest import Lineage, Manifest, finish_directory, manifest_hash, read_manifest
 from stages.metrics import MetricsWriter
@@ -112,6 +113,8 @@ class Worker:
             load_engine(engine, Path(spec.resume))
         elif initial and manifest:
             load_states(engine, initial, manifest)
+        else:
+            start_moments(engine, {})
         return engine
 
     def train_step(self, engine: DeepSpeedEngine, step: int) -> Tensor:

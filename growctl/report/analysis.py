@@ -95,8 +95,10 @@ class RunReport:
 
     @property
     def final_loss(self) -> float | None:
-        """Nats a token at the end of the last stage; None while the run is unfinished."""
-        return self.stages[-1].validation_loss if self.finished else None
+        """Nats a token at the end of the last stage; None while the run is unfinished or where it diverged."""
+        if not self.finished or not math.isfinite(self.stages[-1].perplexity or math.inf):
+            return None
+        return self.stages[-1].validation_loss
 
     @property
     def cumulative_flops(self) -> float:
@@ -174,7 +176,7 @@ def read_run(path: Path) -> RunReport:
             points += [
                 EvaluationPoint(stage.name, e.point, spent + e.flops, e.loss, e.perplexity)
                 for e in evaluations
-                if e.loss is not None and e.perplexity is not None
+                if e.loss is not None and e.perplexity is not None and math.isfinite(e.perplexity)
             ]
             spent, previous_loss = stages[-1].cumulative_flops, stages[-1].validation_loss
     return RunReport(
@@ -186,14 +188,16 @@ def read_run(path: Path) -> RunReport:
 def find_runs(runs_dir: Path, names: Sequence[str] = ()) -> list[RunReport]:
     """The runs called `names`, or all in `runs_dir`; each ladder is followed by its controls.
 
-    Raises RunNotFoundError for a name that is not there, LedgerError where a ledger that matters cannot be read.
+    Raises RunNotFoundError for a name that is not there and where there are no runs at all, LedgerError where a
+    ledger that matters cannot be read.
     """
     paths = {path.parent.name: path for path in sorted(runs_dir.glob("*/ledger.db"))}
+    if not paths:
+        raise RunNotFoundError(f"there are no runs in {runs_dir} yet")
     for name in names:
         if name not in paths:
             near = difflib.get_close_matches(name, paths, n=3, cutoff=0.4) or list(paths)[:5]
-            hint = f"the nearest are {', '.join(near)}" if near else "there are no runs yet"
-            raise RunNotFoundError(f"no run {name!r} in {runs_dir}; {hint}")
+            raise RunNotFoundError(f"no run {name!r} in {runs_dir}; the nearest are {', '.join(near)}")
     runs: dict[str, RunReport] = {}
     for name, path in paths.items():
         try:
@@ -205,6 +209,7 @@ def find_runs(runs_dir: Path, names: Sequence[str] = ()) -> list[RunReport]:
     ladders_first = sorted(runs, key=lambda name: (runs[name].control is not None, name))
     for name in names or ladders_first:
         controls = [other for other in runs if runs[other].control_of == runs[name].name]
+        controls.sort(key=lambda other: (runs[other].control, runs[other].cumulative_flops))
         found |= {member: runs[member] for member in (name, *controls) if member not in found}
     return list(found.values())
 
@@ -237,7 +242,7 @@ def _compare(ladder: RunReport, kind: str, size: int, controls: list[RunReport])
         what = "has no final loss" if ladder.finished else "is not finished"
         verdict.insert(0, f"Nothing to compare yet: {ladder.name} {what}.")
     elif not points:
-        verdict.insert(0, "Nothing to compare with yet: no control is finished.")
+        verdict.insert(0, "Nothing to compare with yet: no control counts.")
     else:
         equal_loss = flops_to_loss([point[:2] for point in points], loss)
         saving = equal_loss / flops if equal_loss is not None else None
@@ -277,15 +282,17 @@ def _equal_loss_verdict(
         if saving >= 1.0:
             return f"At equal loss growing won: {told}, {saving:.2f}x what growing spent."
         return f"At equal loss growing lost: {told}, and growing spent {1.0 / saving:.2f}x as many."
-    first, last = points[0], points[-1]
-    if first[1] < loss:
+    (first_flops, first_loss, first), (last_flops, _, last) = points[0], points[-1]
+    if first_loss < loss:
+        lost = " growing lost" if first_flops < flops else ""
         return (
-            f"At equal loss, not bracketed: {first[2].name} ended below the ladder's loss with "
-            f"{first[0] / flops:.2f}x its FLOPs, and no smaller budget was run."
+            f"At equal loss{lost} (not bracketed): {first.name} ended below the ladder's loss with "
+            f"{first_flops / flops:.2f}x its FLOPs, and no smaller budget was run."
         )
+    won = " growing won" if last_flops > flops else ""
     return (
-        f"At equal loss, not bracketed: no control came down to the ladder's loss; the largest budget, "
-        f"{last[2].name}, has {last[0] / flops:.2f}x its FLOPs."
+        f"At equal loss{won} (not bracketed): no control came down to the ladder's loss; the largest budget, "
+        f"{last.name}, has {last_flops / flops:.2f}x its FLOPs."
     )
 
 

@@ -20,13 +20,15 @@ _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2.5rem auto; padding: 0 1.25rem;
   background: Canvas; color: CanvasText; }
 h1 { font-size: 1.7rem; margin: 0 0 1.5rem; } h2 { font-size: 1.2rem; margin: 2.5rem 0 .5rem; }
-h3 { font-size: 1rem; margin: 1.5rem 0 .25rem; } h3 span { font-weight: normal; opacity: .7; }
+h3 { font-size: 1rem; margin: 1.5rem 0 .25rem; } tbody th span { font-weight: normal; opacity: .7; }
 section.verdict { border-left: 4px solid #0072b2; padding: .1rem 1.1rem .4rem; }
 section.verdict p { margin: .3rem 0; } section.verdict p:first-of-type { font-weight: 600; }
 .wide { overflow-x: auto; } svg { width: 100%; height: auto; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { text-align: right; padding: .3rem .6rem; border-bottom: 1px solid var(--line); white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; padding-left: 0; } th { font-weight: 600; }
+th:first-child, td:first-child { text-align: left; } th:first-child { padding-left: 0; } th { font-weight: 600; }
+thead th { vertical-align: bottom; } tbody th { padding-top: 1.1rem; } td:first-child { padding-left: .8rem; }
+td.note { white-space: normal; text-align: left; }
 .note, footer { opacity: .75; font-size: .9rem; } footer { margin-top: 3rem; }
 """
 
@@ -99,7 +101,7 @@ def render_page(runs: Sequence[RunReport]) -> str:
 <h2>Compute against perplexity</h2>
 <div role="img" aria-label="Cumulative training FLOPs against validation perplexity">{plots.svg(runs)}</div>
 <h2>Stages</h2>
-{"".join(_run_table(run) for run in runs)}
+<div class="wide">{_table(runs)}</div>
 <h2>What is counted</h2>
 <ul>{"".join(f"<li>{sentence}</li>" for sentence in _COUNTED)}</ul>
 <footer>Written by growctl report. The figures are in {TABLE_NAME}, the chart in {CHART_NAME}.</footer>
@@ -108,17 +110,18 @@ def render_page(runs: Sequence[RunReport]) -> str:
 """
 
 
-def _run_table(run: RunReport) -> str:
-    head = "".join(f"<th>{escape(name)}</th>" for name in COLUMNS)
-    rows = "".join(
-        f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in stage_cells(stage))}</tr>" for stage in run.stages
-    )
-    note = replayed_work(run)
-    return (
-        f"<h3>{escape(run.name)} <span>{escape(describe(run))}</span></h3>"
-        f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
-        + (f'<p class="note">{escape(note)}</p>' if note else "")
-    )
+def _table(runs: Sequence[RunReport]) -> str:
+    def row(cells: Sequence[str], tag: str) -> str:
+        return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"
+
+    def body(run: RunReport) -> str:
+        span = f'colspan="{len(COLUMNS)}"'
+        head = f"<tr><th {span}>{escape(run.name)} <span>{escape(describe(run))}</span></th></tr>"
+        replayed = replayed_work(run)
+        note = f'<tr><td {span} class="note">{escape(replayed)}</td></tr>' if replayed else ""
+        return f"<tbody>{head}{''.join(row(stage_cells(stage), 'td') for stage in run.stages)}{note}</tbody>"
+
+    return f"<table><thead>{row(COLUMNS, 'th')}</thead>{''.join(map(body, runs))}</table>"
 
 
 def _replace(path: Path, content: bytes) -> None:

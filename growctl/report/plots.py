@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, Locator, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
+from growctl.numbers import short_count
 from growctl.report.analysis import EvaluationPoint, RunReport
-from growctl.report.table import human_count
 
 _LADDERS = ("#0072b2", "#7a3fb0", "#008c8c")
 _CONTROLS = ("#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#a0522d", "#7f7f7f", "#9a9a00")
@@ -31,15 +31,21 @@ def draw(runs: Sequence[RunReport], ink: str = "#30353d") -> Figure:
     axes = figure.add_subplot()
     ladders = [run for run in runs if run.control is None]
     controls = [run for run in runs if run.control is not None]
-    for i, run in enumerate(controls):
-        marker = "sDvP*"[i // len(_CONTROLS) % 5]
-        _draw_run(axes, run, f"{run.name}, {_sizes(run)}", _CONTROLS[i % len(_CONTROLS)], marker)
-    _join_final_points(axes, controls, ink)
     for i, run in enumerate(ladders):
         color = _LADDERS[i % len(_LADDERS)]
-        _draw_run(axes, run, f"{run.name}, ladder {_sizes(run)}", color, "o")
+        base = f" from {short_count(run.stages[0].num_parameters)}" if run.stages else ""
+        _draw_run(axes, run, f"{run.name}, ladder{base}", color, "o")
         _mark_growths(axes, run, color)
+    for i, run in enumerate(controls):
+        marker = "sDvP*"[i // len(_CONTROLS) % 5]
+        name = run.name.removeprefix(f"{run.control_of}-") if len(ladders) == 1 else run.name
+        label = f"{name}, {short_count(run.stages[-1].num_parameters)}" if run.stages else name
+        _draw_run(axes, run, label, _CONTROLS[i % len(_CONTROLS)], marker)
+    _join_final_points(axes, controls, ink)
     _frame(axes, runs, ink)
+    if runs:
+        columns = 2 if max(len(str(line.get_label())) for line in axes.lines) < 60 else 1
+        figure.legend(loc="outside lower left", ncols=columns, fontsize=8, labelcolor=ink, frameon=False)
     return figure
 
 
@@ -62,19 +68,15 @@ def svg(runs: Sequence[RunReport]) -> str:
     return re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", text).replace(_CURRENT, "currentColor")
 
 
-def _sizes(run: RunReport) -> str:
-    return " to ".join(dict.fromkeys(human_count(stage.num_parameters) for stage in run.stages))
-
-
 def _draw_run(axes: Axes, run: RunReport, label: str, color: str, marker: str) -> None:
     is_ladder = run.control is None
-    width, alpha = (2.0, 0.9) if is_ladder else (0.9, 0.55)
+    width, alpha, zorder = (2.0, 0.9, 3) if is_ladder else (0.9, 0.55, 2)
     within = [point for point in run.points if point.point == "interval"]
     ends = [p for p in run.points if p.point == "final" and (is_ladder or p.stage == run.stages[-1].name)]
-    axes.plot(*_places(run.points), color=color, linewidth=width, alpha=alpha)
-    axes.plot(*_places(within), "o", color=color, markersize=2.5, alpha=alpha)
+    axes.plot(*_places(run.points), color=color, linewidth=width, alpha=alpha, zorder=zorder)
+    axes.plot(*_places(within), "o", color=color, markersize=2.5, alpha=alpha, zorder=zorder)
     # A run without an end yet keeps its place in the legend.
-    axes.plot(*_places(ends), marker, color=color, markersize=8, zorder=4, label=label.replace("$", r"\$"))
+    axes.plot(*_places(ends), marker, color=color, markersize=8, zorder=zorder + 2, label=label.replace("$", r"\$"))
 
 
 def _places(points: Sequence[EvaluationPoint]) -> tuple[list[float], list[float]]:
@@ -98,13 +100,12 @@ def _mark_growths(axes: Axes, run: RunReport, color: str) -> None:
             continue
         axes.axvline(flops, color=color, linestyle=":", linewidth=1.0, alpha=0.7, zorder=1)
         axes.annotate(
-            f"grown to {human_count(stage.num_parameters)}",
-            xy=(flops, 0.02),
+            f"grown to\n{short_count(stage.num_parameters)}",
+            xy=(flops, 1.0),
             xycoords=("data", "axes fraction"),
-            xytext=(-3, 0),
+            xytext=(0, 3),
             textcoords="offset points",
-            rotation=90,
-            ha="right",
+            ha="center",
             va="bottom",
             fontsize=8,
             color=color,
@@ -136,8 +137,6 @@ def _frame(axes: Axes, runs: Sequence[RunReport], ink: str) -> None:
     for name, spine in axes.spines.items():
         spine.set_visible(name in ("left", "bottom"))
         spine.set_color(ink)
-    if seen:
-        axes.legend(loc="upper right", fontsize=8, labelcolor=ink, frameon=False)
 
 
 def _span(values: Sequence[float]) -> tuple[float, float]:
@@ -149,7 +148,7 @@ def _span(values: Sequence[float]) -> tuple[float, float]:
 
 def _locator(low: float, high: float) -> Locator:
     if high / low < 5:
-        return MaxNLocator(nbins=7, steps=[1, 2, 2.5, 5, 10])
+        return MaxNLocator(nbins=6, steps=[1, 2, 5, 10])
     return LogLocator(subs=(1.0, 2.0, 5.0) if high / low < 50 else (1.0,))
 
 

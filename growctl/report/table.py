@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from growctl.numbers import duration, short_count
 from growctl.report.analysis import RunReport, StageReport, compare, human_flops
 
 if TYPE_CHECKING:
@@ -12,33 +13,16 @@ COLUMNS = ("stage", "parameters", "tokens", "FLOPs", "FLOPs so far", "device tim
 """What `stage_cells` fills. The jump is in nats a token, all else in the units that it is printed with."""
 
 
-def human_count(count: float) -> str:
-    """A count in three or four figures: 1.31B, 6.0M, 80.5K, 512."""
-    for scale, suffix, decimals in ((1e12, "T", 2), (1e9, "B", 2), (1e6, "M", 1), (1e3, "K", 1)):
-        if round(count / scale, decimals) >= 1:
-            return f"{count / scale:.{decimals}f}{suffix}"
-    return f"{count:.0f}"
-
-
-def human_time(seconds: float) -> str:
-    """A duration in its two largest units: 2m 13s, 1h 04m, 3d 07h."""
-    if round(seconds) < 60:
-        return f"{seconds:.0f}s" if seconds >= 10 else f"{seconds:.1f}s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes}m {rest:02}s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}h {minutes:02}m" if hours < 24 else f"{hours // 24}d {hours % 24:02}h"
-
-
 def stage_cells(stage: StageReport) -> tuple[str, ...]:
     """A stage as words, one for each of COLUMNS."""
-    started = stage.train_tokens or stage.device_seconds
-    perplexity = f"{stage.perplexity:.4g}" if stage.perplexity is not None else "running" if started else "-"
+    jump = "-" if stage.jump is None else f"{stage.jump:+.1e}" if stage.jump else "0"
+    perplexity = "-" if stage.perplexity is None else f"{stage.perplexity:.4g}"
+    if not stage.finished and stage.train_tokens:
+        perplexity = "unfinished"
     return (
-        *(stage.name, human_count(stage.num_parameters), human_count(stage.train_tokens)),
-        *(human_flops(stage.flops), human_flops(stage.cumulative_flops), human_time(stage.device_seconds)),
-        *(perplexity, f"{stage.jump:+.1e}" if stage.jump is not None else "-"),
+        *(stage.name, short_count(stage.num_parameters), short_count(stage.train_tokens)),
+        *(human_flops(stage.flops), human_flops(stage.cumulative_flops), duration(stage.device_seconds)),
+        *(perplexity, jump),
     )
 
 
@@ -56,7 +40,7 @@ def replayed_work(run: RunReport) -> str | None:
     share = f" ({flops / run.cumulative_flops:.1%})" if flops else ""
     return (
         f"Replayed after interruptions, and counted above: {human_flops(flops)} FLOPs{share}, "
-        f"{human_time(device_seconds)} of device time."
+        f"{duration(device_seconds)} of device time."
     )
 
 
@@ -66,7 +50,7 @@ def verdicts(runs: Sequence[RunReport]) -> list[tuple[str, tuple[str, ...]]]:
     for ladder in (run for run in runs if run.control is None):
         comparisons = compare(ladder, runs)
         for comparison in comparisons:
-            size = human_count(comparison.num_parameters)
+            size = short_count(comparison.num_parameters)
             said.append((f"{ladder.name} against {comparison.control}, {size} parameters", comparison.verdict))
         if not comparisons:
             said.append((ladder.name, ("It has no controls, so what growing saved cannot be said.",)))
@@ -75,28 +59,36 @@ def verdicts(runs: Sequence[RunReport]) -> list[tuple[str, tuple[str, ...]]]:
 
 def print_report(runs: Sequence[RunReport], console: "Console") -> None:
     """Prints every stage of every run and then the verdict. Made for 80 columns and more."""
-    from rich.box import SIMPLE_HEAD
     from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
 
+    cells = {run.name: [stage_cells(stage) for stage in run.stages] for run in runs}
+    headers = [name.replace(" ", "\n", 1) for name in COLUMNS]
+    rows = [row for some in cells.values() for row in some]
+    widths = [
+        max(len(word) for word in (*header.split("\n"), *column))
+        for header, *column in zip(headers, *rows, strict=True)
+    ]
+
+    def print_rows(rows: Sequence[tuple[str, ...]], show_header: bool = False) -> None:
+        table = Table(box=None, show_header=show_header, padding=(0, 2, 0, 0), header_style="bold")
+        table.add_column(headers[0], width=min(widths[0], 24), overflow="fold", vertical="bottom")
+        for header, width in zip(headers[1:], widths[1:], strict=True):
+            table.add_column(header, width=width, justify="right", no_wrap=True, vertical="bottom")
+        for row in rows:
+            table.add_row(*(Text(cell) for cell in row))
+        console.print(Padding(table, (0, 0, 0, 2)))
+
+    print_rows([], show_header=True)
     for run in runs:
         console.print(Text.assemble((run.name, "bold"), "  ", (describe(run), "dim")))
-        table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-        for name in COLUMNS:
-            if name == "stage":
-                table.add_column(name, overflow="fold")
-            else:
-                table.add_column(name, justify="right", no_wrap=True)
-        for stage in run.stages:
-            table.add_row(*(Text(cell) for cell in stage_cells(stage)))
-        console.print(table)
+        print_rows(cells[run.name])
         replayed = replayed_work(run)
         if replayed:
-            console.print(Text(replayed, "dim"))
-        console.print()
+            console.print(Padding(Text(replayed, "dim"), (0, 0, 0, 2)))
     for heading, sentences in verdicts(runs):
+        console.print()
         console.print(Text(heading, "bold"))
         for sentence in sentences:
             console.print(Padding(Text(sentence), (0, 0, 0, 2)))
-        console.print()

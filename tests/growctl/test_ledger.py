@@ -193,6 +193,18 @@ def test_an_attempt_that_came_to_no_step_leaves_its_seconds(ledger: Ledger) -> N
     assert ledger.stage_cost("0-small").replayed == Cost(device_seconds=20.0, wall_seconds=10.0)
 
 
+def test_a_result_counts_as_finished_once_its_steps_are_booked(ledger: Ledger) -> None:
+    """Killed after the final evaluation, before `end`."""
+    metrics = Metrics()
+    metrics.start(1)
+    metrics.train(40)
+    metrics.evaluate("final")
+    ledger.sync("0-small", metrics.records)
+    assert not ledger.finished("0-small")
+    ledger.sync("0-small", metrics.records, attempt_over=True)
+    assert ledger.finished("0-small")
+
+
 def test_a_worker_that_outlived_its_runner_is_still_counted_once(ledger: Ledger) -> None:
     metrics = Metrics()
     metrics.start(1)
@@ -232,7 +244,7 @@ def histories(draw: st.DrawFn) -> tuple[list[dict[str, Any]], int]:
     raise AssertionError("the last attempt comes to the end")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(history=histories(), data=st.data())
 def test_any_history_of_kills_adds_up_and_any_interleaving_gives_the_same_rows(
     history: tuple[list[dict[str, Any]], int], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
@@ -285,7 +297,7 @@ def test_recording_the_same_again_changes_nothing_and_other_values_are_refused(l
         ledger.record_run(replace(RUN, seed=2), [BASE, GROWN])
     with pytest.raises(LedgerError, match="stage 1-large was recorded with num_steps 40"):
         ledger.record_run(RUN, [BASE, replace(GROWN, num_steps=41)])
-    with pytest.raises(LedgerError, match="stages 0-small, 1-large; now they are 0-small"):
+    with pytest.raises(LedgerError, match="stage 0-small, stage 1-large; now there are run, stage 0-small"):
         ledger.record_run(RUN, [BASE])
     ledger.record_run(RUN, [BASE, GROWN])
 
@@ -339,6 +351,26 @@ def test_a_ledger_cut_short_is_an_error_that_names_it(ledger: Ledger, path: Path
     path.write_bytes(path.read_bytes()[:9000])
     with pytest.raises(LedgerError, match=r"ledger\.db"), Ledger.open(path, read_only=True) as reader:
         reader.stage_cost("0-small")
+
+
+def test_a_writer_killed_while_it_commits_leaves_a_ledger_that_the_next_one_repairs(ledger: Ledger, path: Path) -> None:
+    ledger.sync("0-small", killed_once(resumed_from=20).records)
+    before = ledger.stage_cost("0-small")
+    ledger.close()
+    code = f"""import os, sqlite3
+connection = sqlite3.connect({str(path)!r}, isolation_level=None)
+connection.execute("PRAGMA cache_size = 1")
+connection.execute("BEGIN IMMEDIATE")
+for step in range(3000):
+    connection.execute("INSERT INTO evaluation VALUES ('0-small', 1, ?, 'interval', 1, 1, 1, 1, 'fp32')", (step + 99,))
+os.kill(os.getpid(), 9)"""
+    subprocess.run([sys.executable, "-c", code], check=False)
+    assert path.with_name("ledger.db-journal").exists()
+    with pytest.raises(LedgerError, match="died while writing"):
+        Ledger.open(path, read_only=True)
+    with Ledger.open(path) as repaired:
+        assert repaired.stage_cost("0-small") == before
+        assert len(repaired.evaluations("0-small")) == 1
 
 
 def test_a_newer_format_is_refused_with_the_way_out(ledger: Ledger, path: Path) -> None:
