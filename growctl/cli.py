@@ -112,7 +112,6 @@ def prepare(
     loaded = load_schedule(schedule, overrides or [])
     screen = Screen(Console(stderr=True))
     datasets = runs_dir / DATASETS
-    datasets.mkdir(parents=True, exist_ok=True)
     path = prepare_dataset(loaded.data, datasets, log_path=datasets / "log.txt", on_progress=screen.preparing)
     manifest = read_dataset_manifest(path)
     if as_json:

@@ -10,8 +10,8 @@ def short_count(value: float) -> str:
 
 
 def scientific(value: float) -> str:
-    """FLOPs and the like: '1.23e+15'."""
-    return f"{value:.2e}"
+    """FLOPs and the like, in three figures: '1.23e15'."""
+    return f"{value:.2e}".replace("e+", "e") if value else "0"
 
 
 def duration(seconds: float) -> str:

@@ -90,33 +90,32 @@ class Execution:
     def run(self) -> None:
         """Prepares the data, then takes each stage to its `final/`, growing in between."""
         self.screen.run_started(self.request.name, self.request.control, self.plans)
-        dataset = self._prepare()
-        with hold(self.directory):
+        dataset = None if (self.directory / "ledger.db").exists() else self._prepare()
+        with hold(self.directory), Ledger.open(self.directory / "ledger.db") as self.ledger:
+            self.dataset = dataset or self._known_dataset()
             write_file(self.directory / "schedule.yaml", _to_yaml(self.schedule).encode())
-            self.dataset = dataset
-            with Ledger.open(self.directory / "ledger.db") as self.ledger:
-                self._open_books()
-                for plan in self.plans:
-                    self._stage(plan)
+            self._open_books()
+            for plan in self.plans:
+                self._stage(plan)
         self.screen.run_finished()
 
     def stage_directory(self, plan: StagePlan) -> Path:
         """Where a stage keeps everything."""
         return self.directory / "stages" / f"{plan.index}-{plan.name}"
 
-    def _prepare(self) -> Path:
-        """The run's own dataset where its ledger knows one that is whole, else the one that the schedule describes."""
-        ledger_path = self.directory / "ledger.db"
-        if ledger_path.exists():
-            with Ledger.open(ledger_path, read_only=True) as ledger:
-                entry = ledger.run()
+    def _known_dataset(self) -> Path:
+        """The dataset that the run began with, where it is whole; else the one that the schedule describes, made again."""
+        if self.ledger.stages():
+            entry = self.ledger.run()
             dataset = Path(entry.dataset)
             try:
                 if read_dataset_manifest(dataset).fingerprint == entry.dataset_fingerprint:
                     return dataset
             except DataError as error:
                 self.screen.message(f"{error}; preparing it again")
-        self.runs_dir.mkdir(parents=True, exist_ok=True)
+        return self._prepare()
+
+    def _prepare(self) -> Path:
         datasets = self.runs_dir / DATASETS
         dataset = prepare(
             self.schedule.data,
@@ -160,7 +159,8 @@ class Execution:
         else:
             attempt_start = f"from {resume.name}"
             self._check_world(resume)
-        attempt = 1 + max((record["attempt"] for record in records), default=0)
+        last = max((record["attempt"] for record in records), default=0)
+        attempt = 1 + max(last, self.ledger.last_attempt(plan.name))
         if attempt > 1:
             self.screen.message(f"stage {plan.name}: resuming {attempt_start} (attempt {attempt})")
         spec = self._spec(plan, attempt, initial, resume)

@@ -19,6 +19,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
 PYTHON_STDLIB = "python-stdlib"
+DEFAULT_VOCAB_SIZE = 8192
 NOT_STDLIB = {"test", "tests", "site-packages", "dist-packages", "idlelib", "lib2to3", "__pycache__"}
 PIECE_CHARACTERS = 16 * 1024
 """Length at which a plain text file without separator is cut, at the end of a line."""

@@ -17,6 +17,8 @@ from deepspeed.utils import (
     safe_get_full_optimizer_state,
     safe_set_full_fp32_param,
     safe_set_full_optimizer_state,
+    safe_set_local_fp32_param,
+    safe_set_local_optimizer_state,
 )
 from torch import Tensor
 
@@ -73,9 +75,15 @@ def load_states(engine: DeepSpeedEngine, directory: Path, manifest: Manifest) ->
     start_moments(engine, manifest.group_steps)
     for name, parameter in engine.module.named_parameters():
         state = read_parameter(directory, manifest, name)
-        safe_set_full_fp32_param(parameter, state.fp32.to(parameter.device))
-        for key, moment in zip(MOMENTS, state[1:], strict=True):
-            safe_set_full_optimizer_state(parameter, moment.to(parameter.device), key)
+        value, *moments = (tensor.to(parameter.device) for tensor in state)
+        if hasattr(parameter, "ds_tensor"):  # ZeRO-3, whose setters of whole tensors overrun an uneven last partition
+            safe_set_local_fp32_param(parameter, _partition(value, parameter))
+            for key, moment in zip(MOMENTS, moments, strict=True):
+                safe_set_local_optimizer_state(parameter, _partition(moment, parameter), key)
+        else:
+            safe_set_full_fp32_param(parameter, value)
+            for key, moment in zip(MOMENTS, moments, strict=True):
+                safe_set_full_optimizer_state(parameter, moment, key)
 
 
 def save_parameters(directory: Path, states: Iterable[tuple[str, ParameterState]]) -> dict[str, FileEntry]:
@@ -135,6 +143,14 @@ def _flat_partitions(engine: DeepSpeedEngine) -> list[tuple[int, Tensor]]:
     if hasattr(wrapper, "fp32_groups_flat_partition"):  # BF16_Optimizer, which serves ZeRO-1 in bf16
         return list(enumerate(wrapper.fp32_groups_flat_partition))
     return list(enumerate(wrapper.single_partition_of_fp32_groups))  # ZeRO-1 and 2
+
+
+def _partition(tensor: Tensor, parameter: Tensor) -> Tensor:
+    """This rank's ZeRO-3 partition of a whole tensor, the last one padded with zeros."""
+    size = parameter.ds_tensor.numel()  # type: ignore[attr-defined]
+    padded = tensor.new_zeros(size * dist.get_world_size())
+    padded[: tensor.numel()] = tensor.flatten()
+    return padded[size * dist.get_rank() :][:size]
 
 
 def _shape(parameter: Tensor) -> torch.Size:

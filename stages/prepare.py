@@ -36,6 +36,7 @@ from typing import Any, Literal, NamedTuple
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from stages.corpus import (
+    DEFAULT_VOCAB_SIZE,
     PYTHON_STDLIB,
     SPLITS,
     Advance,
@@ -60,7 +61,6 @@ from stages.manifest import hash_file, set_aside, write_file
 
 __all__ = ["DataError", "DataSpec", "DatasetManifest", "prepare", "read_dataset_manifest", "verify_dataset"]
 
-DEFAULT_VOCAB_SIZE = 8192
 SHARD_BYTES = 64 * 1024 * 1024
 """Source bytes of a shard, which a worker takes as a whole. A longer file is one shard."""
 TOKENIZER_SAMPLE_BYTES = 256 * 1024 * 1024
@@ -89,15 +89,18 @@ def prepare(
 
     A damaged one is set aside, never deleted, and made again. A second process that wants the same dataset
     waits for the first. `on_progress` gets what is done and the fraction of it, None where that is unknown.
-    Messages go to `log_path`; nothing is printed. Raises DataError for all that the user can put right.
+    Messages go to `log_path`; nothing is printed. Raises DataError for all that the user can put right, and then has written nothing where the source
+    or the tokenizer cannot be opened.
     """
-    progress = _Progress(log_path, on_progress)
-    progress.say("reading the source")
+    if on_progress:
+        on_progress("reading the source", None)
     corpus = open_corpus(spec)
     target = datasets_dir / f"{_name(spec.source)}-{_key(corpus)}"
     if _damage(target) is None:
         return target
+    given = _given_tokenizer(spec) if spec.tokenizer else None
     datasets_dir.mkdir(parents=True, exist_ok=True)
+    progress = _Progress(log_path, on_progress)
     with _lock(target.with_name(f".{target.name}.lock"), progress) as alone:
         if damage := _damage(target):
             if target.exists():
@@ -105,7 +108,7 @@ def prepare(
             if alone:
                 for leftover in datasets_dir.glob(f".{target.name}.incomplete-*"):
                     shutil.rmtree(leftover)
-            _build(corpus, target, progress)
+            _build(corpus, given, target, progress)
     return target
 
 
@@ -136,13 +139,13 @@ def _key(corpus: Corpus) -> str:
     return hashlib.sha256(json.dumps(determining, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def _build(corpus: Corpus, target: Path, progress: "_Progress") -> None:
+def _build(corpus: Corpus, given: Tokenizer | None, target: Path, progress: "_Progress") -> None:
     """Writes the dataset beside `target`, then renames it. Whatever happens, nothing half-written remains."""
     staging = target.with_name(f".{target.name}.incomplete-{os.getpid()}-{secrets.token_hex(4)}")
     try:
         for split in SPLITS:
             (staging / split).mkdir(parents=True)
-        manifest = _write_dataset(corpus, staging, progress)
+        manifest = _write_dataset(corpus, given, staging, progress)
         write_file(staging / MANIFEST_NAME, manifest.model_dump_json(indent=1).encode())
         for folder in (*(staging / split for split in SPLITS), staging):
             _sync(folder)
@@ -157,10 +160,10 @@ def _build(corpus: Corpus, target: Path, progress: "_Progress") -> None:
     progress.say(f"prepared {target.name}", 1.0)
 
 
-def _write_dataset(corpus: Corpus, staging: Path, progress: "_Progress") -> DatasetManifest:
+def _write_dataset(corpus: Corpus, given: Tokenizer | None, staging: Path, progress: "_Progress") -> DatasetManifest:
     """Tokenizer and shards; the manifest is left to the caller."""
     spec, shards = corpus.spec, corpus.shards(SHARD_BYTES)
-    tokenizer = _given_tokenizer(spec) if spec.tokenizer else _train_tokenizer(corpus, shards, progress)
+    tokenizer = given or _train_tokenizer(corpus, shards, progress)
     tokenizer_sha256 = write_file(staging / "tokenizer.json", tokenizer.to_str(pretty=True).encode()).sha256
     vocab_size = max(tokenizer.get_vocab().values()) + 1
     token_bytes: Literal[2, 4] = 2 if vocab_size <= 2**16 else 4

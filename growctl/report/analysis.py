@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from growctl.ledger import Ledger, LedgerError
+from growctl.numbers import scientific
 
 EQUAL_FLOPS_TOLERANCE = 0.02
 """How far from the ladder's FLOPs, as a share of them, a control still counts as one at equal FLOPs."""
@@ -134,11 +135,6 @@ class Comparison:
     equal_flops: EqualFlops | None
     verdict: tuple[str, ...]
     """The same in plain words, one sentence each."""
-
-
-def human_flops(flops: float) -> str:
-    """FLOPs in three figures: 1.23e15."""
-    return f"{flops:.2e}".replace("e+", "e") if flops else "0"
 
 
 def read_run(path: Path) -> RunReport:
@@ -278,7 +274,7 @@ def _equal_loss_verdict(
     points: list[tuple[float, float, RunReport]], loss: float, flops: float, saving: float | None
 ) -> str:
     if saving is not None:
-        told = f"the control needs {human_flops(saving * flops)} FLOPs for the ladder's loss of {loss:.4f} nats"
+        told = f"the control needs {scientific(saving * flops)} FLOPs for the ladder's loss of {loss:.4f} nats"
         if saving >= 1.0:
             return f"At equal loss growing won: {told}, {saving:.2f}x what growing spent."
         return f"At equal loss growing lost: {told}, and growing spent {1.0 / saving:.2f}x as many."

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from growctl.numbers import duration, short_count
-from growctl.report.analysis import RunReport, StageReport, compare, human_flops
+from growctl.numbers import duration, scientific, short_count
+from growctl.report.analysis import RunReport, StageReport, compare
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,7 +21,7 @@ def stage_cells(stage: StageReport) -> tuple[str, ...]:
         perplexity = "unfinished"
     return (
         *(stage.name, short_count(stage.num_parameters), short_count(stage.train_tokens)),
-        *(human_flops(stage.flops), human_flops(stage.cumulative_flops), duration(stage.device_seconds)),
+        *(scientific(stage.flops), scientific(stage.cumulative_flops), duration(stage.device_seconds)),
         *(perplexity, jump),
     )
 
@@ -39,7 +39,7 @@ def replayed_work(run: RunReport) -> str | None:
         return None
     share = f" ({flops / run.cumulative_flops:.1%})" if flops else ""
     return (
-        f"Replayed after interruptions, and counted above: {human_flops(flops)} FLOPs{share}, "
+        f"Replayed after interruptions, and counted above: {scientific(flops)} FLOPs{share}, "
         f"{duration(device_seconds)} of device time."
     )
 

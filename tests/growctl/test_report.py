@@ -18,7 +18,7 @@ from growctl.numbers import short_count
 from growctl.report.analysis import Comparison, RunNotFoundError, compare, find_runs, flops_to_loss, read_run, to_json
 from growctl.report.page import render_page, stages_csv, write_report
 from growctl.report.plots import png, svg
-from growctl.report.table import human_flops, print_report, verdicts
+from growctl.report.table import print_report, scientific, verdicts
 from model.flops import Flops
 
 TOKENS_PER_STEP = 1000
@@ -175,7 +175,7 @@ def test_where_growing_lost_it_is_said(runs: Path) -> None:
     comparison = only_comparison(runs)
     assert comparison.saving is not None
     assert comparison.saving < 1
-    assert f"At equal loss growing lost: the control needs {human_flops(comparison.flops_to_equal_loss or 0)}" in said(
+    assert f"At equal loss growing lost: the control needs {scientific(comparison.flops_to_equal_loss or 0)}" in said(
         comparison
     )
     assert comparison.equal_flops is not None
@@ -376,4 +376,4 @@ def test_few_or_no_points_still_make_a_chart_and_a_page(runs: Path) -> None:
 
 
 def test_flops_are_printed_for_people() -> None:
-    assert (human_flops(1.234e15), human_flops(0)) == ("1.23e15", "0")
+    assert (scientific(1.234e15), scientific(0)) == ("1.23e15", "0")

@@ -1,0 +1,113 @@
+"""A checkpoint goes into an engine of any ZeRO stage, precision and rank count and comes out the same, bit for bit.
+
+Real engines, real ranks. The model has an odd width, so that no parameter divides evenly among two ranks.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+
+from model.config import ramp_config, tokenformer_config
+from model.growth import ParameterState
+from model.initialization import build_model
+from stages.checkpoint import write_parameter
+from stages.expand import expand
+from stages.manifest import Lineage, Manifest, finish_directory, parameter_file, read_manifest, staging_directory
+from tests.workers import launch
+
+STEPS = {"generation-0-decay": 11, "generation-0-no-decay": 11}
+KINDS = [f"zero{stage}-{precision}" for stage in (1, 2, 3) for precision in ("fp32", "bf16")]
+
+
+def write_checkpoint(directory: Path) -> None:
+    """A trained-looking checkpoint of an odd-sized model, with moments."""
+    config = tokenformer_config(
+        num_layers=2, attention_tokens=5, ffn_tokens=7, vocab_size=31, hidden_size=9, num_heads=1
+    )
+    directory.mkdir(parents=True)
+    directory.rmdir()
+    staging = staging_directory(directory)
+    staging.mkdir()
+    files = {}
+    generator = torch.Generator().manual_seed(5)
+    for name, parameter in build_model(config, seed=0).named_parameters():
+        first, second = (torch.randn(parameter.shape, generator=generator) * 0.01 for _ in range(2))
+        file, files[file] = write_parameter(staging, name, ParameterState(parameter.detach(), first, second.square()))
+    manifest = Manifest(
+        kind="parameters", model=config, step=11, group_steps=STEPS, samples_seen=44, seed=0,
+        dataset_fingerprint=None, tokenizer_sha256=None, files=files, lineage=Lineage(operation="train"),
+    )  # fmt: skip
+    finish_directory(directory, manifest)
+
+
+@pytest.fixture(scope="module")
+def roundtrips(tmp_path_factory):
+    """{ranks: (report, output directory)} and the grown checkpoint that went in."""
+    folder = tmp_path_factory.mktemp("roundtrip")
+    write_checkpoint(folder / "final")
+    grown = expand(folder / "final", folder / "zero", attention_tokens=3, ffn_tokens=5)
+    # The same checkpoint with its ramp half way, so that new tokens take part.
+    (folder / "initial").mkdir()
+    (folder / "zero" / "parameters").rename(folder / "initial" / "parameters")
+    half = grown.model_copy(update={"model": ramp_config(grown.model, 0.5)})
+    (folder / "initial" / "manifest.json").write_text(half.model_dump_json())
+    results = {}
+    for ranks in (1, 2):
+        output = folder / f"ranks{ranks}"
+        output.mkdir()
+        launch(Path(__file__).parent / "roundtrip_worker.py", ranks, str(folder / "initial"), str(output))
+        results[ranks] = (json.loads((output / "report.json").read_text()), output)
+    return folder / "initial", results
+
+
+def load(directory: Path, name: str) -> dict[str, torch.Tensor]:
+    return safetensors.torch.load_file(directory / parameter_file(name))
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_masters_moments_and_steps_pass_through_bit_for_bit(roundtrips, kind, ranks):
+    initial, results = roundtrips
+    report, output = results[ranks]
+    manifest = read_manifest(initial)
+    for name in build_model(manifest.model, device="meta").state_dict():
+        before, after = load(initial, name), load(staging_directory(output / f"{kind}-loaded"), name)
+        for key in ("fp32", "exp_avg", "exp_avg_sq"):
+            assert torch.equal(before[key], after[key]), (name, key)
+    assert report[kind]["steps_loaded"] == STEPS | {"generation-1-decay": 0}
+    assert report[kind]["steps_trained"] == {
+        "generation-0-decay": 14,
+        "generation-0-no-decay": 14,
+        "generation-1-decay": 3,
+    }
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_on_gives_the_same_losses_and_weights_on_any_zero_stage_and_rank_count(roundtrips, kind, ranks):
+    initial, results = roundtrips
+    precision = kind.split("-")[1]
+    reference, reference_output = results[1]
+    report, output = results[ranks]
+    tolerance = 2e-6 if precision == "fp32" else 2e-2
+    assert report[kind]["losses"] == pytest.approx(reference[f"zero1-{precision}"]["losses"], abs=tolerance)
+    assert len(set(report[kind]["losses"])) == 3
+    for name in build_model(read_manifest(initial).model, device="meta").state_dict():
+        here = load(staging_directory(output / f"{kind}-trained"), name)["fp32"]
+        there = load(staging_directory(reference_output / f"zero1-{precision}-trained"), name)["fp32"]
+        torch.testing.assert_close(here, there, rtol=0, atol=2e-5 if precision == "fp32" else 2e-2)
+        assert not torch.equal(here, load(initial, name)["fp32"]), f"{name} did not train"
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_every_group_keeps_its_own_decay(roundtrips, ranks):
+    report, _ = roundtrips[1][ranks]
+    for kind in KINDS:
+        assert report[kind]["decay"] == {
+            "generation-0-decay": 0.1,
+            "generation-0-no-decay": 0.0,
+            "generation-1-decay": 0.1,
+        }
