@@ -25,8 +25,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document an
 DEFAULT_RUNS_DIR = Path("runs")
 
 
-class Terminated(BaseException):
-    """SIGTERM arrived."""
+class Stopped(BaseException):
+    """SIGINT or SIGTERM arrived; not an Exception, so that nothing on the way takes it for a failure."""
 
 
 @app.command()
@@ -190,7 +190,8 @@ def report(
 
 def main() -> NoReturn:
     """The console script: runs a command and turns what went wrong into one message and an exit code."""
-    signal.signal(signal.SIGTERM, _terminated)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _stopped)
     try:
         app(standalone_mode=True)
     except ValueError as error:
@@ -198,15 +199,14 @@ def main() -> NoReturn:
         _fail(str(error), 2)
     except RuntimeError as error:
         _fail(str(error), 1)
-    except KeyboardInterrupt:
-        _fail("interrupted; the same command goes on from the newest checkpoint", 130)
-    except Terminated:
-        _fail("terminated; the same command goes on from the newest checkpoint", 143)
+    except Stopped as stop:
+        word = "interrupted" if stop.args == (signal.SIGINT,) else "terminated"
+        _fail(f"{word}; the same command goes on from where it was", 128 + stop.args[0])
     sys.exit(0)
 
 
-def _terminated(signum: int, frame: FrameType | None) -> NoReturn:
-    raise Terminated
+def _stopped(signum: int, frame: FrameType | None) -> NoReturn:
+    raise Stopped(signum)
 
 
 def _fail(message: str, code: int) -> NoReturn:

@@ -1,11 +1,14 @@
 """What a schedule comes to, from its text alone: sizes, steps, FLOPs, learning rates; and the controls it generates."""
 
 import math
+from bisect import bisect_left
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from growctl.numbers import scientific, short_count
 from growctl.schedule import Schedule, StageBlock
@@ -19,6 +22,9 @@ from model.config import (
 )
 from model.flops import Flops, forward_flops_per_token, training_flops_per_token
 from stages.spec import LearningRate
+
+_COLUMNS = {"parameters": 10, "tokens": 6, "steps": 9, "tokens/p": 8, "FLOPs": 7, "cumulative": 10}
+"""Headings and least widths, so that the tables of a ladder and its controls are in line."""
 
 
 @dataclass(frozen=True)
@@ -139,27 +145,30 @@ def equal_size_transformer(model: TokenformerConfig | TransformerConfig) -> Tran
     """
     aspect = model.hidden_size / model.num_layers
     target = num_parameters(model)
-    best: tuple[float, TransformerConfig] | None = None
-    for num_layers in range(max(1, model.num_layers // 2), model.num_layers * 4 + 1):
-        for num_heads in range(1, model.num_heads * 4 + 1):
-            width = num_heads * model.head_width
-            if not 0.5 <= width / num_layers / aspect <= 2:
-                continue
-            candidate = TransformerConfig(
-                vocab_size=model.vocab_size,
-                hidden_size=width,
-                num_heads=num_heads,
-                num_layers=num_layers,
-                ffn_size=4 * width,
-                rotary_fraction=model.rotary_fraction,
-                rotary_base=model.rotary_base,
-            )
-            error = abs(math.log(num_parameters(candidate) / target))
-            skew = 0.02 * abs(math.log(width / num_layers / aspect))
-            if best is None or error + skew < best[0]:
-                best = (error + skew, candidate)
-    assert best is not None
-    return best[1]
+
+    def shaped(num_layers: int, num_heads: int) -> TransformerConfig:
+        width = num_heads * model.head_width
+        return TransformerConfig(
+            vocab_size=model.vocab_size,
+            hidden_size=width,
+            num_heads=num_heads,
+            num_layers=num_layers,
+            ffn_size=4 * width,
+            rotary_fraction=model.rotary_fraction,
+            rotary_base=model.rotary_base,
+        )
+
+    def nearest(num_layers: int) -> list[TransformerConfig]:
+        heads = range(1, model.num_heads * 4 + 1)
+        larger = bisect_left(heads, target, key=lambda num_heads: num_parameters(shaped(num_layers, num_heads)))
+        return [shaped(num_layers, num_heads) for num_heads in heads[max(0, larger - 1) : larger + 1]]
+
+    def distance(candidate: TransformerConfig) -> float:
+        skew = abs(math.log(candidate.hidden_size / candidate.num_layers / aspect))
+        return abs(math.log(num_parameters(candidate) / target)) + 0.02 * skew + max(0.0, skew - math.log(2))
+
+    depths = range(max(1, model.num_layers // 2), model.num_layers * 4 + 1)
+    return min((candidate for depth in depths for candidate in nearest(depth)), key=distance)
 
 
 def _num_steps(stage: StageBlock, tokens_per_step: int) -> int:
@@ -175,7 +184,7 @@ def _with_steps(stage: StageBlock, steps: int) -> StageBlock:
 
 def _stage_model(schedule: Schedule, index: int) -> TokenformerConfig | TransformerConfig:
     block, stage = schedule.model, schedule.stages[index]
-    shape = {
+    shape: dict[str, Any] = {
         "vocab_size": schedule.vocab_size,
         "hidden_size": block.hidden_size,
         "num_heads": block.num_heads,
@@ -211,12 +220,13 @@ def _added_tokens(schedule: Schedule, index: int) -> tuple[int, int]:
 def _learning_rate(schedule: Schedule, steps: list[int], index: int) -> LearningRate:
     block = schedule.learning_rate
     total = sum(steps) if block.span == "ladder" else steps[index]
+    after_warmup = max(0, total - block.warmup_steps)
     return LearningRate(
         shape=block.shape,
         peak=block.peak,
         final=block.final,
         warmup_steps=block.warmup_steps,
-        decay_steps=round(block.decay * total),
+        decay_steps=min(round(block.decay * total), after_warmup),
         total_steps=total,
         first_step=sum(steps[:index]) if block.span == "ladder" else 0,
     )
@@ -249,24 +259,24 @@ def plan_json(schedule: Schedule) -> dict[str, Any]:
 
 
 def print_plan(schedule: Schedule, console: Console) -> None:
-    """The plan as a table."""
-    table = Table(title=schedule.name, title_justify="left")
-    table.add_column("stage")
-    for heading in ("parameters", "tokens", "steps", "tokens/parameter", "FLOPs", "cumulative"):
-        table.add_column(heading, justify="right")
-    for control in (None, *plan_controls(schedule)):
-        table.add_section()
-        spent, tokens = 0.0, 0
-        for plan in plan_stages(control.schedule if control else schedule):
-            spent += plan.flops.total
+    """The plan as a table a run, the ladder's first. Fits 80 columns."""
+    for title, planned in [(schedule.name, schedule)] + [(c.name, c.schedule) for c in plan_controls(schedule)]:
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+        table.add_column("stage", min_width=12, overflow="fold")
+        for heading, width in _COLUMNS.items():
+            table.add_column(heading, min_width=width, justify="right", no_wrap=True)
+        flops, tokens = 0.0, 0
+        for plan in plan_stages(planned):
+            flops += plan.flops.total
             tokens += plan.train_tokens
             table.add_row(
-                control.name.removeprefix(f"{schedule.name}-") if control else plan.name,
+                plan.name,
                 short_count(plan.num_parameters),
                 short_count(plan.train_tokens),
                 f"{plan.num_steps:,}",
                 f"{tokens / plan.num_parameters:.1f}",
                 scientific(plan.flops.total),
-                scientific(spent),
+                scientific(flops),
             )
-    console.print(table)
+        console.print(Text(title or "", style="bold", overflow="fold"), table, "")
+    console.print("tokens/p: training tokens so far for each parameter. cumulative: FLOPs so far.")

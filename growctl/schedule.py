@@ -4,12 +4,11 @@ hydra composes, OmegaConf resolves, pydantic judges. Unknown keys, wrong types a
 one message, before any work.
 """
 
-import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from pathlib import Path
-from types import UnionType
-from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -17,7 +16,6 @@ from pydantic import (
     ConfigDict,
     Field,
     NonNegativeFloat,
-    NonNegativeInt,
     PositiveFloat,
     PositiveInt,
     ValidationError,
@@ -25,6 +23,7 @@ from pydantic import (
     model_validator,
 )
 
+from growctl.schedule_errors import NAME_ALLOWED, describe, did_you_mean, shown
 from model.config import ScoreFunction
 from stages.corpus import DEFAULT_VOCAB_SIZE, DataSpec
 from stages.spec import Optimizer
@@ -32,42 +31,47 @@ from stages.spec import Optimizer
 SHIPPED = Path(__file__).resolve().parent.parent / "schedules"
 """Where the schedules that come with growctl lie, in a checkout and in an installed wheel alike."""
 
-RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_COUNT = re.compile(r"(\d+(?:\.\d+)?)([kMBT]?)")
-_FACTORS = {"": 1, "k": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_COUNT = re.compile(r"(\d{1,99}(?:\.\d{1,99})?) ?([kmbt]?)", re.IGNORECASE)
+_FACTORS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+_NOT_HYDRA = "hydra's own settings are no part of a schedule"
+_OVERRIDE = re.compile(r"(?:~(?!.*=)|\+{0,2}(?=.*=))([A-Za-z_]\w*)(?:\.\w+)*(?:=.*)?", re.DOTALL)
 
 
 class ScheduleError(ValueError):
     """A schedule that cannot be used: one message, with the dotted path, the value and what is allowed."""
 
 
-def parse_count(value: Any) -> Any:
-    """15B, 300M, 2.5k or a plain whole number as an int; anything else as it is, for pydantic to refuse."""
-    if isinstance(value, str):
-        match = _COUNT.fullmatch(value.strip())
-        if not match:
-            raise ValueError("must be a whole number, or one with k, M, B or T behind it (15B, 2.5k)")
-        number = float(match[1]) * _FACTORS[match[2]]
-        if number != int(number):
-            raise ValueError("must come to a whole number")
-        return int(number)
-    if isinstance(value, float) and value == int(value):
-        return int(value)
-    return value
+def parse_count(value: Any) -> int:
+    """15B, 300M, 2.5k or a plain whole number as an int; ValueError for anything else."""
+    number = Decimal("nan")
+    if isinstance(value, str) and (match := _COUNT.fullmatch(value.strip())):
+        number = Decimal(match[1]) * _FACTORS[match[2].upper()]
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        number = Decimal(value)
+    if not number.is_finite() or number != int(number):
+        raise ValueError("must be a whole number; 2.5k, 300M and 15B are fine")
+    return int(number)
 
 
-Count = Annotated[PositiveInt, BeforeValidator(parse_count)]
+Count = Annotated[int, BeforeValidator(parse_count), Field(gt=0, le=10**14)]
 """A count as people write it."""
+
+CountOrZero = Annotated[int, BeforeValidator(parse_count), Field(ge=0, le=10**14)]
+Width = Annotated[int, Field(gt=0, le=2**20)]
+Name = Annotated[str, Field(pattern=rf"^{RUN_NAME.pattern}$")]
 
 
 class _Block(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
 
 class DataBlock(DataSpec):
-    """`stages.prepare.DataSpec`, with the vocabulary as people write it."""
+    """`stages.corpus.DataSpec`, with the vocabulary as people write it."""
 
-    vocab_size: Annotated[int | None, BeforeValidator(parse_count)] = Field(default=None, ge=257, le=2**20)
+    vocab_size: Annotated[int, BeforeValidator(parse_count), Field(ge=257, le=2**20)] | None = None
     """Entries of the byte-level BPE that is trained on the text."""
 
     @property
@@ -80,13 +84,13 @@ class ModelBlock(_Block):
     """What all stages of a run have in common: growth changes none of it."""
 
     family: Literal["tokenformer", "transformer"] = "tokenformer"
-    num_layers: PositiveInt
-    hidden_size: PositiveInt
+    num_layers: Annotated[int, Field(gt=0, le=1000)]
+    hidden_size: Width
     """Model width."""
-    num_heads: PositiveInt
+    num_heads: Width
     vocab_size: Count | None = None
     """Rows of the embedding; by default the vocabulary that `data.vocab_size` trains."""
-    ffn_size: PositiveInt | None = None
+    ffn_size: Width | None = None
     """Inner width of a transformer's MLP; by default 4 x hidden_size."""
     score_function: ScoreFunction = "l2_norm_gelu"
     rotary_fraction: float = Field(default=0.25, ge=0.0, le=1.0)
@@ -96,7 +100,7 @@ class ModelBlock(_Block):
 class StageBlock(_Block):
     """One stage: a size, trained for a budget."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    name: Name
     """Label, unique in the ladder, used in paths and tables."""
     attention_tokens: Count | None = None
     """Parameter tokens in each of Q, K, V and O."""
@@ -109,8 +113,10 @@ class StageBlock(_Block):
 
     @model_validator(mode="after")
     def _one_budget(self) -> Self:
-        if (self.train_tokens is None) == (self.train_steps is None):
-            raise ValueError("needs either train_tokens or train_steps, not both")
+        if self.train_tokens is None and self.train_steps is None:
+            raise ValueError("needs train_tokens or train_steps")
+        if self.train_tokens is not None and self.train_steps is not None:
+            raise ValueError("has both train_tokens and train_steps; drop one (as an override: ~stages.0.train_tokens)")
         return self
 
 
@@ -135,8 +141,8 @@ class LearningRateBlock(_Block):
     """The rate at the end."""
     shape: Literal["wsd", "cosine"] = "wsd"
     span: Literal["ladder", "stage"] = "ladder"
-    """ladder: one warm-up at the start and one decay at the end of all stages. stage: each stage its own (the paper)."""
-    warmup_steps: NonNegativeInt = 0
+    """ladder: one warm-up at the start, one decay at the end of all stages. stage: each stage its own (the paper)."""
+    warmup_steps: CountOrZero = 0
     decay: float = Field(default=0.2, ge=0.0, le=1.0)
     """Share of the span that the decay takes (`wsd`)."""
 
@@ -144,7 +150,7 @@ class LearningRateBlock(_Block):
 class OptimizerBlock(_Block):
     """AdamW, with the paper's values as defaults."""
 
-    betas: Annotated[list[float], Field(min_length=2, max_length=2)] = [0.9, 0.95]
+    betas: Annotated[list[Annotated[float, Field(ge=0.0, lt=1.0)]], Field(min_length=2, max_length=2)] = [0.9, 0.95]
     epsilon: PositiveFloat = 1e-8
     weight_decay: NonNegativeFloat = 0.1
     """On matrices only."""
@@ -166,7 +172,7 @@ class GrowthBlock(_Block):
     """How new parameter tokens enter: random values, keys that rise from zero. Exact at the moment of growth."""
 
     ramp: float = Field(default=0.02, gt=0.0, le=1.0)
-    """Share of the stage over which the new keys rise from 0 to 1 (FACTS: 30 to 50 steps did best)."""
+    """Share of the stage over which the new keys rise from 0 to 1 (short is best: 30 to 50 steps in small models)."""
 
 
 class EvaluationBlock(_Block):
@@ -192,7 +198,7 @@ class ControlBlock(_Block):
 
     kind: Literal["tokenformer-scratch", "transformer-scratch"]
     """The last stage's size from scratch: the same Tokenformer, or the Transformer nearest to it in parameters."""
-    budgets: Annotated[list[PositiveFloat], Field(min_length=1)] = [1.0]
+    budgets: Annotated[list[Annotated[float, Field(gt=0.0, le=1000.0)]], Field(min_length=1)] = [1.0]
     """Its FLOPs, as multiples of the whole ladder's; one run each. Three or more let the report find equal loss."""
 
 
@@ -206,20 +212,29 @@ class LaunchBlock(_Block):
     micro_batch_size: Count | None = None
     """Sequences a forward pass on one device; by default as many as a step gives it."""
 
+    @field_validator("devices", mode="before")
+    @classmethod
+    def _auto_or_a_number(cls, value: Any) -> Any:
+        if value == "auto" or (type(value) is int and value > 0):
+            return value
+        raise ValueError("must be auto, or a whole number above 0")
+
     @field_validator("zero_stage", mode="before")
     @classmethod
     def _no_zero_stage_0(cls, value: Any) -> Any:
-        if value == 0 and value is not False:
-            raise ValueError("ZeRO 0 keeps no master weights that growth could read; use 1, which costs no more")
+        if type(value) is int and value == 0:
+            raise ValueError("ZeRO 0 keeps no optimizer state that growth could read; use 1, which costs no more")
+        if type(value) is not int or value > 3:
+            raise ValueError("must be 1, 2 or 3")
         return value
 
 
 class Schedule(_Block):
     """A whole growth schedule, with every default written out."""
 
-    name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    name: Name | None = None
     """Name of the run; by default the file's."""
-    seed: NonNegativeInt = 0
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     data: DataBlock
     model: ModelBlock
     stages: Annotated[list[StageBlock], Field(min_length=1)]
@@ -241,75 +256,93 @@ class Schedule(_Block):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        for problem in _impossible(self):
-            raise ValueError(problem)
+        if problems := list(_impossible(self)):
+            raise ValueError("\n".join(problems))
         return self
 
 
-def _impossible(schedule: Schedule) -> list[str]:
+def _impossible(schedule: Schedule) -> Iterator[str]:
     """Combinations that no single field can see, each as `path = value: what is allowed`."""
-    found = []
     model, stages = schedule.model, schedule.stages
     num_tokens = schedule.data.num_tokens
     if model.vocab_size is None and num_tokens is None:
-        found.append("model.vocab_size: is missing; data.tokenizer is a given one, so say how many tokens it has")
+        yield "model.vocab_size: is missing; data.tokenizer is a given one, so say how many tokens it has"
     if model.vocab_size and num_tokens and model.vocab_size < num_tokens:
-        found.append(f"model.vocab_size = {model.vocab_size}: must be at least the tokenizer's {num_tokens}")
+        yield f"model.vocab_size = {model.vocab_size}: must be at least the tokenizer's {num_tokens}"
     if model.hidden_size % model.num_heads:
-        found.append(f"model.num_heads = {model.num_heads}: must divide model.hidden_size {model.hidden_size}")
+        yield f"model.num_heads = {model.num_heads}: must divide model.hidden_size, {model.hidden_size}"
     else:
-        turned = int(model.hidden_size // model.num_heads * model.rotary_fraction)
+        head_width = model.hidden_size // model.num_heads
+        turned = int(head_width * model.rotary_fraction)
         if model.rotary_fraction and (turned < 2 or turned % 2):
-            found.append(
-                f"model.rotary_fraction = {model.rotary_fraction}: turns {turned} of the "
-                f"{model.hidden_size // model.num_heads} dimensions of a head; it must come to an even number, 2 or more"
+            yield (
+                f"model.rotary_fraction = {model.rotary_fraction}: turns {turned} of the {head_width} dimensions of a "
+                "head; it must come to an even number, 2 or more, or be 0"
             )
-    for i, stage in enumerate(stages):
-        here = f"stages.{i}"
-        if stage.name in [other.name for other in stages[:i]]:
-            found.append(f"{here}.name = {stage.name!r}: another stage has that name; each needs its own")
-        for field in ("attention_tokens", "ffn_tokens"):
-            value = getattr(stage, field)
-            if model.family == "tokenformer" and value is None:
-                found.append(f"{here}.{field}: is missing; a tokenformer's stage says how many parameter tokens it has")
-            if model.family == "transformer" and value is not None:
-                found.append(f"{here}.{field} = {value}: a transformer has no parameter tokens; leave it out")
-            before = getattr(stages[i - 1], field) if i else None
-            if value is not None and before is not None and value < before:
-                found.append(f"{here}.{field} = {value}: shrinks from {before}; growth only adds, so {before} or more")
-        if i and model.family == "tokenformer" and stage.attention_tokens == stages[i - 1].attention_tokens:
-            if stage.ffn_tokens == stages[i - 1].ffn_tokens:
-                found.append(f"{here}: is as large as the stage before it; add tokens, or make them one stage")
-        if stage.train_tokens is not None:
-            step = schedule.training.batch_size * schedule.training.sequence_length
-            if stage.train_tokens < step:
-                found.append(f"{here}.train_tokens = {stage.train_tokens}: one step alone takes {step}; that or more")
-    if len(stages) > 1 and model.family == "transformer":
-        found.append(f"stages: {len(stages)} entries, but a transformer does not grow; it takes one stage")
-    if len(stages) > 1 and model.score_function == "softmax":
-        found.append(
+    if model.family == "tokenformer" and model.ffn_size is not None:
+        yield f"model.ffn_size = {model.ffn_size}: is a transformer's; a tokenformer's stages have ffn_tokens"
+    if model.family == "transformer" and len(stages) > 1:
+        yield f"stages: has {len(stages)} entries, but a transformer does not grow; it takes one"
+    elif model.score_function == "softmax" and len(stages) > 1:
+        yield (
             "model.score_function = 'softmax': cannot be grown by zero keys, since exp(0) = 1; "
-            "l2_norm_gelu and gelu_l2_norm can"
+            "use l2_norm_gelu or gelu_l2_norm"
         )
+    else:
+        for index in range(len(stages)):
+            yield from _impossible_size(schedule, index)
+    for index, stage in enumerate(stages):
+        if stage.name in [other.name for other in stages[:index]]:
+            yield f"stages.{index}.name = {stage.name!r}: another stage has that name; each needs its own"
+        step = schedule.training.batch_size * schedule.training.sequence_length
+        if stage.train_tokens is not None and stage.train_tokens < step:
+            yield f"stages.{index}.train_tokens = {stage.train_tokens}: one step alone takes {step}; that or more"
+    rate = schedule.learning_rate
+    if rate.final > rate.peak:
+        yield f"learning_rate.final = {rate.final}: must not be above learning_rate.peak, {rate.peak}"
     micro, batch = schedule.launch.micro_batch_size, schedule.training.batch_size
     if micro and batch % micro:
-        found.append(f"launch.micro_batch_size = {micro}: must divide training.batch_size {batch}")
-    return found
+        yield f"launch.micro_batch_size = {micro}: must divide training.batch_size, {batch}"
+    for index, control in enumerate(schedule.controls):
+        here = f"controls.{index}"
+        if control.kind == "tokenformer-scratch" and model.family == "transformer":
+            yield f"{here}.kind = {control.kind!r}: the schedule has no tokenformer; use 'transformer-scratch'"
+        if control.kind in [other.kind for other in schedule.controls[:index]]:
+            yield f"{here}.kind = {control.kind!r}: is there already; write all its budgets in one list"
+        if len({f"{budget:g}" for budget in control.budgets}) < len(control.budgets):
+            yield f"{here}.budgets = {shown(control.budgets)}: has a budget twice; each needs its own run"
+
+
+def _impossible_size(schedule: Schedule, index: int) -> Iterator[str]:
+    stage, before = schedule.stages[index], schedule.stages[index - 1] if index else None
+    here, same = f"stages.{index}", before is not None
+    for field in ("attention_tokens", "ffn_tokens"):
+        value, smallest = getattr(stage, field), getattr(before, field, None)
+        if schedule.model.family == "tokenformer" and value is None:
+            yield f"{here}.{field}: is missing; a tokenformer's stage says how many parameter tokens it has"
+        if schedule.model.family == "transformer" and value is not None:
+            yield f"{here}.{field} = {value}: a transformer has no parameter tokens; leave it out"
+        if value is not None and smallest is not None and value < smallest:
+            yield f"{here}.{field} = {value}: is less than the {smallest} of the stage before; growth only adds"
+        same = same and value is not None and value == smallest
+    if same:
+        yield f"{here}: is as large as the stage before; add tokens, or make the two one stage"
 
 
 def find_schedule(reference: str) -> Path:
-    """The file that `reference` means: a path that exists, else a shipped name (`quickstart`); ScheduleError if neither."""
+    """The file that `reference` means: a path that exists, else a shipped name (`quickstart`). Else a ScheduleError."""
     path = Path(reference)
-    if path.is_file():
-        return path.resolve()
-    stem = reference.removeprefix("schedules/").removesuffix(".yaml")
-    shipped = SHIPPED / f"{stem}.yaml"
-    if shipped.is_file() and shipped.is_relative_to(SHIPPED) and ".." not in stem:
-        return shipped
-    names = sorted(str(p.relative_to(SHIPPED))[: -len(".yaml")] for p in SHIPPED.rglob("*.yaml"))
-    close = difflib.get_close_matches(Path(stem).name, names, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
-    raise ScheduleError(f"{reference}: no such file, and no shipped schedule of that name ({', '.join(names)}){hint}")
+    try:
+        if path.exists() and not path.is_dir():
+            return path.absolute()
+    except (OSError, ValueError):
+        pass  # too long for a file's name, or worse
+    names = {path.relative_to(SHIPPED).with_suffix("").as_posix(): path for path in sorted(SHIPPED.rglob("*.yaml"))}
+    name = reference.removeprefix("schedules/").removesuffix(".yaml")
+    if name in names:
+        return names[name]
+    hint = did_you_mean(Path(name).name, list(names))
+    raise ScheduleError(f"{shown(reference)}: no such file; growctl comes with {', '.join(names)}{hint}")
 
 
 def load_schedule(reference: str, overrides: Sequence[str] = ()) -> Schedule:
@@ -318,92 +351,103 @@ def load_schedule(reference: str, overrides: Sequence[str] = ()) -> Schedule:
     Its name is filled in. Raises ScheduleError with everything that is wrong with it.
     """
     path = find_schedule(reference)
-    return parse_schedule(_compose(path, overrides), label=reference, default_name=path.stem)
+    data = _compose(_read(path, reference), path.parent, overrides, reference)
+    return parse_schedule(data, label=reference, default_name=path.stem)
 
 
 def parse_schedule(data: Any, *, label: str, default_name: str) -> Schedule:
     """A schedule from plain data (`label` is what messages call it); ScheduleError where it cannot be used."""
+    if not isinstance(data, dict) or not data.keys() & Schedule.model_fields.keys():
+        raise ScheduleError(f"{label}: is no schedule; that has the keys {', '.join(Schedule.model_fields)}")
     try:
         schedule = Schedule.model_validate(data)
     except ValidationError as error:
-        lines = [_describe(problem) for problem in error.errors()]
-        raise ScheduleError("\n".join(f"{label}: {line}" for line in lines)) from None
+        lines = describe(error, Schedule)
+        if len(lines) > 1:
+            lines = [f"{len(lines)} problems", *lines]
+        raise ScheduleError(f"{label}: " + "\n  ".join(lines)) from None
     if schedule.name is None:
         if not RUN_NAME.fullmatch(default_name):
-            raise ScheduleError(
-                f"{label}: name: {default_name!r} cannot name a run; set name to letters, digits, . _ -"
-            )
+            raise ScheduleError(f"{label}: name: is missing, and {default_name!r} cannot be one; {NAME_ALLOWED}")
         schedule = schedule.model_copy(update={"name": default_name})
     return schedule
 
 
-def _compose(path: Path, overrides: Sequence[str]) -> Any:
-    from hydra import compose, initialize_config_dir
+def _read(path: Path, label: str) -> Any:
+    """A YAML file's mapping. Read here and not by hydra, so that it may have any name and errors have a line."""
+    from omegaconf import DictConfig, OmegaConf
+    from yaml import MarkedYAMLError, YAMLError
+
+    try:
+        config = OmegaConf.load(path)
+    except UnicodeDecodeError:
+        raise ScheduleError(f"{label}: is not text in UTF-8; a schedule is a YAML file") from None
+    except MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise ScheduleError(f"{label}: {where}{error.problem}") from None
+    except (YAMLError, OSError, ValueError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        raise ScheduleError(f"{label}: cannot be read: {reason}") from None
+    if "hydra" in config:
+        raise ScheduleError(f"{label}: hydra: {_NOT_HYDRA}")
+    return config if isinstance(config, DictConfig) else OmegaConf.create()
+
+
+def _compose(config: Any, folder: Path, overrides: Sequence[str], label: str) -> Any:
+    """Plain data from a file's mapping, the files of its defaults list, and overrides."""
+    from hydra import compose, initialize, initialize_config_dir
+    from hydra.core.config_store import ConfigStore
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
-    written = [text if text.startswith(("+", "~")) else f"++{text}" for text in overrides]
-    for text in overrides:
-        if "=" not in text and not text.startswith("~"):
-            raise ScheduleError(f"{text!r} is no override; write key=value, for example training.batch_size=64")
+    written = [_checked(text) for text in overrides]
     try:
-        with initialize_config_dir(config_dir=str(path.parent), version_base="1.3"):
-            composed = compose(config_name=path.name, overrides=written)
+        ConfigStore.instance().store("growctl-schedule", config)
+        # only a defaults list looks around: else a folder data/ beside the file would pass for choices of `data`
+        beside = "defaults" in config
+        with initialize_config_dir(str(folder), "1.3") if beside else initialize(None, version_base="1.3"):
+            composed = compose("growctl-schedule", written)
         return OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
-    except (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError) as error:
-        # hydra wraps the reason; the innermost cause says what the user can mend
-        cause: BaseException = error
-        while cause.__cause__ is not None:
-            cause = cause.__cause__
-        reason = " ".join(str(cause).split())
-        raise ScheduleError(f"{path}: {reason}") from error
+    except (HydraException, OmegaConfBaseException, YAMLError, ValueError, TypeError, RecursionError) as error:
+        if overrides:
+            _compose(config, folder, overrides[:-1], label)  # raises, unless it takes the last one to fail
+            label = f"override {overrides[-1]!r}"
+        raise ScheduleError(f"{label}: {_reason(error)}") from error
 
 
-def _describe(problem: Any) -> str:
-    """One validation problem as `dotted.path = value: what is allowed`."""
-    location = [part for part in problem["loc"] if not _is_union_label(part)]
-    path = ".".join(str(part) for part in location)
-    if problem["type"] == "extra_forbidden":
-        return f"{path} = {problem['input']!r}: {_unknown_key(location)}"
-    if problem["type"] == "missing":
-        return f"{path}: is missing"
-    message = problem["msg"].removeprefix("Value error, ")
-    if not path:
-        return message
-    if problem["type"] == "value_error" and isinstance(problem["input"], dict):
-        return f"{path}: {message}"
-    return f"{path} = {problem['input']!r}: {message[0].lower()}{message[1:]}"
+def _checked(override: str) -> str:
+    """An override as hydra gets it, after a look at its form."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    key = _OVERRIDE.fullmatch(override)
+    if not key:
+        raise ScheduleError(f"{override!r} is no override; write key=value, for example training.batch_size=64")
+    if key[1] == "hydra":
+        raise ScheduleError(f"override {override!r}: {_NOT_HYDRA}")
+    try:
+        parsed = OverridesParser.create().parse_override(override)
+    except HydraException:
+        hint = "put text with special characters in quotes, inside those for the shell: 'key=\"...\"'"
+        raise ScheduleError(f"override {override!r}: the value cannot be read; {hint}") from None
+    if parsed.is_sweep_override():
+        raise ScheduleError(f"override {override!r}: gives several values; write a list as key=[1,2]")
+    return override if override.startswith(("+", "~")) else f"++{override}"
 
 
-def _unknown_key(location: list[Any]) -> str:
-    key, parents = str(location[-1]), location[:-1]
-    known = list(_fields_at(parents))
-    if parents and parents[0] == "stages" and key in ModelBlock.model_fields:
-        return f"a stage cannot change this; growth adds tokens and keeps the rest, so set model.{key} for all stages"
-    close = difflib.get_close_matches(key, known, n=1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    return f"there is no such key; {hint}allowed here: {', '.join(known)}"
-
-
-def _fields_at(location: list[Any]) -> dict[str, Any]:
-    fields: dict[str, Any] = dict(Schedule.model_fields)
-    for part in location:
-        if isinstance(part, int):
-            continue
-        block = _block_in(fields[part].annotation) if part in fields else None
-        fields = dict(block.model_fields) if block else {}
-    return fields
-
-
-def _block_in(annotation: Any) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    if get_origin(annotation) in (list, Union, UnionType, Annotated):
-        return next((block for arg in get_args(annotation) if (block := _block_in(arg))), None)
-    return None
-
-
-def _is_union_label(part: Any) -> bool:
-    return isinstance(part, str) and (part.startswith(("literal[", "constrained-", "function-")) or part == "int")
+def _reason(error: BaseException) -> str:
+    """hydra wraps the reason; the innermost cause says what the user can mend."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    if isinstance(error, IndexError):
+        return "the list has no such entry; they count from 0"
+    if isinstance(error, TypeError):
+        return "entries of a list are set by number (stages.0.name=small) and cannot be deleted"
+    key = str(getattr(error, "full_key", None) or "").replace("[", ".").replace("]", "")
+    reason = str(error).splitlines()[0].removeprefix("KeyError raised while resolving interpolation: ")
+    if reason.startswith("Missing mandatory value"):
+        reason = "must be given"
+    return f"{key}: {reason}" if key else reason

@@ -74,7 +74,7 @@ class Screen:
 
     def message(self, text: str) -> None:
         """One line for the user."""
-        self.console.print(Text(text))
+        self.console.print(Text(text), soft_wrap=True)
 
     def preparing(self, phase: str, fraction: float | None) -> None:
         """The dataset is being made."""

@@ -10,44 +10,21 @@ import pytest
 import safetensors.torch
 import torch
 
-from model.config import ramp_config, tokenformer_config
-from model.growth import ParameterState
+from model.config import ramp_config
 from model.initialization import build_model
-from stages.checkpoint import write_parameter
 from stages.expand import expand
-from stages.manifest import Lineage, Manifest, finish_directory, parameter_file, read_manifest, staging_directory
+from stages.manifest import parameter_file, read_manifest, staging_directory
+from tests.stages.checkpoints import STEPS, small_config, write_checkpoint
 from tests.workers import launch
 
-STEPS = {"generation-0-decay": 11, "generation-0-no-decay": 11}
 KINDS = [f"zero{stage}-{precision}" for stage in (1, 2, 3) for precision in ("fp32", "bf16")]
-
-
-def write_checkpoint(directory: Path) -> None:
-    """A trained-looking checkpoint of an odd-sized model, with moments."""
-    config = tokenformer_config(
-        num_layers=2, attention_tokens=5, ffn_tokens=7, vocab_size=31, hidden_size=9, num_heads=1
-    )
-    directory.mkdir(parents=True)
-    directory.rmdir()
-    staging = staging_directory(directory)
-    staging.mkdir()
-    files = {}
-    generator = torch.Generator().manual_seed(5)
-    for name, parameter in build_model(config, seed=0).named_parameters():
-        first, second = (torch.randn(parameter.shape, generator=generator) * 0.01 for _ in range(2))
-        file, files[file] = write_parameter(staging, name, ParameterState(parameter.detach(), first, second.square()))
-    manifest = Manifest(
-        kind="parameters", model=config, step=11, group_steps=STEPS, samples_seen=44, seed=0,
-        dataset_fingerprint=None, tokenizer_sha256=None, files=files, lineage=Lineage(operation="train"),
-    )  # fmt: skip
-    finish_directory(directory, manifest)
 
 
 @pytest.fixture(scope="module")
 def roundtrips(tmp_path_factory):
     """{ranks: (report, output directory)} and the grown checkpoint that went in."""
     folder = tmp_path_factory.mktemp("roundtrip")
-    write_checkpoint(folder / "final")
+    write_checkpoint(folder / "final", small_config(width=9, ffn_tokens=7))
     grown = expand(folder / "final", folder / "zero", attention_tokens=3, ffn_tokens=5)
     # The same checkpoint with its ramp half way, so that new tokens take part.
     (folder / "initial").mkdir()

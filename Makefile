@@ -1,0 +1,35 @@
+# growctl: two commands for a newcomer, `make quickstart` and `make test`. Needs Python 3.11+, g++ and PyPI.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: quickstart test check format setup clean
+
+quickstart: setup  ## Train the quickstart ladder and its control on this machine, then report on them.
+	$(BIN)/growctl run schedules/quickstart.yaml
+	$(BIN)/growctl report quickstart
+
+test: setup  ## The whole test suite, with the slowest tests named.
+	$(BIN)/python -m pytest
+
+check: setup  ## Lint, formatting and types.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup  ## Put the code in order.
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+setup: $(INSTALLED)  ## Make .venv with growctl and its development tools.
+
+$(INSTALLED): pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit("growctl needs Python 3.11 or newer; set PYTHON=...") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $(INSTALLED)
+
+clean:  ## Remove what make made, but no run.
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info build dist

@@ -1,0 +1,112 @@
+"""What is wrong with a schedule, in its author's words: `dotted.path = value: what is allowed`, a line a problem."""
+
+import difflib
+import json
+from collections.abc import Iterator, Sequence
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+from growctl.numbers import short_count
+
+SHOWN_CHARACTERS = 60
+NAME_ALLOWED = "letters, digits, . _ - (a letter or digit first, 100 at most)"
+
+_WORDING = {
+    "int_type": "must be a whole number",
+    "float_type": "must be a number",
+    "finite_number": "must be a finite number",
+    "string_type": "must be text; put it in quotes",
+    "list_type": "must be a list",
+    "model_type": "must be a block of keys",
+    "dict_type": "must be a block of keys",
+    "invalid_key": "keys must be text",
+    "greater_than": "must be above {gt}",
+    "greater_than_equal": "must be {ge} or more",
+    "less_than": "must be below {lt}",
+    "less_than_equal": "must be {le} or less",
+    "literal_error": "must be {expected}",
+    "string_too_short": "must not be empty",
+    "string_pattern_mismatch": f"must be {NAME_ALLOWED}",
+    "too_short": "has {actual_length} entries, and needs {min_length}",
+    "too_long": "has {actual_length} entries, and takes {max_length}",
+}
+"""pydantic's error types, put plainly. What is not here keeps pydantic's words."""
+
+
+def describe(error: ValidationError, root: type[BaseModel]) -> list[str]:
+    """A line for every mistake. A misspelt key is one mistake, not also the absence of the right one."""
+    lines, meant = [], set()
+    problems = error.errors(include_url=False)
+    for problem in sorted(problems, key=lambda problem: problem["type"] != "extra_forbidden"):
+        location = problem["loc"]
+        path, value = ".".join(str(part) for part in location), problem["input"]
+        if problem["type"] == "extra_forbidden":
+            close, why = _unknown_key(location, root)
+            meant.add((*location[:-1], close))
+            lines.append(f"{path} = {shown(value)}: {why}")
+        elif problem["type"] == "missing":
+            if location not in meant:
+                lines.append(f"{path}: is missing")
+        elif problem["type"] == "value_error":
+            # a block's own message says what it is about; that of a single value follows the value
+            where = (f"{path}: " if isinstance(value, dict) else f"{path} = {shown(value)}: ") if path else ""
+            lines += [f"{where}{line}" for line in str(problem["ctx"]["error"]).splitlines()]
+        else:
+            limits = {name: _limit(limit) for name, limit in problem.get("ctx", {}).items()}
+            wording = _WORDING.get(problem["type"], problem["msg"]).format(**limits)
+            lines.append(f"{path} = {shown(value)}: {wording}")
+    return lines
+
+
+def shown(value: Any) -> str:
+    """A value as YAML writes it, on one line, shortened."""
+    text = repr(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[: SHOWN_CHARACTERS - 3]}..."
+
+
+def did_you_mean(word: str, known: Sequence[str]) -> str:
+    """`; did you mean 'x'?`, or nothing where nothing in `known` is near."""
+    close = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _limit(limit: Any) -> Any:
+    return short_count(limit) if isinstance(limit, int) and limit >= 10**10 else limit
+
+
+def _unknown_key(location: tuple[int | str, ...], root: type[BaseModel]) -> tuple[str | None, str]:
+    """The key that was meant, if it is one of that block, and the message."""
+    key, parents = str(location[-1]), location[:-1]
+    blocks = dict(_blocks(root))
+    here = ".".join("N" if isinstance(part, int) else part for part in parents)
+    known = list(blocks[here].model_fields)
+    allowed = f"(allowed here: {', '.join(known)})"
+    if here == "stages.N" and key in blocks["model"].model_fields:
+        return None, f"a stage cannot change this; growth adds tokens only, so set model.{key} for all stages"
+    homes = [path or "the top level" for path, block in blocks.items() if key in block.model_fields]
+    if homes:
+        return None, f"no such key here; it belongs to {' or '.join(homes)} {allowed}"
+    close = next(iter(difflib.get_close_matches(key, known, n=1)), None)
+    return close, f"no such key{did_you_mean(key, known)} {allowed}"
+
+
+def _blocks(root: type[BaseModel], path: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
+    """Every block of the schema by its dotted path, N for the number of a list's entry."""
+    yield path, root
+    for name, field in root.model_fields.items():
+        block, is_list = _block_in(field.annotation)
+        if block:
+            yield from _blocks(block, ".".join(filter(None, (path, name, "N" if is_list else ""))))
+
+
+def _block_in(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation, False
+    if get_origin(annotation) in (list, Union, UnionType, Annotated):
+        for argument in get_args(annotation):
+            block, is_list = _block_in(argument)
+            if block:
+                return block, is_list or get_origin(annotation) is list
+    return None, False

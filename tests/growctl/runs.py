@@ -1,0 +1,110 @@
+"""Real runs in tests: a ladder of two tiny stages on a little real text, in processes of their own."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from stages.metrics import read_metrics
+from tests.workers import REPOSITORY
+
+TEXT = Path(asyncio.__file__).parent
+SCHEDULE = f"""
+seed: 3
+data: {{source: {TEXT}, include: "*.py", vocab_size: 300, validation_fraction: 0.2}}
+model: {{num_layers: 2, hidden_size: 32, num_heads: 2}}
+stages:
+  - {{name: small, attention_tokens: 8, ffn_tokens: 16, train_steps: 30}}
+  - {{name: large, attention_tokens: 16, ffn_tokens: 40, train_steps: 60}}
+training: {{sequence_length: 32, batch_size: 8, log_every: 5, precision: fp32}}
+learning_rate: {{peak: 5e-3, warmup_steps: 5, decay: 0.2}}
+growth: {{ramp: 0.2}}
+evaluation: {{every: 25, max_sequences: 64}}
+checkpoint: {{every: 10, keep: 2}}
+"""
+CONTROL = "controls: [{kind: tokenformer-scratch}]\n"
+
+
+def write_schedule(folder: Path, text: str = SCHEDULE) -> Path:
+    path = folder / "tiny.yaml"
+    path.write_text(text)
+    return path
+
+
+def growctl(*arguments: object) -> subprocess.Popen:
+    """growctl as a user starts it, output captured."""
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
+    environment.pop("GROWCTL_RUNS_DIR", None)
+    command = [sys.executable, "-m", "growctl.cli", *map(str, arguments)]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=REPOSITORY.parent
+    )
+
+
+def finish(process: subprocess.Popen, expect: int = 0) -> tuple[str, str]:
+    """(stdout, stderr) of a growctl that ends with the exit code `expect`."""
+    out, err = process.communicate(timeout=240)
+    assert process.returncode == expect, f"exit code {process.returncode}\n{out}\n{err}"
+    return out, err
+
+
+def run(*arguments: object, expect: int = 0) -> tuple[str, str]:
+    return finish(growctl(*arguments), expect)
+
+
+def wait_until(condition: Callable[[], bool], process: subprocess.Popen, seconds: float = 90) -> None:
+    """Waits for something that a running growctl does."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, f"growctl ended first: {process.communicate()}"
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def reached(metrics: Path, event: str, step: int) -> Callable[[], bool]:
+    """Whether metrics.jsonl has an `event` at `step` or later."""
+    return lambda: any(r["event"] == event and r["step"] >= step for r in read_metrics(metrics))
+
+
+def workers_of(directory: Path) -> list[int]:
+    """Processes whose command line names a file below `directory`."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                command = (entry / "cmdline").read_bytes().decode()
+            except OSError:
+                continue
+            if str(directory) in command and "stages.train" in command:
+                found.append(int(entry.name))
+    return found
+
+
+def stop(process: subprocess.Popen, number: signal.Signals) -> tuple[str, str]:
+    """Signals growctl itself, no one else, and waits for it to be gone."""
+    process.send_signal(number)
+    return process.communicate(timeout=60)
+
+
+def final_hashes(run_directory: Path) -> dict[str, str]:
+    """sha256 by parameter file of every stage's final/."""
+    return {
+        f"{path.parent.parent.name}/{name}": entry["sha256"]
+        for path in sorted(run_directory.glob("stages/*/final/manifest.json"))
+        for name, entry in json.loads(path.read_text())["files"].items()
+    }
+
+
+def losses(run_directory: Path) -> dict[tuple[str, int, str], float]:
+    """The last recorded evaluations and training losses: {(stage, step, event): loss}."""
+    return {
+        (path.parent.name, record["step"], record.get("point", "train")): record["loss"]
+        for path in sorted(run_directory.glob("stages/*/metrics.jsonl"))
+        for record in read_metrics(path)
+        if "loss" in record
+    }

@@ -1,0 +1,69 @@
+"""The command line: quick to start, clear when wrong."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from stages.manifest import read_manifest
+from tests.growctl.runs import run
+from tests.stages.checkpoints import write_checkpoint
+
+COMMANDS = ["run", "plan", "prepare", "expand", "report"]
+
+
+def test_help_imports_nothing_heavy():
+    code = (
+        "import sys\nfrom growctl.cli import app\n"
+        "try: app(['--help'])\nexcept SystemExit: pass\n"
+        "heavy = {'torch', 'deepspeed', 'matplotlib', 'hydra', 'datatrove', 'numpy', 'pydantic'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    for command in COMMANDS:
+        assert command in result.stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example(command):
+    out, _ = run(command, "--help")
+    assert f"Example: growctl {command}" in " ".join(out.split())
+
+
+def test_expand_grows_a_checkpoint_and_says_so(tmp_path):
+    write_checkpoint(tmp_path / "final")
+    out, _ = run("expand", tmp_path / "final", "--add-tokens", 8, "--output", tmp_path / "grown")
+    assert "+8 tokens in Q, K, V and O, +16 in the FFN" in " ".join(out.split())
+    out, err = run(
+        *("expand", tmp_path / "final", "--add-tokens", 8, "--add-ffn-tokens", 3, "--output", tmp_path / "two", "--json")
+    )
+    assert err == ""
+    told = json.loads(out)
+    assert told["ffn_tokens"] == 3
+    assert read_manifest(tmp_path / "two").model.blocks[0].ffn.num_tokens == 13
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["expand", "nowhere", "--add-tokens", "4", "--output", "x"], "nowhere does not exist"),
+        (["expand", "final", "--add-tokens", "0", "--output", "x"], "growth adds 0 attention and 0 FFN tokens"),
+        (["expand", "final", "--add-tokens", "4", "--output", "final"], "final exists already"),
+        (["expand", "final", "--output", "x"], "Missing option '--add-tokens'"),
+        (["report", "--runs-dir", "empty"], "empty"),
+        (["report", "finall", "--runs-dir", "empty"], "there are no runs in"),
+        (["run", "quikstart"], "did you mean 'quickstart'?"),
+        (["run", "quickstart", "--name", "../escape"], "--name '../escape'"),
+        (["plan", "quickstart", "stages.0.train_token=5"], "did you mean 'train_tokens'?"),
+    ],
+)
+def test_wrong_input_is_one_message_and_exit_code_2(tmp_path, arguments, message):
+    write_checkpoint(tmp_path / "final")
+    (tmp_path / "empty").mkdir()
+    paths = {"nowhere", "final", "x", "empty"}
+    out, err = run(*(tmp_path / a if a in paths else a for a in arguments), expect=2)
+    assert message in " ".join(err.split()).replace("│ ", "")
+    assert "Traceback" not in out + err
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["empty", "final"]

@@ -1,0 +1,157 @@
+"""Runs that are killed, interrupted and damaged, with real processes: run again, they end as if nothing had happened."""
+
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import time
+
+import pytest
+
+from tests.growctl.runs import (
+    SCHEDULE,
+    final_hashes,
+    finish,
+    growctl,
+    losses,
+    reached,
+    run,
+    stop,
+    wait_until,
+    workers_of,
+    write_schedule,
+)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """(schedule, runs directory) of a ladder that was never stopped; its dataset can be shared."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    schedule = write_schedule(folder)
+    run("run", schedule, "--runs-dir", folder / "runs")
+    return schedule, folder / "runs"
+
+
+@pytest.fixture
+def runs(undisturbed, tmp_path):
+    """A runs directory of its own that has the dataset already."""
+    shutil.copytree(undisturbed[1] / ".datasets", tmp_path / ".datasets")
+    return tmp_path
+
+
+def assert_same_end(runs, undisturbed):
+    ended, expected = runs / "tiny", undisturbed[1] / "tiny"
+    assert final_hashes(ended) == final_hashes(expected)
+    assert len(final_hashes(ended)) > 20
+    assert losses(ended) == losses(expected)
+
+
+def totals(runs, name="tiny"):
+    """(kept steps, replayed steps, cumulative FLOPs) by stage, from the report and the ledger."""
+    report = json.loads(run("report", name, "--runs-dir", runs, "--json")[0])[0]
+    return {s["name"]: (s["train_tokens"], s["replayed_flops"], s["flops"]) for s in report["stages"]}
+
+
+def test_a_run_killed_mid_stage_ends_in_the_same_bits(undisturbed, runs):
+    schedule, _ = undisturbed
+    process = growctl("run", schedule, "--runs-dir", runs)
+    large = runs / "tiny/stages/1-large"
+    wait_until(reached(large / "metrics.jsonl", "train", 25), process)
+    workers = workers_of(runs)
+    assert workers
+    stop(process, signal.SIGKILL)
+    deadline = time.monotonic() + 10
+    while workers_of(runs):
+        assert time.monotonic() < deadline, "workers outlived their parent"
+        time.sleep(0.05)
+    assert not (large / "final").exists()
+    out, _ = run("run", schedule, "--runs-dir", runs)
+    assert "resuming from step_" in out
+    assert_same_end(runs, undisturbed)
+    kept, replayed, flops = totals(runs)["large"]
+    expected_kept, none_replayed, expected_flops = totals(undisturbed[1])["large"]
+    assert (kept, none_replayed) == (expected_kept, 0)
+    assert replayed > 0
+    assert flops == pytest.approx(expected_flops + replayed)
+    assert totals(runs)["small"] == totals(undisturbed[1])["small"]
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_the_stage_again(undisturbed, runs):
+    schedule, _ = undisturbed
+    process = growctl("run", schedule, "--runs-dir", runs)
+    wait_until(reached(runs / "tiny/stages/0-small/metrics.jsonl", "train", 5), process)
+    for worker in workers_of(runs):
+        os.kill(worker, signal.SIGKILL)
+    finish(process, expect=1)
+    run("run", schedule, "--runs-dir", runs)
+    assert_same_end(runs, undisturbed)
+
+
+def test_ctrl_c_stops_the_workers_leaves_whole_files_and_exits_130(undisturbed, runs):
+    schedule, _ = undisturbed
+    process = growctl("run", schedule, "--runs-dir", runs)
+    wait_until(reached(runs / "tiny/stages/1-large/metrics.jsonl", "checkpoint", 10), process)
+    out, err = stop(process, signal.SIGINT)
+    assert process.returncode == 130
+    assert "interrupted; the same command goes on from where it was" in err
+    assert "Traceback" not in out + err
+    assert workers_of(runs) == []
+    run("run", schedule, "--runs-dir", runs)
+    assert_same_end(runs, undisturbed)
+
+
+def test_a_broken_checkpoint_is_set_aside_and_the_one_before_it_used(undisturbed, runs):
+    schedule, done = undisturbed
+    shutil.copytree(done / "tiny", runs / "tiny")
+    (runs / "tiny/ledger.db").unlink()
+    large = runs / "tiny/stages/1-large"
+    shutil.rmtree(large / "final")
+    victim = next((large / "step_00000050").rglob("*optim_states.pt"))
+    data = bytearray(victim.read_bytes())
+    data[len(data) // 2] ^= 1
+    victim.write_bytes(data)
+    out, _ = run("run", schedule, "--runs-dir", runs)
+    said = " ".join(out.split())
+    assert "does not have the hash in the manifest" in said
+    assert "moved to broken-step_00000050" in said
+    assert "resuming from step_00000040" in said
+    assert victim.name in {p.name for p in (large / "broken-step_00000050").rglob("*")}
+    assert_same_end(runs, undisturbed)
+
+
+def test_a_second_growctl_on_the_same_run_is_told_who_holds_it(undisturbed, runs):
+    schedule, _ = undisturbed
+    process = growctl("run", schedule, "--runs-dir", runs)
+    wait_until((runs / "tiny/ledger.db").exists, process)
+    _, err = run("run", schedule, "--runs-dir", runs, expect=2)
+    assert f"in use by another growctl (process {process.pid})" in err
+    stop(process, signal.SIGTERM)
+    assert process.returncode == 143
+
+
+def test_two_ranks_with_zero_3_in_bf16_resume_in_the_same_bits_and_only_so(undisturbed, runs):
+    schedule = write_schedule(runs, SCHEDULE.replace("  - {name: small, attention_tokens: 8, ffn_tokens: 16, train_steps: 30}\n", ""))
+    launch = ["launch.devices=2", "launch.zero_stage=3", "training.precision=bf16"]
+    run("run", schedule, *launch, "--name", "whole", "--runs-dir", runs)
+    process = growctl("run", schedule, *launch, "--runs-dir", runs)
+    wait_until(reached(runs / "tiny/stages/0-large/metrics.jsonl", "train", 25), process)
+    stop(process, signal.SIGKILL)
+    _, err = run("run", schedule, "training.precision=bf16", "--runs-dir", runs, expect=2)
+    assert "set launch.devices=2 launch.zero_stage=3" in err
+    run("run", schedule, *launch, "--runs-dir", runs)
+    assert final_hashes(runs / "tiny") == final_hashes(runs / "whole")
+    assert losses(runs / "tiny") == losses(runs / "whole")
+
+
+def test_a_ladder_may_change_ranks_and_zero_stage_between_stages(undisturbed, runs):
+    schedule, done = undisturbed
+    shutil.copytree(done / "tiny", runs / "tiny")
+    (runs / "tiny/ledger.db").unlink()
+    shutil.rmtree(runs / "tiny/stages/1-large")
+    run("run", schedule, "launch.devices=2", "launch.zero_stage=2", "--runs-dir", runs)
+    here, there = losses(runs / "tiny"), losses(done / "tiny")
+    assert here["1-large", 0, "after_growth"] == pytest.approx(there["0-small", 30, "final"], abs=1e-5)
+    assert here["1-large", 60, "final"] == pytest.approx(there["1-large", 60, "final"], abs=1e-3)
+    devices = sqlite3.connect(runs / "tiny/ledger.db").execute("select distinct num_devices from work").fetchall()
+    assert sorted(devices) == [(1,), (2,)]
