@@ -3,6 +3,7 @@
 import math
 from bisect import bisect_left
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Any
 
 from rich import box
@@ -158,17 +159,26 @@ def equal_size_transformer(model: TokenformerConfig | TransformerConfig) -> Tran
             rotary_base=model.rotary_base,
         )
 
-    def nearest(num_layers: int) -> list[TransformerConfig]:
-        heads = range(1, model.num_heads * 4 + 1)
-        larger = bisect_left(heads, target, key=lambda num_heads: num_parameters(shaped(num_layers, num_heads)))
-        return [shaped(num_layers, num_heads) for num_heads in heads[max(0, larger - 1) : larger + 1]]
+    @cache
+    def one_and_two_layers(num_heads: int) -> tuple[int, int]:
+        return num_parameters(shaped(1, num_heads)), num_parameters(shaped(2, num_heads))
 
-    def distance(candidate: TransformerConfig) -> float:
-        skew = abs(math.log(candidate.hidden_size / candidate.num_layers / aspect))
-        return abs(math.log(num_parameters(candidate) / target)) + 0.02 * skew + max(0.0, skew - math.log(2))
+    def size(num_layers: int, num_heads: int) -> int:
+        one, two = one_and_two_layers(num_heads)
+        return one + (num_layers - 1) * (two - one)
+
+    def nearest(num_layers: int) -> list[tuple[int, int]]:
+        heads = range(1, model.num_heads * 4 + 1)
+        larger = bisect_left(heads, target, key=lambda num_heads: size(num_layers, num_heads))
+        return [(num_layers, num_heads) for num_heads in heads[max(0, larger - 1) : larger + 1]]
+
+    def distance(shape: tuple[int, int]) -> float:
+        num_layers, num_heads = shape
+        skew = abs(math.log(num_heads * model.head_width / num_layers / aspect))
+        return abs(math.log(size(*shape) / target)) + 0.02 * skew + max(0.0, skew - math.log(2))
 
     depths = range(max(1, model.num_layers // 2), model.num_layers * 4 + 1)
-    return min((candidate for depth in depths for candidate in nearest(depth)), key=distance)
+    return shaped(*min((shape for depth in depths for shape in nearest(depth)), key=distance))
 
 
 def _num_steps(stage: StageBlock, tokens_per_step: int) -> int:

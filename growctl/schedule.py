@@ -23,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from growctl.schedule_errors import NAME_ALLOWED, describe, did_you_mean, shown
+from growctl.schedule_errors import NAME_ALLOWED, describe, did_you_mean, innermost_reason, shown
 from model.config import ScoreFunction
 from stages.corpus import DEFAULT_VOCAB_SIZE, DataSpec
 from stages.spec import Optimizer
@@ -35,7 +35,7 @@ RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _COUNT = re.compile(r"(\d{1,99}(?:\.\d{1,99})?) ?([kmbt]?)", re.IGNORECASE)
 _FACTORS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 _NOT_HYDRA = "hydra's own settings are no part of a schedule"
-_OVERRIDE = re.compile(r"(?:~(?!.*=)|\+{0,2}(?=.*=))([A-Za-z_]\w*)(?:\.\w+)*(?:=.*)?", re.DOTALL)
+_OVERRIDE = re.compile(r"(~|\+{0,2})([A-Za-z_]\w*)(?:\.\w+)*(=.*)?", re.DOTALL | re.ASCII)
 
 
 class ScheduleError(ValueError):
@@ -224,7 +224,7 @@ class LaunchBlock(_Block):
     def _no_zero_stage_0(cls, value: Any) -> Any:
         if type(value) is int and value == 0:
             raise ValueError("ZeRO 0 keeps no optimizer state that growth could read; use 1, which costs no more")
-        if type(value) is not int or value > 3:
+        if type(value) is not int or not 1 <= value <= 3:
             raise ValueError("must be 1, 2 or 3")
         return value
 
@@ -256,34 +256,40 @@ class Schedule(_Block):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        if problems := list(_impossible(self)):
+        checks = (_impossible_model, _impossible_stages, _impossible_training, _impossible_controls)
+        if problems := [problem for check in checks for problem in check(self)]:
             raise ValueError("\n".join(problems))
         return self
 
 
-def _impossible(schedule: Schedule) -> Iterator[str]:
-    """Combinations that no single field can see, each as `path = value: what is allowed`."""
-    model, stages = schedule.model, schedule.stages
-    num_tokens = schedule.data.num_tokens
+# Combinations that no single field can see, each as `path = value: what is allowed`
+
+
+def _impossible_model(schedule: Schedule) -> Iterator[str]:
+    model, num_tokens = schedule.model, schedule.data.num_tokens
     if model.vocab_size is None and num_tokens is None:
         yield "model.vocab_size: is missing; data.tokenizer is a given one, so say how many tokens it has"
     if model.vocab_size and num_tokens and model.vocab_size < num_tokens:
         yield f"model.vocab_size = {model.vocab_size}: must be at least the tokenizer's {num_tokens}"
-    if model.hidden_size % model.num_heads:
-        yield f"model.num_heads = {model.num_heads}: must divide model.hidden_size, {model.hidden_size}"
-    else:
-        head_width = model.hidden_size // model.num_heads
-        turned = int(head_width * model.rotary_fraction)
-        if model.rotary_fraction and (turned < 2 or turned % 2):
-            yield (
-                f"model.rotary_fraction = {model.rotary_fraction}: turns {turned} of the {head_width} dimensions of a "
-                "head; it must come to an even number, 2 or more, or be 0"
-            )
     if model.family == "tokenformer" and model.ffn_size is not None:
         yield f"model.ffn_size = {model.ffn_size}: is a transformer's; a tokenformer's stages have ffn_tokens"
-    if model.family == "transformer" and len(stages) > 1:
+    if model.hidden_size % model.num_heads:
+        yield f"model.num_heads = {model.num_heads}: must divide model.hidden_size, {model.hidden_size}"
+        return
+    head_width = model.hidden_size // model.num_heads
+    turned = int(head_width * model.rotary_fraction)
+    if model.rotary_fraction and (turned < 2 or turned % 2):
+        yield (
+            f"model.rotary_fraction = {model.rotary_fraction}: turns {turned} of the {head_width} dimensions of a "
+            "head; it must come to an even number, 2 or more, or be 0"
+        )
+
+
+def _impossible_stages(schedule: Schedule) -> Iterator[str]:
+    model, stages = schedule.model, schedule.stages
+    if len(stages) > 1 and model.family == "transformer":
         yield f"stages: has {len(stages)} entries, but a transformer does not grow; it takes one"
-    elif model.score_function == "softmax" and len(stages) > 1:
+    elif len(stages) > 1 and model.score_function == "softmax":
         yield (
             "model.score_function = 'softmax': cannot be grown by zero keys, since exp(0) = 1; "
             "use l2_norm_gelu or gelu_l2_norm"
@@ -291,26 +297,12 @@ def _impossible(schedule: Schedule) -> Iterator[str]:
     else:
         for index in range(len(stages)):
             yield from _impossible_size(schedule, index)
+    step = schedule.training.batch_size * schedule.training.sequence_length
     for index, stage in enumerate(stages):
         if stage.name in [other.name for other in stages[:index]]:
             yield f"stages.{index}.name = {stage.name!r}: another stage has that name; each needs its own"
-        step = schedule.training.batch_size * schedule.training.sequence_length
         if stage.train_tokens is not None and stage.train_tokens < step:
             yield f"stages.{index}.train_tokens = {stage.train_tokens}: one step alone takes {step}; that or more"
-    rate = schedule.learning_rate
-    if rate.final > rate.peak:
-        yield f"learning_rate.final = {rate.final}: must not be above learning_rate.peak, {rate.peak}"
-    micro, batch = schedule.launch.micro_batch_size, schedule.training.batch_size
-    if micro and batch % micro:
-        yield f"launch.micro_batch_size = {micro}: must divide training.batch_size, {batch}"
-    for index, control in enumerate(schedule.controls):
-        here = f"controls.{index}"
-        if control.kind == "tokenformer-scratch" and model.family == "transformer":
-            yield f"{here}.kind = {control.kind!r}: the schedule has no tokenformer; use 'transformer-scratch'"
-        if control.kind in [other.kind for other in schedule.controls[:index]]:
-            yield f"{here}.kind = {control.kind!r}: is there already; write all its budgets in one list"
-        if len({f"{budget:g}" for budget in control.budgets}) < len(control.budgets):
-            yield f"{here}.budgets = {shown(control.budgets)}: has a budget twice; each needs its own run"
 
 
 def _impossible_size(schedule: Schedule, index: int) -> Iterator[str]:
@@ -327,6 +319,26 @@ def _impossible_size(schedule: Schedule, index: int) -> Iterator[str]:
         same = same and value is not None and value == smallest
     if same:
         yield f"{here}: is as large as the stage before; add tokens, or make the two one stage"
+
+
+def _impossible_training(schedule: Schedule) -> Iterator[str]:
+    rate = schedule.learning_rate
+    if rate.final > rate.peak:
+        yield f"learning_rate.final = {rate.final}: must not be above learning_rate.peak, {rate.peak}"
+    micro, batch = schedule.launch.micro_batch_size, schedule.training.batch_size
+    if micro and batch % micro:
+        yield f"launch.micro_batch_size = {micro}: must divide training.batch_size, {batch}"
+
+
+def _impossible_controls(schedule: Schedule) -> Iterator[str]:
+    for index, control in enumerate(schedule.controls):
+        here = f"controls.{index}"
+        if control.kind == "tokenformer-scratch" and schedule.model.family == "transformer":
+            yield f"{here}.kind = {control.kind!r}: the schedule has no tokenformer; use 'transformer-scratch'"
+        if control.kind in [other.kind for other in schedule.controls[:index]]:
+            yield f"{here}.kind = {control.kind!r}: is there already; write all its budgets in one list"
+        if len({f"{budget:g}" for budget in control.budgets}) < len(control.budgets):
+            yield f"{here}.budgets = {shown(control.budgets)}: has a budget twice; each needs its own run"
 
 
 def find_schedule(reference: str) -> Path:
@@ -368,7 +380,9 @@ def parse_schedule(data: Any, *, label: str, default_name: str) -> Schedule:
         raise ScheduleError(f"{label}: " + "\n  ".join(lines)) from None
     if schedule.name is None:
         if not RUN_NAME.fullmatch(default_name):
-            raise ScheduleError(f"{label}: name: is missing, and {default_name!r} cannot be one; {NAME_ALLOWED}")
+            raise ScheduleError(
+                f"{label}: name: is missing, and the file's {default_name!r} cannot be one: {NAME_ALLOWED}"
+            )
         schedule = schedule.model_copy(update={"name": default_name})
     return schedule
 
@@ -376,6 +390,7 @@ def parse_schedule(data: Any, *, label: str, default_name: str) -> Schedule:
 def _read(path: Path, label: str) -> Any:
     """A YAML file's mapping. Read here and not by hydra, so that it may have any name and errors have a line."""
     from omegaconf import DictConfig, OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
     from yaml import MarkedYAMLError, YAMLError
 
     try:
@@ -386,12 +401,14 @@ def _read(path: Path, label: str) -> Any:
         mark = error.problem_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         raise ScheduleError(f"{label}: {where}{error.problem}") from None
-    except (YAMLError, OSError, ValueError, RecursionError) as error:
-        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+    except (OmegaConfBaseException, YAMLError, OSError, ValueError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or innermost_reason(error)
         raise ScheduleError(f"{label}: cannot be read: {reason}") from None
+    if not isinstance(config, DictConfig):
+        return OmegaConf.create()
     if "hydra" in config:
         raise ScheduleError(f"{label}: hydra: {_NOT_HYDRA}")
-    return config if isinstance(config, DictConfig) else OmegaConf.create()
+    return config
 
 
 def _compose(config: Any, folder: Path, overrides: Sequence[str], label: str) -> Any:
@@ -408,14 +425,14 @@ def _compose(config: Any, folder: Path, overrides: Sequence[str], label: str) ->
         ConfigStore.instance().store("growctl-schedule", config)
         # only a defaults list looks around: else a folder data/ beside the file would pass for choices of `data`
         beside = "defaults" in config
-        with initialize_config_dir(str(folder), "1.3") if beside else initialize(None, version_base="1.3"):
+        with initialize_config_dir(str(folder), version_base="1.3") if beside else initialize(None, version_base="1.3"):
             composed = compose("growctl-schedule", written)
         return OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
     except (HydraException, OmegaConfBaseException, YAMLError, ValueError, TypeError, RecursionError) as error:
         if overrides:
             _compose(config, folder, overrides[:-1], label)  # raises, unless it takes the last one to fail
-            label = f"override {overrides[-1]!r}"
-        raise ScheduleError(f"{label}: {_reason(error)}") from error
+            label = f"override {shown(overrides[-1])}"
+        raise ScheduleError(f"{label}: {innermost_reason(error)}") from error
 
 
 def _checked(override: str) -> str:
@@ -423,31 +440,16 @@ def _checked(override: str) -> str:
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
-    key = _OVERRIDE.fullmatch(override)
-    if not key:
-        raise ScheduleError(f"{override!r} is no override; write key=value, for example training.batch_size=64")
-    if key[1] == "hydra":
-        raise ScheduleError(f"override {override!r}: {_NOT_HYDRA}")
+    match = _OVERRIDE.fullmatch(override)
+    if not match or (match[1] != "~" and match[3] is None):
+        raise ScheduleError(f"{shown(override)} is no override; write key=value, for example training.batch_size=64")
+    if match[2] == "hydra":
+        raise ScheduleError(f"override {shown(override)}: {_NOT_HYDRA}")
     try:
         parsed = OverridesParser.create().parse_override(override)
-    except HydraException:
+    except (HydraException, ValueError, RecursionError):
         hint = "put text with special characters in quotes, inside those for the shell: 'key=\"...\"'"
-        raise ScheduleError(f"override {override!r}: the value cannot be read; {hint}") from None
+        raise ScheduleError(f"override {shown(override)}: the value cannot be read; {hint}") from None
     if parsed.is_sweep_override():
-        raise ScheduleError(f"override {override!r}: gives several values; write a list as key=[1,2]")
+        raise ScheduleError(f"override {shown(override)}: gives several values; write a list as key=[1,2]")
     return override if override.startswith(("+", "~")) else f"++{override}"
-
-
-def _reason(error: BaseException) -> str:
-    """hydra wraps the reason; the innermost cause says what the user can mend."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    if isinstance(error, IndexError):
-        return "the list has no such entry; they count from 0"
-    if isinstance(error, TypeError):
-        return "entries of a list are set by number (stages.0.name=small) and cannot be deleted"
-    key = str(getattr(error, "full_key", None) or "").replace("[", ".").replace("]", "")
-    reason = str(error).splitlines()[0].removeprefix("KeyError raised while resolving interpolation: ")
-    if reason.startswith("Missing mandatory value"):
-        reason = "must be given"
-    return f"{key}: {reason}" if key else reason

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 from growctl.numbers import short_count
 
 SHOWN_CHARACTERS = 60
+REASON_CHARACTERS = 200
 NAME_ALLOWED = "letters, digits, . _ - (a letter or digit first, 100 at most)"
 
 _WORDING = {
@@ -60,10 +61,30 @@ def describe(error: ValidationError, root: type[BaseModel]) -> list[str]:
     return lines
 
 
+def innermost_reason(error: BaseException) -> str:
+    """hydra wraps the reason; the innermost cause says what the user can mend."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    if isinstance(error, IndexError):
+        return "the list has no such entry; they count from 0"
+    if isinstance(error, TypeError):
+        return "does not fit; a list stays a list, and its entries are set by number (stages.0.name=a), not deleted"
+    key = str(getattr(error, "full_key", None) or "").replace("[", ".").replace("]", "")
+    reason = str(error).splitlines()[0].removeprefix("KeyError raised while resolving interpolation: ").strip('"')
+    if reason.startswith("Missing mandatory value"):
+        reason = "must be given"
+    return shorten(f"{key}: {reason}" if key else reason, REASON_CHARACTERS)
+
+
 def shown(value: Any) -> str:
     """A value as YAML writes it, on one line, shortened."""
     text = repr(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= SHOWN_CHARACTERS else f"{text[: SHOWN_CHARACTERS - 3]}..."
+    return shorten(text, SHOWN_CHARACTERS)
+
+
+def shorten(text: str, num_characters: int) -> str:
+    """`text`, its end left out where it is longer than that."""
+    return text if len(text) <= num_characters else f"{text[: num_characters - 3]}..."
 
 
 def did_you_mean(word: str, known: Sequence[str]) -> str:
