@@ -119,7 +119,8 @@ def prepare(
     else:
         for split, content in manifest.splits.items():
             print(
-                f"{split}: {content.num_documents:,} documents, {content.num_tokens:,} tokens, {content.num_bytes:,} bytes"
+                f"{split}: {content.num_documents:,} documents, {content.num_tokens:,} tokens, "
+                f"{content.num_bytes:,} bytes"
             )
         print(path)
 

@@ -57,7 +57,8 @@ class RunRequest:
 def run(schedule: Schedule, *, label: str, runs_dir: Path, name: str | None, controls: bool, screen: Screen) -> None:
     """Runs the schedule's ladder and then its controls, or goes on where an earlier execution stopped.
 
-    Raises RunError (and the other ValueErrors of unusable input) before anything is written, RunFailed when a stage fails.
+    Raises RunError (and the other ValueErrors of unusable input) before anything is written, RunFailed when a stage
+    fails.
     """
     ladder = name or schedule.name
     assert ladder is not None
@@ -65,7 +66,8 @@ def run(schedule: Schedule, *, label: str, runs_dir: Path, name: str | None, con
     requests = [RunRequest(ladder, schedule, label)]
     if controls:
         requests += [RunRequest(c.name, c.schedule, label, c.kind, ladder) for c in plan_controls(schedule)]
-    devices = local_devices(schedule.launch.devices)
+    micro_batches = schedule.training.batch_size // (schedule.launch.micro_batch_size or 1)
+    devices = local_devices(schedule.launch.devices, micro_batches)
     for request in requests:
         _check_batch(request, devices[0])
         _check_same_run(request, runs_dir / request.name)
@@ -104,7 +106,7 @@ class Execution:
         return self.directory / "stages" / f"{plan.index}-{plan.name}"
 
     def _known_dataset(self) -> Path:
-        """The dataset that the run began with, where it is whole; else the one that the schedule describes, made again."""
+        """The dataset that the run began with, where it is whole; else the one that the schedule describes."""
         if self.ledger.stages():
             entry = self.ledger.run()
             dataset = Path(entry.dataset)
@@ -268,9 +270,9 @@ class Execution:
         manifest = read_manifest(resume)
         if (manifest.world_size, manifest.zero_stage) != (self.num_devices, self.schedule.launch.zero_stage):
             raise RunError(
-                f"{resume} was saved by {manifest.world_size} device(s) at ZeRO {manifest.zero_stage} and within a stage "
-                f"resumes only so; set launch.devices={manifest.world_size} launch.zero_stage={manifest.zero_stage} "
-                "until the stage is done"
+                f"{resume} was saved by {manifest.world_size} device(s) at ZeRO {manifest.zero_stage} and "
+                f"within a stage resumes only so; set launch.devices={manifest.world_size} "
+                f"launch.zero_stage={manifest.zero_stage} until the stage is done"
             )
 
 

@@ -59,7 +59,8 @@ Count = Annotated[int, BeforeValidator(parse_count), Field(gt=0, le=10**14)]
 
 CountOrZero = Annotated[int, BeforeValidator(parse_count), Field(ge=0, le=10**14)]
 Width = Annotated[int, Field(gt=0, le=2**20)]
-Name = Annotated[str, Field(pattern=rf"^{RUN_NAME.pattern}$")]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$")]
+"""As RUN_NAME, with room for what a control's name has behind its ladder's."""
 
 
 class _Block(BaseModel):
@@ -70,6 +71,8 @@ class _Block(BaseModel):
 
 class DataBlock(DataSpec):
     """`stages.corpus.DataSpec`, with the vocabulary as people write it."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
 
     vocab_size: Annotated[int, BeforeValidator(parse_count), Field(ge=257, le=2**20)] | None = None
     """Entries of the byte-level BPE that is trained on the text."""
@@ -110,14 +113,6 @@ class StageBlock(_Block):
     """Data tokens of this stage; rounded to whole steps. Either this or train_steps."""
     train_steps: Count | None = None
     """Optimizer steps of this stage."""
-
-    @model_validator(mode="after")
-    def _one_budget(self) -> Self:
-        if self.train_tokens is None and self.train_steps is None:
-            raise ValueError("needs train_tokens or train_steps")
-        if self.train_tokens is not None and self.train_steps is not None:
-            raise ValueError("has both train_tokens and train_steps; drop one (as an override: ~stages.0.train_tokens)")
-        return self
 
 
 class TrainingBlock(_Block):
@@ -206,7 +201,7 @@ class LaunchBlock(_Block):
     """How the work is laid on the machine. May change between a run and its resumption."""
 
     devices: Literal["auto"] | PositiveInt = "auto"
-    """Ranks on this machine. auto: every GPU; without a GPU one rank with all cores."""
+    """Ranks on this machine. auto: every GPU; without a GPU a rank a core, 8 at most, that divide the batch."""
     zero_stage: Literal[1, 2, 3] = 1
     """DeepSpeed ZeRO: 1 shards optimizer state, 2 gradients too, 3 parameters too."""
     micro_batch_size: Count | None = None
@@ -299,10 +294,15 @@ def _impossible_stages(schedule: Schedule) -> Iterator[str]:
             yield from _impossible_size(schedule, index)
     step = schedule.training.batch_size * schedule.training.sequence_length
     for index, stage in enumerate(stages):
+        here = f"stages.{index}"
         if stage.name in [other.name for other in stages[:index]]:
-            yield f"stages.{index}.name = {stage.name!r}: another stage has that name; each needs its own"
+            yield f"{here}.name = {stage.name!r}: another stage has that name; each needs its own"
+        if stage.train_tokens is None and stage.train_steps is None:
+            yield f"{here}: needs train_tokens or train_steps"
+        if stage.train_tokens is not None and stage.train_steps is not None:
+            yield f"{here}: has both train_tokens and train_steps; drop one (as an override: ~{here}.train_tokens)"
         if stage.train_tokens is not None and stage.train_tokens < step:
-            yield f"stages.{index}.train_tokens = {stage.train_tokens}: one step alone takes {step}; that or more"
+            yield f"{here}.train_tokens = {stage.train_tokens}: one step alone takes {step}; that or more"
 
 
 def _impossible_size(schedule: Schedule, index: int) -> Iterator[str]:
@@ -331,6 +331,8 @@ def _impossible_training(schedule: Schedule) -> Iterator[str]:
 
 
 def _impossible_controls(schedule: Schedule) -> Iterator[str]:
+    if schedule.controls and schedule.name and not RUN_NAME.fullmatch(schedule.name):
+        yield f"name = {shown(schedule.name)}: must be {NAME_ALLOWED}"
     for index, control in enumerate(schedule.controls):
         here = f"controls.{index}"
         if control.kind == "tokenformer-scratch" and schedule.model.family == "transformer":
@@ -370,7 +372,7 @@ def load_schedule(reference: str, overrides: Sequence[str] = ()) -> Schedule:
 def parse_schedule(data: Any, *, label: str, default_name: str) -> Schedule:
     """A schedule from plain data (`label` is what messages call it); ScheduleError where it cannot be used."""
     if not isinstance(data, dict) or not data.keys() & Schedule.model_fields.keys():
-        raise ScheduleError(f"{label}: is no schedule; that has the keys {', '.join(Schedule.model_fields)}")
+        raise ScheduleError(f"{label}: is no schedule; one has the keys {', '.join(Schedule.model_fields)}")
     try:
         schedule = Schedule.model_validate(data)
     except ValidationError as error:

@@ -30,8 +30,8 @@ _WORDING = {
     "literal_error": "must be {expected}",
     "string_too_short": "must not be empty",
     "string_pattern_mismatch": f"must be {NAME_ALLOWED}",
-    "too_short": "has {actual_length} entries, and needs {min_length}",
-    "too_long": "has {actual_length} entries, and takes {max_length}",
+    "too_short": "must have {min_length} or more entries",
+    "too_long": "must have {max_length} or fewer entries",
 }
 """pydantic's error types, put plainly. What is not here keeps pydantic's words."""
 
@@ -67,6 +67,8 @@ def innermost_reason(error: BaseException) -> str:
         error = error.__cause__
     if isinstance(error, IndexError):
         return "the list has no such entry; they count from 0"
+    if isinstance(error, RecursionError):
+        return "is nested too deeply, or contains itself"
     if isinstance(error, TypeError):
         return "does not fit; a list stays a list, and its entries are set by number (stages.0.name=a), not deleted"
     key = str(getattr(error, "full_key", None) or "").replace("[", ".").replace("]", "")
@@ -94,6 +96,8 @@ def did_you_mean(word: str, known: Sequence[str]) -> str:
 
 
 def _limit(limit: Any) -> Any:
+    if isinstance(limit, float):
+        return f"{limit:g}"
     return short_count(limit) if isinstance(limit, int) and limit >= 10**10 else limit
 
 

@@ -116,10 +116,9 @@ class Screen:
             self.progress(stage)
         elif record["event"] == "evaluation":
             point = {"after_growth": "right after growth", "final": "final, float32"}.get(record["point"], "")
-            self.message(
-                f"stage {plan.name} step {record['step']}: validation loss {record['loss']:.5f}, perplexity "
-                f"{record['perplexity']:.3f}, {record['bits_per_byte']:.4f} bits/byte {f'({point})' if point else ''}".rstrip()
-            )
+            said = f"validation loss {record['loss']:.5f}, perplexity {record['perplexity']:.3f}"
+            said += f", {record['bits_per_byte']:.4f} bits/byte" + (f" ({point})" if point else "")
+            self.message(f"stage {plan.name} step {record['step']}: {said}")
 
     def progress(self, stage: StageProgress) -> None:
         """A line of training progress."""
@@ -163,6 +162,11 @@ class LiveScreen(Screen):
         """The dataset is being made."""
         self._phase = f"data: {phase}" + (f" {fraction:.0%}" if fraction is not None else "")
 
+    def run_finished(self) -> None:
+        """Every stage is done: the table is printed for good, and makes room for the next run's."""
+        self.console.print(self._render())
+        self.stages = []
+
     def stage_started(self, plan: StagePlan, records: list[Record], attempt: int) -> None:
         """Workers were started on a stage."""
         self._phase = ""
@@ -172,6 +176,8 @@ class LiveScreen(Screen):
         """The table shows it."""
 
     def _render(self) -> Group:
+        if not self.stages:
+            return Group()
         table = Table(title=self.name, title_justify="left", expand=False, pad_edge=False, box=None)
         for heading in (
             "stage",

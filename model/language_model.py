@@ -30,7 +30,7 @@ class LanguageModel(nn.Module):
         self.final_norm = nn.LayerNorm(config.hidden_size, eps=config.norm_epsilon)
 
     def forward(self, input_ids_BT: Tensor, targets_BT: Tensor | None = None) -> Tensor:
-        """`logits_BTV` in the parameters' dtype, or with `targets_BT` the mean cross-entropy in nats (float32 or wider).
+        """`logits_BTV` in the parameters' dtype, or with `targets_BT` the mean cross-entropy, nats, float32 or wider.
 
         Both inputs are int64. A target of -100 does not count.
         """

@@ -22,8 +22,10 @@ class TokenformerBlock(nn.Module):
         super().__init__()
         self.num_heads = config.num_heads
         self.norm_epsilon = config.norm_epsilon
-        for name, pattention in block.pattentions().items():
-            self.add_module(name, Pattention(pattention, config.hidden_size, config.score_function))
+        self.query, self.key, self.value, self.projection, self.ffn = (
+            Pattention(pattention, config.hidden_size, config.score_function)
+            for pattention in block.pattentions().values()
+        )
 
     def forward(self, x_BTD: Tensor, table: RotaryTable) -> Tensor:
         """(B, T, D) in, (B, T, D) out."""
@@ -45,5 +47,5 @@ class Tokenformer(LanguageModel):
         """Takes tau and key ramps from `config`, which must have this model's sizes (ValueError otherwise)."""
         for block, block_config in zip(self.blocks, config.blocks, strict=True):
             for name, pattention in block_config.pattentions().items():
-                block.get_submodule(name).set_scale(pattention)  # type: ignore[operator]
+                getattr(block, name).set_scale(pattention)
         self.config = config

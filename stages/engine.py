@@ -15,7 +15,7 @@ Precision = Literal["bf16", "fp32"]
 
 
 def start_distributed() -> torch.device:
-    """Joins the process group that the launcher described; this rank's device: CUDA where there is any, else the CPU."""
+    """Joins the process group that the launcher described; this rank's device: CUDA where there is one, else CPU."""
     if torch.cuda.is_available():
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)

@@ -1,8 +1,8 @@
 """A live engine's state: out to per-parameter files and in again, and DeepSpeed's own sharded checkpoints.
 
-Between stages the state passes through the per-parameter API, so any ZeRO stage and any number of ranks goes on from any
-other. Within a stage, on the same ranks, the engine's own files resume bit for bit. Every function here is collective:
-all ranks call it.
+Between stages the state passes through the per-parameter API, so any ZeRO stage and any number of ranks goes on from
+any other. Within a stage, on the same ranks, the engine's own files resume bit for bit. Every function here is
+collective: all ranks call it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -56,8 +56,8 @@ def group_steps(engine: DeepSpeedEngine) -> dict[str, int]:
 def start_moments(engine: DeepSpeedEngine, steps: dict[str, int]) -> None:
     """Gives every parameter group Adam moments of zero, and the step that `steps` says (0 for a group it lacks).
 
-    For a new engine, before its first step. DeepSpeed would create them as it steps, but then ZeRO-1 and 2 link only the
-    first group's to its parameters, and the others' moments cannot be read.
+    For a new engine, before its first step. DeepSpeed would create them as it steps, but then ZeRO-1 and 2 link only
+    the first group's to its parameters, and the others' moments cannot be read.
     """
     optimizer = engine.optimizer.optimizer
     for index, flat in _flat_partitions(engine):
@@ -118,7 +118,8 @@ def load_engine(engine: DeepSpeedEngine, directory: Path) -> Manifest:
     manifest = read_manifest(directory)
     if manifest.kind != "engine" or manifest.world_size != dist.get_world_size():
         raise CheckpointError(
-            f"{directory} was saved by {manifest.world_size} ranks and resumes only on as many; this run has {dist.get_world_size()}"
+            f"{directory} was saved by {manifest.world_size} ranks and resumes only on as many; "
+            f"this run has {dist.get_world_size()}"
         )
     path, _ = engine.load_checkpoint(str(directory), tag=ENGINE_TAG)
     if path is None:
@@ -128,7 +129,7 @@ def load_engine(engine: DeepSpeedEngine, directory: Path) -> Manifest:
 
 
 def _link_moments(engine: DeepSpeedEngine) -> None:
-    """Makes the per-parameter API see the moments that are now in the optimizer (ZeRO-1 and 2; ZeRO-3 needs no links)."""
+    """Makes the per-parameter API see the moments that are now in the optimizer (ZeRO-3 needs no links)."""
     wrapper = engine.optimizer
     if hasattr(wrapper, "_lazy_init_hp_params_optimizer_state"):
         wrapper._hp_optimizer_states_linked = False

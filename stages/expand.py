@@ -42,8 +42,8 @@ def expand(
     moments are the same files; new moments are zeros, in groups whose step starts at 0. `seed` defaults to the
     checkpoint's. `on_progress(done, total)` counts new parameters.
 
-    Raises CheckpointError where `source` is not a whole `parameters` checkpoint or `output` exists, and ValueError where
-    the growth itself is not possible. Nothing half-written is left behind.
+    Raises CheckpointError where `source` is not a whole `parameters` checkpoint or `output` exists, and ValueError
+    where the growth itself is not possible. Nothing half-written is left behind.
     """
     source, output = Path(source), Path(output)
     parent = verify_checkpoint(source, hashes=False)

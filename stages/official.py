@@ -1,4 +1,4 @@
-"""Checkpoints of the official PyTorch code (Haiyang-W/TokenFormer, on GPT-NeoX): their configuration and their weights."""
+"""Checkpoints of the official PyTorch code (Haiyang-W/TokenFormer, on GPT-NeoX): their configuration and weights."""
 
 import pickle
 from pathlib import Path
@@ -37,10 +37,7 @@ def official_config(path: Path, vocab_size: int) -> TokenformerConfig:
 
     Raises CheckpointError where a setting asks for an architecture that is not the published one.
     """
-    settings: dict[str, Any] = {
-        str(key).replace("-", "_"): value
-        for key, value in dict(OmegaConf.load(path)).items()  # type: ignore[arg-type]
-    }
+    settings: dict[str, Any] = {str(key).replace("-", "_"): value for key, value in dict(OmegaConf.load(path)).items()}
     for key, expected in _SUPPORTED.items():
         if settings.get(key, expected) != expected:
             raise CheckpointError(f"{path}: {key} is {settings[key]!r}; only {expected!r} can be read")

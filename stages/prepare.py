@@ -89,8 +89,8 @@ def prepare(
 
     A damaged one is set aside, never deleted, and made again. A second process that wants the same dataset
     waits for the first. `on_progress` gets what is done and the fraction of it, None where that is unknown.
-    Messages go to `log_path`; nothing is printed. Raises DataError for all that the user can put right, and then has written nothing where the source
-    or the tokenizer cannot be opened.
+    Messages go to `log_path`; nothing is printed. Raises DataError for all that the user can put
+    right, having written nothing where the source or the tokenizer cannot be opened.
     """
     if on_progress:
         on_progress("reading the source", None)

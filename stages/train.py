@@ -86,7 +86,8 @@ class Worker:
             losses += self.train_step(engine, step)
             num_losses += 1
             step += 1
-            if step % spec.log_every == 0 or step == spec.num_steps:
+            # Also before a checkpoint, so that a resumed attempt's lines cover the same steps.
+            if step % spec.log_every == 0 or step % spec.checkpoint_every == 0 or step == spec.num_steps:
                 self.log(engine, step, losses / num_losses, num_losses / (time.monotonic() - last_logged))
                 losses.zero_()
                 num_losses, last_logged = 0, time.monotonic()

@@ -26,8 +26,9 @@ learning_rate: {{peak: 5e-3, warmup_steps: 5, decay: 0.2}}
 growth: {{ramp: 0.2}}
 evaluation: {{every: 25, max_sequences: 64}}
 checkpoint: {{every: 10, keep: 2}}
+launch: {{devices: 1}}
 """
-CONTROL = "controls: [{kind: tokenformer-scratch}]\n"
+CONTROL = "controls: [{kind: tokenformer-scratch}, {kind: transformer-scratch, budgets: [0.5]}]\n"
 
 
 def write_schedule(folder: Path, text: str = SCHEDULE) -> Path:

@@ -37,7 +37,8 @@ def test_expand_grows_a_checkpoint_and_says_so(tmp_path):
     out, _ = run("expand", tmp_path / "final", "--add-tokens", 8, "--output", tmp_path / "grown")
     assert "+8 tokens in Q, K, V and O, +16 in the FFN" in " ".join(out.split())
     out, err = run(
-        *("expand", tmp_path / "final", "--add-tokens", 8, "--add-ffn-tokens", 3, "--output", tmp_path / "two", "--json")
+        *("expand", tmp_path / "final", "--add-tokens", 8, "--add-ffn-tokens", 3),
+        *("--output", tmp_path / "two", "--json"),
     )
     assert err == ""
     told = json.loads(out)

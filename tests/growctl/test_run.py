@@ -32,8 +32,13 @@ def test_a_run_leaves_what_the_design_says(ladder):
     steps = sorted(p.name for p in (tiny / "stages/1-large").glob("step_*"))
     assert steps == ["step_00000040", "step_00000050"]
     assert verify_checkpoint(tiny / "stages/1-large/step_00000050").kind == "engine"
-    assert sorted(p.name for p in runs.iterdir()) == [".datasets", "tiny", "tiny-control-tokenformer-scratch"]
-    assert not [p for p in runs.rglob("*incomplete*")]
+    assert sorted(p.name for p in runs.iterdir()) == [
+        ".datasets",
+        "tiny",
+        "tiny-control-tokenformer-scratch",
+        "tiny-control-transformer-scratch-0.5x",
+    ]
+    assert not list(runs.rglob("*incomplete*"))
 
 
 def test_growth_keeps_the_validation_loss_and_is_recorded(ladder):
@@ -47,7 +52,8 @@ def test_growth_keeps_the_validation_loss_and_is_recorded(ladder):
 def test_lineage_steps_and_data_position_are_continued(ladder):
     runs, _, _, _ = ladder
     stages = runs / "tiny" / "stages"
-    small, grown, large = (read_manifest(stages / name) for name in ("0-small/final", "1-large/initial", "1-large/final"))
+    names = ("0-small/final", "1-large/initial", "1-large/final")
+    small, grown, large = (read_manifest(stages / name) for name in names)
     assert grown.lineage.operation == "expand"
     assert grown.lineage.parent == manifest_hash(stages / "0-small/final")
     assert large.lineage.parent == manifest_hash(stages / "1-large/initial")
@@ -90,12 +96,16 @@ def test_the_report_adds_up(ladder):
     runs, schedule, _, _ = ladder
     out, err = run("report", "tiny", "--runs-dir", runs, "--json")
     assert err == ""
-    ladder_report, control = json.loads(out)
+    ladder_report, control, transformer = json.loads(out)
     assert (ladder_report["name"], ladder_report["schedule"], ladder_report["control"]) == ("tiny", str(schedule), None)
     assert (control["name"], control["control"]) == ("tiny-control-tokenformer-scratch", "tokenformer-scratch")
     small, large = ladder_report["stages"]
     assert large["cumulative_flops"] == small["flops"] + large["flops"]
     assert control["stages"][0]["flops"] == pytest.approx(large["cumulative_flops"], rel=0.02)
+    assert transformer["control"] == "transformer-scratch"
+    assert transformer["stages"][0]["flops"] == pytest.approx(large["cumulative_flops"] / 2, rel=0.02)
+    assert transformer["stages"][0]["num_parameters"] == pytest.approx(large["num_parameters"], rel=0.1)
+    assert transformer["stages"][0]["perplexity"] < 300
     assert large["train_tokens"] == 60 * 8 * 32
     assert small["loss_before_growth"] is None
     assert small["loss_after_growth"] is None

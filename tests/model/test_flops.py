@@ -19,7 +19,9 @@ SHAPE = {"vocab_size": 61, "hidden_size": 32, "num_heads": 2}
     [
         tokenformer_config(num_layers=2, attention_tokens=6, projection_tokens=9, ffn_tokens=50, **SHAPE),
         grow_config(
-            tokenformer_config(num_layers=3, attention_tokens=6, ffn_tokens=50, **SHAPE), attention_tokens=9, ffn_tokens=4
+            tokenformer_config(num_layers=3, attention_tokens=6, ffn_tokens=50, **SHAPE),
+            attention_tokens=9,
+            ffn_tokens=4,
         ),
         TransformerConfig(num_layers=2, ffn_size=128, **SHAPE),
     ],

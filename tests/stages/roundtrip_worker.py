@@ -2,8 +2,9 @@
 
     roundtrip_worker.py INITIAL OUTPUT
 
-For each ZeRO stage and precision: the states and steps that come out of a freshly loaded engine (`OUTPUT/<kind>-loaded`)
-and, after three optimizer steps on fixed data, the losses, and the states again (`OUTPUT/<kind>-trained`).
+For each ZeRO stage and precision: the states and steps that come out of a freshly loaded engine
+(`OUTPUT/<kind>-loaded`) and, after three optimizer steps on fixed data, the losses, and the states again
+(`OUTPUT/<kind>-trained`).
 """
 
 import json

@@ -1,4 +1,4 @@
-"""stages/data.py: the order of samples, windows, and what is refused. Datasets of chosen tokens, without a tokenizer."""
+"""stages/data.py: the order of samples, windows, what is refused. Datasets of chosen tokens, without a tokenizer."""
 
 import hashlib
 from collections.abc import Callable

@@ -35,9 +35,13 @@ def test_a_finished_directory_has_its_files_their_hashes_and_no_trace_of_the_wri
 
 
 def test_an_error_while_writing_leaves_nothing(tmp_path):
-    with pytest.raises(RuntimeError, match="disk"), whole_directory(tmp_path / "final") as staging:
-        (staging / "half").write_text("x")
-        raise RuntimeError("disk")
+    def write_half() -> None:
+        with whole_directory(tmp_path / "final") as staging:
+            (staging / "half").write_text("x")
+            raise RuntimeError("disk")
+
+    with pytest.raises(RuntimeError, match="disk"):
+        write_half()
     assert os.listdir(tmp_path) == []
 
 
@@ -52,8 +56,8 @@ def test_what_a_dead_writer_left_is_cleared_and_never_taken_for_a_checkpoint(tmp
 
 def test_an_existing_directory_is_never_overwritten(checkpoint):
     before = hash_file(checkpoint / "manifest.json")
-    with pytest.raises(CheckpointError, match="exists already"), whole_directory(checkpoint):
-        pass
+    with pytest.raises(CheckpointError, match="exists already"):
+        whole_directory(checkpoint).__enter__()
     assert hash_file(checkpoint / "manifest.json") == before
 
 

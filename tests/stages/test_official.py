@@ -1,9 +1,9 @@
 """Official checkpoints: layout, names, and the reference logits.
 
-The reference logits hold for the model without positions. Their positions were evidently taken along the batch axis (the
-official layers want (T, B, D)), where a rotation is one angle for a whole sequence and cancels between query and key:
-with `rotary_fraction` 0 every logit agrees to 1e-6, with the 0.25 of the YAML only the first position of each sequence
-does. The rotary embedding itself is tested by algebra in tests/model/test_language_model.py.
+The reference logits hold for the model without positions: with `rotary_fraction` 0 every logit agrees to 1e-6, with
+the 0.25 of the YAML only the first position of each sequence does. So positions had no effect when they were made, as
+when they are taken along the batch axis: the official layers want (T, B, D), and a rotation by one angle for a whole
+sequence cancels between query and key. The rotary embedding is tested by algebra in tests/model/test_language_model.py.
 """
 
 import pytest
@@ -46,7 +46,8 @@ def write_checkpoint(folder, change_settings="", drop=None, extra=None):
     settings |= {"ffn_slot_num": 5, "rotary_pct": 0.25, "norm": "layernorm_nonparam", "final_norm": "layernorm"}
     (folder / "m.yml").write_text("".join(f"{k}: {v}\n" for k, v in settings.items()) + change_settings)
     state = {"sequential.0.word_embeddings.weight": torch.zeros(7, 16)}
-    for layer, tokens in [("attention.query", 3), ("attention.key", 3), ("attention.value", 3), ("attention.proj", 3), ("mlp", 5)]:
+    sizes = {f"attention.{name}": 3 for name in ("query", "key", "value", "proj")} | {"mlp": 5}
+    for layer, tokens in sizes.items():
         for kind in ("key", "value"):
             state[f"sequential.2.{layer}.{kind}_param_tokens"] = torch.zeros(tokens, 16)
     state |= {"sequential.4.norm.weight": torch.ones(16), "sequential.4.norm.bias": torch.zeros(16)}

@@ -1,0 +1,329 @@
+"""What a schedule comes to: sizes, steps, FLOPs, learning rates, controls; and how that is shown."""
+
+import io
+import json
+import math
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+from rich.console import Console
+
+from growctl.plan import (
+    StagePlan,
+    equal_size_transformer,
+    plan_controls,
+    plan_json,
+    plan_stages,
+    print_plan,
+    total_flops,
+)
+from growctl.schedule import SHIPPED, Schedule, load_schedule, parse_schedule
+from model.config import TokenformerConfig, num_parameters, tokenformer_config
+from model.flops import training_flops_per_token
+
+SHIPPED_NAMES = sorted(path.relative_to(SHIPPED).with_suffix("").as_posix() for path in SHIPPED.rglob("*.yaml"))
+TOKENS_PER_STEP = 8 * 16
+
+
+def schedule(steps: tuple[int, ...] = (20, 30, 50), **blocks: Any) -> Schedule:
+    """A ladder of that many steps a stage, each stage 4 attention and 8 FFN tokens larger than the one before."""
+    stages = [
+        {"name": f"stage-{i}", "attention_tokens": 4 * (i + 1), "ffn_tokens": 8 * (i + 1), "train_steps": num_steps}
+        for i, num_steps in enumerate(steps)
+    ]
+    data = {
+        "data": {"source": "text", "vocab_size": 300},
+        "model": {"num_layers": 2, "hidden_size": 32, "num_heads": 2},
+        "stages": stages,
+        "training": {"sequence_length": 16, "batch_size": 8},
+        "learning_rate": {"peak": 1e-3, "warmup_steps": 5},
+    }
+    return parse_schedule(data | blocks, label="s", default_name="s")
+
+
+def rates(plans: list[StagePlan]) -> list[float]:
+    """The learning rate of every step, stage after stage."""
+    return [plan.learning_rate.at(step) for plan in plans for step in range(plan.num_steps)]
+
+
+def test_the_papers_ladder_has_the_published_sizes_budgets_and_recipe() -> None:
+    loaded = load_schedule("pile_1.4b")
+    plans = plan_stages(loaded)
+    assert [plan.num_parameters / 1e6 for plan in plans] == pytest.approx([123.6, 354.2, 753.8, 1310], rel=5e-4)
+    assert [plan.name for plan in plans] == ["124m", "354m", "757m", "1.4b"]
+    assert all(plan.train_tokens == pytest.approx(60e9, rel=1e-5) for plan in plans)
+    assert {plan.tokens_per_step for plan in plans} == {512 * 1024}
+    assert plans[-1].num_embedding_parameters == 50304 * 768
+    assert all(isinstance(plan.model, TokenformerConfig) and plan.model.num_layers == 12 for plan in plans)
+    optimizer = loaded.optimizer.optimizer()
+    assert (optimizer.betas, optimizer.epsilon) == ((0.9, 0.95), 1e-8)
+    assert (optimizer.weight_decay, optimizer.gradient_clipping) == (0.1, 1.0)
+    for plan in plans:
+        rate = plan.learning_rate
+        assert rate.at(0) == pytest.approx(6e-4 / 2000)
+        assert rate.at(1999) == pytest.approx(6e-4)
+        assert rate.at(plan.num_steps - 1) < 1e-9
+        assert plan.index == 0 or plan.ramp_steps < rate.warmup_steps
+
+
+def test_a_stage_grows_by_the_difference_and_ends_fully_ramped_in_with_the_published_tau() -> None:
+    plans = plan_stages(schedule())
+    assert [plan.added_tokens for plan in plans] == [(0, 0), (4, 8), (4, 8)]
+    model = plans[2].model
+    assert isinstance(model, TokenformerConfig)
+    assert [(g.num_tokens, g.key_ramp) for g in model.blocks[1].ffn.generations] == [(8, 1.0)] * 3
+    assert model.blocks[1].ffn.tau == pytest.approx(math.sqrt(24))
+    alone = tokenformer_config(
+        num_layers=2, attention_tokens=12, ffn_tokens=24, vocab_size=300, hidden_size=32, num_heads=2
+    )
+    assert plans[2].num_parameters == num_parameters(alone)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 50_000), st.integers(1, 64), st.integers(1, 256))
+def test_tokens_become_the_nearest_whole_number_of_steps(train_tokens: int, batch: int, length: int) -> None:
+    assume(train_tokens >= batch * length)
+    stages = [{"name": "a", "attention_tokens": 4, "ffn_tokens": 8, "train_tokens": train_tokens}]
+    training = {"batch_size": batch, "sequence_length": length}
+    (plan,) = plan_stages(schedule(stages=stages, training=training))
+    assert plan.num_steps >= 1
+    assert abs(plan.train_tokens - train_tokens) <= batch * length / 2
+    assert plan.train_tokens == plan.num_steps * batch * length
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=5), st.floats(0.001, 1.0))
+def test_steps_flops_and_ramps_add_up_over_the_stages(steps: list[int], ramp: float) -> None:
+    plans = plan_stages(schedule(tuple(steps), growth={"ramp": ramp}))
+    assert [plan.num_steps for plan in plans] == steps
+    assert [plan.first_step for plan in plans] == [sum(steps[:i]) for i in range(len(steps))]
+    for plan in plans:
+        assert plan.flops.total == pytest.approx(plan.train_tokens * training_flops_per_token(plan.model, 16).total)
+        assert (plan.ramp_steps == 0) == (plan.index == 0)
+        assert plan.ramp_steps <= plan.num_steps
+    assert total_flops(plans).total == pytest.approx(sum(plan.flops.total for plan in plans))
+
+
+# Learning rates
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.integers(1, 60), min_size=1, max_size=4),
+    st.integers(0, 40),
+    st.floats(0.0, 1.0),
+    st.sampled_from(["wsd", "cosine"]),
+    st.sampled_from([0.0, 1e-4]),
+)
+def test_over_a_ladder_the_rate_rises_once_then_never_again_and_has_no_jumps_between_stages(
+    steps: list[int], warmup: int, decay: float, shape: str, final: float
+) -> None:
+    total = sum(steps)
+    assume(total > warmup)
+    block = {"peak": 1e-3, "final": final, "shape": shape, "warmup_steps": warmup, "decay": decay}
+    plans = plan_stages(schedule(tuple(steps), learning_rate=block))
+    curve = rates(plans)
+    assert curve[:warmup] == pytest.approx([1e-3 * (i + 1) / warmup for i in range(warmup)])
+    after = curve[warmup:]
+    assert max(after) == pytest.approx(1e-3)
+    assert all(later <= earlier for earlier, later in pairwise(after))
+    # the stages make no difference: the same rates as one stage that takes as long
+    assert curve == rates(plan_stages(schedule((total,), learning_rate=block)))
+    if shape == "wsd":
+        decay_steps = min(round(decay * total), total - warmup)
+        assert after[: total - warmup - decay_steps] == [1e-3] * (total - warmup - decay_steps)
+        falls = [earlier - later for earlier, later in pairwise(after) if later < earlier]
+        assert falls == pytest.approx([(1e-3 - final) / max(1, decay_steps)] * max(0, decay_steps - 1))
+
+
+@pytest.mark.parametrize("shape", ["wsd", "cosine"])
+def test_with_span_stage_every_stage_warms_up_and_decays_by_itself(shape: str) -> None:
+    block = {"peak": 1e-3, "shape": shape, "span": "stage", "warmup_steps": 5, "decay": 0.2}
+    plans = plan_stages(schedule((20, 40), learning_rate=block))
+    for plan in plans:
+        curve = rates([plan])
+        assert curve[:5] == pytest.approx([2e-4, 4e-4, 6e-4, 8e-4, 1e-3])
+        assert curve[5] == pytest.approx(1e-3)
+        assert curve[-1] < 3e-4
+    half = rates(plans)[20 + 5 + 17]  # of the second stage's 35 steps after its warm-up
+    expected = 0.5 * (1 + math.cos(math.pi * 17 / 35)) if shape == "cosine" else 1.0
+    assert half == pytest.approx(1e-3 * expected)
+
+
+def test_a_warm_up_longer_than_the_training_only_rises() -> None:
+    block = {"peak": 1e-3, "warmup_steps": 200, "decay": 0.5}
+    assert rates(plan_stages(schedule((3, 7), learning_rate=block))) == [1e-3 * (i + 1) / 200 for i in range(10)]
+
+
+# Controls
+
+
+@pytest.mark.parametrize("name", SHIPPED_NAMES)
+def test_a_shipped_controls_flops_are_the_ladders_within_a_step_and_a_transformer_is_of_equal_size(name: str) -> None:
+    loaded = load_schedule(name)
+    ladder = plan_stages(loaded)
+    budgets = [(block.kind, budget) for block in loaded.controls for budget in block.budgets]
+    controls = plan_controls(loaded)
+    assert len(controls) == len(budgets) > 0
+    assert len({control.name for control in controls} | {loaded.name}) == len(controls) + 1
+    for control, (kind, budget) in zip(controls, budgets, strict=True):
+        (plan,) = plan_stages(control.schedule)
+        assert control.kind == kind
+        assert plan.flops.total == pytest.approx(budget * total_flops(ladder).total, abs=plan.step_flops.total / 1.99)
+        assert plan.num_parameters == pytest.approx(ladder[-1].num_parameters, rel=0.05)
+        assert plan.model.family == kind.split("-")[0]
+        assert plan.model.vocab_size == ladder[-1].model.vocab_size
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.integers(1, 60), min_size=1, max_size=3),
+    st.lists(st.floats(0.01, 20.0), min_size=1, max_size=4, unique_by=lambda budget: f"{budget:g}"),
+    st.sampled_from(["tokenformer-scratch", "transformer-scratch"]),
+)
+def test_budgets_are_multiples_of_the_ladders_flops_and_give_names(
+    steps: list[int], budgets: list[float], kind: str
+) -> None:
+    ladder = schedule(tuple(steps), controls=[{"kind": kind, "budgets": budgets}])
+    whole = total_flops(plan_stages(ladder)).total
+    for control, budget in zip(plan_controls(ladder), budgets, strict=True):
+        (plan,) = plan_stages(control.schedule)
+        assert plan.num_steps >= 1
+        assert plan.num_steps == 1 or abs(plan.flops.total - budget * whole) <= plan.step_flops.total / 1.99
+        assert (
+            control.name == control.schedule.name == f"s-control-{kind}" + (f"-{budget:g}x" if budgets != [1] else "")
+        )
+        assert plan.learning_rate.total_steps == plan.num_steps
+        assert plan.learning_rate.first_step == 0
+
+
+def test_a_control_differs_from_the_ladder_in_model_and_stages_alone() -> None:
+    ladder = schedule(controls=[{"kind": "tokenformer-scratch"}, {"kind": "transformer-scratch", "budgets": [2]}])
+    tokenformer, transformer = plan_controls(ladder)
+    assert (tokenformer.name, transformer.name) == (
+        "s-control-tokenformer-scratch",
+        "s-control-transformer-scratch-2x",
+    )
+    for control in (tokenformer, transformer):
+        same = Schedule.model_fields.keys() - {"name", "model", "stages", "controls"}
+        assert all(getattr(control.schedule, field) == getattr(ladder, field) for field in same)
+        assert control.schedule.controls == []
+        assert [stage.name for stage in control.schedule.stages] == ["stage-2"]
+    assert tokenformer.schedule.model == ladder.model
+    assert plan_stages(tokenformer.schedule)[0].num_parameters == plan_stages(ladder)[-1].num_parameters
+
+
+def test_the_controls_of_the_longest_name_can_be_loaded_again() -> None:
+    ladder = schedule(name="x" * 100, controls=[{"kind": "transformer-scratch", "budgets": [0.5, 1.23456e-5]}])
+    for control in plan_controls(ladder):
+        data = OmegaConf.to_container(OmegaConf.create(control.schedule.model_dump(mode="json")))
+        assert parse_schedule(data, label="c", default_name="c") == control.schedule
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(2, 24), st.integers(2, 12), st.sampled_from([16, 32, 64]), st.floats(0.5, 10.0))
+def test_the_equal_size_transformer_is_the_nearest_in_parameters_of_those_as_slender(
+    num_layers: int, num_heads: int, head_width: int, factor: float
+) -> None:
+    width = num_heads * head_width
+    model = tokenformer_config(
+        num_layers=num_layers,
+        attention_tokens=math.ceil(width * factor),
+        ffn_tokens=math.ceil(4 * width * factor),
+        vocab_size=1000,
+        hidden_size=width,
+        num_heads=num_heads,
+    )
+    found = equal_size_transformer(model)
+    assert (found.head_width, found.vocab_size, found.ffn_size) == (head_width, 1000, 4 * found.hidden_size)
+    error = abs(math.log(num_parameters(found) / num_parameters(model)))
+    assert error < 0.25
+    # none of the same depth, a head wider or narrower, is nearer
+    for heads in {max(1, found.num_heads - 1), found.num_heads + 1}:
+        other = found.model_copy(
+            update={"hidden_size": heads * head_width, "num_heads": heads, "ffn_size": 4 * heads * head_width}
+        )
+        assert abs(math.log(num_parameters(other) / num_parameters(model))) > error - 0.02
+
+
+# What is shown
+
+
+def test_the_json_plan_has_stages_controls_and_a_total_that_adds_up() -> None:
+    ladder = schedule(controls=[{"kind": "transformer-scratch", "budgets": [0.5, 1]}])
+    plan = json.loads(json.dumps(plan_json(ladder)))
+    assert plan.keys() == {"name", "stages", "controls", "total"}
+    assert plan["name"] == "s"
+    entry = {
+        "name",
+        "num_parameters",
+        "num_embedding_parameters",
+        "train_tokens",
+        "num_steps",
+        "flops",
+        "flops_by_part",
+    }
+    for stage in [*plan["stages"], *(stage for control in plan["controls"] for stage in control["stages"])]:
+        assert stage.keys() == entry
+        assert stage["flops_by_part"].keys() == {"parameters", "attention", "head"}
+        assert stage["flops"] == pytest.approx(sum(stage["flops_by_part"].values()))
+        assert stage["train_tokens"] == stage["num_steps"] * TOKENS_PER_STEP
+    assert [stage["name"] for stage in plan["stages"]] == ["stage-0", "stage-1", "stage-2"]
+    assert [(control["kind"], control["name"]) for control in plan["controls"]] == [
+        ("transformer-scratch", "s-control-transformer-scratch-0.5x"),
+        ("transformer-scratch", "s-control-transformer-scratch-1x"),
+    ]
+    assert plan["total"] == {
+        "train_tokens": 100 * TOKENS_PER_STEP,
+        "flops": pytest.approx(sum(stage["flops"] for stage in plan["stages"])),
+    }
+
+
+def printed(shown: Schedule, width: int = 80) -> str:
+    output = io.StringIO()
+    print_plan(shown, Console(file=output, width=width))
+    return output.getvalue()
+
+
+@pytest.mark.parametrize("name", SHIPPED_NAMES)
+def test_a_shipped_plan_fits_80_columns_and_cuts_nothing(name: str) -> None:
+    loaded = load_schedule(name)
+    lines = printed(loaded).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert not any("…" in line for line in lines)
+    heading = ["stage", "parameters", "tokens", "steps", "tokens/p", "FLOPs", "cumulative"]
+    assert sum(line.split() == heading for line in lines) == 1 + len(plan_controls(loaded))
+    for title in [loaded.name, *(control.name for control in plan_controls(loaded))]:
+        assert title in [line.rstrip() for line in lines]
+    rows = [line.split() for line in lines]
+    for plan in plan_stages(loaded):
+        assert any(row[:1] == [plan.name] and f"{plan.num_steps:,}" in row for row in rows)
+
+
+def test_the_largest_numbers_and_longest_names_fit_80_columns_too() -> None:
+    long = "a" * 100
+    stages = [
+        {"name": f"{letter}{long[1:]}", "attention_tokens": tokens, "ffn_tokens": 10**6, "train_steps": 987_654_321}
+        for letter, tokens in (("a", 10**5), ("b", 2 * 10**5))
+    ]
+    text = printed(schedule(name=long, stages=stages, controls=[{"kind": "transformer-scratch"}]))
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    assert "987,654,321" in text
+    assert f"{long}-control-transformer-scratch" in text.replace("\n", "")
+
+
+def test_the_shown_plan_counts_tokens_and_flops_from_the_start_of_the_ladder() -> None:
+    plans = plan_stages(schedule())
+    row = next(line.split() for line in printed(schedule()).splitlines() if line.startswith("stage-2"))
+    name, parameters, tokens, steps, per_parameter, flops, cumulative = row
+    assert (name, steps) == ("stage-2", "50")
+    assert tokens == "6.4k"
+    assert float(per_parameter) == pytest.approx(100 * TOKENS_PER_STEP / plans[2].num_parameters, abs=0.05)
+    assert float(flops) == pytest.approx(plans[2].flops.total, rel=5e-3)
+    assert float(cumulative) == pytest.approx(total_flops(plans).total, rel=5e-3)
+    assert parameters == f"{plans[2].num_parameters / 1e3:.3g}k"
