@@ -80,7 +80,7 @@ def innermost_reason(error: BaseException) -> str:
 
 def shown(value: Any) -> str:
     """A value as YAML writes it, on one line, shortened."""
-    text = repr(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    text = repr(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False, skipkeys=True, default=str)
     return shorten(text, SHOWN_CHARACTERS)
 
 
