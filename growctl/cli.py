@@ -1,5 +1,6 @@
 """growctl's commands: each parses, calls and prints. What takes long to import is imported where it is used."""
 
+import errno
 import json
 import signal
 import sys
@@ -23,6 +24,8 @@ RunsDir = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 DEFAULT_RUNS_DIR = Path("runs")
+MOST_TOKENS = 10_000_000
+UNUSABLE_PATH = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
 
 
 class Stopped(BaseException):
@@ -129,12 +132,15 @@ def prepare(
 def expand(
     checkpoint: Annotated[Path, typer.Argument(help="A final/, initial/ or expanded checkpoint directory.")],
     add_tokens: Annotated[
-        int, typer.Option(help="Parameter tokens to add to each of Q, K, V and O, in every layer.", min=0)
+        int,
+        typer.Option(help="Parameter tokens to add to each of Q, K, V and O, in every layer.", min=0, max=MOST_TOKENS),
     ],
     output: Annotated[Path, typer.Option(help="Directory of the larger checkpoint; must not exist.")],
     add_ffn_tokens: Annotated[
         int | None,
-        typer.Option(help="Tokens to add to each FFN; by default in the model's own proportion.", min=0),
+        typer.Option(
+            help="Tokens to add to each FFN; by default in the model's own proportion.", min=0, max=MOST_TOKENS
+        ),
     ] = None,
     seed: Annotated[
         int | None, typer.Option(help="Seed of the new values; by default the checkpoint's.", min=0)
@@ -143,12 +149,25 @@ def expand(
 ) -> None:
     """Grow a checkpoint: new tokens enter with zero keys, so the function stays the same. Old files are shared.
 
-    Example: growctl expand runs/quickstart/stages/2-320k/final --add-tokens 48 --output grown
+    Example: growctl expand runs/quickstart/stages/2-262k/final --add-tokens 48 --output grown
     """
+    from rich.console import Console
+    from rich.progress import Progress
+
     from growctl.numbers import short_count
     from stages.expand import expand as expand_checkpoint
 
-    manifest = expand_checkpoint(checkpoint, output, attention_tokens=add_tokens, ffn_tokens=add_ffn_tokens, seed=seed)
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("writing new tokens", total=None)
+        manifest = expand_checkpoint(
+            checkpoint,
+            output,
+            attention_tokens=add_tokens,
+            ffn_tokens=add_ffn_tokens,
+            seed=seed,
+            on_progress=lambda done, total: progress.update(task, completed=done, total=total),
+        )
     details = manifest.lineage.details
     if as_json:
         print(json.dumps({"path": str(output), "parent": manifest.lineage.parent, **details}, indent=1))
@@ -198,11 +217,15 @@ def main() -> NoReturn:
     except ValueError as error:
         # ScheduleError, CheckpointError, DataError, LedgerError, RunError: input that the user can mend
         _fail(str(error), 2)
+    except OSError as error:
+        # A path that cannot be read or written is the user's to mend, a full or failing disk is not unusable input.
+        path = f"{error.filename}: " if error.filename else ""
+        _fail(f"{path}{error.strerror or error}", 2 if error.errno in UNUSABLE_PATH else 1)
     except RuntimeError as error:
         _fail(str(error), 1)
     except Stopped as stop:
         word = "interrupted" if stop.args == (signal.SIGINT,) else "terminated"
-        _fail(f"{word}; the same command goes on from where it was", 128 + stop.args[0])
+        _fail(f"{word}; given again, the same command goes on from where it was", 128 + stop.args[0])
     sys.exit(0)
 
 

@@ -1,10 +1,8 @@
 """How workers start: on this machine, under the DeepSpeed launcher, as children that die with their parent."""
 
 import base64
-import ctypes
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -43,7 +41,7 @@ def local_command(spec: Path, num_devices: int) -> list[str]:
 
     The per-node launcher is called directly: the `deepspeed` script before it would only look for host files.
     """
-    world = base64.urlsafe_b64encode(json.dumps({"localhost": list(range(num_devices))}).encode()).decode()
+    world = base64.urlsafe_b64encode(json.dumps({"localhost": _device_ids(num_devices)}).encode()).decode()
     launcher = [sys.executable, "-m", "deepspeed.launcher.launch", f"--world_info={world}"]
     address = ["--master_addr=127.0.0.1", f"--master_port={_free_port()}"]
     return [*launcher, *address, "--no_local_rank", "--module", "stages.train", str(spec)]
@@ -51,7 +49,8 @@ def local_command(spec: Path, num_devices: int) -> list[str]:
 
 def local_environment(num_devices: int, gpus: bool) -> dict[str, str]:
     """The workers' environment. Without GPUs the cores are shared out evenly and all traffic stays on the loopback."""
-    environment = dict(os.environ)
+    # Workers import growctl's packages, whatever lies in the directory that the user stands in.
+    environment = os.environ | {"PYTHONSAFEPATH": "1"}
     if not gpus:
         threads = max(1, len(os.sched_getaffinity(0)) // num_devices)
         environment |= {"DS_ACCELERATOR": "cpu", "GLOO_SOCKET_IFNAME": "lo"}
@@ -63,21 +62,26 @@ def local_environment(num_devices: int, gpus: bool) -> dict[str, str]:
 
 
 def start_workers(spec: Path, log: Path, num_devices: int, gpus: bool) -> subprocess.Popen[bytes]:
-    """Starts the launcher with all output appended to `log`, in its own session: Ctrl-C reaches only us."""
+    """Starts the launcher with all output appended to `log`, in its own session: Ctrl-C reaches only us.
+
+    Its standard input, which the workers inherit, is a pipe that nobody writes to: it ends when this process does, and
+    with it the workers, however this process dies.
+    """
     with log.open("ab") as output:
         return subprocess.Popen(
             local_command(spec, num_devices),
             env=local_environment(num_devices, gpus),
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=_die_with_parent,
         )
 
 
 def stop_workers(process: subprocess.Popen[bytes]) -> None:
-    """Ends the launcher and with it the workers; returns once they are gone."""
+    """Ends the launcher and with it the workers; returns once it is gone."""
+    if process.stdin:
+        process.stdin.close()
     if process.poll() is None:
         process.terminate()
         try:
@@ -87,8 +91,11 @@ def stop_workers(process: subprocess.Popen[bytes]) -> None:
             process.wait()
 
 
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1: PR_SET_PDEATHSIG
+def _device_ids(num_devices: int) -> list[str]:
+    """The first devices that CUDA_VISIBLE_DEVICES leaves us, which the launcher would else overwrite."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    mine = [name.strip() for name in visible.split(",") if name.strip()]
+    return mine[:num_devices] if len(mine) >= num_devices else [str(i) for i in range(num_devices)]
 
 
 def _free_port() -> int:

@@ -95,7 +95,7 @@ def plan_stages(schedule: Schedule) -> list[StagePlan]:
                 step_flops=tokens_per_step * training_flops_per_token(model, training.sequence_length),
                 evaluation_flops_per_token=forward_flops_per_token(model, training.sequence_length).total,
                 learning_rate=_learning_rate(schedule, steps, index),
-                ramp_steps=max(1, round(schedule.growth.ramp * steps[index])) if index else 0,
+                ramp_steps=_ramp_steps(schedule.growth.ramp, steps[index]) if index else 0,
                 added_tokens=_added_tokens(schedule, index),
             )
         )
@@ -132,7 +132,7 @@ def plan_controls(schedule: Schedule) -> list[ControlPlan]:
                 last = last.model_copy(update={"attention_tokens": None, "ffn_tokens": None})
             whole = schedule.model_copy(update=update | {"stages": [_with_steps(last, 1)]})
             steps = round(budget * total_flops(plans).total / plan_stages(whole)[0].step_flops.total)
-            suffix = "" if block.budgets == [1.0] else f"-{budget:g}x"
+            suffix = "" if budget == 1 else f"-{budget:g}x"
             name = f"{schedule.name}-control-{block.kind}{suffix}"
             stages = [_with_steps(last, max(1, steps))]
             controls.append(ControlPlan(block.kind, name, whole.model_copy(update={"name": name, "stages": stages})))
@@ -217,6 +217,11 @@ def _stage_model(schedule: Schedule, index: int) -> TokenformerConfig | Transfor
     attention_tokens, ffn_tokens = _added_tokens(schedule, index)
     grown = grow_config(_stage_model(schedule, index - 1), attention_tokens=attention_tokens, ffn_tokens=ffn_tokens)
     return ramp_config(grown, 1.0)
+
+
+def _ramp_steps(share: float, num_steps: int) -> int:
+    """At least one step, and one less than the stage has: its last update is at the published formula."""
+    return min(max(1, round(share * num_steps)), num_steps - 1)
 
 
 def _added_tokens(schedule: Schedule, index: int) -> tuple[int, int]:

@@ -14,6 +14,7 @@ from growctl.ledger import Ledger, RunEntry, StageEntry
 from growctl.plan import StagePlan, plan_controls, plan_stages
 from growctl.schedule import Schedule, ScheduleError, parse_schedule
 from growctl.screen import Screen
+from stages.data import EvaluationWindows, TrainingSamples
 from stages.manifest import (
     CheckpointError,
     Manifest,
@@ -25,10 +26,13 @@ from stages.manifest import (
     write_file,
 )
 from stages.metrics import MetricsReader, Record
-from stages.prepare import DataError, prepare, read_dataset_manifest
+from stages.prepare import DataError, prepare, read_dataset_manifest, verify_dataset
 from stages.spec import TrainSpec
 
 POLL_SECONDS = 0.2
+EXACT_GROWTH = 1e-5
+"""Nats by which the validation loss may differ right after a growth: the rounding of float32."""
+
 DATASETS = ".datasets"
 """Prepared datasets lie here below the runs directory, shared by its runs; no run's name starts with a dot."""
 
@@ -93,12 +97,14 @@ class Execution:
         """Prepares the data, then takes each stage to its `final/`, growing in between."""
         self.screen.run_started(self.request.name, self.request.control, self.plans)
         dataset = None if (self.directory / "ledger.db").exists() else self._prepare()
-        with hold(self.directory), Ledger.open(self.directory / "ledger.db") as self.ledger:
-            self.dataset = dataset or self._known_dataset()
+        with hold(self.directory):
+            # The schedule first: it is by this file that the directory is known for a run's.
             write_file(self.directory / "schedule.yaml", _to_yaml(self.schedule).encode())
-            self._open_books()
-            for plan in self.plans:
-                self._stage(plan)
+            with Ledger.open(self.directory / "ledger.db") as self.ledger:
+                self.dataset = dataset or self._known_dataset()
+                self._open_books()
+                for plan in self.plans:
+                    self._stage(plan)
         self.screen.run_finished()
 
     def stage_directory(self, plan: StagePlan) -> Path:
@@ -111,7 +117,7 @@ class Execution:
             entry = self.ledger.run()
             dataset = Path(entry.dataset)
             try:
-                if read_dataset_manifest(dataset).fingerprint == entry.dataset_fingerprint:
+                if verify_dataset(dataset, hashes=False).fingerprint == entry.dataset_fingerprint:
                     return dataset
             except DataError as error:
                 self.screen.message(f"{error}; preparing it again")
@@ -131,6 +137,9 @@ class Execution:
                 f"model.vocab_size = {self.schedule.vocab_size}: the tokenizer has {manifest.vocab_size} tokens; "
                 "that many or more"
             )
+        length = self.schedule.training.sequence_length
+        TrainingSamples(dataset, length, self.schedule.seed)  # a DataError where the text is shorter than one sequence
+        EvaluationWindows(dataset, "validation", length)
         return dataset
 
     def _open_books(self) -> None:
@@ -167,7 +176,7 @@ class Execution:
             self.screen.message(f"stage {plan.name}: resuming {attempt_start} (attempt {attempt})")
         spec = self._spec(plan, attempt, initial, resume)
         write_file(directory / "spec.json", spec.model_dump_json(indent=1).encode())
-        self._train(plan, directory, records, attempt)
+        self._train(plan, directory, records)
         if not self._whole(directory / "final"):
             raise RunFailed(
                 f"stage {plan.name} ended without a whole {directory / 'final'}; see {directory / 'log.txt'}"
@@ -199,14 +208,12 @@ class Execution:
         batch_size = schedule.training.batch_size
         manifest: Manifest | None = read_manifest(initial) if initial else None
         return TrainSpec(
-            run=self.request.name,
             stage=plan.name,
             attempt=attempt,
             directory=str(self.stage_directory(plan)),
             dataset=str(self.dataset),
             model=manifest.model if manifest else plan.model,
             initial=str(initial) if initial else None,
-            measure_growth=initial is not None,
             resume=str(resume) if resume else None,
             seed=schedule.seed,
             samples_seen=manifest.samples_seen if manifest else 0,
@@ -227,13 +234,13 @@ class Execution:
             launched_at=time.time(),
         )
 
-    def _train(self, plan: StagePlan, directory: Path, records: list[Record], attempt: int) -> None:
+    def _train(self, plan: StagePlan, directory: Path, records: list[Record]) -> None:
         """Starts the workers and follows them to their end, keeping screen and ledger up to date."""
         log = directory / "log.txt"
         log_start = log.stat().st_size if log.exists() else 0
         reader = MetricsReader(directory / "metrics.jsonl")
         records[:] = list(reader)
-        self.screen.stage_started(plan, records, attempt)
+        self.screen.stage_started(plan, records)
         process = start_workers(directory / "spec.json", log, self.num_devices, self.gpus)
         try:
             running = True
@@ -243,6 +250,7 @@ class Execution:
                 records += new
                 for record in new:
                     self.screen.record(plan, record)
+                    self._check_growth(plan, record)
                 if any(record["event"] != "train" for record in new):
                     self.ledger.sync(plan.name, records)
                 if running:
@@ -254,6 +262,18 @@ class Execution:
             reason = _reason(log, log_start)
             raise RunFailed(f"stage {plan.name} failed (exit code {process.returncode}): {reason}\nfull log: {log}")
         self.screen.stage_finished(plan, records)
+
+    def _check_growth(self, plan: StagePlan, record: Record) -> None:
+        """Says so where the loss right after a growth is not the loss before it."""
+        if record.get("point") != "after_growth":
+            return
+        before = self.ledger.evaluations(self.plans[plan.index - 1].name)[-1].loss
+        jump = record["loss"] - before
+        if not abs(jump) <= EXACT_GROWTH:
+            self.screen.message(
+                f"WARNING: growing to {plan.name} moved the validation loss by {jump:+.2e} nats, from {before:.6f}; "
+                f"it should keep it to {EXACT_GROWTH:g}. Please report this with {self.stage_directory(plan)}"
+            )
 
     def _whole(self, checkpoint: Path) -> bool:
         """Whether `checkpoint` is there and whole; a broken one is set aside with a message."""
@@ -294,17 +314,18 @@ def hold(directory: Path) -> Iterator[None]:
 
 def _check_same_run(request: RunRequest, directory: Path) -> None:
     """RunError where `directory` is something else's, or its schedule differs in anything but `launch`."""
+    from omegaconf import OmegaConf
+    from yaml import YAMLError
+
     path = directory / "schedule.yaml"
     if not path.exists():
-        if directory.exists() and any(p.name != ".lock" for p in directory.iterdir()):
+        if directory.exists() and any(not p.name.startswith(".") for p in directory.iterdir()):
             raise RunError(f"{directory} exists and is not a growctl run; choose another name with --name")
         return
     try:
-        from omegaconf import OmegaConf
-
         old = parse_schedule(OmegaConf.to_container(OmegaConf.load(path)), label=str(path), default_name=request.name)
-    except (ScheduleError, OSError) as error:
-        raise RunError(f"the run's own schedule cannot be read: {error}") from error
+    except (ScheduleError, OSError, YAMLError, UnicodeDecodeError) as error:
+        raise RunError(f"{path}, the run's own schedule, cannot be read: {error}") from error
     for key, was, now in _differences(_comparable(old), _comparable(request.schedule)):
         raise RunError(
             f"{key} = {now!r}, but the run in {directory} was started with {was!r}; "

@@ -93,9 +93,9 @@ class Screen:
         before, after = details["num_parameters_before"], details["num_parameters"]
         self.message(f"grown: {short_count(before)} -> {short_count(after)} parameters")
 
-    def stage_started(self, plan: StagePlan, records: list[Record], attempt: int) -> None:
+    def stage_started(self, plan: StagePlan, records: list[Record]) -> None:
         """Workers were started on a stage."""
-        self.stages[plan.index].state = "starting"
+        self._begin(plan, records)
         self.message(
             f"stage {plan.name}: {short_count(plan.num_parameters)} parameters, {plan.num_steps} steps, "
             f"{short_count(plan.train_tokens)} tokens"
@@ -119,6 +119,12 @@ class Screen:
             said = f"validation loss {record['loss']:.5f}, perplexity {record['perplexity']:.3f}"
             said += f", {record['bits_per_byte']:.4f} bits/byte" + (f" ({point})" if point else "")
             self.message(f"stage {plan.name} step {record['step']}: {said}")
+
+    def _begin(self, plan: StagePlan, records: list[Record]) -> None:
+        stage = self.stages[plan.index]
+        for record in records:
+            stage.update(record)
+        stage.state = "starting"
 
     def progress(self, stage: StageProgress) -> None:
         """A line of training progress."""
@@ -167,10 +173,10 @@ class LiveScreen(Screen):
         self.console.print(self._render())
         self.stages = []
 
-    def stage_started(self, plan: StagePlan, records: list[Record], attempt: int) -> None:
+    def stage_started(self, plan: StagePlan, records: list[Record]) -> None:
         """Workers were started on a stage."""
         self._phase = ""
-        self.stages[plan.index].state = "starting"
+        self._begin(plan, records)
 
     def progress(self, stage: StageProgress) -> None:
         """The table shows it."""

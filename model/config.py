@@ -8,7 +8,16 @@ import math
 import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, TypeAdapter, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    TypeAdapter,
+    model_validator,
+)
 
 ScoreFunction = Literal["l2_norm_gelu", "gelu_l2_norm", "softmax"]
 
@@ -33,6 +42,9 @@ class Generation(_Frozen):
     num_tokens: PositiveInt
     """Parameter tokens in this generation, n_g."""
 
+    number: NonNegativeInt = 0
+    """Which growth of the model added them, 0 for the base: the number in the parameters' names."""
+
     key_ramp: float = Field(default=1.0, ge=0.0, le=1.0)
     """g: the factor on this generation's keys. 0 right after growth (its scores are zero), 1 once ramped in."""
 
@@ -43,6 +55,13 @@ class PattentionConfig(_Frozen):
     generations: tuple[Generation, ...] = Field(min_length=1)
     tau: PositiveFloat
     """The scale of the normalised scores. Data, never recomputed from the shape."""
+
+    @model_validator(mode="after")
+    def _numbers_rise(self) -> Self:
+        numbers = [generation.number for generation in self.generations]
+        if numbers != sorted(set(numbers)):
+            raise ValueError(f"generations are numbered {numbers}; each must be above the one before")
+        return self
 
     @property
     def num_tokens(self) -> int:
@@ -115,9 +134,9 @@ class TokenformerConfig(_LanguageModelConfig):
         return len(self.blocks)
 
     @property
-    def num_generations(self) -> int:
-        """Generations of the Pattention that was grown most often."""
-        return max(len(p.generations) for block in self.blocks for p in block.pattentions().values())
+    def newest_generation(self) -> int:
+        """The highest number of any generation: how often the model was grown."""
+        return max(p.generations[-1].number for block in self.blocks for p in block.pattentions().values())
 
 
 class TransformerConfig(_LanguageModelConfig):
@@ -127,11 +146,6 @@ class TransformerConfig(_LanguageModelConfig):
     num_layers: PositiveInt
     ffn_size: PositiveInt
     """Inner width of the MLP, 4 x hidden_size unless there is a reason."""
-
-    @property
-    def num_generations(self) -> int:
-        """Always 1: the baseline does not grow by tokens."""
-        return 1
 
 
 ModelConfig = Annotated[TokenformerConfig | TransformerConfig, Field(discriminator="family")]
@@ -192,10 +206,12 @@ def grow_config(
             f"growth adds {attention_tokens} attention and {ffn_tokens} FFN tokens; both must be at least 0, one above"
         )
 
+    number = config.newest_generation + 1
+
     def grown(pattention: PattentionConfig, num_tokens: int) -> PattentionConfig:
         if num_tokens == 0:
             return pattention
-        new = Generation(num_tokens=num_tokens, key_ramp=0.0)
+        new = Generation(num_tokens=num_tokens, number=number, key_ramp=0.0)
         return pattention.model_copy(update={"generations": (*pattention.generations, new)})
 
     blocks = tuple(
@@ -215,9 +231,7 @@ def ramp_config(config: TokenformerConfig, ramp: float) -> TokenformerConfig:
     def ramped(pattention: PattentionConfig) -> PattentionConfig:
         if all(generation.key_ramp >= ramp for generation in pattention.generations):
             return pattention
-        generations = tuple(
-            Generation(num_tokens=g.num_tokens, key_ramp=max(g.key_ramp, ramp)) for g in pattention.generations
-        )
+        generations = tuple(g.model_copy(update={"key_ramp": max(g.key_ramp, ramp)}) for g in pattention.generations)
         weight = sum(g.key_ramp**2 * g.num_tokens for g in generations)
         return PattentionConfig(generations=generations, tau=published_tau(config.score_function, weight))
 
@@ -236,8 +250,9 @@ def parameter_shapes(config: TokenformerConfig | TransformerConfig) -> dict[str,
         if isinstance(config, TokenformerConfig):
             for name, pattention in config.blocks[i].pattentions().items():
                 for kind in ("key", "value"):
-                    for j, generation in enumerate(pattention.generations):
-                        shapes[f"{block}.{name}.{kind}_tokens.{j}"] = (generation.num_tokens, width)
+                    for generation in pattention.generations:
+                        shape = (generation.num_tokens, width)
+                        shapes[f"{block}.{name}.{kind}_tokens.{generation.number}"] = shape
         else:
             sizes = {"attention_input": (3 * width, width), "projection": (width, width)}
             sizes |= {"ffn_input": (config.ffn_size, width), "ffn_output": (width, config.ffn_size)}

@@ -42,22 +42,24 @@ def _inverse_norm(score_BTN: Tensor, tau: float) -> Tensor:
 class Pattention(nn.Module):
     """The layer that stands where a Transformer has a linear one.
 
-    Keys and values are one parameter per generation (`key_tokens.0`, `key_tokens.1`, ...), each (num_tokens, width), so
-    that growth appends and never touches what is there. tau and the key ramps are plain numbers set from the
-    configuration, not buffers: engines cast or drop those.
+    Keys and values are one parameter per generation, named by its number (`key_tokens.0`, `key_tokens.1`, ...), each
+    (num_tokens, width), so that growth appends and never touches what is there. tau and the key ramps are plain numbers
+    set from the configuration, not buffers: engines cast or drop those.
     """
 
     def __init__(self, config: PattentionConfig, width: int, score_function: ScoreFunction) -> None:
         super().__init__()
         self.score_function = score_function
-        sizes = self._sizes = [generation.num_tokens for generation in config.generations]
-        self.key_tokens = nn.ParameterList(nn.Parameter(torch.empty(n, width)) for n in sizes)
-        self.value_tokens = nn.ParameterList(nn.Parameter(torch.empty(n, width)) for n in sizes)
+        self._sizes = {str(generation.number): generation.num_tokens for generation in config.generations}
+        self.key_tokens, self.value_tokens = (
+            nn.ParameterDict([(number, nn.Parameter(torch.empty(n, width))) for number, n in self._sizes.items()])
+            for _ in ("keys", "values")
+        )
         self.set_scale(config)
 
     def set_scale(self, config: PattentionConfig) -> None:
         """Takes tau and the key ramps from `config`, whose generations are those the layer was built with."""
-        sizes = [generation.num_tokens for generation in config.generations]
+        sizes = {str(generation.number): generation.num_tokens for generation in config.generations}
         if sizes != self._sizes:
             raise ValueError(f"generations of {sizes} tokens do not fit a layer of {self._sizes}")
         self.tau = config.tau
@@ -65,8 +67,9 @@ class Pattention(nn.Module):
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """(B, T, D) in, (B, T, D) out, in x's dtype."""
-        keys = [key if g == 1.0 else key * g for key, g in zip(self.key_tokens, self.key_ramps, strict=True)]
-        values = list(self.value_tokens)
+        ramped = zip(self.key_tokens.values(), self.key_ramps, strict=True)
+        keys = [key_ND if g == 1.0 else key_ND * g for key_ND, g in ramped]
+        values = list(self.value_tokens.values())
         key_ND = keys[0] if len(keys) == 1 else torch.cat(keys)
         value_ND = values[0] if len(values) == 1 else torch.cat(values)
         return pattend(x_BTD, key_ND, value_ND, self.tau, self.score_function)

@@ -46,7 +46,7 @@ def expand(
     where the growth itself is not possible. Nothing half-written is left behind.
     """
     source, output = Path(source), Path(output)
-    parent = verify_checkpoint(source, hashes=False)
+    parent = verify_checkpoint(source)
     if parent.kind != "parameters":
         raise CheckpointError(
             f"{source} is an engine checkpoint, good only for resuming its stage; expand a final/ or initial/ directory"

@@ -71,6 +71,9 @@ class Manifest(_Strict):
     """Ranks that wrote an engine checkpoint; only as many can read it."""
 
     zero_stage: int | None = None
+    precision: Literal["bf16", "fp32"] | None = None
+    """In which an engine trained, or trains: a checkpoint within a stage resumes in its own."""
+
     files: dict[str, FileEntry]
     """By path within the directory."""
 
@@ -147,12 +150,12 @@ def finish_directory(directory: Path, manifest: Manifest) -> None:
     """Writes the manifest into the staging directory, forces everything to disk and renames it to `directory`."""
     staging = staging_directory(directory)
     for name in manifest.files:
-        _sync(staging / name)
+        sync_path(staging / name)
     write_file(staging / MANIFEST_NAME, manifest.model_dump_json(indent=1).encode())
     for folder in [*(path for path in staging.rglob("*") if path.is_dir()), staging]:
-        _sync(folder)
+        sync_path(folder)
     os.rename(staging, directory)
-    _sync(directory.parent)
+    sync_path(directory.parent)
 
 
 @contextmanager
@@ -223,7 +226,8 @@ def newest_checkpoint(stage_directory: Path, tell: Callable[[str], None]) -> Pat
     return None
 
 
-def _sync(path: Path) -> None:
+def sync_path(path: Path) -> None:
+    """Forces a file, or a folder's list of names, onto the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -10,7 +10,7 @@ has `event`, `attempt` (1 for the first start of the stage), `step` (optimizer s
 - evaluation: point (`interval`, `after_growth`, `final`), loss (nats a token), perplexity, bits_per_byte, num_tokens
   (validation tokens), precision
 - checkpoint: path (name within the stage directory)
-- end: nothing more; the stage is done and `final/` is whole
+- end: nothing more; the stage is done, and all that is left is to rename `final/` into place
 """
 
 import json

@@ -57,7 +57,7 @@ from stages.data import (
     read_dataset_manifest,
     verify_dataset,
 )
-from stages.manifest import hash_file, set_aside, write_file
+from stages.manifest import hash_file, set_aside, sync_path, write_file
 
 __all__ = ["DataError", "DataSpec", "DatasetManifest", "prepare", "read_dataset_manifest", "verify_dataset"]
 
@@ -148,13 +148,13 @@ def _build(corpus: Corpus, given: Tokenizer | None, target: Path, progress: "_Pr
         manifest = _write_dataset(corpus, given, staging, progress)
         write_file(staging / MANIFEST_NAME, manifest.model_dump_json(indent=1).encode())
         for folder in (*(staging / split for split in SPLITS), staging):
-            _sync(folder)
+            sync_path(folder)
         try:
             os.rename(staging, target)
         except OSError:  # only where locks do not work: another process was faster
             if _damage(target) is not None:
                 raise
-        _sync(target.parent)
+        sync_path(target.parent)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     progress.say(f"prepared {target.name}", 1.0)
@@ -354,7 +354,7 @@ def _write_shard(task: _ShardTask, advance: Advance = lambda num_bytes: None) ->
         if path.stat().st_size == 0:  # no document of this split
             path.unlink()
             continue
-        _sync(path)
+        sync_path(path)
         name = path.relative_to(task.directory).as_posix()
         files.append(DatasetFile(name=name, bytes=path.stat().st_size, sha256=hash_file(path)))
     return DatasetSplit(
@@ -429,12 +429,3 @@ def _lock(path: Path, progress: _Progress) -> Iterator[bool]:
             yield False
             return
         yield True
-
-
-def _sync(path: Path) -> None:
-    """Forces a file, or a folder's list of names, onto the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

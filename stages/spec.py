@@ -65,7 +65,6 @@ class Optimizer(_Frozen):
 class TrainSpec(_Frozen):
     """One attempt at one stage."""
 
-    run: str
     stage: str
     attempt: PositiveInt
     directory: str
@@ -78,10 +77,7 @@ class TrainSpec(_Frozen):
     """The model at the stage's start."""
 
     initial: str | None
-    """The `parameters` checkpoint that the stage starts from; null: the initialisation drawn from `seed`."""
-
-    measure_growth: bool
-    """Whether `initial` was just grown, so that the validation loss is measured before the first step."""
+    """The grown `parameters` checkpoint that the stage starts from; null: the initialisation drawn from `seed`."""
 
     resume: str | None
     """The `engine` checkpoint within the stage to go on from; null: the stage's start."""

@@ -8,12 +8,13 @@ through metrics.jsonl and leaves step_*/ and final/ in the stage's directory.
 Shapes: B micro-batch, T sequence.
 """
 
-import ctypes
 import math
+import os
 import shutil
-import signal
 import sys
+import threading
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,9 @@ from model.config import TokenformerConfig, ramp_config
 from model.initialization import build_model
 from model.language_model import LanguageModel
 from stages.checkpoint import fill_model
+from stages.corpus import DataError
 from stages.data import EvaluationWindows, TrainingSamples
-from stages.engine import build_engine, choose_precision, device_name, start_distributed
+from stages.engine import Precision, build_engine, choose_precision, device_name, start_distributed
 from stages.engine_state import (
     engine_states,
     group_steps,
@@ -38,7 +40,7 @@ from stages.engine_state import (
     start_moments,
 )
 from stages.evaluate import Evaluation, evaluate
-from stages.manifest import Lineage, Manifest, finish_directory, manifest_hash, read_manifest
+from stages.manifest import CheckpointError, Lineage, Manifest, finish_directory, manifest_hash, read_manifest
 from stages.metrics import MetricsWriter
 from stages.prepare import read_dataset_manifest
 from stages.spec import TrainSpec
@@ -56,7 +58,8 @@ class Worker:
         self.device = device
         self.directory = Path(spec.directory)
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
-        self.precision = choose_precision(spec.precision, device)
+        saved = read_manifest(Path(spec.resume)).precision if spec.resume else None
+        self.precision: Precision = saved or choose_precision(spec.precision, device)
         self.dataset = read_dataset_manifest(Path(spec.dataset))
         self.samples = TrainingSamples(Path(spec.dataset), spec.sequence_length, spec.seed)
         self.windows = EvaluationWindows(
@@ -90,13 +93,15 @@ class Worker:
             if step % spec.log_every == 0 or step % spec.checkpoint_every == 0 or step == spec.num_steps:
                 self.log(engine, step, losses / num_losses, num_losses / (time.monotonic() - last_logged))
                 losses.zero_()
-                num_losses, last_logged = 0, time.monotonic()
+                num_losses = 0
             if step % spec.evaluate_every == 0 and step < spec.num_steps:
                 engine.eval()
                 self.record_evaluation("interval", step, self.precision, self.evaluate(engine))
                 engine.train()
             if step % spec.checkpoint_every == 0 and step < spec.num_steps:
                 self.save(engine, step)
+            if num_losses == 0:
+                last_logged = time.monotonic()  # what follows a line is no part of the next line's speed
         self.finish(engine)
 
     def start_engine(self) -> DeepSpeedEngine:
@@ -107,7 +112,7 @@ class Worker:
         manifest = read_manifest(initial) if initial else None
         if initial and manifest:
             fill_model(model, initial, manifest)
-            if spec.measure_growth and not spec.resume:
+            if not spec.resume:
                 self.record_evaluation("after_growth", 0, "fp32", self.evaluate(model))
         engine = build_engine(model, spec, self.precision)
         if spec.resume:
@@ -162,12 +167,13 @@ class Worker:
                 f"learning_rate.peak (now {self.spec.learning_rate.peak}) or more warm-up"
             )
         tokens_per_step = self.spec.batch_size * self.spec.sequence_length
+        norm = engine.get_global_grad_norm()
         self.record(
             "train",
             step,
             loss=loss,
             learning_rate=self.spec.learning_rate.at(step - 1),
-            gradient_norm=float(engine.get_global_grad_norm() or 0.0),
+            gradient_norm=None if norm is None else float(norm),
             tokens_seen=step * tokens_per_step,
             tokens_per_second=round(steps_per_second * tokens_per_step, 1),
         )
@@ -227,6 +233,7 @@ class Worker:
             "dataset_fingerprint": self.dataset.fingerprint,
             "tokenizer_sha256": self.dataset.tokenizer_sha256,
             "zero_stage": self.spec.zero_stage,
+            "precision": self.precision,
         }
 
     def record(self, event: str, step: int, **values: Any) -> None:
@@ -244,23 +251,37 @@ def ramp_at(step: int, ramp_steps: int) -> float:
     return min(1.0, (step + 1) / (ramp_steps + 1))
 
 
-def die_with_parent() -> None:
-    """Asks Linux to kill this process when its launcher dies, so that nobody trains on unobserved."""
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1: PR_SET_PDEATHSIG
+def end_with_runner() -> None:
+    """Ends this process as soon as its standard input does: the runner holds the other end, and is gone then.
+
+    Nobody trains on unobserved, beside the worker of a runner that was started anew. The end of a pipe stays, so one
+    that came before this call is seen too.
+    """
+
+    def wait() -> None:
+        sys.stdin.buffer.read()
+        os._exit(143)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def main() -> None:
-    """Trains the stage that the spec file names; a reason on the last line of the log and exit code 1 if it fails."""
-    die_with_parent()
+    """Trains the stage that the spec file names; a reason in the log and exit code 1 if it fails.
+
+    A rank that fails ends at once, without a word to the others, who may be waiting for it in a collective; the
+    launcher ends them.
+    """
+    end_with_runner()
     spec = TrainSpec.model_validate_json(Path(sys.argv[-1]).read_bytes())
-    device = start_distributed()
     try:
-        Worker(spec, device).run()
-    except TrainingFailed as error:
-        print(f"growctl: {error}", file=sys.stderr, flush=True)
-        sys.exit(1)
-    finally:
-        dist.destroy_process_group()
+        Worker(spec, start_distributed()).run()
+    except Exception as error:
+        traceback.print_exc()
+        if isinstance(error, (TrainingFailed, CheckpointError, DataError)):
+            print(f"growctl: {error}", file=sys.stderr)
+        sys.stderr.flush()
+        os._exit(1)
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -38,7 +38,8 @@ _COUNTED = (
     "not counted.",
     "<b>Cumulative</b> cost is every stage up to here: the first size is not free. Steps that were done again after "
     "an interruption are included and shown apart. Evaluations are recorded, but are no part of the cost.",
-    "<b>Device time</b> is wall time times devices, with start-up, evaluation and failed attempts.",
+    "<b>Device time</b> is wall time times devices, from an attempt's first word on: start-up, evaluation, "
+    "and attempts that failed.",
     "<b>Perplexity</b> is measured at a stage's end, on the validation data, in fp32 from the master weights. The jump "
     "is what growing alone did to the loss, in nats a token: 0 where the function is preserved.",
     "<b>Equal loss</b>: the FLOPs at which the curve of the controls comes down to the ladder's final loss, with the "

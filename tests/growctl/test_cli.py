@@ -53,8 +53,10 @@ def test_expand_grows_a_checkpoint_and_says_so(tmp_path):
         (["expand", "final", "--add-tokens", "0", "--output", "x"], "growth adds 0 attention and 0 FFN tokens"),
         (["expand", "final", "--add-tokens", "4", "--output", "final"], "final exists already"),
         (["expand", "final", "--output", "x"], "Missing option '--add-tokens'"),
-        (["report", "--runs-dir", "empty"], "empty"),
+        (["report", "--runs-dir", "empty"], "there are no runs in"),
         (["report", "finall", "--runs-dir", "empty"], "there are no runs in"),
+        (["expand", "final", "--add-tokens", "99999999999", "--output", "x"], "is not in the range"),
+        (["run", "quickstart", "--runs-dir", "file"], "file"),
         (["run", "quikstart"], "did you mean 'quickstart'?"),
         (["run", "quickstart", "--name", "../escape"], "--name '../escape'"),
         (["plan", "quickstart", "stages.0.train_token=5"], "did you mean 'train_tokens'?"),
@@ -63,8 +65,9 @@ def test_expand_grows_a_checkpoint_and_says_so(tmp_path):
 def test_wrong_input_is_one_message_and_exit_code_2(tmp_path, arguments, message):
     write_checkpoint(tmp_path / "final")
     (tmp_path / "empty").mkdir()
-    paths = {"nowhere", "final", "x", "empty"}
+    (tmp_path / "file").touch()
+    paths = {"nowhere", "final", "x", "empty", "file"}
     out, err = run(*(tmp_path / a if a in paths else a for a in arguments), expect=2)
     assert message in " ".join(err.split()).replace("│ ", "")
     assert "Traceback" not in out + err
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["empty", "final"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["empty", "file", "final"]

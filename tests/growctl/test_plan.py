@@ -275,7 +275,7 @@ def test_the_json_plan_has_stages_controls_and_a_total_that_adds_up() -> None:
     assert [stage["name"] for stage in plan["stages"]] == ["stage-0", "stage-1", "stage-2"]
     assert [(control["kind"], control["name"]) for control in plan["controls"]] == [
         ("transformer-scratch", "s-control-transformer-scratch-0.5x"),
-        ("transformer-scratch", "s-control-transformer-scratch-1x"),
+        ("transformer-scratch", "s-control-transformer-scratch"),
     ]
     assert plan["total"] == {
         "train_tokens": 100 * TOKENS_PER_STEP,

@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from stages.metrics import read_metrics
 from tests.growctl.runs import (
     SCHEDULE,
     final_hashes,
@@ -75,6 +76,28 @@ def test_a_run_killed_mid_stage_ends_in_the_same_bits(undisturbed, runs):
     assert replayed > 0
     assert flops == pytest.approx(expected_flops + replayed)
     assert totals(runs)["small"] == totals(undisturbed[1])["small"]
+
+
+def test_workers_whose_runner_is_killed_while_they_start_do_not_train_on(undisturbed, runs):
+    schedule, _ = undisturbed
+    process = growctl("run", schedule, "--runs-dir", runs)
+    wait_until(lambda: bool(workers_of(runs)), process)
+    stop(process, signal.SIGKILL)
+    deadline = time.monotonic() + 20
+    while workers_of(runs):
+        assert time.monotonic() < deadline, "workers outlived their parent"
+        time.sleep(0.05)
+    assert read_metrics(runs / "tiny/stages/0-small/metrics.jsonl") == []
+
+
+def test_a_run_killed_between_its_first_two_files_goes_on(undisturbed, runs):
+    schedule, done = undisturbed
+    (runs / "tiny").mkdir()
+    (runs / "tiny/.schedule.yaml.tmp").touch()
+    shutil.copy(done / "tiny/schedule.yaml", runs / "tiny/schedule.yaml")
+    process = growctl("run", schedule, "--runs-dir", runs)
+    wait_until(reached(runs / "tiny/stages/0-small/metrics.jsonl", "start", 0), process)
+    stop(process, signal.SIGTERM)
 
 
 def test_a_run_killed_before_its_first_checkpoint_starts_the_stage_again(undisturbed, runs):

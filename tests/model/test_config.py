@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from model.config import (
     Generation,
+    PattentionConfig,
     TransformerConfig,
     generation_of,
     grow_config,
@@ -72,12 +73,25 @@ def test_growth_keeps_tau_and_the_old_generations_and_adds_one_at_ramp_zero():
     new = grow_config(old, attention_tokens=4, ffn_tokens=8)
     for before, after in zip(old.blocks, new.blocks, strict=True):
         assert after.query.tau == before.query.tau == math.sqrt(6)
-        assert after.query.generations == (*before.query.generations, Generation(num_tokens=4, key_ramp=0.0))
-        assert after.ffn.generations[-1] == Generation(num_tokens=8, key_ramp=0.0)
-    assert new.num_generations == 2
+        assert after.query.generations == (*before.query.generations, Generation(num_tokens=4, number=1, key_ramp=0.0))
+        assert after.ffn.generations[-1] == Generation(num_tokens=8, number=1, key_ramp=0.0)
+    assert new.newest_generation == 1
     added = set(parameter_shapes(new)) - set(parameter_shapes(old))
     assert {generation_of(name) for name in added} == {1}
     assert {generation_of(name) for name in parameter_shapes(old)} == {0}
+
+
+def test_each_growth_is_a_generation_of_its_own_also_where_it_skips_a_pattention():
+    ffn_only = grow_config(small_config(), attention_tokens=0, ffn_tokens=8)
+    both = grow_config(ffn_only, attention_tokens=4, ffn_tokens=0)
+    added = set(parameter_shapes(both)) - set(parameter_shapes(ffn_only))
+    assert {generation_of(name) for name in added} == {2}
+    assert "blocks.0.query.key_tokens.2" in added
+    assert "blocks.0.query.key_tokens.1" not in parameter_shapes(both)
+    built = {name: tuple(p.shape) for name, p in build_model(both, device="meta").named_parameters()}
+    assert list(parameter_shapes(both).items()) == list(built.items())
+    with pytest.raises(ValidationError, match="numbered \\[0, 0\\]"):
+        PattentionConfig(generations=(Generation(num_tokens=1), Generation(num_tokens=1)), tau=1.0)
 
 
 @given(st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=4))

@@ -76,13 +76,13 @@ def test_a_row_of_zero_scores_gives_zeros_and_finite_gradients(dtype):
 def two_generations(score_function: str, ramp: float, tau: float) -> tuple[Pattention, Pattention]:
     """A layer of 5 tokens, and one grown from it by 7."""
     old = Pattention(PattentionConfig(generations=(Generation(num_tokens=5),), tau=math.sqrt(5)), 8, score_function)
-    generations = (Generation(num_tokens=5), Generation(num_tokens=7, key_ramp=ramp))
+    generations = (Generation(num_tokens=5), Generation(num_tokens=7, number=1, key_ramp=ramp))
     new = Pattention(PattentionConfig(generations=generations, tau=tau), 8, score_function)
     generator = torch.Generator().manual_seed(1)
     for parameter in (*old.parameters(), *new.parameters()):
         parameter.data = torch.randn(parameter.shape, dtype=torch.float64, generator=generator)
     for kind in ("key_tokens", "value_tokens"):
-        getattr(new, kind)[0].data = getattr(old, kind)[0].data
+        getattr(new, kind)["0"].data = getattr(old, kind)["0"].data
     return old, new
 
 
@@ -100,18 +100,18 @@ def test_new_tokens_get_gradients_as_soon_as_the_ramp_leaves_zero():
     for ramp, learns in ((0.0, False), (0.01, True)):
         _, new = two_generations("l2_norm_gelu", ramp, math.sqrt(5))
         new(x).pow(2).sum().backward()
-        for parameter in (new.key_tokens[1], new.value_tokens[1]):
+        for parameter in (new.key_tokens["1"], new.value_tokens["1"]):
             assert bool((parameter.grad.abs().sum(dim=1) > 0).all()) is learns
 
 
 def test_a_full_ramp_is_one_layer_of_all_the_tokens():
     _, new = two_generations("l2_norm_gelu", ramp=1.0, tau=math.sqrt(12))
     x = torch.randn(2, 3, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
-    key, value = torch.cat(list(new.key_tokens)), torch.cat(list(new.value_tokens))
+    key, value = torch.cat(list(new.key_tokens.values())), torch.cat(list(new.value_tokens.values()))
     assert torch.equal(new(x), pattend(x, key, value, math.sqrt(12), "l2_norm_gelu"))
 
 
 def test_a_scale_for_other_sizes_is_refused():
     _, new = two_generations("l2_norm_gelu", ramp=1.0, tau=math.sqrt(12))
-    with pytest.raises(ValueError, match=r"\[5\] tokens do not fit a layer of \[5, 7\]"):
+    with pytest.raises(ValueError, match=r"\{'0': 5\} tokens do not fit a layer of \{'0': 5, '1': 7\}"):
         new.set_scale(PattentionConfig(generations=(Generation(num_tokens=5),), tau=1.0))

@@ -29,8 +29,8 @@ def spec_for(manifest, initial: Path, zero_stage: int) -> TrainSpec:
         shape="wsd", peak=1e-2, final=0.0, warmup_steps=0, decay_steps=0, total_steps=STEPS, first_step=0
     )
     return TrainSpec(
-        run="r", stage="s", attempt=1, directory="", dataset="", model=manifest.model, initial=str(initial),
-        measure_growth=False, resume=None, seed=0, samples_seen=0, num_steps=STEPS, batch_size=SEQUENCES,
+        stage="s", attempt=1, directory="", dataset="", model=manifest.model, initial=str(initial),
+        resume=None, seed=0, samples_seen=0, num_steps=STEPS, batch_size=SEQUENCES,
         micro_batch_size=1, sequence_length=LENGTH, learning_rate=rate,
         optimizer=Optimizer(betas=(0.9, 0.95), epsilon=1e-8, weight_decay=0.1, gradient_clipping=1.0),
         ramp_steps=0, zero_stage=zero_stage, precision="fp32", log_every=1, evaluate_every=1, checkpoint_every=1,

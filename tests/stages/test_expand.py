@@ -63,7 +63,7 @@ def test_new_tokens_are_random_with_moments_of_zero_and_old_moments_are_kept(fin
             assert generation_of(name) == 1
             assert (state.fp32 != 0).all()
     assert manifest.group_steps == read_manifest(final).group_steps
-    assert manifest.model.blocks[0].key.generations[1] == Generation(num_tokens=7, key_ramp=0.0)
+    assert manifest.model.blocks[0].key.generations[1] == Generation(num_tokens=7, number=1, key_ramp=0.0)
     assert manifest.model.blocks[0].key.tau == math.sqrt(5)
 
 
