@@ -98,6 +98,7 @@ def test_a_run_killed_between_its_first_two_files_goes_on(undisturbed, runs):
     process = growctl("run", schedule, "--runs-dir", runs)
     wait_until(reached(runs / "tiny/stages/0-small/metrics.jsonl", "start", 0), process)
     stop(process, signal.SIGTERM)
+    assert process.returncode == 143
 
 
 def test_a_run_killed_before_its_first_checkpoint_starts_the_stage_again(undisturbed, runs):

@@ -147,7 +147,10 @@ def test_a_changed_schedule_stops_with_the_first_difference_and_changes_nothing(
 
 def test_launch_settings_may_change(ladder):
     runs, schedule, _, _ = ladder
-    run("run", schedule, "training.precision=bf16", "launch.devices=2", "launch.zero_stage=2", "--runs-dir", runs)
+    launch = ["launch.devices=2", "launch.zero_stage=2"]
+    out, _ = run("run", schedule, "training.precision=bf16", *launch, "--runs-dir", runs)
+    assert "tiny: done" in out
+    assert "zero_stage: 2" in (runs / "tiny/schedule.yaml").read_text()
 
 
 def test_a_directory_that_is_no_run_is_left_alone(tmp_path):

@@ -617,4 +617,4 @@ def test_any_override_makes_a_schedule_or_a_message(
 ) -> None:
     path = file_of(tmp_path_factory.getbasetemp(), TEXT)
     with contextlib.suppress(ScheduleError):
-        load_schedule(path, overrides)
+        assert load_schedule(path, overrides).stages
