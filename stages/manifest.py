@@ -89,7 +89,7 @@ def read_manifest(directory: Path) -> Manifest:
     """The manifest of `directory`; CheckpointError where there is none or it cannot be read."""
     path = directory / MANIFEST_NAME
     if not path.is_file():
-        what = "is not a checkpoint: it has no manifest.json" if directory.is_dir() else "does not exist"
+        what = "is not a checkpoint: it has no manifest.json" if directory.exists() else "does not exist"
         raise CheckpointError(f"{directory} {what}")
     try:
         manifest = Manifest.model_validate_json(path.read_bytes())

@@ -23,7 +23,7 @@ from model.initialization import build_model
 
 SHAPE = {"vocab_size": 61, "hidden_size": 32, "num_heads": 2}
 
-# FACTS 1.2, and table 1 of the paper
+# Sizes of the growth ladder in arXiv 2410.23168, with the counts that follow from them
 PAPER_SIZES = [(576, 2304, 123.6e6), (2140, 8560, 354.2e6), (4850, 19400, 753.8e6), (8620, 34480, 1.310e9)]
 
 

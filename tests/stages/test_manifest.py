@@ -102,6 +102,14 @@ def test_a_broken_or_missing_manifest_is_one_sentence(checkpoint, text, message)
         read_manifest(checkpoint)
 
 
+def test_a_file_is_no_checkpoint_and_nothing_does_not_exist(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointError, match="file is not a checkpoint"):
+        read_manifest(tmp_path / "file")
+    with pytest.raises(CheckpointError, match="nothing does not exist"):
+        read_manifest(tmp_path / "nothing")
+
+
 def test_a_manifest_from_the_future_is_refused(checkpoint):
     data = json.loads((checkpoint / "manifest.json").read_text())
     (checkpoint / "manifest.json").write_text(json.dumps(data | {"format_version": 99}))
