@@ -10,6 +10,8 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from growctl import checkpoint_commands
+
 app = typer.Typer(
     name="growctl",
     help="Grow a language model instead of retraining it.",
@@ -24,7 +26,6 @@ RunsDir = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 DEFAULT_RUNS_DIR = Path("runs")
-MOST_TOKENS = 10_000_000
 UNUSABLE_PATH = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
 
 
@@ -129,57 +130,6 @@ def prepare(
 
 
 @app.command()
-def expand(
-    checkpoint: Annotated[Path, typer.Argument(help="A final/, initial/ or expanded checkpoint directory.")],
-    add_tokens: Annotated[
-        int,
-        typer.Option(help="Parameter tokens to add to each of Q, K, V and O, in every layer.", min=0, max=MOST_TOKENS),
-    ],
-    output: Annotated[Path, typer.Option(help="Directory of the larger checkpoint; must not exist.")],
-    add_ffn_tokens: Annotated[
-        int | None,
-        typer.Option(
-            help="Tokens to add to each FFN; by default in the model's own proportion.", min=0, max=MOST_TOKENS
-        ),
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Seed of the new values; by default the checkpoint's.", min=0)
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Grow a checkpoint: new tokens enter with zero keys, so the function stays the same. Old files are shared.
-
-    Example: growctl expand runs/quickstart/stages/2-262k/final --add-tokens 48 --output grown
-    """
-    from rich.console import Console
-    from rich.progress import Progress
-
-    from growctl.numbers import short_count
-    from stages.expand import expand as expand_checkpoint
-
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("writing new tokens", total=None)
-        manifest = expand_checkpoint(
-            checkpoint,
-            output,
-            attention_tokens=add_tokens,
-            ffn_tokens=add_ffn_tokens,
-            seed=seed,
-            on_progress=lambda done, total: progress.update(task, completed=done, total=total),
-        )
-    details = manifest.lineage.details
-    if as_json:
-        print(json.dumps({"path": str(output), "parent": manifest.lineage.parent, **details}, indent=1))
-    else:
-        before, after = short_count(details["num_parameters_before"]), short_count(details["num_parameters"])
-        print(
-            f"{output}: {before} -> {after} parameters (+{details['attention_tokens']} tokens in Q, K, V and O, "
-            f"+{details['ffn_tokens']} in the FFN, of every layer); the same function until trained"
-        )
-
-
-@app.command()
 def report(
     runs: Annotated[
         list[str] | None, typer.Argument(help="Runs to report on; by default all.", metavar="[RUN]...")
@@ -208,6 +158,11 @@ def report(
     print(f"\nPictures and tables: {page}")
 
 
+app.command()(checkpoint_commands.expand)
+app.command()(checkpoint_commands.shrink)
+app.command()(checkpoint_commands.verify)
+
+
 def main() -> NoReturn:
     """The console script: runs a command and turns what went wrong into one message and an exit code."""
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -225,7 +180,7 @@ def main() -> NoReturn:
         _fail(str(error), 1)
     except Stopped as stop:
         word = "interrupted" if stop.args == (signal.SIGINT,) else "terminated"
-        _fail(f"{word}; given again, the same command goes on from where it was", 128 + stop.args[0])
+        _fail(f"{word}; a run that is given again goes on from where it was", 128 + stop.args[0])
     sys.exit(0)
 
 

@@ -2,6 +2,7 @@
 
 import math
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
@@ -12,20 +13,18 @@ from rich.table import Table
 from rich.text import Text
 
 from growctl.numbers import scientific, short_count
-from growctl.schedule import Schedule, StageBlock
-from model.config import (
-    TokenformerConfig,
-    TransformerConfig,
-    grow_config,
-    num_parameters,
-    ramp_config,
-    tokenformer_config,
-)
+from growctl.schema import Schedule, StageBlock
+from growctl.sizes import added_tokens, num_steps, stage_model
+from model.config import TokenformerConfig, TransformerConfig, num_parameters
 from model.flops import Flops, forward_flops_per_token, training_flops_per_token
+from model.transformer_sizes import stack_tokens
 from stages.spec import LearningRate
 
 _COLUMNS = {"parameters": 10, "tokens": 6, "steps": 9, "tokens/p": 8, "FLOPs": 7, "cumulative": 10}
 """Headings and least widths, so that the tables of a ladder and its controls are in line."""
+
+_NO_GROWTH = dict.fromkeys(("layers", "num_layers", "hidden_size", "ffn_size"))
+"""What a control's only stage does not say."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +49,16 @@ class StagePlan:
     evaluation_flops_per_token: float
     learning_rate: LearningRate
     ramp_steps: int
-    added_tokens: tuple[int, int]
-    """Parameter tokens that the stage adds to each of Q, K, V and O, and to the FFN; (0, 0) for the first."""
+    """Steps over which the new keys rise."""
+
+    anneal_steps: int | None
+    """Steps over which tau moves to the published formula; None: it stays."""
+
+    attention_tokens: tuple[int, ...]
+    """Parameter tokens that the growth before the stage adds to each of Q, K, V and O, layer by layer."""
+
+    ffn_tokens: tuple[int, ...]
+    """The same for the FFN."""
 
     @property
     def train_tokens(self) -> int:
@@ -73,14 +80,19 @@ class ControlPlan:
     schedule: Schedule
 
 
-def plan_stages(schedule: Schedule) -> list[StagePlan]:
-    """The stages of `schedule`, in order."""
-    training = schedule.training
+def plan_stages(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[StagePlan]:
+    """The stages of `schedule`, in order.
+
+    `steps_done` are the steps of the stages that are over, which a slope may have ended before their budget.
+    """
+    training, growth = schedule.training, schedule.growth
     tokens_per_step = training.batch_size * training.sequence_length
-    steps = [_num_steps(stage, tokens_per_step) for stage in schedule.stages]
+    budgets = [num_steps(stage, tokens_per_step) for stage in schedule.stages]
+    steps = [*steps_done, *budgets[len(steps_done) :]]
     plans: list[StagePlan] = []
     for index, stage in enumerate(schedule.stages):
-        model = _stage_model(schedule, index)
+        model = stage_model(schedule, index)
+        attention_tokens, ffn_tokens = added_tokens(schedule, index)
         first_step = sum(steps[:index])
         plans.append(
             StagePlan(
@@ -95,8 +107,10 @@ def plan_stages(schedule: Schedule) -> list[StagePlan]:
                 step_flops=tokens_per_step * training_flops_per_token(model, training.sequence_length),
                 evaluation_flops_per_token=forward_flops_per_token(model, training.sequence_length).total,
                 learning_rate=_learning_rate(schedule, steps, index),
-                ramp_steps=_ramp_steps(schedule.growth.ramp, steps[index]) if index else 0,
-                added_tokens=_added_tokens(schedule, index),
+                ramp_steps=_share_of_steps(growth.ramp, steps[index]) if index and growth.tau == "ramp" else 0,
+                anneal_steps=_share_of_steps(growth.anneal, steps[index]) if index and growth.tau == "anneal" else None,
+                attention_tokens=attention_tokens,
+                ffn_tokens=ffn_tokens,
             )
         )
     return plans
@@ -107,19 +121,21 @@ def total_flops(plans: list[StagePlan]) -> Flops:
     return sum((plan.flops for plan in plans), Flops(0.0, 0.0, 0.0))
 
 
-def plan_controls(schedule: Schedule) -> list[ControlPlan]:
+def plan_controls(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[ControlPlan]:
     """The controls of `schedule`, each a schedule of one stage whose FLOPs are a multiple of the whole ladder's.
 
+    `steps_done` as in `plan_stages`.
     The same data, seed, batch and learning-rate block; the control's own warm-up and its own full decay.
     """
-    plans = plan_stages(schedule)
+    plans = plan_stages(schedule, steps_done)
     controls = []
     for block in schedule.controls:
         for budget in block.budgets:
-            last = schedule.stages[-1]
+            last = schedule.stages[-1].model_copy(update=_NO_GROWTH)
             update: dict[str, object] = {"controls": []}
             if block.kind == "transformer-scratch":
-                shape = equal_size_transformer(plans[-1].model)
+                largest = plans[-1].model
+                shape = largest if isinstance(largest, TransformerConfig) else equal_size_transformer(largest)
                 update["model"] = schedule.model.model_copy(
                     update={
                         "family": "transformer",
@@ -181,55 +197,13 @@ def equal_size_transformer(model: TokenformerConfig | TransformerConfig) -> Tran
     return shaped(*min((shape for depth in depths for shape in nearest(depth)), key=distance))
 
 
-def _num_steps(stage: StageBlock, tokens_per_step: int) -> int:
-    if stage.train_steps is not None:
-        return stage.train_steps
-    assert stage.train_tokens is not None
-    return max(1, round(stage.train_tokens / tokens_per_step))
-
-
 def _with_steps(stage: StageBlock, steps: int) -> StageBlock:
     return stage.model_copy(update={"train_tokens": None, "train_steps": steps})
 
 
-def _stage_model(schedule: Schedule, index: int) -> TokenformerConfig | TransformerConfig:
-    block, stage = schedule.model, schedule.stages[index]
-    shape: dict[str, Any] = {
-        "vocab_size": schedule.vocab_size,
-        "hidden_size": block.hidden_size,
-        "num_heads": block.num_heads,
-        "rotary_fraction": block.rotary_fraction,
-        "rotary_base": block.rotary_base,
-    }
-    if block.family == "transformer":
-        ffn_size = block.ffn_size or 4 * block.hidden_size
-        return TransformerConfig(num_layers=block.num_layers, ffn_size=ffn_size, **shape)
-    assert stage.attention_tokens is not None
-    assert stage.ffn_tokens is not None
-    if index == 0:
-        return tokenformer_config(
-            num_layers=block.num_layers,
-            attention_tokens=stage.attention_tokens,
-            ffn_tokens=stage.ffn_tokens,
-            score_function=block.score_function,
-            **shape,
-        )
-    attention_tokens, ffn_tokens = _added_tokens(schedule, index)
-    grown = grow_config(_stage_model(schedule, index - 1), attention_tokens=attention_tokens, ffn_tokens=ffn_tokens)
-    return ramp_config(grown, 1.0)
-
-
-def _ramp_steps(share: float, num_steps: int) -> int:
-    """At least one step, and one less than the stage has: its last update is at the published formula."""
+def _share_of_steps(share: float, num_steps: int) -> int:
+    """At least one step, and one less than the stage has: its last update is at the end of the share."""
     return min(max(1, round(share * num_steps)), num_steps - 1)
-
-
-def _added_tokens(schedule: Schedule, index: int) -> tuple[int, int]:
-    if index == 0:
-        return 0, 0
-    stage, before = schedule.stages[index], schedule.stages[index - 1]
-    attention = (stage.attention_tokens or 0) - (before.attention_tokens or 0)
-    return attention, (stage.ffn_tokens or 0) - (before.ffn_tokens or 0)
 
 
 def _learning_rate(schedule: Schedule, steps: list[int], index: int) -> LearningRate:
@@ -247,8 +221,32 @@ def _learning_rate(schedule: Schedule, steps: list[int], index: int) -> Learning
     )
 
 
+def plan_notes(schedule: Schedule) -> list[str]:
+    """What a reader of the figures should know, a sentence each."""
+    plans, notes = plan_stages(schedule), []
+    if schedule.growth.when == "slope" and len(plans) > 1:
+        notes.append(
+            "Every stage but the last may end before its budget: as soon as its loss falls by less than "
+            f"{schedule.growth.slope:g} nats per FLOP. Tokens and FLOPs, the controls' too, are the most it comes to."
+        )
+        window, every = schedule.growth.slope_window, schedule.evaluation.every
+        fixed = [plan.name for plan in plans[:-1] if (plan.num_steps - 1) // every < window]
+        if fixed:
+            notes.append(
+                f"Too few evaluations for a slope over {window}: {', '.join(fixed)} will train the whole budget; "
+                f"evaluation.every is {every} steps."
+            )
+    if schedule.growth.operator == "stack" and len(plans) > 1:
+        tokens = stack_tokens(plans[-1].num_parameters, total_flops(plans).total)
+        notes.append(
+            f"G_stack's timing formula, fitted to large runs, would stack after {short_count(round(tokens))} tokens; "
+            f"this schedule does after {short_count(plans[0].train_tokens)}."
+        )
+    return notes
+
+
 def plan_json(schedule: Schedule) -> dict[str, Any]:
-    """The plan for scripts: `stages`, `controls` (each with stages of its own) and `total`."""
+    """The plan for scripts: `stages`, `controls` (each with stages of its own), `total` and `notes`."""
 
     def entries(plans: list[StagePlan]) -> list[dict[str, Any]]:
         return [
@@ -270,7 +268,8 @@ def plan_json(schedule: Schedule) -> dict[str, Any]:
         for control in plan_controls(schedule)
     ]
     total = {"train_tokens": sum(plan.train_tokens for plan in plans), "flops": total_flops(plans).total}
-    return {"name": schedule.name, "stages": entries(plans), "controls": controls, "total": total}
+    stages, notes = entries(plans), plan_notes(schedule)
+    return {"name": schedule.name, "stages": stages, "controls": controls, "total": total, "notes": notes}
 
 
 def print_plan(schedule: Schedule, console: Console) -> None:
@@ -295,3 +294,5 @@ def print_plan(schedule: Schedule, console: Console) -> None:
             )
         console.print(Text(title or "", style="bold", overflow="fold"), table, "")
     console.print("tokens/p: training tokens so far for each parameter. cumulative: FLOPs so far.")
+    for note in plan_notes(schedule):
+        console.print(note, highlight=False)

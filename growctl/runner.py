@@ -12,8 +12,10 @@ from typing import Any
 from growctl.launch import local_devices, start_workers, stop_workers
 from growctl.ledger import Ledger, RunEntry, StageEntry
 from growctl.plan import StagePlan, plan_controls, plan_stages
-from growctl.schedule import Schedule, ScheduleError, parse_schedule
+from growctl.schedule import ScheduleError, parse_schedule
+from growctl.schema import Schedule
 from growctl.screen import Screen
+from model.config import TransformerConfig
 from stages.data import EvaluationWindows, TrainingSamples
 from stages.manifest import (
     CheckpointError,
@@ -27,7 +29,7 @@ from stages.manifest import (
 )
 from stages.metrics import MetricsReader, Record
 from stages.prepare import DataError, prepare, read_dataset_manifest, verify_dataset
-from stages.spec import TrainSpec
+from stages.spec import SlopeTrigger, TrainSpec
 
 POLL_SECONDS = 0.2
 EXACT_GROWTH = 1e-5
@@ -67,16 +69,43 @@ def run(schedule: Schedule, *, label: str, runs_dir: Path, name: str | None, con
     ladder = name or schedule.name
     assert ladder is not None
     schedule = schedule.model_copy(update={"name": ladder})
-    requests = [RunRequest(ladder, schedule, label)]
-    if controls:
-        requests += [RunRequest(c.name, c.schedule, label, c.kind, ladder) for c in plan_controls(schedule)]
+    ladder_request = RunRequest(ladder, schedule, label)
     micro_batches = schedule.training.batch_size // (schedule.launch.micro_batch_size or 1)
     devices = local_devices(schedule.launch.devices, micro_batches)
-    for request in requests:
+
+    def control_requests(steps_done: list[int]) -> list[RunRequest]:
+        planned = plan_controls(schedule, steps_done) if controls else []
+        return [RunRequest(c.name, c.schedule, label, c.kind, ladder) for c in planned]
+
+    done = _steps_done(schedule, runs_dir / ladder)
+    for request in (ladder_request, *control_requests(done)):
         _check_batch(request, devices[0])
+        # Where a slope decides when a stage is over, a control's budget is known once all are.
+        if request.control is None or schedule.growth.when == "fixed" or len(done) == len(schedule.stages):
+            _check_same_run(request, runs_dir / request.name)
+    Execution(ladder_request, runs_dir, devices, screen).run()
+    for request in control_requests(_steps_done(schedule, runs_dir / ladder)):
         _check_same_run(request, runs_dir / request.name)
-    for request in requests:
         Execution(request, runs_dir, devices, screen).run()
+
+
+def stage_directory(directory: Path, index: int, name: str) -> Path:
+    """Where a stage of the run in `directory` keeps everything."""
+    return directory / "stages" / f"{index}-{name}"
+
+
+def _steps_done(schedule: Schedule, directory: Path) -> list[int]:
+    """Steps of the stages that are over, oldest first."""
+    steps: list[int] = []
+    for index, stage in enumerate(schedule.stages):
+        final = stage_directory(directory, index, stage.name) / "final"
+        if not final.exists():
+            break
+        try:
+            steps.append(read_manifest(final).step)
+        except CheckpointError:
+            break  # it will be set aside, with a message, when its turn comes
+    return steps
 
 
 class Execution:
@@ -99,17 +128,18 @@ class Execution:
         dataset = None if (self.directory / "ledger.db").exists() else self._prepare()
         with hold(self.directory):
             # The schedule first: it is by this file that the directory is known for a run's.
-            write_file(self.directory / "schedule.yaml", _to_yaml(self.schedule).encode())
+            write_file(self.directory / "schedule.yaml", schedule_yaml(self.schedule).encode())
             with Ledger.open(self.directory / "ledger.db") as self.ledger:
                 self.dataset = dataset or self._known_dataset()
                 self._open_books()
-                for plan in self.plans:
-                    self._stage(plan)
+                for index in range(len(self.plans)):
+                    self._stage(self.plans[index])
+                    self.plans = plan_stages(self.schedule, _steps_done(self.schedule, self.directory)[: index + 1])
         self.screen.run_finished()
 
     def stage_directory(self, plan: StagePlan) -> Path:
         """Where a stage keeps everything."""
-        return self.directory / "stages" / f"{plan.index}-{plan.name}"
+        return stage_directory(self.directory, plan.index, plan.name)
 
     def _known_dataset(self) -> Path:
         """The dataset that the run began with, where it is whole; else the one that the schedule describes."""
@@ -153,7 +183,7 @@ class Execution:
             dataset=str(self.dataset),
             dataset_fingerprint=manifest.fingerprint,
         )
-        self.ledger.record_run(entry, [_stage_entry(plan) for plan in self.plans])
+        self.ledger.record_run(entry, [_stage_entry(plan) for plan in plan_stages(self.schedule)])
 
     def _stage(self, plan: StagePlan) -> None:
         directory = self.stage_directory(plan)
@@ -184,24 +214,48 @@ class Execution:
 
     def _grow(self, plan: StagePlan) -> Path:
         """The stage's `initial/`: the previous stage's `final/`, expanded."""
-        from stages.expand import expand
-
         initial = self.stage_directory(plan) / "initial"
         previous = self.stage_directory(self.plans[plan.index - 1]) / "final"
         if not self._whole(initial):
-            attention_tokens, ffn_tokens = plan.added_tokens
             self.screen.growing(plan)
-            manifest = expand(
-                previous,
-                initial,
-                attention_tokens=attention_tokens,
-                ffn_tokens=ffn_tokens,
-                seed=self.schedule.seed,
-            )
-            self.screen.grown(plan, manifest)
+            self.screen.grown(plan, self._expanded(plan, previous, initial))
         if read_manifest(initial).lineage.parent != manifest_hash(previous):
             raise RunFailed(f"{initial} was not grown from {previous}; move it away and run again")
         return initial
+
+    def _expanded(self, plan: StagePlan, previous: Path, initial: Path) -> Manifest:
+        from stages.expand import expand, expand_transformer
+
+        growth, seed = self.schedule.growth, self.schedule.seed
+        if isinstance(plan.model, TransformerConfig):
+            assert growth.operator is not None
+            return expand_transformer(
+                previous, initial, plan.model, growth.operator, noise=growth.copy_noise, seed=seed
+            )
+        return expand(
+            previous,
+            initial,
+            attention_tokens=plan.attention_tokens,
+            ffn_tokens=plan.ffn_tokens,
+            policy=growth.policy(),
+            seed=seed,
+        )
+
+    def _trigger(self, plan: StagePlan) -> SlopeTrigger | None:
+        """What may end the stage early: there must be something to grow into."""
+        growth = self.schedule.growth
+        if growth.slope is None or plan.index + 1 == len(self.plans):
+            return None
+        rules = growth.rules(plan.index, plan.num_steps) if plan.index else ()
+        # Until then the loss is no measure: rates, ramps or tau still move. What is frozen for good does not wait.
+        resting = [rule.warmup_steps + rule.frozen_steps for rule in rules if rule.frozen_steps < plan.num_steps]
+        warmup = plan.learning_rate.warmup_steps - plan.learning_rate.first_step
+        return SlopeTrigger(
+            slope=growth.slope,
+            window=growth.slope_window,
+            step_flops=plan.step_flops.total,
+            first_step=max(0, warmup, plan.ramp_steps, plan.anneal_steps or 0, *resting),
+        )
 
     def _spec(self, plan: StagePlan, attempt: int, initial: Path | None, resume: Path | None) -> TrainSpec:
         schedule = self.schedule
@@ -223,7 +277,10 @@ class Execution:
             sequence_length=schedule.training.sequence_length,
             learning_rate=plan.learning_rate,
             optimizer=schedule.optimizer.optimizer(),
+            generations=schedule.growth.rules(plan.index, plan.num_steps) if plan.index else (),
             ramp_steps=plan.ramp_steps,
+            anneal_steps=plan.anneal_steps,
+            trigger=self._trigger(plan),
             zero_stage=schedule.launch.zero_stage,
             precision=schedule.training.precision,
             log_every=schedule.training.log_every,
@@ -264,16 +321,20 @@ class Execution:
         self.screen.stage_finished(plan, records)
 
     def _check_growth(self, plan: StagePlan, record: Record) -> None:
-        """Says so where the loss right after a growth is not the loss before it."""
+        """Says so where the loss right after a growth is not the loss before it: a warning where it should be."""
         if record.get("point") != "after_growth":
             return
         before = self.ledger.evaluations(self.plans[plan.index - 1].name)[-1].loss
         jump = record["loss"] - before
-        if not abs(jump) <= EXACT_GROWTH:
-            self.screen.message(
-                f"WARNING: growing to {plan.name} moved the validation loss by {jump:+.2e} nats, from {before:.6f}; "
-                f"it should keep it to {EXACT_GROWTH:g}. Please report this with {self.stage_directory(plan)}"
+        if abs(jump) <= EXACT_GROWTH:
+            return
+        moved = f"growing to {plan.name} moved the validation loss by {jump:+.2e} nats, from {before:.6f}"
+        if read_manifest(self.stage_directory(plan) / "initial").lineage.details.get("preserves"):
+            moved = (
+                f"WARNING: {moved}; it should keep it to {EXACT_GROWTH:g}. "
+                f"Please report this with {self.stage_directory(plan)}"
             )
+        self.screen.message(moved)
 
     def _whole(self, checkpoint: Path) -> bool:
         """Whether `checkpoint` is there and whole; a broken one is set aside with a message."""
@@ -373,7 +434,8 @@ def _stage_entry(plan: StagePlan) -> StageEntry:
     )
 
 
-def _to_yaml(schedule: Schedule) -> str:
+def schedule_yaml(schedule: Schedule) -> str:
+    """The schedule as a run keeps it, every default written out."""
     from omegaconf import OmegaConf
 
     return OmegaConf.to_yaml(OmegaConf.create(schedule.model_dump(mode="json")))

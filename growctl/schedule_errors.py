@@ -109,7 +109,7 @@ def _unknown_key(location: tuple[int | str, ...], root: type[BaseModel]) -> tupl
     known = list(blocks[here].model_fields)
     allowed = f"(allowed here: {', '.join(known)})"
     if here == "stages.N" and key in blocks["model"].model_fields:
-        return None, f"a stage cannot change this; growth adds tokens only, so set model.{key} for all stages"
+        return None, f"a stage cannot change this; set model.{key} for all stages"
     homes = [path or "the top level" for path, block in blocks.items() if key in block.model_fields]
     if homes:
         return None, f"no such key here; it belongs to {' or '.join(homes)} {allowed}"

@@ -1,6 +1,7 @@
 """What a run shows while it works: a live view on a terminal, plain lines elsewhere."""
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console, Group
@@ -84,8 +85,7 @@ class Screen:
 
     def growing(self, plan: StagePlan) -> None:
         """A checkpoint is being expanded."""
-        attention, ffn = plan.added_tokens
-        self.message(f"growing to {plan.name}: +{attention} tokens in Q, K, V and O, +{ffn} in the FFN, of every layer")
+        self.message(f"growing to {plan.name}: {added_words(plan.attention_tokens, plan.ffn_tokens)}")
 
     def grown(self, plan: StagePlan, manifest: Manifest) -> None:
         """The expanded checkpoint is whole."""
@@ -119,6 +119,12 @@ class Screen:
             said = f"validation loss {record['loss']:.5f}, perplexity {record['perplexity']:.3f}"
             said += f", {record['bits_per_byte']:.4f} bits/byte" + (f" ({point})" if point else "")
             self.message(f"stage {plan.name} step {record['step']}: {said}")
+
+        elif record["event"] == "trigger" and record["fired"]:
+            self.message(
+                f"stage {plan.name} ends at step {record['step']}: its loss falls by {record['slope']:.2e} nats per "
+                f"FLOP, less than {record['threshold']:.2e}"
+            )
 
     def _begin(self, plan: StagePlan, records: list[Record]) -> None:
         stage = self.stages[plan.index]
@@ -201,7 +207,7 @@ class LiveScreen(Screen):
         spent = 0.0
         for stage in self.stages:
             plan = stage.plan
-            done = plan.num_steps if stage.state == "done" else stage.step
+            done = stage.step
             spent += plan.step_flops.total * done
             active = stage.state in ("starting", "training")
             left = stage.seconds_left if stage.state == "training" else None
@@ -218,6 +224,18 @@ class LiveScreen(Screen):
                 style="bold" if active else "",
             )
         return Group(table, Text(self._phase, style="dim")) if self._phase else Group(table)
+
+
+def added_words(attention_tokens: Sequence[int], ffn_tokens: Sequence[int]) -> str:
+    """What a growth adds, given layer by layer, in words."""
+    if not attention_tokens:
+        return "a transformer's width and depth"
+    sizes = set(zip(attention_tokens, ffn_tokens, strict=True)) - {(0, 0)}
+    num_layers = sum(1 for size in zip(attention_tokens, ffn_tokens, strict=True) if size in sizes)
+    where = "of every layer" if num_layers == len(attention_tokens) else f"of {num_layers} layers"
+    attention, ffn = ({min(added), max(added)} for added in zip(*sizes, strict=True))
+    most, most_ffn = (" to ".join(f"+{tokens}" for tokens in sorted(ends)) for ends in (attention, ffn))
+    return f"{most} tokens in Q, K, V and O, {most_ffn} in the FFN, {where}"
 
 
 def make_screen(console: Console) -> Screen:

@@ -48,13 +48,22 @@ class Generation(_Frozen):
     key_ramp: float = Field(default=1.0, ge=0.0, le=1.0)
     """g: the factor on this generation's keys. 0 right after growth (its scores are zero), 1 once ramped in."""
 
+    tau: PositiveFloat | None = None
+    """The scale of its scores where it is normalised by itself; None: with the others, under the Pattention's tau."""
+
+    copies: NonNegativeInt = 0
+    """How many copies of all older tokens it is, which then count for 1 / (1 + copies) of their values; 0: none."""
+
+    tau_before: PositiveFloat | None = None
+    """The Pattention's tau when this generation was added, to which `shrink` goes back; None for the base."""
+
 
 class PattentionConfig(_Frozen):
     """One Pattention: its generations, oldest first, and its scale."""
 
     generations: tuple[Generation, ...] = Field(min_length=1)
     tau: PositiveFloat
-    """The scale of the normalised scores. Data, never recomputed from the shape."""
+    """The scale of the scores that are normalised together. Data, never recomputed from the shape."""
 
     @model_validator(mode="after")
     def _numbers_rise(self) -> Self:
@@ -67,6 +76,12 @@ class PattentionConfig(_Frozen):
     def num_tokens(self) -> int:
         """Parameter tokens over all generations."""
         return sum(generation.num_tokens for generation in self.generations)
+
+    @property
+    def value_shares(self) -> tuple[float, ...]:
+        """The factor on each generation's values: what later copies of its tokens have left it."""
+        later = [1 + generation.copies for generation in self.generations[1:]] + [1]
+        return tuple(1 / math.prod(later[i:]) for i in range(len(later)))
 
 
 class BlockConfig(_Frozen):
@@ -88,7 +103,7 @@ class _LanguageModelConfig(_Frozen):
     """Rows of the embedding, which is also the output head (tied)."""
 
     hidden_size: PositiveInt
-    """Model width D. Growth never changes it."""
+    """Model width D. A Tokenformer's growth never changes it."""
 
     num_heads: PositiveInt
 
@@ -183,62 +198,6 @@ def tokenformer_config(
     projection = pattention(projection_tokens or attention_tokens)
     block = BlockConfig(query=qkv, key=qkv, value=qkv, projection=projection, ffn=ffn)
     return TokenformerConfig(score_function=score_function, blocks=(block,) * num_layers, **shape)
-
-
-def grow_config(
-    config: TokenformerConfig | TransformerConfig, *, attention_tokens: int, ffn_tokens: int
-) -> TokenformerConfig:
-    """`config` with one more generation in every Pattention, its keys at ramp 0 and tau as it was.
-
-    The grown model is the same function: scores of keys at zero are zero and leave the L2 norm alone.
-    `attention_tokens` is added to each of Q, K, V and O, `ffn_tokens` to the FFN; 0 leaves that part alone.
-
-    Raises ValueError for a Transformer, for softmax scores (exp(0) = 1: a zero key takes its share), and when
-    nothing or less than nothing is added.
-    """
-    if not isinstance(config, TokenformerConfig):
-        raise ValueError(f"a {config.family} has no parameter tokens to add to; only a tokenformer grows")
-    if config.score_function == "softmax":
-        raise ValueError("score_function 'softmax' cannot be grown by zero keys: exp(0) = 1 would change the function")
-    added = dict.fromkeys(PATTENTIONS, attention_tokens) | {"ffn": ffn_tokens}
-    if min(added.values()) < 0 or max(added.values()) == 0:
-        raise ValueError(
-            f"growth adds {attention_tokens} attention and {ffn_tokens} FFN tokens; both must be at least 0, one above"
-        )
-
-    number = config.newest_generation + 1
-
-    def grown(pattention: PattentionConfig, num_tokens: int) -> PattentionConfig:
-        if num_tokens == 0:
-            return pattention
-        new = Generation(num_tokens=num_tokens, number=number, key_ramp=0.0)
-        return pattention.model_copy(update={"generations": (*pattention.generations, new)})
-
-    blocks = tuple(
-        BlockConfig(**{name: grown(p, added[name]) for name, p in block.pattentions().items()})
-        for block in config.blocks
-    )
-    return config.model_copy(update={"blocks": blocks})
-
-
-def ramp_config(config: TokenformerConfig, ramp: float) -> TokenformerConfig:
-    """`config` with every key ramp raised to at least `ramp`, and tau following: sqrt(sum of g^2 n).
-
-    At 0 nothing changes; at 1 every Pattention has the published formula again. Pattentions that are fully ramped
-    in are left as they are, tau included.
-    """
-
-    def ramped(pattention: PattentionConfig) -> PattentionConfig:
-        if all(generation.key_ramp >= ramp for generation in pattention.generations):
-            return pattention
-        generations = tuple(g.model_copy(update={"key_ramp": max(g.key_ramp, ramp)}) for g in pattention.generations)
-        weight = sum(g.key_ramp**2 * g.num_tokens for g in generations)
-        return PattentionConfig(generations=generations, tau=published_tau(config.score_function, weight))
-
-    blocks = tuple(
-        BlockConfig(**{name: ramped(p) for name, p in block.pattentions().items()}) for block in config.blocks
-    )
-    return config.model_copy(update={"blocks": blocks})
 
 
 def parameter_shapes(config: TokenformerConfig | TransformerConfig) -> dict[str, tuple[int, ...]]:

@@ -1,18 +1,22 @@
-"""Growth as tensors: which parameters a growth adds, and the values and moments they begin with.
+"""Growth as tensors: which parameters a growth adds, and the values they begin with.
 
-Growth is append-only. What was there keeps its names, its values and its Adam moments; a new generation is drawn like a
-first one and enters with its keys at ramp 0, which leaves the function as it was (`model.config.grow_config`), then
-`model.config.ramp_config` raises it to the published formula over the first steps.
+Growth is append-only. What was there keeps its names, its values and its Adam moments. A new generation's moments are
+zeros. What its values are is the policy's `init`; what becomes of tau is in the configuration (`model.policy`).
 """
 
-from collections.abc import Iterator
+import math
+import re
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from model.config import TokenformerConfig, parameter_shapes
-from model.initialization import initial_parameter
+from model.initialization import initial_parameter, initial_std
+from model.policy import GrowthPolicy
+
+_TOKENS = re.compile(r"blocks\.(\d+)\.(\w+)\.(key|value)_tokens\.(\d+)")
 
 
 class ParameterState(NamedTuple):
@@ -34,11 +38,78 @@ def added_parameters(old: TokenformerConfig, new: TokenformerConfig) -> list[str
     return [name for name in new_shapes if name not in old_shapes]
 
 
-def draw_added(old: TokenformerConfig, new: TokenformerConfig, seed: int) -> Iterator[tuple[str, ParameterState]]:
-    """The parameters that growth from `old` to `new` adds, one at a time: random values, moments at zero.
+def draw_added(
+    old: TokenformerConfig,
+    new: TokenformerConfig,
+    seed: int,
+    policy: GrowthPolicy | None = None,
+    read: Callable[[str], Tensor] | None = None,
+    rms_of: Callable[[str], float] | None = None,
+) -> Iterator[tuple[str, Tensor]]:
+    """The parameters that growth from `old` to `new` under `policy` adds, one at a time, float32 on the CPU.
 
-    Raises ValueError where `new` does not extend `old`.
+    Copies need `read`, which gives an old parameter's value by its name, and matched tokens `rms_of`, which gives its
+    root mean square. Raises ValueError where `new` does not extend `old`.
     """
+    policy, shapes = policy or GrowthPolicy(), parameter_shapes(new)
     for name in added_parameters(old, new):
-        value = initial_parameter(name, new, seed)
-        yield name, ParameterState(value, torch.zeros_like(value), torch.zeros_like(value))
+        if policy.init == "copy":
+            assert read is not None, "copies are made of old values"
+            yield name, _copied(name, old, new, seed, policy.copy_noise, read)
+        elif f"zero-{_kind(name)}" == policy.init:
+            yield name, torch.zeros(shapes[name])
+        elif policy.init == "matched":
+            assert rms_of is not None, "tokens are matched to old ones"
+            scale = _old_rms(name, old, rms_of) / initial_std(name, new)
+            yield name, initial_parameter(name, new, seed) * scale
+        else:
+            yield name, initial_parameter(name, new, seed)
+
+
+def _kind(name: str) -> str:
+    match = _TOKENS.fullmatch(name)
+    assert match is not None, "growth adds parameter tokens only"
+    return match[3]
+
+
+def _old_rms(name: str, old: TokenformerConfig, rms_of: Callable[[str], float]) -> float:
+    """The root mean square of the older tokens beside the new parameter `name`: keys unramped, values as shared."""
+    match = _TOKENS.fullmatch(name)
+    assert match is not None, "growth adds parameter tokens only"
+    pattention = old.blocks[int(match[1])].pattentions()[match[2]]
+    shares = pattention.value_shares if match[3] == "value" else (1.0,) * len(pattention.generations)
+    stem = name.removesuffix(match[4])
+    squares = (
+        g.num_tokens * (share * rms_of(f"{stem}{g.number}")) ** 2
+        for g, share in zip(pattention.generations, shares, strict=True)
+    )
+    return math.sqrt(sum(squares) / pattention.num_tokens)
+
+
+def _copied(
+    name: str,
+    old: TokenformerConfig,
+    new: TokenformerConfig,
+    seed: int,
+    noise: float,
+    read: Callable[[str], Tensor],
+) -> Tensor:
+    """All older tokens, repeated, their values divided so that old and copies together give what the old gave.
+
+    The old tokens' own share is in the configuration (`value_shares`). Noise on values is centred over the copies of a
+    token, so that their sum stays; a single copy's values get none.
+    """
+    match = _TOKENS.fullmatch(name)
+    assert match is not None, "growth adds parameter tokens only"
+    layer, pattention, kind, number = int(match[1]), match[2], match[3], match[4]
+    before = old.blocks[layer].pattentions()[pattention]
+    copies = new.blocks[layer].pattentions()[pattention].generations[-1].copies
+    stem = name.removesuffix(number)
+    shares = before.value_shares if kind == "value" else (1.0,) * len(before.generations)
+    acting = [read(f"{stem}{g.number}") * share for g, share in zip(before.generations, shares, strict=True)]
+    token_ND = torch.cat(acting) / (1 + copies if kind == "value" else 1)
+    copy_CND = token_ND.expand(copies, *token_ND.shape)
+    if noise:
+        noise_CND = noise * initial_parameter(name, new, seed).view(copies, *token_ND.shape)
+        copy_CND = copy_CND + (noise_CND - noise_CND.mean(0) if kind == "value" else noise_CND)
+    return copy_CND.reshape(-1, token_ND.shape[-1])

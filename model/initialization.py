@@ -5,6 +5,7 @@ The same function fills a new model and draws the tokens of a later generation.
 
 import hashlib
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -22,19 +23,34 @@ def initial_parameter(name: str, config: TokenformerConfig | TransformerConfig, 
     Transformer: matrices normal(0, sqrt(2 / 5D)), those that write to the residual stream normal(0, 2 / L / sqrt(D))
     (GPT-NeoX's `small_init` and `wang_init`), biases 0. Both: embedding normal(0, 0.02), norm gains 1 and biases 0.
     """
-    shape = parameter_shapes(config)[name]
-    if len(shape) == 1:
-        return torch.full(shape, 1.0 if name.endswith("norm.weight") else 0.0)
+    return _drawn(name, _shape(name, config), config, seed)
+
+
+def _shape(name: str, config: TokenformerConfig | TransformerConfig) -> tuple[int, ...]:
+    """A parameter token's is looked up by itself, so that drawing what a growth adds is linear in what it adds."""
+    if isinstance(config, TokenformerConfig) and name.startswith("blocks."):
+        _, layer, pattention, _, number = name.split(".")
+        generations = config.blocks[int(layer)].pattentions()[pattention].generations
+        return next((g.num_tokens, config.hidden_size) for g in generations if g.number == int(number))
+    return parameter_shapes(config)[name]
+
+
+def initial_std(name: str, config: TokenformerConfig | TransformerConfig) -> float:
+    """The standard deviation that a matrix or a generation's tokens are drawn with."""
     width, depth = config.hidden_size, config.num_layers
     if name == "embedding.weight" or ".key_tokens." in name:
-        std = 0.02
-    elif ".value_tokens." in name or name.endswith(("projection.weight", "ffn_output.weight")):
-        std = 2 / depth / math.sqrt(width)
-    else:
-        std = math.sqrt(2 / (5 * width))
+        return 0.02
+    if ".value_tokens." in name or name.endswith(("projection.weight", "ffn_output.weight")):
+        return 2 / depth / math.sqrt(width)
+    return math.sqrt(2 / (5 * width))
+
+
+def _drawn(name: str, shape: Sequence[int], config: TokenformerConfig | TransformerConfig, seed: int) -> Tensor:
+    if len(shape) == 1:
+        return torch.full(shape, 1.0 if name.endswith("norm.weight") else 0.0)
     digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest, "big") >> 1)
-    return torch.empty(shape).normal_(0.0, std, generator=generator)
+    return torch.empty(shape).normal_(0.0, initial_std(name, config), generator=generator)
 
 
 def build_model(
@@ -49,5 +65,5 @@ def build_model(
     if seed is not None:
         with torch.no_grad():
             for name, parameter in model.named_parameters():
-                parameter.copy_(initial_parameter(name, config, seed))
+                parameter.copy_(_drawn(name, parameter.shape, config, seed))
     return model

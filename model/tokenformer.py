@@ -44,7 +44,7 @@ class Tokenformer(LanguageModel):
         super().__init__(config, (TokenformerBlock(config, block) for block in config.blocks))
 
     def set_scales(self, config: TokenformerConfig) -> None:
-        """Takes tau and key ramps from `config`, which must have this model's sizes (ValueError otherwise)."""
+        """Takes tau, ramps and value shares from `config`, which must have this model's sizes (ValueError if not)."""
         for block, block_config in zip(self.blocks, config.blocks, strict=True):
             for name, pattention in block_config.pattentions().items():
                 getattr(block, name).set_scale(pattention)

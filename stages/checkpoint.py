@@ -4,10 +4,15 @@
 """
 
 import hashlib
+import math
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import safetensors.torch
 import torch
+from torch import Tensor
 
 from model.growth import ParameterState
 from model.initialization import build_model
@@ -23,12 +28,53 @@ from stages.manifest import (
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
+WRITERS = 2
+"""Parameters written at a time: one is hashed while another is on its way to the disk."""
 
-def write_parameter(directory: Path, name: str, state: ParameterState) -> tuple[str, FileEntry]:
-    """Writes one parameter's float32 value and moments below `directory`: its relative path and manifest entry."""
+
+def write_parameter(directory: Path, name: str, state: ParameterState | Tensor) -> tuple[str, FileEntry]:
+    """Writes one parameter's float32 value and moments below `directory`: its relative path and manifest entry.
+
+    A bare value has moments of zero, which are not written.
+    """
     file = parameter_file(name)
-    tensors = {key: tensor.detach().cpu().contiguous() for key, tensor in state._asdict().items()}
-    return file, write_file(directory / file, safetensors.torch.save(tensors))
+    parts = state._asdict() if isinstance(state, ParameterState) else {"fp32": state}
+    tensors = {key: tensor.detach().to("cpu", torch.float32).contiguous() for key, tensor in parts.items()}
+    entry = write_file(directory / file, safetensors.torch.save(tensors))
+    return file, entry.model_copy(update={"rms": root_mean_square(tensors["fp32"])})
+
+
+def root_mean_square(value: Tensor) -> float:
+    """sqrt(mean of squares) to six digits, which do not depend on how many threads summed."""
+    return float(f"{torch.linalg.vector_norm(value).item() / math.sqrt(value.numel()):.6g}")
+
+
+def write_parameters(
+    directory: Path,
+    parameters: Iterable[tuple[str, ParameterState | Tensor]],
+    on_written: Callable[[int], None] | None = None,
+) -> dict[str, FileEntry]:
+    """Writes parameters as they come, up to two at a time while the next is made; the manifest's entries.
+
+    `on_written(done)` counts them. The first error, in making one or in writing one, is raised as soon as nothing is
+    being written any more.
+    """
+    files: dict[str, FileEntry] = {}
+
+    def collect(written: Future[tuple[str, FileEntry]]) -> None:
+        file, files[file] = written.result()
+        if on_written:
+            on_written(len(files))
+
+    with ThreadPoolExecutor(WRITERS) as pool:
+        writing: deque[Future[tuple[str, FileEntry]]] = deque()
+        for name, state in parameters:
+            if len(writing) == WRITERS:
+                collect(writing.popleft())
+            writing.append(pool.submit(write_parameter, directory, name, state))
+        while writing:
+            collect(writing.popleft())
+    return files
 
 
 def read_parameter(directory: Path, manifest: Manifest, name: str, *, moments: bool = True) -> ParameterState:

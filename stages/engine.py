@@ -46,22 +46,33 @@ def choose_precision(wanted: Literal["auto", "bf16", "fp32"], device: torch.devi
     return "bf16" if fast else "fp32"
 
 
-def parameter_groups(model: LanguageModel, weight_decay: float) -> list[dict[str, Any]]:
+def group_name(parameter_name: str, num_dimensions: int) -> str:
+    """The parameter group of a parameter: one per generation and decay/no-decay. Decay acts on matrices only."""
+    return f"generation-{generation_of(parameter_name)}-{'no-decay' if num_dimensions < 2 else 'decay'}"
+
+
+def parameter_groups(model: LanguageModel, spec: TrainSpec) -> list[dict[str, Any]]:
     """AdamW's groups, one per generation and decay/no-decay, in that order from generation 0 on; empty ones left out.
 
-    Decay acts on matrices only. Growth appends groups and leaves the earlier ones as they are.
+    Growth appends groups and leaves the earlier ones as they are.
     """
-    groups: dict[tuple[int, bool], list[torch.nn.Parameter]] = {}
+    groups: dict[tuple[int, bool], list[tuple[str, torch.nn.Parameter]]] = {}
     for name, parameter in model.named_parameters():
-        groups.setdefault((generation_of(name), parameter.ndim < 2), []).append(parameter)
+        groups.setdefault((generation_of(name), parameter.ndim < 2), []).append((name, parameter))
     return [
         {
-            "name": f"generation-{generation}-{'no-decay' if is_vector else 'decay'}",
-            "params": parameters,
-            "weight_decay": 0.0 if is_vector else weight_decay,
+            "name": group_name(named[0][0], named[0][1].ndim),
+            "generation": generation,
+            "params": [parameter for _, parameter in named],
+            "weight_decay": 0.0 if is_vector else _weight_decay(spec, generation),
         }
-        for (generation, is_vector), parameters in sorted(groups.items())
+        for (generation, is_vector), named in sorted(groups.items())
     ]
+
+
+def _weight_decay(spec: TrainSpec, generation: int) -> float:
+    own = spec.rule(generation).weight_decay
+    return spec.optimizer.weight_decay if own is None else own
 
 
 def build_engine(model: LanguageModel, spec: TrainSpec, precision: Precision) -> deepspeed.DeepSpeedEngine:
@@ -70,7 +81,7 @@ def build_engine(model: LanguageModel, spec: TrainSpec, precision: Precision) ->
     The learning rate is set by the loop, not by a DeepSpeed scheduler.
     """
     optimizer = torch.optim.AdamW(
-        parameter_groups(model, spec.optimizer.weight_decay),
+        parameter_groups(model, spec),
         lr=spec.learning_rate.at(0),
         betas=spec.optimizer.betas,
         eps=spec.optimizer.epsilon,

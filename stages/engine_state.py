@@ -24,6 +24,7 @@ from torch import Tensor
 
 from model.growth import ParameterState
 from stages.checkpoint import MOMENTS, read_parameter, write_parameter
+from stages.engine import group_name
 from stages.manifest import (
     CheckpointError,
     FileEntry,
@@ -71,10 +72,15 @@ def start_moments(engine: DeepSpeedEngine, steps: dict[str, int]) -> None:
 
 
 def load_states(engine: DeepSpeedEngine, directory: Path, manifest: Manifest) -> None:
-    """Puts a checkpoint's master values, moments and steps into an engine whose module holds those values already."""
+    """Puts a checkpoint's master values, moments and steps into an engine whose module holds those values already.
+
+    The moments of a group whose step the manifest does not name are zeros.
+    """
     start_moments(engine, manifest.group_steps)
     for name, parameter in engine.module.named_parameters():
         state = read_parameter(directory, manifest, name)
+        if group_name(name, len(_shape(parameter))) not in manifest.group_steps:
+            state = state._replace(**{key: torch.zeros_like(state.fp32) for key in MOMENTS})
         value, *moments = (tensor.to(parameter.device) for tensor in state)
         if hasattr(parameter, "ds_tensor"):  # ZeRO-3, whose setters of whole tensors overrun an uneven last partition
             safe_set_local_fp32_param(parameter, _partition(value, parameter))

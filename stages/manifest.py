@@ -35,11 +35,14 @@ class FileEntry(_Strict):
     sha256: str
     """Of the whole file, tensor data and header."""
 
+    rms: float | None = None
+    """Root mean square of a parameter's value, to six digits: what a growth matches new tokens to."""
+
 
 class Lineage(_Strict):
     """Where a checkpoint comes from."""
 
-    operation: Literal["train", "expand", "import"]
+    operation: Literal["train", "expand", "shrink", "import"]
     parent: str | None = None
     """sha256 of the parent's manifest.json; null for a model trained from its initialisation."""
 
@@ -59,7 +62,8 @@ class Manifest(_Strict):
     """Optimizer steps done in the stage that wrote this; 0 for one that was just expanded or imported."""
 
     group_steps: dict[str, int]
-    """Adam's step for each parameter group (`generation-0-decay`, ...). Empty: there are no moments."""
+    """Adam's step for each parameter group (`generation-0-decay`, ...). A group that is not named starts anew: step 0,
+    and moments of zero, whatever its files hold."""
 
     samples_seen: int
     """Training sequences consumed since the run's start: the position in the data."""
@@ -147,10 +151,11 @@ def begin_directory(directory: Path) -> Path:
 
 
 def finish_directory(directory: Path, manifest: Manifest) -> None:
-    """Writes the manifest into the staging directory, forces everything to disk and renames it to `directory`."""
+    """Writes the manifest into the staging directory, forces the folders to disk and renames it to `directory`.
+
+    The files are on the disk already: `write_file`, `list_files` and `link_or_copy` see to theirs.
+    """
     staging = staging_directory(directory)
-    for name in manifest.files:
-        sync_path(staging / name)
     write_file(staging / MANIFEST_NAME, manifest.model_dump_json(indent=1).encode())
     for folder in [*(path for path in staging.rglob("*") if path.is_dir()), staging]:
         sync_path(folder)
@@ -187,8 +192,10 @@ def write_file(path: Path, data: bytes) -> FileEntry:
 
 
 def list_files(directory: Path) -> dict[str, FileEntry]:
-    """Entries for every file below `directory`, by relative path: for files that a library wrote."""
+    """Entries for every file below `directory`, by relative path, for those a library wrote; forces them to disk."""
     paths = sorted(path for path in directory.rglob("*") if path.is_file())
+    for path in paths:
+        sync_path(path)
     return {
         path.relative_to(directory).as_posix(): FileEntry(bytes=path.stat().st_size, sha256=hash_file(path))
         for path in paths
@@ -196,12 +203,13 @@ def list_files(directory: Path) -> dict[str, FileEntry]:
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """A hard link where the file system allows one, else a copy."""
+    """A hard link where the file system allows one, else a copy, forced to disk. A link does not open the file."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with suppress(OSError):
         os.link(source, target)
         return
     shutil.copyfile(source, target)
+    sync_path(target)
 
 
 def set_aside(directory: Path) -> Path:

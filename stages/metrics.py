@@ -9,6 +9,7 @@ has `event`, `attempt` (1 for the first start of the stage), `step` (optimizer s
   the stage), tokens_per_second
 - evaluation: point (`interval`, `after_growth`, `final`), loss (nats a token), perplexity, bits_per_byte, num_tokens
   (validation tokens), precision
+- trigger: slope (nats the loss fell per FLOP; null while evaluations are few), threshold, fired
 - checkpoint: path (name within the stage directory)
 - end: nothing more; the stage is done, and all that is left is to rename `final/` into place
 """

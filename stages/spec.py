@@ -1,7 +1,9 @@
 """What a worker is told: one stage's training, written out in full as JSON. No torch here."""
 
 import math
-from typing import Literal
+import statistics
+from collections.abc import Sequence
+from typing import Annotated, Literal
 
 from pydantic import (
     BaseModel,
@@ -52,6 +54,57 @@ class LearningRate(_Frozen):
         return self.final + (self.peak - self.final) * min(1.0, max(0, left) / max(1, self.decay_steps))
 
 
+class GenerationRule(_Frozen):
+    """How one generation's parameters learn in a stage, as factors on the stage's learning rate.
+
+    The embedding and the final norm are of generation 0.
+    """
+
+    lr_scale: NonNegativeFloat = 1.0
+    weight_decay: NonNegativeFloat | None = None
+    """null: the optimizer's."""
+
+    frozen_steps: NonNegativeInt = 0
+    """Steps at the stage's start with a learning rate of 0, and so without decay."""
+
+    warmup_steps: NonNegativeInt = 0
+    """Steps over which the factor rises from 0, from the stage's start or the end of the freeze."""
+
+    def factor(self, step: int) -> float:
+        """What the learning rate of the stage's update number `step`, counted from 0, is multiplied by."""
+        position = step - self.frozen_steps
+        if position < 0:
+            return 0.0
+        return self.lr_scale * min(1.0, (position + 1) / (self.warmup_steps + 1))
+
+
+class SlopeTrigger(_Frozen):
+    """Ends a stage before its budget is spent, once its validation loss falls too slowly for what it costs."""
+
+    slope: PositiveFloat
+    """Nats per training FLOP: the stage ends when the smoothed loss falls by less."""
+
+    window: Annotated[int, Field(ge=2)]
+    """Evaluations over which the slope is fitted; the stage has at least as many."""
+
+    step_flops: PositiveFloat
+    """Training FLOPs of an optimizer step."""
+
+    first_step: NonNegativeInt = 0
+    """Evaluations before it do not count: the stage is still warming up, ramping in, annealing or resting."""
+
+    def fitted(self, losses: Sequence[tuple[int, float]]) -> float | None:
+        """The fall of the loss, nats per FLOP: a least-squares line through the last `window` (step, loss).
+
+        None as long as there are fewer.
+        """
+        counted = [(step, loss) for step, loss in losses if step >= self.first_step][-self.window :]
+        if len(counted) < self.window:
+            return None
+        steps, values = zip(*counted, strict=True)
+        return -statistics.linear_regression(steps, values).slope / self.step_flops
+
+
 class Optimizer(_Frozen):
     """AdamW. Weight decay acts on matrices only."""
 
@@ -96,8 +149,17 @@ class TrainSpec(_Frozen):
     sequence_length: PositiveInt
     learning_rate: LearningRate
     optimizer: Optimizer
+    generations: tuple[GenerationRule, ...] = ()
+    """How each generation learns, by its number; those behind the end learn as the stage does."""
+
     ramp_steps: NonNegativeInt
-    """Steps over which new keys rise from 0 to 1."""
+    """Steps over which new keys rise from 0 to 1, where they entered at 0."""
+
+    anneal_steps: NonNegativeInt | None = None
+    """Steps over which every tau moves to the published formula; null: it stays."""
+
+    trigger: SlopeTrigger | None = None
+    """What may end the stage before `num_steps`."""
 
     zero_stage: Literal[1, 2, 3]
     precision: Literal["auto", "bf16", "fp32"]
@@ -111,3 +173,7 @@ class TrainSpec(_Frozen):
     """Validation sequences an evaluation reads; null: all of them."""
 
     launched_at: float = Field(description="Unix time at which the runner launched this attempt, in seconds.")
+
+    def rule(self, generation: int) -> GenerationRule:
+        """How the parameters of a generation learn."""
+        return self.generations[generation] if generation < len(self.generations) else GenerationRule()

@@ -23,9 +23,10 @@ import torch.distributed as dist
 from deepspeed import DeepSpeedEngine
 from torch import Tensor
 
-from model.config import TokenformerConfig, ramp_config
+from model.config import TokenformerConfig, TransformerConfig
 from model.initialization import build_model
 from model.language_model import LanguageModel
+from model.policy import anneal_config, ramp_config
 from stages.checkpoint import fill_model
 from stages.corpus import DataError
 from stages.data import EvaluationWindows, TrainingSamples
@@ -66,7 +67,8 @@ class Worker:
             Path(spec.dataset), "validation", spec.sequence_length, spec.evaluation_sequences
         )
         self.metrics = MetricsWriter(self.directory / "metrics.jsonl", spec.attempt) if self.rank == 0 else None
-        self._ramp: float | None = None
+        self.progress: tuple[float, float] | None = None
+        self.losses: list[tuple[int, float]] = []
         self._started = time.monotonic() - max(0.0, time.time() - spec.launched_at)
 
     def run(self) -> None:
@@ -85,24 +87,39 @@ class Worker:
         engine = self.start_engine()
         last_logged, losses = time.monotonic(), torch.zeros((), dtype=torch.float64, device=self.device)
         num_losses = 0
-        while step < spec.num_steps:
+        over = self.flat_enough(step)  # where a resumed attempt's checkpoint is of the very step that ended the stage
+        while step < spec.num_steps and not over:
             losses += self.train_step(engine, step)
             num_losses += 1
             step += 1
             # Also before a checkpoint, so that a resumed attempt's lines cover the same steps.
-            if step % spec.log_every == 0 or step % spec.checkpoint_every == 0 or step == spec.num_steps:
+            every = (spec.log_every, spec.checkpoint_every, spec.evaluate_every, spec.num_steps)
+            if any(step % interval == 0 for interval in every):
                 self.log(engine, step, losses / num_losses, num_losses / (time.monotonic() - last_logged))
                 losses.zero_()
                 num_losses = 0
             if step % spec.evaluate_every == 0 and step < spec.num_steps:
                 engine.eval()
-                self.record_evaluation("interval", step, self.precision, self.evaluate(engine))
+                result = self.evaluate(engine)
                 engine.train()
+                self.record_evaluation("interval", step, self.precision, result)
+                self.losses.append((step, result.loss))
+                over = self.flat_enough(step)
             if step % spec.checkpoint_every == 0 and step < spec.num_steps:
                 self.save(engine, step)
             if num_losses == 0:
                 last_logged = time.monotonic()  # what follows a line is no part of the next line's speed
-        self.finish(engine)
+        self.finish(engine, step)
+
+    def flat_enough(self, step: int) -> bool:
+        """Whether the trigger ends the stage at `step`: decided from recorded losses alone, by all ranks alike."""
+        trigger = self.spec.trigger
+        if trigger is None or not self.losses or self.losses[-1][0] != step:
+            return False
+        slope = trigger.fitted(self.losses)
+        over = slope is not None and slope < trigger.slope
+        self.record("trigger", step, slope=slope, threshold=trigger.slope, fired=over)
+        return over
 
     def start_engine(self) -> DeepSpeedEngine:
         """The engine with this attempt's first weights, moments and steps in it."""
@@ -116,7 +133,8 @@ class Worker:
                 self.record_evaluation("after_growth", 0, "fp32", self.evaluate(model))
         engine = build_engine(model, spec, self.precision)
         if spec.resume:
-            load_engine(engine, Path(spec.resume))
+            saved = load_engine(engine, Path(spec.resume))
+            self.losses = [(step, loss) for step, loss in saved.lineage.details.get("losses", [])]
         elif initial and manifest:
             load_states(engine, initial, manifest)
         else:
@@ -128,11 +146,11 @@ class Worker:
         spec = self.spec
         learning_rate = spec.learning_rate.at(step)
         for group in engine.optimizer.param_groups:
-            group["lr"] = learning_rate
-        ramp = ramp_at(step, spec.ramp_steps)
-        if ramp != self._ramp and isinstance(spec.model, TokenformerConfig):
-            engine.module.set_scales(ramp_config(spec.model, ramp))
-            self._ramp = ramp
+            group["lr"] = learning_rate * spec.rule(group["generation"]).factor(step)
+        progress = progress_at(step, spec.ramp_steps), progress_at(step, spec.anneal_steps or 0)
+        if progress != self.progress and isinstance(spec.model, TokenformerConfig):
+            engine.module.set_scales(self.model_config(step + 1))
+            self.progress = progress
         num_micro_batches = spec.batch_size // (spec.micro_batch_size * self.world_size)
         first = spec.samples_seen + step * spec.batch_size
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
@@ -181,7 +199,7 @@ class Worker:
     def save(self, engine: DeepSpeedEngine, step: int) -> None:
         """An engine checkpoint of this step; older ones beyond `keep_checkpoints` go once it is whole."""
         path = self.directory / f"step_{step:08d}"
-        lineage = Lineage(operation="train", details={"stage": self.spec.stage})
+        lineage = Lineage(operation="train", details={"stage": self.spec.stage, "losses": self.losses})
         if self.metrics:
             self.metrics.sync()
         save_engine(engine, path, {**self.manifest_fields(engine, step), "lineage": lineage})
@@ -190,10 +208,10 @@ class Worker:
             for old in sorted(self.directory.glob("step_*"))[: -self.spec.keep_checkpoints]:
                 shutil.rmtree(old)
 
-    def finish(self, engine: DeepSpeedEngine) -> None:
+    def finish(self, engine: DeepSpeedEngine, step: int) -> None:
         """Writes `final/` from the live engine and measures its loss in float32 before it becomes visible."""
         spec, final = self.spec, self.directory / "final"
-        config = self.model_config(spec.num_steps)
+        config = self.model_config(step)
         plain = build_model(config, device=self.device)
         targets = dict(plain.named_parameters())
 
@@ -204,23 +222,26 @@ class Worker:
 
         files = save_parameters(final, states())
         result = self.evaluate(plain)
-        self.record_evaluation("final", spec.num_steps, "fp32", result)
-        self.record("end", spec.num_steps)
+        self.record_evaluation("final", step, "fp32", result)
+        self.record("end", step)
         if self.metrics:
             self.metrics.sync()
             parent = manifest_hash(Path(spec.initial)) if spec.initial else None
-            details = {"stage": spec.stage, "steps": spec.num_steps, "validation_loss": result.loss}
+            details = {"stage": spec.stage, "steps": step, "validation_loss": result.loss}
             lineage = Lineage(operation="train", parent=parent, details=details)
-            fields = self.manifest_fields(engine, spec.num_steps)
+            fields = self.manifest_fields(engine, step)
             finish_directory(final, Manifest(kind="parameters", files=files, lineage=lineage, **fields))
         dist.barrier()
 
-    def model_config(self, step: int) -> Any:
+    def model_config(self, step: int) -> TokenformerConfig | TransformerConfig:
         """The configuration after `step` steps: key ramps and tau as the last update used them."""
         config = self.spec.model
         if step == 0 or not isinstance(config, TokenformerConfig):
             return config
-        return ramp_config(config, ramp_at(step - 1, self.spec.ramp_steps))
+        config = ramp_config(config, progress_at(step - 1, self.spec.ramp_steps))
+        if self.spec.anneal_steps is None:
+            return config
+        return anneal_config(config, progress_at(step - 1, self.spec.anneal_steps))
 
     def manifest_fields(self, engine: DeepSpeedEngine, step: int) -> dict[str, Any]:
         """What a manifest says after `step` steps, but for its kind, files and lineage."""
@@ -246,9 +267,12 @@ class Worker:
         self.record("evaluation", step, point=point, precision=precision, **result._asdict())
 
 
-def ramp_at(step: int, ramp_steps: int) -> float:
-    """g for the update number `step`, counted from 0: above 0 at once (at 0 no new token gets a gradient), then 1."""
-    return min(1.0, (step + 1) / (ramp_steps + 1))
+def progress_at(step: int, num_steps: int) -> float:
+    """How far a ramp over `num_steps` is at the update number `step`, counted from 0.
+
+    Above 0 at once (at a ramp of 0 no new token gets a gradient), and 1 from update number `num_steps` on.
+    """
+    return min(1.0, (step + 1) / (num_steps + 1))
 
 
 def end_with_runner() -> None:

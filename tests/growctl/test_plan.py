@@ -21,7 +21,8 @@ from growctl.plan import (
     print_plan,
     total_flops,
 )
-from growctl.schedule import SHIPPED, Schedule, load_schedule, parse_schedule
+from growctl.schedule import SHIPPED, load_schedule, parse_schedule
+from growctl.schema import Schedule
 from model.config import TokenformerConfig, num_parameters, tokenformer_config
 from model.flops import training_flops_per_token
 
@@ -72,7 +73,7 @@ def test_the_papers_ladder_has_the_published_sizes_budgets_and_recipe() -> None:
 
 def test_a_stage_grows_by_the_difference_and_ends_fully_ramped_in_with_the_published_tau() -> None:
     plans = plan_stages(schedule())
-    assert [plan.added_tokens for plan in plans] == [(0, 0), (4, 8), (4, 8)]
+    assert [(plan.attention_tokens, plan.ffn_tokens) for plan in plans] == [((0, 0), (0, 0)), *[((4, 4), (8, 8))] * 2]
     model = plans[2].model
     assert isinstance(model, TokenformerConfig)
     assert [(g.num_tokens, g.key_ramp) for g in model.blocks[1].ffn.generations] == [(8, 1.0)] * 3
@@ -251,10 +252,39 @@ def test_the_equal_size_transformer_is_the_nearest_in_parameters_of_those_as_sle
 # What is shown
 
 
+def test_a_plan_says_where_its_figures_are_bounds_and_what_gstack_would_do() -> None:
+    flat = schedule(growth={"when": "slope", "slope": 3e-12}, evaluation={"every": 3})
+    assert plan_json(flat)["notes"] == [
+        "Every stage but the last may end before its budget: as soon as its loss falls by less than 3e-12 nats per "
+        "FLOP. Tokens and FLOPs, the controls' too, are the most it comes to."
+    ]
+    rare = schedule(growth={"when": "slope", "slope": 3e-12}, evaluation={"every": 5})
+    assert plan_json(rare)["notes"][1] == (
+        "Too few evaluations for a slope over 5: stage-0 will train the whole budget; evaluation.every is 5 steps."
+    )
+    assert "falls by less than 3e-12" in " ".join(printed(flat).split())
+    stages = [{"name": "small", "train_steps": 20}, {"name": "large", "num_layers": 4, "train_steps": 20}]
+    model = {"family": "transformer", "num_layers": 2, "hidden_size": 32, "num_heads": 2}
+    stacked = schedule(stages=stages, model=model, growth={"operator": "stack", "allow_jump": True})
+    [note] = plan_json(stacked)["notes"]
+    assert note.startswith("G_stack's timing formula, fitted to large runs, would stack after ")
+    assert note.endswith("this schedule does after 2.56k.")
+
+
+def test_stages_that_ended_early_move_what_follows_them() -> None:
+    plans = plan_stages(schedule(), steps_done=[12])
+    assert [(plan.num_steps, plan.first_step) for plan in plans] == [(12, 0), (30, 12), (50, 42)]
+    assert {plan.learning_rate.total_steps for plan in plans} == {92}
+    control = {"kind": "tokenformer-scratch"}
+    whole, early = (plan_controls(schedule(controls=[control]), done)[0].schedule for done in ((), [12]))
+    assert early.stages[0].train_steps < whole.stages[0].train_steps
+
+
 def test_the_json_plan_has_stages_controls_and_a_total_that_adds_up() -> None:
     ladder = schedule(controls=[{"kind": "transformer-scratch", "budgets": [0.5, 1]}])
     plan = json.loads(json.dumps(plan_json(ladder)))
-    assert plan.keys() == {"name", "stages", "controls", "total"}
+    assert plan.keys() == {"name", "stages", "controls", "total", "notes"}
+    assert plan["notes"] == []
     assert plan["name"] == "s"
     entry = {
         "name",

@@ -118,7 +118,7 @@ def test_ctrl_c_stops_the_workers_leaves_whole_files_and_exits_130(undisturbed, 
     wait_until(reached(runs / "tiny/stages/1-large/metrics.jsonl", "checkpoint", 10), process)
     out, err = stop(process, signal.SIGINT)
     assert process.returncode == 130
-    assert "interrupted; given again, the same command goes on from where it was" in err
+    assert "interrupted; a run that is given again goes on from where it was" in err
     assert "Traceback" not in out + err
     assert workers_of(runs) == []
     run("run", schedule, "--runs-dir", runs)

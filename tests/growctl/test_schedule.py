@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from growctl.plan import plan_controls, plan_json
-from growctl.schedule import SHIPPED, Schedule, ScheduleError, load_schedule, parse_count, parse_schedule
+from growctl.schedule import SHIPPED, ScheduleError, load_schedule, parse_schedule
+from growctl.schema import Schedule, parse_count
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SHIPPED_NAMES = sorted(path.relative_to(SHIPPED).with_suffix("").as_posix() for path in SHIPPED.rglob("*.yaml"))
@@ -38,7 +39,12 @@ BASE: dict[str, Any] = {
 TEXT = OmegaConf.to_yaml(OmegaConf.create(BASE))
 
 TRAINING_KEYS = "sequence_length, batch_size, precision, log_every"
-STAGE_KEYS = "name, attention_tokens, ffn_tokens, train_tokens, train_steps"
+STAGE_KEYS = "name, attention_tokens, ffn_tokens, layers, num_layers, hidden_size, ffn_size, train_tokens, train_steps"
+GROWTH_KEYS = (
+    "preset, init, tau, ramp, anneal, copy_noise, moments, allow_jump, old_tokens, lr_scale, weight_decay, rewarmup, "
+    "when, slope, slope_window, operator"
+)
+TRANSFORMER_STAGES = {f"stages.{i}.{key}": None for i in (0, 1) for key in ("attention_tokens", "ffn_tokens")}
 MODEL_KEYS = (
     "family, num_layers, hidden_size, num_heads, vocab_size, ffn_size, score_function, rotary_fraction, rotary_base"
 )
@@ -259,13 +265,19 @@ def test_importing_schedules_and_plans_imports_nothing_heavy() -> None:
         ),
         (
             {"growth.every": 8},
-            "growth.every = 8: no such key here; it belongs to evaluation or checkpoint (allowed here: ramp)",
+            f"growth.every = 8: no such key here; it belongs to evaluation or checkpoint (allowed here: {GROWTH_KEYS})",
         ),
-        ({"growth.seed": 8}, "growth.seed = 8: no such key here; it belongs to the top level (allowed here: ramp)"),
+        (
+            {"growth.seed": 8},
+            f"growth.seed = 8: no such key here; it belongs to the top level (allowed here: {GROWTH_KEYS})",
+        ),
         (
             {"stages.1.hidden_size": 64},
-            "stages.1.hidden_size = 64: a stage cannot change this; growth adds tokens only, so set "
-            "model.hidden_size for all stages",
+            "stages.1.hidden_size = 64: a tokenformer grows by tokens only; set it for all stages under model",
+        ),
+        (
+            {"stages.1.num_heads": 4},
+            "stages.1.num_heads = 4: a stage cannot change this; set model.num_heads for all stages",
         ),
         (
             {"training.batch_size": DELETE, "training.batch_sise": 8},
@@ -368,12 +380,13 @@ def test_importing_schedules_and_plans_imports_nothing_heavy() -> None:
         ({"stages.1.name": "small"}, "stages.1.name = 'small': another stage has that name; each needs its own"),
         (
             {"model.score_function": "softmax"},
-            "model.score_function = 'softmax': cannot be grown by zero keys, since exp(0) = 1; use "
-            "l2_norm_gelu or gelu_l2_norm",
+            "growth: score_function 'softmax' cannot be grown by a ramp from zero keys: exp(0) = 1 would change the "
+            "function; use init 'zero-value' with tau 'per-generation', or init 'copy' with tau 'recompute'",
         ),
         (
-            {"model.family": "transformer", "controls": []},
-            "stages: has 2 entries, but a transformer does not grow; it takes one",
+            {"model.family": "transformer", "controls": []} | TRANSFORMER_STAGES,
+            "growth.operator: is missing; a transformer of several stages needs one of net2net, hypercloning, stack, "
+            "identity-blocks",
         ),
         ({"learning_rate.final": 0.1}, "learning_rate.final = 0.1: must not be above learning_rate.peak, 0.001"),
         ({"launch.micro_batch_size": 3}, "launch.micro_batch_size = 3: must divide training.batch_size, 8"),

@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from model.config import TransformerConfig, grow_config, tokenformer_config
+from model.config import TransformerConfig, tokenformer_config
 from model.flops import Flops, forward_flops_per_token, training_flops_per_token
 from model.initialization import build_model
+from model.policy import grow_config
 
 SHAPE = {"vocab_size": 61, "hidden_size": 32, "num_heads": 2}
 

@@ -1,4 +1,4 @@
-"""Both language models as functions: logits and loss, causality, positions, dtypes, growth of the whole model."""
+"""Both language models as functions: logits and loss, causality, positions, dtypes."""
 
 import math
 
@@ -7,8 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from model.attention import causal_attention, rotary_table, rotate
-from model.config import TransformerConfig, grow_config, ramp_config, tokenformer_config
-from model.growth import added_parameters, draw_added
+from model.config import TransformerConfig, tokenformer_config
 from model.initialization import build_model, initial_parameter
 
 SHAPE = {"vocab_size": 61, "hidden_size": 32, "num_heads": 2}
@@ -100,38 +99,3 @@ def test_attention_is_the_written_out_softmax():
     scores = (head @ head.mT) / math.sqrt(4)
     scores = scores.masked_fill(torch.ones(5, 5).triu(1).bool(), -torch.inf)
     torch.testing.assert_close(causal_attention(x, x, x, 2, table)[..., :4], scores.softmax(-1) @ head)
-
-
-def grown_model(ramp: float):
-    old = CONFIGS["tokenformer"]
-    new = grow_config(old, attention_tokens=9, ffn_tokens=20)
-    model = build_model(ramp_config(new, ramp))
-    values = dict(build_model(old, seed=0).named_parameters())
-    values |= {name: state.fp32 for name, state in draw_added(old, new, seed=0)}
-    model.load_state_dict(values)
-    return model.double()
-
-
-def test_growth_preserves_the_whole_model_and_the_full_ramp_does_not():
-    model = build_model(CONFIGS["tokenformer"], seed=0).double()
-    torch.testing.assert_close(grown_model(0.0)(token_ids()), model(token_ids()), rtol=0, atol=1e-10)
-    assert (grown_model(1.0)(token_ids()) - model(token_ids())).abs().max() > 1e-3
-
-
-def test_growth_draws_only_what_it_adds_with_moments_at_zero():
-    old = CONFIGS["tokenformer"]
-    new = grow_config(old, attention_tokens=9, ffn_tokens=0)
-    drawn = dict(draw_added(old, new, seed=0))
-    assert list(drawn) == added_parameters(old, new)
-    assert all(name.endswith("_tokens.1") and ".ffn." not in name for name in drawn)
-    for state in drawn.values():
-        assert state.fp32.shape == (9, 32)
-        assert state.fp32.abs().min(dim=1).values.max() > 0
-        assert not state.exp_avg.any()
-        assert not state.exp_avg_sq.any()
-
-
-def test_growth_between_unrelated_models_is_refused():
-    other = tokenformer_config(num_layers=2, attention_tokens=5, ffn_tokens=10, **SHAPE)
-    with pytest.raises(ValueError, match=r"query\.key_tokens\.0 has shape \[6, 32\], and \[5, 32\] after growth"):
-        added_parameters(CONFIGS["tokenformer"], other)

@@ -19,23 +19,9 @@ from stages.checkpoint import fill_model
 from stages.engine import build_engine, start_distributed
 from stages.engine_state import engine_states, group_steps, load_states, save_parameters
 from stages.manifest import read_manifest, staging_directory
-from stages.spec import LearningRate, Optimizer, TrainSpec
+from tests.stages.specs import small_spec
 
 SEQUENCES, LENGTH, STEPS = 4, 10, 3
-
-
-def spec_for(manifest, initial: Path, zero_stage: int) -> TrainSpec:
-    rate = LearningRate(
-        shape="wsd", peak=1e-2, final=0.0, warmup_steps=0, decay_steps=0, total_steps=STEPS, first_step=0
-    )
-    return TrainSpec(
-        stage="s", attempt=1, directory="", dataset="", model=manifest.model, initial=str(initial),
-        resume=None, seed=0, samples_seen=0, num_steps=STEPS, batch_size=SEQUENCES,
-        micro_batch_size=1, sequence_length=LENGTH, learning_rate=rate,
-        optimizer=Optimizer(betas=(0.9, 0.95), epsilon=1e-8, weight_decay=0.1, gradient_clipping=1.0),
-        ramp_steps=0, zero_stage=zero_stage, precision="fp32", log_every=1, evaluate_every=1, checkpoint_every=1,
-        keep_checkpoints=1, evaluation_sequences=None, launched_at=0.0,
-    )  # fmt: skip
 
 
 def main() -> None:
@@ -51,7 +37,9 @@ def main() -> None:
             kind = f"zero{zero_stage}-{precision}"
             model = build_model(manifest.model, device=device)
             fill_model(model, initial, manifest)
-            engine = build_engine(model, spec_for(manifest, initial, zero_stage), precision)
+            engine = build_engine(
+                model, small_spec(manifest.model, initial=str(initial), zero_stage=zero_stage), precision
+            )
             load_states(engine, initial, manifest)
             steps_loaded = group_steps(engine)
             save_parameters(output / f"{kind}-loaded", engine_states(engine))

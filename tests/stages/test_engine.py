@@ -3,16 +3,21 @@
 import pytest
 import torch
 
-from model.config import TransformerConfig, grow_config
+from model.config import TransformerConfig
 from model.initialization import build_model
+from model.policy import grow_config
 from stages.engine import choose_precision, parameter_groups
 from tests.stages.checkpoints import small_config
+from tests.stages.specs import small_spec
 
 
 def groups_of(config) -> dict[str, tuple[float, int]]:
     """{name: (weight decay, parameters)} in order."""
     model = build_model(config, device="meta")
-    return {g["name"]: (g["weight_decay"], sum(p.numel() for p in g["params"])) for g in parameter_groups(model, 0.1)}
+    return {
+        g["name"]: (g["weight_decay"], sum(p.numel() for p in g["params"]))
+        for g in parameter_groups(model, small_spec(config))
+    }
 
 
 def test_each_growth_has_a_group_of_its_own_and_leaves_the_earlier_ones_alone():
@@ -28,7 +33,7 @@ def test_each_growth_has_a_group_of_its_own_and_leaves_the_earlier_ones_alone():
 
 def test_decay_is_on_matrices_only():
     config = TransformerConfig(vocab_size=31, hidden_size=16, num_heads=1, num_layers=1, ffn_size=64)
-    for group in parameter_groups(build_model(config, device="meta"), 0.1):
+    for group in parameter_groups(build_model(config, device="meta"), small_spec(config)):
         assert {p.ndim for p in group["params"]} == ({2} if group["weight_decay"] else {1})
 
 

@@ -10,8 +10,9 @@ import pytest
 import safetensors.torch
 import torch
 
-from model.config import ramp_config
 from model.initialization import build_model
+from model.policy import GrowthPolicy, ramp_config
+from stages.checkpoint import read_parameter
 from stages.expand import expand
 from stages.manifest import parameter_file, read_manifest, staging_directory
 from tests.stages.checkpoints import STEPS, small_config, write_checkpoint
@@ -25,7 +26,8 @@ def roundtrips(tmp_path_factory):
     """{ranks: (report, output directory)} and the grown checkpoint that went in."""
     folder = tmp_path_factory.mktemp("roundtrip")
     write_checkpoint(folder / "final", small_config(width=9, ffn_tokens=7))
-    grown = expand(folder / "final", folder / "zero", attention_tokens=3, ffn_tokens=5)
+    policy = GrowthPolicy(init="random")
+    grown = expand(folder / "final", folder / "zero", attention_tokens=3, ffn_tokens=5, policy=policy)
     # The same checkpoint with its ramp half way, so that new tokens take part.
     (folder / "initial").mkdir()
     (folder / "zero" / "parameters").rename(folder / "initial" / "parameters")
@@ -51,7 +53,8 @@ def test_masters_moments_and_steps_pass_through_bit_for_bit(roundtrips, kind, ra
     report, output = results[ranks]
     manifest = read_manifest(initial)
     for name in build_model(manifest.model, device="meta").state_dict():
-        before, after = load(initial, name), load(staging_directory(output / f"{kind}-loaded"), name)
+        before = read_parameter(initial, manifest, name)._asdict()
+        after = load(staging_directory(output / f"{kind}-loaded"), name)
         for key in ("fp32", "exp_avg", "exp_avg_sq"):
             assert torch.equal(before[key], after[key]), (name, key)
     assert report[kind]["steps_loaded"] == STEPS | {"generation-1-decay": 0}

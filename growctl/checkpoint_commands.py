@@ -1,0 +1,286 @@
+"""growctl's commands on checkpoints: expand, shrink, verify. What takes long to import is imported where it is used."""
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from model.policy import GrowthPolicy
+    from stages.manifest import Lineage
+    from stages.verify import Comparison
+
+MOST_TOKENS = 10_000_000
+
+Checkpoint = Annotated[Path, typer.Argument(help="A final/, initial/ or expanded checkpoint directory.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+Data = Annotated[
+    Path | None,
+    typer.Option(help="Dataset to verify on; by default the one that the checkpoint was trained on.", metavar="DIR"),
+]
+
+
+def expand(
+    checkpoint: Checkpoint,
+    add_tokens: Annotated[
+        int,
+        typer.Option(help="Parameter tokens to add to each of Q, K, V and O, in every layer.", min=0, max=MOST_TOKENS),
+    ],
+    output: Annotated[Path, typer.Option(help="Directory of the larger checkpoint; must not exist.")],
+    add_ffn_tokens: Annotated[
+        int | None,
+        typer.Option(
+            help="Tokens to add to each FFN; by default in the model's own proportion.", min=0, max=MOST_TOKENS
+        ),
+    ] = None,
+    layers: Annotated[str | None, typer.Option(help="Layers that grow, as 0,2,5-7; by default all.")] = None,
+    preset: Annotated[
+        Literal["growctl-default", "official", "paper-appendix"],
+        typer.Option(help="Whose policy: its values hold for every option below that is not given."),
+    ] = "growctl-default",
+    init: Annotated[
+        Literal["random", "matched", "zero-key", "zero-value", "copy"] | None,
+        typer.Option(help="What new tokens begin with."),
+    ] = None,
+    tau: Annotated[
+        Literal["ramp", "anneal", "frozen", "recompute", "per-generation"] | None,
+        typer.Option(
+            help="The scale of the scores: as if new keys were zero (ramp), as it was (frozen, anneal), sqrt(n) at "
+            "once (recompute), or one for each generation."
+        ),
+    ] = None,
+    copy_noise: Annotated[
+        float | None, typer.Option(help="Noise on copies, in units of a new token's standard deviation.", min=0)
+    ] = None,
+    moments: Annotated[
+        Literal["keep", "reset"] | None, typer.Option(help="Adam's moments of the old parameters.")
+    ] = None,
+    allow_jump: Annotated[
+        bool | None, typer.Option("--allow-jump", help="Accept a growth that changes the function.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the new values; by default the checkpoint's.", min=0)
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--verify", help="Compare the result with the source, as `growctl verify` does.")
+    ] = False,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Grow a checkpoint: by default new tokens enter with zero keys, so the function stays. Old files are shared.
+
+    Example: growctl expand runs/quickstart/stages/2-262k/final --add-tokens 48 --output grown
+    """
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from growctl.screen import added_words
+    from growctl.verify_table import comparison_document, print_comparison
+    from stages.expand import expand as expand_checkpoint
+    from stages.expand import ffn_tokens_in_proportion
+    from stages.manifest import read_manifest
+
+    policy = _policy(preset, init=init, tau=tau, copy_noise=copy_noise, moments=moments, allow_jump=allow_jump)
+    model = read_manifest(checkpoint).model
+    if data and not check:
+        raise ValueError("--data is what --verify runs on; give both, or neither")
+    dataset = _dataset(data, checkpoint) if check else None
+    chosen = _layers(layers, model.num_layers)
+    attention_tokens = [add_tokens if layer in chosen else 0 for layer in range(model.num_layers)]
+    ffn_tokens = ffn_tokens_in_proportion(model, attention_tokens)
+    if add_ffn_tokens is not None:
+        ffn_tokens = tuple(add_ffn_tokens if layer in chosen else 0 for layer in range(model.num_layers))
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("writing new tokens", total=None)
+        manifest = expand_checkpoint(
+            checkpoint,
+            output,
+            attention_tokens=attention_tokens,
+            ffn_tokens=ffn_tokens,
+            policy=policy,
+            seed=seed,
+            on_progress=lambda done, total: progress.update(task, completed=done, total=total),
+        )
+    comparison = _comparison(checkpoint, output, dataset) if dataset else None
+    if as_json:
+        document = _document(output, manifest.lineage)
+        if dataset and comparison:
+            document["verify"] = comparison_document(checkpoint, output, dataset, comparison)
+        print(json.dumps(document, indent=1))
+    else:
+        kept = manifest.lineage.details["preserves"]
+        what = "the same function until trained" if kept else "the function has changed"
+        print(f"{_sizes(output, manifest.lineage)} ({added_words(attention_tokens, ffn_tokens)}); {what}")
+        if dataset and comparison:
+            print()
+            print_comparison(checkpoint, output, dataset, comparison, Console())
+    if comparison and comparison.breaks_promise:
+        raise typer.Exit(1)
+
+
+def shrink(
+    checkpoint: Checkpoint,
+    output: Annotated[Path, typer.Option(help="Directory of the smaller checkpoint; must not exist.")],
+    drop_generations: Annotated[int, typer.Option(help="How many of the newest growths to take off.", min=1)] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Take the newest growths off again: their tokens go, tau goes back, what is left is the same files.
+
+    Example: growctl shrink grown --drop-generations 1 --output as-before
+    """
+    from stages.expand import shrink as shrink_checkpoint
+
+    manifest = shrink_checkpoint(checkpoint, output, drop_generations=drop_generations)
+    if as_json:
+        print(json.dumps(_document(output, manifest.lineage), indent=1))
+    else:
+        print(_sizes(output, manifest.lineage))
+
+
+def verify(
+    old: Annotated[Path, typer.Argument(help="A final/, initial/ or expanded checkpoint directory.", metavar="OLD")],
+    new: Annotated[
+        Path | None,
+        typer.Argument(help="Another of the same vocabulary, grown from OLD for example.", metavar="[NEW]"),
+    ] = None,
+    integrity: Annotated[
+        bool, typer.Option("--integrity", help="Check every file's hash; of one checkpoint too, and of a step_*.")
+    ] = False,
+    data: Data = None,
+    sequences: Annotated[int, typer.Option(help="Most sequences of validation text to run on.", min=1)] = 16,
+    length: Annotated[
+        int | None, typer.Option(help="Their tokens; by default 256, or what there is.", min=1, show_default=False)
+    ] = None,
+    dtype: Annotated[
+        Literal["float64", "float32"], typer.Option(help="In which both run; float32 takes half the memory.")
+    ] = "float64",
+    as_json: AsJson = False,
+) -> None:
+    """Compare two checkpoints as functions on real text: are they the same, and what do new tokens do?
+
+    Exit code 1: NEW was grown from OLD by a policy that keeps the function, and is not the same; or --integrity found
+    a broken file.
+
+    Example: growctl verify runs/quickstart/stages/0-115k/final runs/quickstart/stages/1-164k/initial
+    """
+    from rich.console import Console
+
+    from growctl.verify_table import comparison_document, print_comparison
+
+    if new is None and not integrity:
+        raise ValueError("verify compares two checkpoints: give NEW too, or --integrity to check the files of one")
+    document: dict[str, Any] = {}
+    broken, comparison = False, None
+    if integrity:
+        with Console(stderr=True).status("reading every file again"):
+            document["integrity"] = [_integrity(checkpoint) for checkpoint in (old, new) if checkpoint]
+        for found in document["integrity"]:
+            broken = broken or not found["whole"]
+            if not as_json:
+                print(found["problem"] or f"{found['path']}: OK, {found['files']} files, {found['bytes']:,} bytes")
+    if new is not None and not broken:
+        dataset = _dataset(data, old)
+        comparison = _comparison(old, new, dataset, num_sequences=sequences, sequence_length=length, dtype=dtype)
+        document |= comparison_document(old, new, dataset, comparison)
+        if not as_json:
+            print_comparison(old, new, dataset, comparison, Console())
+    if as_json:
+        print(json.dumps(document, indent=1))
+    if broken or (comparison and comparison.breaks_promise):
+        raise typer.Exit(1)
+
+
+def _integrity(checkpoint: Path) -> dict[str, Any]:
+    """What reading every file again found; CheckpointError where there is no manifest to go by."""
+    from stages.manifest import MANIFEST_NAME, CheckpointError, verify_checkpoint
+
+    try:
+        files = verify_checkpoint(checkpoint).files.values()
+    except CheckpointError as error:
+        if not (checkpoint / MANIFEST_NAME).is_file():
+            raise
+        return {"path": str(checkpoint), "whole": False, "problem": str(error)}
+    num_bytes = sum(file.bytes for file in files)
+    return {"path": str(checkpoint), "whole": True, "files": len(files), "bytes": num_bytes, "problem": None}
+
+
+def _comparison(old: Path, new: Path, dataset: Path, **settings: Any) -> "Comparison":
+    from rich.console import Console
+
+    from stages.verify import compare
+
+    with Console(stderr=True).status("running both checkpoints on the same text"):
+        return compare(old, new, dataset, **settings)
+
+
+def _dataset(given: Path | None, checkpoint: Path) -> Path:
+    """The dataset `given`, or the checkpoint's own: of the runs above it, or else of those here. It can be read."""
+    from growctl.runner import DATASETS
+    from stages.data import DataError, verify_dataset
+    from stages.manifest import read_manifest
+
+    manifest = read_manifest(checkpoint)
+    if given is not None:
+        from stages.verify import require_readable
+
+        require_readable(given, checkpoint, manifest)
+        return given
+    fingerprint = manifest.dataset_fingerprint
+    here = Path(os.environ.get("GROWCTL_RUNS_DIR", "runs"))
+    folders = [runs / DATASETS for runs in (*checkpoint.resolve().parents, here)]
+    for dataset in (path.parent for folder in folders for path in sorted(folder.glob("*/manifest.json"))):
+        try:
+            if verify_dataset(dataset, hashes=False).fingerprint == fingerprint:
+                return dataset
+        except DataError:
+            continue
+    sought = f"with the fingerprint {fingerprint[:12]}... of {checkpoint}" if fingerprint else f"named by {checkpoint}"
+    raise ValueError(
+        f"there is no dataset {sought}, neither in a {DATASETS} above it nor in {here / DATASETS}; give one as "
+        "--data DIR: `growctl prepare SCHEDULE` makes it and prints where it is"
+    )
+
+
+def _policy(preset: Any, **given: Any) -> "GrowthPolicy":
+    """The preset's policy with what was given; ValueError where that makes no sense."""
+    from pydantic import ValidationError
+
+    from model.policy import GrowthPolicy
+
+    try:
+        return GrowthPolicy.of(preset, **{name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        [problem, *_] = error.errors()
+        option = "".join(f"--{name} {given[str(name)]}: ".replace("_", "-") for name in problem["loc"])
+        finite = "must be a finite number" if problem["type"] == "finite_number" else problem["msg"]
+        raise ValueError(option + finite.removeprefix("Value error, ")) from None
+
+
+def _sizes(output: Path, lineage: "Lineage") -> str:
+    from growctl.numbers import short_count
+
+    before, after = (short_count(lineage.details[key]) for key in ("num_parameters_before", "num_parameters"))
+    return f"{output}: {before} -> {after} parameters"
+
+
+def _document(output: Path, lineage: "Lineage") -> dict[str, Any]:
+    return {"path": str(output), "parent": lineage.parent, **lineage.details}
+
+
+def _layers(text: str | None, num_layers: int) -> set[int]:
+    """`0,2,5-7` as numbers of layers; ValueError where it is not that, or the model has no such layer."""
+    if text is None:
+        return set(range(num_layers))
+    chosen: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.strip().partition("-")
+        if not first.isdecimal() or not (last or first).isdecimal() or int(last or first) < int(first):
+            raise ValueError(f"--layers {text!r}: write numbers and rising ranges, as 0,2,5-7")
+        chosen |= set(range(int(first), min(int(last or first), num_layers) + 1))
+    if not chosen or max(chosen) >= num_layers:
+        raise ValueError(f"--layers {text!r}: the model has the layers 0 to {num_layers - 1}")
+    return chosen

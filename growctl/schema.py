@@ -1,0 +1,341 @@
+"""The schema of a growth schedule: its blocks, their keys, and what each may be. pydantic judges.
+
+What does not fit together is found by growctl/schedule_checks.py, once every value is good by itself.
+"""
+
+import re
+from contextlib import suppress
+from decimal import Decimal
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from model.config import ScoreFunction
+from model.policy import PRESETS, GrowthPolicy, Init, Preset, TauPolicy
+from model.transformer_sizes import Operator
+from stages.corpus import DEFAULT_VOCAB_SIZE, DataSpec
+from stages.spec import GenerationRule, Optimizer
+
+_COUNT = re.compile(r"(\d{1,99}(?:\.\d{1,99})?) ?([kmbt]?)", re.IGNORECASE)
+_FACTORS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+
+
+def parse_count(value: Any) -> int:
+    """15B, 300M, 2.5k or a plain whole number as an int; ValueError for anything else."""
+    number = Decimal("nan")
+    if isinstance(value, str) and (match := _COUNT.fullmatch(value.strip())):
+        number = Decimal(match[1]) * _FACTORS[match[2].upper()]
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        number = Decimal(value)
+    if not number.is_finite() or number != int(number):
+        raise ValueError("must be a whole number; 2.5k, 300M and 15B are fine")
+    return int(number)
+
+
+Count = Annotated[int, BeforeValidator(parse_count), Field(gt=0, le=10**14)]
+"""A count as people write it."""
+
+CountOrZero = Annotated[int, BeforeValidator(parse_count), Field(ge=0, le=10**14)]
+Width = Annotated[int, Field(gt=0, le=2**20)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$")]
+"""As RUN_NAME, with room for what a control's name has behind its ladder's."""
+
+
+class _Block(BaseModel):
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+
+class DataBlock(DataSpec):
+    """`stages.corpus.DataSpec`, with the vocabulary as people write it."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    vocab_size: Annotated[int, BeforeValidator(parse_count), Field(ge=257, le=2**20)] | None = None
+    """Entries of the byte-level BPE that is trained on the text."""
+
+    @property
+    def num_tokens(self) -> int | None:
+        """Entries of the tokenizer, where the schedule alone tells."""
+        return None if self.tokenizer else (self.vocab_size or DEFAULT_VOCAB_SIZE)
+
+
+class ModelBlock(_Block):
+    """What all stages of a run have in common: growth changes none of it."""
+
+    family: Literal["tokenformer", "transformer"] = "tokenformer"
+    num_layers: Annotated[int, Field(gt=0, le=1000)]
+    hidden_size: Width
+    """Model width."""
+    num_heads: Width
+    vocab_size: Count | None = None
+    """Rows of the embedding; by default the vocabulary that `data.vocab_size` trains."""
+    ffn_size: Width | None = None
+    """Inner width of a transformer's MLP; by default 4 x hidden_size."""
+    score_function: ScoreFunction = "l2_norm_gelu"
+    rotary_fraction: float = Field(default=0.25, ge=0.0, le=1.0)
+    rotary_base: PositiveFloat = 10000.0
+
+
+class StageBlock(_Block):
+    """One stage: a size, trained for a budget."""
+
+    name: Name
+    """Label, unique in the ladder, used in paths and tables."""
+    attention_tokens: Count | None = None
+    """Parameter tokens in each of Q, K, V and O."""
+    ffn_tokens: Count | None = None
+    """Parameter tokens in the FFN."""
+    layers: list[Annotated[int, Field(ge=0, le=999)]] | None = None
+    """Layers that grow to these tokens, counted from 0; by default all."""
+    num_layers: Annotated[int, Field(gt=0, le=1000)] | None = None
+    """A transformer's depth from this stage on (`growth.operator`)."""
+    hidden_size: Width | None = None
+    """A transformer's width from this stage on; heads keep their width."""
+    ffn_size: Width | None = None
+    """Inner width of a transformer's MLP from this stage on; by default in proportion to the width."""
+    train_tokens: Count | None = None
+    """Data tokens of this stage; rounded to whole steps. Either this or train_steps."""
+    train_steps: Count | None = None
+    """Optimizer steps of this stage."""
+
+
+class TrainingBlock(_Block):
+    """What every optimizer step looks like."""
+
+    sequence_length: Count
+    """Context, data tokens."""
+    batch_size: Count
+    """Sequences an optimizer step, over all devices."""
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    """bf16 with float32 master weights, or float32. auto: bf16 where the device is fast at it."""
+    log_every: Count = 10
+    """Steps between lines of training loss."""
+
+
+class LearningRateBlock(_Block):
+    """Warm-up, then hold and decay (`wsd`) or a cosine."""
+
+    peak: PositiveFloat
+    final: NonNegativeFloat = 0.0
+    """The rate at the end."""
+    shape: Literal["wsd", "cosine"] = "wsd"
+    span: Literal["ladder", "stage"] = "ladder"
+    """ladder: one warm-up at the start, one decay at the end of all stages. stage: each stage its own (the paper)."""
+    warmup_steps: CountOrZero = 0
+    decay: float = Field(default=0.2, ge=0.0, le=1.0)
+    """Share of the span that the decay takes (`wsd`)."""
+
+
+class OptimizerBlock(_Block):
+    """AdamW, with the paper's values as defaults."""
+
+    betas: Annotated[list[Annotated[float, Field(ge=0.0, lt=1.0)]], Field(min_length=2, max_length=2)] = [0.9, 0.95]
+    epsilon: PositiveFloat = 1e-8
+    weight_decay: NonNegativeFloat = 0.1
+    """On matrices only."""
+    gradient_clipping: NonNegativeFloat = 1.0
+    """Largest global gradient norm; 0: none."""
+
+    def optimizer(self) -> Optimizer:
+        """The same, for a worker."""
+        first, second = self.betas
+        return Optimizer(
+            betas=(first, second),
+            epsilon=self.epsilon,
+            weight_decay=self.weight_decay,
+            gradient_clipping=self.gradient_clipping,
+        )
+
+
+class RewarmupBlock(_Block):
+    """Learning rates rise from 0 once more, at the start of every grown stage."""
+
+    steps: CountOrZero = 0
+    of: Literal["all", "new"] = "all"
+    """All parameters, or the new generation only."""
+
+
+class FreezeForBlock(_Block):
+    """Old parameters rest at first."""
+
+    freeze_for: Count
+    """Steps at the start of every grown stage."""
+
+
+class GrowthBlock(_Block):
+    """How a model grows between stages, and how it then trains. Without this block: exact, by a short ramp."""
+
+    preset: Preset = "growctl-default"
+    """Whose policy: its values hold for every key below that is not given."""
+    init: Init = "matched"
+    """What new tokens begin with."""
+    tau: TauPolicy = "ramp"
+    """What becomes of the scale of the scores."""
+    ramp: float = Field(default=0.02, gt=0.0, le=1.0)
+    """Share of a grown stage over which new keys rise from 0, with `tau: ramp`."""
+    anneal: float = Field(default=0.3, gt=0.0, le=1.0)
+    """Share of a grown stage over which tau moves to sqrt(n), with `tau: anneal`."""
+    copy_noise: NonNegativeFloat = 0.0
+    """Noise on copies, in units of a new token's standard deviation (`init: copy`)."""
+    moments: Literal["keep", "reset"] = "keep"
+    """Adam's moments of the old parameters; those of new ones begin at zero."""
+    allow_jump: bool = False
+    """Whether a growth may change the function."""
+    old_tokens: Literal["train", "freeze"] | FreezeForBlock = "train"
+    """What everything but the newest generation does in a grown stage: train, freeze, or {freeze_for: STEPS}."""
+    lr_scale: list[NonNegativeFloat] = []
+    """Factors on the learning rate in a grown stage, the newest generation's first; the last holds for all older."""
+    weight_decay: list[NonNegativeFloat] = []
+    """Weight decay in a grown stage, the newest generation's first; by default optimizer.weight_decay."""
+    rewarmup: RewarmupBlock = RewarmupBlock()
+    when: Literal["fixed", "slope"] = "fixed"
+    """fixed: a stage trains its whole budget. slope: until its loss falls too slowly, but no more than its budget."""
+    slope: PositiveFloat | None = None
+    """Nats of validation loss per training FLOP below which it grows (`when: slope`)."""
+    slope_window: Annotated[int, Field(ge=2, le=1000)] = 5
+    """Evaluations over which the slope is fitted."""
+    operator: Operator | None = None
+    """How a transformer grows."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _filled_in(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        preset = data.get("preset", "growctl-default")
+        return (PRESETS[preset] if isinstance(preset, str) and preset in PRESETS else {}) | data
+
+    @field_validator("old_tokens", mode="before")
+    @classmethod
+    def _known_treatment(cls, value: Any) -> Any:
+        if value in ("train", "freeze") or isinstance(value, FreezeForBlock):
+            return value
+        if isinstance(value, dict) and value.keys() == {"freeze_for"}:
+            with suppress(ValidationError):
+                return FreezeForBlock(**value)
+        raise ValueError("must be train, freeze, or {freeze_for: STEPS}")
+
+    def policy(self) -> GrowthPolicy:
+        """What happens at the moment of a growth."""
+        return GrowthPolicy(**{name: getattr(self, name) for name in GrowthPolicy.model_fields})
+
+    def rules(self, newest: int, num_steps: int) -> tuple[GenerationRule, ...]:
+        """How the generations 0 to `newest` learn in a grown stage of `num_steps`."""
+        frozen = {"train": 0, "freeze": num_steps}
+        resting = frozen[self.old_tokens] if isinstance(self.old_tokens, str) else self.old_tokens.freeze_for
+
+        def rule(age: int) -> GenerationRule:
+            return GenerationRule(
+                lr_scale=self.lr_scale[min(age, len(self.lr_scale) - 1)] if self.lr_scale else 1.0,
+                weight_decay=self.weight_decay[min(age, len(self.weight_decay) - 1)] if self.weight_decay else None,
+                frozen_steps=resting if age else 0,
+                warmup_steps=self.rewarmup.steps if age == 0 or self.rewarmup.of == "all" else 0,
+            )
+
+        return tuple(rule(newest - number) for number in range(newest + 1))
+
+
+class EvaluationBlock(_Block):
+    """Validation during a stage. At its end there is always one over the same sequences, in float32."""
+
+    every: Count = 500
+    """Steps."""
+    max_sequences: Count | None = None
+    """Validation sequences read each time; by default all."""
+
+
+class CheckpointBlock(_Block):
+    """Checkpoints within a stage."""
+
+    every: Count = 500
+    """Steps."""
+    keep: Count = 2
+    """How many of the newest are kept."""
+
+
+class ControlBlock(_Block):
+    """A run generated for comparison."""
+
+    kind: Literal["tokenformer-scratch", "transformer-scratch"]
+    """The last stage's size from scratch: the same Tokenformer, or the Transformer nearest to it in parameters."""
+    budgets: Annotated[list[Annotated[float, Field(gt=0.0, le=1000.0)]], Field(min_length=1)] = [1.0]
+    """Its FLOPs, as multiples of the whole ladder's; one run each. Three or more let the report find equal loss."""
+
+
+class LaunchBlock(_Block):
+    """How the work is laid on the machine. May change between a run and its resumption."""
+
+    devices: Literal["auto"] | PositiveInt = "auto"
+    """Ranks on this machine. auto: every GPU; without a GPU a rank a core, 8 at most, that divide the batch."""
+    zero_stage: Literal[1, 2, 3] = 1
+    """DeepSpeed ZeRO: 1 shards optimizer state, 2 gradients too, 3 parameters too."""
+    micro_batch_size: Count | None = None
+    """Sequences a forward pass on one device; by default as many as a step gives it."""
+
+    @field_validator("devices", mode="before")
+    @classmethod
+    def _auto_or_a_number(cls, value: Any) -> Any:
+        if value == "auto" or (type(value) is int and value > 0):
+            return value
+        raise ValueError("must be auto, or a whole number above 0")
+
+    @field_validator("zero_stage", mode="before")
+    @classmethod
+    def _no_zero_stage_0(cls, value: Any) -> Any:
+        if type(value) is int and value == 0:
+            raise ValueError("ZeRO 0 keeps no optimizer state that growth could read; use 1, which costs no more")
+        if type(value) is not int or not 1 <= value <= 3:
+            raise ValueError("must be 1, 2 or 3")
+        return value
+
+
+class Schedule(_Block):
+    """A whole growth schedule, with every default written out."""
+
+    name: Name | None = None
+    """Name of the run; by default the file's."""
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    data: DataBlock
+    model: ModelBlock
+    stages: Annotated[list[StageBlock], Field(min_length=1)]
+    training: TrainingBlock
+    learning_rate: LearningRateBlock
+    optimizer: OptimizerBlock = OptimizerBlock()
+    growth: GrowthBlock = GrowthBlock()
+    evaluation: EvaluationBlock = EvaluationBlock()
+    checkpoint: CheckpointBlock = CheckpointBlock()
+    controls: list[ControlBlock] = []
+    launch: LaunchBlock = LaunchBlock()
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the embedding."""
+        size = self.model.vocab_size or self.data.num_tokens
+        assert size is not None
+        return size
+
+    @model_validator(mode="before")
+    @classmethod
+    def _official_rates(cls, data: Any) -> Any:
+        """The official growth comes with a learning rate of its own for every stage, unless another is given."""
+        growth = data.get("growth") if isinstance(data, dict) else None
+        if (
+            isinstance(growth, dict)
+            and growth.get("preset") == "official"
+            and isinstance(data.get("learning_rate"), dict)
+        ):
+            return data | {"learning_rate": {"shape": "cosine", "span": "stage"} | data["learning_rate"]}
+        return data

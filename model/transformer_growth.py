@@ -1,0 +1,156 @@
+"""Growth of the Transformer baseline as tensors: four operators from the literature, for growth to be compared with.
+
+- `net2net`: width by copies (Net2WiderNet; Chen et al. 2016, arXiv 1511.05641). FFN units are copied by a random
+  mapping to any larger ffn_size, outgoing weights divided by the number of copies. hidden_size grows only by whole
+  multiples: LayerNorm's mean and variance over the residual stream stay what they were only if every dimension is
+  copied equally often. Dimensions and heads are repeated in order.
+- `hypercloning`: hidden_size, num_heads and ffn_size times one integer k, every linear layer tiled k x k and divided by
+  k (symmetric expansion; Samragh et al. 2024, arXiv 2409.12903).
+- `stack`: depth times g, block i is block i mod L of the old model (G_stack; Du et al. 2024, arXiv 2405.15319).
+- `identity-blocks`: depth by copies of blocks, spread evenly, that write zeros to the residual stream (LLaMA Pro; Wu et
+  al. 2024, arXiv 2401.02415). Their output biases, which LLaMA has none of, are zero too.
+
+All but `stack` leave the function as it was, to float rounding. The head is the embedding: k copies of each dimension
+make logits k times as large, so final_norm's gain and bias are divided by k. Head width and norm_epsilon stay.
+
+Shapes: O and I output and input units of an old linear layer, N and M those of the new one; a `sources` vector holds
+the old unit that each new one copies.
+"""
+
+import hashlib
+import math
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from model.config import TransformerConfig, parameter_shapes
+from model.transformer_sizes import WIDENING, Operator, check_transformer_growth
+
+_AXES = {
+    "attention_input": ("qkv", "hidden"),
+    "projection": ("hidden", "hidden"),
+    "ffn_input": ("ffn", "hidden"),
+    "ffn_output": ("hidden", "ffn"),
+}
+"""Output and input units of each linear layer. Heads lie in order, so the units of all heads are `hidden` again."""
+
+
+def grow_transformer(
+    old: TransformerConfig,
+    new: TransformerConfig,
+    operator: Operator,
+    read: Callable[[str], Tensor],
+    *,
+    seed: int = 0,
+    noise: float = 0.0,
+) -> Iterator[tuple[str, Tensor]]:
+    """Every parameter of `new` in the order of `parameter_shapes`, one at a time, from those of `old`.
+
+    `read(name)` gives an old parameter, on the CPU and of any float dtype, which its successors keep; it may be asked
+    for the same name several times. What comes back shares no memory with it. `seed` decides net2net's mapping, which
+    differs by block, and the noise.
+
+    `noise`, for net2net and hypercloning, is the root mean square of what is added to the weights of copied inputs,
+    relative to that of the widened matrix (10 dB, as the HyperCloning paper tried, is 0.316). It sums to zero over the
+    copies of each input, so that the function stays: the paper's W/2 + n, W/2 - n for any number of copies. Every
+    matrix takes it but the embedding, in which it would be the copies themselves that differ. Without it the copies
+    of a unit get equal gradients, and as there is no dropout only rounding tells them apart.
+
+    Raises ValueError at once, before anything is read, where `check_transformer_growth` does, for negative noise, and
+    for noise with an operator that copies no units.
+    """
+    check_transformer_growth(old, new, operator)
+    if operator in WIDENING:
+        if not noise >= 0:
+            raise ValueError(f"noise is {noise}; it must be 0 or more")
+        return _widened(old, new, operator, read, seed, noise)
+    if noise:
+        raise ValueError(f"noise is {noise}; {operator} copies whole blocks and takes none, so it must be 0")
+    return _deepened(old, new, operator, read)
+
+
+def _widened(
+    old: TransformerConfig,
+    new: TransformerConfig,
+    operator: Operator,
+    read: Callable[[str], Tensor],
+    seed: int,
+    noise: float,
+) -> Iterator[tuple[str, Tensor]]:
+    copies = new.hidden_size // old.hidden_size
+
+    def sources(axis: str, block: str = "") -> Tensor:
+        return _sources(axis, old, new, operator, f"{seed}/growth/{block}.ffn/{new.ffn_size}")
+
+    for name, shape in parameter_shapes(new).items():
+        *block, layer, kind = name.split(".")
+        value = read(name).detach()
+        if layer not in _AXES:  # the embedding and the norms: their last axis is the residual stream
+            yield name, value[..., sources("hidden")] / (copies if layer == "final_norm" else 1)
+            continue
+        output_N, input_M = (sources(axis, ".".join(block)) for axis in _AXES[layer])
+        if kind == "bias":
+            yield name, value[output_N]
+        else:
+            yield name, _widened_matrix(value, output_N, input_M, noise, f"{seed}/growth/{name}/{list(shape)}")
+
+
+def _sources(axis: str, old: TransformerConfig, new: TransformerConfig, operator: Operator, key: str) -> Tensor:
+    """The old unit that each new unit of `axis` copies: the old ones in order, repeated, or then drawn (net2net)."""
+    if axis == "ffn":
+        units = torch.arange(old.ffn_size)
+        if operator == "hypercloning":
+            return units.repeat(new.ffn_size // old.ffn_size)
+        drawn = torch.randint(old.ffn_size, (new.ffn_size - old.ffn_size,), generator=_generator(key))
+        return torch.cat((units, drawn))
+    hidden = torch.arange(old.hidden_size).repeat(new.hidden_size // old.hidden_size)
+    return hidden if axis == "hidden" else torch.cat([hidden + part * old.hidden_size for part in range(3)])
+
+
+def _widened_matrix(weight_OI: Tensor, output_N: Tensor, input_M: Tensor, noise: float, key: str) -> Tensor:
+    """The (N, M) matrix whose inputs and outputs are copies of those of `weight_OI`, and that computes the same."""
+    copies_I = input_M.bincount(minlength=weight_OI.shape[1]).to(weight_OI.dtype)
+    copies_M = copies_I[input_M]
+    widened_NM = weight_OI[output_N[:, None], input_M] / copies_M
+    if noise:
+        noise_NM = torch.empty_like(widened_NM).normal_(generator=_generator(key))
+        sum_NI = noise_NM.new_zeros(len(output_N), len(copies_I)).index_add_(1, input_M, noise_NM)
+        noise_NM -= (sum_NI / copies_I)[:, input_M]  # exactly zero where an input has one copy
+        noise_NM *= (copies_M / (copies_M - 1).clamp_min(1)).sqrt()  # variance 1 again
+        root_mean_square = torch.linalg.vector_norm(widened_NM) / math.sqrt(widened_NM.numel())
+        widened_NM += noise * root_mean_square * noise_NM
+    return widened_NM
+
+
+def _deepened(
+    old: TransformerConfig, new: TransformerConfig, operator: Operator, read: Callable[[str], Tensor]
+) -> Iterator[tuple[str, Tensor]]:
+    blocks = _block_sources(old.num_layers, new.num_layers, operator)
+    for name in parameter_shapes(new):
+        if not name.startswith("blocks."):
+            yield name, read(name).detach().clone()
+            continue
+        _, i, layer, kind = name.split(".")
+        source, is_identity = blocks[int(i)]
+        value = read(f"blocks.{source}.{layer}.{kind}").detach()
+        writes = layer in ("projection", "ffn_output")
+        yield name, torch.zeros_like(value) if is_identity and writes else value.clone()
+
+
+def _block_sources(old_depth: int, new_depth: int, operator: Operator) -> list[tuple[int, bool]]:
+    """For each new block the old one that it copies, and whether it is to write nothing to the residual stream.
+
+    Identity blocks: the old ones fall into as many even groups as blocks are added, and a copy of each group's last
+    block follows it, as in LLaMA Pro.
+    """
+    if operator == "stack":
+        return [(i % old_depth, False) for i in range(new_depth)]
+    added = new_depth - old_depth
+    last = {(group + 1) * old_depth // added - 1 for group in range(added)}
+    return [(i, is_identity) for i in range(old_depth) for is_identity in ([False, True] if i in last else [False])]
+
+
+def _generator(key: str) -> torch.Generator:
+    digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest, "big") >> 1)

@@ -1,0 +1,759 @@
+"""The growth block of a schedule: presets, what each key comes to in the plan and for the workers, and its mistakes."""
+
+import copy
+import itertools
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+from pydantic import ValidationError
+
+from growctl.plan import plan_controls, plan_json, plan_stages
+from growctl.runner import Execution
+from growctl.schedule import ScheduleError, parse_schedule
+from growctl.schema import FreezeForBlock, GrowthBlock, RewarmupBlock, Schedule
+from model.config import TokenformerConfig, TransformerConfig, num_parameters
+from model.initialization import build_model
+from model.policy import GrowthPolicy
+from stages.expand import expand
+from stages.manifest import read_manifest
+from stages.spec import GenerationRule, SlopeTrigger
+from tests.growctl.test_schedule import BASE, DELETE, changed, message_of, parse
+from tests.model.growths import EXACT, INITS, POSSIBLE, SCORE_FUNCTIONS, TAUS
+from tests.stages.checkpoints import STEPS, write_checkpoint
+
+DEFAULTS: dict[str, Any] = {
+    "preset": "growctl-default",
+    "init": "matched",
+    "tau": "ramp",
+    "ramp": 0.02,
+    "anneal": 0.3,
+    "copy_noise": 0.0,
+    "moments": "keep",
+    "allow_jump": False,
+    "old_tokens": "train",
+    "lr_scale": [],
+    "weight_decay": [],
+    "rewarmup": {"steps": 0, "of": "all"},
+    "when": "fixed",
+    "slope": None,
+    "slope_window": 5,
+    "operator": None,
+}
+PRESETS: dict[str, dict[str, Any]] = {
+    "growctl-default": {},
+    "official": {"init": "random", "tau": "recompute", "moments": "reset", "allow_jump": True},
+    "paper-appendix": {"init": "zero-key", "tau": "frozen"},
+}
+"""What each preset changes of the defaults."""
+
+ANY_GROWTH = st.fixed_dictionaries(
+    {},
+    optional={
+        "preset": st.sampled_from(list(PRESETS)),
+        "init": st.sampled_from(INITS),
+        "tau": st.sampled_from(TAUS),
+        "ramp": st.floats(0.001, 1.0),
+        "anneal": st.floats(0.001, 1.0),
+        "copy_noise": st.floats(0.0, 2.0),
+        "moments": st.sampled_from(["keep", "reset"]),
+        "allow_jump": st.booleans(),
+        "old_tokens": st.one_of(
+            st.sampled_from(["train", "freeze"]), st.builds(lambda n: {"freeze_for": n}, st.integers(1, 99))
+        ),
+        "lr_scale": st.lists(st.floats(0.0, 3.0), max_size=3),
+        "weight_decay": st.lists(st.floats(0.0, 1.0), max_size=3),
+        "rewarmup": st.fixed_dictionaries(
+            {}, optional={"steps": st.integers(0, 50), "of": st.sampled_from(["all", "new"])}
+        ),
+        "when": st.sampled_from(["fixed", "slope"]),
+        "slope": st.one_of(st.none(), st.floats(1e-30, 1.0)),
+        "slope_window": st.integers(2, 9),
+        "operator": st.sampled_from([None, "net2net", "hypercloning", "stack", "identity-blocks"]),
+    },
+)
+"""Growth blocks that are right key by key."""
+
+
+def ladder(*sizes: tuple[int, int], growth: dict[str, Any] | None = None, **blocks: Any) -> Schedule:
+    """A tokenformer of 3 layers with those attention and FFN tokens (and layers) a stage, 20 steps each."""
+    fields = ("attention_tokens", "ffn_tokens", "layers")
+    stages = [
+        {"name": f"stage-{i}", "train_steps": 20} | dict(zip(fields, size, strict=False))
+        for i, size in enumerate(sizes)
+    ]
+    model = {"num_layers": 3, "hidden_size": 32, "num_heads": 2}
+    data = {name: BASE[name] for name in ("data", "training", "learning_rate")}
+    return parse(data | {"model": model, "stages": stages, "growth": growth or {}} | blocks)
+
+
+def transformer_ladder(*stages: dict[str, Any], growth: dict[str, Any], **blocks: Any) -> Schedule:
+    """A transformer of 2 layers, width 32, 2 heads, from the first stage on."""
+    entries = [{"name": f"stage-{i}", "train_steps": 20} | stage for i, stage in enumerate(stages)]
+    model = {"family": "transformer", "num_layers": 2, "hidden_size": 32, "num_heads": 2}
+    data = {name: BASE[name] for name in ("data", "training", "learning_rate")}
+    return parse(data | {"model": model, "stages": entries, "growth": growth} | blocks)
+
+
+def written_out(schedule: Schedule) -> Any:
+    """What `schedule.yaml` of a run holds, read again."""
+    return OmegaConf.to_container(
+        OmegaConf.create(OmegaConf.to_yaml(OmegaConf.create(schedule.model_dump(mode="json"))))
+    )
+
+
+def last_model(schedule: Schedule) -> TokenformerConfig:
+    model = plan_stages(schedule)[-1].model
+    assert isinstance(model, TokenformerConfig)
+    return model
+
+
+# Presets
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_preset_has_its_documented_values_and_every_other_key_its_default(preset: str) -> None:
+    block = GrowthBlock(preset=preset)
+    assert block.model_dump() == DEFAULTS | PRESETS[preset] | {"preset": preset}
+    assert block.policy() == GrowthPolicy.of(preset)  # type: ignore[arg-type]
+    if preset == "growctl-default":
+        assert GrowthBlock() == block
+        assert parse(changed({"growth": DELETE})).growth == block
+
+
+@settings(deadline=None)
+@given(ANY_GROWTH)
+def test_keys_that_are_given_win_over_the_preset_and_the_policy_is_made_of_them(growth: dict[str, Any]) -> None:
+    block = GrowthBlock(**growth)
+    expected = DEFAULTS | PRESETS[growth.get("preset", "growctl-default")] | growth
+    expected["rewarmup"] = DEFAULTS["rewarmup"] | expected["rewarmup"]
+    assert block.model_dump() == expected
+    try:
+        policy = block.policy()
+    except ValidationError:
+        return
+    assert policy.model_dump() == {key: expected[key] for key in GrowthPolicy.model_fields}
+
+
+@pytest.mark.parametrize(
+    ("growth", "rate", "shape", "span"),
+    [
+        ({"preset": "official"}, {}, "cosine", "stage"),
+        ({"preset": "official"}, {"span": "ladder"}, "cosine", "ladder"),
+        ({"preset": "official"}, {"shape": "wsd"}, "wsd", "stage"),
+        ({"preset": "official", "moments": "keep"}, {"shape": "wsd", "span": "ladder"}, "wsd", "ladder"),
+        ({"preset": "paper-appendix"}, {}, "wsd", "ladder"),
+        ({"tau": "recompute", "moments": "reset", "allow_jump": True}, {}, "wsd", "ladder"),
+        ({}, {"shape": "cosine"}, "cosine", "ladder"),
+    ],
+)
+def test_the_official_growth_brings_a_cosine_of_its_own_for_every_stage_unless_the_rate_says_otherwise(
+    growth: dict[str, Any], rate: dict[str, Any], shape: str, span: str
+) -> None:
+    schedule = parse(changed({"growth": growth, "learning_rate": BASE["learning_rate"] | rate}))
+    assert (schedule.learning_rate.shape, schedule.learning_rate.span) == (shape, span)
+    assert parse(written_out(schedule)) == schedule
+    second = plan_stages(schedule)[1]
+    assert (second.learning_rate.at(0) < second.learning_rate.at(1) == 1e-3) is (span == "stage")
+
+
+def test_the_official_preset_forgives_no_learning_rate_block() -> None:
+    official = {"growth": {"preset": "official"}}
+    assert message_of(parse, changed(official | {"learning_rate": DELETE})) == "s.yaml: learning_rate: is missing"
+    problem = "s.yaml: learning_rate = 5: must be a block of keys"
+    assert message_of(parse, changed(official | {"learning_rate": 5})) == problem
+
+
+# What a run writes down
+
+
+@pytest.mark.parametrize(
+    "growth",
+    [
+        *({"preset": preset} for preset in PRESETS),
+        {"preset": "official", "init": "zero-value", "tau": "per-generation", "allow_jump": False},
+        {"init": "copy", "tau": "recompute", "copy_noise": 0.25, "allow_jump": True},
+        {"init": "zero-key", "tau": "anneal", "anneal": 0.123456789},
+        {"old_tokens": "freeze"},
+        {"old_tokens": {"freeze_for": "2k"}},
+        {"lr_scale": [1.0, 0.5, 0.0], "weight_decay": [0.0]},
+        {"lr_scale": []},
+        {"rewarmup": {"steps": "1k", "of": "new"}},
+        {"rewarmup": {}},
+        {"when": "slope", "slope": 1.25e-19, "slope_window": 7},
+    ],
+    ids=str,
+)
+def test_a_schedules_dump_reloads_to_an_equal_schedule_and_so_do_its_controls(growth: dict[str, Any]) -> None:
+    schedule = ladder((4, 8), (8, 16), (24, 48), growth=growth, controls=BASE["controls"], name="s")
+    assert parse(written_out(schedule)) == schedule
+    for control in plan_controls(schedule):
+        assert parse(written_out(control.schedule)) == control.schedule
+        assert control.schedule.growth == schedule.growth
+
+
+def test_layers_and_operators_survive_the_dump_and_are_no_part_of_a_control() -> None:
+    uneven = ladder((4, 8), (6, 8, [0, 2]), (9, 9), controls=[{"kind": "transformer-scratch"}])
+    operator = {"operator": "stack", "allow_jump": True}
+    stacked = transformer_ladder({}, {"num_layers": 4}, growth=operator, controls=[{"kind": "transformer-scratch"}])
+    for schedule in (uneven, stacked):
+        assert parse(written_out(schedule)) == schedule
+        (control,) = plan_controls(schedule)
+        assert parse(written_out(control.schedule)) == control.schedule
+        (stage,) = control.schedule.stages
+        assert (stage.layers, stage.num_layers, stage.hidden_size, stage.ffn_size) == (None,) * 4
+    assert plan_stages(plan_controls(stacked)[0].schedule)[0].model == plan_stages(stacked)[-1].model
+
+
+@settings(deadline=None, max_examples=300)
+@given(ANY_GROWTH, st.sampled_from(["l2_norm_gelu", "softmax"]), st.booleans())
+def test_any_growth_block_makes_a_schedule_that_plans_and_reloads_or_a_message_of_short_lines(
+    growth: dict[str, Any], score_function: str, transformer: bool
+) -> None:
+    try:
+        if transformer:
+            schedule = transformer_ladder({}, {"num_layers": 4}, growth=growth, controls=BASE["controls"][1:])
+        else:
+            model = {"num_layers": 3, "hidden_size": 32, "num_heads": 2, "score_function": score_function}
+            schedule = ladder((4, 8), (8, 16), (16, 16, [1]), growth=growth, model=model)
+    except ScheduleError as error:
+        lines = str(error).splitlines()
+        assert len(lines) == 1 or lines[0] == f"s.yaml: {len(lines) - 1} problems"
+        assert max(map(len, lines)) < 350
+        return
+    assert parse(written_out(schedule)) == schedule
+    assert len(plan_json(schedule)["stages"]) == len(schedule.stages)
+    schedule.growth.rules(2, 20)
+    if transformer:
+        # a grown transformer's parameters all train, every one at the stage's rate after the warm-up
+        assert schedule.growth.rules(1, 20)[0].factor(10**6) == 1
+
+
+# How generations learn
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.floats(0.0, 3.0), max_size=3),
+    st.lists(st.floats(0.0, 1.0), max_size=3),
+    st.integers(0, 3),
+    st.sampled_from(["train", "freeze", 7]),
+    st.integers(0, 9),
+    st.sampled_from(["all", "new"]),
+)
+def test_rules_go_by_age_the_newest_generation_first(
+    lr_scale: list[float], weight_decay: list[float], newest: int, old: str | int, warmup: int, of: Any
+) -> None:
+    block = GrowthBlock(
+        lr_scale=lr_scale,
+        weight_decay=weight_decay,
+        old_tokens=FreezeForBlock(freeze_for=old) if isinstance(old, int) else old,
+        rewarmup=RewarmupBlock(steps=warmup, of=of),
+    )
+    rules = block.rules(newest, num_steps=50)
+    assert len(rules) == newest + 1
+    scales = [*lr_scale, *(lr_scale[-1:] or [1.0]) * 4]
+    decays = [*weight_decay, *(weight_decay[-1:] or [None]) * 4]
+    for age, rule in enumerate(reversed(rules)):
+        assert rule == GenerationRule(
+            lr_scale=scales[age],
+            weight_decay=decays[age],
+            frozen_steps=0 if age == 0 else {"train": 0, "freeze": 50}.get(str(old), old),
+            warmup_steps=warmup if age == 0 or of == "all" else 0,
+        )
+
+
+def test_rules_in_figures() -> None:
+    block = GrowthBlock(lr_scale=[1.0, 0.5, 0.25], weight_decay=[0.2, 0.0], old_tokens=FreezeForBlock(freeze_for=2))
+    rules = block.rules(3, 10)
+    assert [rule.lr_scale for rule in rules] == [0.25, 0.25, 0.5, 1.0]
+    assert [rule.weight_decay for rule in rules] == [0.0, 0.0, 0.0, 0.2]
+    assert [rule.factor(1) for rule in rules] == [0, 0, 0, 1]
+    assert [rule.factor(2) for rule in rules] == [0.25, 0.25, 0.5, 1.0]
+    frozen = GrowthBlock(old_tokens="freeze").rules(1, 10)
+    assert [frozen[0].factor(step) for step in (0, 9)] == [0, 0]
+    assert frozen[1].factor(0) == 1
+    new = GrowthBlock(rewarmup=RewarmupBlock(steps=1, of="new")).rules(1, 10)
+    assert [rule.factor(0) for rule in new] == [1, 0.5]
+
+
+# What the plan makes of it
+
+
+@pytest.mark.parametrize(
+    ("growth", "ramp_steps", "anneal_steps"),
+    [
+        ({"ramp": 0.1}, 2, None),
+        ({"ramp": 1.0}, 19, None),
+        ({}, 1, None),
+        ({"init": "zero-key", "tau": "anneal"}, 0, 6),
+        ({"init": "zero-key", "tau": "anneal", "anneal": 1.0}, 0, 19),
+        ({"init": "zero-key", "tau": "frozen", "anneal": 0.9}, 0, None),
+        ({"init": "zero-value", "tau": "per-generation"}, 0, None),
+        ({"preset": "official"}, 0, None),
+    ],
+)
+def test_ramps_and_annealing_take_their_share_of_every_grown_stage(
+    growth: dict[str, Any], ramp_steps: int, anneal_steps: int | None
+) -> None:
+    first, *grown = plan_stages(ladder((4, 8), (8, 16), (16, 32), growth=growth))
+    assert (first.ramp_steps, first.anneal_steps) == (0, None)
+    assert [(plan.ramp_steps, plan.anneal_steps) for plan in grown] == [(ramp_steps, anneal_steps)] * 2
+
+
+@pytest.mark.parametrize(
+    ("growth", "tau", "generation_tau"),
+    [
+        ({}, math.sqrt(12), None),
+        ({"init": "zero-key", "tau": "anneal"}, math.sqrt(12), None),
+        ({"preset": "official"}, math.sqrt(12), None),
+        ({"init": "copy", "tau": "recompute"}, math.sqrt(12), None),
+        ({"preset": "paper-appendix"}, 2.0, None),
+        ({"init": "zero-value", "tau": "per-generation"}, 2.0, math.sqrt(8)),
+    ],
+    ids=str,
+)
+def test_a_stage_is_planned_as_its_policy_leaves_it_at_its_end(
+    growth: dict[str, Any], tau: float, generation_tau: float | None
+) -> None:
+    query = last_model(ladder((4, 8), (12, 24), growth=growth)).blocks[1].query
+    assert query.tau == tau
+    assert [g.num_tokens for g in query.generations] == [4, 8]
+    assert (query.generations[1].tau, query.generations[1].key_ramp) == (generation_tau, 1.0)
+    assert query.generations[1].copies == (2 if growth.get("init") == "copy" else 0)
+
+
+def test_chosen_layers_grow_alone_and_a_later_stage_evens_them_out() -> None:
+    schedule = ladder((4, 8), (6, 8, [2, 0]), (6, 9, [1]), (10, 12))
+    plans = plan_stages(schedule)
+    assert [plan.attention_tokens for plan in plans] == [(0, 0, 0), (2, 0, 2), (0, 2, 0), (4, 4, 4)]
+    assert [plan.ffn_tokens for plan in plans] == [(0, 0, 0), (0, 0, 0), (0, 1, 0), (4, 3, 4)]
+    layers = [[(4, 8)] * 3, [(6, 8), (4, 8), (6, 8)], [(6, 8), (6, 9), (6, 8)], [(10, 12)] * 3]
+    for plan, expected in zip(plans, layers, strict=True):
+        assert isinstance(plan.model, TokenformerConfig)
+        found = [(block.query.num_tokens, block.ffn.num_tokens) for block in plan.model.blocks]
+        assert found == expected
+        assert [block.projection.num_tokens for block in plan.model.blocks] == [attention for attention, _ in expected]
+        tokens = sum(4 * attention + ffn for attention, ffn in expected)
+        assert plan.num_parameters == 2 * 32 * tokens + 300 * 32 + 2 * 32
+        assert plan.num_parameters == sum(p.numel() for p in build_model(plan.model, device="meta").parameters())
+    numbers = [[g.number for g in block.query.generations] for block in last_model(schedule).blocks]
+    assert numbers == [[0, 1, 3], [0, 2, 3], [0, 1, 3]]
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 5), st.integers(0, 5), st.one_of(st.none(), st.sets(st.integers(0, 2), min_size=1).map(list))
+        ),
+        min_size=1,
+        max_size=3,
+    ),
+)
+def test_sizes_of_uneven_ladders_add_up_layer_by_layer(growths: list[tuple[int, int, list[int] | None]]) -> None:
+    """Each stage's tokens are above any layer's so far, or as many where that is all it may be."""
+    sizes: list[Any] = [(4, 8)]
+    layers = [(4, 8)] * 3
+    for attention, ffn, chosen in growths:
+        target = max(a for a, _ in layers) + attention, max(f for _, f in layers) + ffn
+        grown = [target if chosen is None or i in chosen else layers[i] for i in range(3)]
+        if grown == layers:
+            continue
+        sizes.append((*target, chosen))
+        layers = grown
+    plans = plan_stages(ladder(*sizes))
+    model = plans[-1].model
+    assert isinstance(model, TokenformerConfig)
+    assert [(block.key.num_tokens, block.ffn.num_tokens) for block in model.blocks] == layers
+    for i in range(3):
+        assert 4 + sum(plan.attention_tokens[i] for plan in plans) == layers[i][0]
+        assert 8 + sum(plan.ffn_tokens[i] for plan in plans) == layers[i][1]
+
+
+def test_what_a_slope_ended_early_moves_all_that_follows() -> None:
+    schedule = ladder((4, 8), (8, 16), (16, 32), growth={"when": "slope", "slope": 1e-9, "ramp": 0.1})
+    plans = plan_stages(schedule, (7,))
+    assert [(plan.num_steps, plan.first_step) for plan in plans] == [(7, 0), (20, 7), (20, 27)]
+    assert {plan.learning_rate.total_steps for plan in plans} == {47}
+    assert [plan.learning_rate.first_step for plan in plans] == [0, 7, 27]
+    assert plan_stages(schedule, (7, 9))[1].ramp_steps == 1
+    (control,) = plan_controls(schedule.model_copy(update={"controls": parse(changed({})).controls[1:]}), (7,))
+    assert plan_stages(control.schedule)[0].flops.total == pytest.approx(
+        sum(plan.flops.total for plan in plans), rel=0.05
+    )
+
+
+def test_a_trigger_ends_every_stage_but_the_last_and_counts_that_stages_flops() -> None:
+    def triggers(schedule: Schedule) -> list[SlopeTrigger | None]:
+        plans = plan_stages(schedule)
+        execution: Any = SimpleNamespace(schedule=schedule, plans=plans)
+        return [Execution._trigger(execution, plan) for plan in plans]
+
+    slope = {"when": "slope", "slope": 2e-9, "slope_window": 4}
+    sizes = (4, 8), (8, 16), (16, 32)
+    flops = [plan.step_flops.total for plan in plan_stages(ladder(*sizes, growth=slope))]
+    assert triggers(ladder(*sizes, growth=slope)) == [
+        SlopeTrigger(slope=2e-9, window=4, step_flops=flops[0], first_step=2),  # the warm-up
+        SlopeTrigger(slope=2e-9, window=4, step_flops=flops[1], first_step=1),  # the ramp
+        None,
+    ]
+    assert triggers(ladder(*sizes)) == [None] * 3
+    assert triggers(ladder((4, 8), growth=slope)) == [None]
+    for growth, first_step in [
+        ({"old_tokens": {"freeze_for": 3}, "rewarmup": {"steps": 4}}, 7),
+        ({"old_tokens": "freeze"}, 1),
+        ({"ramp": 0.5}, 10),
+        ({"init": "zero-key", "tau": "anneal", "anneal": 0.75}, 15),
+    ]:
+        trigger = triggers(ladder(*sizes, growth=slope | growth))[1]
+        assert trigger is not None
+        assert trigger.first_step == first_step, growth
+
+
+@pytest.mark.parametrize(("preset", "kept"), [("growctl-default", True), ("official", False), ("paper-appendix", True)])
+def test_adams_steps_of_old_groups_are_kept_or_forgotten_as_the_preset_says(
+    preset: str, kept: bool, tmp_path: Any
+) -> None:
+    """A group that the manifest names no step for starts anew, its moments too."""
+    write_checkpoint(tmp_path / "final")
+    for moments, expected in [({}, kept), ({"moments": "keep"}, True), ({"moments": "reset"}, False)]:
+        output = tmp_path / f"grown-{len(list(tmp_path.iterdir()))}"
+        policy = GrowthBlock(**{"preset": preset} | moments).policy()
+        manifest = expand(tmp_path / "final", output, attention_tokens=5, policy=policy)
+        assert manifest.group_steps == read_manifest(output).group_steps == (STEPS if expected else {})
+        again = expand(output, tmp_path / f"{output.name}-again", attention_tokens=5, policy=policy)
+        assert again.group_steps == manifest.group_steps
+
+
+# Transformers
+
+
+@pytest.mark.parametrize(
+    ("growth", "stages", "sizes"),
+    [
+        ({"operator": "net2net"}, [{"hidden_size": 64}], [(2, 32, 2, 128), (2, 64, 4, 256)]),
+        ({"operator": "net2net"}, [{"ffn_size": 129}], [(2, 32, 2, 128), (2, 32, 2, 129)]),
+        (
+            {"operator": "net2net"},
+            [{"ffn_size": 200}, {"hidden_size": 64}],
+            [(2, 32, 2, 128), (2, 32, 2, 200), (2, 64, 4, 400)],
+        ),
+        ({"operator": "net2net"}, [{"hidden_size": 96, "ffn_size": 400}], [(2, 32, 2, 128), (2, 96, 6, 400)]),
+        (
+            {"operator": "hypercloning", "copy_noise": 0.3},
+            [{"hidden_size": 64}, {"hidden_size": 192}],
+            [(2, 32, 2, 128), (2, 64, 4, 256), (2, 192, 12, 768)],
+        ),
+        (
+            {"operator": "stack", "allow_jump": True},
+            [{"num_layers": 4}, {"num_layers": 12}],
+            [(2, 32, 2, 128), (4, 32, 2, 128), (12, 32, 2, 128)],
+        ),
+        (
+            {"operator": "identity-blocks"},
+            [{"num_layers": 3}, {"num_layers": 6}],
+            [(2, 32, 2, 128), (3, 32, 2, 128), (6, 32, 2, 128)],
+        ),
+    ],
+    ids=str,
+)
+def test_a_transformer_ladder_plans_with_its_operators_sizes(
+    growth: dict[str, Any], stages: list[dict[str, Any]], sizes: list[tuple[int, ...]]
+) -> None:
+    schedule = transformer_ladder({}, *stages, growth=growth)
+    plans = plan_stages(schedule)
+    for plan, size in zip(plans, sizes, strict=True):
+        assert isinstance(plan.model, TransformerConfig)
+        found = plan.model.num_layers, plan.model.hidden_size, plan.model.num_heads, plan.model.ffn_size
+        assert found == size
+        assert plan.num_parameters == num_parameters(plan.model)
+        assert (plan.attention_tokens, plan.ffn_tokens) == ((), ())
+    assert parse(written_out(schedule)) == schedule
+
+
+def test_a_transformers_first_stage_may_have_sizes_of_its_own() -> None:
+    stack = {"operator": "stack", "allow_jump": True}
+    schedule = transformer_ladder({"hidden_size": 64, "num_layers": 3}, {"num_layers": 6}, growth=stack)
+    first, second = (plan.model for plan in plan_stages(schedule))
+    assert isinstance(first, TransformerConfig)
+    assert (first.num_layers, first.hidden_size, first.num_heads, first.ffn_size) == (3, 64, 4, 256)
+    assert second == first.model_copy(update={"num_layers": 6})
+    narrow = parse(changed(copy.deepcopy(ONE_TRANSFORMER) | {"model.ffn_size": 1, "stages.0.hidden_size": 16}))
+    assert plan_stages(narrow)[0].model.ffn_size == 1  # type: ignore[union-attr]
+
+
+# Mistakes: one message each
+
+JUMPS = (
+    "changes the function; that needs allow_jump. These keep it: random or matched with ramp; zero-key with frozen or "
+    "anneal; "
+    "zero-value with per-generation; copy with recompute"
+)
+SOFTMAX = (
+    "exp(0) = 1 would change the function; use init 'zero-value' with tau 'per-generation', or init 'copy' with tau "
+    "'recompute'"
+)
+PRESET_NAMES = "'growctl-default', 'official' or 'paper-appendix'"
+LAYERS = "must be different layers, from 0 to 1, one at least"
+NO_DECAY_CUT = (
+    "growth.when = 'slope': needs learning_rate.shape wsd and learning_rate.span ladder, so that no decay is cut short"
+)
+ONE_KIND = "is for a tokenformer; a grown transformer has no old and new tokens"
+NO_COMPARISON = {"controls": []}
+TRANSFORMER: dict[str, Any] = {
+    "model.family": "transformer",
+    "controls": [],
+    "stages": [{"name": "small", "train_steps": 20}, {"name": "large", "train_steps": 20}],
+}
+ONE_TRANSFORMER: dict[str, Any] = TRANSFORMER | {"stages": TRANSFORMER["stages"][:1]}
+STACK = TRANSFORMER | {"growth": {"operator": "stack", "allow_jump": True}, "stages.1.num_layers": 4}
+NET2NET = (
+    "net2net grows to hidden_size 32 and num_heads 2 times one integer, ffn_size 128 or more, one of them larger; it "
+    "is asked for hidden_size {}, num_heads {}, ffn_size {}"
+)
+
+
+def growing(**growth: Any) -> dict[str, Any]:
+    return {"growth": growth}
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        # one key
+        (
+            growing(preset="offical"),
+            "growth.preset = 'offical': must be 'growctl-default', 'official' or 'paper-appendix'",
+        ),
+        (growing(preset=[1]), "growth.preset = [1]: must be 'growctl-default', 'official' or 'paper-appendix'"),
+        (growing(init="zero"), "growth.init = 'zero': must be 'random', 'matched', 'zero-key', 'zero-value' or 'copy'"),
+        (
+            growing(tau="thaw"),
+            "growth.tau = 'thaw': must be 'ramp', 'anneal', 'frozen', 'recompute' or 'per-generation'",
+        ),
+        (growing(ramp=1.5), "growth.ramp = 1.5: must be 1 or less"),
+        (growing(anneal=0), "growth.anneal = 0: must be above 0"),
+        (growing(copy_noise=-0.1), "growth.copy_noise = -0.1: must be 0 or more"),
+        (growing(moments="drop"), "growth.moments = 'drop': must be 'keep' or 'reset'"),
+        (growing(lr_scale=[1.0, -1]), "growth.lr_scale.1 = -1: must be 0 or more"),
+        (growing(lr_scale=0.5), "growth.lr_scale = 0.5: must be a list"),
+        (growing(weight_decay=[-0.1]), "growth.weight_decay.0 = -0.1: must be 0 or more"),
+        (growing(old_tokens="rest"), "growth.old_tokens = 'rest': must be train, freeze, or {freeze_for: STEPS}"),
+        (growing(old_tokens={"freeze_for": 0}), "growth.old_tokens: must be train, freeze, or {freeze_for: STEPS}"),
+        (growing(old_tokens={"freeze": 3}), "growth.old_tokens: must be train, freeze, or {freeze_for: STEPS}"),
+        (growing(rewarmup=5), "growth.rewarmup = 5: must be a block of keys"),
+        (growing(rewarmup={"steps": -5}), "growth.rewarmup.steps = -5: must be 0 or more"),
+        (growing(rewarmup={"of": "old"}), "growth.rewarmup.of = 'old': must be 'all' or 'new'"),
+        (growing(when="flat"), "growth.when = 'flat': must be 'fixed' or 'slope'"),
+        (growing(when="slope", slope=0), "growth.slope = 0: must be above 0"),
+        (growing(slope_window=1), "growth.slope_window = 1: must be 2 or more"),
+        (
+            growing(operator="stak"),
+            "growth.operator = 'stak': must be 'net2net', 'hypercloning', 'stack' or 'identity-blocks'",
+        ),
+        ({"growth": None}, "growth = null: must be a block of keys"),
+        # policies
+        (growing(tau="recompute"), f"growth: init 'matched' with tau 'recompute' {JUMPS}"),
+        (growing(preset="official", allow_jump=False), f"growth: init 'random' with tau 'recompute' {JUMPS}"),
+        (growing(preset="paper-appendix", init="random"), f"growth: init 'random' with tau 'frozen' {JUMPS}"),
+        (
+            growing(init="copy", tau="recompute", copy_noise=0.5),
+            f"growth: init 'copy' with tau 'recompute' and copy_noise 0.5 {JUMPS}",
+        ),
+        (
+            growing(init="zero-key"),
+            "growth: init 'zero-key' does not go with tau 'ramp' (the default), which brings random keys in from "
+            "zero; use tau 'frozen' or 'anneal'",
+        ),
+        (
+            growing(init="zero-key", tau="per-generation", allow_jump=True),
+            "growth: init 'zero-key' does not go with tau 'per-generation': a row of zero scores has no norm to "
+            "divide by",
+        ),
+        (growing(copy_noise=0.5, allow_jump=True), "growth: copy_noise 0.5 is for init 'copy', not 'matched'"),
+        (
+            growing(init="copy", tau="recompute") | {"stages.1.ffn_tokens": 16},
+            "stages.1: growth by copies adds whole multiples of the 4 tokens there are, not 2",
+        ),
+        (
+            growing(init="zero-key", tau="frozen", allow_jump=True) | {"model.score_function": "softmax"},
+            f"growth: score_function 'softmax' cannot be grown by zero keys: {SOFTMAX}",
+        ),
+        (
+            growing(allow_jump=True) | {"model.score_function": "softmax"},
+            f"growth: score_function 'softmax' cannot be grown by a ramp from zero keys: {SOFTMAX}",
+        ),
+        # when
+        (
+            growing(when="slope"),
+            "growth.slope: is missing; growth.when = 'slope' needs the nats per FLOP below which a stage ends",
+        ),
+        (growing(slope=1e-9), "growth.slope = 1e-09: goes with growth.when = 'slope', not 'fixed'"),
+        (growing(when="slope", slope=1e-9) | {"learning_rate.shape": "cosine"}, NO_DECAY_CUT),
+        (growing(when="slope", slope=1e-9) | {"learning_rate.span": "stage"}, NO_DECAY_CUT),
+        (growing(when="slope", slope=1e-9, preset="official"), NO_DECAY_CUT),
+        (
+            growing(when="slope", slope=1e-9) | {"learning_rate.decay": 0.9},
+            "learning_rate.decay = 0.9: with growth.when = 'slope' the decay must fit into the last stage, so 0.555 at "
+            "most",
+        ),
+        # layers
+        ({"stages.1.layers": [2]} | NO_COMPARISON, f"stages.1.layers = [2]: {LAYERS}"),
+        ({"stages.1.layers": [1, 1]} | NO_COMPARISON, f"stages.1.layers = [1, 1]: {LAYERS}"),
+        ({"stages.1.layers": []} | NO_COMPARISON, f"stages.1.layers = []: {LAYERS}"),
+        ({"stages.1.layers": [-1]} | NO_COMPARISON, "stages.1.layers.0 = -1: must be 0 or more"),
+        ({"stages.1.layers": 1} | NO_COMPARISON, "stages.1.layers = 1: must be a list"),
+        (
+            {"stages.0.layers": [0]} | NO_COMPARISON,
+            "stages.0.layers = [0]: is for growth; the first stage has all layers",
+        ),
+        (
+            {"stages.1.layers": [0]},
+            "controls.0.kind = 'tokenformer-scratch': needs layers of one size; this ladder grows chosen layers only",
+        ),
+        (
+            {"stages.1.layers": [0], "stages.1.attention_tokens": 4} | NO_COMPARISON,
+            "stages.1: is as large as the stage before; add tokens, or make the two one stage",
+        ),
+        # families
+        (
+            growing(operator="stack"),
+            "growth.operator = 'stack': is for a transformer; a tokenformer grows by growth.init",
+        ),
+        (
+            {"stages.1.num_layers": 4},
+            "stages.1.num_layers = 4: a tokenformer grows by tokens only; set it for all stages under model",
+        ),
+        (
+            {"stages.1.ffn_size": 64},
+            "stages.1.ffn_size = 64: a tokenformer grows by tokens only; set it for all stages under model",
+        ),
+        (
+            STACK | {"stages.1.ffn_tokens": 8},
+            "stages.1.ffn_tokens = 8: a transformer has no parameter tokens; leave it out",
+        ),
+        (
+            STACK | {"stages.1.layers": [0]},
+            "stages.1.layers = [0]: a transformer has no parameter tokens; leave it out",
+        ),
+        (
+            TRANSFORMER | {"stages.1.num_layers": 4},
+            "growth.operator: is missing; a transformer of several stages needs one of net2net, hypercloning, stack, "
+            "identity-blocks",
+        ),
+        (
+            STACK | growing(operator="stack"),
+            "growth.operator = 'stack': changes the function; that needs growth.allow_jump = true",
+        ),
+        (STACK | {"growth.old_tokens": "freeze"}, f"growth.old_tokens = 'freeze': {ONE_KIND}"),
+        (STACK | {"growth.lr_scale": [1.0, 0.1]}, f"growth.lr_scale = [1.0, 0.1]: {ONE_KIND}"),
+        (STACK | {"growth.weight_decay": [0.0]}, f"growth.weight_decay = [0.0]: {ONE_KIND}"),
+        (STACK | {"growth.rewarmup": {"steps": 5, "of": "new"}}, f"growth.rewarmup.of = 'new': {ONE_KIND}"),
+        (
+            STACK | {"growth.copy_noise": 0.3},
+            "growth.copy_noise = 0.3: goes with hypercloning and net2net; stack copies whole blocks",
+        ),
+        # a transformer's sizes
+        (
+            TRANSFORMER | growing(operator="net2net"),
+            f"stages.1: {NET2NET.format(32, 2, 128)}",
+        ),
+        (
+            TRANSFORMER | growing(operator="net2net") | {"stages.1.hidden_size": 48},
+            f"stages.1: {NET2NET.format(48, 3, 192)}",
+        ),
+        (
+            TRANSFORMER | growing(operator="net2net") | {"stages.1.hidden_size": 40},
+            "stages.1: hidden_size 40 must be a multiple of the heads' width, 16",
+        ),
+        (
+            TRANSFORMER | growing(operator="hypercloning") | {"stages.1.hidden_size": 64, "stages.1.ffn_size": 300},
+            "stages.1: hypercloning grows to hidden_size 32, num_heads 2 and ffn_size 128 times one integer, 2 or "
+            "more; it is asked for hidden_size 64, num_heads 4, ffn_size 300",
+        ),
+        (
+            STACK | {"stages.1.num_layers": 3},
+            "stages.1: stack grows to num_layers 2 times an integer, 2 or more; it is asked for num_layers 3",
+        ),
+        (
+            STACK | {"stages.1.hidden_size": 64},
+            "stages.1: stack grows num_layers alone, so hidden_size must stay 32; it is 64",
+        ),
+        (
+            TRANSFORMER | growing(operator="identity-blocks") | {"stages.1.num_layers": 5},
+            "stages.1: identity-blocks grows to num_layers from 3 to 4; it is asked for num_layers 5",
+        ),
+        (
+            STACK | {"stages.0.hidden_size": 40},
+            "stages.0: hidden_size 40 must be a multiple of the heads' width, 16",
+        ),
+        (
+            ONE_TRANSFORMER | {"stages.0.hidden_size": 40},
+            "stages.0: hidden_size 40 must be a multiple of the heads' width, 16",
+        ),
+    ],
+)
+def test_a_mistake_in_growing_is_answered_by_one_line(changes: dict[str, Any], problem: str) -> None:
+    assert message_of(parse, changed(copy.deepcopy(changes))) == f"s.yaml: {problem}"
+
+
+def test_several_mistakes_in_growing_are_named_at_once() -> None:
+    data = changed(growing(init="copy", copy_noise=0.1, operator="stack", slope=1.0))
+    assert message_of(parse, data).splitlines() == [
+        "s.yaml: 3 problems",
+        "  growth.slope = 1.0: goes with growth.when = 'slope', not 'fixed'",
+        "  growth.operator = 'stack': is for a transformer; a tokenformer grows by growth.init",
+        "  growth: init 'copy' does not go with tau 'ramp' (the default), which brings random keys in from "
+        "zero; use tau 'recompute'",
+    ]
+
+
+def test_the_stage_where_copies_are_not_whole_is_named_however_late() -> None:
+    growth = {"init": "copy", "tau": "recompute"}
+    sizes = (4, 8), (8, 8), (16, 24), (32, 40)
+    with pytest.raises(ScheduleError, match=r"stages\.3: growth by copies adds whole multiples of the 24 tokens there"):
+        ladder(*sizes, growth=growth)
+    model = last_model(ladder(*sizes[:3], growth=growth))
+    assert model.blocks[0].query.value_shares == (1 / 4, 1 / 2, 1.0)
+    assert model.blocks[0].ffn.value_shares == (1 / 3, 1.0)
+    with pytest.raises(ScheduleError, match=r"stages\.2\.attention_tokens = 6: is less than the 8 of the stage before"):
+        ladder((4, 8), (8, 16, [1]), (6, 16))
+
+
+@pytest.mark.parametrize("growth", [{"tau": "recompute"}, {"init": "copy", "tau": "frozen"}, {"preset": "official"}])
+def test_a_policy_that_jumps_is_no_mistake_where_it_is_allowed_or_nothing_grows(growth: dict[str, Any]) -> None:
+    assert plan_stages(ladder((4, 8), (8, 16), growth=growth | {"allow_jump": True}))
+    assert ladder((4, 8), growth=growth)
+    assert ladder((4, 8), growth={"init": "zero-value", "tau": "recompute"})
+    with pytest.raises(ScheduleError, match="does not go with tau 'ramp'"):
+        ladder((4, 8), growth={"init": "zero-value"})
+
+
+def test_a_transformer_that_does_not_grow_may_keep_its_ladders_growth_block() -> None:
+    """As its transformer control does."""
+    growth = {"old_tokens": "freeze", "lr_scale": [1.0, 0.5], "rewarmup": {"steps": 3, "of": "new"}, "init": "copy",
+              "tau": "recompute", "copy_noise": 0.1, "allow_jump": True}  # fmt: skip
+    assert parse(changed(copy.deepcopy(ONE_TRANSFORMER) | {"growth": growth}))
+
+
+def test_a_ladder_is_taken_where_its_policy_is_exact_for_its_scores_or_may_jump() -> None:
+    taken = {(init, tau, s) for init, tau, s in POSSIBLE if (init, tau) in EXACT}
+    for init, tau, score_function, jump in itertools.product(INITS, TAUS, SCORE_FUNCTIONS, (False, True)):
+        growth = {"init": init, "tau": tau, "allow_jump": jump}
+        model = {"num_layers": 3, "hidden_size": 32, "num_heads": 2, "score_function": score_function}
+        if (init, tau, score_function) in (POSSIBLE if jump else taken):
+            schedule = ladder((4, 8), (8, 16), (24, 48), growth=growth, model=model)
+            assert [g.number for g in last_model(schedule).blocks[0].query.generations] == [0, 1, 2]
+        else:
+            with pytest.raises(ScheduleError, match=r"^s\.yaml: growth: "):
+                ladder((4, 8), (8, 16), (24, 48), growth=growth, model=model)
+
+
+def test_parse_schedule_names_the_file_in_front() -> None:
+    with pytest.raises(ScheduleError, match=r"^mine\.yaml: growth\.ramp = 2: must be 1 or less$"):
+        parse_schedule(changed({"growth.ramp": 2}), label="mine.yaml", default_name="s")

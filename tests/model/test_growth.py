@@ -1,0 +1,409 @@
+"""Growth of whole models: what it adds, which policies keep the function, and how the new tokens learn."""
+
+import math
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from model.config import generation_of, parameter_shapes, tokenformer_config
+from model.growth import added_parameters, draw_added
+from model.initialization import build_model, initial_parameter
+from model.policy import GrowthPolicy, grow_config, is_published, preserves, ramp_config, shrink_config
+from stages.train import Worker
+from tests.model.growths import (
+    EXACT,
+    IDS,
+    POSSIBLE,
+    SCORE_FUNCTIONS,
+    Grown,
+    Growth,
+    History,
+    allowed,
+    built,
+    grow,
+    growths,
+    histories,
+    histories_and_growths,
+    small_config,
+)
+from tests.model.test_pattention import formula
+from tests.stages.specs import small_spec
+
+EXACT_ONES = [(init, tau, score_function) for init, tau, score_function in POSSIBLE if (init, tau) in EXACT]
+OTHERS = [possible for possible in POSSIBLE if possible not in EXACT_ONES]
+BASES = [History(config, [], config) for config in (small_config(score_function=s) for s in SCORE_FUNCTIONS)]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Models this small take longest to wait for a second thread, where other work keeps the cores busy."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def difference(one: Tensor, other: Tensor) -> float:
+    """The largest difference, relative to the largest value."""
+    return ((one - other).abs().max() / other.abs().max()).item()
+
+
+def base(score_function: str) -> History:
+    return BASES[SCORE_FUNCTIONS.index(score_function)]
+
+
+# The function right after a growth
+
+
+@pytest.mark.parametrize(("init", "tau", "score_function"), EXACT_ONES)
+@settings(deadline=None, max_examples=20)
+@given(data=st.data())
+def test_what_is_called_exact_keeps_the_whole_function_whatever_the_history(init, tau, score_function, data):
+    history = data.draw(histories(score_function, published=init == "copy"))
+    growth = data.draw(growths(history.config, init, tau))
+    assert preserves(growth.policy, score_function, published=is_published(history.config))
+    old = built(history, data.draw(st.integers(0, 99)))
+    new = grow(old, growth)
+    assert difference(new.logits(), old.logits()) < 1e-11
+    assert difference(new.logits(torch.float32), old.logits(torch.float32)) < 3e-5
+
+
+def test_what_is_exact_stays_so_with_the_growths_of_a_whole_ladder_before_the_first_step():
+    """Expanding three times over, without a step in between, is as exact as once."""
+    for init, tau, score_function in EXACT_ONES:
+        old = new = built(base(score_function))
+        for _ in range(3):
+            sizes = [block.query.num_tokens for block in new.config.blocks]
+            ffn = [block.ffn.num_tokens for block in new.config.blocks]
+            new = grow(new, Growth(GrowthPolicy(init=init, tau=tau), sizes, ffn))
+            assert difference(new.logits(), old.logits()) < 1e-11
+        assert new.config.newest_generation == 3
+
+
+@pytest.mark.parametrize("score_function", SCORE_FUNCTIONS)
+@settings(deadline=None, max_examples=25)
+@given(data=st.data())
+def test_copies_of_copies_keep_the_function(score_function, data):
+    """Also where the shares of the values differ already, and tokens of another kind came in between."""
+    history = base(score_function)
+    for init in data.draw(st.lists(st.sampled_from(["copy", "random"]), min_size=2, max_size=3)):
+        history = history.then(data.draw(growths(history.config, init, "recompute")))
+    model = built(history)
+    growth = data.draw(growths(history.config, "copy", "recompute"))
+    assert difference(grow(model, growth).logits(), model.logits()) < 1e-11
+
+
+@pytest.mark.parametrize(("init", "tau", "score_function"), OTHERS)
+@settings(deadline=None, max_examples=6)
+@given(data=st.data())
+def test_every_other_policy_changes_the_function_but_copies_normalised_by_themselves(init, tau, score_function, data):
+    """Copies with a norm of their own keep a published formula too, though growctl asks for allow_jump."""
+    history = base(score_function)
+    if data.draw(st.booleans()):
+        history = history.then(data.draw(growths(history.config, "random", "recompute")))
+    old = built(history, data.draw(st.integers(0, 99)))
+    assert is_published(old.config)
+    new = grow(old, data.draw(growths(history.config, init, tau, everywhere=True)))
+    changed = difference(new.logits(), old.logits())
+    assert changed < 1e-11 if (init, tau) == ("copy", "per-generation") else changed > 1e-4
+
+
+@pytest.mark.parametrize("noise", [0.01, 1.0])
+def test_noise_on_copies_changes_the_function_a_little_or_much(noise):
+    for score_function in SCORE_FUNCTIONS:
+        old = built(base(score_function))
+        changed = [
+            difference(grow(old, Growth(allowed("copy", "recompute", copy_noise=n), [8, 8], [12, 12])).logits(),
+                       old.logits())
+            for n in (noise, 2 * noise)
+        ]  # fmt: skip
+        assert 1e-6 < changed[0] < 10 * noise
+        assert changed[0] < changed[1]
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.data(), st.sampled_from(SCORE_FUNCTIONS))
+def test_copies_change_the_function_of_what_is_not_the_published_formula(data, score_function):
+    history = data.draw(histories(score_function)).ramped()
+    assume(not is_published(history.config))
+    # copies that have a norm of their own leave the formula's word, but not its function: copied, they keep it again
+    assume(not any(g.policy.init == "copy" and g.policy.tau == "per-generation" for g in history.growths))
+    old = built(history)
+    growth = data.draw(growths(history.config, "copy", "recompute", everywhere=True))
+    assert not preserves(growth.policy, score_function, published=is_published(history.config))
+    assert difference(grow(old, growth).logits(), old.logits()) > 1e-5
+
+
+def test_the_full_ramp_changes_the_function_and_a_small_one_little():
+    old = built(base("l2_norm_gelu"))
+    new = grow(old, Growth(GrowthPolicy(init="random"), [9, 9], [20, 20]))
+    changed = [difference(new._replace(config=ramp_config(new.config, g)).logits(), old.logits()) for g in (1e-5, 0.5)]
+    assert 0 < changed[0] < 1e-3 < 0.05 < changed[1]
+
+
+# The function of a grown model, against the formula written out
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data(), st.sampled_from(SCORE_FUNCTIONS))
+def test_a_grown_pattention_is_its_generations_written_out(data, score_function):
+    """Ramps on keys, shares on values; one norm for all without a tau of their own, and one for each of the others."""
+    history = data.draw(histories(score_function))
+    if score_function != "softmax" and data.draw(st.booleans()):
+        ramped = data.draw(growths(history.config, "random", "ramp"))
+        history = history.then(ramped._replace(share=data.draw(st.floats(0.0, 1.0))))
+    model = built(history)
+    x = torch.randn(1, 3, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    module = model.model()
+    for layer, block in enumerate(model.config.model_dump()["blocks"]):
+        for name, pattention in block.items():
+            prefix = f"blocks.{layer}.{name}"
+            together: list[tuple[Tensor, Tensor]] = []
+            expected = torch.zeros_like(x)
+            for i, generation in enumerate(pattention["generations"]):
+                key, value = (
+                    model.values[f"{prefix}.{kind}_tokens.{generation['number']}"] for kind in ("key", "value")
+                )
+                for later in pattention["generations"][i + 1 :]:
+                    value = value / (1 + later["copies"])
+                if generation["tau"] is None:
+                    together.append((key * generation["key_ramp"], value))
+                else:
+                    expected += formula(x, key, value, generation["tau"], score_function)
+            keys, values = (torch.cat(tensors) for tensors in zip(*together, strict=True))
+            expected += formula(x, keys, values, pattention["tau"], score_function)
+            torch.testing.assert_close(module.get_submodule(prefix)(x), expected, rtol=1e-9, atol=1e-10)
+
+
+def test_a_model_follows_its_scales_while_they_move():
+    """What a worker does at every step gives what building the model anew does."""
+    old = built(base("l2_norm_gelu").then(Growth(allowed("copy", "recompute"), [4, 8], [6, 0])))
+    new = grow(old, Growth(GrowthPolicy(), [3, 0], [5, 7]))
+    module = new.model()
+    for ramp in (0.0, 0.25, 1.0):
+        config = ramp_config(new.config, ramp)
+        module.set_scales(config)
+        with torch.no_grad():
+            assert torch.equal(module(IDS), new._replace(config=config).logits())
+    with pytest.raises(ValueError, match="do not fit a layer of"):
+        module.set_scales(old.config)
+
+
+# What is added
+
+
+def test_growth_draws_only_what_it_adds():
+    old = small_config()
+    new = grow_config(old, attention_tokens=9, ffn_tokens=0)
+    drawn = dict(draw_added(old, new, seed=0, rms_of=lambda name: 0.5))
+    assert list(drawn) == added_parameters(old, new)
+    assert all(name.endswith("_tokens.1") and ".ffn." not in name for name in drawn)
+    for value in drawn.values():
+        assert value.shape == (9, 8)
+        assert value.abs().min(dim=1).values.max() > 0
+
+
+@settings(deadline=None)
+@given(histories_and_growths(), st.integers(0, 3))
+def test_every_init_draws_what_it_is_named_after_and_touches_nothing_old(drawn, seed):
+    history, growth = drawn
+    old = built(history)
+    before = {name: value.clone() for name, value in old.values.items()}
+    new = grow(old, growth, seed)
+    added = added_parameters(old.config, new.config)
+    assert list(new.values) == [*before, *added]
+    assert all(torch.equal(new.values[name], value) for name, value in before.items())
+    assert {name: tuple(v.shape) for name, v in new.values.items()} == parameter_shapes(new.config)
+    assert {generation_of(name) for name in added} == {new.config.newest_generation}
+    for name in added:
+        value, init = new.values[name], growth.policy.init
+        is_key = ".key_tokens." in name
+        fresh = initial_parameter(name, new.config, seed).double()
+        if init == ("zero-key" if is_key else "zero-value"):
+            assert not value.any()
+        elif init == "matched":
+            torch.testing.assert_close(value / value.norm(), fresh / fresh.norm(), rtol=0, atol=1e-6)
+        else:
+            assert torch.equal(value, fresh) is (init != "copy")
+
+
+def test_copies_are_the_older_keys_and_their_values_as_they_act_divided_among_all():
+    old = built(base("l2_norm_gelu").then(Growth(allowed("copy", "recompute"), [4, 4], [12, 12])))  # shares 1/2 and 1/3
+    new = grow(old, Growth(allowed("copy", "recompute"), [16, 8], [18, 0]))  # 2 copies, 1 copy; 1 copy, none
+    assert "blocks.1.ffn.key_tokens.2" not in new.values
+    for stem, copies, share in [
+        ("blocks.0.query", 2, 1 / 2),
+        ("blocks.1.projection", 1, 1 / 2),
+        ("blocks.0.ffn", 1, 1 / 3),
+    ]:
+        keys, values = ([new.values[f"{stem}.{kind}_tokens.{i}"] for i in range(3)] for kind in ("key", "value"))
+        assert torch.equal(keys[2], torch.cat(keys[:2]).repeat(copies, 1))
+        acting = torch.cat([values[0] * share, values[1]])
+        torch.testing.assert_close(values[2], (acting / (1 + copies)).repeat(copies, 1), rtol=1e-14, atol=0)
+
+
+def test_matched_tokens_are_as_large_as_the_old_ones_act():
+    """A new model's draw, scaled from its own standard deviation to the old tokens' root mean square."""
+    old = built(base("l2_norm_gelu").then(Growth(allowed("copy", "recompute"), [4, 4], [12, 12])))  # shares 1/2 and 1/3
+    new = grow(old, Growth(GrowthPolicy(init="matched"), [3, 0], [5, 7]), seed=7)
+    for stem, share in [("blocks.0.query", 1 / 2), ("blocks.0.ffn", 1 / 3), ("blocks.1.ffn", 1 / 3)]:
+        for kind, factor, std in [("key", 1, 0.02), ("value", share, 2 / 2 / math.sqrt(8))]:
+            name = f"{stem}.{kind}_tokens."
+            there = torch.cat([new.values[f"{name}0"] * factor, new.values[f"{name}1"]])
+            fresh = initial_parameter(f"{name}2", new.config, 7).double()
+            expected = fresh / std * there.square().mean().sqrt()
+            torch.testing.assert_close(new.values[f"{name}2"], expected, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("copies", [1, 3])
+def test_noise_on_copies_is_a_new_tokens_and_sums_to_zero_on_the_values_of_each_token(copies):
+    old = built(base("l2_norm_gelu"))
+    tokens = [copies * 4] * 2, [copies * 6] * 2
+    plain, noisy = (grow(old, Growth(allowed("copy", "recompute", copy_noise=n), *tokens), seed=7) for n in (0.0, 0.5))
+    for name in added_parameters(old.config, noisy.config):
+        noise = (noisy.values[name] - plain.values[name]) / 0.5
+        fresh = initial_parameter(name, noisy.config, 7).double()
+        by_copy = noise.view(copies, -1, 8)
+        if ".value_tokens." in name:
+            torch.testing.assert_close(by_copy.sum(0), torch.zeros_like(by_copy[0]), rtol=0, atol=1e-7)
+            fresh = fresh - fresh.view(copies, -1, 8).mean(0).repeat(copies, 1)
+        torch.testing.assert_close(noise, fresh, rtol=0, atol=1e-6)
+
+
+def test_the_seed_decides_the_new_values_and_no_two_generations_are_alike():
+    model = built(base("l2_norm_gelu"))
+    growth = Growth(GrowthPolicy(), [4, 4], [6, 6])
+    once, again, other = (grow(model, growth, seed).values["blocks.0.query.key_tokens.1"] for seed in (1, 1, 2))
+    assert torch.equal(once, again)
+    assert not torch.equal(once, other)
+    twice = grow(grow(model, growth, 1), growth, 1)
+    assert not torch.equal(twice.values["blocks.0.query.key_tokens.2"], once)
+
+
+def test_growth_between_unrelated_models_is_refused():
+    other = small_config(attention_tokens=5)
+    with pytest.raises(
+        ValueError, match=r"query\.key_tokens\.0 has shape \[4, 8\], and \[5, 8\] after growth; it must"
+    ):
+        added_parameters(small_config(), other)
+    with pytest.raises(ValueError, match=r"query\.key_tokens\.1 has shape \[3, 8\], and \[\] after growth"):
+        list(draw_added(grow_config(small_config(), attention_tokens=3, ffn_tokens=0), small_config(), seed=0))
+
+
+# Twice and once, there and back
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    st.sampled_from(["l2_norm_gelu", "gelu_l2_norm"]),
+    st.sampled_from(["frozen", "recompute", "ramp"]),
+    st.lists(st.integers(1, 6), min_size=4, max_size=4),
+)
+def test_two_growths_and_one_by_the_sum_are_the_same_function_of_the_same_tokens(score_function, tau, counts):
+    init = "zero-key" if tau == "frozen" else "random"
+    growths = [Growth(allowed(init, tau), [a, a], [f, f], share=1.0) for a, f in (counts[:2], counts[2:])]
+    twice = built(base(score_function).then(growths[0]).then(growths[1]))
+    whole = Growth(allowed(init, tau), [counts[0] + counts[2]] * 2, [counts[1] + counts[3]] * 2, share=1.0)
+    once = built(base(score_function).then(whole))
+    values = {
+        name: torch.cat([twice.values[name], twice.values[f"{name[:-1]}2"]]) if name.endswith("_tokens.1") else
+        twice.values[name] for name in once.values
+    }  # fmt: skip
+    assert difference(Grown(once.config, values).logits(), twice.logits()) < 1e-11
+    for a, b in zip(once.config.blocks, twice.config.blocks, strict=True):
+        assert a.query.tau == pytest.approx(b.query.tau)
+
+
+@settings(deadline=None, max_examples=30)
+@given(histories_and_growths())
+def test_a_growth_taken_back_is_the_old_model_bit_for_bit(drawn):
+    history, growth = drawn
+    old = built(history)
+    new = grow(old, growth)
+    config = shrink_config(new.config)
+    values = {name: new.values[name] for name in parameter_shapes(config)}
+    assert torch.equal(Grown(config, values).logits(), old.logits())
+
+
+# How new tokens learn
+
+
+def scales_at(model: Grown, growth: Growth, step: int) -> Grown:
+    """The model under the scales of the stage's update number `step`, counted from 0, as the worker sets them."""
+    tau = growth.policy.tau
+    spec = small_spec(model.config, ramp_steps=5 if tau == "ramp" else 0, anneal_steps=5 if tau == "anneal" else None)
+    worker = object.__new__(Worker)
+    worker.spec = spec
+    return model._replace(config=worker.model_config(step + 1))
+
+
+def gradients(module) -> dict[str, Tensor]:
+    """Of a loss on random targets."""
+    module.zero_grad()
+    module(IDS, IDS.roll(-1, 1)).backward()
+    return {name: parameter.grad for name, parameter in module.named_parameters()}
+
+
+def rows_that_learn(found: dict[str, Tensor], number: int) -> dict[str, tuple[Tensor, Tensor]]:
+    """{Pattention: (which key rows, which value rows of its generation `number` have a gradient)}."""
+    stems = [name.removesuffix(f"key_tokens.{number}") for name in found if name.endswith(f".key_tokens.{number}")]
+    kinds = ("key", "value")
+    return {s: tuple((found[f"{s}{kind}_tokens.{number}"] != 0).any(1) for kind in kinds) for s in stems}
+
+
+@pytest.mark.parametrize(("init", "tau", "score_function"), POSSIBLE)
+def test_every_new_token_learns_at_the_first_update_and_wholly_at_the_second(init, tau, score_function):
+    """Under every policy that is possible at all: on a base with plain SGD, on a grown model with AdamW."""
+    start = base(score_function)
+    grown = start.then(Growth(allowed("random", "recompute"), [4, 2], [6, 0]))
+    for history, optimizer, rate in [(start, torch.optim.SGD, 0.1), (grown, torch.optim.AdamW, 1e-3)]:
+        sizes = [block.query.num_tokens for block in history.config.blocks]
+        growth = Growth(allowed(init, tau), sizes, [block.ffn.num_tokens for block in history.config.blocks])
+        new = grow(built(history), growth)
+        number = new.config.newest_generation
+        module = scales_at(new, growth, 0).model()
+        first = rows_that_learn(gradients(module), number)
+        assert len(first) == 10
+        for keys, values in first.values():
+            assert (keys | values).all()
+            # zero values hide their keys, but for the norm that these share with older ones
+            assert bool(keys.any()) is ((init, tau) != ("zero-value", "per-generation"))
+            assert bool(values.any()) is (init != "zero-key")
+        optimizer(module.parameters(), lr=rate).step()
+        module.set_scales(scales_at(new, growth, 1).config)
+        for keys, values in rows_that_learn(gradients(module), number).values():
+            assert keys.all()
+            assert values.all()
+
+
+def test_at_a_ramp_of_zero_nothing_new_would_learn():
+    """Which is why the first update has a ramp above 0, and why zero values and ramped keys do not go together."""
+    growth = Growth(GrowthPolicy(), [4, 4], [6, 6])
+    new = grow(built(base("l2_norm_gelu")), growth)
+    assert new.config.blocks[0].query.generations[1].key_ramp == 0
+    for keys, values in rows_that_learn(gradients(new.model()), 1).values():
+        assert not (keys | values).any()
+    at_first = scales_at(new, growth, 0).config.blocks[0].query
+    assert at_first.generations[1].key_ramp == pytest.approx(1 / 6)
+    assert at_first.tau == pytest.approx(math.sqrt(4 + 4 / 36))
+
+
+def test_a_model_of_the_papers_depth_keeps_its_float32_function_through_the_papers_three_growths():
+    """Rounding does not pile up: 12 layers, an eighth of the paper's width, a tenth of its tokens."""
+    sizes = {"vocab_size": 64, "hidden_size": 96, "num_heads": 12, "num_layers": 12}
+    old = tokenformer_config(attention_tokens=57, ffn_tokens=230, **sizes)
+    values = dict(build_model(old, seed=0).named_parameters())
+    model = build_model(old)
+    model.load_state_dict(values)
+    config = old
+    for attention_tokens, ffn_tokens in [(157, 625), (271, 1084), (377, 1508)]:
+        before, config = config, grow_config(config, attention_tokens=attention_tokens, ffn_tokens=ffn_tokens)
+        values |= dict(draw_added(before, config, seed=0, rms_of=Grown(before, values).rms_of))
+    grown = build_model(config)
+    grown.load_state_dict(values)
+    with torch.no_grad():
+        assert difference(grown(IDS), model(IDS)) < 1e-5
