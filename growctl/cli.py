@@ -81,7 +81,7 @@ def plan(
     """
     from rich.console import Console
 
-    from growctl.plan import plan_json, print_plan
+    from growctl.plan_table import plan_json, print_plan
     from growctl.schedule import load_schedule
 
     loaded = load_schedule(schedule, overrides or [])

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from growctl.controls import plan_controls
 from growctl.launch import local_devices, start_workers, stop_workers
 from growctl.ledger import Ledger, RunEntry, StageEntry
-from growctl.plan import StagePlan, plan_controls, plan_stages
+from growctl.plan import StagePlan, plan_stages
 from growctl.schedule import ScheduleError, parse_schedule
 from growctl.schema import Schedule
 from growctl.screen import Screen
@@ -70,7 +71,8 @@ def run(schedule: Schedule, *, label: str, runs_dir: Path, name: str | None, con
     assert ladder is not None
     schedule = schedule.model_copy(update={"name": ladder})
     ladder_request = RunRequest(ladder, schedule, label)
-    micro_batches = schedule.training.batch_size // (schedule.launch.micro_batch_size or 1)
+    micro = schedule.launch.micro_batch_size
+    micro_batches = schedule.training.batch_size // (1 if micro == "auto" else micro)
     devices = local_devices(schedule.launch.devices, micro_batches)
 
     def control_requests(steps_done: list[int]) -> list[RunRequest]:
@@ -259,7 +261,7 @@ class Execution:
 
     def _spec(self, plan: StagePlan, attempt: int, initial: Path | None, resume: Path | None) -> TrainSpec:
         schedule = self.schedule
-        batch_size = schedule.training.batch_size
+        batch_size, micro = schedule.training.batch_size, schedule.launch.micro_batch_size
         manifest: Manifest | None = read_manifest(initial) if initial else None
         return TrainSpec(
             stage=plan.name,
@@ -273,7 +275,7 @@ class Execution:
             samples_seen=manifest.samples_seen if manifest else 0,
             num_steps=plan.num_steps,
             batch_size=batch_size,
-            micro_batch_size=schedule.launch.micro_batch_size or batch_size // self.num_devices,
+            micro_batch_size=batch_size // self.num_devices if micro == "auto" else micro,
             sequence_length=schedule.training.sequence_length,
             learning_rate=plan.learning_rate,
             optimizer=schedule.optimizer.optimizer(),
@@ -315,7 +317,9 @@ class Execution:
         finally:
             stop_workers(process)
             self.ledger.sync(plan.name, list(MetricsReader(directory / "metrics.jsonl")), attempt_over=True)
-        if process.returncode != 0:
+        if process.returncode != 0 and (directory / "final").exists():
+            self.screen.message(f"stage {plan.name} is complete; its workers ended with exit code {process.returncode}")
+        elif process.returncode != 0:
             reason = _reason(log, log_start)
             raise RunFailed(f"stage {plan.name} failed (exit code {process.returncode}): {reason}\nfull log: {log}")
         self.screen.stage_finished(plan, records)
@@ -396,7 +400,7 @@ def _check_same_run(request: RunRequest, directory: Path) -> None:
 
 def _comparable(schedule: Schedule) -> dict[str, Any]:
     data = schedule.model_dump(exclude={"launch", "controls"})
-    del data["data"]["workers"]
+    del data["data"]["workers"], data["data"]["approximate_tokens"]
     return data
 
 
@@ -413,9 +417,9 @@ def _differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any,
 
 def _check_batch(request: RunRequest, num_devices: int) -> None:
     batch, micro = request.schedule.training.batch_size, request.schedule.launch.micro_batch_size
-    share = num_devices * (micro or 1)
+    share = num_devices * (1 if micro == "auto" else micro)
     if batch % share:
-        per_pass = f" x launch.micro_batch_size {micro}" if micro else ""
+        per_pass = "" if micro == "auto" else f" x launch.micro_batch_size {micro}"
         raise RunError(
             f"training.batch_size = {batch}: must be a multiple of the {num_devices} devices{per_pass}, {share}"
         )

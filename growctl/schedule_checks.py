@@ -190,8 +190,11 @@ def _impossible_training(schedule: Schedule) -> Iterator[str]:
     if rate.final > rate.peak:
         yield f"learning_rate.final = {rate.final}: must not be above learning_rate.peak, {rate.peak}"
     micro, batch = schedule.launch.micro_batch_size, schedule.training.batch_size
-    if micro and batch % micro:
+    if micro != "auto" and batch % micro:
         yield f"launch.micro_batch_size = {micro}: must divide training.batch_size, {batch}"
+    nodes = schedule.launch.nodes
+    if isinstance(nodes, list) and len(nodes) != len(schedule.stages):
+        yield f"launch.nodes = {nodes}: has {len(nodes)} entries for {len(schedule.stages)} stages; one for each"
 
 
 def _impossible_controls(schedule: Schedule) -> Iterator[str]:

@@ -111,7 +111,7 @@ def _unknown_key(location: tuple[int | str, ...], root: type[BaseModel]) -> tupl
     if here == "stages.N" and key in blocks["model"].model_fields:
         return None, f"a stage cannot change this; set model.{key} for all stages"
     homes = [path or "the top level" for path, block in blocks.items() if key in block.model_fields]
-    if homes:
+    if homes and not difflib.get_close_matches(key, known, n=1, cutoff=0.9):
         return None, f"no such key here; it belongs to {' or '.join(homes)} {allowed}"
     close = next(iter(difflib.get_close_matches(key, known, n=1)), None)
     return close, f"no such key{did_you_mean(key, known)} {allowed}"

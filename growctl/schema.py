@@ -3,59 +3,31 @@
 What does not fit together is found by growctl/schedule_checks.py, once every value is good by itself.
 """
 
-import re
 from contextlib import suppress
-from decimal import Decimal
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
     NonNegativeFloat,
     PositiveFloat,
-    PositiveInt,
     ValidationError,
     field_validator,
     model_validator,
 )
 
+from growctl.launch_schema import Block, LaunchBlock
+from growctl.quantities import Count, CountOrZero, parse_count
 from model.config import ScoreFunction
 from model.policy import PRESETS, GrowthPolicy, Init, Preset, TauPolicy
 from model.transformer_sizes import Operator
 from stages.corpus import DEFAULT_VOCAB_SIZE, DataSpec
 from stages.spec import GenerationRule, Optimizer
 
-_COUNT = re.compile(r"(\d{1,99}(?:\.\d{1,99})?) ?([kmbt]?)", re.IGNORECASE)
-_FACTORS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
-
-
-def parse_count(value: Any) -> int:
-    """15B, 300M, 2.5k or a plain whole number as an int; ValueError for anything else."""
-    number = Decimal("nan")
-    if isinstance(value, str) and (match := _COUNT.fullmatch(value.strip())):
-        number = Decimal(match[1]) * _FACTORS[match[2].upper()]
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        number = Decimal(value)
-    if not number.is_finite() or number != int(number):
-        raise ValueError("must be a whole number; 2.5k, 300M and 15B are fine")
-    return int(number)
-
-
-Count = Annotated[int, BeforeValidator(parse_count), Field(gt=0, le=10**14)]
-"""A count as people write it."""
-
-CountOrZero = Annotated[int, BeforeValidator(parse_count), Field(ge=0, le=10**14)]
 Width = Annotated[int, Field(gt=0, le=2**20)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$")]
 """As RUN_NAME, with room for what a control's name has behind its ladder's."""
-
-
-class _Block(BaseModel):
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
-    )
 
 
 class DataBlock(DataSpec):
@@ -66,13 +38,16 @@ class DataBlock(DataSpec):
     vocab_size: Annotated[int, BeforeValidator(parse_count), Field(ge=257, le=2**20)] | None = None
     """Entries of the byte-level BPE that is trained on the text."""
 
+    approximate_tokens: Count | None = None
+    """Training tokens of the prepared text, roughly: from it `plan` tells epochs until the dataset is there."""
+
     @property
     def num_tokens(self) -> int | None:
         """Entries of the tokenizer, where the schedule alone tells."""
         return None if self.tokenizer else (self.vocab_size or DEFAULT_VOCAB_SIZE)
 
 
-class ModelBlock(_Block):
+class ModelBlock(Block):
     """What all stages of a run have in common: growth changes none of it."""
 
     family: Literal["tokenformer", "transformer"] = "tokenformer"
@@ -89,7 +64,7 @@ class ModelBlock(_Block):
     rotary_base: PositiveFloat = 10000.0
 
 
-class StageBlock(_Block):
+class StageBlock(Block):
     """One stage: a size, trained for a budget."""
 
     name: Name
@@ -112,20 +87,42 @@ class StageBlock(_Block):
     """Optimizer steps of this stage."""
 
 
-class TrainingBlock(_Block):
+class TrainingBlock(Block):
     """What every optimizer step looks like."""
 
     sequence_length: Count
     """Context, data tokens."""
     batch_size: Count
     """Sequences an optimizer step, over all devices."""
+    batch_tokens: Count | None = None
+    """The same in data tokens; give one of the two."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     """bf16 with float32 master weights, or float32. auto: bf16 where the device is fast at it."""
     log_every: Count = 10
     """Steps between lines of training loss."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _batch_in_tokens(cls, data: Any) -> Any:
+        """Works out batch_size from batch_tokens; where both are there, they must agree."""
+        if not isinstance(data, dict) or data.get("batch_tokens") is None:
+            return data
+        try:
+            tokens, length = parse_count(data["batch_tokens"]), parse_count(data.get("sequence_length"))
+            size = parse_count(data["batch_size"]) if "batch_size" in data else tokens // length
+        except (ValueError, ZeroDivisionError):
+            return {"batch_size": 1} | data  # the fields' own messages say what is wrong
+        if size * length != tokens:
+            if "batch_size" in data:
+                raise ValueError(
+                    f"batch_size = {size} and batch_tokens = {tokens} differ (sequence_length is {length}); drop one "
+                    "(as an override: ~training.batch_tokens)"
+                )
+            raise ValueError(f"batch_tokens = {tokens}: must be a multiple of sequence_length, {length}")
+        return data | {"batch_size": size}
 
-class LearningRateBlock(_Block):
+
+class LearningRateBlock(Block):
     """Warm-up, then hold and decay (`wsd`) or a cosine."""
 
     peak: PositiveFloat
@@ -139,7 +136,7 @@ class LearningRateBlock(_Block):
     """Share of the span that the decay takes (`wsd`)."""
 
 
-class OptimizerBlock(_Block):
+class OptimizerBlock(Block):
     """AdamW, with the paper's values as defaults."""
 
     betas: Annotated[list[Annotated[float, Field(ge=0.0, lt=1.0)]], Field(min_length=2, max_length=2)] = [0.9, 0.95]
@@ -160,7 +157,7 @@ class OptimizerBlock(_Block):
         )
 
 
-class RewarmupBlock(_Block):
+class RewarmupBlock(Block):
     """Learning rates rise from 0 once more, at the start of every grown stage."""
 
     steps: CountOrZero = 0
@@ -168,14 +165,14 @@ class RewarmupBlock(_Block):
     """All parameters, or the new generation only."""
 
 
-class FreezeForBlock(_Block):
+class FreezeForBlock(Block):
     """Old parameters rest at first."""
 
     freeze_for: Count
     """Steps at the start of every grown stage."""
 
 
-class GrowthBlock(_Block):
+class GrowthBlock(Block):
     """How a model grows between stages, and how it then trains. Without this block: exact, by a short ramp."""
 
     preset: Preset = "growctl-default"
@@ -248,7 +245,7 @@ class GrowthBlock(_Block):
         return tuple(rule(newest - number) for number in range(newest + 1))
 
 
-class EvaluationBlock(_Block):
+class EvaluationBlock(Block):
     """Validation during a stage. At its end there is always one over the same sequences, in float32."""
 
     every: Count = 500
@@ -257,7 +254,7 @@ class EvaluationBlock(_Block):
     """Validation sequences read each time; by default all."""
 
 
-class CheckpointBlock(_Block):
+class CheckpointBlock(Block):
     """Checkpoints within a stage."""
 
     every: Count = 500
@@ -266,43 +263,18 @@ class CheckpointBlock(_Block):
     """How many of the newest are kept."""
 
 
-class ControlBlock(_Block):
+class ControlBlock(Block):
     """A run generated for comparison."""
 
-    kind: Literal["tokenformer-scratch", "transformer-scratch"]
-    """The last stage's size from scratch: the same Tokenformer, or the Transformer nearest to it in parameters."""
+    kind: Literal["tokenformer-scratch", "transformer-scratch", "best-scratch", "single-jump", "official-growth"]
+    """tokenformer-scratch: the last stage's size from scratch; transformer-scratch: the Transformer nearest to it in
+    parameters; best-scratch: every size of the ladder from scratch; single-jump: the first size grown to the last at
+    once; official-growth: the same ladder, grown as the official code does."""
     budgets: Annotated[list[Annotated[float, Field(gt=0.0, le=1000.0)]], Field(min_length=1)] = [1.0]
     """Its FLOPs, as multiples of the whole ladder's; one run each. Three or more let the report find equal loss."""
 
 
-class LaunchBlock(_Block):
-    """How the work is laid on the machine. May change between a run and its resumption."""
-
-    devices: Literal["auto"] | PositiveInt = "auto"
-    """Ranks on this machine. auto: every GPU; without a GPU a rank a core, 8 at most, that divide the batch."""
-    zero_stage: Literal[1, 2, 3] = 1
-    """DeepSpeed ZeRO: 1 shards optimizer state, 2 gradients too, 3 parameters too."""
-    micro_batch_size: Count | None = None
-    """Sequences a forward pass on one device; by default as many as a step gives it."""
-
-    @field_validator("devices", mode="before")
-    @classmethod
-    def _auto_or_a_number(cls, value: Any) -> Any:
-        if value == "auto" or (type(value) is int and value > 0):
-            return value
-        raise ValueError("must be auto, or a whole number above 0")
-
-    @field_validator("zero_stage", mode="before")
-    @classmethod
-    def _no_zero_stage_0(cls, value: Any) -> Any:
-        if type(value) is int and value == 0:
-            raise ValueError("ZeRO 0 keeps no optimizer state that growth could read; use 1, which costs no more")
-        if type(value) is not int or not 1 <= value <= 3:
-            raise ValueError("must be 1, 2 or 3")
-        return value
-
-
-class Schedule(_Block):
+class Schedule(Block):
     """A whole growth schedule, with every default written out."""
 
     name: Name | None = None

@@ -131,7 +131,7 @@ def _key(corpus: Corpus) -> str:
     tokenizer = _tokenizer_file(spec.tokenizer) if spec.tokenizer else None
     determining = {
         "format_version": FORMAT_VERSION,
-        "spec": spec.model_dump(exclude={"workers"}),
+        "spec": spec.model_dump(include=DataSpec.model_fields.keys() - {"workers"}),
         "python": platform.python_version() if spec.source == PYTHON_STDLIB else None,
         "tokenizer": hash_file(tokenizer) if tokenizer else None,
         "files": [(file.name, file.num_bytes, file.version) for file in corpus.files],

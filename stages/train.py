@@ -294,7 +294,8 @@ def main() -> None:
     """Trains the stage that the spec file names; a reason in the log and exit code 1 if it fails.
 
     A rank that fails ends at once, without a word to the others, who may be waiting for it in a collective; the
-    launcher ends them.
+    launcher ends them. One that is done ends without taking the interpreter down: native threads that still want it
+    then abort the process now and again, after the work was done.
     """
     end_with_runner()
     spec = TrainSpec.model_validate_json(Path(sys.argv[-1]).read_bytes())
@@ -307,6 +308,9 @@ def main() -> None:
         sys.stderr.flush()
         os._exit(1)
     dist.destroy_process_group()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":

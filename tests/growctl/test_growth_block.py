@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from pydantic import ValidationError
 
-from growctl.plan import plan_controls, plan_json, plan_stages
+from growctl.controls import plan_controls
+from growctl.plan import plan_stages
+from growctl.plan_table import plan_json
 from growctl.runner import Execution
 from growctl.schedule import ScheduleError, parse_schedule
 from growctl.schema import FreezeForBlock, GrowthBlock, RewarmupBlock, Schedule

@@ -12,15 +12,9 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from growctl.plan import (
-    StagePlan,
-    equal_size_transformer,
-    plan_controls,
-    plan_json,
-    plan_stages,
-    print_plan,
-    total_flops,
-)
+from growctl.controls import equal_size_transformer, plan_controls
+from growctl.plan import StagePlan, plan_stages, total_flops
+from growctl.plan_table import plan_json, print_plan
 from growctl.schedule import SHIPPED, load_schedule, parse_schedule
 from growctl.schema import Schedule
 from model.config import TokenformerConfig, num_parameters, tokenformer_config

@@ -14,9 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from growctl.plan import plan_controls, plan_json
+from growctl.controls import plan_controls
+from growctl.plan_table import plan_json
+from growctl.quantities import parse_count
 from growctl.schedule import SHIPPED, ScheduleError, load_schedule, parse_schedule
-from growctl.schema import Schedule, parse_count
+from growctl.schema import Schedule
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SHIPPED_NAMES = sorted(path.relative_to(SHIPPED).with_suffix("").as_posix() for path in SHIPPED.rglob("*.yaml"))
@@ -38,7 +40,7 @@ BASE: dict[str, Any] = {
 }
 TEXT = OmegaConf.to_yaml(OmegaConf.create(BASE))
 
-TRAINING_KEYS = "sequence_length, batch_size, precision, log_every"
+TRAINING_KEYS = "sequence_length, batch_size, batch_tokens, precision, log_every"
 STAGE_KEYS = "name, attention_tokens, ffn_tokens, layers, num_layers, hidden_size, ffn_size, train_tokens, train_steps"
 GROWTH_KEYS = (
     "preset, init, tau, ramp, anneal, copy_noise, moments, allow_jump, old_tokens, lr_scale, weight_decay, rewarmup, "
@@ -260,8 +262,8 @@ def test_importing_schedules_and_plans_imports_nothing_heavy() -> None:
         ({"model._target_": "os.system"}, unknown("model._target_ = 'os.system'", MODEL_KEYS)),
         (
             {"launch.batch_size": 8},
-            "launch.batch_size = 8: no such key here; it belongs to training (allowed here: devices, "
-            "zero_stage, micro_batch_size)",
+            "launch.batch_size = 8: no such key here; it belongs to training (allowed here: cluster, nodes, devices, "
+            "zero_stage, offload, micro_batch_size, environment, hostfile, slurm, hardware)",
         ),
         (
             {"growth.every": 8},
@@ -312,7 +314,8 @@ def test_importing_schedules_and_plans_imports_nothing_heavy() -> None:
         ({"learning_rate.shape": "linear"}, "learning_rate.shape = 'linear': must be 'wsd' or 'cosine'"),
         (
             {"controls.0.kind": "scratch"},
-            "controls.0.kind = 'scratch': must be 'tokenformer-scratch' or 'transformer-scratch'",
+            "controls.0.kind = 'scratch': must be 'tokenformer-scratch', 'transformer-scratch', 'best-scratch', "
+            "'single-jump' or 'official-growth'",
         ),
         ({"launch.devices": "all"}, "launch.devices = 'all': must be auto, or a whole number above 0"),
         ({"launch.devices": True}, "launch.devices = true: must be auto, or a whole number above 0"),
@@ -487,8 +490,8 @@ def test_long_values_are_shortened() -> None:
         ("seed=", "{label}: seed = '': must be a whole number"),
         (
             "launch.device=2",
-            "{label}: launch.device = 2: no such key; did you mean 'devices'? (allowed here: devices, "
-            "zero_stage, micro_batch_size)",
+            "{label}: launch.device = 2: no such key; did you mean 'devices'? (allowed here: cluster, nodes, devices, "
+            "zero_stage, offload, micro_batch_size, environment, hostfile, slurm, hardware)",
         ),
         (
             "stages.1.train_tokens=4k",

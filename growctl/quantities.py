@@ -1,0 +1,64 @@
+"""Counts, durations and sizes as people write them in a schedule, and the types of fields that hold them."""
+
+import re
+from decimal import Decimal
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+_NUMBER = r"(\d{1,99}(?:\.\d{1,99})?)"
+_COUNT = re.compile(rf"{_NUMBER} ?([kmbt]?)", re.IGNORECASE)
+_FACTORS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+_DURATION = re.compile(rf"{_NUMBER} ?(d|h|min|m|s)", re.IGNORECASE)
+_SECONDS = {"d": 86400, "h": 3600, "min": 60, "m": 60, "s": 1}
+_SIZE = re.compile(rf"{_NUMBER} ?([kmgt]i?)?b?", re.IGNORECASE)
+_BYTES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+
+
+def parse_count(value: Any) -> int:
+    """15B, 300M, 2.5k or a plain whole number as an int; ValueError for anything else."""
+    number = _plain(value)
+    if isinstance(value, str) and (match := _COUNT.fullmatch(value.strip())):
+        number = Decimal(match[1]) * _FACTORS[match[2].upper()]
+    if not number.is_finite() or number != int(number):
+        raise ValueError("must be a whole number; 2.5k, 300M and 15B are fine")
+    return int(number)
+
+
+def parse_duration(value: Any) -> int:
+    """90m, 36h, 1d 12h or a plain number of seconds as whole seconds; ValueError for anything else."""
+    number = _plain(value)
+    if isinstance(value, str) and (parts := _DURATION.findall(value)) and not _DURATION.sub("", value).strip():
+        number = sum((Decimal(count) * _SECONDS[unit.lower()] for count, unit in parts), Decimal(0))
+    if not number.is_finite() or number != int(number):
+        raise ValueError("must be a duration: 90m, 36h, 1d 12h, or seconds")
+    return int(number)
+
+
+def parse_size(value: Any) -> int:
+    """40GiB, 80 GB, 512MiB or a plain number of bytes as bytes; ValueError for anything else."""
+    number = _plain(value)
+    if isinstance(value, str) and (match := _SIZE.fullmatch(value.strip())):
+        number = Decimal(match[1]) * _BYTES[(match[2] or "").lower()]
+    if not number.is_finite() or number != int(number):
+        raise ValueError("must be a size: 40GiB, 80GB, 512MiB, or bytes")
+    return int(number)
+
+
+def _plain(value: Any) -> Decimal:
+    """A number that YAML already gave; NaN for everything else."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return Decimal(value)
+    return Decimal("nan")
+
+
+Count = Annotated[int, BeforeValidator(parse_count), Field(gt=0, le=10**14)]
+"""A count as people write it."""
+
+CountOrZero = Annotated[int, BeforeValidator(parse_count), Field(ge=0, le=10**14)]
+
+Duration = Annotated[int, BeforeValidator(parse_duration), Field(gt=0, le=10**9)]
+"""Seconds."""
+
+Size = Annotated[int, BeforeValidator(parse_size), Field(gt=0, le=2**60)]
+"""Bytes."""
