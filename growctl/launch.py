@@ -36,15 +36,15 @@ def local_devices(wanted: Literal["auto"] | int, batch_size: int) -> tuple[int, 
     return wanted, num_gpus > 0
 
 
-def local_command(spec: Path, num_devices: int) -> list[str]:
-    """The DeepSpeed launcher's command line for `num_devices` workers on this machine.
+def local_command(spec: Path, num_devices: int, module: str = "stages.train") -> list[str]:
+    """The DeepSpeed launcher's command line for `num_devices` workers on this machine, each `python -m MODULE SPEC`.
 
     The per-node launcher is called directly: the `deepspeed` script before it would only look for host files.
     """
     world = base64.urlsafe_b64encode(json.dumps({"localhost": _device_ids(num_devices)}).encode()).decode()
     launcher = [sys.executable, "-m", "deepspeed.launcher.launch", f"--world_info={world}"]
     address = ["--master_addr=127.0.0.1", f"--master_port={_free_port()}"]
-    return [*launcher, *address, "--no_local_rank", "--module", "stages.train", str(spec)]
+    return [*launcher, *address, "--no_local_rank", "--module", module, str(spec)]
 
 
 def local_environment(num_devices: int, gpus: bool) -> dict[str, str]:
@@ -61,7 +61,9 @@ def local_environment(num_devices: int, gpus: bool) -> dict[str, str]:
     return environment
 
 
-def start_workers(spec: Path, log: Path, num_devices: int, gpus: bool) -> subprocess.Popen[bytes]:
+def start_workers(
+    spec: Path, log: Path, num_devices: int, gpus: bool, module: str = "stages.train"
+) -> subprocess.Popen[bytes]:
     """Starts the launcher with all output appended to `log`, in its own session: Ctrl-C reaches only us.
 
     Its standard input, which the workers inherit, is a pipe that nobody writes to: it ends when this process does, and
@@ -69,7 +71,7 @@ def start_workers(spec: Path, log: Path, num_devices: int, gpus: bool) -> subpro
     """
     with log.open("ab") as output:
         return subprocess.Popen(
-            local_command(spec, num_devices),
+            local_command(spec, num_devices, module),
             env=local_environment(num_devices, gpus),
             stdin=subprocess.PIPE,
             stdout=output,
