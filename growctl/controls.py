@@ -1,17 +1,19 @@
-"""The runs that a schedule generates to be compared with: each a schedule of its own."""
+"""The runs that a schedule generates to be compared with: each a schedule of its own.
+
+Every control has the ladder's data (from sample 0), seed, batch and learning-rate block, and its own full decay. What
+it costs is a multiple of the whole ladder's FLOPs.
+"""
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
-from growctl.plan import plan_stages, total_flops
-from growctl.schema import Schedule, StageBlock
+from growctl.plan import StagePlan, plan_stages, total_flops
+from growctl.schema import GrowthBlock, Schedule, StageBlock
 from model.config import TokenformerConfig, TransformerConfig, num_parameters
-
-_NO_GROWTH = dict.fromkeys(("layers", "num_layers", "hidden_size", "ffn_size"))
-"""What a control's only stage does not say."""
 
 
 @dataclass(frozen=True)
@@ -24,37 +26,92 @@ class ControlPlan:
 
 
 def plan_controls(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[ControlPlan]:
-    """The controls of `schedule`, each a schedule of one stage whose FLOPs are a multiple of the whole ladder's.
-
-    `steps_done` as in `plan_stages`.
-    The same data, seed, batch and learning-rate block; the control's own warm-up and its own full decay.
-    """
+    """The controls of `schedule`, in its order; for what its stages come to (`steps_done` as in `plan_stages`)."""
     plans = plan_stages(schedule, steps_done)
     controls = []
     for block in schedule.controls:
         for budget in block.budgets:
-            last = schedule.stages[-1].model_copy(update=_NO_GROWTH)
-            update: dict[str, object] = {"controls": []}
-            if block.kind == "transformer-scratch":
-                largest = plans[-1].model
-                shape = largest if isinstance(largest, TransformerConfig) else equal_size_transformer(largest)
-                update["model"] = schedule.model.model_copy(
-                    update={
-                        "family": "transformer",
-                        "num_layers": shape.num_layers,
-                        "hidden_size": shape.hidden_size,
-                        "num_heads": shape.num_heads,
-                        "ffn_size": shape.ffn_size,
-                    }
-                )
-                last = last.model_copy(update={"attention_tokens": None, "ffn_tokens": None})
-            whole = schedule.model_copy(update=update | {"stages": [_with_steps(last, 1)]})
-            steps = round(budget * total_flops(plans).total / plan_stages(whole)[0].step_flops.total)
-            suffix = "" if budget == 1 else f"-{budget:g}x"
-            name = f"{schedule.name}-control-{block.kind}{suffix}"
-            stages = [_with_steps(last, max(1, steps))]
-            controls.append(ControlPlan(block.kind, name, whole.model_copy(update={"name": name, "stages": stages})))
+            for stage, control in _generated(schedule, plans, block.kind, budget):
+                words = [schedule.name, "control", block.kind, stage, "" if budget == 1 else f"{budget:g}x"]
+                name = "-".join(word for word in words if word)
+                update = {"name": name, "controls": []}
+                controls.append(ControlPlan(block.kind, name, control.model_copy(update=update)))
     return controls
+
+
+def _generated(schedule: Schedule, plans: list[StagePlan], kind: str, budget: float) -> Iterator[tuple[str, Schedule]]:
+    """What one entry comes to at one budget: a run, or one for each stage, with the stage's name."""
+    flops, last = budget * total_flops(plans).total, len(plans) - 1
+    if kind == "best-scratch":
+        twin = f"{schedule.model.family}-scratch"
+        covered = [block for block in schedule.controls if block.kind == twin and budget in block.budgets]
+        for index, plan in enumerate(plans):
+            if index < last or not covered:  # else the last size has such a run already
+                yield plan.name, _with_flops(_from_scratch(schedule, index, plan.model), flops)
+    elif kind == "tokenformer-scratch":
+        yield "", _with_flops(_from_scratch(schedule, last, plans[last].model), flops)
+    elif kind == "transformer-scratch":
+        largest = plans[last].model
+        shape = largest if isinstance(largest, TransformerConfig) else equal_size_transformer(largest)
+        yield "", _with_flops(_from_scratch(schedule, last, shape), flops)
+    elif kind == "single-jump":
+        yield "", _with_flops(_single_jump(schedule, plans), flops)
+    else:
+        yield "", _official_growth(schedule, plans, budget)
+
+
+def _from_scratch(schedule: Schedule, index: int, shape: TokenformerConfig | TransformerConfig) -> Schedule:
+    """A schedule of one stage, for a model of that shape, on the machines of the stage `index`."""
+    update: dict[str, Any] = {"stages": [_bare(schedule.stages[index])], "launch": _launch(schedule, index)}
+    if isinstance(shape, TransformerConfig):
+        sizes = shape.model_dump(include={"num_layers", "hidden_size", "num_heads", "ffn_size"})
+        update["model"] = schedule.model.model_copy(update={"family": "transformer", **sizes})
+        update["stages"] = [update["stages"][0].model_copy(update={"attention_tokens": None, "ffn_tokens": None})]
+    return schedule.model_copy(update=update)
+
+
+def _single_jump(schedule: Schedule, plans: list[StagePlan]) -> Schedule:
+    """The ladder's first stage as it is, then its last size at once."""
+    last, shape = _bare(schedule.stages[-1]), plans[-1].model
+    if isinstance(shape, TransformerConfig):
+        last = last.model_copy(update=shape.model_dump(include={"num_layers", "hidden_size", "ffn_size"}))
+    stages = [_with_steps(schedule.stages[0], plans[0].num_steps), last]
+    growth = schedule.growth.model_copy(update={"when": "fixed", "slope": None})
+    launch = _launch(schedule, 0, len(plans) - 1)
+    return schedule.model_copy(update={"stages": stages, "growth": growth, "launch": launch})
+
+
+def _official_growth(schedule: Schedule, plans: list[StagePlan], budget: float) -> Schedule:
+    """The same ladder, grown as the official code does. The learning rate stays the ladder's: one thing differs."""
+    stages = [
+        _with_steps(stage, max(1, round(budget * plan.num_steps)))
+        for stage, plan in zip(schedule.stages, plans, strict=True)
+    ]
+    return schedule.model_copy(update={"stages": stages, "growth": GrowthBlock.model_validate({"preset": "official"})})
+
+
+def _with_flops(schedule: Schedule, flops: float) -> Schedule:
+    """`schedule`, its last stage of as many steps as bring the whole to `flops`; one step at least."""
+    *before, last = schedule.stages
+    *spent, plan = plan_stages(schedule.model_copy(update={"stages": [*before, _with_steps(last, 1)]}))
+    steps = round((flops - total_flops(spent).total) / plan.step_flops.total)
+    return schedule.model_copy(update={"stages": [*before, _with_steps(last, max(1, steps))]})
+
+
+def _bare(stage: StageBlock) -> StageBlock:
+    """A stage without what it says of growing into it."""
+    return stage.model_copy(update=dict.fromkeys(("layers", "num_layers", "hidden_size", "ffn_size")))
+
+
+def _launch(schedule: Schedule, *stages: int) -> Any:
+    """The launch block with the machines of those stages."""
+    nodes = [schedule.launch.nodes_of(stage) for stage in stages]
+    one_for_all = isinstance(schedule.launch.nodes, int)
+    return schedule.launch if one_for_all else schedule.launch.model_copy(update={"nodes": nodes})
+
+
+def _with_steps(stage: StageBlock, steps: int) -> StageBlock:
+    return stage.model_copy(update={"train_tokens": None, "train_steps": steps})
 
 
 def equal_size_transformer(model: TokenformerConfig | TransformerConfig) -> TransformerConfig:
@@ -97,7 +154,3 @@ def equal_size_transformer(model: TokenformerConfig | TransformerConfig) -> Tran
 
     depths = range(max(1, model.num_layers // 2), model.num_layers * 4 + 1)
     return shaped(*min((shape for depth in depths for shape in nearest(depth)), key=distance))
-
-
-def _with_steps(stage: StageBlock, steps: int) -> StageBlock:
-    return stage.model_copy(update={"train_tokens": None, "train_steps": steps})

@@ -5,8 +5,9 @@ import re
 from collections.abc import Iterator
 from typing import get_args
 
+from growctl.plan import plan_stages, total_flops
 from growctl.schedule_errors import NAME_ALLOWED, shown
-from growctl.schema import Schedule
+from growctl.schema import GrowthBlock, Schedule
 from growctl.sizes import added_tokens, num_steps, stage_model
 from model.policy import refused, senseless
 from model.transformer_sizes import PRESERVING, WIDENING, Operator
@@ -39,7 +40,7 @@ def impossible(schedule: Schedule) -> list[str]:
         _impossible_controls,
     )
     return [problem for check in checks for problem in check(schedule)] or [
-        problem for check in (_impossible_steps, _impossible_slope) for problem in check(schedule)
+        problem for check in (_impossible_steps, _impossible_slope, _impossible_jump) for problem in check(schedule)
     ]
 
 
@@ -202,11 +203,41 @@ def _impossible_controls(schedule: Schedule) -> Iterator[str]:
         yield f"name = {shown(schedule.name)}: must be {NAME_ALLOWED}"
     for index, control in enumerate(schedule.controls):
         here = f"controls.{index}"
-        if control.kind == "tokenformer-scratch" and schedule.model.family == "transformer":
-            yield f"{here}.kind = {control.kind!r}: the schedule has no tokenformer; use 'transformer-scratch'"
-        if control.kind == "tokenformer-scratch" and any(stage.layers is not None for stage in schedule.stages):
-            yield f"{here}.kind = {control.kind!r}: needs layers of one size; this ladder grows chosen layers only"
+        if reason := _senseless_control(schedule, control.kind):
+            yield f"{here}.kind = {control.kind!r}: {reason}"
         if control.kind in [other.kind for other in schedule.controls[:index]]:
             yield f"{here}.kind = {control.kind!r}: is there already; write all its budgets in one list"
         if len({f"{budget:g}" for budget in control.budgets}) < len(control.budgets):
             yield f"{here}.budgets = {shown(control.budgets)}: has a budget twice; each needs its own run"
+
+
+def _senseless_control(schedule: Schedule, kind: str) -> str | None:
+    """Why a kind of control means nothing for this ladder."""
+    tokenformer, num_stages = schedule.model.family == "tokenformer", len(schedule.stages)
+    if kind == "tokenformer-scratch" and not tokenformer:
+        return "the schedule has no tokenformer; use 'transformer-scratch'"
+    if kind == "official-growth" and not tokenformer:
+        return "the schedule has no tokenformer, and the official growth is one's"
+    of_one_size = ("tokenformer-scratch", "best-scratch", "single-jump")
+    if kind in of_one_size and any(stage.layers is not None for stage in schedule.stages):
+        return "needs layers of one size; this ladder grows chosen layers only"
+    if kind == "single-jump" and num_stages < 3:
+        return f"needs a ladder of three stages or more; this one has {num_stages}"
+    if kind == "official-growth" and num_stages < 2:
+        return "needs a ladder that grows; this one has 1 stage"
+    if kind == "official-growth" and schedule.growth == GrowthBlock.model_validate({"preset": "official"}):
+        return "the ladder itself grows so; use another preset for it"
+    return None
+
+
+def _impossible_jump(schedule: Schedule) -> Iterator[str]:
+    """Where a single jump has no FLOPs left after its first stage."""
+    for index, control in enumerate(schedule.controls):
+        if control.kind == "single-jump":
+            first, *others = plan_stages(schedule)
+            share = first.flops.total / total_flops([first, *others]).total
+            if min(control.budgets) <= share:
+                yield (
+                    f"controls.{index}.budgets = {shown(control.budgets)}: the first stage alone takes {share:.3g} of "
+                    "the ladder's FLOPs, and a single jump begins with it; more than that"
+                )

@@ -18,6 +18,9 @@ from growctl.numbers import scientific
 EQUAL_FLOPS_TOLERANCE = 0.02
 """How far from the ladder's FLOPs, as a share of them, a control still counts as one at equal FLOPs."""
 
+BEST_SCRATCH = "best-scratch"
+"""The control that trains every size of the ladder from scratch: the bar that growth must really clear."""
+
 HONEST_NUM_BUDGETS = 3
 """Budgets that a control's curve should have at least, each with its own full decay."""
 
@@ -125,7 +128,8 @@ class Comparison:
     """A ladder against the controls of one kind and size: one curve of loss over FLOPs."""
 
     control: str
-    num_parameters: int
+    num_parameters: int | None
+    """None for `best-scratch`, where each budget counts with its best size."""
     control_runs: tuple[str, ...]
     """Those that count, by FLOPs: finished, and trained on the ladder's data."""
     flops_to_equal_loss: float | None
@@ -211,15 +215,24 @@ def find_runs(runs_dir: Path, names: Sequence[str] = ()) -> list[RunReport]:
 
 
 def compare(ladder: RunReport, runs: Sequence[RunReport]) -> list[Comparison]:
-    """`ladder` against those of `runs` that are its controls, a comparison for each kind and size of them."""
-    curves: dict[tuple[str, int], list[RunReport]] = {}
+    """`ladder` against those of `runs` that are its controls, a comparison for each kind and size of them.
+
+    Of `best-scratch` there is one: each budget counts with the size that ended best, whichever that was.
+    """
+    curves: dict[tuple[str, int | None], list[RunReport]] = {}
     for run in runs:
         if run.control is not None and run.control_of == ladder.name and run.stages:
-            curves.setdefault((run.control, run.stages[-1].num_parameters), []).append(run)
+            size = None if run.control == BEST_SCRATCH else run.stages[-1].num_parameters
+            curves.setdefault((run.control, size), []).append(run)
+    if best := curves.get((BEST_SCRATCH, None)):
+        # The ladder's last size may have its run as a control of its own kind: it is a size from scratch like the rest.
+        sizes = {stage.num_parameters for stage in ladder.stages}
+        twins = [key for key in curves if key[0].endswith("-scratch") and key[1] in sizes]
+        best += [run for key in twins for run in curves[key]]
     return [_compare(ladder, kind, size, controls) for (kind, size), controls in curves.items()]
 
 
-def _compare(ladder: RunReport, kind: str, size: int, controls: list[RunReport]) -> Comparison:
+def _compare(ladder: RunReport, kind: str, size: int | None, controls: list[RunReport]) -> Comparison:
     points: list[tuple[float, float, RunReport]] = []
     verdict: list[str] = []
     for control in controls:
@@ -231,6 +244,9 @@ def _compare(ladder: RunReport, kind: str, size: int, controls: list[RunReport])
         else:
             points.append((control.cumulative_flops, control.final_loss, control))
     points.sort(key=lambda point: point[:2])
+    if kind == BEST_SCRATCH and points:
+        points, told = _best_of_each_budget(points, len({stage.num_parameters for stage in ladder.stages}))
+        verdict += told
 
     loss, flops = ladder.final_loss, ladder.cumulative_flops
     equal_loss = saving = equal_flops = None
@@ -251,6 +267,24 @@ def _compare(ladder: RunReport, kind: str, size: int, controls: list[RunReport])
         verdict = [*sentences, *_caveats(points), *verdict]
     names = tuple(control.name for _, _, control in points)
     return Comparison(kind, size, names, equal_loss, saving, equal_flops, tuple(verdict))
+
+
+def _best_of_each_budget(
+    points: list[tuple[float, float, RunReport]], num_sizes: int
+) -> tuple[list[tuple[float, float, RunReport]], list[str]]:
+    """Of (FLOPs, loss, run) by FLOPs the best of each budget, and what is to be said of budgets that lack a size."""
+    budgets: list[list[tuple[float, float, RunReport]]] = []
+    for point in points:
+        if budgets and point[0] <= budgets[-1][0][0] * (1 + EQUAL_FLOPS_TOLERANCE):
+            budgets[-1].append(point)
+        else:
+            budgets.append([point])
+    lacking = [
+        f"Caution: only {len(budget)} of the ladder's {num_sizes} sizes count at {scientific(budget[0][0])} FLOPs."
+        for budget in budgets
+        if len({point[2].stages[-1].num_parameters for point in budget}) < num_sizes
+    ]
+    return [min(budget, key=lambda point: point[1]) for budget in budgets], lacking
 
 
 def flops_to_loss(points: Sequence[tuple[float, float]], loss: float) -> float | None:

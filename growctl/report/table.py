@@ -50,8 +50,9 @@ def verdicts(runs: Sequence[RunReport]) -> list[tuple[str, tuple[str, ...]]]:
     for ladder in (run for run in runs if run.control is None):
         comparisons = compare(ladder, runs)
         for comparison in comparisons:
-            size = short_count(comparison.num_parameters)
-            said.append((f"{ladder.name} against {comparison.control}, {size} parameters", comparison.verdict))
+            size = comparison.num_parameters
+            what = f"{comparison.control}, {short_count(size)} parameters" if size else "the best size from scratch"
+            said.append((f"{ladder.name} against {what}", comparison.verdict))
         if not comparisons:
             said.append((ladder.name, ("It has no controls, so what growing saved cannot be said.",)))
     return said

@@ -268,6 +268,41 @@ def test_kinds_and_sizes_of_controls_are_curves_of_their_own(runs: Path) -> None
     assert curves == {(SCRATCH, 2_400_000, 1), (SCRATCH, 800_000, 1), ("transformer-scratch", 2_400_000, 1)}
 
 
+def from_scratch(runs: Path, size: str, num_parameters: int, steps: int, final: float | None) -> FakeRun:
+    """One size of the ladder, as the control best-scratch trains it."""
+    name = f"quick-control-best-scratch-{size}-{steps}"
+    return FakeRun(runs, name, [stage_of(size, num_parameters, steps)], "best-scratch").train(0, final)
+
+
+def test_best_scratch_counts_with_the_size_that_ended_best_at_each_budget(runs: Path) -> None:
+    ladder(runs, 1.28)
+    for steps, small, large in ((1400, 1.40, 1.50), (2800, 1.27, 1.35), (5600, 1.26, 1.20)):
+        from_scratch(runs, "800k", 800_000, steps, small)
+        from_scratch(runs, "2m", 2_400_000, round(steps / 3), large)
+    found = find_runs(runs, ["quick"])
+    [comparison] = compare(found[0], found)
+    assert comparison.num_parameters is None
+    assert [name.removeprefix("quick-control-best-scratch-") for name in comparison.control_runs] == [
+        *("800k-1400", "800k-2800", "2m-1867")
+    ]
+    assert comparison.equal_flops is not None
+    assert comparison.equal_flops.loss_difference == pytest.approx(0.01)
+    assert "growing lost 0.010 nats against quick-control-best-scratch-800k-2800" in said(comparison)
+    assert verdicts(found)[0][0] == "quick against the best size from scratch"
+
+
+def test_best_scratch_counts_the_last_sizes_own_control_and_misses_what_did_not_finish(runs: Path) -> None:
+    ladder(runs, 1.28)
+    control(runs, 933, 1.31)
+    from_scratch(runs, "800k", 800_000, 2800, 1.36)
+    from_scratch(runs, "800k", 800_000, 5600, 1.30)
+    found = find_runs(runs, ["quick"])
+    best = next(comparison for comparison in compare(found[0], found) if comparison.control == "best-scratch")
+    assert best.control_runs == ("quick-control-tokenformer-scratch-933", "quick-control-best-scratch-800k-5600")
+    assert "Caution: only 1 of the ladder's 2 sizes count at 2.46e13 FLOPs." in said(best)
+    assert "2 sizes count at 1.23e13" not in said(best)
+
+
 def test_a_ladder_brings_its_controls_and_a_wrong_name_the_nearest(runs: Path) -> None:
     for names in ([], ["quick"]):
         with pytest.raises(RunNotFoundError, match=r"there are no runs in .* yet"):
