@@ -45,6 +45,8 @@ _COUNTED = (
     "<b>Equal loss</b>: the FLOPs at which the curve of the controls comes down to the ladder's final loss, with the "
     "loss linear in the logarithm of the FLOPs between two measured points, and never beyond them. Only finished "
     "controls count, each with its own full decay.",
+    "<b>The best size from scratch</b>: every size of the ladder trained alone for the same FLOPs; each budget counts "
+    "with the size that ended best. A small model trained longer may beat both the ladder and the largest size.",
     "<b>In the chart</b>, large marks are ends of stages and runs; lines and small dots are evaluations on the way, "
     "where the learning rate has not decayed yet: they are not what a run of that budget would reach.",
     "<b>Differences</b> smaller than those between seeds mean nothing: one seed says little.",
