@@ -263,7 +263,8 @@ def _compare(ladder: RunReport, kind: str, size: int | None, controls: list[RunR
             difference = loss - nearest[1]
             perplexities = math.exp(loss), math.exp(nearest[1])
             equal_flops = EqualFlops(nearest[2].name, ratio, difference, *perplexities)
-        sentences = [_equal_loss_verdict(points, loss, flops, saving), _equal_flops_verdict(equal_flops)]
+        who = "growing" if kind.endswith("-scratch") else "this ladder"
+        sentences = [_equal_loss_verdict(who, points, loss, flops, saving), _equal_flops_verdict(who, equal_flops)]
         verdict = [*sentences, *_caveats(points), *verdict]
     names = tuple(control.name for _, _, control in points)
     return Comparison(kind, size, names, equal_loss, saving, equal_flops, tuple(verdict))
@@ -305,37 +306,37 @@ def flops_to_loss(points: Sequence[tuple[float, float]], loss: float) -> float |
 
 
 def _equal_loss_verdict(
-    points: list[tuple[float, float, RunReport]], loss: float, flops: float, saving: float | None
+    who: str, points: list[tuple[float, float, RunReport]], loss: float, flops: float, saving: float | None
 ) -> str:
     if saving is not None:
         told = f"the control needs {scientific(saving * flops)} FLOPs for the ladder's loss of {loss:.4f} nats"
         if saving >= 1.0:
-            return f"At equal loss growing won: {told}, {saving:.2f}x what growing spent."
-        return f"At equal loss growing lost: {told}, and growing spent {1.0 / saving:.2f}x as many."
+            return f"At equal loss {who} won: {told}, {saving:.2f}x what {who} spent."
+        return f"At equal loss {who} lost: {told}, and {who} spent {1.0 / saving:.2f}x as many."
     (first_flops, first_loss, first), (last_flops, _, last) = points[0], points[-1]
     if first_loss < loss:
-        lost = " growing lost" if first_flops < flops else ""
+        lost = f" {who} lost" if first_flops < flops else ""
         return (
             f"At equal loss{lost} (not bracketed): {first.name} ended below the ladder's loss with "
             f"{first_flops / flops:.2f}x its FLOPs, and no smaller budget was run."
         )
-    won = " growing won" if last_flops > flops else ""
+    won = f" {who} won" if last_flops > flops else ""
     return (
         f"At equal loss{won} (not bracketed): no control came down to the ladder's loss; the largest budget, "
         f"{last.name}, has {last_flops / flops:.2f}x its FLOPs."
     )
 
 
-def _equal_flops_verdict(equal: EqualFlops | None) -> str:
+def _equal_flops_verdict(who: str, equal: EqualFlops | None) -> str:
     if equal is None:
         return (
             f"At equal FLOPs, nothing to say: no control's FLOPs are within {EQUAL_FLOPS_TOLERANCE:.0%} of "
             "the ladder's."
         )
     difference = equal.loss_difference
-    result = f"growing {'lost' if difference > 0 else 'won'} {abs(difference):.3f} nats against"
+    result = f"{who} {'lost' if difference > 0 else 'won'} {abs(difference):.3f} nats against"
     if abs(difference) < 0.0005:
-        result = "growing came out level with"
+        result = f"{who} came out level with"
     return (
         f"At equal FLOPs {result} {equal.control_run} (perplexity {equal.ladder_perplexity:.4g} against "
         f"{equal.control_perplexity:.4g}, {equal.flops_ratio:.3f}x the FLOPs)."

@@ -268,6 +268,15 @@ def test_kinds_and_sizes_of_controls_are_curves_of_their_own(runs: Path) -> None
     assert curves == {(SCRATCH, 2_400_000, 1), (SCRATCH, 800_000, 1), ("transformer-scratch", 2_400_000, 1)}
 
 
+def test_against_another_way_of_growing_it_is_the_ladder_that_won_or_lost(runs: Path) -> None:
+    ladder(runs, 1.28)
+    control(runs, 933, 1.27, kind="single-jump")
+    assert "At equal FLOPs this ladder lost 0.010 nats against quick-control-single-jump-933" in said(
+        only_comparison(runs)
+    )
+    assert "growing" not in said(only_comparison(runs))
+
+
 def from_scratch(runs: Path, size: str, num_parameters: int, steps: int, final: float | None) -> FakeRun:
     """One size of the ladder, as the control best-scratch trains it."""
     name = f"quick-control-best-scratch-{size}-{steps}"
