@@ -6,9 +6,9 @@ None of it changes what is computed but for rounding, so all of it may change be
 from contextlib import suppress
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveInt, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeFloat, PositiveInt, field_validator
 
-from growctl.quantities import Count, Duration, Size, parse_count
+from growctl.quantities import Count, Duration, FlopsPerSecond, Size, parse_count
 
 Cluster = Literal["local", "hostfile", "slurm"]
 Device = Literal["a100-40gb", "a100-80gb", "h100", "h200", "b200", "l40s", "rtx-4090"]
@@ -36,6 +36,16 @@ class Block(BaseModel):
     )
 
 
+def _text_or_number(value: Any) -> Any:
+    if not isinstance(value, str | int):  # a bool is an int
+        raise ValueError("must be text, a whole number, true or false")
+    return value
+
+
+Option = Annotated[str | int | bool, BeforeValidator(_text_or_number, json_schema_input_type=str | int | bool)]
+"""What follows an option of a command; true: nothing does."""
+
+
 class HardwareBlock(Block):
     """What `plan` reckons with. What is not given is not guessed: `plan` then leaves the column empty."""
 
@@ -43,7 +53,7 @@ class HardwareBlock(Block):
     """A known device, which gives memory and flops."""
     memory: Size | None = None
     """Memory of one device."""
-    flops: Count | None = None
+    flops: FlopsPerSecond | None = None
     """Peak FLOPs a second of one device, in the training precision: 989T."""
     mfu: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
     """Share of the peak that training reaches; `plan --measure` measures it on this machine instead."""
@@ -87,12 +97,14 @@ class SlurmBlock(Block):
     """How long before the end of the time SLURM warns the job, which then stops and queues again."""
     max_requeues: Annotated[int, Field(ge=0, le=10**6)] = 100
     """Times that one job may run out of its time; pre-emption is not counted."""
+    gpus: bool = True
+    """Asks for a GPU a device. false: machines without; or `options` ask in another way (gres)."""
     cpus_per_device: PositiveInt = 8
     memory: Size | None = None
     """Host memory a node; by default all of it."""
     setup: list[str] = []
     """Shell lines before the job: modules, environments."""
-    options: dict[Annotated[str, Field(pattern=r"^[a-z][a-z-]*$")], str | int | bool] = {}
+    options: dict[Annotated[str, Field(pattern=r"^[a-z][a-z-]*$")], Option] = {}
     """Further options of sbatch by their long names: {reservation: name, exclusive: true}."""
 
 
@@ -137,7 +149,7 @@ class LaunchBlock(Block):
             return value
         raise ValueError("must be auto, or a whole number above 0")
 
-    @field_validator("micro_batch_size", mode="before")
+    @field_validator("micro_batch_size", mode="before", json_schema_input_type=Literal["auto"] | Count | None)
     @classmethod
     def _auto_or_a_count(cls, value: Any) -> Any:
         if value in (None, "auto"):

@@ -4,7 +4,7 @@ import re
 from decimal import Decimal
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt
 
 _NUMBER = r"(\d{1,99}(?:\.\d{1,99})?)"
 _COUNT = re.compile(rf"{_NUMBER} ?([kmbt]?)", re.IGNORECASE)
@@ -52,13 +52,40 @@ def _plain(value: Any) -> Decimal:
     return Decimal("nan")
 
 
-Count = Annotated[int, BeforeValidator(parse_count), Field(gt=0, le=10**14)]
+def _text(pattern: str) -> Any:
+    """Text of that form whatever the case of its letters, as a JSON Schema can say it."""
+    either_case = re.sub("[a-z]", lambda letter: f"[{letter[0]}{letter[0].upper()}]", pattern)
+    return Annotated[str, Field(pattern=f"^ *{either_case.replace('NUMBER', '[0-9]+([.][0-9]+)?')} *$")]
+
+
+_COUNT_TEXT = _text("NUMBER ?(k|m|b|t)?")
+_DURATION_TEXT = _text("(NUMBER ?(d|h|min|m|s) ?)+")
+_SIZE_TEXT = _text("NUMBER ?((k|m|g|t)i?)?b?")
+
+Count = Annotated[
+    int, BeforeValidator(parse_count, json_schema_input_type=PositiveInt | _COUNT_TEXT), Field(gt=0, le=10**14)
+]
 """A count as people write it."""
 
-CountOrZero = Annotated[int, BeforeValidator(parse_count), Field(ge=0, le=10**14)]
+CountOrZero = Annotated[
+    int, BeforeValidator(parse_count, json_schema_input_type=NonNegativeInt | _COUNT_TEXT), Field(ge=0, le=10**14)
+]
 
-Duration = Annotated[int, BeforeValidator(parse_duration), Field(gt=0, le=10**9)]
+Vocabulary = Annotated[
+    int, BeforeValidator(parse_count, json_schema_input_type=PositiveInt | _COUNT_TEXT), Field(ge=257, le=2**20)
+]
+"""Entries of a byte-level tokenizer: the 256 bytes and the end of text at least."""
+
+FlopsPerSecond = Annotated[
+    int, BeforeValidator(parse_count, json_schema_input_type=PositiveInt | _COUNT_TEXT), Field(gt=0, le=10**18)
+]
+
+Duration = Annotated[
+    int, BeforeValidator(parse_duration, json_schema_input_type=PositiveInt | _DURATION_TEXT), Field(gt=0, le=10**9)
+]
 """Seconds."""
 
-Size = Annotated[int, BeforeValidator(parse_size), Field(gt=0, le=2**60)]
+Size = Annotated[
+    int, BeforeValidator(parse_size, json_schema_input_type=PositiveInt | _SIZE_TEXT), Field(gt=0, le=2**60)
+]
 """Bytes."""

@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import re
 from collections.abc import Iterator, Sequence
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -13,6 +14,9 @@ from growctl.numbers import short_count
 SHOWN_CHARACTERS = 60
 REASON_CHARACTERS = 200
 NAME_ALLOWED = "letters, digits, . _ - (a letter or digit first, 100 at most)"
+
+PYTHON_KEYS = ("_target_", "_partial_", "_convert_", "_recursive_", "_args_")
+"""How hydra's configurations name code to call. growctl never lets it; refused so that no one believes it does."""
 
 _WORDING = {
     "int_type": "must be a whole number",
@@ -36,6 +40,10 @@ _WORDING = {
 """pydantic's error types, put plainly. What is not here keeps pydantic's words."""
 
 
+class ScheduleError(ValueError):
+    """A schedule that cannot be used: one message, with the dotted path, the value and what is allowed."""
+
+
 def describe(error: ValidationError, root: type[BaseModel]) -> list[str]:
     """A line for every mistake. A misspelt key is one mistake, not also the absence of the right one."""
     lines, meant = [], set()
@@ -54,11 +62,31 @@ def describe(error: ValidationError, root: type[BaseModel]) -> list[str]:
             # a block's own message says what it is about; that of a single value follows the value
             where = (f"{path}: " if isinstance(value, dict) else f"{path} = {shown(value)}: ") if path else ""
             lines += [f"{where}{line}" for line in str(problem["ctx"]["error"]).splitlines()]
+        elif location[-1:] == ("[key]",):
+            path = path.removesuffix(".[key]")
+            lines.append(f"{path}: no possible key; one here matches {problem['ctx']['pattern']}")
         else:
             limits = {name: _limit(limit) for name, limit in problem.get("ctx", {}).items()}
             wording = _WORDING.get(problem["type"], problem["msg"]).format(**limits)
             lines.append(f"{path} = {shown(value)}: {wording}")
     return lines
+
+
+def named_python(value: Any, keys: tuple[Any, ...] = ()) -> Iterator[str]:
+    """A line for every key in plain data that names Python to call; `keys` lead to `value`."""
+    if any(str(key).startswith(PYTHON_KEYS) for key in keys[-1:]):
+        path = ".".join(map(str, keys))
+        yield f"{path} = {shown(value)}: {keys[-1]} names Python to call, and a schedule calls none"
+        return
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, below in entries:
+        yield from named_python(below, (*keys, key))
+
+
+def path_of(line: str) -> str:
+    """The dotted path that a problem's line begins with; nothing where it begins with none."""
+    match = re.match(r"([\w.-]+)(?=:| = )", line)
+    return match[1] if match else ""
 
 
 def innermost_reason(error: BaseException) -> str:

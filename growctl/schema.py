@@ -7,7 +7,6 @@ from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    BeforeValidator,
     ConfigDict,
     Field,
     NonNegativeFloat,
@@ -18,7 +17,7 @@ from pydantic import (
 )
 
 from growctl.launch_schema import Block, LaunchBlock
-from growctl.quantities import Count, CountOrZero, parse_count
+from growctl.quantities import Count, CountOrZero, Vocabulary, parse_count
 from model.config import ScoreFunction
 from model.policy import PRESETS, GrowthPolicy, Init, Preset, TauPolicy
 from model.transformer_sizes import Operator
@@ -35,7 +34,7 @@ class DataBlock(DataSpec):
 
     model_config = ConfigDict(allow_inf_nan=False)
 
-    vocab_size: Annotated[int, BeforeValidator(parse_count), Field(ge=257, le=2**20)] | None = None
+    vocab_size: Vocabulary | None = None
     """Entries of the byte-level BPE that is trained on the text."""
 
     approximate_tokens: Count | None = None
@@ -107,11 +106,14 @@ class TrainingBlock(Block):
         """Works out batch_size from batch_tokens; where both are there, they must agree."""
         if not isinstance(data, dict) or data.get("batch_tokens") is None:
             return data
+        own = {"batch_size": 1} | data  # where a value is wrong by itself: its own message says so
         try:
             tokens, length = parse_count(data["batch_tokens"]), parse_count(data.get("sequence_length"))
-            size = parse_count(data["batch_size"]) if "batch_size" in data else tokens // length
-        except (ValueError, ZeroDivisionError):
-            return {"batch_size": 1} | data  # the fields' own messages say what is wrong
+            size = parse_count(data["batch_size"]) if "batch_size" in data else max(1, tokens // max(1, length))
+        except ValueError:
+            return own
+        if min(tokens, length, size) < 1:
+            return own
         if size * length != tokens:
             if "batch_size" in data:
                 raise ValueError(

@@ -1,0 +1,62 @@
+"""A small good schedule in tests, changed at dotted paths; and what growctl says of it."""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from growctl.schedule import ScheduleError, parse_schedule
+from growctl.schema import Schedule
+
+BASE: dict[str, Any] = {
+    "seed": 3,
+    "data": {"source": "text", "vocab_size": 300, "validation_fraction": 0.1},
+    "model": {"family": "tokenformer", "num_layers": 2, "hidden_size": 32, "num_heads": 2, "rotary_fraction": 0.25},
+    "stages": [
+        {"name": "small", "attention_tokens": 4, "ffn_tokens": 8, "train_tokens": "2k"},
+        {"name": "large", "attention_tokens": 6, "ffn_tokens": 8, "train_steps": 20},
+    ],
+    "training": {"sequence_length": 16, "batch_size": 8},
+    "learning_rate": {"peak": 1e-3, "final": 0.0, "warmup_steps": 2},
+    "optimizer": {"betas": [0.9, 0.95]},
+    "growth": {"ramp": 0.1},
+    "controls": [{"kind": "tokenformer-scratch", "budgets": [0.5, 1.0]}, {"kind": "transformer-scratch"}],
+    "launch": {"devices": 1, "zero_stage": 1, "micro_batch_size": 4},
+}
+TEXT = OmegaConf.to_yaml(OmegaConf.create(BASE))
+
+DELETE = object()
+
+
+def changed(changes: dict[str, Any]) -> dict[str, Any]:
+    """BASE with values set, or deleted, at dotted paths."""
+    data = copy.deepcopy(BASE)
+    for path, value in changes.items():
+        *parents, last = [int(part) if part.isdigit() else part for part in path.split(".")]
+        node: Any = data
+        for part in parents:
+            node = node[part] if isinstance(node, list) else node.setdefault(part, {})
+        if value is DELETE:
+            del node[last]
+        else:
+            node[last] = value
+    return data
+
+
+def parse(data: Any) -> Schedule:
+    return parse_schedule(data, label="s.yaml", default_name="s")
+
+
+def message_of(call: Callable[..., Any], *arguments: Any) -> str:
+    with pytest.raises(ScheduleError) as caught:
+        call(*arguments)
+    return str(caught.value)
+
+
+def file_of(folder: Path, content: str | bytes, name: str = "s.yaml") -> str:
+    path = folder / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return str(path)

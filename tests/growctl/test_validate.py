@@ -1,0 +1,60 @@
+"""`growctl validate`: a line for every good file, all messages for bad ones, exit code 2 where there is one."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.growctl.runs import run
+from tests.growctl.schedules import TEXT, file_of
+
+SMALL_AND_LARGE = "2 stages: small (12.7k, 2.05k tokens) -> large (13.8k, 2.56k tokens)"
+
+
+def test_good_schedules_are_a_line_each_and_bad_ones_their_messages(tmp_path: Path) -> None:
+    good = file_of(tmp_path, TEXT, "good.yaml")
+    typo = file_of(tmp_path, TEXT.replace("weight_decay", "wait").replace("ramp:", "rump:"), "typo.yaml")
+    shrinks = file_of(
+        tmp_path, TEXT.replace("ffn_tokens: 8\n  train_steps", "ffn_tokens: 7\n  train_steps"), "shrinks.yaml"
+    )
+    odd = file_of(tmp_path, TEXT.replace("num_heads: 2", "num_heads: 3"), "odd.yaml")
+    out, err = run("validate", good, typo, "quickstart", shrinks, odd, "no_such", expect=2)
+    assert [line.partition(": ")[0] for line in out.splitlines()] == [good, "quickstart"]
+    lines = err.splitlines()
+    assert lines[0].startswith(f"{typo}: growth.rump = 0.1: no such key; did you mean 'ramp'?")
+    assert lines[1] == f"{shrinks}: stages.1.ffn_tokens = 7: is less than the 8 of the stage before; growth only adds"
+    assert lines[2] == f"{odd}: model.num_heads = 3: must divide model.hidden_size, 32"
+    assert lines[3].startswith("'no_such': no such file; growctl comes with ")
+    assert len(lines) == 4
+
+
+def test_a_good_line_says_name_stages_and_sizes(tmp_path: Path) -> None:
+    path = file_of(tmp_path, f"name: mine\n{TEXT}", "good.yaml")
+    out, err = run("validate", path)
+    assert (out, err) == (f"{path}: mine, {SMALL_AND_LARGE}\n", "")
+    out, _ = run("validate", "pile/tokenformer_150m")
+    assert out == "pile/tokenformer_150m: tokenformer_150m, 1 stage: 150m (152M, 300B tokens)\n"
+
+
+def test_json_says_the_same_in_one_document(tmp_path: Path) -> None:
+    good, bad = file_of(tmp_path, TEXT, "good.yaml"), file_of(tmp_path, "seed: 1\n", "bad.yaml")
+    out, err = run("validate", "--json", good, bad, expect=2)
+    assert err == ""
+    first, second = json.loads(out)["schedules"]
+    assert first["file"] == good
+    assert first["valid"]
+    assert first["stages"][1] == {"name": "large", "num_parameters": 13760, "train_tokens": 2560}
+    assert not second["valid"]
+    assert second["message"].startswith(f"{bad}: 5 problems\n  data: is missing\n")
+
+
+def test_a_choice_for_a_block_is_told_what_it_is() -> None:
+    out, err = run("validate", "growctl_no_such", "schedules/launch/slurm.yaml", expect=2)
+    assert out == ""
+    assert len(err.splitlines()) == 2
+
+
+@pytest.mark.parametrize("command", ["validate", "schema"])
+def test_both_commands_on_files_have_help_with_an_example(command: str) -> None:
+    out, _ = run(command, "--help")
+    assert f"Example: growctl {command}" in " ".join(out.split())
