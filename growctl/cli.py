@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from growctl import checkpoint_commands
+from growctl import checkpoint_commands, machine_commands, schedule_commands
 
 app = typer.Typer(
     name="growctl",
@@ -43,27 +43,45 @@ def run(
     name: Annotated[str | None, typer.Option(help="Name of the run; by default the schedule's.")] = None,
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
     no_controls: Annotated[bool, typer.Option("--no-controls", help="Train the ladder only.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print commands, environment and sbatch scripts; write nothing.")
+    ] = False,
 ) -> None:
     """Train a growth schedule, stage after stage; running again goes on where it stopped.
+
+    With launch.cluster=slurm this submits jobs and returns.
 
     Example: growctl run quickstart stages.0.train_tokens=200k seed=1 --name try-seed-1
     """
     from rich.console import Console
 
-    from growctl.runner import run as run_schedule
+    from growctl.run_requests import LadderRequest
     from growctl.schedule import RUN_NAME, ScheduleError, load_schedule
-    from growctl.screen import make_screen
+    from growctl.screen import Screen, make_screen
 
     if name is not None and not RUN_NAME.fullmatch(name):
         raise ScheduleError(
             f"--name {name!r}: a run's name is letters, digits, . _ - and starts with a letter or digit"
         )
     loaded = load_schedule(schedule, overrides or [])
-    with make_screen(Console()) as screen:
-        run_schedule(loaded, label=schedule, runs_dir=runs_dir, name=name, controls=not no_controls, screen=screen)
-    ladder = name or loaded.name
+    request = LadderRequest.of(loaded, schedule, runs_dir, name, with_controls=not no_controls)
+    ladder = request.ladder.name
     where = "" if runs_dir == DEFAULT_RUNS_DIR else f" --runs-dir {runs_dir}"
-    print(f"\nWhat it cost and what it gave: growctl report {ladder}{where}")
+    if dry_run:
+        from growctl.dry_run import dry_run_text
+
+        print(dry_run_text(request))
+    elif loaded.launch.cluster == "slurm":
+        from growctl.submit import submit
+
+        submit(request, Screen(Console()))
+        print(f"\nHow far it is: growctl status {ladder}{where}")
+    else:
+        from growctl.runner import run as run_schedule
+
+        with make_screen(Console()) as screen:
+            run_schedule(request, screen)
+        print(f"\nWhat it cost and what it gave: growctl report {ladder}{where}")
 
 
 @app.command()
@@ -161,6 +179,10 @@ def report(
 app.command()(checkpoint_commands.expand)
 app.command()(checkpoint_commands.shrink)
 app.command()(checkpoint_commands.verify)
+app.command()(schedule_commands.validate)
+app.command()(schedule_commands.schema)
+app.command()(machine_commands.status)
+app.command()(machine_commands.doctor)
 
 
 def main() -> NoReturn:

@@ -1,0 +1,236 @@
+"""Checks of the machine: devices, the runs directory's disk, limits, shared memory."""
+
+import fcntl
+import multiprocessing
+import os
+import resource
+import shutil
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from growctl.doctor.check import Check
+from growctl.numbers import duration
+from stages.machine_facts import MachineFacts
+from stages.manifest import sync_path, write_file
+
+WRITE_BYTES = 64 * 2**20
+"""Written and synced to measure a disk."""
+WRITE_SECONDS = 5.0
+"""A slow disk is left alone after so long."""
+SLOW_BYTES_PER_SECOND = 50e6
+LITTLE_SPACE = 5 * 10**9
+LARGEST = ("1.31B", 12 * 1_310_000_000)
+"""The paper's largest model, and the bytes of its checkpoint: a value and two moments in float32 for each parameter."""
+
+OPEN_FILES = 1024
+SHARED_MEMORY = 2**30
+"""What NCCL's ranks on one machine pass data through; a container has 64 MiB of it by default."""
+
+BUSY_SHARE = 0.5
+"""A GPU with less than this share of its memory free is someone else's, at least in part."""
+
+
+def devices(facts: MachineFacts, num_cores: int, cpu_quota: float | None) -> Check:
+    """What ranks can train on. `num_cores` are this process's, `cpu_quota` is what a container may use of them."""
+    if not facts.devices:
+        return Check("devices", "failed", "not known, because DeepSpeed cannot be imported", "see DeepSpeed")
+    if facts.devices[0].kind == "cpu":
+        [cpu] = facts.devices
+        bf16 = "AVX512-BF16 or AMX, so bf16 is fast" if cpu.fast_bf16 else "no fast bf16, so it trains in fp32"
+        found = f"no GPU; {cpu.name}, {num_cores} cores, {_gib(cpu.memory_bytes)} of memory, {bf16}"
+        if cpu_quota is not None and cpu_quota < num_cores:
+            found += f"; but the container may use {cpu_quota:g} cores' time"
+            fix = f"give it more, or start runs with launch.devices={max(1, int(cpu_quota))} and OMP_NUM_THREADS=1"
+            return Check("devices", "warning", found, fix)
+        return Check("devices", "ok", found)
+    kinds = Counter(
+        f"{gpu.name}, {_gib(gpu.memory_bytes)}, compute capability {gpu.capability}, "
+        + ("bf16 is fast" if gpu.fast_bf16 else "no fast bf16, so it trains in fp32")
+        for gpu in facts.devices
+    )
+    found = "; ".join(f"{count} x {kind}" for kind, count in kinds.items())
+    busy = [
+        f"GPU {index} has {_gib(gpu.free_bytes)} free"
+        for index, gpu in enumerate(facts.devices)
+        if gpu.free_bytes is not None and gpu.free_bytes < BUSY_SHARE * gpu.memory_bytes
+    ]
+    if busy:
+        fix = "nvidia-smi shows who holds the rest; CUDA_VISIBLE_DEVICES chooses the others"
+        return Check("devices", "warning", f"{found}; {', '.join(busy)}", fix)
+    if len(kinds) > 1:
+        fix = "ranks wait for the slowest; CUDA_VISIBLE_DEVICES chooses those of one kind"
+        return Check("devices", "warning", found, fix)
+    return Check("devices", "ok", found)
+
+
+def cpu_quota(path: Path = Path("/sys/fs/cgroup/cpu.max")) -> float | None:
+    """The cores' time that a container may use, where it is limited."""
+    try:
+        quota, period = path.read_text().split()
+        return int(quota) / int(period)
+    except (OSError, ValueError):
+        return None
+
+
+def runs_directory(runs_dir: Path) -> Check:
+    """Whether runs can be written there. The folder itself is made by the first run."""
+    place = existing_part(runs_dir)
+    try:
+        with _scratch(runs_dir) as folder:
+            write_file(folder / "file", b"anything")
+    except OSError as error:
+        fix = "choose another with --runs-dir or GROWCTL_RUNS_DIR, or ask for the right to write there"
+        return Check("runs directory", "failed", f"{runs_dir} cannot be written: {error.strerror} ({place})", fix)
+    where = "" if place == runs_dir.absolute() else f", which the first run makes in {place}"
+    return Check("runs directory", "ok", f"{runs_dir}{where}")
+
+
+def disk_space(runs_dir: Path) -> Check:
+    """Room where runs will be."""
+    place = existing_part(runs_dir)
+    free = shutil.disk_usage(place).free
+    name, size = LARGEST
+    found = f"{free / 1e9:,.0f} GB free, {free // size} checkpoints of {name} parameters ({size / 1e9:.1f} GB each)"
+    elsewhere = "make room, or put runs elsewhere with --runs-dir or GROWCTL_RUNS_DIR"
+    if os.statvfs(place).f_files and os.statvfs(place).f_favail < 10_000:
+        found += f"; and only {os.statvfs(place).f_favail} more files, of which a checkpoint has one a parameter"
+        return Check("disk space", "warning", found, elsewhere)
+    if free < LITTLE_SPACE:
+        return Check("disk space", "warning", found, elsewhere)
+    return Check("disk space", "ok", found)
+
+
+def disk_speed(runs_dir: Path, num_bytes: int = WRITE_BYTES) -> Check:
+    """How fast a file is written and forced to the disk."""
+    block = os.urandom(4 * 2**20)
+    with _scratch(runs_dir) as folder:
+        started, written = time.monotonic(), 0
+        with (folder / "speed").open("wb") as file:
+            while written < num_bytes and time.monotonic() - started < WRITE_SECONDS:
+                written += file.write(block)
+            file.flush()
+            os.fsync(file.fileno())
+        speed = written / (time.monotonic() - started)
+    name, size = LARGEST
+    found = (
+        f"{speed / 1e6:,.0f} MB/s written and synced; a checkpoint of {name} parameters takes {duration(size / speed)}"
+    )
+    if speed < SLOW_BYTES_PER_SECOND:
+        fix = "put runs on a faster disk with --runs-dir, or save less often (checkpoint.every)"
+        return Check("disk speed", "warning", found, fix)
+    return Check("disk speed", "ok", found)
+
+
+def file_system(runs_dir: Path) -> Check:
+    """Whether the runs directory's file system does what runs rely on, each tried in the way that runs do it."""
+    failed: list[str] = []
+    with _scratch(runs_dir) as folder:
+        for what, works in _ABILITIES.items():
+            try:
+                works(folder)
+            except (OSError, sqlite3.Error) as error:
+                failed.append(f"{what}: {error.strerror if isinstance(error, OSError) else error}")
+        try:
+            os.link(folder / "file", folder / "link")
+            links = "hard links"
+        except OSError:
+            links = ""
+    if failed:
+        fix = "put runs on a local disk or another file system; NFS: mount without nolock; Lustre: mount with -o flock"
+        return Check("file system", "failed", f"at {runs_dir}: {'; '.join(failed)}", fix)
+    able = ", ".join(_ABILITIES)
+    if not links:
+        fix = "put runs on a file system with hard links: a growth then costs only what it adds"
+        return Check("file system", "warning", f"{able} work; no hard links, so a growth copies old files", fix)
+    return Check("file system", "ok", f"{able} and hard links work")
+
+
+def open_files(soft: int, hard: int) -> Check:
+    """The limit on open files: as `resource.getrlimit` gives it."""
+    words = f"up to {'any number' if soft == resource.RLIM_INFINITY else soft} at a time"
+    if soft == resource.RLIM_INFINITY or soft >= OPEN_FILES:
+        return Check("open files", "ok", words)
+    highest = "65536" if hard == resource.RLIM_INFINITY else min(hard, 65536)
+    fix = (
+        f"ulimit -n {highest}"
+        if hard == resource.RLIM_INFINITY or hard > soft
+        else "raise it in /etc/security/limits.conf"
+    )
+    return Check("open files", "warning", f"{words}; NCCL and data preparation may want {OPEN_FILES}", fix)
+
+
+def shared_memory(num_gpus: int, place: Path = Path("/dev/shm")) -> Check:
+    """Memory that processes share: semaphores of data preparation, NCCL between GPUs of a machine."""
+    fix = "in a container: --ipc=host, or --shm-size=8g"
+    try:
+        multiprocessing.get_context("fork").Lock()
+        size = shutil.disk_usage(place).total
+    except OSError as error:
+        return Check("shared memory", "failed", f"{place} cannot be used: {error.strerror}", fix)
+    found = f"{_gib(size)} at {place}"
+    if num_gpus > 1 and size < SHARED_MEMORY:
+        return Check("shared memory", "warning", f"{found}; NCCL may want {_gib(SHARED_MEMORY)}", fix)
+    return Check("shared memory", "ok", found)
+
+
+def existing_part(path: Path) -> Path:
+    """`path`, or what is there of it: the nearest folder, or file, above it."""
+    path = path.absolute()
+    return next(part for part in (path, *path.parents) if os.path.lexists(part))
+
+
+@contextmanager
+def _scratch(runs_dir: Path) -> Iterator[Path]:
+    """A folder on the runs directory's disk that is gone afterwards. Its name starts as no run's does."""
+    with TemporaryDirectory(prefix=".growctl-doctor-", dir=existing_part(runs_dir)) as folder:
+        yield Path(folder)
+
+
+def _whole_files(folder: Path) -> None:
+    write_file(folder / "file", b"first")
+    write_file(folder / "file", b"second")
+    if (folder / "file").read_bytes() != b"second":
+        raise OSError(0, "an older file stayed")
+
+
+def _renamed_folders(folder: Path) -> None:
+    (folder / "incomplete").mkdir()
+    os.rename(folder / "incomplete", folder / "whole")
+    sync_path(folder)
+
+
+def _locks(folder: Path) -> None:
+    path = folder / "lock"
+    with path.open("a+") as one, path.open("a+") as other:
+        fcntl.flock(one, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+    raise OSError(0, "two processes could hold one lock")
+
+
+def _sqlite(folder: Path) -> None:
+    with closing(sqlite3.connect(folder / "ledger.db", timeout=1.0)) as ledger:
+        ledger.execute("CREATE TABLE work (step INTEGER)")
+        ledger.execute("INSERT INTO work VALUES (1)")
+        ledger.commit()
+    with closing(sqlite3.connect(f"{(folder / 'ledger.db').as_uri()}?mode=ro", uri=True)) as ledger:
+        ledger.execute("SELECT step FROM work").fetchone()
+
+
+_ABILITIES: dict[str, Callable[[Path], None]] = {
+    "replacing files": _whole_files,
+    "renaming folders": _renamed_folders,
+    "locks": _locks,
+    "SQLite": _sqlite,
+}
+
+
+def _gib(num_bytes: float) -> str:
+    return f"{num_bytes / 2**30:.3g} GiB"
