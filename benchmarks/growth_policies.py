@@ -77,7 +77,7 @@ def overrides(policy: str, seed: int) -> list[str]:
 def run(policy: str, seed: int, directory: Path) -> None:
     """One real run, on the base of this seed and learning-rate schedule where that is trained already."""
     from growctl.controls import plan_controls
-    from growctl.runner import schedule_yaml
+    from growctl.run_requests import schedule_yaml
     from growctl.schedule import load_schedule
 
     name = run_name(policy, seed)

@@ -219,7 +219,7 @@ def _comparison(old: Path, new: Path, dataset: Path, **settings: Any) -> "Compar
 
 def _dataset(given: Path | None, checkpoint: Path) -> Path:
     """The dataset `given`, or the checkpoint's own: of the runs above it, or else of those here. It can be read."""
-    from growctl.runner import DATASETS
+    from growctl.datasets import DATASETS
     from stages.data import DataError, verify_dataset
     from stages.manifest import read_manifest
 

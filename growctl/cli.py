@@ -91,22 +91,35 @@ def plan(
         list[str] | None,
         typer.Argument(help="Changes to the schedule, as hydra writes them.", metavar="[KEY=VALUE]..."),
     ] = None,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Time a few real steps of each size on this machine, on random tokens.")
+    ] = False,
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a schedule comes to: sizes, tokens and FLOPs of every stage and control. Trains nothing.
+    """Show what a schedule comes to: sizes, FLOPs, memory, time and money of every stage and control. Trains nothing.
 
-    Example: growctl plan pile_1.4b
+    Memory, time and money are of the devices that launch.hardware describes.
+
+    Example: growctl plan pile_1.4b launch.devices=8 launch.hardware.device=h100 launch.hardware.mfu=0.4
     """
     from rich.console import Console
 
+    from growctl.costs import plan_costs
     from growctl.plan_table import plan_json, print_plan
     from growctl.schedule import load_schedule
 
     loaded = load_schedule(schedule, overrides or [])
+    costs = plan_costs(loaded, runs_dir)
+    if measure:
+        from growctl.measure import measure_sizes
+
+        progress = Console(stderr=True, highlight=False)
+        costs = plan_costs(loaded, runs_dir, measure_sizes(costs, lambda line: progress.print(line, soft_wrap=True)))
     if as_json:
-        print(json.dumps(plan_json(loaded), indent=1))
+        print(json.dumps(plan_json(loaded, costs), indent=1))
     else:
-        print_plan(loaded, Console())
+        print_plan(loaded, Console(), costs)
 
 
 @app.command()
@@ -125,7 +138,7 @@ def prepare(
     """
     from rich.console import Console
 
-    from growctl.runner import DATASETS
+    from growctl.datasets import DATASETS
     from growctl.schedule import load_schedule
     from growctl.screen import Screen
     from stages.prepare import prepare as prepare_dataset

@@ -1,19 +1,94 @@
-"""How workers start: on this machine, under the DeepSpeed launcher, as children that die with their parent."""
+"""How workers start: what every cluster has in common, and how they start on this machine.
+
+A `Launch` is all that is done to start the workers of one stage: files, a command, its environment. `--dry-run` prints
+one, a run starts it. The command's process lives as long as the workers, and they end when the runner does
+(stages/lifeline.py).
+"""
 
 import base64
 import json
 import os
+import re
+import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, Protocol
+
+from stages.lifeline import STDIN, VARIABLE, Lifeline
 
 MOST_CPU_RANKS = 8
 """Ranks that `auto` starts on a CPU at most; further cores become threads."""
 
 STOP_SECONDS = 40.0
-"""Patience with a launcher that was asked to stop: it gives its own workers 30 seconds."""
+"""Patience with workers that were asked to stop: DeepSpeed's launcher gives its own 30 seconds."""
+
+PLAIN_PATH = re.compile(r"[A-Za-z0-9_@+=:,./-]+")
+"""Paths that mean themselves to a shell, to pdsh and to SLURM."""
+
+
+_SAID = re.compile(r"(?:\S+: )?growctl: (.*)")
+"""A worker's own word on its failure, behind its host's name where pdsh collects the output."""
+
+
+class LaunchError(ValueError):
+    """A cluster that the work cannot be started on as asked: the user's to mend, exit code 2."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How the workers of one stage start."""
+
+    command: list[str]
+    """A process of this machine that ends when the workers have."""
+
+    environment: dict[str, str]
+    """What is added to this process's environment for the command."""
+
+    lifeline: Path | None = None
+    """The file that the workers hang on; None: their standard input."""
+
+    files: dict[Path, str] = field(default_factory=dict)
+    """Written before the command starts."""
+
+    directory: Path | None = None
+    """Where the command runs; None: where we are."""
+
+
+class Machines(Protocol):
+    """Where the stages of a run are trained."""
+
+    @property
+    def devices(self) -> int:
+        """Ranks on each machine."""
+
+    def check(self, runs_dir: Path) -> None:
+        """LaunchError where a program that `launch` needs is missing, or `runs_dir` cannot be used."""
+
+    def launch(self, spec: Path, nodes: int, attempt: int) -> Launch:
+        """How the workers of an attempt at a stage start on so many machines: each as `python -m stages.train SPEC`."""
+
+
+@dataclass(frozen=True)
+class Local:
+    """This machine."""
+
+    devices: int
+    gpus: bool
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """`launch.environment`."""
+
+    def check(self, runs_dir: Path) -> None:
+        """All that it takes came with growctl."""
+
+    def launch(self, spec: Path, nodes: int, attempt: int) -> Launch:
+        """DeepSpeed's per-node launcher."""
+        assert nodes == 1
+        environment = _local_additions(self.devices, self.gpus) | dict(self.environment)
+        return Launch(local_command(spec, self.devices), environment)
 
 
 def local_devices(wanted: Literal["auto"] | int, batch_size: int) -> tuple[int, bool]:
@@ -32,8 +107,15 @@ def local_devices(wanted: Literal["auto"] | int, batch_size: int) -> tuple[int, 
         most = min(len(os.sched_getaffinity(0)), MOST_CPU_RANKS)
         return max(ranks for ranks in range(1, most + 1) if batch_size % ranks == 0), False
     if num_gpus and wanted > num_gpus:
-        raise ValueError(f"launch.devices = {wanted}: this machine has {num_gpus} GPUs")
+        raise LaunchError(f"launch.devices = {wanted}: this machine has {num_gpus} GPUs")
     return wanted, num_gpus > 0
+
+
+def gpu_memory_bytes() -> int:
+    """Memory of one of this machine's GPUs: the smallest's."""
+    import torch
+
+    return min(torch.cuda.get_device_properties(i).total_memory for i in range(torch.cuda.device_count()))
 
 
 def local_command(spec: Path, num_devices: int, module: str = "stages.train") -> list[str]:
@@ -49,48 +131,126 @@ def local_command(spec: Path, num_devices: int, module: str = "stages.train") ->
 
 def local_environment(num_devices: int, gpus: bool) -> dict[str, str]:
     """The workers' environment. Without GPUs the cores are shared out evenly and all traffic stays on the loopback."""
+    return os.environ | _local_additions(num_devices, gpus)
+
+
+def _local_additions(num_devices: int, gpus: bool) -> dict[str, str]:
     # Workers import growctl's packages, whatever lies in the directory that the user stands in.
-    environment = os.environ | {"PYTHONSAFEPATH": "1"}
+    added = {"PYTHONSAFEPATH": "1", VARIABLE: STDIN}
     if not gpus:
+        added |= {"DS_ACCELERATOR": "cpu", "GLOO_SOCKET_IFNAME": "lo"}
         threads = max(1, len(os.sched_getaffinity(0)) // num_devices)
-        environment |= {"DS_ACCELERATOR": "cpu", "GLOO_SOCKET_IFNAME": "lo"}
-        environment.setdefault("OMP_NUM_THREADS", str(threads))
         # Threads that spin for long while they wait are ruinous as soon as anything else wants a core (20 times slower
         # was seen), and threads that sleep at once pay for it at every small operation: spin briefly.
-        environment.setdefault("GOMP_SPINCOUNT", "20000")
-    return environment
+        defaults = {"OMP_NUM_THREADS": str(threads), "GOMP_SPINCOUNT": "20000"}
+        added |= {name: value for name, value in defaults.items() if name not in os.environ}
+    return added
 
 
-def start_workers(
-    spec: Path, log: Path, num_devices: int, gpus: bool, module: str = "stages.train"
-) -> subprocess.Popen[bytes]:
-    """Starts the launcher with all output appended to `log`, in its own session: Ctrl-C reaches only us.
+def start(launch: Launch, log: Path) -> subprocess.Popen[bytes]:
+    """Starts the workers, with all output appended to `log`, in a session of their own: Ctrl-C reaches only us.
 
-    Its standard input, which the workers inherit, is a pipe that nobody writes to: it ends when this process does, and
-    with it the workers, however this process dies.
+    Where they hang on standard input, it is a pipe that nobody writes to: it ends when this process does, and with it
+    the workers, however this process dies.
     """
+    for path, content in launch.files.items():
+        path.write_text(content)
     with log.open("ab") as output:
         return subprocess.Popen(
-            local_command(spec, num_devices, module),
-            env=local_environment(num_devices, gpus),
-            stdin=subprocess.PIPE,
+            launch.command,
+            cwd=launch.directory,
+            env=os.environ | launch.environment,
+            stdin=subprocess.PIPE if launch.lifeline is None else subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
 
 
-def stop_workers(process: subprocess.Popen[bytes]) -> None:
-    """Ends the launcher and with it the workers; returns once it is gone."""
+def start_workers(
+    spec: Path, log: Path, num_devices: int, gpus: bool, module: str = "stages.train"
+) -> subprocess.Popen[bytes]:
+    """Starts `num_devices` workers on this machine, each `python -m MODULE SPEC`; as `start` does."""
+    return start(Launch(local_command(spec, num_devices, module), _local_additions(num_devices, gpus)), log)
+
+
+def stop_workers(process: subprocess.Popen[bytes], patience: float = 0.0) -> None:
+    """Ends the workers; returns once the process that started them is gone. It may end by itself for `patience` s."""
     if process.stdin:
         process.stdin.close()
-    if process.poll() is None:
-        process.terminate()
+    for seconds, end in ((patience, process.terminate), (STOP_SECONDS, process.kill)):
         try:
-            process.wait(STOP_SECONDS)
+            process.wait(seconds)
+            return
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            end()
+    process.wait()
+
+
+class Workers:
+    """Started workers, which end when the `with` block does."""
+
+    def __init__(self, launch: Launch, log: Path) -> None:
+        """Starts them, with all output appended to `log`."""
+        self._lifeline = Lifeline(launch.lifeline) if launch.lifeline else None
+        if self._lifeline:
+            self._lifeline.start()
+        self._process = start(launch, log)
+
+    def running(self) -> bool:
+        """Whether any worker is left. To be asked often: it also tells them that we are here."""
+        if self._lifeline:
+            self._lifeline.beat()
+        return self._process.poll() is None
+
+    @property
+    def exit_code(self) -> int:
+        """What they ended with, once none is left."""
+        return self._process.wait()
+
+    def __enter__(self) -> "Workers":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        """Ends them. Without their file they end by themselves, on all machines.
+
+        DeepSpeed's runner would kill every launcher of this user there, of other runs too, so it is told nothing unless
+        that does not help.
+        """
+        if self._lifeline:
+            self._lifeline.end()
+        stop_workers(self._process, patience=STOP_SECONDS if self._lifeline else 0.0)
+
+
+def failure_reason(log: Path, start: int) -> str:
+    """What a worker said of its own failure in its `log`, from the byte `start` on, else the end of what it printed."""
+    with log.open("rb") as file:
+        file.seek(start)
+        lines = file.read().decode(errors="replace").splitlines()
+    said = [match[1] for line in lines if (match := _SAID.fullmatch(line))]
+    if said:
+        return said[-1]
+    errors = [line for line in lines if "Error" in line and not line.startswith(" ")]
+    return errors[-1] if errors else "\n".join(lines[-5:]) or "no output"
+
+
+def need_programs(programs: Mapping[str, str], cluster: str) -> None:
+    """LaunchError where one of `programs` (name: the fix) is not on PATH; `cluster` is what needs it."""
+    missing = [name for name in programs if shutil.which(name) is None]
+    if missing:
+        fixes = "; ".join(dict.fromkeys(programs[name] for name in missing))
+        raise LaunchError(f"{cluster}: needs {' and '.join(missing)} on PATH: {fixes}")
+
+
+def plain_path(path: Path, what: str) -> Path:
+    """`path` in full, where it means itself to every shell on the way; else a LaunchError."""
+    full = path.absolute()
+    if not PLAIN_PATH.fullmatch(str(full)):
+        raise LaunchError(
+            f"{what} {str(full)!r}: goes through shells on other machines, so it may have letters, digits and "
+            "_ @ + = : , . / - only"
+        )
+    return full
 
 
 def _device_ids(num_devices: int) -> list[str]:

@@ -196,9 +196,9 @@ def _failure(log: Path, notes: list[str]) -> str | None:
     if not _SAID.search(attempt) and codes[0] < 0:
         what = "the machine ran out of memory, or someone ended it" if codes[0] == -signal.SIGKILL else "it crashed"
         return f"a worker was ended by signal {-codes[0]}: {what}"
-    from growctl.runner import _reason
+    from growctl.launch import failure_reason
 
-    return _reason(log, offset + begin)
+    return failure_reason(log, offset + begin)
 
 
 def _device(start: Record) -> str | None:

@@ -9,13 +9,30 @@ import torch.distributed as dist
 
 from model.config import generation_of
 from model.language_model import LanguageModel
+from stages.memory import reduce_bucket
 from stages.spec import TrainSpec
 
 Precision = Literal["bf16", "fp32"]
 
 
+_RANKS = {
+    "RANK": ("OMPI_COMM_WORLD_RANK", "SLURM_PROCID"),
+    "WORLD_SIZE": ("OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"),
+    "LOCAL_RANK": ("OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"),
+}
+"""What DeepSpeed's launcher says of a rank, and the names that mpirun and srun have for it."""
+
+
 def start_distributed() -> torch.device:
-    """Joins the process group that the launcher described; this rank's device: CUDA where there is one, else CPU."""
+    """Joins the process group that the launcher described; this rank's device: CUDA where there is one, else CPU.
+
+    Where no launcher of DeepSpeed's set RANK, mpirun's or srun's word for it is taken.
+    """
+    if "RANK" not in os.environ:
+        for name, others in _RANKS.items():
+            for other in others:
+                if name not in os.environ and other in os.environ:
+                    os.environ[name] = os.environ[other]
     if torch.cuda.is_available():
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
@@ -86,6 +103,10 @@ def build_engine(model: LanguageModel, spec: TrainSpec, precision: Precision) ->
         betas=spec.optimizer.betas,
         eps=spec.optimizer.epsilon,
     )
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    zero: dict[str, Any] = {"stage": spec.zero_stage, "reduce_bucket_size": reduce_bucket(num_parameters)}
+    if spec.offload == "optimizer":
+        zero["offload_optimizer"] = {"device": "cpu"}
     config = {
         "train_batch_size": spec.batch_size,
         "train_micro_batch_size_per_gpu": spec.micro_batch_size,
@@ -93,7 +114,8 @@ def build_engine(model: LanguageModel, spec: TrainSpec, precision: Precision) ->
         "gradient_clipping": spec.optimizer.gradient_clipping,
         "bf16": {"enabled": precision == "bf16"},
         "data_types": {"grad_accum_dtype": "fp32"},
-        "zero_optimization": {"stage": spec.zero_stage},
+        "zero_optimization": zero,
+        "zero_force_ds_cpu_optimizer": False,  # offloaded, too, it is the AdamW above: the same numbers, no compiler
         "zero_allow_untested_optimizer": True,
         "steps_per_print": 1_000_000_000,
     }

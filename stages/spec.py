@@ -162,6 +162,9 @@ class TrainSpec(_Frozen):
     """What may end the stage before `num_steps`."""
 
     zero_stage: Literal[1, 2, 3]
+    offload: Literal["none", "optimizer"] = "none"
+    """optimizer: master weights and Adam's moments live, and are updated, in the host's memory."""
+
     precision: Literal["auto", "bf16", "fp32"]
     log_every: PositiveInt
     evaluate_every: PositiveInt

@@ -1,4 +1,4 @@
-"""The worker: trains one stage of a run on a DeepSpeed engine. Started once per rank by the DeepSpeed launcher:
+"""The worker: trains one stage of a run on a DeepSpeed engine. Started once per rank, by DeepSpeed's launcher or srun:
 
     python -m stages.train SPEC.json
 
@@ -12,7 +12,6 @@ import math
 import os
 import shutil
 import sys
-import threading
 import time
 import traceback
 from pathlib import Path
@@ -41,6 +40,7 @@ from stages.engine_state import (
     start_moments,
 )
 from stages.evaluate import Evaluation, evaluate
+from stages.lifeline import cut_lifeline, end_with_runner
 from stages.manifest import CheckpointError, Lineage, Manifest, finish_directory, manifest_hash, read_manifest
 from stages.metrics import MetricsWriter
 from stages.prepare import read_dataset_manifest
@@ -275,27 +275,12 @@ def progress_at(step: int, num_steps: int) -> float:
     return min(1.0, (step + 1) / (num_steps + 1))
 
 
-def end_with_runner() -> None:
-    """Ends this process as soon as its standard input does: the runner holds the other end, and is gone then.
-
-    Nobody trains on unobserved, beside the worker of a runner that was started anew. The end of a pipe stays, so one
-    that came before this call is seen too.
-    """
-
-    def wait() -> None:
-        while os.read(0, 1):
-            pass
-        os._exit(143)
-
-    threading.Thread(target=wait, daemon=True).start()
-
-
 def main() -> None:
     """Trains the stage that the spec file names; a reason in the log and exit code 1 if it fails.
 
     A rank that fails ends at once, without a word to the others, who may be waiting for it in a collective; the
-    launcher ends them. One that is done ends without taking the interpreter down: native threads that still want it
-    then abort the process now and again, after the work was done.
+    launcher ends those of its machine, their lifeline those of others. One that is done ends without taking the
+    interpreter down: native threads that still want it then abort the process now and again, after the work was done.
     """
     end_with_runner()
     spec = TrainSpec.model_validate_json(Path(sys.argv[-1]).read_bytes())
@@ -306,6 +291,7 @@ def main() -> None:
         if isinstance(error, (TrainingFailed, CheckpointError, DataError)):
             print(f"growctl: {error}", file=sys.stderr)
         sys.stderr.flush()
+        cut_lifeline()
         os._exit(1)
     dist.destroy_process_group()
     sys.stdout.flush()

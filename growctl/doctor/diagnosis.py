@@ -82,7 +82,7 @@ def all_reduce(wanted: Devices, num_bytes: int = ALL_REDUCE_BYTES, patience: flo
 
 
 def _all_reduce(folder: Path, num_ranks: int, gpus: bool, num_bytes: int, patience: float) -> Check:
-    from growctl.runner import _reason
+    from growctl.launch import failure_reason
 
     spec, log = folder / "spec.json", folder / "log.txt"
     spec.write_text(json.dumps({"directory": str(folder), "num_elements": num_bytes // FLOAT32_BYTES}))
@@ -96,7 +96,7 @@ def _all_reduce(folder: Path, num_ranks: int, gpus: bool, num_bytes: int, patien
     finally:
         stop_workers(process)
     if problem is None and process.returncode:
-        problem = _reason(log, 0)
+        problem = failure_reason(log, 0)
     if problem is None:
         results = [json.loads(path.read_text()) for path in sorted(folder.glob("rank-*.json"))]
         return judged(results, num_ranks, num_bytes)

@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from stages.lifeline import LOOK_SECONDS
 from stages.metrics import read_metrics
 from tests.workers import REPOSITORY
 
@@ -37,13 +39,13 @@ def write_schedule(folder: Path, text: str = SCHEDULE) -> Path:
     return path
 
 
-def growctl(*arguments: object) -> subprocess.Popen:
-    """growctl as a user starts it, output captured."""
+def growctl(*arguments: object, cwd: Path = REPOSITORY.parent) -> subprocess.Popen:
+    """growctl as a user starts it in `cwd`, output captured."""
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
     environment.pop("GROWCTL_RUNS_DIR", None)
     command = [sys.executable, "-m", "growctl.cli", *map(str, arguments)]
     return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=REPOSITORY.parent
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=cwd
     )
 
 
@@ -65,6 +67,31 @@ def wait_until(condition: Callable[[], bool], process: subprocess.Popen, seconds
         assert process.poll() is None, f"growctl ended first: {process.communicate()}"
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.01)
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 120) -> None:
+    """Waits for something that processes do which we did not start."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+@contextmanager
+def held(workers: list[int], stage: Path) -> Iterator[None]:
+    """Holds workers that hang on a file while the block has their runner told to stop, until it is time to look at it.
+
+    What is left of these tiny trainings would take them less time.
+    """
+    for pid in workers:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+        wait_for(lambda: not list(stage.glob(".lifeline*")))
+        time.sleep(LOOK_SECONDS)
+    finally:
+        for pid in workers:
+            os.kill(pid, signal.SIGCONT)
 
 
 def reached(metrics: Path, event: str, step: int) -> Callable[[], bool]:

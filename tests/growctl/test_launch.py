@@ -10,7 +10,25 @@ from pathlib import Path
 import pytest
 import torch
 
-from growctl.launch import MOST_CPU_RANKS, local_command, local_devices, local_environment
+from growctl.launch import (
+    MOST_CPU_RANKS,
+    Launch,
+    LaunchError,
+    Local,
+    Workers,
+    failure_reason,
+    local_command,
+    local_devices,
+    local_environment,
+    need_programs,
+    plain_path,
+)
+from growctl.launch_schema import LaunchBlock
+from growctl.run_requests import machines_of
+from growctl.schedule import load_schedule
+from growctl.slurm import SlurmMachines
+from stages.lifeline import VARIABLE
+from tests.growctl.runs import wait_for, write_schedule
 
 
 def world_of(command: list[str]) -> dict[str, list[str]]:
@@ -54,3 +72,107 @@ def test_a_model_py_where_the_user_stands_is_not_taken_for_growctls(tmp_path):
         check=False,
     )
     assert result.returncode == 0
+
+
+def test_the_schedules_environment_is_the_last_word(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    launch = Local(2, False, {"OMP_NUM_THREADS": "3", "NEW": "$(x)"}).launch(Path("spec.json"), nodes=1, attempt=1)
+    assert (launch.environment["OMP_NUM_THREADS"], launch.environment["NEW"]) == ("3", "$(x)")
+    assert "OMP_NUM_THREADS" not in Local(2, False).launch(Path("spec.json"), nodes=1, attempt=1).environment
+
+
+def test_this_machine_is_one_machine(tmp_path):
+    schedule = load_schedule(str(write_schedule(tmp_path)), ["launch.nodes=[1,2]"])
+    with pytest.raises(LaunchError, match=r"launch\.nodes = 2: launch\.cluster = 'local' is one machine"):
+        machines_of(schedule)
+
+
+def test_what_is_missing_is_said_with_its_fix(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(LaunchError, match=r"^it: needs one and two on PATH: install both$"):
+        need_programs({"one": "install both", "two": "install both"}, "it")
+
+
+@pytest.mark.parametrize("name", ["a b", "a;b", "a%n", "a$b", "a'b", "a\nb", "ü"])
+def test_a_path_that_means_more_to_a_shell_is_no_plain_path(name):
+    assert plain_path(Path("/data/run-1_2.3@x"), "the path") == Path("/data/run-1_2.3@x")
+    with pytest.raises(LaunchError, match=r"the path .*: goes through shells"):
+        plain_path(Path("/data") / name, "the path")
+
+
+def test_workers_on_other_machines_are_told_to_end_before_their_launcher_is(tmp_path):
+    alive = tmp_path / ".lifeline.1"
+    (tmp_path / ".lifeline.0").touch()
+    script = f"trap 'echo told' TERM; echo started; while [ -e {alive} ]; do sleep 0.05; done; echo ended; exit 5"
+    launch = Launch(["sh", "-c", script], {}, lifeline=alive, files={tmp_path / "note": "text"})
+    with Workers(launch, tmp_path / "log") as workers:
+        wait_for(lambda: (tmp_path / "log").read_text() == "started\n")
+        assert workers.running()
+        assert not (tmp_path / ".lifeline.0").exists()
+        assert (tmp_path / "note").read_text() == "text"
+    assert (tmp_path / "log").read_text() == "started\nended\n"
+    assert workers.exit_code == 5
+
+
+def job(devices: int = 2) -> SlurmMachines:
+    return SlurmMachines.of(LaunchBlock.model_validate({"cluster": "slurm", "devices": devices}))
+
+
+def test_a_jobs_workers_meet_on_its_first_host_at_a_port_of_its_own(monkeypatch):
+    monkeypatch.setenv("SUBMITIT_EXECUTOR", "slurm")
+    monkeypatch.setenv("SLURM_JOB_ID", "4000123")
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "gpu[07-09,12],big1")
+    launch = job().launch(Path("/runs/stage/spec.json"), nodes=3, attempt=2)
+    assert (launch.environment["MASTER_ADDR"], launch.environment["MASTER_PORT"]) == ("gpu07", "25123")
+    assert launch.environment[VARIABLE] == "/runs/stage/.lifeline.2"
+    assert {"--nodes=3", "--ntasks=6", "--ntasks-per-node=2", "--kill-on-bad-exit=1"} < set(launch.command)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (
+            {"SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "8", "SLURM_NTASKS": "16", "SLURM_LOCALID": "1"},
+            ("5", "8", "1"),
+        ),
+        (
+            {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}
+            | {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_LOCALID": "0"},  # mpirun inside a job
+            ("3", "4", "1"),
+        ),
+        ({"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "SLURM_PROCID": "0"}, ("1", "2", "0")),
+    ],
+)
+def test_a_rank_takes_its_place_from_whatever_started_it(monkeypatch, given, expected):
+    import deepspeed
+
+    from stages.engine import start_distributed
+
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.setenv(name, "")  # so that it is put back
+        monkeypatch.delenv(name)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    places = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(
+        deepspeed,
+        "init_distributed",
+        lambda **_: places.append(tuple(os.environ[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))),
+    )
+    start_distributed()
+    assert places == [expected]
+
+
+@pytest.mark.parametrize(
+    ("printed", "reason"),
+    [
+        ("noise\ngrowctl: the loss is nan\nmore noise\n", "the loss is nan"),
+        ("one: growctl: the loss is nan\ntwo: RuntimeError: connection closed\n", "the loss is nan"),
+        ("one: Traceback\none: RuntimeError: connection closed\none: bye\n", "one: RuntimeError: connection closed"),
+        ("", "no output"),
+    ],
+)
+def test_the_reason_of_a_failure_is_the_workers_own_word_where_it_has_one(tmp_path, printed, reason):
+    (tmp_path / "log").write_text("growctl: an earlier attempt\n" + printed)
+    assert failure_reason(tmp_path / "log", len("growctl: an earlier attempt\n")) == reason
