@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: quickstart test check format setup clean
+.PHONY: quickstart test check format docs setup clean
 
 quickstart: setup  ## Train the quickstart ladder and its control on this machine, then report on them.
 	$(BIN)/growctl run schedules/quickstart.yaml
@@ -22,6 +22,10 @@ check: setup  ## Lint, formatting and types.
 format: setup  ## Put the code in order.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: setup  ## Write what docs/ takes from the code: the table of plans, the schedules' JSON Schema.
+	$(BIN)/python -m docs.generate
+	$(BIN)/growctl schema > schedules/schedule.schema.json
 
 setup: $(INSTALLED)  ## Make .venv with growctl and its development tools.
 

@@ -35,7 +35,7 @@ _NODE = "<schedule>"
 
 _ABSENT = object()
 _OVERRIDE = re.compile(r"(~|\+{0,2})([A-Za-z_]\w*)(?:\.\w+)*(=.*)?", re.DOTALL | re.ASCII)
-_FAILURES = (HydraException, OmegaConfBaseException, YAMLError, ValueError, TypeError, RecursionError)
+_FAILURES = (HydraException, OmegaConfBaseException, YAMLError, OSError, ValueError, TypeError, RecursionError)
 
 
 class _Override(NamedTuple):
@@ -209,6 +209,15 @@ class Composition:
             return f"defaults: {twice[1]} is chosen by another file too; to choose differently: {{{twice[2]}}}"
         if open_ := re.match(r"You must specify '(\w+)'", reason):
             return f"defaults: {open_[1]} must be chosen: {open_[1]}={'|'.join(choices(open_[1], self._folders))}"
+        if idle := re.search(r"Could not override '(\w+)'\. No match", reason):
+            group = idle[1]
+            return (
+                f"defaults: nothing above chooses {group}, so there is nothing to override; write {{{group}: CHOICE}}"
+            )
+        if early := re.search(r"Override '(\w+) : .*' is defined before", reason):
+            return f"defaults: the override of {early[1]} must come after what it overrides"
+        if unknown := re.match(r"Error resolving interpolation '(.*)'", reason):
+            return f"defaults: {shown(unknown[1])} is not known yet; here only ${{oc.env:NAME}} is"
         if reason.endswith("raised while composing config:"):
             return self._clash() or reason
         return reason

@@ -25,6 +25,8 @@ DEVICES: dict[str, tuple[float, int]] = {
 """Peak dense bf16 FLOPs a second and bytes of memory, from the makers' data sheets (SXM forms; figures that the sheets
 give with sparsity are halved)."""
 
+MOST_MACHINES = 10**6
+
 assert DEVICES.keys() == set(get_args(Device))
 
 
@@ -34,6 +36,13 @@ class Block(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
+
+
+def _no_more_than_exist(number: Any) -> Any:
+    """Machines, or devices of one; of as many as nobody has, no time or price could be reckoned."""
+    if any(type(each) is int and each > MOST_MACHINES for each in (number if isinstance(number, list) else [number])):
+        raise ValueError(f"must be {MOST_MACHINES} or less")
+    return number
 
 
 def _text_or_number(value: Any) -> Any:
@@ -140,13 +149,13 @@ class LaunchBlock(Block):
         entries = value if isinstance(value, list) else [value]
         if not entries or any(type(entry) is not int or entry < 1 for entry in entries):
             raise ValueError("must be a number of machines, 1 or more, or a list with one for each stage")
-        return value
+        return _no_more_than_exist(value)
 
     @field_validator("devices", mode="before")
     @classmethod
     def _auto_or_a_number(cls, value: Any) -> Any:
         if value == "auto" or (type(value) is int and value > 0):
-            return value
+            return _no_more_than_exist(value)
         raise ValueError("must be auto, or a whole number above 0")
 
     @field_validator("micro_batch_size", mode="before", json_schema_input_type=Literal["auto"] | Count | None)

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from growctl.schedule_checks import RUN_NAME, impossible
-from growctl.schedule_errors import NAME_ALLOWED, ScheduleError, describe, named_python, path_of
+from growctl.schedule_errors import NAME_ALLOWED, ScheduleError, describe, named_python, path_of, several
 from growctl.schedule_files import SHIPPED, find_schedule, shipped_schedules
 from growctl.schema import Schedule
 
@@ -54,9 +54,7 @@ def parse_schedule(
     except ValidationError as error:
         lines = describe(error, Schedule)
     if lines:
-        lines = [origin(path_of(line)) + line for line in lines]
-        lines = [f"{len(lines)} problems", *lines] if len(lines) > 1 else lines
-        raise ScheduleError(f"{label}: " + "\n  ".join(lines))
+        raise ScheduleError(f"{label}: {several([origin(path_of(line)) + line for line in lines])}")
     if schedule.name is None:
         if not RUN_NAME.fullmatch(default_name):
             raise ScheduleError(

@@ -13,6 +13,7 @@ from growctl.numbers import short_count
 
 SHOWN_CHARACTERS = 60
 REASON_CHARACTERS = 200
+SHOWN_PROBLEMS = 20
 NAME_ALLOWED = "letters, digits, . _ - (a letter or digit first, 100 at most)"
 
 PYTHON_KEYS = ("_target_", "_partial_", "_convert_", "_recursive_", "_args_")
@@ -23,6 +24,7 @@ _WORDING = {
     "float_type": "must be a number",
     "finite_number": "must be a finite number",
     "string_type": "must be text; put it in quotes",
+    "string_unicode": "must be text that UTF-8 can write",
     "list_type": "must be a list",
     "model_type": "must be a block of keys",
     "dict_type": "must be a block of keys",
@@ -39,6 +41,11 @@ _WORDING = {
 }
 """pydantic's error types, put plainly. What is not here keeps pydantic's words."""
 
+LOOK_UPS = "${other.key}, ${oc.env:NAME}, ${oc.select:other.key,DEFAULT}, ${oc.decode:TEXT}"
+"""The interpolations that a schedule may have."""
+
+_UNRESOLVED = re.compile(r"(\w+) (?:raised )?while resolving interpolation: (.*)")
+
 
 class ScheduleError(ValueError):
     """A schedule that cannot be used: one message, with the dotted path, the value and what is allowed."""
@@ -50,7 +57,7 @@ def describe(error: ValidationError, root: type[BaseModel]) -> list[str]:
     problems = error.errors(include_url=False)
     for problem in sorted(problems, key=lambda problem: problem["type"] != "extra_forbidden"):
         location = problem["loc"]
-        path, value = ".".join(str(part) for part in location), problem["input"]
+        path, value = dotted(location), problem["input"]
         if problem["type"] == "extra_forbidden":
             close, why = _unknown_key(location, root)
             meant.add((*location[:-1], close))
@@ -63,8 +70,9 @@ def describe(error: ValidationError, root: type[BaseModel]) -> list[str]:
             where = (f"{path}: " if isinstance(value, dict) else f"{path} = {shown(value)}: ") if path else ""
             lines += [f"{where}{line}" for line in str(problem["ctx"]["error"]).splitlines()]
         elif location[-1:] == ("[key]",):
-            path = path.removesuffix(".[key]")
-            lines.append(f"{path}: no possible key; one here matches {problem['ctx']['pattern']}")
+            pattern = problem.get("ctx", {}).get("pattern")
+            why = f"no possible key; one here matches {pattern}" if pattern else "keys must be text; put this in quotes"
+            lines.append(f"{dotted(location[:-1])}: {why}")
         else:
             limits = {name: _limit(limit) for name, limit in problem.get("ctx", {}).items()}
             wording = _WORDING.get(problem["type"], problem["msg"]).format(**limits)
@@ -75,12 +83,25 @@ def describe(error: ValidationError, root: type[BaseModel]) -> list[str]:
 def named_python(value: Any, keys: tuple[Any, ...] = ()) -> Iterator[str]:
     """A line for every key in plain data that names Python to call; `keys` lead to `value`."""
     if any(str(key).startswith(PYTHON_KEYS) for key in keys[-1:]):
-        path = ".".join(map(str, keys))
-        yield f"{path} = {shown(value)}: {keys[-1]} names Python to call, and a schedule calls none"
+        yield f"{dotted(keys)} = {shown(value)}: {dotted(keys[-1:])} names Python to call, and a schedule calls none"
         return
     entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, below in entries:
         yield from named_python(below, (*keys, key))
+
+
+def several(lines: Sequence[str]) -> str:
+    """All problems of a schedule as the rest of a message, the last ones left out where there are very many."""
+    if len(lines) < 2:
+        return "".join(lines)
+    told = [*lines[:SHOWN_PROBLEMS], "..."] if len(lines) > SHOWN_PROBLEMS else lines
+    return "\n  ".join([f"{len(lines)} problems", *told])
+
+
+def dotted(keys: Sequence[Any]) -> str:
+    """A dotted path. What would not be seen in it, or move the cursor, is quoted."""
+    texts = [str(key) for key in keys]
+    return ".".join(shorten(text, SHOWN_CHARACTERS) if text.isprintable() and text else shown(text) for text in texts)
 
 
 def path_of(line: str) -> str:
@@ -100,9 +121,14 @@ def innermost_reason(error: BaseException) -> str:
     if isinstance(error, TypeError):
         return "does not fit; a list stays a list, and its entries are set by number (stages.0.name=a), not deleted"
     key = str(getattr(error, "full_key", None) or "").replace("[", ".").replace("]", "")
-    reason = str(error).splitlines()[0].removeprefix("KeyError raised while resolving interpolation: ").strip('"')
+    reason = str(error).splitlines()[0]
+    if unresolved := _UNRESOLVED.match(reason):
+        told = unresolved[1] in ("KeyError", "ConfigKeyError")  # others are of Python
+        reason = unresolved[2].strip('"') if told else f"cannot be resolved; there are {LOOK_UPS}"
     if reason.startswith("Missing mandatory value"):
         reason = "must be given"
+    if reason.startswith("Incompatible key type"):
+        reason = "keys must be text"
     return shorten(f"{key}: {reason}" if key else reason, REASON_CHARACTERS)
 
 

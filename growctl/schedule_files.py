@@ -1,7 +1,7 @@
 """Where schedules lie, and the choices for their blocks: which file a name means."""
 
 from collections.abc import Sequence
-from os.path import normpath
+from os.path import exists, isdir, isfile, normpath
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -30,12 +30,8 @@ def shipped_schedules() -> dict[str, Path]:
 
 def find_schedule(reference: str) -> Path:
     """The file that `reference` means: a path that exists, else a shipped name (`quickstart`). Else a ScheduleError."""
-    path = Path(reference)
-    try:
-        if path.exists() and not path.is_dir():
-            return path.absolute()
-    except (OSError, ValueError):
-        pass  # too long for a file's name, or worse
+    if exists(reference) and not isdir(reference):
+        return Path(reference).absolute()
     names = shipped_schedules()
     name = reference.removeprefix("schedules/").removesuffix(".yaml")
     if name in names:
@@ -48,9 +44,9 @@ def find_file(name: str, folders: Sequence[Path]) -> Path | None:
     """The YAML file of that name, with or without its ending, in the first of `folders` that has it."""
     for folder in folders:
         for ending in ("",) if name.endswith(ENDINGS) else ENDINGS:
-            path = Path(normpath(folder / f"{name}{ending}"))
-            if path.is_file():
-                return path
+            path = normpath(folder / f"{name}{ending}")
+            if isfile(path):  # unlike Path's, false for a name that no file can have
+                return Path(path)
     return None
 
 

@@ -24,6 +24,8 @@ from model.transformer_sizes import Operator
 from stages.corpus import DEFAULT_VOCAB_SIZE, DataSpec
 from stages.spec import GenerationRule, Optimizer
 
+MOST_STAGES = 32
+"""Doubling as often would make a model of one parameter larger than any that there is."""
 Width = Annotated[int, Field(gt=0, le=2**20)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$")]
 """As RUN_NAME, with room for what a control's name has behind its ladder's."""
@@ -284,7 +286,7 @@ class Schedule(Block):
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     data: DataBlock
     model: ModelBlock
-    stages: Annotated[list[StageBlock], Field(min_length=1)]
+    stages: Annotated[list[StageBlock], Field(min_length=1, max_length=MOST_STAGES)]
     training: TrainingBlock
     learning_rate: LearningRateBlock
     optimizer: OptimizerBlock = OptimizerBlock()

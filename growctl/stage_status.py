@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from growctl.launch import failure_reason
 from growctl.run_requests import stage_directory
 from stages.manifest import CheckpointError, Manifest, verify_checkpoint
 from stages.metrics import Record
@@ -196,8 +197,6 @@ def _failure(log: Path, notes: list[str]) -> str | None:
     if not _SAID.search(attempt) and codes[0] < 0:
         what = "the machine ran out of memory, or someone ended it" if codes[0] == -signal.SIGKILL else "it crashed"
         return f"a worker was ended by signal {-codes[0]}: {what}"
-    from growctl.launch import failure_reason
-
     return failure_reason(log, offset + begin)
 
 

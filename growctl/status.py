@@ -26,7 +26,8 @@ RunState = Literal["finished", "running", "stopped", "failed", "not started", "u
 FRESH_SECONDS = 60.0
 """A run whose files changed less than this ago may be at work where its lock cannot be seen from here."""
 
-_CONTROL = "-control-"
+CONTROL_INFIX = "-control-"
+"""What stands between a ladder's name and what its control is."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ def _read_run(directory: Path) -> tuple[RunStatus, list[RunStatus]]:
         reached = all(stage.state == "done" for stage in stages)
         since = holder.since if holder and reached else None
         stages.append(read_stage(directory, planned, reached=reached, held_since=since, notes=notes))
-    ladder, _, kind = (entry.control_of or "", "", entry.control) if entry else directory.name.partition(_CONTROL)
+    ladder, _, kind = (entry.control_of or "", "", entry.control) if entry else directory.name.partition(CONTROL_INFIX)
     failed = next((stage for stage in stages if stage.state == "failed"), None)
     state: RunState = "stopped" if entry or any(stage.directory for stage in stages) else "not started"
     if holder:

@@ -9,7 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from growctl.numbers import duration, short_count
-from growctl.status import RunStatus, StageStatus
+from growctl.status import CONTROL_INFIX, RunStatus, StageStatus
+
+MANY_STEPS = 10_000
 
 _STYLES = {
     "running": "bold",
@@ -24,16 +26,18 @@ _STYLES = {
 def print_runs(runs: Sequence[RunStatus], ladders: Collection[str], console: Console) -> None:
     """A line a run, controls below their ladder, and below that what is wrong with any.
 
-    Names of controls go on from those of `ladders`.
+    Names of controls go on from those of `ladders`, after CONTROL_INFIX.
     """
-    table = _table("run", "state", "stage", step=13, loss=7, left=7)
-    for run in runs:
+    below = [run.control_of in ladders for run in runs]
+    heading = "control" if all(below) else "run, its controls" if any(below) else "run"
+    table = _table(heading, "state", "stage", step=9, loss=7, left=7)
+    for run, is_below in zip(runs, below, strict=True):
         stage = run.current
         table.add_row(
-            Text(f"  {run.name.removeprefix(f'{run.control_of}-')}" if run.control_of in ladders else run.name),
+            Text(f"  {run.name.removeprefix(f'{run.control_of}{CONTROL_INFIX}')}" if is_below else run.name),
             Text(run.state, style=_STYLES[run.state]),
             _place(run),
-            *(_steps(stage), _loss(stage), _left(stage) if run.state == "running" else ""),
+            *(_steps(stage, brief=True), _loss(stage), _left(stage) if run.state == "running" else ""),
         )
     console.print(table)
     for run in runs:
@@ -121,15 +125,19 @@ def _place(run: RunStatus) -> Text:
     stage, num_stages = run.current, len(run.stages)
     if stage is None:
         return Text("")
+    if num_stages == 1:
+        return Text(stage.name)
     if run.state == "finished":
         return Text(f"{num_stages}/{num_stages}")
     return Text(f"{stage.name} {run.stages.index(stage) + 1}/{num_stages}")
 
 
-def _steps(stage: StageStatus | None) -> str:
+def _steps(stage: StageStatus | None, brief: bool = False) -> str:
+    """Steps done of how many; `brief`: in three figures where there are very many."""
     if stage is None:
         return ""
-    return f"{stage.step}/{stage.num_steps if stage.num_steps is not None else '?'}"
+    count = short_count if brief and max(stage.step, stage.num_steps or 0) >= MANY_STEPS else str
+    return f"{count(stage.step)}/{count(stage.num_steps) if stage.num_steps is not None else '?'}"
 
 
 def _loss(stage: StageStatus | None) -> str:

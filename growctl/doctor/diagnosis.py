@@ -16,7 +16,15 @@ from typing import Any, Literal
 
 from growctl.doctor import machine, software
 from growctl.doctor.check import Check, carried_out, run_command
-from growctl.launch import MOST_CPU_RANKS, LaunchError, local_devices, local_environment, start_workers, stop_workers
+from growctl.launch import (
+    MOST_CPU_RANKS,
+    LaunchError,
+    failure_reason,
+    local_devices,
+    local_environment,
+    start_workers,
+    stop_workers,
+)
 from stages.machine_facts import MachineFacts
 
 FLOAT32_BYTES = 4
@@ -82,8 +90,6 @@ def all_reduce(wanted: Devices, num_bytes: int = ALL_REDUCE_BYTES, patience: flo
 
 
 def _all_reduce(folder: Path, num_ranks: int, gpus: bool, num_bytes: int, patience: float) -> Check:
-    from growctl.launch import failure_reason
-
     spec, log = folder / "spec.json", folder / "log.txt"
     spec.write_text(json.dumps({"directory": str(folder), "num_elements": num_bytes // FLOAT32_BYTES}))
     log.touch()

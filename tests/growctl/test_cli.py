@@ -13,7 +13,9 @@ from stages.manifest import read_manifest
 from tests.growctl.runs import run
 from tests.stages.checkpoints import write_checkpoint
 
-COMMANDS = ["run", "plan", "prepare", "expand", "shrink", "verify", "report"]
+COMMANDS = [
+    *("run", "plan", "validate", "schema", "prepare", "expand", "shrink", "verify", "report", "status", "doctor")
+]
 
 
 def test_help_imports_nothing_heavy():

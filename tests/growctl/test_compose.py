@@ -272,6 +272,51 @@ def test_no_defaults_list_reaches_hydras_own_settings(folder: Path, entry: str) 
         ),
         ("defaults: [3]\n", "defaults.0 = 3: must be the name of a schedule, {BLOCK: CHOICE}, or _self_"),
         ("defaults: [/s]\n", "defaults.0 = '/s': must be the name of a schedule, {BLOCK: CHOICE}, or _self_"),
+        ("defaults: [s@data]\n", "defaults.0 = 's@data': must be the name of a schedule, {BLOCK: CHOICE}, or _self_"),
+        ("defaults: ['???']\n", "defaults.0 = '???': must be the name of a schedule, {BLOCK: CHOICE}, or _self_"),
+        (
+            f"defaults: [{'x' * 999}]\n",
+            f"defaults.0 = '{'x' * 56}...: must be the name of a schedule, {{BLOCK: CHOICE}}, or _self_",
+        ),
+        (
+            "defaults: [s, {launch: 5}]\n",
+            'defaults.1 = {"launch": 5}: must be the name of a choice for launch, or a list of them',
+        ),
+        (
+            "defaults: [s, {launch: ''}]\n",
+            'defaults.1 = {"launch": ""}: must be the name of a choice for launch, or a list of them',
+        ),
+        (
+            f"defaults: [s, {{launch: [slurm, {'x' * 999}]}}]\n",
+            f'defaults.1 = {{"launch": ["slurm", "{"x" * 35}...: must be the name of a choice for launch, or a list of '
+            "them",
+        ),
+        (
+            "defaults: [s, {overide launch: slurm}]\n",
+            'defaults.1 = {"overide launch": "slurm"}: before the block may stand optional or override',
+        ),
+        (
+            "defaults: [s, {launch@data: slurm}]\n",
+            'defaults.1 = {"launch@data": "slurm"}: no such block; did you mean \'launch\'? '
+            f"(blocks: {', '.join(GROUPS)})",
+        ),
+        (
+            "defaults: [s, {override launch: slurm}]\n",
+            "defaults: nothing above chooses launch, so there is nothing to override; write {launch: CHOICE}",
+        ),
+        (
+            "defaults: [s, {override launch: local}, {launch: slurm}]\n",
+            "defaults: the override of launch must come after what it overrides",
+        ),
+        (
+            "defaults: [s, {launch: '${seed}'}]\n",
+            "defaults: '${seed}' is not known yet; here only ${oc.env:NAME} is",
+        ),
+        (
+            "defaults: [../../../etc/passwd]\n",
+            "defaults: no schedule '../../../etc/passwd' beside the file, and growctl comes with "
+            f"{', '.join(shipped_schedules())}",
+        ),
         ("defaults: [s, [s]]\n", 'defaults.1 = ["s"]: must be the name of a schedule, {BLOCK: CHOICE}, or _self_'),
         (
             "defaults: [{lunch: slurm}]\n",

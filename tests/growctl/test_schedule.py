@@ -123,7 +123,14 @@ def unknown(what: str, allowed: str, *, meant: str | None = None) -> str:
         ({"launch.zero_stage": 4}, "launch.zero_stage = 4: must be 1, 2 or 3"),
         ({"launch.zero_stage": True}, "launch.zero_stage = true: must be 1, 2 or 3"),
         ({1: 2}, "1 = 1: keys must be text"),
+        ({"launch.environment": {1: "x"}}, "launch.environment.1: keys must be text; put this in quotes"),
+        ({"data.source": "\ud800"}, r"data.source = '\ud800': must be text that UTF-8 can write"),
+        ({"\x1b[2J": 1}, unknown(r"'\x1b[2J' = 1", TOP_KEYS)),
+        ({"a\nb": 1}, unknown(r"'a\nb' = 1", TOP_KEYS)),
+        ({"k" * 999: 1}, unknown(f"{'k' * 57}... = 1", TOP_KEYS)),
         # ranges
+        ({"launch.devices": 10**400}, f"launch.devices = 1{'0' * 56}...: must be 1000000 or less"),
+        ({"launch.nodes": [1, 10**7]}, "launch.nodes = [1, 10000000]: must be 1000000 or less"),
         ({"training.batch_size": -8}, "training.batch_size = -8: must be above 0"),
         ({"training.batch_size": 10**30}, f"training.batch_size = {10**30}: must be 100T or less"),
         ({"stages.0.train_tokens": "9" * 90 + "T"}, f"stages.0.train_tokens = '{'9' * 56}...: must be 100T or less"),
@@ -224,6 +231,17 @@ def test_all_mistakes_are_named_at_once_and_unknown_keys_first() -> None:
         "  seed = 'x': must be a whole number",
         "  learning_rate.peak: is missing",
     ]
+
+
+def test_of_very_many_mistakes_the_first_are_named() -> None:
+    lines = message_of(parse, changed({f"x{number}": 1 for number in range(1000)})).splitlines()
+    assert (lines[0], lines[-1], len(lines)) == ("s.yaml: 1000 problems", "  ...", 22)
+
+
+def test_a_ladder_has_32_stages_at_most() -> None:
+    stages = [BASE["stages"][0] | {"name": f"s{number}", "ffn_tokens": 8 + number} for number in range(33)]
+    assert message_of(parse, changed({"stages": stages})).endswith("...: must have 32 or fewer entries")
+    assert len(parse(changed({"stages": stages[:-1], "controls": []})).stages) == 32
 
 
 def test_the_softmax_and_the_transformer_are_welcome_where_nothing_grows() -> None:

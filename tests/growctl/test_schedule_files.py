@@ -1,8 +1,10 @@
 """A schedule's file, its name and overrides: which file is meant, how overrides are written, what neither may be."""
 
 import contextlib
+import os
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from growctl.schedule import ScheduleError, load_schedule, shipped_schedules
-from growctl.schedule_errors import NAME_ALLOWED
+from growctl.schedule_errors import LOOK_UPS, NAME_ALLOWED
 from growctl.schema import Schedule
 from tests.growctl.schedules import DELETE, TEXT, changed, file_of, message_of, parse
 
@@ -136,6 +138,11 @@ def test_importing_schedules_and_plans_imports_nothing_heavy() -> None:
             "seed=${oc.env:GROWCTL_NO_SUCH}",
             "override 'seed=${oc.env:GROWCTL_NO_SUCH}': seed: Environment variable 'GROWCTL_NO_SUCH' not found",
         ),
+        (
+            f"launch={'x' * 999}",
+            f"override 'launch={'x' * 49}...: no choice '{'x' * 56}... for launch; there are hostfile, local, slurm; "
+            "one of its values is set as launch.KEY=VALUE",
+        ),
         ("hydra.verbose=true", "override 'hydra.verbose=true': hydra's own settings are no part of a schedule"),
         ("stages=3", "{label}: override 'stages=3': stages = 3: must be a list"),
         ("seed.x=3", '{label}: seed = {{"x": 3}}: must be a whole number'),
@@ -185,8 +192,8 @@ NO_SCHEDULE = f"is no schedule; one has the keys {', '.join(Schedule.model_field
         ("seed: 1\n---\nseed: 2\n", "line 2, column 1: but found another document"),
         (
             "seed: !!python/object/apply:os.getcwd []\n",
-            "line 1, column 7: could not determine a constructor for the tag "
-            "'tag:yaml.org,2002:python/object/apply:os.getcwd'",
+            "line 1, column 7: the tag 'tag:yaml.org,2002:python/object/apply:os.getcwd' means nothing here: a "
+            "schedule is plain data; text that YAML reads so wants quotes",
         ),
         ("seed: &a [*a]\n", "cannot be read: is nested too deeply, or contains itself"),
         ("seed: ${no.such}\n", "seed: Interpolation key 'no.such' not found"),
@@ -198,11 +205,48 @@ NO_SCHEDULE = f"is no schedule; one has the keys {', '.join(Schedule.model_field
         ("seed: ${\n", "cannot be read: seed: no viable alternative at input '${'"),
         ("seed: ???\n", "seed: must be given"),
         ("seed: 1\nhydra: {verbose: true}\n", "hydra: hydra's own settings are no part of a schedule"),
+        ("seed: 1\n~: 2\n", "cannot be read: keys must be text"),
+        (f"seed: 0x{'f' * 4000}\n", "cannot be read: line 1: a number of 4002 characters"),
+        ("seed: '${oc.env:A,B,C}'\n", f"seed: cannot be resolved; there are {LOOK_UPS}"),
+        ("seed: '${oc.select:[1]}'\n", f"seed: cannot be resolved; there are {LOOK_UPS}"),
+        ("seed: '${....seed}'\n", "seed: Error resolving key '....seed'"),
     ],
 )
 def test_an_unusable_file_is_answered_by_one_line(tmp_path: Path, content: str | bytes, problem: str) -> None:
     path = file_of(tmp_path, content)
     assert message_of(load_schedule, path) == f"{path}: {problem}"
+
+
+def repeated(pattern: str) -> str:
+    """YAML in which each of ten values holds the one before ten times."""
+    lines = [f"{new}: &{new} {pattern.format(', '.join([f'*{old}'] * 10))}" for old, new in pairwise("abcdefghij")]
+    return "\n".join(["a: &a {x: 1}", *lines])
+
+
+@pytest.mark.parametrize("content", [repeated("[{}]"), repeated("{{<<: [{}]}}"), f"seed: [{'1,' * 10_000}]"])
+def test_aliases_of_aliases_are_not_written_out(tmp_path: Path, content: str) -> None:
+    path = file_of(tmp_path, content)
+    problem = "cannot be read: comes to more than 10,000 values, and a schedule to a few hundred"
+    assert message_of(load_schedule, path) == f"{path}: {problem}"
+
+
+def test_a_schedule_may_have_aliases_and_merged_keys(tmp_path: Path) -> None:
+    text = TEXT.replace("seed: 3", "seed: &seed 3").replace("batch_size: 8", "<<: {batch_size: 8, log_every: *seed}")
+    training = load_schedule(file_of(tmp_path, text)).training
+    assert (training.batch_size, training.log_every) == (8, 3)
+
+
+@pytest.mark.parametrize("path", ["/dev/zero", None])
+def test_an_endless_file_is_not_read_to_its_end(tmp_path: Path, path: str | None) -> None:
+    path = path or file_of(tmp_path, "# " + "x" * 10**6)
+    problem = "cannot be read: has more than 1,000,000 bytes, and a schedule a few thousand"
+    assert message_of(load_schedule, path) == f"{path}: {problem}"
+
+
+def test_a_schedule_may_come_through_a_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with subprocess.Popen(["/bin/sh", "-c", 'printf %s "$1" > "$2"', "sh", TEXT, str(tmp_path / "pipe")]):
+        assert load_schedule(str(tmp_path / "pipe")).seed == 3
 
 
 def test_what_is_no_file_is_answered_with_the_shipped_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,60 @@
+"""Writes what the documentation takes from the code: `make docs`, that is `python -m docs.generate`."""
+
+import re
+from pathlib import Path
+
+from growctl.costs import RunCost, plan_costs
+from growctl.numbers import byte_count, scientific, short_count
+from growctl.schedule import load_schedule, shipped_schedules
+
+PAGE = Path(__file__).with_name("schedules.md")
+ASSUMED = ["launch.devices=8", "launch.hardware.device=h100", "launch.hardware.mfu=0.4"]
+"""What the table plans every schedule for, so that it is the same on every machine."""
+
+_MARKED = re.compile(r"(<!-- plans: [^\n]* -->\n).*?(<!-- end of plans -->)", re.DOTALL)
+
+
+def plans_table() -> str:
+    """The plan of every shipped schedule, a line each, as a Markdown table."""
+    lines = [
+        "| schedule | sizes | tokens | tokens a parameter | FLOPs | memory a device | H100-hours | controls, H100-hours |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    nowhere = Path("no runs directory")
+    for name, path in shipped_schedules().items():
+        costs = plan_costs(load_schedule(name, ASSUMED), nowhere)
+        controls = ", ".join(f"{len(runs)} x {kind}" for kind, runs in _by_kind(costs.controls).items())
+        hours = sum(run.total.device_hours or 0.0 for run in costs.controls)
+        ladder = costs.ladder
+        sizes = " -> ".join(short_count(cost.plan.num_parameters) for cost in ladder.stages)
+        tokens = " + ".join(short_count(cost.plan.train_tokens) for cost in ladder.stages)
+        share = ladder.total.train_tokens / ladder.stages[-1].plan.num_parameters
+        memory = max(cost.memory.total for cost in ladder.stages if cost.memory)
+        micro = ladder.stages[-1].micro_batch_size
+        lines.append(
+            f"| [`{name}`](../{path.relative_to(PAGE.parent.parent)}) | {sizes} | {tokens} | {share:.0f} "
+            f"| {scientific(ladder.total.flops.total)} | {byte_count(memory)} (micro-batch {micro}) "
+            f"| {_hours(ladder.total.device_hours)} | {f'{controls}: {_hours(hours)}' if controls else '-'} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def with_plans(page: str) -> str:
+    """`page` with the table between its marks as it is now."""
+    return _MARKED.sub(lambda match: match[1] + "\n" + plans_table() + "\n" + match[2], page)
+
+
+def _by_kind(controls: list[RunCost]) -> dict[str | None, list[RunCost]]:
+    kinds: dict[str | None, list[RunCost]] = {}
+    for control in controls:
+        kinds.setdefault(control.kind, []).append(control)
+    return kinds
+
+
+def _hours(hours: float | None) -> str:
+    return "-" if hours is None else f"{hours:,.0f}" if hours >= 1 else "under 1"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_plans(PAGE.read_text()))
+    print(PAGE)

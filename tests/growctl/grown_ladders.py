@@ -1,0 +1,41 @@
+"""Ladders in tests of growth: small ones, grown by a policy or an operator."""
+
+from typing import Any
+
+from growctl.plan import plan_stages
+from growctl.schema import Schedule
+from model.config import TokenformerConfig
+from tests.growctl.schedules import BASE, parse
+
+TRANSFORMER: dict[str, Any] = {
+    "model.family": "transformer",
+    "controls": [],
+    "stages": [{"name": "small", "train_steps": 20}, {"name": "large", "train_steps": 20}],
+}
+ONE_TRANSFORMER: dict[str, Any] = TRANSFORMER | {"stages": TRANSFORMER["stages"][:1]}
+
+
+def ladder(*sizes: tuple[int, int], growth: dict[str, Any] | None = None, **blocks: Any) -> Schedule:
+    """A tokenformer of 3 layers with those attention and FFN tokens (and layers) a stage, 20 steps each."""
+    fields = ("attention_tokens", "ffn_tokens", "layers")
+    stages = [
+        {"name": f"stage-{i}", "train_steps": 20} | dict(zip(fields, size, strict=False))
+        for i, size in enumerate(sizes)
+    ]
+    model = {"num_layers": 3, "hidden_size": 32, "num_heads": 2}
+    data = {name: BASE[name] for name in ("data", "training", "learning_rate")}
+    return parse(data | {"model": model, "stages": stages, "growth": growth or {}} | blocks)
+
+
+def transformer_ladder(*stages: dict[str, Any], growth: dict[str, Any], **blocks: Any) -> Schedule:
+    """A transformer of 2 layers, width 32, 2 heads, from the first stage on."""
+    entries = [{"name": f"stage-{i}", "train_steps": 20} | stage for i, stage in enumerate(stages)]
+    model = {"family": "transformer", "num_layers": 2, "hidden_size": 32, "num_heads": 2}
+    data = {name: BASE[name] for name in ("data", "training", "learning_rate")}
+    return parse(data | {"model": model, "stages": entries, "growth": growth} | blocks)
+
+
+def last_model(schedule: Schedule) -> TokenformerConfig:
+    model = plan_stages(schedule)[-1].model
+    assert isinstance(model, TokenformerConfig)
+    return model
