@@ -14,6 +14,14 @@ def scientific(value: float) -> str:
     return f"{value:.2e}".replace("e+", "e") if value else "0"
 
 
+def byte_count(value: float) -> str:
+    """80000000000 -> '80 GB': three digits and a decimal unit."""
+    for factor, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if abs(value) >= factor * 0.9995:
+            return f"{value / factor:.3g} {unit}"
+    return f"{value:.0f} B"
+
+
 def duration(seconds: float) -> str:
     """133.4 -> '2m 13s'; two units at most."""
     whole = max(0, round(seconds))

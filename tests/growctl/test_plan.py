@@ -1,43 +1,24 @@
-"""What a schedule comes to: sizes, steps, FLOPs, learning rates, controls; and how that is shown."""
+"""What a schedule comes to: sizes, steps, FLOPs, learning rates, controls."""
 
-import io
-import json
 import math
 from itertools import pairwise
-from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
-from rich.console import Console
 
 from growctl.controls import equal_size_transformer, plan_controls
 from growctl.plan import StagePlan, plan_stages, total_flops
-from growctl.plan_table import plan_json, print_plan
 from growctl.schedule import load_schedule, parse_schedule, shipped_schedules
 from growctl.schema import Schedule
 from model.config import TokenformerConfig, num_parameters, tokenformer_config
 from model.flops import training_flops_per_token
+from model.initialization import build_model
+from tests.growctl.ladders import ladder as schedule
 
 SHIPPED_NAMES = list(shipped_schedules())
 TOKENS_PER_STEP = 8 * 16
-
-
-def schedule(steps: tuple[int, ...] = (20, 30, 50), **blocks: Any) -> Schedule:
-    """A ladder of that many steps a stage, each stage 4 attention and 8 FFN tokens larger than the one before."""
-    stages = [
-        {"name": f"stage-{i}", "attention_tokens": 4 * (i + 1), "ffn_tokens": 8 * (i + 1), "train_steps": num_steps}
-        for i, num_steps in enumerate(steps)
-    ]
-    data = {
-        "data": {"source": "text", "vocab_size": 300},
-        "model": {"num_layers": 2, "hidden_size": 32, "num_heads": 2},
-        "stages": stages,
-        "training": {"sequence_length": 16, "batch_size": 8},
-        "learning_rate": {"peak": 1e-3, "warmup_steps": 5},
-    }
-    return parse_schedule(data | blocks, label="s", default_name="s")
 
 
 def rates(plans: list[StagePlan]) -> list[float]:
@@ -63,6 +44,17 @@ def test_the_papers_ladder_has_the_published_sizes_budgets_and_recipe() -> None:
         assert rate.at(1999) == pytest.approx(6e-4)
         assert rate.at(plan.num_steps - 1) < 1e-9
         assert plan.index == 0 or plan.ramp_steps < rate.warmup_steps
+
+
+@pytest.mark.parametrize("name", SHIPPED_NAMES)
+def test_every_shipped_size_has_the_parameters_of_the_built_model(name: str) -> None:
+    loaded = load_schedule(name)
+    runs = [loaded, *(control.schedule for control in plan_controls(loaded))]
+    planned = {plan.model: plan for run in runs for plan in plan_stages(run)}
+    for model, plan in planned.items():
+        built = build_model(model, device="meta")
+        assert plan.num_parameters == sum(parameter.numel() for parameter in built.parameters())
+        assert plan.num_embedding_parameters == built.embedding.weight.numel()
 
 
 def test_a_stage_grows_by_the_difference_and_ends_fully_ramped_in_with_the_published_tau() -> None:
@@ -243,28 +235,6 @@ def test_the_equal_size_transformer_is_the_nearest_in_parameters_of_those_as_sle
         assert abs(math.log(num_parameters(other) / num_parameters(model))) > error - 0.02
 
 
-# What is shown
-
-
-def test_a_plan_says_where_its_figures_are_bounds_and_what_gstack_would_do() -> None:
-    flat = schedule(growth={"when": "slope", "slope": 3e-12}, evaluation={"every": 3})
-    assert plan_json(flat)["notes"] == [
-        "Every stage but the last may end before its budget: as soon as its loss falls by less than 3e-12 nats per "
-        "FLOP. Tokens and FLOPs, the controls' too, are the most it comes to."
-    ]
-    rare = schedule(growth={"when": "slope", "slope": 3e-12}, evaluation={"every": 5})
-    assert plan_json(rare)["notes"][1] == (
-        "Too few evaluations for a slope over 5: stage-0 will train the whole budget; evaluation.every is 5 steps."
-    )
-    assert "falls by less than 3e-12" in " ".join(printed(flat).split())
-    stages = [{"name": "small", "train_steps": 20}, {"name": "large", "num_layers": 4, "train_steps": 20}]
-    model = {"family": "transformer", "num_layers": 2, "hidden_size": 32, "num_heads": 2}
-    stacked = schedule(stages=stages, model=model, growth={"operator": "stack", "allow_jump": True})
-    [note] = plan_json(stacked)["notes"]
-    assert note.startswith("G_stack's timing formula, fitted to large runs, would stack after ")
-    assert note.endswith("this schedule does after 2.56k.")
-
-
 def test_stages_that_ended_early_move_what_follows_them() -> None:
     plans = plan_stages(schedule(), steps_done=[12])
     assert [(plan.num_steps, plan.first_step) for plan in plans] == [(12, 0), (30, 12), (50, 42)]
@@ -272,80 +242,3 @@ def test_stages_that_ended_early_move_what_follows_them() -> None:
     control = {"kind": "tokenformer-scratch"}
     whole, early = (plan_controls(schedule(controls=[control]), done)[0].schedule for done in ((), [12]))
     assert early.stages[0].train_steps < whole.stages[0].train_steps
-
-
-def test_the_json_plan_has_stages_controls_and_a_total_that_adds_up() -> None:
-    ladder = schedule(controls=[{"kind": "transformer-scratch", "budgets": [0.5, 1]}])
-    plan = json.loads(json.dumps(plan_json(ladder)))
-    assert plan.keys() == {"name", "stages", "controls", "total", "notes"}
-    assert plan["notes"] == []
-    assert plan["name"] == "s"
-    entry = {
-        "name",
-        "num_parameters",
-        "num_embedding_parameters",
-        "train_tokens",
-        "num_steps",
-        "flops",
-        "flops_by_part",
-    }
-    for stage in [*plan["stages"], *(stage for control in plan["controls"] for stage in control["stages"])]:
-        assert stage.keys() == entry
-        assert stage["flops_by_part"].keys() == {"parameters", "attention", "head"}
-        assert stage["flops"] == pytest.approx(sum(stage["flops_by_part"].values()))
-        assert stage["train_tokens"] == stage["num_steps"] * TOKENS_PER_STEP
-    assert [stage["name"] for stage in plan["stages"]] == ["stage-0", "stage-1", "stage-2"]
-    assert [(control["kind"], control["name"]) for control in plan["controls"]] == [
-        ("transformer-scratch", "s-control-transformer-scratch-0.5x"),
-        ("transformer-scratch", "s-control-transformer-scratch"),
-    ]
-    assert plan["total"] == {
-        "train_tokens": 100 * TOKENS_PER_STEP,
-        "flops": pytest.approx(sum(stage["flops"] for stage in plan["stages"])),
-    }
-
-
-def printed(shown: Schedule, width: int = 80) -> str:
-    output = io.StringIO()
-    print_plan(shown, Console(file=output, width=width))
-    return output.getvalue()
-
-
-@pytest.mark.parametrize("name", SHIPPED_NAMES)
-def test_a_shipped_plan_fits_80_columns_and_cuts_nothing(name: str) -> None:
-    loaded = load_schedule(name)
-    lines = printed(loaded).splitlines()
-    assert max(map(len, lines)) <= 80
-    assert not any("…" in line for line in lines)
-    heading = ["stage", "parameters", "tokens", "steps", "tokens/p", "FLOPs", "cumulative"]
-    assert sum(line.split() == heading for line in lines) == 1 + len(plan_controls(loaded))
-    for title in [loaded.name, *(control.name for control in plan_controls(loaded))]:
-        assert title in [line.rstrip() for line in lines]
-    rows = [line.split() for line in lines]
-    for plan in plan_stages(loaded):
-        assert any(row[:1] == [plan.name] and f"{plan.num_steps:,}" in row for row in rows)
-
-
-def test_the_largest_numbers_and_longest_names_fit_80_columns_too() -> None:
-    long = "a" * 100
-    stages = [
-        {"name": f"{letter}{long[1:]}", "attention_tokens": tokens, "ffn_tokens": 10**6, "train_steps": 987_654_321}
-        for letter, tokens in (("a", 10**5), ("b", 2 * 10**5))
-    ]
-    text = printed(schedule(name=long, stages=stages, controls=[{"kind": "transformer-scratch"}]))
-    assert max(map(len, text.splitlines())) <= 80
-    assert "…" not in text
-    assert "987,654,321" in text
-    assert f"{long}-control-transformer-scratch" in text.replace("\n", "")
-
-
-def test_the_shown_plan_counts_tokens_and_flops_from_the_start_of_the_ladder() -> None:
-    plans = plan_stages(schedule())
-    row = next(line.split() for line in printed(schedule()).splitlines() if line.startswith("stage-2"))
-    name, parameters, tokens, steps, per_parameter, flops, cumulative = row
-    assert (name, steps) == ("stage-2", "50")
-    assert tokens == "6.4k"
-    assert float(per_parameter) == pytest.approx(100 * TOKENS_PER_STEP / plans[2].num_parameters, abs=0.05)
-    assert float(flops) == pytest.approx(plans[2].flops.total, rel=5e-3)
-    assert float(cumulative) == pytest.approx(total_flops(plans).total, rel=5e-3)
-    assert parameters == f"{plans[2].num_parameters / 1e3:.3g}k"

@@ -18,7 +18,8 @@ from stages.manifest import parameter_file, read_manifest, staging_directory
 from tests.stages.checkpoints import STEPS, small_config, write_checkpoint
 from tests.workers import launch
 
-KINDS = [f"zero{stage}-{precision}" for stage in (1, 2, 3) for precision in ("fp32", "bf16")]
+OFFLOADED = [f"zero{stage}-bf16-offloaded" for stage in (1, 2, 3)]
+KINDS = [f"zero{stage}-{precision}" for stage in (1, 2, 3) for precision in ("fp32", "bf16")] + OFFLOADED
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +81,18 @@ def test_training_on_gives_the_same_losses_and_weights_on_any_zero_stage_and_ran
         there = load(staging_directory(reference_output / f"zero1-{precision}-trained"), name)["fp32"]
         torch.testing.assert_close(here, there, rtol=0, atol=2e-5 if precision == "fp32" else 2e-2)
         assert not torch.equal(here, load(initial, name)["fp32"]), f"{name} did not train"
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("kind", OFFLOADED)
+def test_an_offloaded_optimizer_resumes_within_a_stage_bit_for_bit(roundtrips, kind, ranks):
+    initial, results = roundtrips
+    report, output = results[ranks]
+    assert report[kind]["steps_resumed"] == report[kind]["steps_trained"]
+    for name in build_model(read_manifest(initial).model, device="meta").state_dict():
+        saved, resumed = (load(staging_directory(output / f"{kind}-{state}"), name) for state in ("trained", "resumed"))
+        for key in ("fp32", "exp_avg", "exp_avg_sq"):
+            assert torch.equal(saved[key], resumed[key]), (name, key)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

@@ -1,0 +1,12 @@
+"""What the documentation takes from the code is as the code is now."""
+
+from docs.generate import PAGE, plans_table, with_plans
+from growctl.schedule import shipped_schedules
+
+
+def test_the_table_of_plans_is_not_stale() -> None:
+    assert PAGE.read_text() == with_plans(PAGE.read_text()), "run `make docs`"
+
+
+def test_the_table_has_every_shipped_schedule() -> None:
+    assert all(f"[`{name}`]" in plans_table() for name in shipped_schedules())

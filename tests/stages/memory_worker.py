@@ -1,0 +1,80 @@
+"""One rank of tests/stages/test_memory.py: what engines of every kind really take.
+
+    memory_worker.py OUTPUT
+
+Writes {kind: {moment: bytes}} for each ZeRO stage, precision and way of offloading: when the engine is there, after
+the forward pass of a second micro-batch, and the most in two steps and an evaluation like that at the end of a stage;
+and what a checkpoint takes.
+"""
+
+import gc
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from model.config import parse_model_config
+from model.initialization import build_model
+from stages.engine import build_engine, start_distributed
+from stages.engine_state import start_moments
+from tests.memory_tracking import MemoryTracking
+from tests.stages.specs import small_spec
+
+
+def measured(case: dict[str, Any], output: Path) -> dict[str, int]:
+    """Bytes of this rank at each moment, and of of a checkpoint of all ranks, written to `output`."""
+    config = parse_model_config(case["model"])
+    micro, length, world_size = case["micro_batch_size"], case["sequence_length"], dist.get_world_size()
+    precision = case.pop("precision")
+    spec = small_spec(
+        config,
+        zero_stage=case["zero_stage"],
+        offload=case["offload"],
+        micro_batch_size=micro,
+        batch_size=2 * micro * world_size,
+        sequence_length=length,
+    )
+    ids = torch.randint(0, config.vocab_size, (micro, length))
+    found = {}
+    with MemoryTracking([ids]) as memory:
+        engine = build_engine(build_model(config, seed=0), spec, precision)
+        start_moments(engine, {})
+        found["engine"] = memory.live
+        for step in range(2):
+            for micro_batch in range(2):
+                loss = engine(ids, ids)
+                if step == micro_batch == 1:
+                    gc.collect()
+                    found["forward"] = memory.live
+                engine.backward(loss)
+                engine.step()
+                del loss
+        with torch.no_grad():
+            plain = build_model(config)
+            plain(ids, ids)
+        found["peak"] = memory.peak
+    engine.save_checkpoint(str(output), tag="engine", save_latest=False)
+    dist.barrier()
+    found["checkpoint"] = sum(path.stat().st_size for path in output.rglob("*.pt"))
+    engine.destroy()
+    return found
+
+
+def main() -> None:
+    output = Path(sys.argv[1])
+    start_distributed()
+    report = {}
+    for name, case in json.loads((output / "cases.json").read_text()).items():
+        report[name] = measured(case, output / name)
+        gc.collect()
+        dist.barrier()
+    if dist.get_rank() == 0:
+        (output / "measured.json").write_text(json.dumps(report))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
