@@ -11,32 +11,37 @@ PAGE = Path(__file__).with_name("schedules.md")
 ASSUMED = ["launch.devices=8", "launch.hardware.device=h100", "launch.hardware.mfu=0.4"]
 """What the table plans every schedule for, so that it is the same on every machine."""
 
+HEADINGS = (
+    *("schedule", "sizes", "tokens", "tokens a parameter", "FLOPs", "memory a device, at the end", "H100-hours"),
+    "controls, H100-hours",
+)
+
 _MARKED = re.compile(r"(<!-- plans: [^\n]* -->\n).*?(<!-- end of plans -->)", re.DOTALL)
 
 
 def plans_table() -> str:
     """The plan of every shipped schedule, a line each, as a Markdown table."""
-    lines = [
-        "| schedule | sizes | tokens | tokens a parameter | FLOPs | memory a device | H100-hours | controls, H100-hours |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    nowhere = Path("no runs directory")
-    for name, path in shipped_schedules().items():
-        costs = plan_costs(load_schedule(name, ASSUMED), nowhere)
-        controls = ", ".join(f"{len(runs)} x {kind}" for kind, runs in _by_kind(costs.controls).items())
-        hours = sum(run.total.device_hours or 0.0 for run in costs.controls)
-        ladder = costs.ladder
-        sizes = " -> ".join(short_count(cost.plan.num_parameters) for cost in ladder.stages)
-        tokens = " + ".join(short_count(cost.plan.train_tokens) for cost in ladder.stages)
-        share = ladder.total.train_tokens / ladder.stages[-1].plan.num_parameters
-        memory = max(cost.memory.total for cost in ladder.stages if cost.memory)
-        micro = ladder.stages[-1].micro_batch_size
-        lines.append(
-            f"| [`{name}`](../{path.relative_to(PAGE.parent.parent)}) | {sizes} | {tokens} | {share:.0f} "
-            f"| {scientific(ladder.total.flops.total)} | {byte_count(memory)} (micro-batch {micro}) "
-            f"| {_hours(ladder.total.device_hours)} | {f'{controls}: {_hours(hours)}' if controls else '-'} |"
-        )
-    return "\n".join(lines) + "\n"
+    rows = [HEADINGS, ("---",) * len(HEADINGS), *(_cells(name, path) for name, path in shipped_schedules().items())]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def _cells(name: str, path: Path) -> tuple[str, ...]:
+    """A schedule's, one for each of HEADINGS."""
+    costs = plan_costs(load_schedule(name, ASSUMED), Path("no runs directory"))
+    ladder, last = costs.ladder, costs.ladder.stages[-1]
+    assert last.memory, "a batch that 8 devices cannot share"
+    controls = ", ".join(f"{len(runs)} x {kind}" for kind, runs in _by_kind(costs.controls).items())
+    hours = sum(run.total.device_hours or 0.0 for run in costs.controls)
+    return (
+        f"[`{name}`](../{path.relative_to(PAGE.parent.parent)})",
+        " -> ".join(short_count(cost.plan.num_parameters) for cost in ladder.stages),
+        " + ".join(short_count(cost.plan.train_tokens) for cost in ladder.stages),
+        f"{ladder.total.train_tokens / last.plan.num_parameters:.0f}",
+        scientific(ladder.total.flops.total),
+        f"{byte_count(last.memory.total)} (micro-batch {last.micro_batch_size})",
+        _hours(ladder.total.device_hours),
+        f"{controls}: {_hours(hours)}" if controls else "-",
+    )
 
 
 def with_plans(page: str) -> str:
