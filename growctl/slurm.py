@@ -1,29 +1,16 @@
-"""What happens inside a SLURM job: the ordinary runner on the job's first machine, its workers started by srun.
+"""The machines of a SLURM job, on which srun starts the workers; and what the queue says of jobs."""
 
-Jobs are submitted through submitit (growctl/submit.py), whose protocol they follow: shortly before its time is over the
-job is warned by SIGUSR2, stops its workers, writes itself down and is put into the queue again. What it then does is
-what running again always does: it reads what is on disk.
-"""
-
-import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any
 
 from growctl.launch import Launch, LaunchError, need_programs, plain_path
 from growctl.launch_schema import LaunchBlock
 from stages.lifeline import VARIABLE
-
-if TYPE_CHECKING:
-    from submitit.core.utils import DelayedSubmission
-
-    from growctl.run_requests import LadderRequest
 
 PROGRAMS = dict.fromkeys(
     ("sbatch", "squeue", "srun", "scontrol", "scancel"),
@@ -86,76 +73,6 @@ class SlurmMachines:
             },
             lifeline=alive,
         )
-
-
-class JobPart:
-    """What one job does: a run, or its stages up to one of them. submitit pickles it into the run's directory."""
-
-    def __init__(self, request: "LadderRequest", name: str, last_stage: int | None) -> None:
-        """The run `name`, the ladder itself or one of its controls, up to the stage of that index."""
-        self.name = name
-        self.last_stage = last_stage
-        self.ladder = request.ladder.name
-        self.label = request.ladder.label
-        self.runs_dir = str(request.runs_dir.absolute())
-        self.schedule = json.dumps(request.ladder.schedule.model_dump(mode="json"))
-
-    def __call__(self) -> None:
-        """Runs the part. Ends the process where it fails, is warned or terminated."""
-        requeue = signal.getsignal(signal.SIGUSR2)
-        assert callable(requeue), "submitit waits for another signal than SIGUSR2"
-        for number in _STOPS:
-            signal.signal(number, _stopped)
-        try:
-            try:
-                self._run()
-            except _Stopped as stop:
-                # Everything is closed, no worker is left. submitit counts, writes `checkpoint()` down and requeues.
-                if stop.number == signal.SIGTERM and not _runs_on():
-                    sys.exit(128 + signal.SIGTERM)
-                requeue(signal.SIGUSR2, None)
-        except (ValueError, RuntimeError, OSError, subprocess.SubprocessError) as error:
-            print(f"growctl: {error}", file=sys.stderr)
-            sys.exit(2 if isinstance(error, ValueError) else 1)
-
-    def checkpoint(self) -> "DelayedSubmission":
-        """What the job does when it is started again: the same."""
-        from submitit.core.utils import DelayedSubmission
-
-        return DelayedSubmission(self)
-
-    def _run(self) -> None:
-        from rich.console import Console
-
-        from growctl.run_requests import LadderRequest
-        from growctl.runner import run_part
-        from growctl.schedule import parse_schedule
-        from growctl.screen import Screen
-
-        schedule = parse_schedule(json.loads(self.schedule), label=self.label, default_name=self.ladder)
-        request = LadderRequest.of(schedule, self.label, Path(self.runs_dir), self.ladder, with_controls=True)
-        run_part(request, self.name, self.last_stage, Screen(Console()))
-
-
-_STOPS = (signal.SIGUSR2, signal.SIGTERM)
-
-
-class _Stopped(BaseException):
-    """The job was warned or terminated; not an Exception, so that nothing on the way takes it for a failure."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-
-def _stopped(number: int, frame: FrameType | None) -> NoReturn:
-    for stop in _STOPS:
-        signal.signal(stop, signal.SIG_IGN)
-    raise _Stopped(number)
-
-
-def _runs_on() -> bool:
-    """Whether SLURM means to keep this job, which it terminates to make room for another, or takes it away for good."""
-    return job_states([os.environ["SLURM_JOB_ID"]]) == {os.environ["SLURM_JOB_ID"]: "RUNNING"}
 
 
 def job_states(ids: list[str]) -> dict[str, str]:

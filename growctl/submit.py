@@ -21,6 +21,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from growctl.job import JobPart
 from growctl.launch import LaunchError, plain_path
 from growctl.launch_schema import LaunchBlock
 from growctl.plan import StagePlan, plan_stages
@@ -34,7 +35,7 @@ from growctl.run_requests import (
     schedule_yaml,
 )
 from growctl.screen import Screen
-from growctl.slurm import JobPart, job_states
+from growctl.slurm import job_states
 from stages.manifest import write_file
 
 _OWN_OPTIONS = {

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from submitit.core.utils import UncompletedJobError
 
-from growctl import slurm as jobs_of_slurm
+from growctl import job as job_module
+from growctl.job import JobPart
 from growctl.launch import LaunchError
 from growctl.launch_schema import LaunchBlock
 from growctl.run_requests import LadderRequest, RunFailed, machines_of
 from growctl.schedule import load_schedule, parse_schedule
-from growctl.slurm import JobPart
 from growctl.submit import check_slurm, plan_jobs
 from tests.growctl.runs import (
     CONTROL,
@@ -218,7 +218,7 @@ def interrupt(job: Any, monkeypatch: pytest.MonkeyPatch, number: signal.Signals,
             job.requeued.append("closed")
 
     monkeypatch.setattr(job.part, "_run", training)
-    monkeypatch.setattr(jobs_of_slurm, "job_states", lambda ids: states)
+    monkeypatch.setattr(job_module, "job_states", lambda ids: states)
     job.part()
 
 
