@@ -9,6 +9,7 @@ and what a checkpoint takes.
 
 import gc
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,7 @@ def main() -> None:
     if dist.get_rank() == 0:
         (output / "measured.json").write_text(json.dumps(report))
     dist.destroy_process_group()
+    os._exit(0)  # as a worker does: native threads may abort an interpreter that is taken down
 
 
 if __name__ == "__main__":

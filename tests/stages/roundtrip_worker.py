@@ -9,6 +9,7 @@ loaded engine (`OUTPUT/<kind>-loaded`) and, after three optimizer steps on fixed
 """
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -82,6 +83,7 @@ def main() -> None:
         for name in report:
             assert staging_directory(output / f"{name}-loaded").is_dir()
     dist.destroy_process_group()
+    os._exit(0)  # as a worker does: native threads may abort an interpreter that is taken down
 
 
 if __name__ == "__main__":
