@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from growctl.options import AsJson
+
 if TYPE_CHECKING:
     from model.policy import GrowthPolicy
     from stages.manifest import Lineage
@@ -15,7 +17,6 @@ if TYPE_CHECKING:
 MOST_TOKENS = 10_000_000
 
 Checkpoint = Annotated[Path, typer.Argument(help="A final/, initial/ or expanded checkpoint directory.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 Data = Annotated[
     Path | None,
     typer.Option(help="Dataset to verify on; by default the one that the checkpoint was trained on.", metavar="DIR"),

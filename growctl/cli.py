@@ -4,13 +4,13 @@ import errno
 import json
 import signal
 import sys
-from pathlib import Path
 from types import FrameType
 from typing import Annotated, NoReturn
 
 import typer
 
 from growctl import checkpoint_commands, machine_commands, schedule_commands
+from growctl.options import DEFAULT_RUNS_DIR, AsJson, Overrides, RunsDir, ScheduleName
 
 app = typer.Typer(
     name="growctl",
@@ -21,11 +21,6 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
-RunsDir = Annotated[
-    Path, typer.Option("--runs-dir", envvar="GROWCTL_RUNS_DIR", help="Where runs live.", show_default=True)
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
-DEFAULT_RUNS_DIR = Path("runs")
 UNUSABLE_PATH = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
 
 
@@ -35,11 +30,8 @@ class Stopped(BaseException):
 
 @app.command()
 def run(
-    schedule: Annotated[str, typer.Argument(help="A schedule file, or the name of a shipped one.", metavar="SCHEDULE")],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(help="Changes to the schedule, as hydra writes them.", metavar="[KEY=VALUE]..."),
-    ] = None,
+    schedule: ScheduleName,
+    overrides: Overrides = None,
     name: Annotated[str | None, typer.Option(help="Name of the run; by default the schedule's.")] = None,
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
     no_controls: Annotated[bool, typer.Option("--no-controls", help="Train the ladder only.")] = False,
@@ -86,11 +78,8 @@ def run(
 
 @app.command()
 def plan(
-    schedule: Annotated[str, typer.Argument(help="A schedule file, or the name of a shipped one.", metavar="SCHEDULE")],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(help="Changes to the schedule, as hydra writes them.", metavar="[KEY=VALUE]..."),
-    ] = None,
+    schedule: ScheduleName,
+    overrides: Overrides = None,
     measure: Annotated[
         bool, typer.Option("--measure", help="Time a few real steps of each size on this machine, on random tokens.")
     ] = False,
@@ -124,11 +113,8 @@ def plan(
 
 @app.command()
 def prepare(
-    schedule: Annotated[str, typer.Argument(help="A schedule file, or the name of a shipped one.", metavar="SCHEDULE")],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(help="Changes to the schedule, as hydra writes them.", metavar="[KEY=VALUE]..."),
-    ] = None,
+    schedule: ScheduleName,
+    overrides: Overrides = None,
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
     as_json: AsJson = False,
 ) -> None:

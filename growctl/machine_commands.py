@@ -1,16 +1,11 @@
 """growctl's commands on a machine and what runs on it: doctor, status. What is slow is imported where it is used."""
 
 import json
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-RunsDir = Annotated[
-    Path, typer.Option("--runs-dir", envvar="GROWCTL_RUNS_DIR", help="Where runs live.", show_default=True)
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
-DEFAULT_RUNS_DIR = Path("runs")
+from growctl.options import DEFAULT_RUNS_DIR, AsJson, RunsDir
 
 
 def doctor(

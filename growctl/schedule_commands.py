@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from growctl.options import AsJson
+
 if TYPE_CHECKING:
     from growctl.schema import Schedule
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
 
 def validate(
