@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -22,6 +23,9 @@ from stages.lifeline import STDIN, VARIABLE, Lifeline
 
 MOST_CPU_RANKS = 8
 """Ranks that `auto` starts on a CPU at most; further cores become threads."""
+
+FIRST_PORT, NUM_PORTS = 20_000, 12_000
+"""Ports that ranks of this machine meet on, below those that Linux hands out (from 32768 on by default)."""
 
 STOP_SECONDS = 40.0
 """Patience with workers that were asked to stop: DeepSpeed's launcher gives its own 30 seconds."""
@@ -261,7 +265,14 @@ def _device_ids(num_devices: int) -> list[str]:
 
 
 def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+    """A free port of the loopback, for rank 0 to listen on a moment later.
+
+    Not one that Linux hands out by itself, which somebody may get in that moment; and runners on one machine begin to
+    look at different ones.
+    """
+    for offset in range(NUM_PORTS):
+        port = FIRST_PORT + (os.getpid() + offset) % NUM_PORTS
+        with socket.socket() as listener, suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError(f"no port from {FIRST_PORT} to {FIRST_PORT + NUM_PORTS - 1} is free on 127.0.0.1")

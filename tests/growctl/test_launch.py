@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,9 @@ import pytest
 import torch
 
 from growctl.launch import (
+    FIRST_PORT,
     MOST_CPU_RANKS,
+    NUM_PORTS,
     Launch,
     LaunchError,
     Local,
@@ -176,3 +179,17 @@ def test_a_rank_takes_its_place_from_whatever_started_it(monkeypatch, given, exp
 def test_the_reason_of_a_failure_is_the_workers_own_word_where_it_has_one(tmp_path, printed, reason):
     (tmp_path / "log").write_text("growctl: an earlier attempt\n" + printed)
     assert failure_reason(tmp_path / "log", len("growctl: an earlier attempt\n")) == reason
+
+
+def test_ranks_meet_on_a_port_that_nobody_has_and_linux_hands_to_nobody(monkeypatch):
+    def port() -> int:
+        [argument] = [part for part in local_command(Path("spec.json"), 1) if part.startswith("--master_port=")]
+        return int(argument.removeprefix("--master_port="))
+
+    first = port()
+    assert FIRST_PORT <= first < FIRST_PORT + NUM_PORTS
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", first))
+        assert port() != first
+    monkeypatch.setattr("os.getpid", lambda: os.getppid())
+    assert port() != first
