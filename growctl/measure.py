@@ -11,6 +11,7 @@ from typing import Any
 from growctl.costs import MeasuredSize, MeasuredSteps, Measurements, PlanCosts, RunCost, StageCost
 from growctl.launch import failure_reason, local_devices, start_workers, stop_workers
 from growctl.schema import Schedule
+from growctl.worker_spec import worker_spec
 from stages.spec import TrainSpec
 
 MICRO_BATCHES = 2
@@ -82,30 +83,18 @@ def _spec(schedule: Schedule, cost: StageCost, num_devices: int, folder: Path) -
     plan, micro = cost.plan, cost.micro_batch_size
     assert micro is not None
     per_step = schedule.training.batch_size // (micro * cost.num_devices)
-    return TrainSpec(
-        stage=plan.name,
+    return worker_spec(
+        schedule,
+        plan,
         attempt=1,
         directory=str(folder),
         dataset="",
-        model=plan.model,
         initial=None,
         resume=None,
-        seed=schedule.seed,
         samples_seen=0,
-        num_steps=plan.num_steps,
         batch_size=max(1, min(MICRO_BATCHES, per_step)) * micro * num_devices,
         micro_batch_size=micro,
-        sequence_length=schedule.training.sequence_length,
-        learning_rate=plan.learning_rate,
-        optimizer=schedule.optimizer.optimizer(),
         ramp_steps=0,
-        zero_stage=schedule.launch.zero_stage,
-        offload=schedule.launch.offload,
-        precision=schedule.training.precision,
-        log_every=schedule.training.log_every,
-        evaluate_every=schedule.evaluation.every,
-        checkpoint_every=schedule.checkpoint.every,
-        keep_checkpoints=schedule.checkpoint.keep,
-        evaluation_sequences=schedule.evaluation.max_sequences,
+        anneal_steps=None,
         launched_at=0.0,
     )

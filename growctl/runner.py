@@ -22,6 +22,7 @@ from growctl.run_requests import (
     steps_done,
 )
 from growctl.screen import Screen
+from growctl.worker_spec import worker_spec
 from model.config import TransformerConfig
 from stages.data import EvaluationWindows, TrainingSamples
 from stages.manifest import (
@@ -231,8 +232,9 @@ class Execution:
     def _spec(self, plan: StagePlan, attempt: int, initial: Path | None, resume: Path | None) -> TrainSpec:
         schedule = self.schedule
         manifest: Manifest | None = read_manifest(initial) if initial else None
-        return TrainSpec(
-            stage=plan.name,
+        return worker_spec(
+            schedule,
+            plan,
             attempt=attempt,
             # In full: on another machine, or in a job, the worker stands elsewhere.
             directory=str(self.stage_directory(plan).absolute()),
@@ -240,26 +242,10 @@ class Execution:
             model=manifest.model if manifest else plan.model,
             initial=str(initial.absolute()) if initial else None,
             resume=str(resume.absolute()) if resume else None,
-            seed=schedule.seed,
             samples_seen=manifest.samples_seen if manifest else 0,
-            num_steps=plan.num_steps,
-            batch_size=schedule.training.batch_size,
             micro_batch_size=self._micro_batch_size(plan),
-            sequence_length=schedule.training.sequence_length,
-            learning_rate=plan.learning_rate,
-            optimizer=schedule.optimizer.optimizer(),
             generations=schedule.growth.rules(plan.index, plan.num_steps) if plan.index else (),
-            ramp_steps=plan.ramp_steps,
-            anneal_steps=plan.anneal_steps,
             trigger=self._trigger(plan),
-            zero_stage=schedule.launch.zero_stage,
-            offload=schedule.launch.offload,
-            precision=schedule.training.precision,
-            log_every=schedule.training.log_every,
-            evaluate_every=schedule.evaluation.every,
-            checkpoint_every=schedule.checkpoint.every,
-            keep_checkpoints=schedule.checkpoint.keep,
-            evaluation_sequences=schedule.evaluation.max_sequences,
             launched_at=time.time(),
         )
 

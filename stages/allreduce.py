@@ -5,11 +5,8 @@
 Every rank leaves a file of its own: what is said of a rank does not travel over what is being tested.
 """
 
-import os
 import statistics
-import sys
 import time
-import traceback
 from pathlib import Path
 
 import torch
@@ -17,8 +14,7 @@ import torch.distributed as dist
 from pydantic import BaseModel, ConfigDict, PositiveInt
 from torch import Tensor
 
-from stages.engine import start_distributed
-from stages.lifeline import end_with_runner
+from stages.rank import run_rank
 
 PATTERN = 1009
 """Values repeat after as many: a prime, so that no block of a ring looks like its neighbour."""
@@ -86,23 +82,13 @@ def _wait_for(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def main() -> None:
-    """Runs one rank; a traceback in the log and exit code 1 if it fails. It ends as abruptly as stages.train does."""
-    end_with_runner()
-    spec = AllReduceSpec.model_validate_json(Path(sys.argv[-1]).read_bytes())
-    try:
-        result = all_reduce(spec, start_distributed())
-        path = Path(spec.directory) / f"rank-{dist.get_rank()}.json"
-        path.write_text(result.model_dump_json())
-        dist.barrier()
-        dist.destroy_process_group()
-    except Exception:
-        traceback.print_exc()
-        sys.stderr.flush()
-        os._exit(1)
-    sys.stdout.flush()
-    os._exit(0)
+def all_reduce_to_file(spec_path: Path, device: torch.device) -> None:
+    """What the spec file asks for; every rank writes what it found to a file of its own."""
+    spec = AllReduceSpec.model_validate_json(spec_path.read_bytes())
+    result = all_reduce(spec, device)
+    (Path(spec.directory) / f"rank-{dist.get_rank()}.json").write_text(result.model_dump_json())
+    dist.barrier()
 
 
 if __name__ == "__main__":
-    main()
+    run_rank(all_reduce_to_file)

@@ -7,11 +7,8 @@ micro-batch, T sequence.
 """
 
 import json
-import os
 import statistics
-import sys
 import time
-import traceback
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,10 +18,10 @@ from deepspeed import DeepSpeedEngine
 from torch import Tensor
 
 from model.initialization import build_model
-from stages.engine import build_engine, choose_precision, device_name, start_distributed
+from stages.engine import build_engine, choose_precision, device_name
 from stages.engine_state import start_moments
-from stages.lifeline import cut_lifeline, end_with_runner
 from stages.manifest import write_file
+from stages.rank import run_rank
 from stages.spec import TrainSpec
 
 RESULT = "measured.json"
@@ -130,24 +127,13 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def main() -> None:
-    """Measures what the spec file names; a reason in the log and exit code 1 if it fails. Ends as stages.train does."""
-    end_with_runner()
-    spec = TrainSpec.model_validate_json(Path(sys.argv[-1]).read_bytes())
-    try:
-        measured = measure(spec, start_distributed())
-        if dist.get_rank() == 0:
-            write_file(Path(spec.directory) / RESULT, json.dumps(measured._asdict()).encode())
-    except Exception:
-        traceback.print_exc()
-        sys.stderr.flush()
-        cut_lifeline()
-        os._exit(1)
-    dist.destroy_process_group()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
+def measure_to_file(spec_path: Path, device: torch.device) -> None:
+    """Measures what the spec file names; rank 0 writes what it found beside it."""
+    spec = TrainSpec.model_validate_json(spec_path.read_bytes())
+    measured = measure(spec, device)
+    if dist.get_rank() == 0:
+        write_file(Path(spec.directory) / RESULT, json.dumps(measured._asdict()).encode())
 
 
 if __name__ == "__main__":
-    main()
+    run_rank(measure_to_file)

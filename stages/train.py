@@ -9,11 +9,8 @@ Shapes: B micro-batch, T sequence.
 """
 
 import math
-import os
 import shutil
-import sys
 import time
-import traceback
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +26,7 @@ from model.policy import anneal_config, ramp_config
 from stages.checkpoint import fill_model
 from stages.corpus import DataError
 from stages.data import EvaluationWindows, TrainingSamples
-from stages.engine import Precision, build_engine, choose_precision, device_name, start_distributed
+from stages.engine import Precision, build_engine, choose_precision, device_name
 from stages.engine_state import (
     engine_states,
     group_steps,
@@ -40,10 +37,10 @@ from stages.engine_state import (
     start_moments,
 )
 from stages.evaluate import Evaluation, evaluate
-from stages.lifeline import cut_lifeline, end_with_runner
 from stages.manifest import CheckpointError, Lineage, Manifest, finish_directory, manifest_hash, read_manifest
 from stages.metrics import MetricsWriter
 from stages.prepare import read_dataset_manifest
+from stages.rank import run_rank
 from stages.spec import TrainSpec
 
 
@@ -275,29 +272,10 @@ def progress_at(step: int, num_steps: int) -> float:
     return min(1.0, (step + 1) / (num_steps + 1))
 
 
-def main() -> None:
-    """Trains the stage that the spec file names; a reason in the log and exit code 1 if it fails.
-
-    A rank that fails ends at once, without a word to the others, who may be waiting for it in a collective; the
-    launcher ends those of its machine, their lifeline those of others. One that is done ends without taking the
-    interpreter down: native threads that still want it then abort the process now and again, after the work was done.
-    """
-    end_with_runner()
-    spec = TrainSpec.model_validate_json(Path(sys.argv[-1]).read_bytes())
-    try:
-        Worker(spec, start_distributed()).run()
-    except Exception as error:
-        traceback.print_exc()
-        if isinstance(error, (TrainingFailed, CheckpointError, DataError)):
-            print(f"growctl: {error}", file=sys.stderr)
-        sys.stderr.flush()
-        cut_lifeline()
-        os._exit(1)
-    dist.destroy_process_group()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
+def train(spec: Path, device: torch.device) -> None:
+    """Trains the stage that the spec file names, as one of its ranks."""
+    Worker(TrainSpec.model_validate_json(spec.read_bytes()), device).run()
 
 
 if __name__ == "__main__":
-    main()
+    run_rank(train, told=(TrainingFailed, CheckpointError, DataError))

@@ -43,7 +43,7 @@ def facts(**changes):
     return FACTS.model_copy(update=changes)
 
 
-def said(check: Check, state: str, *words: str) -> Check:
+def assert_says(check: Check, state: str, *words: str) -> Check:
     """`check`, which must be in `state`, name a fix where it is not ok, and have `words` in it."""
     text = f"{check.found} | {check.fix}"
     assert check.state == state, text
@@ -72,7 +72,9 @@ def test_a_good_machine_has_no_failure_and_its_ranks_add_up(tmp_path):
 
 
 def test_ranks_that_say_nothing_are_ended_and_their_log_is_named(monkeypatch):
-    check = said(diagnosis.all_reduce(2, num_bytes=4096, patience=0.05), "failed", "2 ranks: not done after 0.05 s")
+    check = assert_says(
+        diagnosis.all_reduce(2, num_bytes=4096, patience=0.05), "failed", "2 ranks: not done after 0.05 s"
+    )
     log = Path(check.fix.split()[-1])
     assert log.is_file()
     wait_for(lambda: not running(str(log.parent)))
@@ -81,7 +83,7 @@ def test_ranks_that_say_nothing_are_ended_and_their_log_is_named(monkeypatch):
 
 def test_ranks_that_fail_are_told_in_their_own_words(monkeypatch):
     monkeypatch.setattr(diagnosis, "FLOAT32_BYTES", 8192)  # so that there is nothing to add up
-    check = said(diagnosis.all_reduce(1, num_bytes=4096), "failed", "1 ranks: ", "ValidationError", "log.txt")
+    check = assert_says(diagnosis.all_reduce(1, num_bytes=4096), "failed", "1 ranks: ", "ValidationError", "log.txt")
     shutil.rmtree(Path(check.fix.split()[-1]).parent)
 
 
@@ -103,7 +105,7 @@ def test_more_gpus_than_there_are_is_a_failure_with_a_way_out(monkeypatch):
         raise diagnosis.LaunchError(f"launch.devices = {wanted}: this machine has 1 GPUs")
 
     monkeypatch.setattr(diagnosis, "local_devices", no_such_many)
-    said(diagnosis.all_reduce(9), "failed", "this machine has 1 GPUs", "--devices")
+    assert_says(diagnosis.all_reduce(9), "failed", "this machine has 1 GPUs", "--devices")
 
 
 @pytest.mark.parametrize("devices", ["0", "-1", "two", "1.5", ""])
@@ -126,12 +128,12 @@ def test_every_check_is_done_whatever_the_others_say(monkeypatch, tmp_path):
     checks = {check.name: check for check in diagnosis.diagnose(tmp_path, 1, lambda name: None)}
     assert len(checks) == 13
     for name in ("Python", "torch", "C++ compiler", "open files", "shared memory", "all-reduce"):
-        said(checks[name], "failed", "RuntimeError: it fell over")
-    said(checks["devices"], "failed", "not known: RuntimeError: it fell over")
+        assert_says(checks[name], "failed", "RuntimeError: it fell over")
+    assert_says(checks["devices"], "failed", "not known: RuntimeError: it fell over")
 
 
 def test_a_check_that_raises_is_a_failed_check():
-    said(carried_out("x", lambda: 1 / 0), "failed", "ZeroDivisionError: division by zero")
+    assert_says(carried_out("x", lambda: 1 / 0), "failed", "ZeroDivisionError: division by zero")
 
 
 # What ranks say.
@@ -143,7 +145,7 @@ def result(wrong=0, num_ranks=4, seconds=0.5):
 
 def test_bandwidth_is_what_a_rank_sends_by_the_slowest_rank():
     check = diagnosis.judged([result(), result(seconds=1.0), result(), result()], 4, 64 * 2**20)
-    said(check, "ok", "gloo, 4 ranks: right sums; 64 MiB in 1e+03 ms, 0.101 GB/s a rank")
+    assert_says(check, "ok", "gloo, 4 ranks: right sums; 64 MiB in 1e+03 ms, 0.101 GB/s a rank")
 
 
 @pytest.mark.parametrize(
@@ -156,11 +158,11 @@ def test_bandwidth_is_what_a_rank_sends_by_the_slowest_rank():
     ],
 )
 def test_one_rank_with_wrong_sums_or_none_fails_the_whole(results, words):
-    said(diagnosis.judged(results, 4, 4096), "failed", words)
+    assert_says(diagnosis.judged(results, 4, 4096), "failed", words)
 
 
 def test_one_rank_has_no_bandwidth():
-    assert "GB/s" not in said(diagnosis.judged([result(num_ranks=1)], 1, 4096), "ok").found
+    assert "GB/s" not in assert_says(diagnosis.judged([result(num_ranks=1)], 1, 4096), "ok").found
 
 
 # Imports.
@@ -193,21 +195,23 @@ def test_another_package_on_pythonpath_is_named_just_where_workers_import_it(tmp
     )
     assert (worker.returncode != 0 or str(path) in worker.stdout) == harmful
     if harmful:
-        said(check_imports(), "failed", f"workers would import {path} in place", "PYTHONPATH")
+        assert_says(check_imports(), "failed", f"workers would import {path} in place", "PYTHONPATH")
     else:
-        said(check_imports(), "ok", str(REPOSITORY))
+        assert_says(check_imports(), "ok", str(REPOSITORY))
 
 
 def test_a_model_py_where_the_user_stands_is_a_warning(tmp_path, monkeypatch):
     monkeypatch.delenv("PYTHONPATH", raising=False)
     path = shadow(tmp_path, "model.py")
     monkeypatch.chdir(tmp_path)
-    said(check_imports(), "warning", "`python -m` in this directory would import", str(path), "move or rename it")
+    assert_says(
+        check_imports(), "warning", "`python -m` in this directory would import", str(path), "move or rename it"
+    )
     monkeypatch.setenv("PYTHONSAFEPATH", "1")
-    said(check_imports(), "ok")
+    assert_says(check_imports(), "ok")
     monkeypatch.delenv("PYTHONSAFEPATH")
     monkeypatch.chdir(REPOSITORY)
-    said(check_imports(), "ok")
+    assert_says(check_imports(), "ok")
 
 
 def test_the_command_speaks_even_where_growctl_itself_would_import_another_model(tmp_path):
@@ -224,7 +228,7 @@ def test_the_command_speaks_even_where_growctl_itself_would_import_another_model
 
 def test_packages_that_workers_would_not_find_are_a_failure():
     there = {"growctl": ROOT / "growctl", "stages": None, "model": None}
-    said(imports(there, there), "failed", "would not find stages, model", "pip install -e")
+    assert_says(imports(there, there), "failed", "would not find stages, model", "pip install -e")
 
 
 # Packages, compilers, programs.
@@ -253,21 +257,21 @@ TORCH = Requirement("torch>=2.11,<2.14")
     [("2.13.0+cpu", "ok"), ("2.11", "ok"), ("2.12.0.dev20260101", "ok"), ("2.10.1", "failed"), ("2.14.0", "failed")],
 )
 def test_a_version_must_be_in_the_range(version, state):
-    said(software.package("torch", TORCH, version), state, version)
+    assert_says(software.package("torch", TORCH, version), state, version)
 
 
 def test_what_is_not_installed_or_too_old_has_the_command_that_mends_it():
-    said(software.package("torch", TORCH, None), "failed", "not installed", "pip install 'torch<2.14,>=2.11'")
+    assert_says(software.package("torch", TORCH, None), "failed", "not installed", "pip install 'torch<2.14,>=2.11'")
     needed = {"rich": Requirement("rich>=13.9"), "pyyaml": Requirement("pyyaml>=6"), "numpy": Requirement("numpy>=1")}
     check = software.other_packages(needed, {"rich": "13.8", "pyyaml": None, "numpy": "2.0"})
-    said(check, "failed", "rich 13.8", "pyyaml not installed", "pip install 'rich>=13.9' 'pyyaml>=6'")
+    assert_says(check, "failed", "rich 13.8", "pyyaml not installed", "pip install 'rich>=13.9' 'pyyaml>=6'")
     assert "numpy" not in check.found
-    said(software.other_packages(needed, dict.fromkeys(needed, "99")), "ok", "3 others")
+    assert_says(software.other_packages(needed, dict.fromkeys(needed, "99")), "ok", "3 others")
 
 
 def test_a_python_that_is_too_old_fails():
-    said(software.python_version("3.10.4", SpecifierSet(">=3.11")), "failed", "3.10.4", ">=3.11")
-    said(software.python_version("3.12.0", SpecifierSet(">=3.11")), "ok", sys.executable)
+    assert_says(software.python_version("3.10.4", SpecifierSet(">=3.11")), "failed", "3.10.4", ">=3.11")
+    assert_says(software.python_version("3.12.0", SpecifierSet(">=3.11")), "ok", sys.executable)
 
 
 @pytest.mark.parametrize(
@@ -284,14 +288,18 @@ def test_a_python_that_is_too_old_fails():
     ],
 )
 def test_torchs_build_is_held_against_the_driver(found, state, words):
-    said(software.torch_build(Check("torch", "ok", "2.13.0"), found), state, words)
+    assert_says(software.torch_build(Check("torch", "ok", "2.13.0"), found), state, words)
 
 
 def test_a_torch_or_deepspeed_that_cannot_be_imported_fails():
     broken = facts(problem="ImportError: no libaio", devices=())
-    said(software.deepspeed_import(Check("DeepSpeed", "ok", "0.19.8"), broken), "failed", "ImportError: no libaio")
-    said(machine.devices(broken, 4, None), "failed", "DeepSpeed cannot be imported")
-    said(diagnosis._torch("ImportError: libcudart.so.12"), "failed", "cannot be used: ImportError: libcudart.so.12")
+    assert_says(
+        software.deepspeed_import(Check("DeepSpeed", "ok", "0.19.8"), broken), "failed", "ImportError: no libaio"
+    )
+    assert_says(machine.devices(broken, 4, None), "failed", "DeepSpeed cannot be imported")
+    assert_says(
+        diagnosis._torch("ImportError: libcudart.so.12"), "failed", "cannot be used: ImportError: libcudart.so.12"
+    )
 
 
 def program(folder: Path, name: str, script: str) -> Path:
@@ -302,8 +310,8 @@ def program(folder: Path, name: str, script: str) -> Path:
 
 
 def test_a_path_without_a_compiler_is_a_warning(tmp_path):
-    said(software.compiler({"PATH": str(tmp_path)}), "warning", "c++ is not here", "apt install g++", "CXX")
-    said(software.compiler({"PATH": str(tmp_path), "CXX": "clang++-99"}), "warning", "clang++-99 is not here")
+    assert_says(software.compiler({"PATH": str(tmp_path)}), "warning", "c++ is not here", "apt install g++", "CXX")
+    assert_says(software.compiler({"PATH": str(tmp_path), "CXX": "clang++-99"}), "warning", "clang++-99 is not here")
 
 
 def test_a_compiler_without_headers_is_a_warning_in_its_own_words(tmp_path):
@@ -312,44 +320,46 @@ def test_a_compiler_without_headers_is_a_warning_in_its_own_words(tmp_path):
         "c++",
         '[ "$1" = --version ] && exit 0\necho "<stdin>:1:10: fatal error: concepts" >&2; echo stopped. >&2; exit 1',
     )
-    said(software.compiler({"PATH": str(tmp_path)}), "warning", f"{path} does not compile", "fatal error: concepts")
+    assert_says(
+        software.compiler({"PATH": str(tmp_path)}), "warning", f"{path} does not compile", "fatal error: concepts"
+    )
 
 
 @pytest.mark.skipif(shutil.which("c++") is None, reason="no compiler here")
 def test_a_compiler_that_compiles_is_ok():
-    said(software.compiler(os.environ), "ok", shutil.which("c++"))
+    assert_says(software.compiler(os.environ), "ok", shutil.which("c++"))
 
 
 def test_ninja_on_path_beside_python_broken_or_absent(tmp_path):
     empty = {"PATH": str(tmp_path / "empty")}
     installed = program(tmp_path / "scripts", "ninja", "echo 1.12.1")
-    said(software.ninja({"PATH": str(installed.parent)}), "ok", "1.12.1", str(installed))
-    said(software.ninja(empty, installed.parent), "warning", "is not on PATH", f"add {installed.parent} to PATH")
-    said(software.ninja(empty, tmp_path), "warning", "not here", "pip install ninja")
+    assert_says(software.ninja({"PATH": str(installed.parent)}), "ok", "1.12.1", str(installed))
+    assert_says(software.ninja(empty, installed.parent), "warning", "is not on PATH", f"add {installed.parent} to PATH")
+    assert_says(software.ninja(empty, tmp_path), "warning", "not here", "pip install ninja")
     broken = program(tmp_path / "broken", "ninja", "echo no libstdc++ >&2; exit 1")
-    said(software.ninja({"PATH": str(broken.parent)}), "warning", "does not start: no libstdc++")
+    assert_says(software.ninja({"PATH": str(broken.parent)}), "warning", "does not start: no libstdc++")
 
 
 def test_programs_of_clusters_are_no_failure_where_they_are_not(tmp_path):
     program(tmp_path, "pdsh", "")
     hostfile, slurm = software.cluster_programs({"PATH": str(tmp_path)})
-    said(hostfile, "ok", "pdsh here; ssh, mpirun not here (needed only for launch.cluster: hostfile)")
-    said(slurm, "ok", "sbatch, squeue, srun, scontrol, scancel not here (needed only for launch.cluster: slurm)")
+    assert_says(hostfile, "ok", "pdsh here; ssh, mpirun not here (needed only for launch.cluster: hostfile)")
+    assert_says(slurm, "ok", "sbatch, squeue, srun, scontrol, scancel not here (needed only for launch.cluster: slurm)")
 
 
 # Devices, disk, limits.
 
 
 def test_devices_are_counted_by_kind_with_what_matters():
-    said(machine.devices(facts(), 4, None), "ok", "CPU X, 4 cores, 16 GiB", "no fast bf16, so it trains in fp32")
-    said(
+    assert_says(machine.devices(facts(), 4, None), "ok", "CPU X, 4 cores, 16 GiB", "no fast bf16, so it trains in fp32")
+    assert_says(
         machine.devices(facts(devices=(GPU, GPU)), 4, None), "ok", "2 x GPU Y, 80 GiB, compute capability 9.0, bf16 is"
     )
 
 
 def test_a_container_with_less_time_than_cores_is_a_warning(tmp_path):
     (tmp_path / "cpu.max").write_text("150000 100000\n")
-    said(
+    assert_says(
         machine.devices(facts(), 64, machine.cpu_quota(tmp_path / "cpu.max")),
         "warning",
         "1.5 cores",
@@ -362,38 +372,44 @@ def test_a_container_with_less_time_than_cores_is_a_warning(tmp_path):
 
 def test_gpus_that_others_use_or_that_differ_are_warnings():
     busy = GPU.model_copy(update={"free_bytes": 10 * 2**30})
-    said(machine.devices(facts(devices=(GPU, busy)), 4, None), "warning", "GPU 1 has 10 GiB free", "nvidia-smi")
+    assert_says(machine.devices(facts(devices=(GPU, busy)), 4, None), "warning", "GPU 1 has 10 GiB free", "nvidia-smi")
     other = GPU.model_copy(update={"name": "GPU Z"})
-    said(machine.devices(facts(devices=(GPU, other)), 4, None), "warning", "1 x GPU Y", "1 x GPU Z", "slowest")
+    assert_says(machine.devices(facts(devices=(GPU, other)), 4, None), "warning", "1 x GPU Y", "1 x GPU Z", "slowest")
 
 
 def test_a_runs_directory_is_tried_and_not_made(tmp_path):
-    said(machine.runs_directory(tmp_path), "ok", str(tmp_path))
-    said(machine.runs_directory(tmp_path / "new/runs"), "ok", f"the first run makes in {tmp_path}")
+    assert_says(machine.runs_directory(tmp_path), "ok", str(tmp_path))
+    assert_says(machine.runs_directory(tmp_path / "new/runs"), "ok", f"the first run makes in {tmp_path}")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_runs_directory_that_cannot_be_written_fails(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
-    said(machine.runs_directory(tmp_path / "file"), "failed", "Not a directory", "--runs-dir")
-    said(machine.runs_directory(tmp_path / "file/runs"), "failed", "Not a directory", "--runs-dir")
-    said(machine.runs_directory(Path("/proc/runs")), "failed", "/proc/runs cannot be written", "--runs-dir")
+    assert_says(machine.runs_directory(tmp_path / "file"), "failed", "Not a directory", "--runs-dir")
+    assert_says(machine.runs_directory(tmp_path / "file/runs"), "failed", "Not a directory", "--runs-dir")
+    assert_says(machine.runs_directory(Path("/proc/runs")), "failed", "/proc/runs cannot be written", "--runs-dir")
     monkeypatch.setattr(machine, "write_file", refuses(errno.EDQUOT))
-    said(machine.runs_directory(tmp_path), "failed", os.strerror(errno.EDQUOT))
+    assert_says(machine.runs_directory(tmp_path), "failed", os.strerror(errno.EDQUOT))
 
 
 def test_little_space_is_a_warning(tmp_path, monkeypatch):
-    said(machine.disk_space(tmp_path), "ok" if shutil.disk_usage(tmp_path).free > machine.LITTLE_SPACE else "warning")
+    assert_says(
+        machine.disk_space(tmp_path), "ok" if shutil.disk_usage(tmp_path).free > machine.LITTLE_SPACE else "warning"
+    )
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**12, 10**12, 10**9))
-    said(machine.disk_space(tmp_path), "warning", "1 GB free, 0 checkpoints of 1.31B parameters", "--runs-dir")
+    assert_says(machine.disk_space(tmp_path), "warning", "1 GB free, 0 checkpoints of 1.31B parameters", "--runs-dir")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**12, 0, 10**12))
-    said(machine.disk_space(tmp_path), "ok", "1,000 GB free, 63 checkpoints")
+    assert_says(machine.disk_space(tmp_path), "ok", "1,000 GB free, 63 checkpoints")
 
 
 def test_disk_speed_is_measured_and_leaves_nothing(tmp_path, monkeypatch):
-    said(machine.disk_speed(tmp_path, 2**22), machine.disk_speed(tmp_path, 2**22).state, "MB/s written and synced")
+    assert_says(
+        machine.disk_speed(tmp_path, 2**22), machine.disk_speed(tmp_path, 2**22).state, "MB/s written and synced"
+    )
     monkeypatch.setattr(machine, "SLOW_BYTES_PER_SECOND", 1e18)
-    said(machine.disk_speed(tmp_path, 2**22), "warning", "a checkpoint of 1.31B parameters takes", "checkpoint.every")
+    assert_says(
+        machine.disk_speed(tmp_path, 2**22), "warning", "a checkpoint of 1.31B parameters takes", "checkpoint.every"
+    )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -405,13 +421,15 @@ def refuses(number: int):
 
 
 def test_a_file_system_is_tried_as_runs_use_it_and_left_as_it_was(tmp_path):
-    said(machine.file_system(tmp_path / "new"), "ok", "replacing files, renaming folders, locks, SQLite and hard links")
+    assert_says(
+        machine.file_system(tmp_path / "new"), "ok", "replacing files, renaming folders, locks, SQLite and hard links"
+    )
     assert list(tmp_path.iterdir()) == []
 
 
 def test_without_hard_links_growing_copies(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "link", refuses(errno.EPERM))
-    said(machine.file_system(tmp_path), "warning", "a growth copies old files")
+    assert_says(machine.file_system(tmp_path), "warning", "a growth copies old files")
 
 
 @pytest.mark.parametrize(
@@ -431,21 +449,21 @@ def test_without_hard_links_growing_copies(tmp_path, monkeypatch):
 )
 def test_what_runs_cannot_do_without_fails(tmp_path, monkeypatch, module, name, broken, words):
     monkeypatch.setattr(module, name, broken)
-    said(machine.file_system(tmp_path), "failed", words, "flock")
+    assert_says(machine.file_system(tmp_path), "failed", words, "flock")
 
 
 def test_few_open_files_are_a_warning_with_the_way_to_more():
-    said(machine.open_files(1024, 4096), "ok", "1024")
-    said(machine.open_files(resource.RLIM_INFINITY, resource.RLIM_INFINITY), "ok", "any number")
-    said(machine.open_files(256, 4096), "warning", "256", "ulimit -n 4096")
-    said(machine.open_files(256, resource.RLIM_INFINITY), "warning", "ulimit -n 65536")
-    said(machine.open_files(256, 256), "warning", "limits.conf")
+    assert_says(machine.open_files(1024, 4096), "ok", "1024")
+    assert_says(machine.open_files(resource.RLIM_INFINITY, resource.RLIM_INFINITY), "ok", "any number")
+    assert_says(machine.open_files(256, 4096), "warning", "256", "ulimit -n 4096")
+    assert_says(machine.open_files(256, resource.RLIM_INFINITY), "warning", "ulimit -n 65536")
+    assert_says(machine.open_files(256, 256), "warning", "limits.conf")
 
 
 def test_shared_memory_matters_between_gpus(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(64 * 2**20, 0, 64 * 2**20))
-    said(machine.shared_memory(0, tmp_path), "ok", "0.0625 GiB")
-    said(machine.shared_memory(1, tmp_path), "ok")
-    said(machine.shared_memory(2, tmp_path), "warning", "--ipc=host")
+    assert_says(machine.shared_memory(0, tmp_path), "ok", "0.0625 GiB")
+    assert_says(machine.shared_memory(1, tmp_path), "ok")
+    assert_says(machine.shared_memory(2, tmp_path), "warning", "--ipc=host")
     monkeypatch.setattr(shutil, "disk_usage", refuses(errno.ENOENT))
-    said(machine.shared_memory(0, tmp_path / "none"), "failed", "No such file", "--shm-size")
+    assert_says(machine.shared_memory(0, tmp_path / "none"), "failed", "No such file", "--shm-size")

@@ -353,7 +353,7 @@ def test_looking_at_a_run_takes_no_lock_that_stays(tmp_path):
     made = HandMade(tmp_path)
     only(tmp_path)
     with (made.directory / ".lock").open("a+") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        assert fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB) is None  # else it raises BlockingIOError
 
 
 def test_files_that_just_changed_while_nobody_holds_the_run_are_a_warning(tmp_path):

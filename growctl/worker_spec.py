@@ -1,0 +1,32 @@
+"""What a worker is told of a stage, as far as the schedule says it."""
+
+from typing import Any
+
+from growctl.plan import StagePlan
+from growctl.schema import Schedule
+from stages.spec import TrainSpec
+
+
+def worker_spec(schedule: Schedule, plan: StagePlan, **attempt: Any) -> TrainSpec:
+    """The spec of a stage of `schedule`; `attempt` is what belongs to one attempt, and what it has otherwise."""
+    settings: dict[str, Any] = {
+        "stage": plan.name,
+        "model": plan.model,
+        "seed": schedule.seed,
+        "num_steps": plan.num_steps,
+        "batch_size": schedule.training.batch_size,
+        "sequence_length": schedule.training.sequence_length,
+        "learning_rate": plan.learning_rate,
+        "optimizer": schedule.optimizer.optimizer(),
+        "ramp_steps": plan.ramp_steps,
+        "anneal_steps": plan.anneal_steps,
+        "zero_stage": schedule.launch.zero_stage,
+        "offload": schedule.launch.offload,
+        "precision": schedule.training.precision,
+        "log_every": schedule.training.log_every,
+        "evaluate_every": schedule.evaluation.every,
+        "checkpoint_every": schedule.checkpoint.every,
+        "keep_checkpoints": schedule.checkpoint.keep,
+        "evaluation_sequences": schedule.evaluation.max_sequences,
+    }
+    return TrainSpec(**(settings | attempt))
