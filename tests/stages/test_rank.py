@@ -1,0 +1,45 @@
+"""How a rank ends: its exit code, and what it says."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from growctl.launch import _free_port
+
+RANK = """
+import atexit, sys
+from stages.rank import run_rank
+atexit.register(print, "the interpreter was taken down")
+def work(spec, device):
+    print(f"worked on {spec.name}")
+    if spec.name != "good.json":
+        raise {"told.json": ValueError, "odd.json": KeyError}[spec.name]("the loss is nan")
+run_rank(work, told=(ValueError,))
+"""
+
+
+@pytest.mark.parametrize(
+    ("spec", "code", "said"),
+    [("good.json", 0, None), ("told.json", 1, "growctl: the loss is nan"), ("odd.json", 1, None)],
+)
+def test_a_rank_leaves_with_its_code_its_reason_and_no_teardown(spec, code, said):
+    environment = os.environ | {
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": "1",
+        "DS_ACCELERATOR": "cpu",
+        "CUDA_VISIBLE_DEVICES": "",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(_free_port()),
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+    command = [sys.executable, "-c", RANK, spec]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == code, result.stderr
+    assert f"worked on {spec}\n" in result.stdout
+    assert "the interpreter was taken down" not in result.stdout
+    lines = result.stderr.splitlines()
+    assert [line for line in lines if line.startswith("growctl: ")] == ([said] if said else [])
+    assert any(line.startswith("Traceback") for line in lines) == bool(code)
