@@ -9,6 +9,7 @@ import base64
 import json
 import os
 import re
+import secrets
 import shutil
 import socket
 import subprocess
@@ -267,11 +268,11 @@ def _device_ids(num_devices: int) -> list[str]:
 def _free_port() -> int:
     """A free port of the loopback, for rank 0 to listen on a moment later.
 
-    Not one that Linux hands out by itself, which somebody may get in that moment; and runners on one machine begin to
-    look at different ones.
+    Not one that Linux hands out by itself, which somebody may get in that moment; drawn, so that runners on one machine
+    do not choose the same.
     """
-    for offset in range(NUM_PORTS):
-        port = FIRST_PORT + (os.getpid() + offset) % NUM_PORTS
+    for _ in range(NUM_PORTS):
+        port = FIRST_PORT + secrets.randbelow(NUM_PORTS)
         with socket.socket() as listener, suppress(OSError):
             listener.bind(("127.0.0.1", port))
             return port
