@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeFloat, PositiveInt, field_validator
 
 from growctl.quantities import Count, Duration, FlopsPerSecond, Size, parse_count
+from model.config import Kernels
 
 Cluster = Literal["local", "hostfile", "slurm"]
 Device = Literal["a100-40gb", "a100-80gb", "h100", "h200", "b200", "l40s", "rtx-4090"]
@@ -130,6 +131,9 @@ class LaunchBlock(Block):
     """DeepSpeed ZeRO: 1 shards optimizer state, 2 gradients too, 3 parameters too."""
     offload: Literal["none", "optimizer"] = "none"
     """optimizer: master weights and Adam's moments live, and are updated, in the host's memory."""
+    kernels: Kernels = "eager"
+    """How the model is computed. eager: operator by operator, the only way that a resumed run ends in the same bits.
+    compiled: each block by torch.compile. triton: fused kernels, on GPUs, with `pip install 'growctl[gpu]'`."""
     micro_batch_size: Literal["auto"] | PositiveInt = "auto"
     """Sequences a forward pass on one device. auto: as many as fit by `plan`'s reckoning where the device's memory is
     known, else as many as a step gives it."""

@@ -22,6 +22,7 @@ def worker_spec(schedule: Schedule, plan: StagePlan, **attempt: Any) -> TrainSpe
         "anneal_steps": plan.anneal_steps,
         "zero_stage": schedule.launch.zero_stage,
         "offload": schedule.launch.offload,
+        "kernels": schedule.launch.kernels,
         "precision": schedule.training.precision,
         "log_every": schedule.training.log_every,
         "evaluate_every": schedule.evaluation.every,

@@ -21,6 +21,10 @@ from pydantic import (
 
 ScoreFunction = Literal["l2_norm_gelu", "gelu_l2_norm", "softmax"]
 
+Kernels = Literal["eager", "compiled", "triton"]
+"""How a model is computed: operator by operator; each block compiled; with Triton's kernels for Pattention and loss.
+Only eager computes the same bits in every process: the others choose some of their kernels by timing them."""
+
 PATTENTIONS = ("query", "key", "value", "projection", "ffn")
 """The five Pattentions of a block, in the order of the forward pass."""
 

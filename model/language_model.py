@@ -3,14 +3,17 @@
 Shapes: B batch, T sequence, D model width, V vocabulary.
 """
 
+import importlib.util
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from model import kernels as triton_kernels
 from model.attention import RotaryTable, rotary_table
-from model.config import TokenformerConfig, TransformerConfig
+from model.config import Kernels, TokenformerConfig, TransformerConfig
+from model.loss import linear_cross_entropy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,11 +31,24 @@ class LanguageModel(nn.Module):
         self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
         self.blocks = nn.ModuleList(blocks)
         self.final_norm = nn.LayerNorm(config.hidden_size, eps=config.norm_epsilon)
+        self.kernels: Kernels = "eager"
+
+    def use_kernels(self, kernels: Kernels) -> None:
+        """Computes with these from now on. Once compiled, blocks stay so. ValueError where this machine lacks them."""
+        if kernels == "triton":
+            if not triton_kernels.usable(self.embedding.weight):
+                raise ValueError("kernels: triton needs a GPU from Ampere on (compute capability 8), and triton")
+            if importlib.util.find_spec("liger_kernel") is None:
+                raise ValueError("kernels: triton needs Liger's; `pip install 'growctl[gpu]'` brings them")
+        self.kernels = kernels
+        if kernels == "compiled":
+            for block in self.blocks:
+                block.compile()
 
     def forward(self, input_ids_BT: Tensor, targets_BT: Tensor | None = None) -> Tensor:
         """`logits_BTV` in the parameters' dtype, or with `targets_BT` the mean cross-entropy, nats, float32 or wider.
 
-        Both inputs are int64. A target of -100 does not count.
+        Both inputs are int64. A target of -100 does not count. With targets there are never logits of a whole batch.
         """
         x_BTD = self.embedding(input_ids_BT)
         table: RotaryTable = rotary_table(
@@ -40,8 +56,7 @@ class LanguageModel(nn.Module):
         )
         for block in self.blocks:
             x_BTD = block(x_BTD, table)
-        logits_BTV = F.linear(self.final_norm(x_BTD), self.embedding.weight)
+        x_BTD = self.final_norm(x_BTD)
         if targets_BT is None:
-            return logits_BTV
-        wide = logits_BTV if logits_BTV.dtype.itemsize >= 4 else logits_BTV.float()
-        return F.cross_entropy(wide.flatten(0, 1), targets_BT.flatten())
+            return F.linear(x_BTD, self.embedding.weight)
+        return linear_cross_entropy(x_BTD.flatten(0, 1), self.embedding.weight, targets_BT.flatten(), self.kernels)

@@ -1,47 +1,149 @@
 """Pattention: attention of data tokens over learnable parameter tokens (arXiv 2410.23168, section 3.1, equations 3, 4).
 
-Shapes: B batch, T sequence, D model width, N parameter tokens of all generations.
+Shapes: B batch, T sequence, M data tokens (B x T), D model width, N parameter tokens, O output width.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
-from model.config import PattentionConfig, ScoreFunction
+from model import kernels as triton_kernels
+from model.config import Kernels, PattentionConfig, ScoreFunction
+from model.scores import score_factors, score_gradients
 
-NORM_FLOOR = 1e-30
-"""Smallest norm that a row of scores is divided by: only a row of zeros meets it."""
+Scale = Tensor | None
+"""A factor, 0-d, float64, on the CPU: a tensor, so that a compiled model takes a new value as it is. None: 1."""
 
 
-def pattend(x_BTD: Tensor, key_ND: Tensor, value_ND: Tensor, tau: float, score_function: ScoreFunction) -> Tensor:
-    """Scores of the data tokens on the parameter tokens, times the values: theta(X K^T) V, in x's dtype.
+class TokenGroup(NamedTuple):
+    """Parameter tokens that share one norm, as one or more parameters, with the factors that they act with."""
 
-    - `l2_norm_gelu`: gelu(tau A / |A|_2), the paper's equation 4 and the default
-    - `gelu_l2_norm`: tau gelu(A) / |gelu(A)|_2
-    - `softmax`: tau exp(A) / |exp(A)|_1
+    keys: tuple[Tensor, ...]
+    """(N_g, D) each."""
 
-    with A = X K^T, norms over the parameter tokens and in at least float32. GELU is the exact one.
+    values: tuple[Tensor, ...]
+    """(N_g, O) each."""
+
+    key_ramps: tuple[Scale, ...]
+    value_shares: tuple[Scale, ...]
+    tau: Tensor
+    """0-d, float64, on the CPU."""
+
+    @classmethod
+    def of(cls, key_ND: Tensor, value_NO: Tensor, tau: float) -> "TokenGroup":
+        """One parameter each, as they are."""
+        return cls((key_ND,), (value_NO,), (None,), (None,), torch.tensor(tau, dtype=torch.float64))
+
+
+def pattend(x_BTD: Tensor, group: TokenGroup, function: ScoreFunction, kernels: Kernels = "eager") -> Tensor:
+    """Scores of the data tokens on the parameter tokens, times the values: theta(X K^T) V, (B, T, O) in x's dtype.
+
+    Score functions are in `model.scores`; Triton has kernels for the default one. Kept for the backward pass, beside
+    the input and the parameters: the scores in x's dtype, and one norm for each data token.
     """
-    return token_scores(x_BTD, key_ND, tau, score_function) @ value_ND
+    x_MD = x_BTD.flatten(0, -2)
+    if torch.is_grad_enabled():
+        tokens = group.keys, group.values, group.key_ramps, group.value_shares
+        out_MO = _Pattend.apply(
+            x_MD, group.tau, function, len(group.keys), *(part for parts in tokens for part in parts)
+        )
+    else:
+        out_MO = token_factors(x_MD, group, function) @ _joined(group.values, group.value_shares)
+    return out_MO.unflatten(0, x_BTD.shape[:-1])
 
 
-def token_scores(x_BTD: Tensor, key_ND: Tensor, tau: float, score_function: ScoreFunction) -> Tensor:
-    """The factor of each parameter token's value at each data token, (B, T, N) in x's dtype: theta(X K^T)."""
-    score_BTN = x_BTD @ key_ND.mT
-    if score_function == "l2_norm_gelu":
-        return F.gelu(score_BTN * _inverse_norm(score_BTN, tau))
-    if score_function == "gelu_l2_norm":
-        score_BTN = F.gelu(score_BTN)
-        return score_BTN * _inverse_norm(score_BTN, tau)
-    return torch.softmax(score_BTN, dim=-1) * tau
+def token_factors(x_MD: Tensor, group: TokenGroup, function: ScoreFunction) -> Tensor:
+    """What each parameter token's value is multiplied with at each data token: theta(X K^T), (M, N), no gradient."""
+    score_MN = x_MD @ _joined(group.keys, group.key_ramps).mT
+    score_factors(score_MN, group.tau, function, factor_MN=score_MN)
+    return score_MN
 
 
-def _inverse_norm(score_BTN: Tensor, tau: float) -> Tensor:
-    dtype = torch.promote_types(score_BTN.dtype, torch.float32)
-    norm_BT1 = torch.linalg.vector_norm(score_BTN, dim=-1, keepdim=True, dtype=dtype)
-    return (tau / norm_BT1.clamp_min(NORM_FLOOR)).to(score_BTN.dtype)
+class _Pattend(torch.autograd.Function):
+    """Two products forward, four backward, and what is elementwise in between, done again in the backward pass.
+
+    Keys and values of several generations are joined in both passes, so that no joined copy is kept.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x_MD: Tensor, tau: Tensor, function: ScoreFunction, num_parts: int, *parts: Tensor | None
+    ) -> Tensor:
+        keys, values, ramps, shares = _quarters(parts, num_parts)
+        score_MN = x_MD @ _joined(keys, ramps).mT
+        factor_MN = torch.empty_like(score_MN)
+        norm_M1 = score_factors(score_MN, tau, function, factor_MN)
+        ctx.save_for_backward(x_MD, score_MN, norm_M1, tau, *parts)
+        ctx.function, ctx.num_parts = function, num_parts
+        return factor_MN @ _joined(values, shares)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_out_MO: Tensor) -> tuple[Tensor | None, ...]:
+        x_MD, saved_MN, norm_M1, tau, *parts = ctx.saved_tensors
+        keys, values, ramps, shares = _quarters(parts, ctx.num_parts)
+        needs_x, needs_parts = ctx.needs_input_grad[0], _quarters(ctx.needs_input_grad[4:], ctx.num_parts)
+        grad_MN = grad_out_MO @ _joined(values, shares).mT
+        factor_MN = score_gradients(saved_MN, norm_M1, tau, ctx.function, grad_MN)
+        grads: list[Tensor | None] = [None] * (4 * ctx.num_parts)
+        if any(needs_parts[1]):
+            grads[ctx.num_parts : 2 * ctx.num_parts] = _parted(factor_MN.mT @ grad_out_MO, values, shares)
+        del factor_MN
+        if any(needs_parts[0]):
+            grads[: ctx.num_parts] = _parted(grad_MN.mT @ x_MD, keys, ramps)
+        return grad_MN @ _joined(keys, ramps) if needs_x else None, None, None, None, *grads
+
+
+class _TritonPattend(torch.autograd.Function):
+    """The same for `l2_norm_gelu`, by the kernels of `model.kernels`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x_MD: Tensor, tau: Tensor, function: ScoreFunction, num_parts: int, *parts: Tensor | None
+    ) -> Tensor:
+        keys, values, ramps, shares = _quarters(parts, num_parts)
+        x_MD = x_MD.contiguous()
+        out_MO, score_MN, norm_M = triton_kernels.forward(
+            x_MD, _joined(keys, ramps), _joined(values, shares), tau.item()
+        )
+        ctx.save_for_backward(x_MD, score_MN, norm_M, tau, *parts)
+        ctx.num_parts = num_parts
+        return out_MO
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_out_MO: Tensor) -> tuple[Tensor | None, ...]:
+        x_MD, score_MN, norm_M, tau, *parts = ctx.saved_tensors
+        keys, values, ramps, shares = _quarters(parts, ctx.num_parts)
+        grad_x_MD, grad_key_ND, grad_value_NO = triton_kernels.backward(
+            grad_out_MO.contiguous(),
+            x_MD,
+            _joined(keys, ramps),
+            _joined(values, shares),
+            score_MN,
+            norm_M,
+            tau.item(),
+        )
+        grads = *_parted(grad_key_ND, keys, ramps), *_parted(grad_value_NO, values, shares)
+        return grad_x_MD, None, None, None, *grads, *(None,) * (2 * ctx.num_parts)
+
+
+def _quarters(parts: Sequence[Any], num_parts: int) -> tuple[Sequence[Any], ...]:
+    return tuple(parts[first : first + num_parts] for first in range(0, 4 * num_parts, num_parts))
+
+
+def _joined(parts: Sequence[Tensor], scales: Sequence[Scale]) -> Tensor:
+    acting = [part if scale is None else part * scale for part, scale in zip(parts, scales, strict=True)]
+    return acting[0] if len(acting) == 1 else torch.cat(acting)
+
+
+def _parted(grad_ND: Tensor, parts: Sequence[Tensor], scales: Sequence[Scale]) -> list[Tensor]:
+    """The gradients of the parts that were joined, from that of the whole."""
+    grads = grad_ND.split([len(part) for part in parts])
+    return [grad if scale is None else grad * scale for grad, scale in zip(grads, scales, strict=True)]
 
 
 class Pattention(nn.Module):
@@ -49,12 +151,13 @@ class Pattention(nn.Module):
 
     Keys and values are one parameter per generation, named by its number (`key_tokens.0`, `key_tokens.1`, ...), each
     (num_tokens, width), so that growth appends and never touches what is there. tau, key ramps and value shares are
-    plain numbers set from the configuration, not buffers: engines cast or drop those.
+    set from the configuration and are no buffers: engines cast or drop those.
     """
 
     def __init__(self, config: PattentionConfig, width: int, score_function: ScoreFunction) -> None:
         super().__init__()
         self.score_function = score_function
+        self.kernels: Kernels = "eager"
         self._sizes = {str(generation.number): generation.num_tokens for generation in config.generations}
         self.key_tokens, self.value_tokens = (
             nn.ParameterDict([(number, nn.Parameter(torch.empty(n, width))) for number, n in self._sizes.items()])
@@ -68,42 +171,44 @@ class Pattention(nn.Module):
         if sizes != self._sizes:
             raise ValueError(f"generations of {sizes} tokens do not fit a layer of {self._sizes}")
         self.config = config
+        self._ramps = {str(generation.number): _scale(generation.key_ramp) for generation in config.generations}
+        self._shares = dict(zip(sizes, map(_scale, config.value_shares), strict=True))
+        own = [generation for generation in config.generations if generation.tau is not None]
+        shared = [str(generation.number) for generation in config.generations if generation.tau is None]
+        self._norm_groups = [(shared, torch.tensor(config.tau, dtype=torch.float64))] + [
+            ([str(generation.number)], torch.tensor(generation.tau, dtype=torch.float64)) for generation in own
+        ]
+        """Numbers of the generations that share one norm, and tau: those of the shared norm, then the others."""
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """(B, T, D) in, (B, T, D) out, in x's dtype."""
-        out_BTD, *others = (
-            pattend(x_BTD, key_ND, value_ND, tau, self.score_function) for key_ND, value_ND, tau in self.norm_groups()
-        )
+        out_BTD, *others = (pattend(x_BTD, group, self.score_function, self.kernels) for group in self.token_groups())
         for other_BTD in others:
             out_BTD = out_BTD + other_BTD
         return out_BTD
 
-    def norm_groups(self) -> Iterator[tuple[Tensor, Tensor, float]]:
-        """Keys and values, each (N, D), as they act, and tau: of the generations that share one norm, then of others.
+    def token_groups(self) -> list[TokenGroup]:
+        """The layer's parameters with what they act with, by the norm that they share."""
+        return [
+            TokenGroup(
+                keys=tuple(self.key_tokens[number] for number in numbers),
+                values=tuple(self.value_tokens[number] for number in numbers),
+                key_ramps=tuple(self._ramps[number] for number in numbers),
+                value_shares=tuple(self._shares[number] for number in numbers),
+                tau=tau,
+            )
+            for numbers, tau in self._norm_groups
+        ]
 
-        Keys carry their ramp, values their share.
-        """
-        tokens = zip(self.key_tokens.values(), self.value_tokens.values(), strict=True)
-        scales = zip(self.config.generations, self.config.value_shares, strict=True)
-        shared: list[tuple[Tensor, Tensor]] = []
-        apart: list[tuple[Tensor, Tensor, float]] = []
-        for (key_ND, value_ND), (generation, share) in zip(tokens, scales, strict=True):
-            key_ND = key_ND if generation.key_ramp == 1 else key_ND * generation.key_ramp
-            value_ND = value_ND if share == 1 else value_ND * share
-            if generation.tau is None:
-                shared.append((key_ND, value_ND))
-            else:
-                apart.append((key_ND, value_ND, generation.tau))
-        keys, values = zip(*shared, strict=True)
-        yield _joined(keys), _joined(values), self.config.tau
-        yield from apart
-
+    @torch.no_grad()
     def scores(self, x_BTD: Tensor) -> dict[int, Tensor]:
-        """Scores of the input on each generation's tokens, by its number: (B, T, n_g) each, in x's dtype."""
-        groups = [token_scores(x_BTD, key_ND, tau, self.score_function) for key_ND, _, tau in self.norm_groups()]
-        generations = sorted(self.config.generations, key=lambda generation: generation.tau is not None)
-        parts = torch.cat(groups, dim=-1).split([generation.num_tokens for generation in generations], dim=-1)
-        return {generation.number: part for generation, part in zip(generations, parts, strict=True)}
+        """The input's factors for each generation's tokens, by its number: (B, T, n_g) each, in x's dtype."""
+        x_MD, lead = x_BTD.flatten(0, -2), x_BTD.shape[:-1]
+        found: dict[int, Tensor] = {}
+        for (numbers, _), group in zip(self._norm_groups, self.token_groups(), strict=True):
+            parts = token_factors(x_MD, group, self.score_function).split([len(key) for key in group.keys], dim=-1)
+            found |= {int(number): part.unflatten(0, lead) for number, part in zip(numbers, parts, strict=True)}
+        return dict(sorted(found.items()))
 
     def extra_repr(self) -> str:
         """Sizes by generation, tau and ramps, for print(model)."""
@@ -111,5 +216,5 @@ class Pattention(nn.Module):
         return f"generations={self._sizes}, tau={self.config.tau:.4g}, key_ramps={ramps}"
 
 
-def _joined(parts: Sequence[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
+def _scale(factor: float) -> Scale:
+    return None if factor == 1 else torch.tensor(factor, dtype=torch.float64)

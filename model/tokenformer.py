@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from model.attention import RotaryTable, causal_attention
-from model.config import BlockConfig, TokenformerConfig
+from model.config import PATTENTIONS, BlockConfig, Kernels, TokenformerConfig
 from model.language_model import LanguageModel
 from model.pattention import Pattention
 
@@ -42,6 +42,13 @@ class Tokenformer(LanguageModel):
 
     def __init__(self, config: TokenformerConfig) -> None:
         super().__init__(config, (TokenformerBlock(config, block) for block in config.blocks))
+
+    def use_kernels(self, kernels: Kernels) -> None:
+        """Computes with these from now on, every Pattention too."""
+        super().use_kernels(kernels)
+        for block in self.blocks:
+            for name in PATTENTIONS:
+                getattr(block, name).kernels = kernels
 
     def set_scales(self, config: TokenformerConfig) -> None:
         """Takes tau, ramps and value shares from `config`, which must have this model's sizes (ValueError if not)."""

@@ -64,7 +64,7 @@ def start_moments(engine: DeepSpeedEngine, steps: dict[str, int]) -> None:
     for index, flat in _flat_partitions(engine):
         step = steps.get(optimizer.param_groups[index]["name"], 0)
         optimizer.state[flat] = {
-            "step": torch.tensor(float(step)),  # on the CPU, where AdamW keeps it
+            "step": torch.tensor(float(step), device=flat.device),  # where fused AdamW keeps it
             "exp_avg": torch.zeros_like(flat),
             "exp_avg_sq": torch.zeros_like(flat),
         }

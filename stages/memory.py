@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from model.config import TokenformerConfig, TransformerConfig, generation_of, parameter_shapes
-from model.memory import BYTES, FLOAT32, DeviceType, Precision, Shape, forward_bytes, model_bytes
+from model.memory import BYTES, FLOAT32, DeviceType, Precision, evaluation_bytes, model_bytes
 
 Offload = Literal["none", "optimizer"]
 
@@ -96,10 +96,9 @@ class TrainingMemory:
     ) -> None:
         self._sequence_length = sequence_length
         self._sizes = _Sizes.of(config, world_size)
-        self._engine = _engine(self._sizes, zero_stage, precision, offload, device)
+        self._engine = _engine(self._sizes, zero_stage, precision, offload)
         self._model = model_bytes(config, precision, device)
-        float32 = Shape(config.hidden_size, config.num_heads, "fp32", device)
-        self._evaluation = forward_bytes(config, float32)
+        self._config, self._device = config, device
 
     def of(self, micro_batch_size: int) -> Memory:
         """Bytes with `micro_batch_size` sequences at a time."""
@@ -108,7 +107,8 @@ class TrainingMemory:
         # The first reduction comes when the bucket is full, with the activations of the layers that are still to come.
         waiting = round(training.activations * (1 - sizes.bucket / sizes.total))
         # The end of the stage is evaluated with a plain model in float32, beside the engine at rest.
-        evaluation = FLOAT32 * sizes.total + micro_batch_size * self._sequence_length * self._evaluation
+        num_tokens = micro_batch_size * self._sequence_length
+        evaluation = FLOAT32 * sizes.total + evaluation_bytes(self._config, num_tokens, self._device)
         moments = (
             engine.forward,
             training.at_loss,
@@ -146,9 +146,6 @@ class _Sizes(NamedTuple):
     persistent: int
     """Parameters so small that ZeRO-3 keeps them gathered."""
 
-    held: int
-    """Keys, which autograd holds on to by their transposes, so that ZeRO-3 cannot let go of them after the forward."""
-
     @classmethod
     def of(cls, config: TokenformerConfig | TransformerConfig, world_size: int) -> "_Sizes":
         """Those of `config`."""
@@ -166,7 +163,6 @@ class _Sizes(NamedTuple):
             groups=tuple(size for _, size in sorted(groups.items())),
             bucket=reduce_bucket(total),
             persistent=sum(count for count in counts.values() if count <= PERSISTENT_PARAMETER),
-            held=sum(count for name, count in counts.items() if ".key_tokens." in name),
         )
 
     @property
@@ -177,7 +173,7 @@ class _Sizes(NamedTuple):
     @property
     def gathered(self) -> int:
         """What ZeRO-3 gathers at most, and keeps until the backward pass is done with it. One rank has it all."""
-        return min(self.total, LIVE_PARAMETERS + self.held) if self.shard < self.total else 0
+        return min(self.total, LIVE_PARAMETERS) if self.shard < self.total else 0
 
     @property
     def released(self) -> int:
@@ -225,24 +221,20 @@ class _Engine:
     host: int = 0
 
 
-def _engine(
-    sizes: _Sizes, zero_stage: Literal[1, 2, 3], precision: Precision, offload: Offload, device: DeviceType
-) -> _Engine:
+def _engine(sizes: _Sizes, zero_stage: Literal[1, 2, 3], precision: Precision, offload: Offload) -> _Engine:
     b = BYTES[precision]
-    # AdamW's square roots of a group's second moments; on a CPU there is a quotient beside them.
-    roots = FLOAT32 * math.ceil(max(sizes.groups) * sizes.shard / sizes.total) * (1 if device == "cuda" else 2)
     if zero_stage == 3:
-        engine = _zero_3(sizes, b, roots)
+        engine = _zero_3(sizes, b)
     elif zero_stage == 2:
-        engine = _zero_2(sizes, b, roots)
+        engine = _zero_2(sizes, b)
     elif b < FLOAT32 and offload == "none":
-        return _zero_1_bf16(sizes, b, roots)
+        return _zero_1_bf16(sizes, b)
     else:
-        engine = _zero_1(sizes, b, roots)
+        engine = _zero_1(sizes, b)
     return engine if offload == "none" else _offloaded(engine, sizes, b, zero_stage)
 
 
-def _zero_1_bf16(sizes: _Sizes, b: int, roots: int) -> _Engine:
+def _zero_1_bf16(sizes: _Sizes, b: int) -> _Engine:
     """BF16_Optimizer: gradients are summed in float32 on every rank, and reduced as copies in bf16."""
     most, joined = sizes.reduced_at_once
     return _Engine(
@@ -251,11 +243,10 @@ def _zero_1_bf16(sizes: _Sizes, b: int, roots: int) -> _Engine:
         gradients=(FLOAT32 + b) * sizes.total,
         resting=FLOAT32 * sizes.total,
         reducing=(FLOAT32 * joined + b) * most,
-        updating=roots,
     )
 
 
-def _zero_1(sizes: _Sizes, b: int, roots: int) -> _Engine:
+def _zero_1(sizes: _Sizes, b: int) -> _Engine:
     """Gradients are summed where autograd leaves them; at the last micro-batch they move through the bucket."""
     gradients, share = FLOAT32 * (sizes.total + sizes.bucket), FLOAT32 * sizes.shard
     return _Engine(
@@ -264,11 +255,11 @@ def _zero_1(sizes: _Sizes, b: int, roots: int) -> _Engine:
         gradients=gradients,
         resting=0,
         reducing=share,
-        updating=2 * share + roots - gradients,
+        updating=2 * share - gradients,
     )
 
 
-def _zero_2(sizes: _Sizes, b: int, roots: int) -> _Engine:
+def _zero_2(sizes: _Sizes, b: int) -> _Engine:
     """Gradients are reduced in every backward pass, and a rank sums its share of them."""
     bucket, share = b * sizes.bucket, FLOAT32 * sizes.shard
     # In float32 they are moved once more, to lie together; else they are cast one by one.
@@ -280,11 +271,11 @@ def _zero_2(sizes: _Sizes, b: int, roots: int) -> _Engine:
         resting=0,
         backward=bucket,
         reducing=bucket + moved + cast,
-        updating=moved + roots,
+        updating=moved,
     )
 
 
-def _zero_3(sizes: _Sizes, b: int, roots: int) -> _Engine:
+def _zero_3(sizes: _Sizes, b: int) -> _Engine:
     """As ZeRO-2, with a bucket that lasts, and parameters that are gathered for a pass."""
     bucket, share, gathered = b * sizes.bucket, FLOAT32 * sizes.shard, b * sizes.gathered
     reduced = FLOAT32 * sizes.bucket * sizes.shard // sizes.total
@@ -295,7 +286,7 @@ def _zero_3(sizes: _Sizes, b: int, roots: int) -> _Engine:
         resting=share + bucket - gathered,
         forward=b * min(sizes.gathered, FETCHED_AHEAD),
         reducing=bucket + max(bucket, reduced) - b * sizes.released,
-        updating=share + roots - gathered,
+        updating=share - gathered,
     )
 
 

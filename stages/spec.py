@@ -15,7 +15,7 @@ from pydantic import (
     PositiveInt,
 )
 
-from model.config import ModelConfig
+from model.config import Kernels, ModelConfig
 
 
 class _Frozen(BaseModel):
@@ -166,6 +166,9 @@ class TrainSpec(_Frozen):
     """optimizer: master weights and Adam's moments live, and are updated, in the host's memory."""
 
     precision: Literal["auto", "bf16", "fp32"]
+    kernels: Kernels = "eager"
+    """How the model is computed (model/config.py)."""
+
     log_every: PositiveInt
     evaluate_every: PositiveInt
     checkpoint_every: PositiveInt

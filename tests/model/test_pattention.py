@@ -7,12 +7,14 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from model import scores
 from model.config import Generation, PattentionConfig, published_tau
-from model.pattention import Pattention, pattend
+from model.pattention import Pattention, TokenGroup, pattend
 
 
 def formula(x_BTD: Tensor, key_ND: Tensor, value_ND: Tensor, tau: float, score_function: str) -> Tensor:
@@ -49,7 +51,9 @@ def test_the_layer_is_the_published_formula(score_function, num_tokens, width, s
     )
     tau = published_tau(score_function, num_tokens)
     expected = formula(x, key, value, tau, score_function)
-    torch.testing.assert_close(pattend(x, key, value, tau, score_function), expected, rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(
+        pattend(x, TokenGroup.of(key, value, tau), score_function), expected, rtol=1e-9, atol=1e-11
+    )
 
 
 @pytest.mark.parametrize("score_function", ["l2_norm_gelu", "gelu_l2_norm", "softmax"])
@@ -59,14 +63,16 @@ def test_gradients_are_right_in_float64(score_function):
         torch.randn(*shape, dtype=torch.float64, generator=generator, requires_grad=True)
         for shape in ((1, 2, 3), (4, 3), (4, 3))
     )
-    assert torch.autograd.gradcheck(lambda *inputs: pattend(*inputs, 2.0, score_function), (x, key, value))
+    assert torch.autograd.gradcheck(
+        lambda x, key, value: pattend(x, TokenGroup.of(key, value, 2.0), score_function), (x, key, value)
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_row_of_zero_scores_gives_zeros_and_finite_gradients(dtype):
     x = torch.zeros(1, 2, 4, dtype=dtype, requires_grad=True)
     key, value = torch.ones(3, 4, dtype=dtype, requires_grad=True), torch.ones(3, 4, dtype=dtype)
-    out = pattend(x, key, value, math.sqrt(3), "l2_norm_gelu")
+    out = pattend(x, TokenGroup.of(key, value, math.sqrt(3)), "l2_norm_gelu")
     out.sum().backward()
     assert torch.equal(out, torch.zeros_like(out))
     assert x.grad.isfinite().all()
@@ -108,10 +114,137 @@ def test_a_full_ramp_is_one_layer_of_all_the_tokens():
     _, new = two_generations("l2_norm_gelu", ramp=1.0, tau=math.sqrt(12))
     x = torch.randn(2, 3, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     key, value = torch.cat(list(new.key_tokens.values())), torch.cat(list(new.value_tokens.values()))
-    assert torch.equal(new(x), pattend(x, key, value, math.sqrt(12), "l2_norm_gelu"))
+    assert torch.equal(new(x), pattend(x, TokenGroup.of(key, value, math.sqrt(12)), "l2_norm_gelu"))
 
 
 def test_a_scale_for_other_sizes_is_refused():
     _, new = two_generations("l2_norm_gelu", ramp=1.0, tau=math.sqrt(12))
     with pytest.raises(ValueError, match=r"\{'0': 5\} tokens do not fit a layer of \{'0': 5, '1': 7\}"):
         new.set_scale(PattentionConfig(generations=(Generation(num_tokens=5),), tau=1.0))
+
+
+def all_kinds(score_function: str, dtype: torch.dtype) -> tuple[Pattention, Tensor]:
+    """A layer of generations that share a norm, ramped and not, one of its own norm and one of copies; its input."""
+    generations = (
+        Generation(num_tokens=5),
+        Generation(num_tokens=7, number=1, key_ramp=0.5),
+        Generation(num_tokens=3, number=3, tau=2.0),
+        Generation(num_tokens=15, number=4, copies=1),
+    )
+    layer = Pattention(PattentionConfig(generations=generations, tau=3.0), 8, score_function).to(dtype)
+    generator = torch.Generator().manual_seed(4)
+    for parameter in layer.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator, dtype=torch.float64).to(dtype)
+    return layer, torch.randn(2, 3, 8, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
+
+
+def written_out(layer: Pattention, x_BTD: Tensor) -> Tensor:
+    """The layer by autograd alone, operator by operator."""
+    total = torch.zeros(())
+    for group in layer.token_groups():
+        key_ND, value_NO = (
+            torch.cat([part if scale is None else part * scale for part, scale in zip(parts, scales, strict=True)])
+            for parts, scales in ((group.keys, group.key_ramps), (group.values, group.value_shares))
+        )
+        a_BTN = x_BTD @ key_ND.T
+        if layer.score_function == "l2_norm_gelu":
+            factor_BTN = F.gelu(a_BTN * group.tau / a_BTN.norm(dim=-1, keepdim=True))
+        elif layer.score_function == "gelu_l2_norm":
+            factor_BTN = F.gelu(a_BTN) * group.tau / F.gelu(a_BTN).norm(dim=-1, keepdim=True)
+        else:
+            factor_BTN = a_BTN.softmax(dim=-1) * group.tau
+        total = total + factor_BTN @ value_NO
+    return total
+
+
+@pytest.mark.parametrize("score_function", ["l2_norm_gelu", "gelu_l2_norm", "softmax"])
+def test_every_kind_of_generation_gets_the_gradient_that_autograd_gives(score_function):
+    layer, x = all_kinds(score_function, torch.float64)
+    wanted, found = (
+        torch.autograd.grad(out.sin().sum(), (x, *layer.parameters())) for out in (written_out(layer, x), layer(x))
+    )
+    torch.testing.assert_close(layer(x), written_out(layer, x), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("score_function", ["l2_norm_gelu", "gelu_l2_norm", "softmax"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_a_pass_without_gradients_gives_the_same_bits(score_function, dtype):
+    layer, x = all_kinds(score_function, dtype)
+    with torch.no_grad():
+        alone = layer(x)
+    assert torch.equal(layer(x), alone)
+
+
+def test_half_precision_errs_no_more_than_autograd_written_out():
+    """Against float64, over every gradient: recomputing in the backward pass must not cost accuracy."""
+    exact_layer, exact_x = all_kinds("l2_norm_gelu", torch.float64)
+    layer, x = all_kinds("l2_norm_gelu", torch.bfloat16)
+    exact_x = x.detach().double().requires_grad_()
+    for exact, rounded in zip(exact_layer.parameters(), layer.parameters(), strict=True):
+        exact.data = rounded.data.double()
+    wanted = torch.autograd.grad(exact_layer(exact_x).sum(), (exact_x, *exact_layer.parameters()))
+    errors = []
+    for out in (layer(x), written_out(layer, x)):
+        found = torch.autograd.grad(out.sum(), (x, *layer.parameters()))
+        errors.append(sum(float((a - b).norm() / b.norm()) for a, b in zip(found, wanted, strict=True)))
+    assert errors[0] < 1.2 * errors[1]
+
+
+def test_the_layer_keeps_its_scores_and_a_norm_for_each_data_token_and_no_copy_of_parameters():
+    layer, x = all_kinds("l2_norm_gelu", torch.bfloat16)
+    known = {tensor.untyped_storage().data_ptr() for tensor in (x, *layer.parameters())}
+    kept = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        if tensor.dim() and tensor.untyped_storage().data_ptr() not in known:
+            kept[tensor.untyped_storage().data_ptr()] = tuple(tensor.shape), tensor.dtype
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        layer(x)
+    shared, own = 5 + 7 + 15, 3
+    norm = ((6, 1), torch.float32)
+    assert sorted(kept.values(), key=str) == sorted(
+        [((6, shared), torch.bfloat16), norm, ((6, own), torch.bfloat16), norm], key=str
+    )
+
+
+def test_a_graph_that_is_kept_gives_the_same_gradients_twice():
+    layer, x = all_kinds("l2_norm_gelu", torch.float32)
+    loss = layer(x).sum()
+    first = torch.autograd.grad(loss, (x, *layer.parameters()), retain_graph=True)
+    assert all(map(torch.equal, first, torch.autograd.grad(loss, (x, *layer.parameters()))))
+
+
+def test_only_what_learns_gets_a_gradient():
+    layer, x = all_kinds("l2_norm_gelu", torch.float32)
+    layer.key_tokens["0"].requires_grad_(False)
+    layer.value_tokens.requires_grad_(False)
+    layer(x.detach()).sum().backward()
+    assert {name for name, parameter in layer.named_parameters() if parameter.grad is not None} == {
+        "key_tokens.1",
+        "key_tokens.3",
+        "key_tokens.4",
+    }
+
+
+@pytest.mark.parametrize("score_function", ["l2_norm_gelu", "gelu_l2_norm", "softmax"])
+def test_rows_at_a_time_are_all_rows_at_once(score_function, monkeypatch):
+    def results() -> list[Tensor]:
+        layer, x = all_kinds(score_function, torch.float32)
+        out = layer(x)
+        return [out, *torch.autograd.grad(out.sum(), (x, *layer.parameters()))]
+
+    together = results()
+    monkeypatch.setattr(scores, "ELEMENTS_AT_ONCE", 40)  # one row of 27, or of 30
+    assert all(map(torch.equal, together, results()))
+
+
+def test_a_row_of_zero_scores_passes_no_gradient_on():
+    x = torch.zeros(1, 2, 4, requires_grad=True)
+    key, value = torch.ones(3, 4, requires_grad=True), torch.ones(3, 4, requires_grad=True)
+    pattend(x, TokenGroup.of(key, value, 1.7), "l2_norm_gelu").sum().backward()
+    assert not x.grad.any()
+    assert not key.grad.any()
+    assert not value.grad.any()

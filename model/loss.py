@@ -1,0 +1,95 @@
+"""The output head and the cross-entropy in one, so that the logits of a whole batch never exist at once.
+
+The idea is Liger's (arXiv 2410.10989, section 3.2). Shapes: M data tokens, D model width, V vocabulary.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from model.config import Kernels
+from model.memory import tokens_at_once
+
+IGNORED = -100
+"""A target that does not count."""
+
+_log_softmax_backward = torch.ops.aten._log_softmax_backward_data
+
+
+def linear_cross_entropy(x_MD: Tensor, weight_VD: Tensor, targets_M: Tensor, kernels: Kernels = "eager") -> Tensor:
+    """The mean cross-entropy of the logits x W^T, in nats, float32 or wider: 0-d. Targets are int64.
+
+    Kept for the backward pass: the gradients of x and of the weight, in their dtypes, made in the forward pass. With
+    `triton` kernels it is Liger's own.
+    """
+    if kernels == "triton":
+        return _liger_loss(x_MD, weight_VD, targets_M)
+    if torch.is_grad_enabled():
+        return _LinearCrossEntropy.apply(x_MD, weight_VD, targets_M)
+    parts = [
+        _log_probabilities(x_mD, weight_VD, targets_m)[1]
+        for x_mD, targets_m in _slices(len(weight_VD), x_MD, targets_M)
+    ]
+    return torch.stack(parts).sum() / (targets_M != IGNORED).sum()
+
+
+def _liger_loss(x_MD: Tensor, weight_VD: Tensor, targets_M: Tensor) -> Tensor:
+    from liger_kernel.ops.fused_linear_cross_entropy import LigerFusedLinearCrossEntropyFunction as Liger  # with triton
+
+    loss, *_ = Liger.apply(
+        x_MD, weight_VD, targets_M, None, None, IGNORED, 0.0, 0.0, "mean", None, False, torch.float32
+    )
+    return loss.float()
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x_MD: Tensor, weight_VD: Tensor, targets_M: Tensor) -> Tensor:
+        grad_x_MD = torch.empty_like(x_MD)
+        dtype = torch.promote_types(x_MD.dtype, torch.float32)
+        sums, grad_weight_VD = [], torch.zeros((), dtype=dtype, device=x_MD.device)
+        for x_mD, targets_m, grad_mD in _slices(len(weight_VD), x_MD, targets_M, grad_x_MD):
+            loss, grad_mV = _loss_and_gradient(x_mD, weight_VD, targets_m)
+            sums.append(loss)
+            torch.mm(grad_mV, weight_VD, out=grad_mD)
+            more_VD = grad_mV.mT @ x_mD
+            del grad_mV  # before the next slice needs its room
+            grad_weight_VD = grad_weight_VD.add_(more_VD) if grad_weight_VD.dim() else more_VD.to(dtype)
+            del more_VD
+        count = (targets_M != IGNORED).sum()
+        ctx.save_for_backward(grad_x_MD, grad_weight_VD.to(weight_VD.dtype), count)
+        return torch.stack(sums).sum() / count
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor, Tensor, None]:
+        grad_x_MD, grad_weight_VD, count = ctx.saved_tensors
+        scale = grad_loss / count
+        return grad_x_MD * scale, grad_weight_VD * scale, None
+
+
+def _loss_and_gradient(x_mD: Tensor, weight_VD: Tensor, targets_m: Tensor) -> tuple[Tensor, Tensor]:
+    """The sum of a slice's losses, and its gradient for the logits (m, V), in x's dtype."""
+    log_mV, loss = _log_probabilities(x_mD, weight_VD, targets_m)
+    counts_m1 = (targets_m != IGNORED).unsqueeze(-1).to(log_mV.dtype)
+    grad_mV = torch.zeros_like(log_mV).scatter_(1, targets_m.clamp_min(0).unsqueeze(-1), -counts_m1)
+    grad_mV = _log_softmax_backward(grad_mV, log_mV, 1, log_mV.dtype)
+    del log_mV
+    return loss, grad_mV.to(x_mD.dtype)
+
+
+def _log_probabilities(x_mD: Tensor, weight_VD: Tensor, targets_m: Tensor) -> tuple[Tensor, Tensor]:
+    """All log-probabilities (m, V), and the sum of minus the targets' ones, in at least float32."""
+    dtype = torch.promote_types(x_mD.dtype, torch.float32)
+    log_mV = torch.log_softmax((x_mD @ weight_VD.mT).to(dtype), dim=-1)
+    return log_mV, F.nll_loss(log_mV, targets_m, ignore_index=IGNORED, reduction="sum")
+
+
+def _slices(vocab_size: int, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """The same data tokens of all tensors, as many at a time as may have logits."""
+    at_once = tokens_at_once(vocab_size)
+    yield from zip(*(tensor.split(at_once) for tensor in tensors), strict=True)

@@ -1,0 +1,82 @@
+"""What tests/model/test_kernels.py runs in processes of its own: triton decides on import whether it interprets."""
+
+import re
+import sys
+
+import torch
+from torch import Tensor
+
+from model import kernels
+
+
+def run(device: str, function: str, *arguments: Tensor | float | str) -> tuple[Tensor, ...] | Tensor | bool:
+    """A function of model/kernels.py, called with tensors on `device`; its tensors come back to the CPU.
+
+    Memory that nothing has been written to is full of NaN.
+    """
+    torch.use_deterministic_algorithms(True)
+    moved = [argument.to(device) if isinstance(argument, Tensor) else argument for argument in arguments]
+    result = getattr(kernels, function)(*moved)
+    return tuple(tensor.to("cpu") for tensor in result) if isinstance(result, tuple) else result
+
+
+def has_triton() -> bool:
+    """Whether this process has imported triton. It has imported model/kernels.py."""
+    return "triton" in sys.modules
+
+
+def offsets_of_tile(row: int, column: int, stride: int, transposed: bool) -> Tensor:
+    """Where the kernels look for a 2 x 4 tile of a matrix, from its beginning on."""
+    from tests.model.tile_probe import tile_offsets
+
+    return tile_offsets(row, column, stride, transposed)
+
+
+def compile_for_hopper(calls: list[tuple[int, int, int, int, float]]) -> dict[str, list[dict[str, str | int]]]:
+    """Goes through forward and backward in bfloat16 for each (M, N, D, O, tau), and compiles but launches nothing.
+
+    By kernel, what was compiled for it: operands of the products, `wgmma` instructions with the left one in registers
+    and with both in shared memory, and the bytes of shared memory.
+    """
+    import triton
+    from triton.backends.compiler import GPUTarget
+
+    from model import kernel_products
+
+    class Hopper:
+        def get_current_device(self) -> int:
+            return 0
+
+        def get_current_stream(self, device: int) -> int:
+            return 0
+
+        def get_current_target(self) -> GPUTarget:
+            return GPUTarget("cuda", 90, 32)
+
+    triton.runtime.driver.set_active(Hopper())
+    compiled: dict[int, tuple[str, object]] = {}
+    run = triton.JITFunction.run
+
+    def compile_only(self, *arguments, grid, warmup, **options):  # type: ignore[no-untyped-def]
+        kernel = run(self, *arguments, grid=grid, warmup=True, **options)
+        compiled[id(kernel)] = self.__name__, kernel
+        return kernel
+
+    triton.JITFunction.run = compile_only
+    for tuned in vars(kernel_products).values():
+        if isinstance(tuned, triton.runtime.Autotuner):
+            del tuned.configs[1:]
+    for num_rows, num_tokens, width, out_width, tau in calls:
+        x, key, value, grad_out = (
+            torch.zeros(size, dtype=torch.bfloat16)
+            for size in ((num_rows, width), (num_tokens, width), (num_tokens, out_width), (num_rows, out_width))
+        )
+        for fusion in ("full", "elementwise"):
+            _, score, norm = kernels.forward(x, key, value, tau, fusion)
+            kernels.backward(grad_out, x, key, value, score, norm, tau, fusion)
+    found: dict[str, list[dict[str, str | int]]] = {}
+    for name, kernel in compiled.values():
+        left = re.findall(r"wgmma\.mma_async\S*\s+\{[^}]*\},\s*([{%])", kernel.asm["ptx"])
+        facts = {"registers": left.count("{"), "shared": left.count("%"), "bytes": kernel.metadata.shared}
+        found.setdefault(name, []).append(facts)
+    return found

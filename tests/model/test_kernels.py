@@ -1,0 +1,225 @@
+"""The fused kernels against the written-out form, in triton's interpreter and, where there is one, on a GPU.
+
+Shapes: M data tokens, D width of the input, N parameter tokens, O width of the output. The interpreter's tiles are
+16 to 32 wide, so that a few dozens of each are several tiles and an odd rest.
+"""
+
+import importlib.util
+import math
+import multiprocessing
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from model import kernels
+from tests.model import kernel_probe
+
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
+DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+FUSIONS = ["full", "elementwise"]
+Results = tuple[Tensor, ...]
+Call = Callable[..., Results]
+
+needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+
+
+@contextmanager
+def process(**environment: str) -> Iterator[ProcessPoolExecutor]:
+    """A fresh process: this one may have imported triton, and then it is too late to say whether it interprets."""
+    with pytest.MonkeyPatch.context() as patch, ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        patch.delenv("TRITON_INTERPRET", raising=False)
+        for name, value in ({"OMP_NUM_THREADS": "1", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"} | environment).items():
+            patch.setenv(name, value)
+        yield pool
+
+
+@pytest.fixture(scope="module", params=DEVICES)
+def call(request) -> Iterator[Call]:
+    """Calls a function of model/kernels.py on each device there is; on the CPU, interpreted."""
+    with process(**({"TRITON_INTERPRET": "1"} if request.param == "cpu" else {})) as pool:
+        yield lambda function, *arguments: pool.submit(kernel_probe.run, request.param, function, *arguments).result()
+
+
+def inputs(sizes: tuple[int, int, int, int], dtype: torch.dtype = torch.float32, seed: int = 0) -> Results:
+    """x, keys, values and the output's gradient, for (M, N, D, O)."""
+    generator = torch.Generator().manual_seed(seed)
+    m, n, d, o = sizes
+    shapes = ((m, d), (n, d), (n, o), (m, o))
+    return tuple(torch.randn(shape, generator=generator).to(dtype) for shape in shapes)
+
+
+def written_out(x: Tensor, key: Tensor, value: Tensor, grad_out: Tensor, tau: float, dtype: torch.dtype) -> Results:
+    """Output and gradients of x, keys and values by autograd, operation by operation in `dtype`."""
+    x, key, value = (tensor.to(dtype).requires_grad_() for tensor in (x, key, value))
+    score = x @ key.mT
+    z = score * (tau / torch.linalg.vector_norm(score, dim=1, keepdim=True))
+    out = (z * 0.5 * (1 + torch.erf(z * math.sqrt(0.5)))) @ value
+    return out.detach(), *torch.autograd.grad(out, (x, key, value), grad_out.to(dtype))
+
+
+def fused(call: Call, x: Tensor, key: Tensor, value: Tensor, grad_out: Tensor, tau: float, fusion: str) -> Results:
+    """The same by the kernels."""
+    out, score, norm = call("forward", x, key, value, tau, fusion)
+    return out, *call("backward", grad_out, x, key, value, score, norm, tau, fusion)
+
+
+def errors(results: Results, reference: Results) -> list[float]:
+    """How far each is from its reference, relative to that."""
+    pairs = zip(results, reference, strict=True)
+    return [float((a.double() - b).norm() / b.norm().clamp_min(1e-30)) for a, b in pairs]
+
+
+@needs_triton
+@pytest.mark.parametrize("fusion", FUSIONS)
+@pytest.mark.parametrize("sizes", [(40, 45, 20, 35), (20, 140, 40, 18)])
+def test_output_and_gradients_are_the_written_out_forms_in_float32(call, fusion, sizes):
+    tensors = inputs(sizes)
+    results = fused(call, *tensors, 6.7, fusion)
+    assert [result.dtype for result in results] == [torch.float32] * 4
+    assert max(errors(results, written_out(*tensors, 6.7, torch.float64))) < 1e-6
+
+
+@needs_triton
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("fusion", FUSIONS)
+def test_half_precision_is_as_near_as_the_written_out_form_in_it(call, fusion, dtype):
+    # The interpreter cuts bfloat16 numbers off instead of rounding them: up to twice the error.
+    tensors = inputs((40, 45, 20, 35), dtype)
+    results = fused(call, *tensors, 6.7, fusion)
+    assert [result.dtype for result in results] == [dtype] * 4
+    reference = written_out(*tensors, 6.7, torch.float64)
+    for error, eager in zip(
+        errors(results, reference), errors(written_out(*tensors, 6.7, dtype), reference), strict=True
+    ):
+        assert error < 2 * eager
+        assert error < 4 * torch.finfo(dtype).eps
+
+
+@needs_triton
+@settings(deadline=None, max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    sizes=st.tuples(st.integers(1, 40), st.integers(1, 70), st.integers(1, 35), st.integers(1, 35)),
+    tau=st.floats(0.1, 50),
+    fusion=st.sampled_from(FUSIONS),
+    seed=st.integers(0, 1000),
+)
+def test_any_sizes_and_tau_give_the_written_out_form(call, sizes, tau, fusion, seed):
+    tensors = inputs(sizes, seed=seed)
+    reference = written_out(*tensors, tau, torch.float64)
+    # Where parts of a sum cancel (with one token all of dA does), what is left is as exact as the parts are.
+    scale = tau * tensors[2].norm() * tensors[3].norm()
+    for result, expected in zip(fused(call, *tensors, tau, fusion), reference, strict=True):
+        assert (result - expected).norm() < 1e-6 * max(expected.norm(), scale)
+
+
+@needs_triton
+@pytest.mark.parametrize("fusion", FUSIONS)
+def test_a_row_of_zero_scores_gives_zeros_and_passes_no_gradient_on(call, fusion):
+    x, key, value, grad_out = inputs((40, 45, 20, 35))
+    x[7] = 0
+    out, grad_x, grad_key, grad_value = fused(call, x, key, value, grad_out, 6.7, fusion)
+    assert not out[7].any()
+    assert not grad_x[7].any()
+    others = torch.arange(40) != 7
+    reference = written_out(x[others], key, value, grad_out[others], 6.7, torch.float64)
+    assert max(errors((out[others], grad_x[others], grad_key, grad_value), reference)) < 1e-6
+
+
+@needs_triton
+def test_two_calls_agree_to_the_bit(call):
+    for fusion in FUSIONS:
+        tensors = inputs((40, 45, 20, 35), torch.bfloat16)
+        first, second = (fused(call, *tensors, 6.7, fusion) for _ in range(2))
+        assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+@needs_triton
+def test_scores_have_rows_that_end_in_zeros_and_either_backward_takes_them_as_it_does_contiguous_ones(call):
+    x, key, value, grad_out = inputs((40, 20, 20, 35))
+    reference = written_out(x, key, value, grad_out, 6.7, torch.float64)[1:]
+    for forward, backward in (FUSIONS, FUSIONS[::-1]):
+        _, score, norm = call("forward", x, key, value, 6.7, forward)
+        assert score.stride() == (64, 1)
+        assert not score.as_strided((40, 44), (64, 1), 20).any()
+        torch.testing.assert_close(norm, (x @ key.mT).norm(dim=1))
+        for saved in (score, score.contiguous()):
+            gradients = call("backward", grad_out, x, key, value, saved, norm, 6.7, backward)
+            assert max(errors(gradients, reference)) < 1e-6
+
+
+@needs_triton
+def test_tiles_are_found_in_matrices_of_more_than_2_to_the_31_elements():
+    row, column, stride = 70_000, 34_470, 34_496
+    offsets = torch.tensor([[(row + i) * stride + column + j for j in range(4)] for i in range(2)])
+    with process(TRITON_INTERPRET="1") as pool:
+        for transposed, expected in ((False, offsets), (True, offsets.mT)):
+            found = pool.submit(kernel_probe.offsets_of_tile, row, column, stride, transposed).result()
+            assert found.tolist() == expected.flatten().tolist()
+
+
+@needs_triton
+def test_compiled_for_hopper_operands_come_from_shared_memory_and_neither_tau_nor_rows_compile_anew(tmp_path):
+    pytest.importorskip("triton.backends.nvidia", reason="triton has no compiler for NVIDIA GPUs here")
+    calls = [(512, 2140, 768, 512, 46.0), (300, 2140, 768, 512, 46.5)]
+    with process(TRITON_CACHE_DIR=str(tmp_path)) as pool:
+        compiled = pool.submit(kernel_probe.compile_for_hopper, calls).result()
+    products = {"score_product": 1, "slope_product": 1, "sum_over_tokens": 2, "sum_over_rows": 2}
+    assert {name: len(found) for name, found in compiled.items()} == products | {
+        "gelu_rows": 1,
+        "score_gradient_rows": 1,
+    }
+    for name in products:
+        assert all(kernel["shared"] > 0 and kernel["registers"] == 0 for kernel in compiled[name])
+        assert all(kernel["bytes"] < 227 * 1024 for kernel in compiled[name])
+
+
+def test_what_does_not_fit_is_refused():
+    x, key, value, grad_out = inputs((6, 5, 4, 3))
+    score, norm = x @ key.mT, torch.ones(6)
+    with pytest.raises(ValueError, match="fusion: 'none' is none of full, elementwise"):
+        kernels.forward(x, key, value, 1.0, "none")
+    with pytest.raises(ValueError, match=r"value_NO: \(4, 3\) does not fit N = 5"):
+        kernels.forward(x, key, value[:4], 1.0)
+    with pytest.raises(ValueError, match=r"key_ND: torch.float64 on cpu does not fit torch.float32 on cpu"):
+        kernels.forward(x, key.double(), value, 1.0)
+    with pytest.raises(ValueError, match=r"x_MD: torch.float64 on cpu does not fit"):
+        kernels.forward(x.double(), key.double(), value.double(), 1.0)
+    with pytest.raises(ValueError, match=r"x_MD: \(6, 4\) is not a contiguous matrix"):
+        kernels.forward(x.mT.contiguous().mT, key, value, 1.0)
+    with pytest.raises(ValueError, match=r"x_MD: \(0, 4\) is not a contiguous matrix with rows and columns"):
+        kernels.forward(x[:0], key, value, 1.0)
+    with pytest.raises(ValueError, match=r"score_MN: torch.float32 \(6, 4\) is not what forward returned"):
+        kernels.backward(grad_out, x, key, value, score[:, :4], norm, 1.0)
+    with pytest.raises(ValueError, match=r"score_MN: strides \(1, 6\) are not what forward returned"):
+        kernels.backward(grad_out, x, key, value, score.mT.contiguous().mT, norm, 1.0)
+
+
+def test_without_triton_the_module_loads_and_is_not_usable():
+    program = """
+import sys
+sys.modules["triton"] = None
+import torch
+from model import kernels
+print(kernels.usable(torch.ones(1, 1)))
+"""
+    result = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    assert result.stdout == "False\n"
+
+
+@needs_triton
+def test_the_kernels_are_usable_where_triton_interprets_and_triton_is_imported_only_then(call):
+    with process() as pool:
+        for x in (torch.ones(1, 1), torch.ones(1, 1, dtype=torch.float64)):
+            assert not pool.submit(kernels.usable, x).result()
+        assert not pool.submit(kernel_probe.has_triton).result()
+    assert call("usable", torch.ones(1, 1, dtype=torch.bfloat16)) is True
+    assert call("usable", torch.ones(1, 1, dtype=torch.float64)) is False

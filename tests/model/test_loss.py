@@ -1,0 +1,83 @@
+"""The head with its loss against the written-out form, in one slice of the batch and in several.
+
+Shapes: M data tokens, D model width, V vocabulary.
+"""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from model import memory
+from model.loss import IGNORED, linear_cross_entropy
+
+M, D, V = 11, 6, 9
+
+
+def inputs(dtype: torch.dtype, ignored: int = 2) -> tuple[Tensor, Tensor, Tensor]:
+    """x, weight and targets of which the first `ignored` do not count."""
+    generator = torch.Generator().manual_seed(0)
+    x, weight = (torch.randn(n, D, generator=generator, dtype=torch.float64).to(dtype) for n in (M, V))
+    targets = torch.randint(V, (M,), generator=generator)
+    targets[:ignored] = IGNORED
+    return x.requires_grad_(), weight.requires_grad_(), targets
+
+
+def written_out(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+    """The same by PyTorch's own, with all logits at once."""
+    logits = F.linear(x, weight)
+    return F.cross_entropy(logits if logits.dtype.itemsize >= 4 else logits.float(), targets)
+
+
+@pytest.fixture(params=[1, 4, M, 100], ids=lambda count: f"{count}-at-once")
+def at_once(request, monkeypatch) -> int:
+    """How many data tokens have logits at a time."""
+    monkeypatch.setattr(memory, "LOGITS_AT_ONCE", request.param * V)
+    return request.param
+
+
+@pytest.mark.parametrize("ignored", [0, 2])
+def test_loss_and_gradients_are_those_of_the_written_out_form(at_once, ignored):
+    x, weight, targets = inputs(torch.float64, ignored)
+    loss, wanted = linear_cross_entropy(x, weight, targets), written_out(x, weight, targets)
+    torch.testing.assert_close(loss, wanted, rtol=1e-13, atol=0)
+    torch.testing.assert_close(
+        torch.autograd.grad(3 * loss, (x, weight)), torch.autograd.grad(3 * wanted, (x, weight)), rtol=1e-12, atol=1e-15
+    )
+
+
+def test_half_precision_errs_no_more_than_the_written_out_form(at_once):
+    x, weight, targets = inputs(torch.bfloat16)
+    exact = written_out(x.double(), weight.double(), targets)
+    wanted = torch.autograd.grad(exact, (x, weight))
+    errors = []
+    for form in (linear_cross_entropy, written_out):
+        loss = form(x, weight, targets)
+        assert loss.dtype == torch.float32
+        found = torch.autograd.grad(loss, (x, weight))
+        errors.append(sum(float((a.double() - b.double()).norm()) for a, b in zip(found, wanted, strict=True)))
+    assert errors[0] < 1.5 * errors[1] + 1e-3
+
+
+def test_evaluation_gives_the_loss_of_training(at_once):
+    x, weight, targets = inputs(torch.float32)
+    with torch.no_grad():
+        alone = linear_cross_entropy(x, weight, targets)
+    assert torch.equal(alone, linear_cross_entropy(x, weight, targets))
+
+
+def test_logits_of_the_whole_batch_never_exist(monkeypatch):
+    monkeypatch.setattr(memory, "LOGITS_AT_ONCE", 2 * V)
+    shapes = []
+    log_softmax = torch.log_softmax
+    monkeypatch.setattr(torch, "log_softmax", lambda x, dim: shapes.append(tuple(x.shape)) or log_softmax(x, dim))
+    x, weight, targets = inputs(torch.float32)
+    linear_cross_entropy(x, weight, targets).backward()
+    assert shapes == [(2, V)] * 5 + [(1, V)]
+
+
+def test_a_graph_that_is_kept_gives_the_same_gradients_twice():
+    x, weight, targets = inputs(torch.float32)
+    loss = linear_cross_entropy(x, weight, targets)
+    first = torch.autograd.grad(loss, (x, weight), retain_graph=True)
+    assert all(map(torch.equal, first, torch.autograd.grad(loss, (x, weight))))
