@@ -193,6 +193,8 @@ def _impossible_training(schedule: Schedule) -> Iterator[str]:
     micro, batch = schedule.launch.micro_batch_size, schedule.training.batch_size
     if micro != "auto" and batch % micro:
         yield f"launch.micro_batch_size = {micro}: must divide training.batch_size, {batch}"
+    if schedule.launch.kernels == "compiled" and schedule.launch.zero_stage == 3:
+        yield "launch.kernels = 'compiled': needs launch.zero_stage 1 or 2; ZeRO-3 has no whole weights to compile with"
     nodes = schedule.launch.nodes
     if isinstance(nodes, list) and len(nodes) != len(schedule.stages):
         yield f"launch.nodes = {nodes}: has {len(nodes)} entries for {len(schedule.stages)} stages; one for each"

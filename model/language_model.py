@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+class KernelsMissing(ValueError):
+    """What this machine lacks for a choice of kernels, in one sentence for the user."""
+
+
 class LanguageModel(nn.Module):
     """Token ids in, logits out; or, with targets, the mean cross-entropy. Parameters are empty until initialised."""
 
@@ -34,12 +38,12 @@ class LanguageModel(nn.Module):
         self.kernels: Kernels = "eager"
 
     def use_kernels(self, kernels: Kernels) -> None:
-        """Computes with these from now on. Once compiled, blocks stay so. ValueError where this machine lacks them."""
+        """Computes with these from now on. Once compiled, blocks stay so. Raises KernelsMissing."""
         if kernels == "triton":
             if not triton_kernels.usable(self.embedding.weight):
-                raise ValueError("kernels: triton needs a GPU from Ampere on (compute capability 8), and triton")
+                raise KernelsMissing("kernels: triton needs triton and a GPU from Ampere on (compute capability 8)")
             if importlib.util.find_spec("liger_kernel") is None:
-                raise ValueError("kernels: triton needs Liger's; `pip install 'growctl[gpu]'` brings them")
+                raise KernelsMissing("kernels: triton needs Liger's too; `pip install 'growctl[gpu]'` brings them")
         self.kernels = kernels
         if kernels == "compiled":
             for block in self.blocks:

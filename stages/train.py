@@ -21,7 +21,7 @@ from torch import Tensor
 
 from model.config import TokenformerConfig, TransformerConfig
 from model.initialization import build_model
-from model.language_model import LanguageModel
+from model.language_model import KernelsMissing, LanguageModel
 from model.policy import anneal_config, ramp_config
 from stages.checkpoint import fill_model
 from stages.corpus import DataError
@@ -278,4 +278,4 @@ def train(spec: Path, device: torch.device) -> None:
 
 
 if __name__ == "__main__":
-    run_rank(train, told=(TrainingFailed, CheckpointError, DataError))
+    run_rank(train, told=(TrainingFailed, KernelsMissing, CheckpointError, DataError))

@@ -198,6 +198,10 @@ def unknown(what: str, allowed: str, *, meant: str | None = None) -> str:
         ({"learning_rate.final": 0.1}, "learning_rate.final = 0.1: must not be above learning_rate.peak, 0.001"),
         ({"launch.micro_batch_size": 3}, "launch.micro_batch_size = 3: must divide training.batch_size, 8"),
         (
+            {"launch.kernels": "compiled", "launch.zero_stage": 3},
+            "launch.kernels = 'compiled': needs launch.zero_stage 1 or 2; ZeRO-3 has no whole weights to compile with",
+        ),
+        (
             {"controls.1.kind": "tokenformer-scratch"},
             "controls.1.kind = 'tokenformer-scratch': is there already; write all its budgets in one list",
         ),

@@ -4,11 +4,16 @@ import math
 
 import pytest
 import torch
+import torch._dynamo.utils
 import torch.nn.functional as F
+from torch import nn
 
 from model.attention import causal_attention, rotary_table, rotate
 from model.config import TransformerConfig, tokenformer_config
 from model.initialization import build_model, initial_parameter
+from model.language_model import KernelsMissing
+from model.policy import GrowthPolicy, grow_config, ramp_config
+from model.tokenformer import TokenformerBlock
 
 SHAPE = {"vocab_size": 61, "hidden_size": 32, "num_heads": 2}
 CONFIGS = {
@@ -99,3 +104,32 @@ def test_attention_is_the_written_out_softmax():
     scores = (head @ head.mT) / math.sqrt(4)
     scores = scores.masked_fill(torch.ones(5, 5).triu(1).bool(), -torch.inf)
     torch.testing.assert_close(causal_attention(x, x, x, 2, table)[..., :4], scores.softmax(-1) @ head)
+
+
+def test_a_compiled_model_computes_the_same_and_follows_a_ramp_without_compiling_anew(monkeypatch):
+    monkeypatch.setattr(TokenformerBlock, "compile", lambda block: nn.Module.compile(block, backend="aot_eager"))
+    ramped = grow_config(CONFIGS["tokenformer"], attention_tokens=3, ffn_tokens=5, policy=GrowthPolicy())
+    ids = token_ids()
+    eager, compiled = (build_model(ramp_config(ramped, 0.1), seed=0) for _ in range(2))
+    compiled.use_kernels("compiled")
+    graphs = []
+    for progress in (0.1, 0.4, 0.7):
+        for model in (eager, compiled):
+            model.set_scales(ramp_config(ramped, progress))
+            model.zero_grad()
+            model(ids, ids).backward()
+        graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+        for one, other in zip(eager.parameters(), compiled.parameters(), strict=True):
+            torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-6)
+    assert graphs[0] > 0
+    assert len(set(graphs)) == 1
+    assert not torch._dynamo.utils.counters["graph_break"]
+
+
+def test_kernels_that_the_machine_lacks_are_refused(model, monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    if torch.cuda.is_available():
+        pytest.skip("a GPU is here")
+    with pytest.raises(KernelsMissing, match="needs triton and a GPU"):
+        model.use_kernels("triton")
+    assert model.kernels == "eager"
