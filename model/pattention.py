@@ -46,10 +46,9 @@ def pattend(x_BTD: Tensor, group: TokenGroup, function: ScoreFunction, kernels: 
     """
     x_MD = x_BTD.flatten(0, -2)
     if torch.is_grad_enabled():
-        tokens = group.keys, group.values, group.key_ramps, group.value_shares
-        out_MO = _Pattend.apply(
-            x_MD, group.tau, function, len(group.keys), *(part for parts in tokens for part in parts)
-        )
+        pattend_with = _TritonPattend if kernels == "triton" and function == "l2_norm_gelu" else _Pattend
+        parts = (*group.keys, *group.values, *group.key_ramps, *group.value_shares)
+        out_MO = pattend_with.apply(x_MD, group.tau, function, len(group.keys), *parts)
     else:
         out_MO = token_factors(x_MD, group, function) @ _joined(group.values, group.value_shares)
     return out_MO.unflatten(0, x_BTD.shape[:-1])

@@ -111,12 +111,15 @@ def test_half_precision_is_as_near_as_the_written_out_form_in_it(call, fusion, d
     seed=st.integers(0, 1000),
 )
 def test_any_sizes_and_tau_give_the_written_out_form(call, sizes, tau, fusion, seed):
-    tensors = inputs(sizes, seed=seed)
-    reference = written_out(*tensors, tau, torch.float64)
-    # Where parts of a sum cancel (with one token all of dA does), what is left is as exact as the parts are.
-    scale = tau * tensors[2].norm() * tensors[3].norm()
-    for result, expected in zip(fused(call, *tensors, tau, fusion), reference, strict=True):
-        assert (result - expected).norm() < 1e-6 * max(expected.norm(), scale)
+    x, key, value, grad_out = tensors = inputs(sizes, seed=seed)
+    norm_M = (x @ key.mT).norm(dim=1)
+    steepness = (tau * (grad_out @ value.mT).norm(dim=1) / norm_M).norm()
+    # Sums may cancel (with one token all of dA does): what is left is as exact as the largest they could have been.
+    scales = tau * value.norm(), steepness * key.norm(), steepness * x.norm(), tau * grad_out.norm()
+    condition = (x.norm(dim=1) * key.norm() / norm_M).max()
+    results, reference = fused(call, *tensors, tau, fusion), written_out(*tensors, tau, torch.float64)
+    for result, expected, scale in zip(results, reference, scales, strict=True):
+        assert (result - expected).norm() < 1e-6 * condition * len(x) ** 0.5 * scale
 
 
 @needs_triton
