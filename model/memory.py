@@ -138,7 +138,10 @@ def evaluation_bytes(config: TokenformerConfig | TransformerConfig, num_tokens: 
     """The most in a forward pass over `num_tokens` data tokens without gradients, in float32."""
     shape = Shape(config.hidden_size, config.num_heads, "fp32", device)
     head = HeadBytes(shape, config.vocab_size)
-    return max(head.evaluating(num_tokens), num_tokens * _widest(config) * FLOAT32)
+    joined = 0
+    if isinstance(config, TokenformerConfig):
+        joined = max(joined_bytes(p, shape) for block in config.blocks for p in block.pattentions().values())
+    return max(head.evaluating(num_tokens), num_tokens * _widest(config) * FLOAT32 + joined)
 
 
 def _widest(config: TokenformerConfig | TransformerConfig) -> int:

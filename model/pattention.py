@@ -97,7 +97,11 @@ class _Pattend(torch.autograd.Function):
 
 
 class _TritonPattend(torch.autograd.Function):
-    """The same for `l2_norm_gelu`, by the kernels of `model.kernels`."""
+    """The same for `l2_norm_gelu`, by the kernels of `model.kernels`.
+
+    With cuBLAS's products: fused into them, GELU is worked out anew for each tile of the width, which on paper costs more
+    than the memory traffic that it saves, from a width of 256 on. No GPU has said so yet (benchmarks/gpu).
+    """
 
     @staticmethod
     def forward(
@@ -106,7 +110,7 @@ class _TritonPattend(torch.autograd.Function):
         keys, values, ramps, shares = _quarters(parts, num_parts)
         x_MD = x_MD.contiguous()
         out_MO, score_MN, norm_M = triton_kernels.forward(
-            x_MD, _joined(keys, ramps), _joined(values, shares), tau.item()
+            x_MD, _joined(keys, ramps), _joined(values, shares), tau.item(), "elementwise"
         )
         ctx.save_for_backward(x_MD, score_MN, norm_M, tau, *parts)
         ctx.num_parts = num_parts
@@ -125,6 +129,7 @@ class _TritonPattend(torch.autograd.Function):
             score_MN,
             norm_M,
             tau.item(),
+            "elementwise",
         )
         grads = *_parted(grad_key_ND, keys, ramps), *_parted(grad_value_NO, values, shares)
         return grad_x_MD, None, None, None, *grads, *(None,) * (2 * ctx.num_parts)
