@@ -99,8 +99,8 @@ class _Pattend(torch.autograd.Function):
 class _TritonPattend(torch.autograd.Function):
     """The same for `l2_norm_gelu`, by the kernels of `model.kernels`.
 
-    With cuBLAS's products: fused into them, GELU is worked out anew for each tile of the width, which on paper costs more
-    than the memory traffic that it saves, from a width of 256 on. No GPU has said so yet (benchmarks/gpu).
+    With cuBLAS's products: fused into them, GELU is worked out anew for each tile of the width, which from a width of
+    256 on costs more, on paper, than the memory traffic that it saves. No GPU has said so yet (benchmarks/gpu).
     """
 
     @staticmethod
