@@ -3,10 +3,12 @@
 import re
 from pathlib import Path
 
+from docs import performance
 from growctl.costs import RunCost, plan_costs
 from growctl.numbers import byte_count, scientific, short_count
 from growctl.schedule import load_schedule, shipped_schedules
 
+REPOSITORY = Path(__file__).resolve().parent.parent
 PAGE = Path(__file__).with_name("schedules.md")
 ASSUMED = ["launch.devices=8", "launch.hardware.device=h100", "launch.hardware.mfu=0.4"]
 """What the table plans every schedule for, so that it is the same on every machine."""
@@ -33,7 +35,7 @@ def _cells(name: str, path: Path) -> tuple[str, ...]:
     controls = ", ".join(f"{len(runs)} x {kind}" for kind, runs in _by_kind(costs.controls).items())
     hours = sum(run.total.device_hours or 0.0 for run in costs.controls)
     return (
-        f"[`{name}`](../{path.relative_to(PAGE.parent.parent)})",
+        f"[`{name}`](../{path.relative_to(REPOSITORY)})",
         " -> ".join(short_count(cost.plan.num_parameters) for cost in ladder.stages),
         " + ".join(short_count(cost.plan.train_tokens) for cost in ladder.stages),
         f"{ladder.total.train_tokens / last.plan.num_parameters:.0f}",
@@ -60,6 +62,13 @@ def _hours(hours: float | None) -> str:
     return "-" if hours is None else f"{hours:,.0f}" if hours >= 1 else "under 1"
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Writes every page and picture, and names them."""
     PAGE.write_text(with_plans(PAGE.read_text()))
-    print(PAGE)
+    performance.PAGE.write_text(performance.with_tables(performance.PAGE.read_text()))
+    drawn = [performance.PICTURE] if performance.draw(performance.RESULTS, performance.PICTURE) else []
+    print(*(PAGE, performance.PAGE, *drawn), sep="\n")
+
+
+if __name__ == "__main__":
+    main()

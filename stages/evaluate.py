@@ -5,6 +5,7 @@ Shapes: B batch, T sequence.
 
 import math
 from collections.abc import Callable
+from contextlib import closing
 from typing import NamedTuple
 
 import torch
@@ -12,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from stages.data import EvaluationWindows
+from stages.loading import read_ahead
 
 
 class Evaluation(NamedTuple):
@@ -43,17 +45,17 @@ def evaluate(
     out of batches repeats the first and does not count it. Sums are float64.
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    starts = range(0, len(windows), batch_size)
-    total = torch.zeros(2, dtype=torch.float64)
-    for first in range(0, len(starts), world_size):
-        counts = first + rank < len(starts)
-        start = starts[first + rank] if counts else 0
-        tokens_BT = torch.from_numpy(windows.batch(start, min(start + batch_size, len(windows)))).to(device)
-        loss = loss_of(tokens_BT[:, :-1].contiguous(), tokens_BT[:, 1:].contiguous())
-        if counts:
-            num_tokens = tokens_BT[:, 1:].numel()
-            total += torch.tensor([loss.item() * num_tokens, num_tokens], dtype=torch.float64)
-    total = total.to(device)
+    mine = range(rank * batch_size, len(windows), world_size * batch_size)
+    num_batches = math.ceil(len(windows) / (world_size * batch_size))
+    starts = [*mine, *[0] * (num_batches - len(mine))]
+    total = torch.zeros(2, dtype=torch.float64, device=device)
+    with closing(read_ahead(lambda start: windows.batch(start, start + batch_size), starts, device)) as batches:
+        for number, (input_ids_BT, targets_BT) in enumerate(batches):
+            loss = loss_of(input_ids_BT, targets_BT)
+            if number < len(mine):
+                num_tokens = targets_BT.numel()
+                total[0] += loss.double() * num_tokens
+                total[1] += num_tokens
     dist.all_reduce(total)
     mean = (total[0] / total[1]).item()
     return Evaluation(

@@ -5,7 +5,7 @@ ranks, and R elements in the buffer that gradients are reduced in:
 
 | engine | parameters | gradients between micro-batches | more in the backward pass |
 |---|---|---|---|
-| ZeRO-1 in bf16 | b P | 4 P accumulated, b P of the micro-batch | |
+| ZeRO-1 in bf16 | b P | 4 P accumulated | one parameter's, b and 4 bytes an element |
 | ZeRO-1 in fp32, or offloaded | b P | 4 P accumulated, 4 R | |
 | ZeRO-2 | b P | 4 P/w accumulated | b R |
 | ZeRO-3 | b P/w, and what is gathered | 4 P/w accumulated, b R | |
@@ -235,14 +235,16 @@ def _engine(sizes: _Sizes, zero_stage: Literal[1, 2, 3], precision: Precision, o
 
 
 def _zero_1_bf16(sizes: _Sizes, b: int) -> _Engine:
-    """BF16_Optimizer: gradients are summed in float32 on every rank, and reduced as copies in bf16."""
+    """BF16_Optimizer: gradients are summed in float32 on every rank as they come, and reduced as copies in bf16."""
     most, joined = sizes.reduced_at_once
+    coming = (b + FLOAT32) * sizes.largest
     return _Engine(
         parameters=b * sizes.total,
         optimizer=sizes.masters,
-        gradients=(FLOAT32 + b) * sizes.total,
+        gradients=FLOAT32 * sizes.total,
         resting=FLOAT32 * sizes.total,
-        reducing=(FLOAT32 * joined + b) * most,
+        backward=coming,
+        reducing=(FLOAT32 * joined + b) * most - coming,
     )
 
 

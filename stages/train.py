@@ -11,6 +11,9 @@ Shapes: B micro-batch, T sequence.
 import math
 import shutil
 import time
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +40,7 @@ from stages.engine_state import (
     start_moments,
 )
 from stages.evaluate import Evaluation, evaluate
+from stages.loading import read_ahead
 from stages.manifest import CheckpointError, Lineage, Manifest, finish_directory, manifest_hash, read_manifest
 from stages.metrics import MetricsWriter
 from stages.prepare import read_dataset_manifest
@@ -82,11 +86,18 @@ class Worker:
             resumed_from=step if spec.resume else None,
         )
         engine = self.start_engine()
+        with closing(self.micro_batches(step)) as micro_batches:
+            step = self.train(engine, step, micro_batches)
+        self.finish(engine, step)
+
+    def train(self, engine: DeepSpeedEngine, step: int, micro_batches: Iterator[tuple[Tensor, Tensor]]) -> int:
+        """Steps from `step` to where the stage ends, logged, evaluated and saved on the way; the number done."""
+        spec = self.spec
         last_logged, losses = time.monotonic(), torch.zeros((), dtype=torch.float64, device=self.device)
         num_losses = 0
         over = self.flat_enough(step)  # where a resumed attempt's checkpoint is of the very step that ended the stage
         while step < spec.num_steps and not over:
-            losses += self.train_step(engine, step)
+            losses += self.train_step(engine, step, micro_batches)
             num_losses += 1
             step += 1
             # Also before a checkpoint, so that a resumed attempt's lines cover the same steps.
@@ -106,7 +117,7 @@ class Worker:
                 self.save(engine, step)
             if num_losses == 0:
                 last_logged = time.monotonic()  # what follows a line is no part of the next line's speed
-        self.finish(engine, step)
+        return step
 
     def flat_enough(self, step: int) -> bool:
         """Whether the trigger ends the stage at `step`: decided from recorded losses alone, by all ranks alike."""
@@ -138,8 +149,11 @@ class Worker:
             start_moments(engine, {})
         return engine
 
-    def train_step(self, engine: DeepSpeedEngine, step: int) -> Tensor:
-        """One optimizer step: every micro-batch forward and backward, then the update. This rank's mean loss."""
+    def train_step(self, engine: DeepSpeedEngine, step: int, micro_batches: Iterator[tuple[Tensor, Tensor]]) -> Tensor:
+        """One optimizer step: every micro-batch forward and backward, then the update. This rank's mean loss.
+
+        It takes the step's share of `micro_batches`, and does not wait for the device.
+        """
         spec = self.spec
         learning_rate = spec.learning_rate.at(step)
         for group in engine.optimizer.param_groups:
@@ -149,24 +163,20 @@ class Worker:
             engine.module.set_scales(self.model_config(step + 1))
             self.progress = progress
         num_micro_batches = spec.batch_size // (spec.micro_batch_size * self.world_size)
-        first = spec.samples_seen + step * spec.batch_size
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
-        for i in range(num_micro_batches):
-            input_ids_BT, targets_BT = self.micro_batch(
-                first + (i * self.world_size + self.rank) * spec.micro_batch_size
-            )
+        for input_ids_BT, targets_BT in islice(micro_batches, num_micro_batches):
             micro_loss = engine(input_ids_BT, targets_BT)
             engine.backward(micro_loss)
             engine.step()
             loss += micro_loss.detach() / num_micro_batches
         return loss
 
-    def micro_batch(self, first_sample: int) -> tuple[Tensor, Tensor]:
-        """Inputs and targets, each (B, T) int64 on the device, of the samples from `first_sample` on."""
-        tokens_BT = torch.from_numpy(self.samples.batch(first_sample, self.spec.micro_batch_size))
-        if self.device.type == "cuda":
-            tokens_BT = tokens_BT.pin_memory().to(self.device, non_blocking=True)
-        return tokens_BT[:, :-1].contiguous(), tokens_BT[:, 1:].contiguous()
+    def micro_batches(self, step: int) -> Generator[tuple[Tensor, Tensor]]:
+        """This rank's inputs and targets, each (B, T) int64 on the device, from `step` to the stage's last."""
+        spec, size = self.spec, self.spec.micro_batch_size
+        first, end = (spec.samples_seen + number * spec.batch_size for number in (step, spec.num_steps))
+        positions = range(first + self.rank * size, end, self.world_size * size)
+        return read_ahead(lambda position: self.samples.batch(position, size), positions, self.device)
 
     def evaluate(self, model: LanguageModel | DeepSpeedEngine) -> Evaluation:
         """The validation loss of a plain model or of the engine, in whatever precision it is in."""

@@ -13,6 +13,7 @@ import torch
 
 from growctl.launch import (
     FIRST_PORT,
+    KEPT_MEMORY,
     MOST_CPU_RANKS,
     NUM_PORTS,
     Launch,
@@ -64,6 +65,15 @@ def test_cpu_workers_share_the_cores_and_stay_on_the_loopback(monkeypatch):
     environment = local_environment(2, gpus=False)
     assert (environment["OMP_NUM_THREADS"], environment["GLOO_SOCKET_IFNAME"]) == ("3", "lo")
     assert environment["PYTHONSAFEPATH"] == "1"
+
+
+def test_cpu_workers_keep_the_memory_that_tensors_leave_unless_the_user_says_otherwise(monkeypatch):
+    for name in KEPT_MEMORY:
+        monkeypatch.delenv(name, raising=False)
+    assert KEPT_MEMORY.items() <= local_environment(1, gpus=False).items()
+    assert not KEPT_MEMORY.keys() & local_environment(1, gpus=True).keys()
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "100000")
+    assert local_environment(1, gpus=False)["MALLOC_TRIM_THRESHOLD_"] == "100000"
 
 
 def test_a_model_py_where_the_user_stands_is_not_taken_for_growctls(tmp_path):

@@ -6,7 +6,8 @@ import torch
 from model.config import TransformerConfig
 from model.initialization import build_model
 from model.policy import grow_config
-from stages.engine import choose_precision, parameter_groups
+from stages.engine import adamw, choose_precision, parameter_groups
+from tests.memory_tracking import MemoryTracking
 from tests.stages.checkpoints import small_config
 from tests.stages.specs import small_spec
 
@@ -35,6 +36,19 @@ def test_decay_is_on_matrices_only():
     config = TransformerConfig(vocab_size=31, hidden_size=16, num_heads=1, num_layers=1, ffn_size=64)
     for group in parameter_groups(build_model(config, device="meta"), small_spec(config)):
         assert {p.ndim for p in group["params"]} == ({2} if group["weight_decay"] else {1})
+
+
+def test_an_update_takes_no_memory_of_its_own():
+    """As stages/memory.py reckons it."""
+    config = small_config()
+    model = build_model(config, seed=0)
+    optimizer = adamw(model, small_spec(config))
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()  # makes the moments
+    with MemoryTracking() as memory:
+        optimizer.step()
+    assert memory.peak < 100
 
 
 @pytest.mark.parametrize(("avx512_bf16", "amx", "expected"), [(1, 0, "bf16"), (0, 1, "bf16"), (0, 0, "fp32")])

@@ -1,6 +1,7 @@
 """What a spec says of each step: learning rates by generation, ramps, annealing, and when a stage is over."""
 
 import math
+from itertools import repeat
 from types import SimpleNamespace
 
 import numpy
@@ -186,9 +187,8 @@ def test_the_worker_sets_every_groups_rate_and_the_scales_before_it_computes(fir
     worker.spec, worker.progress, worker.rank, worker.world_size = spec, None, 0, 1
     worker.device = torch.device("cpu")
     ids = torch.zeros(2, 3, dtype=torch.int64)
-    worker.micro_batch = lambda first_sample: (ids, ids)
     for step in range(first_step, 5):
-        worker.train_step(Engine(), step)
+        worker.train_step(Engine(), step, repeat((ids, ids)))
     assert len(seen) == 2 * (5 - first_step)
     for i, (scales, rates) in enumerate(seen):
         step = first_step + i // 2

@@ -1,0 +1,50 @@
+"""Training speed against context length: the largest Tokenformer beside the Transformer of as many parameters.
+
+A Tokenformer's width stays as it grows, so that attention over data tokens is the smaller share of its work.
+"""
+
+from functools import partial
+from typing import Any
+
+from benchmarks.gpu.section import Section
+from benchmarks.gpu.settings import Kernels
+from benchmarks.gpu.training import tokenformer, training_speed
+from model.config import TokenformerConfig, TransformerConfig
+
+ORDER: tuple[tuple[Kernels, int | None], ...] = (("compiled", 1), ("eager", None), ("triton", None), ("compiled", None))
+"""Kernels, and how many of the contexts, before the next: the one with a goal first."""
+
+
+def measure(section: Section) -> None:
+    """Rows of both families, and a ratio as soon as there are two."""
+    settings = section.settings
+    configs: dict[str, TokenformerConfig | TransformerConfig] = {
+        "tokenformer": tokenformer(settings, settings.largest),
+        "transformer": TransformerConfig(**settings.transformer),
+    }
+    section.facts["ratios"] = []
+    done: dict[tuple[str, str, int], float] = {}
+    for kernels, count in ORDER:
+        for context in settings.contexts[:count]:
+            for family, config in configs.items():
+                # a Transformer has no Pattention: its compiled speed is what the triton kernels stand beside
+                key = family, kernels, context
+                if key in done or kernels in section.without or (family, kernels) == ("transformer", "triton"):
+                    continue
+                work = partial(training_speed, section, config, kernels, context, 1)
+                row = section.case(work, family=family, kernels=kernels, context=context)
+                if row:
+                    done[key] = row["tokens_per_second"]
+            section.facts["ratios"] = ratios(done)
+    section.save()
+
+
+def ratios(speeds: dict[tuple[str, str, int], float]) -> list[dict[str, Any]]:
+    """Tokens a second of the Tokenformer over the Transformer's with the same kernels; with triton over the best."""
+    found = []
+    for (family, kernels, context), speed in speeds.items():
+        others = {k: s for (f, k, c), s in speeds.items() if f == "transformer" and c == context}
+        other = others.get(kernels) if kernels != "triton" else max(others.values(), default=None)
+        if family == "tokenformer" and other:
+            found.append({"context": context, "kernels": kernels, "ratio": round(speed / other, 4)})
+    return sorted(found, key=lambda ratio: (ratio["kernels"], ratio["context"]))

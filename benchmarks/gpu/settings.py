@@ -1,0 +1,99 @@
+"""What is measured: the paper's sizes on a GPU, and tiny ones for a trial. No torch here."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+Kernels = Literal["eager", "compiled", "triton"]
+KERNELS: tuple[Kernels, ...] = get_args(Kernels)
+"""As in model/config.py, which needs pydantic."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The sizes of one run of the benchmark."""
+
+    rows: int
+    """Data tokens at once, wherever no sequence is asked for; and of a micro-batch."""
+
+    layer_tokens: tuple[int, ...]
+    """Parameter tokens of the single Pattentions."""
+
+    shape: dict[str, Any]
+    """Of the Tokenformers: vocabulary, layers, heads and width, which is the single Pattentions' too."""
+
+    sizes: dict[str, tuple[int, int]]
+    """Attention and FFN tokens of the Tokenformers, by name. Growth's stages, the smallest first."""
+
+    order: tuple[str, ...]
+    """The sizes in the order in which time is spent on them."""
+
+    largest: str
+    """The size whose speed is taken at every context, beside `transformer`'s."""
+
+    transformer: dict[str, Any]
+    """The Transformer of as many parameters as `largest`, by the rule of growctl's controls."""
+
+    context: int
+    """Data tokens of a sequence, where it does not vary."""
+
+    contexts: tuple[int, ...]
+    """In the order in which time is spent on them."""
+
+    micro_batches: int
+    """Of an optimizer step."""
+
+    steps: int
+    """That are timed, of every training loop."""
+
+    rounds: int
+    """Times that each of several interleaved variants runs, at most."""
+
+    matrix: int
+    """Rows and columns of the matrices whose product is the device's own speed."""
+
+    zero_sizes: tuple[str, ...] = field(default=())
+    """Sizes trained on a DeepSpeed engine, too."""
+
+    @property
+    def width(self) -> int:
+        """D, of models and single Pattentions."""
+        return int(self.shape["hidden_size"])
+
+
+PAPER = Settings(
+    rows=16384,
+    layer_tokens=(576, 2304, 2140, 8560, 34480),
+    shape={"vocab_size": 50304, "num_layers": 12, "num_heads": 12, "hidden_size": 768},
+    sizes={"124m": (576, 2304), "354m": (2140, 8560), "757m": (4850, 19400), "1.4b": (8620, 34480)},
+    order=("354m", "1.4b", "757m", "124m"),
+    largest="1.4b",
+    transformer={
+        "vocab_size": 50304, "num_layers": 24, "num_heads": 32, "hidden_size": 2048, "ffn_size": 8192
+    },
+    context=1024,
+    contexts=(8192, 1024, 16384, 4096, 2048),
+    micro_batches=4,
+    steps=5,
+    rounds=20,
+    matrix=8192,
+    zero_sizes=("354m", "1.4b"),
+)  # fmt: skip
+"""Sizes of arXiv 2410.23168, as in schedules/openwebtext_1.4b.yaml (1.4b has 1.31B parameters)."""
+
+TRIAL = Settings(
+    rows=16,
+    layer_tokens=(21,),
+    shape={"vocab_size": 30, "num_layers": 1, "num_heads": 1, "hidden_size": 8},
+    sizes={"small": (4, 8), "large": (6, 20)},
+    order=("large", "small"),
+    largest="large",
+    transformer={"vocab_size": 30, "num_layers": 1, "num_heads": 1, "hidden_size": 8, "ffn_size": 32},
+    context=8,
+    contexts=(16, 8),
+    micro_batches=2,
+    steps=1,
+    rounds=1,
+    matrix=64,
+    zero_sizes=("large",),
+)
+"""Says whether everything runs; its times say nothing."""

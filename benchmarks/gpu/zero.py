@@ -1,0 +1,143 @@
+"""growctl's DeepSpeed engine (ZeRO-1, one rank) beside the plain loop, and its memory beside what `plan` reckons."""
+
+import os
+import socket
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from benchmarks.gpu.section import Section
+from benchmarks.gpu.settings import KERNELS, Kernels
+from benchmarks.gpu.timing import free_memory, spread, step_seconds
+from benchmarks.gpu.training import (
+    WARM_UP_STEPS,
+    Batch,
+    PlainLoop,
+    filled_model,
+    forget_compiled,
+    random_batch,
+    tokenformer,
+)
+from model.config import TokenformerConfig
+from stages.engine import build_engine, start_distributed
+from stages.engine_state import start_moments
+from stages.measure import step_memory
+from stages.memory import TrainingMemory
+from stages.spec import LearningRate, Optimizer, TrainSpec
+
+
+def measure(section: Section) -> None:
+    """Every size with the kernels that a run may have; eager ones are what `plan` reckons with."""
+    section.facts |= {"context": section.settings.context, "micro_batches": section.settings.micro_batches}
+    join_alone()
+    for kernels in KERNELS[:1] if section.trial else KERNELS:
+        if kernels in section.without:
+            continue
+        for size in section.settings.zero_sizes:
+            section.case(partial(one_size, section, size, kernels), size=size, kernels=kernels)
+
+
+def one_size(section: Section, size: str, kernels: Kernels) -> dict[str, Any]:
+    """Seconds a step of both loops, over the same micro-batches; the engine's bytes and `plan`'s."""
+    forget_compiled()
+    settings, device = section.settings, section.device
+    config = tokenformer(settings, size)
+    micro_batch_size = settings.rows // settings.context
+    batch = random_batch(config.vocab_size, micro_batch_size, settings.context, settings.micro_batches, device)
+    plain_seconds = timed(section, partial(PlainLoop(filled_model(config, device), kernels).step, batch))
+    free_memory()
+    spec = train_spec(config, kernels, micro_batch_size, settings.context, settings.micro_batches)
+    engine = build_engine(filled_model(config, device), spec, "bf16")
+    start_moments(engine, {})
+    engine_seconds = timed(section, partial(engine_step, engine, batch))
+    found = {
+        "plain_seconds": plain_seconds,
+        "engine_seconds": engine_seconds,
+        "engine_over_plain": round(engine_seconds["median"] / plain_seconds["median"], 4),
+    }
+    if device.type == "cuda":
+        ids_BT = batch[0][0]
+        tokens_BT = torch.cat((ids_BT, ids_BT[:, :1]), dim=1)
+        found |= memory(config, step_memory(engine, tokens_BT, settings.micro_batches)._asdict(), settings, ids_BT)
+    engine.destroy()
+    return found | {"says": f"ZeRO-1 takes {found['engine_over_plain']} times the plain loop's time"}
+
+
+def memory(config: TokenformerConfig, measured: dict[str, int], settings: Any, ids_BT: torch.Tensor) -> dict[str, Any]:
+    """Bytes by part: as the allocator gave them out, as `plan` says, and the one over the other."""
+    planned = TrainingMemory(
+        config, zero_stage=1, world_size=1, precision="bf16", sequence_length=settings.context, device="cuda"
+    ).of(len(ids_BT))
+    parts = {
+        "lasting_bytes": planned.parameters + planned.gradients + planned.optimizer,
+        "activation_bytes": planned.activations,
+        "peak_bytes": planned.total,
+    }
+    return {
+        "measured_memory": measured,
+        "planned_memory": parts,
+        "planned_over_measured": {name: round(parts[name] / max(1, measured[name]), 4) for name in parts},
+    }
+
+
+def timed(section: Section, step: Any) -> dict[str, Any]:
+    """Seconds of steps, after those in which kernels are chosen and memory is allocated."""
+    step_seconds(step, section.device, WARM_UP_STEPS)
+    return spread(step_seconds(step, section.device, section.settings.steps))
+
+
+def engine_step(engine: Any, batch: Batch) -> None:
+    """One update, as stages/train.py makes it."""
+    for input_ids_BT, targets_BT in batch:
+        engine.backward(engine(input_ids_BT, targets_BT))
+        engine.step()
+
+
+def join_alone() -> None:
+    """A process group of this process, without a launcher; it lasts as long as the process."""
+    if dist.is_initialized():
+        return
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
+    os.environ |= {"MASTER_PORT": str(port), "NCCL_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo"}
+    start_distributed()
+
+
+def train_spec(
+    model: TokenformerConfig, kernels: Kernels, micro_batch_size: int, context: int, micro_batches: int
+) -> TrainSpec:
+    """What a worker would be told, at a constant learning rate and without data."""
+    rate = LearningRate(
+        shape="wsd", peak=1e-4, final=0.0, warmup_steps=0, decay_steps=0, total_steps=10**6, first_step=0
+    )
+    return TrainSpec(
+        stage="benchmark",
+        attempt=1,
+        directory="",
+        dataset="",
+        model=model,
+        initial=None,
+        resume=None,
+        seed=0,
+        samples_seen=0,
+        num_steps=10**6,
+        batch_size=micro_batch_size * micro_batches,
+        micro_batch_size=micro_batch_size,
+        sequence_length=context,
+        learning_rate=rate,
+        optimizer=Optimizer(betas=(0.9, 0.95), epsilon=1e-8, weight_decay=0.1, gradient_clipping=1.0),
+        ramp_steps=0,
+        zero_stage=1,
+        precision="bf16",
+        kernels=kernels,
+        log_every=10**6,
+        evaluate_every=10**6,
+        checkpoint_every=10**6,
+        keep_checkpoints=1,
+        evaluation_sequences=None,
+        launched_at=0.0,
+    )

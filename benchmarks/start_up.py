@@ -1,0 +1,150 @@
+"""How long growctl takes to begin: `growctl --help`, `growctl plan quickstart`, and a run up to its first step.
+
+    python -m benchmarks.start_up > benchmarks/results/start_up.json    # two minutes
+    python -m benchmarks.start_up --repetitions 1
+
+The first step is that of `growctl run quickstart`, by the clock of whoever started it, on a dataset that was prepared
+before; the run is then stopped. Every repetition is a process of its own. The first of each, with cold caches, is not
+counted. `python` is the same for an interpreter that does nothing: nothing starts faster.
+"""
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from benchmarks.machine import machine
+
+SCHEDULE = "quickstart"
+FIRST_STEP = ["training.log_every=1"]
+"""So that the first optimizer step is told of at once."""
+
+HEAVY = ("torch", "deepspeed", "matplotlib", "numpy", "pydantic", "hydra", "datatrove", "rich")
+"""Packages to look for among what `--help` imports."""
+
+LONGEST_SECONDS = 120.0
+IMPORTS = """
+import contextlib, io, json, sys
+before = set(sys.modules)
+from growctl.cli import app
+with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+    app(["--help"])
+print(json.dumps(sorted(set(sys.modules) - before)))
+"""
+
+
+def main() -> None:
+    """Measures, and prints one JSON document."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repetitions", type=int, default=5, help="that are counted, of each")
+    parser.add_argument("--schedule", default=SCHEDULE, help="what is planned and run")
+    parser.add_argument(
+        "--runs-dir", type=Path, help="where its dataset may lie prepared; by default a temporary folder"
+    )
+    parser.add_argument("--note", help="what else ran on the machine, for who reads the results")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="growctl-start-up-") as folder:
+        runs_dir = arguments.runs_dir or Path(folder)
+        print(
+            json.dumps(
+                {"note": arguments.note} | measured(arguments.schedule, runs_dir, arguments.repetitions), indent=1
+            )
+        )
+
+
+def measured(schedule: str, runs_dir: Path, repetitions: int) -> dict[str, Any]:
+    """The benchmark's document."""
+    subprocess.run([*growctl(), "prepare", schedule, "--runs-dir", runs_dir], check=True, stdout=sys.stderr)
+    timed: dict[str, Callable[[int], dict[str, float]]] = {
+        "python": lambda _: whole([sys.executable, "-c", "pass"]),
+        "help": lambda _: whole([*growctl(), "--help"]),
+        "plan": lambda _: whole([*growctl(), "plan", schedule, "--runs-dir", str(runs_dir)]),
+        "first_step": lambda number: first_step(schedule, runs_dir, f"start-up-{number}"),
+    }
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name in timed}
+    for number in range(repetitions + 1):
+        for name, measure in timed.items():
+            load = os.getloadavg()[0]
+            run = measure(number)
+            say(f"{name} {number}/{repetitions}: {run['seconds']:.2f} s")
+            if number:
+                runs[name].append(run | {"load_average_before": round(load, 2)})
+    modules = help_imports()
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "machine": machine("deepspeed"),
+        "settings": {"schedule": schedule, "repetitions": repetitions},
+        "median_seconds": {
+            name: round(statistics.median(run["seconds"] for run in of), 3) for name, of in runs.items()
+        },
+        "help_imports": {
+            "modules": len(modules),
+            "packages": sorted({name.split(".")[0] for name in modules} - sys.stdlib_module_names),
+            "heavy": [name for name in HEAVY if name in modules],
+        },
+        "runs": runs,
+    }
+
+
+def growctl() -> list[str]:
+    """The command as it is installed beside this interpreter, else as a module."""
+    installed = Path(sys.executable).with_name("growctl")
+    return [str(installed)] if installed.exists() else [sys.executable, "-m", "growctl.cli"]
+
+
+def whole(command: list[str]) -> dict[str, float]:
+    """Seconds of a command from its start to its end."""
+    start = time.perf_counter()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return {"seconds": round(time.perf_counter() - start, 4)}
+
+
+def first_step(schedule: str, runs_dir: Path, name: str) -> dict[str, float]:
+    """Seconds from a run's start to its worker's first word, when all is imported, and to the first optimizer step."""
+    command = [*growctl(), "run", schedule, *FIRST_STEP, "--no-controls", "--name", name, "--runs-dir", str(runs_dir)]
+    start = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    try:
+        worker = seconds_until('"start"', runs_dir / name, start, process)
+        step = seconds_until('"train"', runs_dir / name, start, process)
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=60)
+    return {"seconds": round(step, 3), "worker_seconds": round(worker, 3)}
+
+
+def seconds_until(event: str, run: Path, start: float, process: subprocess.Popen[str]) -> float:
+    """Since `start`, until a line of the first stage's metrics.jsonl has that event."""
+    while time.perf_counter() - start < LONGEST_SECONDS:
+        for path in run.glob("stages/0-*/metrics.jsonl"):
+            if f'"event": {event}' in path.read_text():
+                return time.perf_counter() - start
+        if process.poll() is not None:
+            _, told = process.communicate()
+            raise RuntimeError(f"growctl run ended with exit code {process.returncode} before {event}: {told[-800:]}")
+        time.sleep(0.01)
+    raise RuntimeError(f"growctl run had no {event} in {LONGEST_SECONDS:.0f} s")
+
+
+def help_imports() -> list[str]:
+    """Modules that `growctl --help` imports, beside what every interpreter has."""
+    told = subprocess.run([sys.executable, "-c", IMPORTS], check=True, capture_output=True, text=True).stdout
+    return json.loads(told)
+
+
+def say(text: str) -> None:
+    """A line for who waits."""
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,231 @@
+"""What docs/performance.md shows of benchmarks/results/: tables held against their goals, and a picture."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel
+
+from docs.gpu_tables import gpu_tables
+from docs.tables import NOT_MEASURED, at_least, at_most, number, ratio, table, with_quartiles
+from growctl.numbers import byte_count
+
+PAGE = Path(__file__).with_name("performance.md")
+PICTURE = Path(__file__).with_name("performance.png")
+RESULTS = Path(__file__).resolve().parent.parent / "benchmarks" / "results"
+
+FLOOR_GOALS = {"fp32": 1.10, "bf16": 1.15}
+"""The layer's time over the floor, at most, by dtype."""
+
+TRAINER_GOAL = 0.95
+"""Tokens a second of the trainer over a bare loop's, at least."""
+
+FAMILY_GOAL, GOAL_CONTEXT = 0.95, 1024
+"""Tokens a second of a Tokenformer over its equal Transformer's, at least, at that context."""
+
+START_UP_GOALS = {"help": 0.4, "first_step": 12.0}
+"""Seconds, at most."""
+
+START_UP = {
+    "python": "an interpreter that does nothing",
+    "help": "`growctl --help`",
+    "plan": "`growctl plan quickstart`",
+    "first_step": "`growctl run quickstart`, to the first step",
+}
+FORMS = {"written_out": "written out", "ours": "ours", "compiled": "compiled"}
+
+_MARKED = re.compile(r"(<!-- (?P<name>[a-z-]+): [^\n]* -->\n).*?(<!-- end of (?P=name) -->)", re.DOTALL)
+
+
+Document = TypeVar("Document", bound=BaseModel)
+
+
+class Machine(BaseModel):
+    """What was measured on."""
+
+    cpu: str
+    cores: int | None = None
+    torch: str
+    python: str
+
+
+class Results(BaseModel):
+    """What every results file says."""
+
+    date: str
+    note: str | None = None
+    machine: Machine
+
+    def where(self) -> str:
+        """The line above a table."""
+        machine = self.machine
+        cores = f", {machine.cores} cores" if machine.cores else ""
+        parts = [f"{machine.cpu}{cores}", f"torch {machine.torch}, Python {machine.python}", self.date, self.note]
+        return "; ".join(part.rstrip(".") for part in parts if part) + ".\n"
+
+
+class PattentionRow(BaseModel):
+    """One size and dtype."""
+
+    tokens: int
+    width: int
+    num_tokens: int
+    dtype: str
+    milliseconds: dict[str, float]
+    over_floor: dict[str, float]
+    over_floor_quartiles: dict[str, list[float]] = {}
+    saved_bytes: dict[str, int] = {}
+
+
+class Pattention(Results):
+    """benchmarks/pattention.py's file."""
+
+    rows: list[PattentionRow]
+
+
+class TrainStepRow(BaseModel):
+    """One case in one precision. A loop is `trainer`, `bare`, `transformer` or `compiled`."""
+
+    case: str
+    precision: str
+    num_layers: int
+    hidden_size: int
+    sequence_length: int
+    tokens_per_second: dict[str, float]
+    ratios: dict[str, float]
+    quartiles: dict[str, list[float]]
+    peak_bytes: dict[str, int]
+
+
+class TrainStep(Results):
+    """benchmarks/train_step.py's file."""
+
+    rows: list[TrainStepRow]
+
+
+class StartUp(Results):
+    """benchmarks/start_up.py's file."""
+
+    median_seconds: dict[str, float]
+
+
+def with_tables(page: str, results: Path = RESULTS) -> str:
+    """`page` with every table between its marks as the results files have it now."""
+    return _MARKED.sub(lambda match: f"{match[1]}\n{TABLES[match['name']](results)}\n{match[3]}", page)
+
+
+def pattention_table(results: Path) -> str:
+    """The forms of a Pattention on a CPU, over the floor."""
+    found = _read(results / "pattention.json", Pattention)
+    if found is None:
+        return NOT_MEASURED
+    goals = ", ".join(f"{goal:.2f} in {dtype}" for dtype, goal in FLOOR_GOALS.items())
+    headings = (
+        *("data tokens x width, n, dtype", "floor, ms", "written out / floor"),
+        *(
+            f"ours / floor, quartiles (goal: at most {goals})",
+            "compiled / floor",
+            "kept for backward, ours (written out)",
+        ),
+    )
+    rows = []
+    for row in found.rows:
+        quartiles = row.over_floor_quartiles.get("ours", [])
+        ours = at_most(row.over_floor["ours"], FLOOR_GOALS[row.dtype], digits=3, quartiles=quartiles)
+        kept, theirs = row.saved_bytes.get("ours"), row.saved_bytes.get("written_out")
+        rows.append(
+            (
+                f"{row.tokens:,} x {row.width:,}, {row.num_tokens:,}, {row.dtype}",
+                number(row.milliseconds["floor"]),
+                ratio(row.over_floor.get("written_out")),
+                ours,
+                ratio(row.over_floor.get("compiled")),
+                f"{byte_count(kept)} ({byte_count(theirs)})" if kept is not None and theirs is not None else "n/a",
+            )
+        )
+    picture = f"![Time over the floor by size, for each form]({PICTURE.name})"
+    return f"{found.where()}\n{table(headings, rows)}\n{picture}\n"
+
+
+def train_step_table(results: Path) -> str:
+    """The trainer over a bare loop, and a Tokenformer over its equal Transformer, in tokens a second."""
+    found = _read(results / "train_step.json", TrainStep)
+    if found is None:
+        return NOT_MEASURED
+    headings = (
+        *("layers x width, context, precision", "trainer, tokens/s", "bare loop, tokens/s"),
+        f"trainer / bare, quartiles (goal: at least {TRAINER_GOAL})",
+        f"Tokenformer / Transformer (goal: at least {FAMILY_GOAL} at {GOAL_CONTEXT:,})",
+        "memory of the Tokenformer (the Transformer)",
+    )
+    rows = []
+    for row in found.rows:
+        trainer, family = row.ratios["trainer_over_bare"], row.ratios["tokenformer_over_transformer"]
+        quartiles = row.quartiles["tokenformer_over_transformer"]
+        has_goal = row.sequence_length == GOAL_CONTEXT
+        rows.append(
+            (
+                f"{row.num_layers} x {row.hidden_size}, {row.sequence_length:,}, {row.precision}",
+                f"{row.tokens_per_second['trainer']:,.0f}",
+                f"{row.tokens_per_second['bare']:,.0f}",
+                at_least(trainer, TRAINER_GOAL, digits=3, quartiles=row.quartiles["trainer_over_bare"]),
+                at_least(family, FAMILY_GOAL, 3, quartiles) if has_goal else with_quartiles(family, quartiles, 3),
+                f"{byte_count(row.peak_bytes['trainer'])} ({byte_count(row.peak_bytes['transformer'])})",
+            )
+        )
+    return f"{found.where()}\n{table(headings, rows)}"
+
+
+def start_up_table(results: Path) -> str:
+    """Seconds until growctl says or does something."""
+    found = _read(results / "start_up.json", StartUp)
+    if found is None:
+        return NOT_MEASURED
+    rows = []
+    for name, shown in START_UP.items():
+        goal, seconds = START_UP_GOALS.get(name), found.median_seconds[name]
+        judged = number(seconds, 3) if goal is None else at_most(seconds, goal, 3 if goal < 1 else 1)
+        rows.append((shown, judged, "-" if goal is None else f"at most {goal:g}"))
+    return f"{found.where()}\n{table(('', 'seconds, median', 'goal'), rows)}"
+
+
+TABLES: dict[str, Callable[[Path], str]] = {
+    "pattention": pattention_table,
+    "train-step": train_step_table,
+    "start-up": start_up_table,
+    "gpu": gpu_tables,
+}
+
+
+def draw(results: Path, picture: Path) -> bool:
+    """Time over the floor by size, a line for each form, a panel for each dtype; false where there are no results."""
+    found = _read(results / "pattention.json", Pattention)
+    if found is None:
+        return False
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    dtypes = list(dict.fromkeys(row.dtype for row in found.rows))
+    figure, axes = pyplot.subplots(1, len(dtypes), figsize=(4.5 * len(dtypes), 3.6), sharey=True, squeeze=False)
+    for axis, dtype in zip(axes[0], dtypes, strict=True):
+        rows = [row for row in found.rows if row.dtype == dtype]
+        for form, label in FORMS.items():
+            axis.plot(range(len(rows)), [row.over_floor.get(form, float("nan")) for row in rows], "o", label=label)
+        axis.axhline(1.0, color="black", linewidth=0.8, label="the floor")
+        axis.axhline(FLOOR_GOALS[dtype], color="gray", linewidth=0.8, linestyle="--", label="the goal")
+        axis.set_xticks(range(len(rows)), [f"{row.width}, {row.num_tokens}" for row in rows], rotation=45)
+        axis.set_title(dtype, loc="left")
+        axis.set_xlabel("width, parameter tokens")
+    axes[0][0].set_ylabel("time over the floor")
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="upper right", ncols=len(FORMS) + 2, frameon=False)
+    figure.tight_layout(rect=(0, 0, 1, 0.94))
+    figure.savefig(picture, dpi=120, metadata={"Software": None})
+    pyplot.close(figure)
+    return True
+
+
+def _read(path: Path, form: type[Document]) -> Document | None:
+    return form.model_validate_json(path.read_bytes()) if path.exists() else None

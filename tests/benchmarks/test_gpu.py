@@ -1,0 +1,279 @@
+"""The GPU benchmark: that its trial runs everything, and what it does where something does not work. Not its times."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import torch
+
+from benchmarks.gpu.__main__ import Run
+from benchmarks.gpu.device import known_device
+from benchmarks.gpu.host_syncs import watched
+from benchmarks.gpu.kernels import calls
+from benchmarks.gpu.pattention import OUTPUTS, deviations, ours, products, random_inputs, saved_bytes, written_out
+from benchmarks.gpu.section import SECTIONS, Section
+from benchmarks.gpu.settings import KERNELS, PAPER, TRIAL
+from benchmarks.gpu.timing import DeviceLost
+from docs.gpu_tables import TABLES, GpuResults, device_tables, gpu_tables
+from growctl.controls import equal_size_transformer
+from growctl.launch_schema import DEVICES
+from growctl.schedule import load_schedule
+from model.config import Kernels, TransformerConfig, tokenformer_config
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+RUN = REPOSITORY / "benchmarks" / "gpu" / "run.sh"
+CPU = torch.device("cpu")
+
+
+def started(*arguments: object) -> subprocess.Popen[str]:
+    command = [str(argument) for argument in (RUN, *arguments)]
+    environment = os.environ | {"PYTHON": sys.executable, "CUDA_VISIBLE_DEVICES": ""}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.fixture(scope="module")
+def trial(tmp_path_factory) -> dict[str, Any]:
+    output = tmp_path_factory.mktemp("trial") / "gpu_trial.json"
+    process = started("--trial", "--one-process", "--output", output)
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, out + err
+    return json.loads(output.read_text()) | {"path": output}
+
+
+def test_the_trial_runs_every_section_without_a_failure(trial) -> None:
+    assert list(trial["sections"]) == list(SECTIONS)
+    for name, section in trial["sections"].items():
+        assert (name, section["status"], section["failures"], section["skipped"]) == (name, "done", [], [])
+        assert section["rows"]
+    assert trial["trial"]
+    assert trial["machine"]["versions"]["torch"] == torch.__version__
+
+
+def test_every_time_comes_with_its_samples(trial) -> None:
+    def spreads(found: Any) -> list[dict[str, Any]]:
+        if isinstance(found, list):
+            return [spread for each in found for spread in spreads(each)]
+        if not isinstance(found, dict):
+            return []
+        return [found] if "samples" in found else [spread for each in found.values() for spread in spreads(each)]
+
+    counts = {name: len(spreads(section)) for name, section in trial["sections"].items()}
+    assert all(count for name, count in counts.items() if name not in ("host_syncs", "repeatability"))
+    for spread in spreads(trial["sections"]):
+        assert min(spread["samples"]) == spread["least"] <= spread["median"] <= spread["most"] == max(spread["samples"])
+
+
+def test_the_trial_measures_every_form_piece_size_and_context(trial) -> None:
+    rows = {name: section["rows"] for name, section in trial["sections"].items()}
+    times, errors = rows["pattention"]
+    assert set(times["forms"]) >= {"floor", "written_out", "ours", "compiled", "triton_full", "triton_elementwise"}
+    assert set(times["over_floor"]) == set(times["forms"]) - {"floor"}
+    assert all(max(of[output] for output in OUTPUTS) < 0.05 for of in errors["errors"].values())
+    assert set(next(row for row in rows["kernels"] if row["what"] == "pieces")["over_plain"]) == set(
+        calls(random_inputs(8, 16, 20, CPU))
+    )
+    assert {row["errors"]["output"] < 0.05 for row in rows["kernels"] if "errors" in row} == {True}
+    for kernels in KERNELS:
+        steps = [row for row in rows[f"training_{kernels}"] if row["what"] == "steps"]
+        assert [(row["size"], row["kernels"]) for row in steps] == [(size, kernels) for size in TRIAL.order]
+        for row in steps:
+            assert row["losses"][1] < row["losses"][0], "the same batch again and again"
+    ratios = {(ratio["context"], ratio["kernels"]) for ratio in trial["sections"]["contexts"]["ratios"]}
+    assert ratios == {(context, kernels) for context in TRIAL.contexts for kernels in KERNELS}
+    assert [row["loop"] for row in rows["host_syncs"]] == ["plain", "worker"]
+    assert rows["repeatability"][0]["same_in_a_process"]
+    assert rows["zero"][0]["engine_over_plain"] > 0
+
+
+def test_the_documentation_shows_every_table_of_a_run(trial) -> None:
+    shown = device_tables(GpuResults.model_validate(trial), trial["path"])
+    for title in TABLES:
+        _, _, after = shown.partition(f"**{title}**")
+        assert after.strip().startswith("|"), title
+    assert shown.rstrip().endswith("Every case was measured.")
+
+
+def test_the_documentation_refuses_the_results_of_a_trial(trial) -> None:
+    with pytest.raises(ValueError, match="is of a trial"):
+        gpu_tables(trial["path"].parent)
+
+
+def test_without_a_gpu_and_not_in_a_trial_it_says_so_and_writes_nothing(tmp_path) -> None:
+    process = started("--only", "device", "--output", tmp_path / "gpu.json")
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "no GPU" in err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--trial"], "--trial and --only need --output"),
+        (["--only", "device"], "--trial and --only need --output"),
+        (["--only", "devices", "--output", "x"], "--only 'devices': must be among device, kernels"),
+    ],
+)
+def test_wrong_arguments_are_told_in_one_message(arguments, message) -> None:
+    process = started(*arguments)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert message in " ".join(err.split())
+
+
+def test_a_run_that_is_terminated_leaves_what_it_has(tmp_path) -> None:
+    output = tmp_path / "gpu.json"
+    process = started("--trial", "--only", "device,training_eager", "--output", output)
+    while process.poll() is None:
+        if output.exists() and json.loads(output.read_text())["sections"]["device"]["status"] == "done":
+            break
+        time.sleep(0.05)
+    time.sleep(0.5)  # into the next section
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
+    sections = json.loads(output.read_text())["sections"]
+    assert sections["device"]["status"] == "done"
+    assert len(sections["device"]["rows"]) == 4
+    assert sections["training_eager"]["status"] == "interrupted"
+
+
+def test_without_time_sections_are_skipped_and_say_so(tmp_path) -> None:
+    output = tmp_path / "gpu.json"
+    process = started("--trial", "--only", "device", "--deadline", 1, "--output", output)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 1, out + err
+    assert json.loads(output.read_text())["sections"]["device"] == {"status": "skipped", "reason": "no time is left"}
+
+
+def new_run(tmp_path: Path, *names: str) -> Run:
+    return Run(list(names), tmp_path / "gpu.json", time.monotonic() + 100, trial=True, note=None)
+
+
+def test_a_section_whose_import_is_missing_is_skipped_and_the_import_is_named(tmp_path) -> None:
+    run = new_run(tmp_path, "zero")
+    run.missing.append("deepspeed")
+    run.measure(run.section)
+    told = json.loads((tmp_path / "gpu.json").read_text())
+    assert told["missing_imports"] == ["deepspeed"]
+    assert told["sections"] == {"zero": {"status": "skipped", "reason": "there is no module deepspeed"}}
+    assert run.exit_code() == 1
+
+
+def test_triton_is_left_out_once_its_kernels_have_failed(tmp_path) -> None:
+    run = new_run(tmp_path, "training_triton")
+    run.document["sections"]["kernels"] = {"status": "failed", "failures": [], "rows": []}
+    run.measure(run.section)
+    assert run.document["sections"]["training_triton"]["reason"] == "the triton kernels failed in section kernels"
+
+
+def new_section(tmp_path: Path, seconds: float = 100) -> Section:
+    return Section(TRIAL, CPU, time.monotonic() + seconds, tmp_path / "found.json")
+
+
+def test_a_case_that_fails_is_recorded_and_the_next_one_runs(tmp_path) -> None:
+    section = new_section(tmp_path)
+
+    def fails() -> dict[str, Any]:
+        raise ValueError("not this way")
+
+    assert section.case(fails, size=1) is None
+    assert section.case(lambda: {"found": 3}, size=2) == {"size": 2, "found": 3}
+    told = json.loads((tmp_path / "found.json").read_text())
+    (failure,) = told["failures"]
+    assert (failure["size"], failure["error"]) == (1, "ValueError: not this way")
+    assert failure["where"][-1].endswith(" fails")
+    assert told["rows"] == [{"size": 2, "found": 3}]
+
+
+def test_a_cuda_error_ends_its_section(tmp_path) -> None:
+    section = new_section(tmp_path)
+
+    def lost() -> dict[str, Any]:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    with pytest.raises(DeviceLost):
+        section.case(lost, size=1)
+    assert "illegal memory access" in (tmp_path / "found.json").read_text()
+
+
+def test_a_case_for_which_no_time_is_left_is_skipped(tmp_path) -> None:
+    section = new_section(tmp_path, seconds=-1)
+    assert section.case(dict, size=1) is None
+    assert json.loads((tmp_path / "found.json").read_text())["skipped"] == [{"size": 1}]
+
+
+def test_sizes_are_those_of_the_shipped_schedule() -> None:
+    schedule = load_schedule("openwebtext_1.4b", [])
+    sizes = {stage.name: (stage.attention_tokens, stage.ffn_tokens) for stage in schedule.stages}
+    assert sizes == PAPER.sizes
+    assert PAPER.context == schedule.training.sequence_length
+    assert all(size in PAPER.sizes for size in (*PAPER.order, *PAPER.zero_sizes, PAPER.largest))
+
+
+def test_the_transformer_is_the_one_that_controls_would_train() -> None:
+    attention_tokens, ffn_tokens = PAPER.sizes[PAPER.largest]
+    largest = tokenformer_config(attention_tokens=attention_tokens, ffn_tokens=ffn_tokens, **PAPER.shape)
+    assert TransformerConfig(**PAPER.transformer) == equal_size_transformer(largest)
+
+
+def test_kernels_are_those_of_the_model() -> None:
+    assert get_args(Kernels) == KERNELS
+
+
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [
+        ("NVIDIA H200", "h200"),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA A100-SXM4-40GB", "a100-40gb"),
+        ("NVIDIA A100-SXM4-80GB", "a100-80gb"),
+        ("NVIDIA B200", "b200"),
+        ("NVIDIA GeForce RTX 4090", "rtx-4090"),
+        ("NVIDIA L40S", "l40s"),
+        ("NVIDIA H100 PCIe", None),
+        ("NVIDIA H200 NVL", None),
+        ("NVIDIA GB200", None),
+        ("NVIDIA L40", None),
+        ("Tesla V100-SXM2-16GB", None),
+    ],
+)
+def test_a_peak_is_taken_from_the_table_only_for_a_device_that_is_in_it(name, device) -> None:
+    assert known_device(name, list(DEVICES)) == device
+
+
+def test_the_written_out_form_and_ours_are_the_same_function() -> None:
+    inputs = random_inputs(30, 16, 50, CPU)
+    wide = type(inputs)(*(tensor.double() for tensor in inputs))
+    assert max(deviations(ours(wide)(wide), tuple(g.float() for g in written_out(wide))).values()) < 1e-6
+
+
+def test_what_is_kept_for_backward_leaves_the_given_tensors_out() -> None:
+    inputs = random_inputs(32, 16, 50, CPU)
+    scores, norms = 2 * 32 * 50, 4 * 32
+    assert saved_bytes(ours(inputs), inputs) == scores + norms
+    assert saved_bytes(written_out, inputs) >= 3 * scores
+
+
+def test_the_floor_has_the_shapes_of_a_pattention() -> None:
+    inputs = random_inputs(32, 16, 50, CPU)
+    for one, other in zip(products(inputs), written_out(inputs), strict=True):
+        assert one.shape == other.shape
+
+
+def test_waits_are_counted_by_the_line_that_waits() -> None:
+    with watched(CPU) as places:
+        for _ in range(3):
+            warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
+        warnings.warn("something else", stacklevel=1)
+    ((place, count),) = places.items()
+    assert count == 3
+    assert "benchmarks/test_gpu.py" in place
+    assert "test_waits_are_counted_by_the_line_that_waits" in place
