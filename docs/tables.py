@@ -17,7 +17,7 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def at_most(value: float, goal: float, digits: int = 2, quartiles: Sequence[float] = ()) -> str:
     """A value, with the quartiles around it where they are given, and whether it is within its goal."""
-    return _judged(with_quartiles(value, quartiles, digits), value < goal)
+    return _judged(with_quartiles(value, quartiles, digits), value <= goal)
 
 
 def at_least(value: float, goal: float, digits: int = 2, quartiles: Sequence[float] = ()) -> str:

@@ -42,8 +42,11 @@ class Settings:
     micro_batches: int
     """Of an optimizer step."""
 
+    warm_up_steps: int
+    """Of every training loop, in which kernels are chosen and memory is allocated."""
+
     steps: int
-    """That are timed, of every training loop."""
+    """Of every training loop, that are timed."""
 
     rounds: int
     """Times that each of several interleaved variants runs, at most."""
@@ -73,6 +76,7 @@ PAPER = Settings(
     context=1024,
     contexts=(8192, 1024, 16384, 4096, 2048),
     micro_batches=4,
+    warm_up_steps=3,
     steps=5,
     rounds=20,
     matrix=8192,
@@ -81,16 +85,17 @@ PAPER = Settings(
 """Sizes of arXiv 2410.23168, as in schedules/openwebtext_1.4b.yaml (1.4b has 1.31B parameters)."""
 
 TRIAL = Settings(
-    rows=16,
+    rows=8,
     layer_tokens=(21,),
     shape={"vocab_size": 30, "num_layers": 1, "num_heads": 1, "hidden_size": 8},
-    sizes={"small": (4, 8), "large": (6, 20)},
-    order=("large", "small"),
+    sizes={"small": (4, 8), "large": (6, 12)},
+    order=("large",),
     largest="large",
-    transformer={"vocab_size": 30, "num_layers": 1, "num_heads": 1, "hidden_size": 8, "ffn_size": 32},
-    context=8,
-    contexts=(16, 8),
+    transformer={"vocab_size": 30, "num_layers": 1, "num_heads": 1, "hidden_size": 8, "ffn_size": 16},
+    context=4,
+    contexts=(8, 4),
     micro_batches=2,
+    warm_up_steps=1,
     steps=1,
     rounds=1,
     matrix=64,

@@ -20,7 +20,6 @@ from model.flops import training_flops_per_token
 from model.initialization import build_model, initial_std
 from model.language_model import LanguageModel
 
-WARM_UP_STEPS = 3
 KERNELS_SHOWN = 12
 """Of a profile: those that take the longest."""
 
@@ -35,7 +34,7 @@ def measure(section: Section) -> None:
     section.facts |= {"kernels": kernels, "context": settings.context, "micro_batches": settings.micro_batches}
     for size in settings.order:
         section.case(partial(one_size, section, size, kernels), what="steps", size=size)
-    for size in settings.order[: 1 if section.trial else 2]:
+    for size in settings.order[:2]:
         section.case(partial(one_profile, section, size, kernels), what="profile", size=size)
 
 
@@ -58,7 +57,7 @@ def training_speed(
     loop = PlainLoop(filled_model(config, device), kernels)
     batch = random_batch(config.vocab_size, settings.rows // context, context, micro_batches, device)
     first_loss = loop.step(batch).item()
-    step_seconds(partial(loop.step, batch), device, WARM_UP_STEPS - 1)
+    step_seconds(partial(loop.step, batch), device, settings.warm_up_steps - 1)
     lasting = allocated(device)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
@@ -92,7 +91,7 @@ def one_profile(section: Section, size: str, kernels: Kernels) -> dict[str, Any]
     config = tokenformer(settings, size)
     loop = PlainLoop(filled_model(config, device), kernels)
     batch = random_batch(config.vocab_size, settings.rows // settings.context, settings.context, 1, device)
-    step_seconds(partial(loop.step, batch), device, WARM_UP_STEPS)
+    step_seconds(partial(loop.step, batch), device, settings.warm_up_steps)
     with torch.profiler.profile() as profile:
         loop.step(batch)
         wait(device)

@@ -12,7 +12,6 @@ from benchmarks.gpu.section import Section
 from benchmarks.gpu.settings import KERNELS, Kernels
 from benchmarks.gpu.timing import free_memory, spread, step_seconds
 from benchmarks.gpu.training import (
-    WARM_UP_STEPS,
     Batch,
     PlainLoop,
     filled_model,
@@ -84,7 +83,7 @@ def memory(config: TokenformerConfig, measured: dict[str, int], settings: Any, i
 
 def timed(section: Section, step: Any) -> dict[str, Any]:
     """Seconds of steps, after those in which kernels are chosen and memory is allocated."""
-    step_seconds(step, section.device, WARM_UP_STEPS)
+    step_seconds(step, section.device, section.settings.warm_up_steps)
     return spread(step_seconds(step, section.device, section.settings.steps))
 
 
