@@ -155,7 +155,8 @@ def peak_bytes(name: str, precision: str, dataset: Path, loop: str) -> int:
 
 
 def join() -> None:
-    """A process group of one rank."""
+    """A process group of one rank. What libraries print goes to the standard error: the other is the document's."""
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     import torch
     from deepspeed.utils import logger
 
