@@ -52,30 +52,30 @@ class _LinearCrossEntropy(torch.autograd.Function):
         grad_x_MD = torch.empty_like(x_MD)
         dtype = torch.promote_types(x_MD.dtype, torch.float32)
         sums, grad_weight_VD = [], torch.zeros((), dtype=dtype, device=x_MD.device)
+        count = (targets_M != IGNORED).sum()
+        share = count.clamp_min(1).to(dtype).reciprocal()
         for x_mD, targets_m, grad_mD in _slices(len(weight_VD), x_MD, targets_M, grad_x_MD):
-            loss, grad_mV = _loss_and_gradient(x_mD, weight_VD, targets_m)
+            loss, grad_mV = _loss_and_gradient(x_mD, weight_VD, targets_m, share)
             sums.append(loss)
             torch.mm(grad_mV, weight_VD, out=grad_mD)
             more_VD = grad_mV.mT @ x_mD
             del grad_mV  # before the next slice needs its room
             grad_weight_VD = grad_weight_VD.add_(more_VD) if grad_weight_VD.dim() else more_VD.to(dtype)
             del more_VD
-        count = (targets_M != IGNORED).sum()
-        ctx.save_for_backward(grad_x_MD, grad_weight_VD.to(weight_VD.dtype), count)
+        ctx.save_for_backward(grad_x_MD, grad_weight_VD.to(weight_VD.dtype))
         return torch.stack(sums).sum() / count
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor, Tensor, None]:
-        grad_x_MD, grad_weight_VD, count = ctx.saved_tensors
-        scale = grad_loss / count
-        return grad_x_MD * scale, grad_weight_VD * scale, None
+        grad_x_MD, grad_weight_VD = ctx.saved_tensors
+        return grad_x_MD * grad_loss, grad_weight_VD * grad_loss, None
 
 
-def _loss_and_gradient(x_mD: Tensor, weight_VD: Tensor, targets_m: Tensor) -> tuple[Tensor, Tensor]:
+def _loss_and_gradient(x_mD: Tensor, weight_VD: Tensor, targets_m: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
     """The sum of a slice's losses, and its gradient for the logits (m, V), in x's dtype."""
     log_mV, loss = _log_probabilities(x_mD, weight_VD, targets_m)
-    counts_m1 = (targets_m != IGNORED).unsqueeze(-1).to(log_mV.dtype)
+    counts_m1 = (targets_m != IGNORED).unsqueeze(-1).to(log_mV.dtype) * share
     grad_mV = torch.zeros_like(log_mV).scatter_(1, targets_m.clamp_min(0).unsqueeze(-1), -counts_m1)
     grad_mV = _log_softmax_backward(grad_mV, log_mV, 1, log_mV.dtype)
     del log_mV

@@ -35,7 +35,7 @@ class TokenGroup(NamedTuple):
     @classmethod
     def of(cls, key_ND: Tensor, value_NO: Tensor, tau: float) -> "TokenGroup":
         """One parameter each, as they are."""
-        return cls((key_ND,), (value_NO,), (None,), (None,), torch.tensor(tau, dtype=torch.float64))
+        return cls((key_ND,), (value_NO,), (None,), (None,), _number(tau))
 
 
 def pattend(x_BTD: Tensor, group: TokenGroup, function: ScoreFunction, kernels: Kernels = "eager") -> Tensor:
@@ -44,6 +44,12 @@ def pattend(x_BTD: Tensor, group: TokenGroup, function: ScoreFunction, kernels: 
     Score functions are in `model.scores`; Triton has kernels for the default one. Kept for the backward pass, beside
     the input and the parameters: the scores in x's dtype, and one norm for each data token.
     """
+    device = x_BTD.device.type
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        # Cast where autograd sees it: backward passes run outside of autocast.
+        x_BTD, group = _cast(x_BTD, group, torch.get_autocast_dtype(device))
+        with torch.autocast(device, enabled=False):
+            return pattend(x_BTD, group, function, kernels)
     x_MD = x_BTD.flatten(0, -2)
     if torch.is_grad_enabled():
         pattend_with = _TritonPattend if kernels == "triton" and function == "l2_norm_gelu" else _Pattend
@@ -52,6 +58,11 @@ def pattend(x_BTD: Tensor, group: TokenGroup, function: ScoreFunction, kernels: 
     else:
         out_MO = token_factors(x_MD, group, function) @ _joined(group.values, group.value_shares)
     return out_MO.unflatten(0, x_BTD.shape[:-1])
+
+
+def _cast(x_BTD: Tensor, group: TokenGroup, dtype: torch.dtype) -> tuple[Tensor, TokenGroup]:
+    keys, values = (tuple(part.to(dtype) for part in parts) for parts in (group.keys, group.values))
+    return x_BTD.to(dtype), group._replace(keys=keys, values=values)
 
 
 def token_factors(x_MD: Tensor, group: TokenGroup, function: ScoreFunction) -> Tensor:
@@ -177,11 +188,10 @@ class Pattention(nn.Module):
         self.config = config
         self._ramps = {str(generation.number): _scale(generation.key_ramp) for generation in config.generations}
         self._shares = dict(zip(sizes, map(_scale, config.value_shares), strict=True))
-        own = [generation for generation in config.generations if generation.tau is not None]
+        own = [(generation.number, generation.tau) for generation in config.generations if generation.tau is not None]
         shared = [str(generation.number) for generation in config.generations if generation.tau is None]
-        self._norm_groups = [(shared, torch.tensor(config.tau, dtype=torch.float64))] + [
-            ([str(generation.number)], torch.tensor(generation.tau, dtype=torch.float64)) for generation in own
-        ]
+        apart = [([str(number)], _number(tau)) for number, tau in own]
+        self._norm_groups = [(shared, _number(config.tau)), *apart]
         """Numbers of the generations that share one norm, and tau: those of the shared norm, then the others."""
 
     def forward(self, x_BTD: Tensor) -> Tensor:
@@ -221,4 +231,8 @@ class Pattention(nn.Module):
 
 
 def _scale(factor: float) -> Scale:
-    return None if factor == 1 else torch.tensor(factor, dtype=torch.float64)
+    return None if factor == 1 else _number(factor)
+
+
+def _number(value: float) -> Tensor:
+    return torch.tensor(value, dtype=torch.float64, device="cpu")  # also while a model is built on another device

@@ -19,6 +19,7 @@ ELEMENTS_AT_ONCE = 2**20
 
 _gelu_ = torch.ops.aten.gelu_
 _gelu_backward = torch.ops.aten.gelu_backward.grad_input
+_softmax_backward = torch.ops.aten._softmax_backward_data.out
 
 
 def score_factors(score_MN: Tensor, tau: Tensor, function: ScoreFunction, factor_MN: Tensor) -> Tensor | None:
@@ -61,26 +62,31 @@ def score_gradients(
     for saved, factor, grad, norm in _rows(saved_MN, factor_MN, grad_MN, norms):
         if function == "softmax":
             torch.mul(saved, tau, out=factor)
-            grad.sub_(torch.linalg.vecdot(grad, saved).unsqueeze(-1)).mul_(factor)
+            _softmax_backward(grad, saved, -1, saved.dtype, grad_input=grad)
+            grad.mul_(tau)
             continue
         scale = _row_scale(norm, tau, saved.dtype)
         if function == "l2_norm_gelu":
             torch.mul(saved, scale, out=factor)
             _gelu_backward(grad, factor, grad_input=grad)
-            _normalisation_gradient(factor, scale, tau, grad)
+            _normalisation_gradient(factor, scale, norm, grad)
             _gelu_(factor)
         else:
             torch.ops.aten.gelu.out(saved, out=factor)
             factor.mul_(scale)
-            _normalisation_gradient(factor, scale, tau, grad)
+            _normalisation_gradient(factor, scale, norm, grad)
             _gelu_backward(grad, saved, grad_input=grad)
     return factor_MN
 
 
-def _normalisation_gradient(normalised: Tensor, scale: Tensor, tau: Tensor, grad: Tensor) -> None:
-    """From the gradient of y = tau a / |a| to that of a, in place: (tau / |a|) (dy - y (y . dy) / tau^2)."""
-    along = torch.linalg.vecdot(grad, normalised).unsqueeze(-1) / (tau * tau)
-    grad.addcmul_(normalised, along, value=-1).mul_(scale)
+def _normalisation_gradient(normalised: Tensor, scale: Tensor, norm: Tensor, grad: Tensor) -> None:
+    """From the gradient of y = s a, s = tau / |a|, to that of a, in place: s (dy - y (y . dy) / |y|^2).
+
+    |y| is s |a| with s as it was rounded, not tau: else what is left along y is no longer small beside the rest.
+    """
+    length = (scale * norm).square().clamp_min(torch.finfo(norm.dtype).tiny)
+    along = (grad * normalised).sum(dim=-1, keepdim=True, dtype=norm.dtype) / length
+    grad.addcmul_(normalised, along.to(grad.dtype), value=-1).mul_(scale)
 
 
 def _row_scale(norm: Tensor, tau: Tensor, dtype: torch.dtype) -> Tensor:

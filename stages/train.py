@@ -152,7 +152,7 @@ class Worker:
     def train_step(self, engine: DeepSpeedEngine, step: int, micro_batches: Iterator[tuple[Tensor, Tensor]]) -> Tensor:
         """One optimizer step: every micro-batch forward and backward, then the update. This rank's mean loss.
 
-        It takes the step's share of `micro_batches`, and does not wait for the device.
+        It takes the step's share of `micro_batches`, and does not wait for the device of its own accord.
         """
         spec = self.spec
         learning_rate = spec.learning_rate.at(step)

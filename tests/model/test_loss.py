@@ -81,3 +81,10 @@ def test_a_graph_that_is_kept_gives_the_same_gradients_twice():
     loss = linear_cross_entropy(x, weight, targets)
     first = torch.autograd.grad(loss, (x, weight), retain_graph=True)
     assert all(map(torch.equal, first, torch.autograd.grad(loss, (x, weight))))
+
+
+def test_where_no_target_counts_there_is_no_loss_and_no_gradient():
+    x, weight, targets = inputs(torch.float32, ignored=M)
+    loss = linear_cross_entropy(x, weight, targets)
+    assert loss.isnan()
+    assert not any(grad.any() for grad in torch.autograd.grad(loss, (x, weight)))

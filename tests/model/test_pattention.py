@@ -237,7 +237,7 @@ def test_rows_at_a_time_are_all_rows_at_once(score_function, monkeypatch):
         return [out, *torch.autograd.grad(out.sum(), (x, *layer.parameters()))]
 
     together = results()
-    monkeypatch.setattr(scores, "ELEMENTS_AT_ONCE", 40)  # one row of 27, or of 30
+    monkeypatch.setattr(scores, "ELEMENTS_AT_ONCE", 60)  # two rows of 27, or of 30
     assert all(map(torch.equal, together, results()))
 
 
@@ -248,3 +248,46 @@ def test_a_row_of_zero_scores_passes_no_gradient_on():
     assert not x.grad.any()
     assert not key.grad.any()
     assert not value.grad.any()
+
+
+@pytest.mark.parametrize("score_function", ["l2_norm_gelu", "gelu_l2_norm", "softmax"])
+def test_half_precision_errs_no_more_than_autograd_where_gradients_lie_along_the_scores(score_function):
+    """There most of the gradient cancels, and what is left is what sums over a row were rounded by."""
+    generator = torch.Generator().manual_seed(5)
+
+    def alike(rows: int) -> Tensor:
+        shared = torch.randn(1, 64, generator=generator)
+        return (shared + 0.3 * torch.randn(rows, 64, generator=generator)).bfloat16().requires_grad_()
+
+    x, key, value = alike(32), alike(512), alike(512)
+    layer = Pattention(PattentionConfig(generations=(Generation(num_tokens=512),), tau=8.0), 64, score_function)
+    layer.bfloat16()
+    layer.key_tokens["0"].data, layer.value_tokens["0"].data = key.data, value.data
+    exact = Pattention(layer.config, 64, score_function).double()
+    exact.key_tokens["0"].data, exact.value_tokens["0"].data = key.data.double(), value.data.double()
+    exact_x = x.detach().double().requires_grad_()
+    out = exact(exact_x)
+    wanted = torch.autograd.grad(out, exact_x, out.detach())[0]
+    errors = []
+    for form in (layer(x), written_out(layer, x)):
+        found = torch.autograd.grad(form, x, out.detach().bfloat16())[0]
+        errors.append(float((found.double() - wanted).norm() / wanted.norm()))
+    assert errors[0] < 1.3 * errors[1]
+
+
+def test_scales_are_on_the_cpu_wherever_the_layer_is_built():
+    with torch.device("meta"):
+        layer, _ = two_generations("l2_norm_gelu", ramp=0.5, tau=3.0)[1], None
+    group = layer.token_groups()[0]
+    assert group.keys[0].device.type == "meta"
+    assert {scale.device.type for scale in (group.tau, *group.key_ramps) if scale is not None} == {"cpu"}
+
+
+def test_under_autocast_the_layer_computes_and_learns_in_half_precision():
+    layer, x = all_kinds("l2_norm_gelu", torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = layer(x)
+    out.float().sum().backward()
+    assert out.dtype == torch.bfloat16
+    assert all(parameter.grad.dtype == torch.float32 for parameter in layer.parameters())
+    torch.testing.assert_close(out.float(), layer(x), rtol=0.1, atol=0.5)
