@@ -89,14 +89,14 @@ def test_a_micro_batch_that_does_not_fit_is_named_with_the_largest_that_does() -
         launch = {"devices": 1, "micro_batch_size": micro, "hardware": {"device": "h100", "memory": memory}}
         return warnings(optimal(launch=launch))
 
-    assert fitting("2MB", 8) == fitting("1.2MB", "auto") == []
-    large = fitting("1.2MB", 8)
+    assert fitting("2MB", 8) == fitting("950kB", "auto") == []
+    large = fitting("950kB", 8)
     assert [warning.partition(":")[0] for warning in large] == [
         "Stage a of s does not fit",
         "Stage b of s does not fit",
     ]
     assert "micro-batches of 8 take" in large[1]
-    assert "of a device of 1.2 MB with 10% left free" in large[1]
+    assert "of a device of 950 kB with 10% left free" in large[1]
     assert large[1].endswith("is the largest that fits.")
     tiny = fitting("400kB", "auto")
     assert all("one sequence at a time takes" in warning for warning in tiny)
