@@ -4,12 +4,11 @@ import errno
 import json
 import signal
 import sys
-from types import FrameType
 from typing import Annotated, NoReturn
 
 import typer
 
-from growctl import checkpoint_commands, machine_commands, schedule_commands
+from growctl import checkpoint_commands, machine_commands, schedule_commands, stops
 from growctl.options import DEFAULT_RUNS_DIR, AsJson, Overrides, RunsDir, ScheduleName
 
 app = typer.Typer(
@@ -22,10 +21,6 @@ app = typer.Typer(
 )
 
 UNUSABLE_PATH = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
-
-
-class Stopped(BaseException):
-    """SIGINT or SIGTERM arrived; not an Exception, so that nothing on the way takes it for a failure."""
 
 
 @app.command()
@@ -186,8 +181,7 @@ app.command()(machine_commands.doctor)
 
 def main() -> NoReturn:
     """The console script: runs a command and turns what went wrong into one message and an exit code."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _stopped)
+    stops.heed()
     try:
         app(standalone_mode=True)
     except ValueError as error:
@@ -199,14 +193,10 @@ def main() -> NoReturn:
         _fail(f"{path}{error.strerror or error}", 2 if error.errno in UNUSABLE_PATH else 1)
     except RuntimeError as error:
         _fail(str(error), 1)
-    except Stopped as stop:
-        word = "interrupted" if stop.args == (signal.SIGINT,) else "terminated"
-        _fail(f"{word}; a run that is given again goes on from where it was", 128 + stop.args[0])
+    except stops.Stopped as stop:
+        word = "interrupted" if stop.number == signal.SIGINT else "terminated"
+        _fail(f"{word}; a run that is given again goes on from where it was", stop.exit_code)
     sys.exit(0)
-
-
-def _stopped(signum: int, frame: FrameType | None) -> NoReturn:
-    raise Stopped(signum)
 
 
 def _fail(message: str, code: int) -> NoReturn:

@@ -1,8 +1,8 @@
 """What happens inside a SLURM job: the ordinary runner on the job's first machine, its workers started by srun.
 
 Jobs are submitted through submitit (growctl/submit.py), whose protocol they follow: shortly before its time is over the
-job is warned by SIGUSR2, stops its workers, writes itself down and is put into the queue again. What it then does is
-what running again always does: it reads what is on disk.
+job is warned by SIGUSR2, has its workers save and leave, writes itself down and is put into the queue again. What it
+then does is what running again always does: it reads what is on disk.
 """
 
 import json
@@ -11,9 +11,9 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
+from growctl import stops
 from growctl.run_requests import LadderRequest
 from growctl.slurm import job_states
 
@@ -37,15 +37,16 @@ class JobPart:
         """Runs the part. Ends the process where it fails, is warned or terminated."""
         requeue = signal.getsignal(signal.SIGUSR2)
         assert callable(requeue), "submitit waits for another signal than SIGUSR2"
-        for number in _STOPS:
-            signal.signal(number, _stopped)
+        stops.heed((signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2))
         try:
             try:
                 self._run()
-            except _Stopped as stop:
+            except stops.Stopped as stop:
                 # Everything is closed, no worker is left. submitit counts, writes `checkpoint()` down and requeues.
+                for number in stops.STOPS:
+                    signal.signal(number, signal.SIG_IGN)
                 if stop.number == signal.SIGTERM and not _runs_on():
-                    sys.exit(128 + signal.SIGTERM)
+                    sys.exit(stop.exit_code)
                 requeue(signal.SIGUSR2, None)
         except (ValueError, RuntimeError, OSError, subprocess.SubprocessError) as error:
             print(f"growctl: {error}", file=sys.stderr)
@@ -67,22 +68,6 @@ class JobPart:
         schedule = parse_schedule(json.loads(self.schedule), label=self.label, default_name=self.ladder)
         request = LadderRequest.of(schedule, self.label, Path(self.runs_dir), self.ladder, with_controls=True)
         run_part(request, self.name, self.last_stage, Screen(Console()))
-
-
-_STOPS = (signal.SIGUSR2, signal.SIGTERM)
-
-
-class _Stopped(BaseException):
-    """The job was warned or terminated; not an Exception, so that nothing on the way takes it for a failure."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-
-def _stopped(number: int, frame: FrameType | None) -> NoReturn:
-    for stop in _STOPS:
-        signal.signal(stop, signal.SIG_IGN)
-    raise _Stopped(number)
 
 
 def _runs_on() -> bool:

@@ -11,6 +11,7 @@ import os
 import re
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -187,12 +188,21 @@ def stop_workers(process: subprocess.Popen[bytes], patience: float = 0.0) -> Non
     """Ends the workers; returns once the process that started them is gone. It may end by itself for `patience` s."""
     if process.stdin:
         process.stdin.close()
-    for seconds, end in ((patience, process.terminate), (STOP_SECONDS, process.kill)):
-        try:
-            process.wait(seconds)
-            return
-        except subprocess.TimeoutExpired:
-            end()
+    try:
+        process.wait(patience)
+        return
+    except subprocess.TimeoutExpired:
+        process.terminate()
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        kill_workers(process)
+
+
+def kill_workers(process: subprocess.Popen[bytes]) -> None:
+    """Kills the process that started the workers, and on this machine them too: they are of its process group."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
@@ -217,6 +227,11 @@ class Workers:
         """What they ended with, once none is left."""
         return self._process.wait()
 
+    def kill(self) -> None:
+        """Ends workers that do not answer, on this machine at once."""
+        if not self._lifeline:
+            kill_workers(self._process)
+
     def __enter__(self) -> "Workers":
         return self
 
@@ -231,16 +246,31 @@ class Workers:
         stop_workers(self._process, patience=STOP_SECONDS if self._lifeline else 0.0)
 
 
+def told_reason(log: Path, start: int) -> str | None:
+    """What a worker said of its own failure in its `log`, from the byte `start` on."""
+    said = [match[1] for line in _lines(log, start) if (match := _SAID.fullmatch(line))]
+    return said[-1] if said else None
+
+
 def failure_reason(log: Path, start: int) -> str:
     """What a worker said of its own failure in its `log`, from the byte `start` on, else the end of what it printed."""
-    with log.open("rb") as file:
-        file.seek(start)
-        lines = file.read().decode(errors="replace").splitlines()
-    said = [match[1] for line in lines if (match := _SAID.fullmatch(line))]
-    if said:
-        return said[-1]
+    if said := told_reason(log, start):
+        return said
+    lines = _lines(log, start)
     errors = [line for line in lines if "Error" in line and not line.startswith(" ")]
     return errors[-1] if errors else "\n".join(lines[-5:]) or "no output"
+
+
+def signal_reason(number: int) -> str:
+    """What it means that a signal ended a worker."""
+    what = "the machine ran out of memory, or someone ended it" if number == signal.SIGKILL else "it crashed"
+    return f"a worker was ended by signal {number}: {what}"
+
+
+def _lines(log: Path, start: int) -> list[str]:
+    with log.open("rb") as file:
+        file.seek(start)
+        return file.read().decode(errors="replace").splitlines()
 
 
 def need_programs(programs: Mapping[str, str], cluster: str) -> None:

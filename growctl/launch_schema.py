@@ -139,6 +139,14 @@ class LaunchBlock(Block):
     known, else as many as a step gives it."""
     environment: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], str] = {}
     """Variables that the workers get, on every machine."""
+    grace: Duration = 300
+    """How long the workers may take to save when the run is stopped; then they are ended."""
+    hang_timeout: Duration = 1800
+    """Workers that do nothing for so long are ended and started again: more than a step, a compilation or one file of
+    a checkpoint takes."""
+    max_restarts: Annotated[int, Field(ge=0, le=1000)] = 3
+    """Times in a row, without a new checkpoint in between, that a stage is started again after its workers crashed or
+    hung."""
     hostfile: HostfileBlock = HostfileBlock()
     slurm: SlurmBlock = SlurmBlock()
     hardware: HardwareBlock = HardwareBlock()

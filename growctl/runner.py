@@ -3,10 +3,11 @@
 import time
 from pathlib import Path
 
+from growctl.attempt import Attempt, Outcome
 from growctl.costs import largest_micro_batch, planned_micro_batch
 from growctl.datasets import DATASETS
 from growctl.devices import planned_devices
-from growctl.launch import Local, Machines, Workers, failure_reason, gpu_memory_bytes
+from growctl.launch import Local, Machines, gpu_memory_bytes
 from growctl.ledger import Ledger, RunEntry, StageEntry
 from growctl.plan import StagePlan, plan_stages
 from growctl.run_requests import (
@@ -39,7 +40,10 @@ from stages.metrics import MetricsReader, Record
 from stages.prepare import DataError, prepare, read_dataset_manifest, verify_dataset
 from stages.spec import SlopeTrigger, TrainSpec
 
-POLL_SECONDS = 0.2
+VERBS = {"refused": "failed", "crashed": "crashed", "hung": "hung"}
+LONGEST_PAUSE = 60.0
+"""Seconds before a stage is started again: 1, 10, 60, ... for what is wrong with a machine to pass."""
+
 EXACT_GROWTH = 1e-5
 """Nats by which the validation loss may differ right after a growth: the rounding of float32."""
 
@@ -153,28 +157,35 @@ class Execution:
         directory = self.stage_directory(plan)
         records = list(MetricsReader(directory / "metrics.jsonl"))
         self.ledger.sync(plan.name, records, attempt_over=True)
-        if self._whole(directory / "final"):
-            self.screen.stage_finished(plan, records)
-            return
-        directory.mkdir(parents=True, exist_ok=True)
-        initial = self._grow(plan) if plan.index else None
-        resume = newest_checkpoint(directory, self.screen.message)
-        if resume is None:
-            attempt_start = "from the start"
-        else:
-            attempt_start = f"from {resume.name}"
-            self._check_world(plan, resume)
-        last = max((record["attempt"] for record in records), default=0)
-        attempt = 1 + max(last, self.ledger.last_attempt(plan.name))
-        if attempt > 1:
-            self.screen.message(f"stage {plan.name}: resuming {attempt_start} (attempt {attempt})")
-        spec = self._spec(plan, attempt, initial, resume)
-        write_file(directory / "spec.json", spec.model_dump_json(indent=1).encode())
-        self._train(plan, directory, attempt, records)
         if not self._whole(directory / "final"):
-            raise RunFailed(
-                f"stage {plan.name} ended without a whole {directory / 'final'}; see {directory / 'log.txt'}"
-            )
+            directory.mkdir(parents=True, exist_ok=True)
+            self._train(plan, self._grow(plan) if plan.index else None)
+        self.screen.stage_finished(plan, list(MetricsReader(directory / "metrics.jsonl")))
+
+    def _train(self, plan: StagePlan, initial: Path | None) -> None:
+        """Attempts at a stage until it has its `final/`: another one where workers crashed or hung, within bounds."""
+        directory, most = self.stage_directory(plan), self.schedule.launch.max_restarts
+        failures, start = 0, None
+        while True:
+            resume = newest_checkpoint(directory, self.screen.message)
+            if resume:
+                self._check_world(plan, resume)
+            failures = failures if resume == start else 0
+            start = resume
+            outcome = self._attempt(plan, initial, resume)
+            if self._whole(directory / "final"):
+                if outcome.kind != "ended":
+                    self.screen.message(f"stage {plan.name} is complete, but its workers {outcome.kind}: {outcome.reason}")
+                return
+            if outcome.kind == "ended":
+                raise RunFailed(f"stage {plan.name} ended without a whole final/; see {directory / 'log.txt'}")
+            failed = f"stage {plan.name} {VERBS[outcome.kind]}: {outcome.reason}"
+            failures += 1
+            if outcome.kind == "refused" or failures > most:
+                often = f" ({failures} times in a row, with no checkpoint in between)" if failures > 1 else ""
+                raise RunFailed(f"{failed}{often}\nfull log: {directory / 'log.txt'}")
+            self.screen.message(f"{failed}; starting it again ({failures} of {most})")
+            time.sleep(min(LONGEST_PAUSE, 10.0 ** (failures - 1)))
 
     def _grow(self, plan: StagePlan) -> Path:
         """The stage's `initial/`: the previous stage's `final/`, expanded."""
@@ -246,39 +257,36 @@ class Execution:
             micro_batch_size=self._micro_batch_size(plan),
             generations=schedule.growth.rules(plan.index, plan.num_steps) if plan.index else (),
             trigger=self._trigger(plan),
+            save_request=str(self.stage_directory(plan).absolute() / f".save_request.{attempt}"),
             launched_at=time.time(),
         )
 
-    def _train(self, plan: StagePlan, directory: Path, attempt: int, records: list[Record]) -> None:
+    def _attempt(self, plan: StagePlan, initial: Path | None, resume: Path | None) -> Outcome:
         """Starts the workers and follows them to their end, keeping screen and ledger up to date."""
-        log = directory / "log.txt"
-        log_start = log.stat().st_size if log.exists() else 0
-        reader = MetricsReader(directory / "metrics.jsonl")
-        records[:] = list(reader)
+        directory = self.stage_directory(plan)
+        records = list(MetricsReader(directory / "metrics.jsonl"))
+        last = max((record["attempt"] for record in records), default=0)
+        number = 1 + max(last, self.ledger.last_attempt(plan.name))
+        if number > 1:
+            start = f"from {resume.name}" if resume else "from the start"
+            self.screen.message(f"stage {plan.name}: resuming {start} (attempt {number})")
+        spec = self._spec(plan, number, initial, resume)
+        write_file(directory / "spec.json", spec.model_dump_json(indent=1).encode())
+        launch = self.machines.launch(directory / "spec.json", self.schedule.launch.nodes_of(plan.index), number)
         self.screen.stage_started(plan, records)
-        launch = self.machines.launch(directory / "spec.json", self.schedule.launch.nodes_of(plan.index), attempt)
+
+        def on_records(new: list[Record]) -> None:
+            records.extend(new)
+            for record in new:
+                self.screen.record(plan, record)
+                self._check_growth(plan, record)
+            if any(record["event"] != "train" for record in new):
+                self.ledger.sync(plan.name, records)
+
         try:
-            with Workers(launch, log) as workers:
-                running = True
-                while running:
-                    running = workers.running()
-                    new = list(reader)
-                    records += new
-                    for record in new:
-                        self.screen.record(plan, record)
-                        self._check_growth(plan, record)
-                    if any(record["event"] != "train" for record in new):
-                        self.ledger.sync(plan.name, records)
-                    if running:
-                        time.sleep(POLL_SECONDS)
+            return Attempt(spec, launch, self.schedule.launch.grace, on_records, self.screen.message).run()
         finally:
             self.ledger.sync(plan.name, list(MetricsReader(directory / "metrics.jsonl")), attempt_over=True)
-        if workers.exit_code != 0 and (directory / "final").exists():
-            self.screen.message(f"stage {plan.name} is complete; its workers ended with exit code {workers.exit_code}")
-        elif workers.exit_code != 0:
-            reason = failure_reason(log, log_start)
-            raise RunFailed(f"stage {plan.name} failed (exit code {workers.exit_code}): {reason}\nfull log: {log}")
-        self.screen.stage_finished(plan, records)
 
     def _check_growth(self, plan: StagePlan, record: Record) -> None:
         """Says so where the loss right after a growth is not the loss before it: a warning where it should be."""

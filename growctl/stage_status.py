@@ -3,14 +3,13 @@
 import json
 import os
 import re
-import signal
 import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from growctl.launch import failure_reason
+from growctl.launch import failure_reason, signal_reason
 from growctl.run_requests import stage_directory
 from stages.manifest import CheckpointError, Manifest, verify_checkpoint
 from stages.metrics import Record
@@ -195,8 +194,7 @@ def _failure(log: Path, notes: list[str]) -> str | None:
     if not _SAID.search(attempt) and (not codes or "received SIGTERM" in attempt):
         return None
     if not _SAID.search(attempt) and codes[0] < 0:
-        what = "the machine ran out of memory, or someone ended it" if codes[0] == -signal.SIGKILL else "it crashed"
-        return f"a worker was ended by signal {-codes[0]}: {what}"
+        return signal_reason(-codes[0])
     return failure_reason(log, offset + begin)
 
 

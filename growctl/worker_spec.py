@@ -29,5 +29,6 @@ def worker_spec(schedule: Schedule, plan: StagePlan, **attempt: Any) -> TrainSpe
         "checkpoint_every": schedule.checkpoint.every,
         "keep_checkpoints": schedule.checkpoint.keep,
         "evaluation_sequences": schedule.evaluation.max_sequences,
+        "hang_seconds": float(schedule.launch.hang_timeout),
     }
     return TrainSpec(**(settings | attempt))

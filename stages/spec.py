@@ -178,6 +178,12 @@ class TrainSpec(_Frozen):
     evaluation_sequences: PositiveInt | None
     """Validation sequences an evaluation reads; null: all of them."""
 
+    hang_seconds: PositiveFloat = 1800.0
+    """A rank that does nothing for so long writes down where it is."""
+
+    save_request: str | None = None
+    """The file in which the runner asks the workers to save and to leave; null: nobody asks."""
+
     launched_at: float = Field(description="Unix time at which the runner launched this attempt, in seconds.")
 
     def rule(self, generation: int) -> GenerationRule:

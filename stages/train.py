@@ -43,9 +43,15 @@ from stages.evaluate import Evaluation, evaluate
 from stages.loading import read_ahead
 from stages.manifest import CheckpointError, Lineage, Manifest, finish_directory, manifest_hash, read_manifest
 from stages.metrics import MetricsWriter
+from stages.pending import PendingLoss
 from stages.prepare import read_dataset_manifest
 from stages.rank import run_rank
+from stages.save_request import SaveRequest
 from stages.spec import TrainSpec
+from stages.watchdog import Watchdog, stack_file
+
+LOOK_SECONDS = 2.0
+"""Ranks find out together about this often whether one of them was asked to leave."""
 
 
 class TrainingFailed(RuntimeError):
@@ -70,10 +76,14 @@ class Worker:
         self.metrics = MetricsWriter(self.directory / "metrics.jsonl", spec.attempt) if self.rank == 0 else None
         self.progress: tuple[float, float] | None = None
         self.losses: list[tuple[int, float]] = []
+        self.pending = PendingLoss(device)
+        self.look_every = 1
+        self.request = SaveRequest(Path(spec.save_request) if spec.save_request and self.rank == 0 else None)
+        self.watchdog = Watchdog(stack_file(self.directory, spec.attempt, self.rank), spec.hang_seconds)
         self._started = time.monotonic() - max(0.0, time.time() - spec.launched_at)
 
     def run(self) -> None:
-        """Trains from the stage's start, or from the checkpoint to resume, to `final/`."""
+        """Trains from the stage's start, or from the checkpoint to resume, to `final/`, or until asked to leave."""
         spec = self.spec
         step = read_manifest(Path(spec.resume)).step if spec.resume else 0
         self.record(
@@ -87,25 +97,28 @@ class Worker:
         )
         engine = self.start_engine()
         with closing(self.micro_batches(step)) as micro_batches:
-            step = self.train(engine, step, micro_batches)
-        self.finish(engine, step)
+            step, over = self.train(engine, step, micro_batches)
+        if over:
+            self.finish(engine, step)
+        self.watchdog.end()
 
-    def train(self, engine: DeepSpeedEngine, step: int, micro_batches: Iterator[tuple[Tensor, Tensor]]) -> int:
-        """Steps from `step` to where the stage ends, logged, evaluated and saved on the way; the number done."""
+    def train(
+        self, engine: DeepSpeedEngine, step: int, micro_batches: Iterator[tuple[Tensor, Tensor]]
+    ) -> tuple[int, bool]:
+        """Steps from `step` on, logged, evaluated and saved on the way: how many are done, and whether that is all.
+
+        It is not where the workers were asked to leave: then a checkpoint of the last step is there.
+        """
         spec = self.spec
-        last_logged, losses = time.monotonic(), torch.zeros((), dtype=torch.float64, device=self.device)
-        num_losses = 0
+        last_logged, first = time.monotonic(), step
         over = self.flat_enough(step)  # where a resumed attempt's checkpoint is of the very step that ended the stage
         while step < spec.num_steps and not over:
-            losses += self.train_step(engine, step, micro_batches)
-            num_losses += 1
+            self.pending.add(self.train_step(engine, step, micro_batches))
             step += 1
             # Also before a checkpoint, so that a resumed attempt's lines cover the same steps.
             every = (spec.log_every, spec.checkpoint_every, spec.evaluate_every, spec.num_steps)
             if any(step % interval == 0 for interval in every):
-                self.log(engine, step, losses / num_losses, num_losses / (time.monotonic() - last_logged))
-                losses.zero_()
-                num_losses = 0
+                self.log(engine, step, (step - first) / (time.monotonic() - last_logged))
             if step % spec.evaluate_every == 0 and step < spec.num_steps:
                 engine.eval()
                 result = self.evaluate(engine)
@@ -113,11 +126,23 @@ class Worker:
                 self.record_evaluation("interval", step, self.precision, result)
                 self.losses.append((step, result.loss))
                 over = self.flat_enough(step)
-            if step % spec.checkpoint_every == 0 and step < spec.num_steps:
+            due = step % spec.checkpoint_every == 0 and step < spec.num_steps
+            if due:
                 self.save(engine, step)
-            if num_losses == 0:
-                last_logged = time.monotonic()  # what follows a line is no part of the next line's speed
-        return step
+            if step % self.look_every == 0 and step < spec.num_steps and not over and self.asked_to_leave():
+                if not due:
+                    self.save(engine, step)
+                self.record("saved", step, path=f"step_{step:08d}")
+                return step, False
+            if self.pending.num_steps == 0:
+                last_logged, first = time.monotonic(), step  # what follows a line is no part of the next line's speed
+        return step, True
+
+    def asked_to_leave(self) -> bool:
+        """Whether any rank was asked to save and to leave. Collective: all learn it at the same step."""
+        asked = torch.tensor(float(self.request.made), device=self.device)
+        dist.all_reduce(asked, dist.ReduceOp.MAX)
+        return bool(asked.item())
 
     def flat_enough(self, step: int) -> bool:
         """Whether the trigger ends the stage at `step`: decided from recorded losses alone, by all ranks alike."""
@@ -143,6 +168,7 @@ class Worker:
         if spec.resume:
             saved = load_engine(engine, Path(spec.resume))
             self.losses = [(step, loss) for step, loss in saved.lineage.details.get("losses", [])]
+            self.pending.restore(saved.lineage.details.get("pending"))
         elif initial and manifest:
             load_states(engine, initial, manifest)
         else:
@@ -165,6 +191,7 @@ class Worker:
         num_micro_batches = spec.batch_size // (spec.micro_batch_size * self.world_size)
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
         for input_ids_BT, targets_BT in islice(micro_batches, num_micro_batches):
+            self.watchdog.beat()
             micro_loss = engine(input_ids_BT, targets_BT)
             engine.backward(micro_loss)
             engine.step()
@@ -180,12 +207,19 @@ class Worker:
 
     def evaluate(self, model: LanguageModel | DeepSpeedEngine) -> Evaluation:
         """The validation loss of a plain model or of the engine, in whatever precision it is in."""
-        return evaluate(model, self.windows, self.spec.micro_batch_size, self.device)
 
-    def log(self, engine: DeepSpeedEngine, step: int, mean_loss: Tensor, steps_per_second: float) -> None:
+        def loss_of(input_ids_BT: Tensor, targets_BT: Tensor) -> Tensor:
+            self.watchdog.beat()
+            return model(input_ids_BT, targets_BT)
+
+        return evaluate(loss_of, self.windows, self.spec.micro_batch_size, self.device)
+
+    def log(self, engine: DeepSpeedEngine, step: int, steps_per_second: float) -> None:
         """Records training loss over all ranks since the last line; stops the run where it is not a number."""
-        dist.all_reduce(mean_loss)
-        loss = (mean_loss / self.world_size).item()
+        both = torch.stack((self.pending.taken(), torch.tensor(steps_per_second, dtype=torch.float64).to(self.device)))
+        dist.all_reduce(both)
+        loss, speed = (both / self.world_size).tolist()
+        self.look_every = max(1, int(LOOK_SECONDS * speed))
         if not math.isfinite(loss):
             raise TrainingFailed(
                 f"the training loss is {loss} at step {step} of stage {self.spec.stage}; try a lower "
@@ -206,7 +240,9 @@ class Worker:
     def save(self, engine: DeepSpeedEngine, step: int) -> None:
         """An engine checkpoint of this step; older ones beyond `keep_checkpoints` go once it is whole."""
         path = self.directory / f"step_{step:08d}"
-        lineage = Lineage(operation="train", details={"stage": self.spec.stage, "losses": self.losses})
+        details = {"stage": self.spec.stage, "losses": self.losses, "pending": self.pending.gathered()}
+        lineage = Lineage(operation="train", details=details)
+        self.watchdog.beat()
         if self.metrics:
             self.metrics.sync()
         save_engine(engine, path, {**self.manifest_fields(engine, step), "lineage": lineage})
@@ -224,6 +260,7 @@ class Worker:
 
         def states() -> Any:
             for name, state in engine_states(engine):
+                self.watchdog.beat()
                 targets[name].data.copy_(state.fp32)
                 yield name, state
 

@@ -101,14 +101,15 @@ def test_a_run_killed_between_its_first_two_files_goes_on(undisturbed, runs):
     assert process.returncode == 143
 
 
-def test_a_run_killed_before_its_first_checkpoint_starts_the_stage_again(undisturbed, runs):
+def test_a_stage_whose_workers_are_killed_before_its_first_checkpoint_is_started_again(undisturbed, runs):
     schedule, _ = undisturbed
     process = growctl("run", schedule, "--runs-dir", runs)
     wait_until(reached(runs / "tiny/stages/0-small/metrics.jsonl", "train", 5), process)
     for worker in workers_of(runs):
         os.kill(worker, signal.SIGKILL)
-    finish(process, expect=1)
-    run("run", schedule, "--runs-dir", runs)
+    out, _ = finish(process)
+    assert "stage small crashed: a worker was ended by signal 9" in out
+    assert "starting it again (1 of 3)" in out
     assert_same_end(runs, undisturbed)
 
 
