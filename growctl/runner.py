@@ -175,7 +175,9 @@ class Execution:
             outcome = self._attempt(plan, initial, resume)
             if self._whole(directory / "final"):
                 if outcome.kind != "ended":
-                    self.screen.message(f"stage {plan.name} is complete, but its workers {outcome.kind}: {outcome.reason}")
+                    self.screen.message(
+                        f"stage {plan.name} is complete, but its workers {outcome.kind}: {outcome.reason}"
+                    )
                 return
             if outcome.kind == "ended":
                 raise RunFailed(f"stage {plan.name} ended without a whole final/; see {directory / 'log.txt'}")

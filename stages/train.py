@@ -50,7 +50,7 @@ from stages.save_request import SaveRequest
 from stages.spec import TrainSpec
 from stages.watchdog import Watchdog, stack_file
 
-LOOK_SECONDS = 2.0
+LOOK_SECONDS = 0.5
 """Ranks find out together about this often whether one of them was asked to leave."""
 
 

@@ -6,9 +6,11 @@ import shutil
 import signal
 import sqlite3
 import time
+from contextlib import contextmanager
 
 import pytest
 
+from stages.manifest import read_manifest
 from stages.metrics import read_metrics
 from tests.growctl.runs import (
     SCHEDULE,
@@ -46,6 +48,17 @@ def assert_same_end(runs, undisturbed):
     assert final_hashes(ended) == final_hashes(expected)
     assert len(final_hashes(ended)) > 20
     assert losses(ended) == losses(expected)
+
+
+@contextmanager
+def held_back(workers):
+    """Holds workers during the block, and a little longer: what is left of these trainings would take them less."""
+    for pid in workers:
+        os.kill(pid, signal.SIGSTOP)
+    yield
+    time.sleep(1)
+    for pid in workers:
+        os.kill(pid, signal.SIGCONT)
 
 
 def totals(runs, name="tiny"):
@@ -113,17 +126,30 @@ def test_a_stage_whose_workers_are_killed_before_its_first_checkpoint_is_started
     assert_same_end(runs, undisturbed)
 
 
-def test_ctrl_c_stops_the_workers_leaves_whole_files_and_exits_130(undisturbed, runs):
+def test_a_run_that_is_told_to_stop_saves_first_and_ends_in_the_same_bits(undisturbed, runs):
     schedule, _ = undisturbed
-    process = growctl("run", schedule, "--runs-dir", runs)
-    wait_until(reached(runs / "tiny/stages/1-large/metrics.jsonl", "checkpoint", 10), process)
-    out, err = stop(process, signal.SIGINT)
-    assert process.returncode == 130
-    assert "interrupted; a run that is given again goes on from where it was" in err
-    assert "Traceback" not in out + err
-    assert workers_of(runs) == []
-    run("run", schedule, "--runs-dir", runs)
-    assert_same_end(runs, undisturbed)
+    rarely = "checkpoint.every=1000"
+    for stage, number, code in (("0-small", signal.SIGUSR1, 143), ("1-large", signal.SIGINT, 130)):
+        process = growctl("run", schedule, rarely, "--name", "told", "--runs-dir", runs)
+        directory = runs / "told/stages" / stage
+        wait_until(reached(directory / "metrics.jsonl", "train", 5), process)
+        with held_back(workers_of(runs)):
+            process.send_signal(number)
+            wait_until(lambda at=directory: (at / ".save_request.1").read_text() == "save", process)
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == code
+        assert "the workers save first" in out
+        assert "a run that is given again goes on from where it was" in err
+        assert "Traceback" not in out + err
+        assert workers_of(runs) == []
+        assert [path.name for path in directory.iterdir() if path.name.startswith(".")] == []
+        [saved] = [r for r in read_metrics(directory / "metrics.jsonl") if r["event"] == "saved"]
+        assert read_manifest(directory / saved["path"]).step == saved["step"]
+    out, _ = run("run", schedule, rarely, "--name", "told", "--runs-dir", runs)
+    assert f"stage large: resuming from {saved['path']}" in out
+    done = undisturbed[1] / "tiny"
+    assert final_hashes(runs / "told") == final_hashes(done)
+    assert losses(runs / "told") == losses(done)
 
 
 def test_a_broken_checkpoint_is_set_aside_and_the_one_before_it_used(undisturbed, runs):

@@ -1,0 +1,164 @@
+"""An attempt at a stage, with workers that only pretend to train: what ends it, and what is made of that."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from growctl import stops
+from growctl.attempt import Attempt, Outcome
+from growctl.launch import Launch
+from stages.metrics import Record
+from tests.stages.checkpoints import small_config
+from tests.stages.specs import small_spec
+from tests.workers import REPOSITORY
+
+WORKER = """
+import os, signal, sys, time
+from pathlib import Path
+from stages.lifeline import end_with_runner
+from stages.metrics import MetricsWriter
+from stages.save_request import SaveRequest
+from stages.watchdog import Watchdog, stack_file
+
+stage, rank = Path(sys.argv[1]), 0
+metrics = MetricsWriter(stage / "metrics.jsonl", 1)
+end_with_runner()
+watchdog = Watchdog(stack_file(stage, 1, rank), {hang_seconds})
+request = SaveRequest(stage / ".save_request.1")
+
+def start():
+    metrics.write("start", 0, 0.0, device="none", num_devices=1, precision="fp32", zero_stage=1, resumed_from=None)
+
+def train_until_asked():
+    while not request.made:
+        watchdog.beat()
+        time.sleep(0.01)
+
+def save():
+    metrics.write("saved", 7, 1.0, path="step_00000007")
+
+"""
+
+
+@pytest.fixture
+def signals():
+    """growctl's handlers, for the test."""
+    before = {number: signal.getsignal(number) for number in stops.STOPS}
+    stops.heed()
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+class Stage:
+    """A stage's directory, and an attempt at it by workers that run `code`."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.said: list[str] = []
+        self.records: list[Record] = []
+
+    def attempt(self, code: str, grace: float = 30.0, hang_seconds: float = 600.0) -> Outcome:
+        spec = small_spec(
+            small_config(),
+            directory=str(self.directory),
+            save_request=str(self.directory / ".save_request.1"),
+            hang_seconds=hang_seconds,
+        )
+        command = [
+            sys.executable,
+            "-c",
+            WORKER.replace("{hang_seconds}", str(hang_seconds)) + code,
+            str(self.directory),
+        ]
+        launch = Launch(command, {"PYTHONPATH": str(REPOSITORY), "GROWCTL_LIFELINE": "stdin"})
+        return Attempt(spec, launch, grace, self.records.extend, self.said.append).run()
+
+    def signal_when(self, event: str, *numbers: signal.Signals, pause: float = 0.0) -> None:
+        """Sends this process the signals once a worker has said `event`."""
+
+        def send() -> None:
+            while not any(record["event"] == event for record in self.records):
+                time.sleep(0.01)
+            for number in numbers:
+                os.kill(os.getpid(), number)
+                time.sleep(pause)
+
+        threading.Thread(target=send, daemon=True).start()
+
+
+@pytest.fixture
+def stage(tmp_path):
+    return Stage(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("number", "exit_code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, 143), (signal.SIGUSR2, 143)],
+)
+def test_a_signal_has_the_workers_save_and_leave_before_growctl_does(signals, stage, number, exit_code):
+    stage.signal_when("start", number)
+    with pytest.raises(stops.Stopped) as stopped:
+        stage.attempt("start(); train_until_asked(); time.sleep(0.3); save()")
+    assert stopped.value.exit_code == exit_code
+    assert [record["event"] for record in stage.records] == ["start", "saved"]
+    assert stage.said == ["stopping: the workers save first; once more to stop at once"]
+    assert {path.name for path in stage.directory.iterdir()} == {"metrics.jsonl", "log.txt"}
+
+
+def test_a_second_signal_is_heeded_at_once(signals, stage):
+    stage.signal_when("start", signal.SIGTERM, signal.SIGTERM, pause=0.5)
+    with pytest.raises(stops.Stopped):
+        stage.attempt("start(); train_until_asked(); time.sleep(600); save()")
+    assert [record["event"] for record in stage.records] == ["start"]
+
+
+def test_workers_that_do_not_save_within_the_time_of_grace_are_ended(signals, stage):
+    stage.signal_when("start", signal.SIGTERM)
+    with pytest.raises(stops.Stopped):
+        stage.attempt("start(); time.sleep(600)", grace=0.5)
+    assert stage.said[-1].startswith("the workers have not saved within")
+
+
+def test_before_the_workers_have_begun_there_is_nothing_to_save(signals, stage):
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    with pytest.raises(stops.Stopped):
+        stage.attempt("time.sleep(600)", grace=600)
+    assert stage.said == []
+
+
+def test_workers_that_a_cluster_told_to_leave_stop_growctl_too(signals, stage):
+    code = "start(); os.kill(os.getpid(), signal.SIGUSR1); train_until_asked(); save()"
+    with pytest.raises(stops.Stopped) as stopped:
+        stage.attempt(code)
+    assert stopped.value.exit_code == 143
+
+
+def test_workers_that_die_have_crashed_and_those_that_say_why_are_believed(stage):
+    assert stage.attempt("start()") == Outcome("ended")
+    crashed = stage.attempt("start(); os.kill(os.getpid(), signal.SIGKILL)")
+    assert crashed.kind == "crashed"
+    assert "ended by signal 9" in crashed.reason
+    assert stage.attempt("start(); 1 / 0") == Outcome("crashed", "ZeroDivisionError: division by zero")
+    assert stage.attempt("start(); sys.exit('growctl: no such text')") == Outcome("refused", "no such text")
+    before_they_began = stage.attempt("raise SystemExit('no GPU here')")
+    assert before_they_began == Outcome("refused", "no GPU here")
+
+
+def test_a_worker_that_stalls_is_noticed_and_says_where_it_is(stage):
+    code = "def stuck_here():\n    time.sleep(600)\nstart()\nstuck_here()"
+    hung = stage.attempt(code, hang_seconds=1.0)
+    assert hung.kind == "hung"
+    assert "rank 0: stuck_here (<string>:" in hung.reason
+    assert "stuck_here" in (stage.directory / "stacks/attempt-1-rank-0.txt").read_text()
+
+
+def test_a_worker_whose_process_is_stopped_is_noticed_by_its_silence(stage):
+    hung = stage.attempt("start(); os.kill(os.getpid(), signal.SIGSTOP)", hang_seconds=1.0)
+    assert hung.kind == "hung"
+    assert "rank 0: does not answer" in hung.reason
