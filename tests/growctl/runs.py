@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from stages.lifeline import LOOK_SECONDS
 from stages.metrics import read_metrics
 from tests.workers import REPOSITORY
 
@@ -79,16 +78,17 @@ def wait_for(condition: Callable[[], bool], seconds: float = 120) -> None:
 
 @contextmanager
 def held(workers: list[int], stage: Path) -> Iterator[None]:
-    """Holds workers that hang on a file while the block has their runner told to stop, until it is time to look at it.
+    """Holds workers while the block has their runner told to stop, until it has asked them to save, and a moment more.
 
-    What is left of these tiny trainings would take them less time.
+    What is left of these tiny trainings would take them less time than to hear of it; one that was held for long looks
+    at its next steps whether it is asked.
     """
     for pid in workers:
         os.kill(pid, signal.SIGSTOP)
     try:
         yield
-        wait_for(lambda: not list(stage.glob(".lifeline*")))
-        time.sleep(LOOK_SECONDS)
+        wait_for(lambda: any(path.read_text() == "save" for path in stage.glob(".save_request.*")))
+        time.sleep(1)
     finally:
         for pid in workers:
             os.kill(pid, signal.SIGCONT)

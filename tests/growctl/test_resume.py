@@ -6,7 +6,6 @@ import shutil
 import signal
 import sqlite3
 import time
-from contextlib import contextmanager
 
 import pytest
 
@@ -17,6 +16,7 @@ from tests.growctl.runs import (
     final_hashes,
     finish,
     growctl,
+    held,
     losses,
     reached,
     run,
@@ -48,17 +48,6 @@ def assert_same_end(runs, undisturbed):
     assert final_hashes(ended) == final_hashes(expected)
     assert len(final_hashes(ended)) > 20
     assert losses(ended) == losses(expected)
-
-
-@contextmanager
-def held_back(workers):
-    """Holds workers during the block, and a little longer: what is left of these trainings would take them less."""
-    for pid in workers:
-        os.kill(pid, signal.SIGSTOP)
-    yield
-    time.sleep(1)
-    for pid in workers:
-        os.kill(pid, signal.SIGCONT)
 
 
 def totals(runs, name="tiny"):
@@ -133,9 +122,8 @@ def test_a_run_that_is_told_to_stop_saves_first_and_ends_in_the_same_bits(undist
         process = growctl("run", schedule, rarely, "--name", "told", "--runs-dir", runs)
         directory = runs / "told/stages" / stage
         wait_until(reached(directory / "metrics.jsonl", "train", 5), process)
-        with held_back(workers_of(runs)):
+        with held(workers_of(runs), directory):
             process.send_signal(number)
-            wait_until(lambda at=directory: (at / ".save_request.1").read_text() == "save", process)
         out, err = process.communicate(timeout=60)
         assert process.returncode == code
         assert "the workers save first" in out
