@@ -29,6 +29,9 @@ MOST_CPU_RANKS = 8
 FIRST_PORT, NUM_PORTS = 20_000, 12_000
 """Ports that ranks of this machine meet on, below those that Linux hands out (from 32768 on by default)."""
 
+GPU_FILES = ("nvidia*", "kfd", "dxg")
+"""Device files of GPUs in /dev: NVIDIA's, AMD's, and those that Windows lends to Linux."""
+
 KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "4000000000", "MALLOC_TRIM_THRESHOLD_": "8000000000"}
 """Has glibc's allocator keep what tensors leave for the next ones. By default it asks the system for every large one
 anew, and each page of it costs a page fault: more than most operations on it. Other allocators do not know these."""
@@ -108,9 +111,7 @@ def local_devices(wanted: Literal["auto"] | int, batch_size: int) -> tuple[int, 
     threads on a quiet machine and ten times faster on a busy one. Raises ValueError where more GPUs are asked for than
     there are.
     """
-    import torch
-
-    num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    num_gpus = _num_gpus()
     if wanted == "auto" and num_gpus:
         return num_gpus, True
     if wanted == "auto":
@@ -119,6 +120,15 @@ def local_devices(wanted: Literal["auto"] | int, batch_size: int) -> tuple[int, 
     if num_gpus and wanted > num_gpus:
         raise LaunchError(f"launch.devices = {wanted}: this machine has {num_gpus} GPUs")
     return wanted, num_gpus > 0
+
+
+def _num_gpus() -> int:
+    """GPUs that torch can use. Where no device file of one is there, torch, whose import takes seconds, need not say."""
+    if not any(True for pattern in GPU_FILES for _ in Path("/dev").glob(pattern)):
+        return 0
+    import torch
+
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
 def gpu_memory_bytes() -> int:

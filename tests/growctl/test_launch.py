@@ -13,6 +13,7 @@ import torch
 
 from growctl.launch import (
     FIRST_PORT,
+    GPU_FILES,
     KEPT_MEMORY,
     MOST_CPU_RANKS,
     NUM_PORTS,
@@ -33,6 +34,7 @@ from growctl.schedule import load_schedule
 from growctl.slurm import SlurmMachines
 from stages.lifeline import VARIABLE
 from tests.growctl.runs import wait_for, write_schedule
+from tests.workers import REPOSITORY
 
 
 def world_of(command: list[str]) -> dict[str, list[str]]:
@@ -203,3 +205,11 @@ def test_ranks_meet_on_a_port_that_nobody_has_and_linux_hands_to_nobody(monkeypa
         drawn = iter([first - FIRST_PORT, 7, 8, 9])
         monkeypatch.setattr("secrets.randbelow", lambda number: next(drawn))
         assert port() in {FIRST_PORT + 7, FIRST_PORT + 8, FIRST_PORT + 9}
+
+
+def test_devices_of_a_machine_without_gpus_are_counted_without_torch():
+    if any(path for pattern in GPU_FILES for path in Path("/dev").glob(pattern)):
+        pytest.skip("this machine has device files of GPUs")
+    code = "import sys; from growctl.launch import local_devices; print(local_devices(2, 4), 'torch' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY)
+    assert result.stdout == "(2, False) False\n"
