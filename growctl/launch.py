@@ -123,7 +123,7 @@ def local_devices(wanted: Literal["auto"] | int, batch_size: int) -> tuple[int, 
 
 
 def _num_gpus() -> int:
-    """GPUs that torch can use. Where no device file of one is there, torch, whose import takes seconds, need not say."""
+    """GPUs that torch can use. Where there is no device file of one, torch, slow to import, need not be asked."""
     if not any(True for pattern in GPU_FILES for _ in Path("/dev").glob(pattern)):
         return 0
     import torch
