@@ -10,6 +10,7 @@ from growctl.devices import planned_devices
 from growctl.launch import Local, Machines, gpu_memory_bytes
 from growctl.ledger import Ledger, RunEntry, StageEntry
 from growctl.plan import StagePlan, plan_stages
+from growctl.resuming import World, checkpoint_to_resume
 from growctl.run_requests import (
     LadderRequest,
     RunError,
@@ -30,7 +31,6 @@ from stages.manifest import (
     CheckpointError,
     Manifest,
     manifest_hash,
-    newest_checkpoint,
     read_manifest,
     set_aside,
     verify_checkpoint,
@@ -109,6 +109,9 @@ class Execution:
         """Ranks that train a stage, on all machines."""
         return self.schedule.launch.nodes_of(plan.index) * self.machines.devices
 
+    def _world(self, plan: StagePlan) -> World:
+        return World(self.num_devices(plan), self.schedule.launch.zero_stage, self.schedule.launch.offload)
+
     def _known_dataset(self) -> Path:
         """The dataset that the run began with, where it is whole; else the one that the schedule describes."""
         if self.ledger.stages():
@@ -167,9 +170,7 @@ class Execution:
         directory, most = self.stage_directory(plan), self.schedule.launch.max_restarts
         failures, start = 0, None
         while True:
-            resume = newest_checkpoint(directory, self.screen.message)
-            if resume:
-                self._check_world(plan, resume)
+            resume = checkpoint_to_resume(directory, self._world(plan), self.screen.message)
             failures = failures if resume == start else 0
             start = resume
             outcome = self._attempt(plan, initial, resume)
@@ -316,22 +317,6 @@ class Execution:
             self.screen.message(f"{error}; moved to {set_aside(checkpoint).name}")
             return False
         return True
-
-    def _check_world(self, plan: StagePlan, resume: Path) -> None:
-        manifest, nodes = read_manifest(resume), self.schedule.launch.nodes_of(plan.index)
-        if (manifest.world_size, manifest.zero_stage) != (self.num_devices(plan), self.schedule.launch.zero_stage):
-            assert manifest.world_size
-            devices, left = divmod(manifest.world_size, nodes)
-            settings = (
-                f"launch.devices={devices}"
-                if not left
-                else f"launch.nodes and launch.devices to {manifest.world_size} in all"
-            )
-            raise RunError(
-                f"{resume} was saved by {manifest.world_size} device(s) at ZeRO {manifest.zero_stage} and "
-                f"within a stage resumes only so; set {settings} launch.zero_stage={manifest.zero_stage} until the "
-                "stage is done"
-            )
 
 
 def _stage_entry(plan: StagePlan) -> StageEntry:

@@ -72,9 +72,12 @@ class Manifest(_Strict):
     dataset_fingerprint: str | None
     tokenizer_sha256: str | None
     world_size: int | None = None
-    """Ranks that wrote an engine checkpoint; only as many can read it."""
+    """Ranks that wrote an engine checkpoint; only as many can read it, others once it is converted."""
 
     zero_stage: int | None = None
+    offload: Literal["none", "optimizer"] | None = None
+    """Where the optimizer's state was; an engine checkpoint is read at the same ZeRO stage and offload."""
+
     precision: Literal["bf16", "fp32"] | None = None
     """In which an engine trained, or trains: a checkpoint within a stage resumes in its own."""
 
@@ -232,6 +235,26 @@ def newest_checkpoint(stage_directory: Path, tell: Callable[[str], None]) -> Pat
         else:
             return directory
     return None
+
+
+def converted_directory(checkpoint: Path) -> Path:
+    """Where `step_N` is kept once it is rewritten for other ranks or another ZeRO stage: `converted_N` beside it."""
+    return checkpoint.with_name(checkpoint.name.replace("step_", "converted_", 1))
+
+
+def converted_directories(stage_directory: Path) -> list[Path]:
+    """The `converted_*` of a stage, newest first."""
+    return sorted(stage_directory.glob("converted_*"), reverse=True)
+
+
+def remove_converted(stage_directory: Path, checkpoint: Path) -> None:
+    """Removes what was converted of checkpoints before `checkpoint`, a whole `step_N`, and what was not finished.
+
+    A death on the way leaves a conversion that is not whole, of a checkpoint that is not the newest: nobody reads it.
+    """
+    old = [path for path in converted_directories(stage_directory) if path < converted_directory(checkpoint)]
+    for path in [*old, *stage_directory.glob(str(staging_directory(Path("converted_*"))))]:
+        shutil.rmtree(path)
 
 
 def sync_path(path: Path) -> None:

@@ -133,7 +133,8 @@ class TrainSpec(_Frozen):
     """The grown `parameters` checkpoint that the stage starts from; null: the initialisation drawn from `seed`."""
 
     resume: str | None
-    """The `engine` checkpoint within the stage to go on from; null: the stage's start."""
+    """The checkpoint within the stage to go on from: an `engine` one, or what was converted of one. null: the stage's
+    start."""
 
     seed: NonNegativeInt
     samples_seen: NonNegativeInt

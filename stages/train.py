@@ -41,7 +41,15 @@ from stages.engine_state import (
 )
 from stages.evaluate import Evaluation, evaluate
 from stages.loading import read_ahead
-from stages.manifest import CheckpointError, Lineage, Manifest, finish_directory, manifest_hash, read_manifest
+from stages.manifest import (
+    CheckpointError,
+    Lineage,
+    Manifest,
+    finish_directory,
+    manifest_hash,
+    read_manifest,
+    remove_converted,
+)
 from stages.metrics import MetricsWriter
 from stages.pending import PendingLoss
 from stages.prepare import read_dataset_manifest
@@ -157,22 +165,23 @@ class Worker:
     def start_engine(self) -> DeepSpeedEngine:
         """The engine with this attempt's first weights, moments and steps in it."""
         spec = self.spec
-        initial = Path(spec.initial) if spec.initial else None
-        model = build_model(spec.model, seed=None if initial else spec.seed, device=self.device)
-        manifest = read_manifest(initial) if initial else None
-        if initial and manifest:
-            fill_model(model, initial, manifest)
+        start = Path(spec.resume or spec.initial or "")
+        manifest = read_manifest(start) if spec.resume or spec.initial else None
+        model = build_model(spec.model, seed=spec.seed if manifest is None else None, device=self.device)
+        if manifest and manifest.kind == "parameters":
+            fill_model(model, start, manifest)
             if not spec.resume:
                 self.record_evaluation("after_growth", 0, "fp32", self.evaluate(model))
         engine = build_engine(model, spec, self.precision)
-        if spec.resume:
-            saved = load_engine(engine, Path(spec.resume))
-            self.losses = [(step, loss) for step, loss in saved.lineage.details.get("losses", [])]
-            self.pending.restore(saved.lineage.details.get("pending"))
-        elif initial and manifest:
-            load_states(engine, initial, manifest)
-        else:
+        if manifest is None:
             start_moments(engine, {})
+        elif manifest.kind == "engine":
+            load_engine(engine, start)
+        else:
+            load_states(engine, start, manifest)
+        if manifest and spec.resume:
+            self.losses = [(step, loss) for step, loss in manifest.lineage.details.get("losses", [])]
+            self.pending.restore(manifest.lineage.details.get("pending"))
         return engine
 
     def train_step(self, engine: DeepSpeedEngine, step: int, micro_batches: Iterator[tuple[Tensor, Tensor]]) -> Tensor:
@@ -250,6 +259,7 @@ class Worker:
         if self.rank == 0:
             for old in sorted(self.directory.glob("step_*"))[: -self.spec.keep_checkpoints]:
                 shutil.rmtree(old)
+            remove_converted(self.directory, path)
 
     def finish(self, engine: DeepSpeedEngine, step: int) -> None:
         """Writes `final/` from the live engine and measures its loss in float32 before it becomes visible."""
@@ -298,6 +308,7 @@ class Worker:
             "dataset_fingerprint": self.dataset.fingerprint,
             "tokenizer_sha256": self.dataset.tokenizer_sha256,
             "zero_stage": self.spec.zero_stage,
+            "offload": self.spec.offload,
             "precision": self.precision,
         }
 

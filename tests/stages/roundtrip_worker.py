@@ -4,8 +4,8 @@
 
 For each ZeRO stage and precision, and with the optimizer offloaded: the states and steps that come out of a freshly
 loaded engine (`OUTPUT/<kind>-loaded`) and, after three optimizer steps on fixed data, the losses, and the states again
-(`OUTPUT/<kind>-trained`). The offloaded engine is then saved within the stage and another one resumed from that
-(`OUTPUT/<kind>-resumed`).
+(`OUTPUT/<kind>-trained`). Each is then saved as within a stage (`OUTPUT/<kind>-engine`), and of the offloaded ones
+another is resumed from that (`OUTPUT/<kind>-resumed`).
 """
 
 import json
@@ -64,15 +64,18 @@ def main() -> None:
             "losses": losses,
             "decay": {g["name"]: g["weight_decay"] for g in engine.optimizer.param_groups},
         }
+        fields = {
+            **manifest.model_dump(include={"model", "samples_seen", "seed", "dataset_fingerprint"}),
+            "tokenizer_sha256": None,
+            "step": STEPS,
+            "group_steps": group_steps(engine),
+            "zero_stage": zero_stage,
+            "offload": offload,
+            "precision": precision,
+            "lineage": Lineage(operation="train", details={"losses": [[STEPS, losses[-1]]]}),
+        }
+        save_engine(engine, output / f"{kind}-engine", fields)
         if offload != "none":
-            fields = {
-                **manifest.model_dump(include={"model", "samples_seen", "seed", "dataset_fingerprint"}),
-                "tokenizer_sha256": None,
-                "step": STEPS,
-                "group_steps": group_steps(engine),
-                "lineage": Lineage(operation="train"),
-            }
-            save_engine(engine, output / f"{kind}-engine", fields)
             resumed = build_engine(build_model(manifest.model, seed=1, device=device), spec, precision)
             load_engine(resumed, output / f"{kind}-engine")
             save_parameters(output / f"{kind}-resumed", engine_states(resumed))

@@ -1,20 +1,30 @@
 """A checkpoint goes into an engine of any ZeRO stage, precision and rank count and comes out the same, bit for bit.
 
-Real engines, real ranks. The model has an odd width, so that no parameter divides evenly among two ranks.
+So do the engines' own checkpoints, converted. Real engines, real ranks; the model has an odd width, so that no parameter divides evenly among two ranks.
 """
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import safetensors.torch
 import torch
 
+from model.config import parameter_shapes
 from model.initialization import build_model
 from model.policy import GrowthPolicy, ramp_config
-from stages.checkpoint import read_parameter
+from stages.checkpoint import load_model, read_parameter
+from stages.convert import convert
 from stages.expand import expand
-from stages.manifest import parameter_file, read_manifest, staging_directory
+from stages.manifest import (
+    CheckpointError,
+    manifest_hash,
+    parameter_file,
+    read_manifest,
+    staging_directory,
+    verify_checkpoint,
+)
 from tests.stages.checkpoints import STEPS, small_config, write_checkpoint
 from tests.workers import launch
 
@@ -104,3 +114,45 @@ def test_every_group_keeps_its_own_decay(roundtrips, ranks):
             "generation-0-no-decay": 0.0,
             "generation-1-decay": 0.1,
         }
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_engine_checkpoint_is_converted_bit_for_bit(roundtrips, kind, ranks, tmp_path):
+    report, output = roundtrips[1][ranks]
+    converted = convert(output / f"{kind}-engine", tmp_path / "converted")
+    assert verify_checkpoint(tmp_path / "converted") == converted
+    for name in parameter_shapes(converted.model):
+        live = load(staging_directory(output / f"{kind}-trained"), name)
+        written = read_parameter(tmp_path / "converted", converted, name)._asdict()
+        for key in ("fp32", "exp_avg", "exp_avg_sq"):
+            assert torch.equal(live[key], written[key]), (name, key)
+            assert written[key].any(), (name, key)
+    assert converted.group_steps == report[kind]["steps_trained"]
+    assert len(set(converted.group_steps.values())) == 2
+
+
+@pytest.mark.parametrize("kind", ["zero2-fp32", "zero3-bf16"])
+def test_a_converted_checkpoint_says_what_the_engines_said_and_nothing_else_is_left(roundtrips, kind, tmp_path):
+    engine = roundtrips[1][2][1] / f"{kind}-engine"
+    said, converted = read_manifest(engine), convert(engine, tmp_path / "converted")
+    changed = {"kind", "files", "lineage"}
+    assert converted.model_dump(exclude=changed) == said.model_dump(exclude=changed)
+    assert (converted.kind, converted.lineage.details) == ("parameters", said.lineage.details)
+    assert converted.lineage.details["losses"]
+    assert converted.lineage.parent == manifest_hash(engine)
+    assert load_model(tmp_path / "converted")
+    assert [path.name for path in tmp_path.iterdir()] == ["converted"]
+    assert {path.name for path in (tmp_path / "converted").iterdir()} == {"parameters", "manifest.json"}
+
+
+@pytest.mark.parametrize("kind", ["zero1-fp32", "zero3-fp32"])
+def test_an_engine_checkpoint_that_lacks_a_parameter_is_refused_by_its_name(roundtrips, kind, tmp_path):
+    engine = tmp_path / "step_00000003"
+    shutil.copytree(roundtrips[1][2][1] / f"{kind}-engine", engine)
+    manifest = read_manifest(engine)
+    deeper = manifest.model.model_copy(update={"blocks": (*manifest.model.blocks, manifest.model.blocks[0])})
+    (engine / "manifest.json").write_text(manifest.model_copy(update={"model": deeper}).model_dump_json())
+    with pytest.raises(CheckpointError, match=r"step_00000003 does not hold all of blocks\.2\."):
+        convert(engine, tmp_path / "converted")
+    assert [path.name for path in tmp_path.iterdir()] == ["step_00000003"]

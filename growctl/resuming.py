@@ -1,0 +1,87 @@
+"""What a stage goes on from: its newest whole checkpoint, rewritten first where other workers are to read it."""
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from growctl.launch import Launch, Workers, failure_reason
+from growctl.run_requests import RunFailed
+from stages.lifeline import STDIN, VARIABLE
+from stages.manifest import (
+    CheckpointError,
+    Manifest,
+    converted_directories,
+    converted_directory,
+    manifest_hash,
+    newest_checkpoint,
+    read_manifest,
+    remove_converted,
+    set_aside,
+    verify_checkpoint,
+)
+
+POLL_SECONDS = 0.05
+
+
+class World(NamedTuple):
+    """What DeepSpeed's own checkpoints depend on."""
+
+    num_devices: int | None
+    zero_stage: int | None
+    offload: str | None
+
+    def __str__(self) -> str:
+        devices = "1 device" if self.num_devices == 1 else f"{self.num_devices} devices"
+        return f"{devices} at ZeRO {self.zero_stage}" + (", offloaded" if self.offload == "optimizer" else "")
+
+
+def checkpoint_to_resume(stage_directory: Path, world: World, tell: Callable[[str], None]) -> Path | None:
+    """The checkpoint that workers of `world` go on from; None where the stage has none.
+
+    An engine checkpoint of another world is converted first, once: the conversion stays until a newer checkpoint is
+    whole. Broken ones are set aside, each with a message. Raises RunFailed where converting fails.
+    """
+    newest = newest_checkpoint(stage_directory, tell)
+    if newest:
+        remove_converted(stage_directory, newest)
+        if _world(read_manifest(newest)) == world:
+            return newest
+    for converted in converted_directories(stage_directory):
+        # Of a step_* that is gone or broken by now it is the newest whole one.
+        try:
+            manifest = verify_checkpoint(converted)
+        except CheckpointError as error:
+            tell(f"{error}; moved to {set_aside(converted).name}")
+            continue
+        if (
+            newest is None
+            or converted > converted_directory(newest)
+            or manifest.lineage.parent == manifest_hash(newest)
+        ):
+            return converted
+        tell(f"{converted} was not made from {newest.name}; moved to {set_aside(converted).name}")
+    if newest is None:
+        return None
+    tell(f"{newest.name} was saved by {_world(read_manifest(newest))}; converting it for {world}")
+    return _convert(newest, stage_directory / "log.txt")
+
+
+def _world(manifest: Manifest) -> World:
+    return World(manifest.world_size, manifest.zero_stage, manifest.offload)
+
+
+def _convert(checkpoint: Path, log: Path) -> Path:
+    """`checkpoint`, converted by a process of its own, which ends with this one."""
+    converted = converted_directory(checkpoint)
+    command = [sys.executable, "-m", "stages.convert", str(checkpoint), str(converted)]
+    environment = {"PYTHONSAFEPATH": "1", "DS_ACCELERATOR": "cpu", VARIABLE: STDIN}
+    log_start = log.stat().st_size if log.exists() else 0
+    with Workers(Launch(command, environment), log) as workers:
+        while workers.running():
+            time.sleep(POLL_SECONDS)
+    if workers.exit_code != 0:
+        reason = failure_reason(log, log_start)
+        raise RunFailed(f"converting {checkpoint} failed (exit code {workers.exit_code}): {reason}\nfull log: {log}")
+    return converted
