@@ -93,7 +93,8 @@ class Worker:
     def run(self) -> None:
         """Trains from the stage's start, or from the checkpoint to resume, to `final/`, or until asked to leave."""
         spec = self.spec
-        step = read_manifest(Path(spec.resume)).step if spec.resume else 0
+        resumed = read_manifest(Path(spec.resume)) if spec.resume else None
+        step = resumed.step if resumed else 0
         self.record(
             "start",
             step,
@@ -101,7 +102,8 @@ class Worker:
             num_devices=self.world_size,
             precision=self.precision,
             zero_stage=spec.zero_stage,
-            resumed_from=step if spec.resume else None,
+            resumed_from=resumed and step,
+            converted=resumed is not None and resumed.kind == "parameters",
         )
         engine = self.start_engine()
         with closing(self.micro_batches(step)) as micro_batches:

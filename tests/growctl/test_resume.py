@@ -169,7 +169,7 @@ def test_a_second_growctl_on_the_same_run_is_told_who_holds_it(undisturbed, runs
     assert process.returncode == 143
 
 
-def test_two_ranks_with_zero_3_in_bf16_resume_in_the_same_bits_and_only_so(undisturbed, runs):
+def test_two_ranks_with_zero_3_in_bf16_resume_in_the_same_bits(undisturbed, runs):
     one_stage = "".join(line for line in SCHEDULE.splitlines(keepends=True) if "name: small" not in line)
     schedule = write_schedule(runs, one_stage)
     launch = ["launch.devices=2", "launch.zero_stage=3", "training.precision=bf16"]
@@ -177,8 +177,6 @@ def test_two_ranks_with_zero_3_in_bf16_resume_in_the_same_bits_and_only_so(undis
     process = growctl("run", schedule, *launch, "--runs-dir", runs)
     wait_until(reached(runs / "tiny/stages/0-large/metrics.jsonl", "train", 25), process)
     stop(process, signal.SIGKILL)
-    _, err = run("run", schedule, "training.precision=bf16", "--runs-dir", runs, expect=2)
-    assert "set launch.devices=2 launch.zero_stage=3" in err
     run("run", schedule, *launch, "--runs-dir", runs)
     assert final_hashes(runs / "tiny") == final_hashes(runs / "whole")
     assert losses(runs / "tiny") == losses(runs / "whole")

@@ -1,6 +1,7 @@
 """A checkpoint goes into an engine of any ZeRO stage, precision and rank count and comes out the same, bit for bit.
 
-So do the engines' own checkpoints, converted. Real engines, real ranks; the model has an odd width, so that no parameter divides evenly among two ranks.
+So do the engines' own checkpoints, converted. Real engines, real ranks; the model has an odd width, so that no
+parameter divides evenly among two ranks.
 """
 
 import json

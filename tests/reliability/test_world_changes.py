@@ -1,0 +1,129 @@
+"""A stage goes on with other ranks and at another ZeRO stage, with real processes: its course stays the same."""
+
+import json
+import shutil
+import signal
+import sqlite3
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+
+from stages.checkpoint import read_parameter
+from stages.manifest import read_manifest, verify_checkpoint
+from stages.metrics import read_metrics
+from tests.growctl.runs import finish, growctl, losses, reached, run, stop, wait_until, write_schedule
+
+# Frozen and ramping while the world changes, two rates, Adam's steps of their own: all that the course depends on.
+COURSE = (
+    "training.log_every=1", "evaluation.every=15", "growth.ramp=0.5", "growth.moments=reset",
+    "growth.lr_scale=[1.0,0.5]", "growth.old_tokens={freeze_for: 25}", "checkpoint.keep=9",
+)  # fmt: skip
+FIRST, SECOND, THIRD = (
+    (f"launch.devices={devices}", f"launch.zero_stage={zero_stage}", f"launch.offload={offload}")
+    for devices, zero_stage, offload in ((2, 1, "none"), (1, 3, "none"), (2, 2, "optimizer"))
+)
+
+
+@pytest.fixture(scope="module")
+def changed(tmp_path_factory):
+    """(the undisturbed run, the one that went 2 ranks ZeRO-1 -> 1 rank ZeRO-3 -> 2 ranks ZeRO-2, what it said)."""
+    folder = tmp_path_factory.mktemp("world-changes")
+    start = ("run", write_schedule(folder), *COURSE)
+    run(*start, *FIRST, "--runs-dir", folder / "whole")
+    runs = folder / "changed"
+    stage = _as_killed_at(20, folder / "whole", runs)
+
+    def goes_on(world: tuple[str, ...]):
+        return growctl(*start, *world, "--runs-dir", runs)
+
+    said = []
+    process = goes_on(SECOND)  # killed while it converts
+    wait_until(lambda: any(stage.glob(".converted_00000020.incomplete/fragments/*")), process)
+    said.append(stop(process, signal.SIGKILL)[0])
+    assert not (stage / "converted_00000020").exists()
+    process = goes_on(SECOND)  # killed before it has a checkpoint of its own
+    wait_until(lambda: [r["event"] for r in read_metrics(stage / "metrics.jsonl")].count("start") == 2, process)
+    said.append(stop(process, signal.SIGKILL)[0])
+    assert verify_checkpoint(stage / "converted_00000020")
+    process = goes_on(SECOND)
+    wait_until(reached(stage / "metrics.jsonl", "checkpoint", 40), process)
+    said.append(stop(process, signal.SIGKILL)[0])
+    assert not list(stage.glob("converted_*"))
+    process = goes_on(THIRD)
+    wait_until((stage / "log.txt").exists, process)
+    said.append(finish(process)[0])
+    return folder / "whole/tiny", runs / "tiny", [" ".join(words.split()) for words in said]
+
+
+def _as_killed_at(step: int, whole: Path, runs: Path) -> Path:
+    """A copy of a run whose machine went down right after the checkpoint of `step`; its grown stage's directory."""
+    shutil.copytree(whole, runs)
+    stage = runs / "tiny/stages/1-large"
+    for later in [stage / "final", *(path for path in stage.glob("step_*") if path.name > f"step_{step:08d}")]:
+        shutil.rmtree(later)
+    lines = (stage / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (stage / "metrics.jsonl").write_text("".join(line for line in lines if json.loads(line)["step"] <= step))
+    (runs / "tiny/ledger.db").unlink()
+    return stage
+
+
+def test_losses_agree_to_rounding_at_every_step_and_so_do_the_samples(changed):
+    whole, run_directory, _ = changed
+    expected, found = losses(whole), losses(run_directory)
+    assert found.keys() == expected.keys()
+    assert len([key for key in found if key[0] == "1-large" and key[2] == "train"]) == 60
+    for key, loss in expected.items():
+        assert found[key] == pytest.approx(loss, abs=1e-4), key
+    # Sequences differ by far more: in another order the losses could not agree.
+    training = [loss for (stage, _, event), loss in expected.items() if (stage, event) == ("1-large", "train")]
+    assert max(abs(a - b) for a, b in pairwise(training[50:])) > 1e-2
+
+
+def test_rates_steps_and_the_position_in_the_data_are_kept(changed):
+    whole, run_directory, _ = changed
+    course = [
+        {r["step"]: (r["learning_rate"], r["tokens_seen"]) for r in records if r["event"] == "train"}
+        for records in (read_metrics(path / "stages/1-large/metrics.jsonl") for path in (whole, run_directory))
+    ]
+    assert course[0] == course[1]
+    expected, found = (verify_checkpoint(path / "stages/1-large/final") for path in (whole, run_directory))
+    kept = {"model", "step", "group_steps", "samples_seen", "seed", "precision", "dataset_fingerprint"}
+    assert found.model_dump(include=kept) == expected.model_dump(include=kept)
+    assert set(found.group_steps.values()) == {60}
+
+
+def test_weights_and_moments_agree_to_rounding(changed):
+    whole, run_directory, _ = changed
+    directories = [path / "stages/1-large/final" for path in (whole, run_directory)]
+    manifests = [read_manifest(directory) for directory in directories]
+    for file in manifests[0].files:
+        name = Path(file).stem
+        expected, found = (read_parameter(d, m, name) for d, m in zip(directories, manifests, strict=True))
+        for there, here in zip(expected, found, strict=True):
+            torch.testing.assert_close(here, there, rtol=1e-2, atol=1e-3, msg=name)
+
+
+def test_the_ledger_has_the_devices_of_each_attempt(changed):
+    _, run_directory, _ = changed
+    ledger = sqlite3.connect(run_directory / "ledger.db")
+    rows = ledger.execute(
+        "select distinct attempt, num_devices from work where stage = 'large' and last_step > first_step order by 1"
+    ).fetchall()
+    assert rows == [(1, 2), (3, 1), (4, 2)]
+    starts = [r for r in read_metrics(run_directory / "stages/1-large/metrics.jsonl") if r["event"] == "start"]
+    assert [(r["num_devices"], r["zero_stage"], r["converted"]) for r in starts] == [
+        (2, 1, False), (1, 3, True), (1, 3, True), (2, 2, True),
+    ]  # fmt: skip
+
+
+def test_it_is_said_what_is_converted_and_a_conversion_is_made_once(changed):
+    _, run_directory, said = changed
+    conversion = "step_00000020 was saved by 2 devices at ZeRO 1; converting it for 1 device at ZeRO 3"
+    assert [conversion in words for words in said] == [True, True, False, False]
+    assert "resuming from converted_00000020 (attempt 3)" in said[2]
+    assert "was saved by 1 device at ZeRO 3; converting it for 2 devices at ZeRO 2, offloaded" in said[3]
+    stage = run_directory / "stages/1-large"
+    assert not [*stage.glob("converted_*"), *stage.glob(".converted_*"), *stage.glob("broken-*")]
+    assert [path.name for path in sorted(stage.glob("step_*"))] == [f"step_000000{n}0" for n in range(1, 6)]
