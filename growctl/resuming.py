@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from growctl.launch import Launch, Workers, failure_reason
+from growctl.launch import Launch, Workers, failure_reason, signal_reason, told_reason
 from growctl.run_requests import RunFailed
 from stages.lifeline import STDIN, VARIABLE
 from stages.manifest import (
@@ -46,26 +46,29 @@ def checkpoint_to_resume(stage_directory: Path, world: World, tell: Callable[[st
     newest = newest_checkpoint(stage_directory, tell)
     if newest:
         remove_converted(stage_directory, newest)
-        if _world(read_manifest(newest)) == world:
-            return newest
+    fits = newest is not None and _world(read_manifest(newest)) == world
     for converted in converted_directories(stage_directory):
-        # Of a step_* that is gone or broken by now it is the newest whole one.
-        try:
-            manifest = verify_checkpoint(converted)
-        except CheckpointError as error:
-            tell(f"{error}; moved to {set_aside(converted).name}")
-            continue
-        if (
-            newest is None
-            or converted > converted_directory(newest)
-            or manifest.lineage.parent == manifest_hash(newest)
-        ):
+        own = newest is not None and converted == converted_directory(newest)
+        # One that is newer is of a step_* that broke since: then it is the newest whole one, whatever the world.
+        if not (own and fits) and _whole(converted, newest if own else None, tell):
             return converted
-        tell(f"{converted} was not made from {newest.name}; moved to {set_aside(converted).name}")
-    if newest is None:
-        return None
+    if newest is None or fits:
+        return newest
     tell(f"{newest.name} was saved by {_world(read_manifest(newest))}; converting it for {world}")
     return _convert(newest, stage_directory / "log.txt")
+
+
+def _whole(converted: Path, checkpoint: Path | None, tell: Callable[[str], None]) -> bool:
+    """Whether a conversion is whole, and of `checkpoint` where that is there; else it is set aside with a message."""
+    try:
+        manifest = verify_checkpoint(converted)
+    except CheckpointError as error:
+        tell(f"{error}; moved to {set_aside(converted).name}")
+        return False
+    if checkpoint and manifest.lineage.parent != manifest_hash(checkpoint):
+        tell(f"{converted} was not made from {checkpoint.name}; moved to {set_aside(converted).name}")
+        return False
+    return True
 
 
 def _world(manifest: Manifest) -> World:
@@ -82,6 +85,8 @@ def _convert(checkpoint: Path, log: Path) -> Path:
         while workers.running():
             time.sleep(POLL_SECONDS)
     if workers.exit_code != 0:
-        reason = failure_reason(log, log_start)
-        raise RunFailed(f"converting {checkpoint} failed (exit code {workers.exit_code}): {reason}\nfull log: {log}")
+        ended_by = -workers.exit_code
+        reason = signal_reason(ended_by) if ended_by > 0 else failure_reason(log, log_start)
+        told = told_reason(log, log_start)
+        raise RunFailed(f"{told or f'{checkpoint} cannot be converted: {reason}'}\nfull log: {log}")
     return converted

@@ -54,7 +54,8 @@ def convert(source: Path, target: Path) -> Manifest:
     free = shutil.disk_usage(target.parent).free
     if free < needed:
         raise ConversionFailed(
-            f"converting {source} takes {needed / 1e9:.2f} GB for a while; {target.parent} has {free / 1e9:.2f} GB"
+            f"{source} cannot be converted: it takes {needed / 1e9:.2f} GB for a while, and {target.parent} has "
+            f"{free / 1e9:.2f} GB free"
         )
     with whole_directory(target) as staging:
         fragments = staging / "fragments"

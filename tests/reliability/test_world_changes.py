@@ -6,6 +6,7 @@ import signal
 import sqlite3
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +14,11 @@ import torch
 from stages.checkpoint import read_parameter
 from stages.manifest import read_manifest, verify_checkpoint
 from stages.metrics import read_metrics
+from stages.spec import GenerationRule, LearningRate
+from stages.train import Worker
 from tests.growctl.runs import finish, growctl, losses, reached, run, stop, wait_until, write_schedule
+from tests.stages.checkpoints import small_config
+from tests.stages.specs import small_spec
 
 # Frozen and ramping while the world changes, two rates, Adam's steps of their own: all that the course depends on.
 COURSE = (
@@ -79,6 +84,27 @@ def test_losses_agree_to_rounding_at_every_step_and_so_do_the_samples(changed):
     # Sequences differ by far more: in another order the losses could not agree.
     training = [loss for (stage, _, event), loss in expected.items() if (stage, event) == ("1-large", "train")]
     assert max(abs(a - b) for a, b in pairwise(training[50:])) > 1e-2
+
+
+def test_each_groups_learning_rate_follows_from_the_step_and_its_generation_alone():
+    """What a worker gives the groups of an engine that was built anew, in the middle of the stage, before a step."""
+    rules = (GenerationRule(lr_scale=0.5, frozen_steps=25), GenerationRule(warmup_steps=50))
+    rate = LearningRate(
+        shape="wsd", peak=1e-2, final=0.0, warmup_steps=40, decay_steps=50, total_steps=100, first_step=10
+    )
+    spec = small_spec(small_config(), generations=rules, ramp_steps=40, learning_rate=rate)
+    worker = Worker.__new__(Worker)
+    worker.spec, worker.device, worker.world_size, worker.progress = spec, torch.device("cpu"), 1, None
+    groups = [{"generation": 0, "lr": 1.0}, {"generation": 1, "lr": 1.0}]
+    module = SimpleNamespace(set_scales=lambda config: None)
+    engine = SimpleNamespace(optimizer=SimpleNamespace(param_groups=groups), module=module)
+    rates = {}
+    for step in (40, 20):  # whatever was before
+        worker.train_step(engine, step, iter([]))
+        rates[step] = [group["lr"] for group in groups]
+    # Steps 30 and 50 of the ladder: still warming up, and the peak.
+    assert rates[20] == [0.0, pytest.approx(1e-2 * 31 / 40 * 21 / 51)]
+    assert rates[40] == [pytest.approx(1e-2 * 0.5), pytest.approx(1e-2 * 41 / 51)]
 
 
 def test_rates_steps_and_the_position_in_the_data_are_kept(changed):

@@ -20,7 +20,7 @@ def test_a_full_disk_is_said_before_anything_is_written(tmp_path, monkeypatch):
     manifest = write_checkpoint(engine).model_copy(update={"kind": "engine"})
     (engine / "manifest.json").write_text(manifest.model_dump_json())
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**12, 10**12, 1000))
-    with pytest.raises(ConversionFailed, match=r"takes 0\.00 GB for a while; .* has 0\.00 GB"):
+    with pytest.raises(ConversionFailed, match=r"takes 0\.00 GB for a while, and .* has 0\.00 GB free"):
         convert(engine, tmp_path / "converted_00000003")
     assert list(tmp_path.iterdir()) == [engine]
 
