@@ -176,7 +176,8 @@ def start(launch: Launch, log: Path) -> subprocess.Popen[bytes]:
     the workers, however this process dies.
     """
     for path, content in launch.files.items():
-        path.write_text(content)
+        with open(path, "w", opener=_private) as file:
+            file.write(content)
     with log.open("ab") as output:
         return subprocess.Popen(
             launch.command,
@@ -187,6 +188,11 @@ def start(launch: Launch, log: Path) -> subprocess.Popen[bytes]:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+
+
+def _private(path: str, flags: int) -> int:
+    """Opens a file that only its owner may read: an environment may hold what others should not see."""
+    return os.open(path, flags, 0o600)
 
 
 def start_workers(
