@@ -11,12 +11,13 @@ from typing import Any
 from growctl.report import plots
 from growctl.report.analysis import RunReport, to_json
 from growctl.report.table import COLUMNS, describe, replayed_work, stage_cells, verdicts
+from growctl.visible import visible
 
 PAGE_NAME = "report.html"
 CHART_NAME = "compute_vs_perplexity.png"
 TABLE_NAME = "stages.csv"
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA = ("=", "+", "-", "@", "\t")
 """What a spreadsheet takes for the beginning of a formula, or skips before one."""
 
 _STYLE = """
@@ -85,7 +86,10 @@ def stages_csv(runs: Sequence[RunReport]) -> str:
 
 
 def _no_formula(value: Any) -> Any:
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+    if not isinstance(value, str):
+        return value
+    text = visible(value)  # a bare carriage return would begin a line
+    return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 def render_page(runs: Sequence[RunReport]) -> str:
