@@ -59,14 +59,14 @@ def refusal(call: Callable[[], object]) -> str | None:
 
 
 @quick
-@given(name=TEXTS, where=st.sampled_from(["name", "stages.0.name"]))
-@example(name="a\n", where="name").via("a pattern's $ may overlook the end of the line")
-def test_a_name_in_a_schedule_is_plain_or_refused(name, where):
-    if said := refusal(lambda: parse(changed({where: name}))):
+@given(name=TEXTS, where=st.sampled_from(["name", "stages.0.name"]), controls=st.sampled_from([[], BASE["controls"]]))
+@example(name="a\n", where="name", controls=[]).via("a pattern's $ may overlook the end of the line")
+def test_a_name_in_a_schedule_is_plain_or_refused(name, where, controls):
+    if said := refusal(lambda: parse(changed({where: name, "controls": controls}))):
         assert where in said
         assert said.isprintable()
         return
-    schedule = parse(changed({where: name}))
+    schedule = parse(changed({where: name, "controls": controls}))
     assert name in (schedule.name, schedule.stages[0].name)
     assert is_plain(name)
     assert all(is_plain(control.name) for control in plan_controls(schedule, []))
@@ -79,6 +79,7 @@ def test_the_longest_names_still_make_names_of_controls():
     assert names
     assert all(map(is_plain, names))
     assert [parse(changed({"name": name, "controls": []})).name for name in names] == names
+    assert refusal(lambda: parse(changed({"stages.0.name": "a" * 101})))
 
 
 @pytest.mark.parametrize("name", [name for name in HOSTILE if not is_plain(name)] + ["a" * 101])
