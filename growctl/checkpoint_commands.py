@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from growctl.options import AsJson
+from growctl.visible import say
 
 if TYPE_CHECKING:
     from model.policy import GrowthPolicy
@@ -74,10 +75,10 @@ def expand(
 
     Example: growctl expand runs/quickstart/stages/2-262k/final --add-tokens 48 --output grown
     """
-    from rich.console import Console
     from rich.progress import Progress
 
     from growctl.screen import added_words
+    from growctl.terminal import Terminal
     from growctl.verify_table import comparison_document, print_comparison
     from stages.expand import expand as expand_checkpoint
     from stages.expand import ffn_tokens_in_proportion
@@ -94,7 +95,7 @@ def expand(
     if add_ffn_tokens is not None:
         ffn_tokens = tuple(add_ffn_tokens if layer in chosen else 0 for layer in range(model.num_layers))
 
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("writing new tokens", total=None)
         manifest = expand_checkpoint(
@@ -115,10 +116,10 @@ def expand(
     else:
         kept = manifest.lineage.details["preserves"]
         what = "the same function until trained" if kept else "the function has changed"
-        print(f"{_sizes(output, manifest.lineage)} ({added_words(attention_tokens, ffn_tokens)}); {what}")
+        say(f"{_sizes(output, manifest.lineage)} ({added_words(attention_tokens, ffn_tokens)}); {what}")
         if dataset and comparison:
             print()
-            print_comparison(checkpoint, output, dataset, comparison, Console())
+            print_comparison(checkpoint, output, dataset, comparison, Terminal())
     if comparison and comparison.breaks_promise:
         raise typer.Exit(1)
 
@@ -139,7 +140,7 @@ def shrink(
     if as_json:
         print(json.dumps(_document(output, manifest.lineage), indent=1))
     else:
-        print(_sizes(output, manifest.lineage))
+        say(_sizes(output, manifest.lineage))
 
 
 def verify(
@@ -168,8 +169,7 @@ def verify(
 
     Example: growctl verify runs/quickstart/stages/0-115k/final runs/quickstart/stages/1-164k/initial
     """
-    from rich.console import Console
-
+    from growctl.terminal import Terminal
     from growctl.verify_table import comparison_document, print_comparison
 
     if new is None and not integrity:
@@ -177,18 +177,18 @@ def verify(
     document: dict[str, Any] = {}
     broken, comparison = False, None
     if integrity:
-        with Console(stderr=True).status("reading every file again"):
+        with Terminal(stderr=True).status("reading every file again"):
             document["integrity"] = [_integrity(checkpoint) for checkpoint in (old, new) if checkpoint]
         for found in document["integrity"]:
             broken = broken or not found["whole"]
             if not as_json:
-                print(found["problem"] or f"{found['path']}: OK, {found['files']} files, {found['bytes']:,} bytes")
+                say(found["problem"] or f"{found['path']}: OK, {found['files']} files, {found['bytes']:,} bytes")
     if new is not None and not broken:
         dataset = _dataset(data, old)
         comparison = _comparison(old, new, dataset, num_sequences=sequences, sequence_length=length, dtype=dtype)
         document |= comparison_document(old, new, dataset, comparison)
         if not as_json:
-            print_comparison(old, new, dataset, comparison, Console())
+            print_comparison(old, new, dataset, comparison, Terminal())
     if as_json:
         print(json.dumps(document, indent=1))
     if broken or (comparison and comparison.breaks_promise):
@@ -210,11 +210,10 @@ def _integrity(checkpoint: Path) -> dict[str, Any]:
 
 
 def _comparison(old: Path, new: Path, dataset: Path, **settings: Any) -> "Comparison":
-    from rich.console import Console
-
+    from growctl.terminal import Terminal
     from stages.verify import compare
 
-    with Console(stderr=True).status("running both checkpoints on the same text"):
+    with Terminal(stderr=True).status("running both checkpoints on the same text"):
         return compare(old, new, dataset, **settings)
 
 

@@ -10,6 +10,7 @@ import typer
 
 from growctl import checkpoint_commands, machine_commands, schedule_commands, stops
 from growctl.options import DEFAULT_RUNS_DIR, AsJson, Overrides, RunsDir, ScheduleName
+from growctl.visible import say
 
 app = typer.Typer(
     name="growctl",
@@ -40,11 +41,10 @@ def run(
 
     Example: growctl run quickstart stages.0.train_tokens=200k seed=1 --name try-seed-1
     """
-    from rich.console import Console
-
     from growctl.run_requests import LadderRequest
     from growctl.schedule import RUN_NAME, ScheduleError, load_schedule
     from growctl.screen import Screen, make_screen
+    from growctl.terminal import Terminal
 
     if name is not None and not RUN_NAME.fullmatch(name):
         raise ScheduleError(
@@ -57,18 +57,18 @@ def run(
     if dry_run:
         from growctl.dry_run import dry_run_text
 
-        print(dry_run_text(request))
+        say(dry_run_text(request))
     elif loaded.launch.cluster == "slurm":
         from growctl.submit import submit
 
-        submit(request, Screen(Console()))
-        print(f"\nHow far it is: growctl status {ladder}{where}")
+        submit(request, Screen(Terminal()))
+        say(f"\nHow far it is: growctl status {ladder}{where}")
     else:
         from growctl.runner import run as run_schedule
 
-        with make_screen(Console()) as screen:
+        with make_screen(Terminal()) as screen:
             run_schedule(request, screen)
-        print(f"\nWhat it cost and what it gave: growctl report {ladder}{where}")
+        say(f"\nWhat it cost and what it gave: growctl report {ladder}{where}")
 
 
 @app.command()
@@ -87,23 +87,22 @@ def plan(
 
     Example: growctl plan pile_1.4b launch.devices=8 launch.hardware.device=h100 launch.hardware.mfu=0.4
     """
-    from rich.console import Console
-
     from growctl.costs import plan_costs
     from growctl.plan_table import plan_json, print_plan
     from growctl.schedule import load_schedule
+    from growctl.terminal import Terminal
 
     loaded = load_schedule(schedule, overrides or [])
     costs = plan_costs(loaded, runs_dir)
     if measure:
         from growctl.measure import measure_sizes
 
-        progress = Console(stderr=True, highlight=False)
+        progress = Terminal(stderr=True, highlight=False)
         costs = plan_costs(loaded, runs_dir, measure_sizes(costs, lambda line: progress.print(line, soft_wrap=True)))
     if as_json:
         print(json.dumps(plan_json(loaded, costs), indent=1))
     else:
-        print_plan(loaded, Console(), costs)
+        print_plan(loaded, Terminal(), costs)
 
 
 @app.command()
@@ -117,16 +116,15 @@ def prepare(
 
     Example: growctl prepare quickstart
     """
-    from rich.console import Console
-
     from growctl.datasets import DATASETS
     from growctl.schedule import load_schedule
     from growctl.screen import Screen
+    from growctl.terminal import Terminal
     from stages.prepare import prepare as prepare_dataset
     from stages.prepare import read_dataset_manifest
 
     loaded = load_schedule(schedule, overrides or [])
-    screen = Screen(Console(stderr=True))
+    screen = Screen(Terminal(stderr=True))
     datasets = runs_dir / DATASETS
     path = prepare_dataset(loaded.data, datasets, log_path=datasets / "log.txt", on_progress=screen.preparing)
     manifest = read_dataset_manifest(path)
@@ -134,11 +132,11 @@ def prepare(
         print(json.dumps({"path": str(path), **manifest.model_dump(mode="json")}, indent=1))
     else:
         for split, content in manifest.splits.items():
-            print(
+            say(
                 f"{split}: {content.num_documents:,} documents, {content.num_tokens:,} tokens, "
                 f"{content.num_bytes:,} bytes"
             )
-        print(path)
+        say(str(path))
 
 
 @app.command()
@@ -154,20 +152,19 @@ def report(
     Example: growctl report quickstart
     """
     from growctl.report.analysis import find_runs, to_json
+    from growctl.terminal import Terminal
 
     found = find_runs(runs_dir, runs or [])
     if as_json:
         print(json.dumps(to_json(found), indent=1))
         return
-    from rich.console import Console
-
     from growctl.report.page import write_report
     from growctl.report.table import print_report
 
-    print_report(found, Console())
-    ladder = next((run.name for run in found if run.control is None), found[0].name)
-    page = write_report(found, runs_dir / ladder / "report")
-    print(f"\nPictures and tables: {page}")
+    print_report(found, Terminal())
+    ladder = next((run for run in found if run.control is None), found[0])
+    page = write_report(found, ladder.directory / "report")
+    say(f"\nPictures and tables: {page}")
 
 
 app.command()(checkpoint_commands.expand)
@@ -200,7 +197,7 @@ def main() -> NoReturn:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    print(f"growctl: {message}", file=sys.stderr)
+    say(f"growctl: {message}", error=True)
     sys.exit(code)
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from growctl import stops
 from growctl.run_requests import LadderRequest
 from growctl.slurm import job_states
+from growctl.visible import say
 
 if TYPE_CHECKING:
     from submitit.core.utils import DelayedSubmission
@@ -49,7 +50,7 @@ class JobPart:
                     sys.exit(stop.exit_code)
                 requeue(signal.SIGUSR2, None)
         except (ValueError, RuntimeError, OSError, subprocess.SubprocessError) as error:
-            print(f"growctl: {error}", file=sys.stderr)
+            say(f"growctl: {error}", error=True)
             sys.exit(2 if isinstance(error, ValueError) else 1)
 
     def checkpoint(self) -> "DelayedSubmission":
@@ -59,15 +60,14 @@ class JobPart:
         return DelayedSubmission(self)
 
     def _run(self) -> None:
-        from rich.console import Console
-
         from growctl.runner import run_part
         from growctl.schedule import parse_schedule
         from growctl.screen import Screen
+        from growctl.terminal import Terminal
 
         schedule = parse_schedule(json.loads(self.schedule), label=self.label, default_name=self.ladder)
         request = LadderRequest.of(schedule, self.label, Path(self.runs_dir), self.ladder, with_controls=True)
-        run_part(request, self.name, self.last_stage, Screen(Console()))
+        run_part(request, self.name, self.last_stage, Screen(Terminal()))
 
 
 def _runs_on() -> bool:

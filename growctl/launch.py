@@ -150,15 +150,17 @@ def local_command(spec: Path, num_devices: int, module: str = "stages.train") ->
 
 
 def local_environment(num_devices: int, gpus: bool) -> dict[str, str]:
-    """The workers' environment. Without GPUs the cores are shared out evenly and all traffic stays on the loopback."""
+    """The workers' environment. All traffic stays on the loopback; without GPUs the cores are shared out evenly."""
     return os.environ | _local_additions(num_devices, gpus)
 
 
 def _local_additions(num_devices: int, gpus: bool) -> dict[str, str]:
     # Workers import growctl's packages, whatever lies in the directory that the user stands in.
-    added = {"PYTHONSAFEPATH": "1", VARIABLE: STDIN}
+    added = {"PYTHONSAFEPATH": "1", VARIABLE: STDIN, "GLOO_SOCKET_IFNAME": "lo"}
+    if "NCCL_SOCKET_IFNAME" not in os.environ:
+        added["NCCL_SOCKET_IFNAME"] = "=lo"  # that one, not all whose names begin so
     if not gpus:
-        added |= {"DS_ACCELERATOR": "cpu", "GLOO_SOCKET_IFNAME": "lo"}
+        added |= {"DS_ACCELERATOR": "cpu"}
         threads = max(1, len(os.sched_getaffinity(0)) // num_devices)
         # Threads that spin for long while they wait are ruinous as soon as anything else wants a core (20 times slower
         # was seen), and threads that sleep at once pay for it at every small operation: spin briefly.
@@ -174,7 +176,8 @@ def start(launch: Launch, log: Path) -> subprocess.Popen[bytes]:
     the workers, however this process dies.
     """
     for path, content in launch.files.items():
-        path.write_text(content)
+        with open(path, "w", opener=_private) as file:
+            file.write(content)
     with log.open("ab") as output:
         return subprocess.Popen(
             launch.command,
@@ -185,6 +188,11 @@ def start(launch: Launch, log: Path) -> subprocess.Popen[bytes]:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+
+
+def _private(path: str, flags: int) -> int:
+    """Opens a file that only its owner may read: an environment may hold what others should not see."""
+    return os.open(path, flags, 0o600)
 
 
 def start_workers(

@@ -56,6 +56,16 @@ Option = Annotated[str | int | bool, BeforeValidator(_text_or_number, json_schem
 """What follows an option of a command; true: nothing does."""
 
 
+def _no_nul(value: Any) -> Any:
+    if isinstance(value, str) and "\0" in value:
+        raise ValueError("must not hold a NUL character, which no environment can")
+    return value
+
+
+Variable = Annotated[str, BeforeValidator(_no_nul, json_schema_input_type=str)]
+"""What an environment variable may hold."""
+
+
 class HardwareBlock(Block):
     """What `plan` reckons with. What is not given is not guessed: `plan` then leaves the column empty."""
 
@@ -137,8 +147,8 @@ class LaunchBlock(Block):
     micro_batch_size: Literal["auto"] | PositiveInt = "auto"
     """Sequences a forward pass on one device. auto: as many as fit by `plan`'s reckoning where the device's memory is
     known, else as many as a step gives it."""
-    environment: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], str] = {}
-    """Variables that the workers get, on every machine."""
+    environment: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], Variable] = {}
+    """Variables that the workers get, on every machine. No place for secrets: the run's files keep them."""
     grace: Duration = 300
     """How long the workers may take to save when the run is stopped; then they are ended."""
     hang_timeout: Duration = 1800

@@ -23,16 +23,15 @@ def doctor(
     """
     from dataclasses import asdict
 
-    from rich.console import Console
-
     from growctl.doctor.check import Check, carried_out
     from growctl.doctor.imports import check_imports
     from growctl.doctor.table import print_check, print_summary
+    from growctl.terminal import Terminal
 
     if devices != "auto" and not (devices.isdecimal() and int(devices) > 0):
         raise ValueError(f"--devices {devices!r}: must be auto, or a whole number above 0")
     ranks: Literal["auto"] | int = "auto" if devices == "auto" else int(devices)
-    console = Console(highlight=False)
+    console = Terminal(highlight=False)
     checks: list[Check] = []
 
     def done(check: Check) -> None:
@@ -41,7 +40,7 @@ def doctor(
             print_check(check, console)
 
     # A spinner and lines on one terminal must come from one console.
-    spinner = console if console.is_terminal and not as_json else Console(stderr=True)
+    spinner = console if console.is_terminal and not as_json else Terminal(stderr=True)
     with spinner.status("imports") as progress:
         done(carried_out("imports", check_imports))
         if checks[0].state != "failed":  # else what follows would be someone else's
@@ -70,17 +69,16 @@ def status(
     Example: growctl status quickstart
     """
     from growctl.status import find_status, status_document
+    from growctl.terminal import Terminal
 
     found = find_status(runs_dir, runs or [])
     document = status_document(runs_dir, found)
     if as_json:
         print(json.dumps(document, indent=1))
         return
-    from rich.console import Console
-
     from growctl.status_table import print_commands, print_details, print_runs
 
-    console = Console(highlight=False)
+    console = Terminal(highlight=False)
     if not found:
         console.print(f"there are no runs in {runs_dir} yet", soft_wrap=True)
     elif runs:

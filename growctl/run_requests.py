@@ -146,6 +146,7 @@ def check_same_run(request: RunRequest, directory: Path) -> None:
     The schedule of a run that never began (its job was taken out of the queue, say) may be changed.
     """
     from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
     path = directory / "schedule.yaml"
@@ -157,7 +158,7 @@ def check_same_run(request: RunRequest, directory: Path) -> None:
         return
     try:
         old = parse_schedule(OmegaConf.to_container(OmegaConf.load(path)), label=str(path), default_name=request.name)
-    except (ScheduleError, OSError, YAMLError, UnicodeDecodeError) as error:
+    except (ScheduleError, OmegaConfBaseException, OSError, YAMLError, UnicodeDecodeError) as error:
         raise RunError(f"{path}, the run's own schedule, cannot be read: {error}") from error
     for key, was, now in _differences(_comparable(old), _comparable(request.schedule)):
         raise RunError(

@@ -1,12 +1,12 @@
 """The commands on schedules as files: validate, schema. What takes long to import is imported where it is used."""
 
 import json
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from growctl.options import AsJson
+from growctl.visible import say
 
 if TYPE_CHECKING:
     from growctl.schema import Schedule
@@ -36,9 +36,9 @@ def validate(
     else:
         for result in results:
             if result["valid"]:
-                print(f"{result['file']}: {_line(result)}", flush=True)
+                say(f"{result['file']}: {_line(result)}")
             else:
-                print(result["message"], file=sys.stderr, flush=True)
+                say(result["message"], error=True)
     if not all(result["valid"] for result in results):
         raise typer.Exit(2)
 

@@ -27,8 +27,9 @@ from stages.spec import GenerationRule, Optimizer
 MOST_STAGES = 32
 """Doubling as often would make a model of one parameter larger than any that there is."""
 Width = Annotated[int, Field(gt=0, le=2**20)]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$")]
-"""As RUN_NAME, with room for what a control's name has behind its ladder's."""
+StageName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,239}$")]
+"""As RUN_NAME, with room for what a control's name has behind its ladder's, a stage's name too. A file's has 255."""
 
 
 class DataBlock(DataSpec):
@@ -68,7 +69,7 @@ class ModelBlock(Block):
 class StageBlock(Block):
     """One stage: a size, trained for a budget."""
 
-    name: Name
+    name: StageName
     """Label, unique in the ladder, used in paths and tables."""
     attention_tokens: Count | None = None
     """Parameter tokens in each of Q, K, V and O."""

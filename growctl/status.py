@@ -18,7 +18,7 @@ from growctl.controls import plan_controls
 from growctl.ledger import Ledger, LedgerError, RunEntry, StageEntry
 from growctl.plan import plan_stages
 from growctl.report.analysis import RunNotFoundError
-from growctl.schedule import ScheduleError, parse_schedule
+from growctl.schedule import RUN_NAME, ScheduleError, parse_schedule
 from growctl.schema import Schedule
 from growctl.stage_status import PlannedStage, StageStatus, in_utc, modified, read_stage
 
@@ -271,7 +271,11 @@ def _ledger(path: Path, notes: list[str], at_work: bool) -> tuple[RunEntry | Non
         return None, []
     try:
         with Ledger.open(path, read_only=True) as ledger:
-            return ledger.run(), ledger.stages()
+            run, stages = ledger.run(), ledger.stages()
+        names = [*([run.control_of] if run.control else []), *(stage.name for stage in stages)]
+        if all(isinstance(name, str) and RUN_NAME.fullmatch(name) for name in names):
+            return run, stages
+        notes.append(f"{path} holds names that no run or stage can have")  # they would become paths
     except LedgerError as error:
         notes.append(str(error))
     return None, []

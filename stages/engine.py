@@ -1,11 +1,13 @@
 """Devices, precision and the DeepSpeed engine of a worker."""
 
 import os
+import socket
 from typing import Any, Literal
 
 import deepspeed
 import torch
 import torch.distributed as dist
+from deepspeed.constants import default_pg_timeout
 
 from model.config import generation_of
 from model.language_model import LanguageModel
@@ -22,6 +24,9 @@ _RANKS = {
 }
 """What DeepSpeed's launcher says of a rank, and the names that mpirun and srun have for it."""
 
+LOOPBACK = "127.0.0.1"
+"""Where the ranks of one machine meet, and nobody else can come."""
+
 
 def start_distributed() -> torch.device:
     """Joins the process group that the launcher described; this rank's device: CUDA where there is one, else CPU.
@@ -36,12 +41,33 @@ def start_distributed() -> torch.device:
     if torch.cuda.is_available():
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
-        deepspeed.init_distributed(dist_backend="nccl")
+        _join("nccl", device)
         return device
     # An all-reduce over shared memory that would be compiled for 40 s at first use; gloo gives the same sums.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    deepspeed.init_distributed(dist_backend="gloo")
+    _join("gloo", None)
     return torch.device("cpu")
+
+
+def _join(backend: str, device: torch.device | None) -> None:
+    """Makes the process group, which DeepSpeed then finds; on several machines DeepSpeed makes it itself."""
+    if os.environ.get("MASTER_ADDR") == LOOPBACK:
+        store = _loopback_store()
+        rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        bound = device if num_ranks > 1 else None  # as DeepSpeed does: a rank alone has no peer to reach
+        dist.init_process_group(
+            backend, store=store, rank=rank, world_size=num_ranks, timeout=default_pg_timeout, device_id=bound
+        )
+    deepspeed.init_distributed(dist_backend=backend)
+
+
+def _loopback_store() -> dist.TCPStore:
+    """Where the ranks of this machine meet. torch would have rank 0 listen on every address that the machine has."""
+    port, num_ranks, is_first = int(os.environ["MASTER_PORT"]), int(os.environ["WORLD_SIZE"]), os.environ["RANK"] == "0"
+    listener = socket.create_server((LOOPBACK, port), backlog=num_ranks).detach() if is_first else None
+    return dist.TCPStore(
+        LOOPBACK, port, num_ranks, is_first, default_pg_timeout, master_listen_fd=listener, use_libuv=True
+    )
 
 
 def device_name(device: torch.device) -> str:

@@ -6,7 +6,9 @@ from typing import Any
 
 import torch
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor
+from yaml import YAMLError
 
 from model.config import TokenformerConfig, parameter_shapes, tokenformer_config
 from model.initialization import build_model
@@ -37,7 +39,7 @@ def official_config(path: Path, vocab_size: int) -> TokenformerConfig:
 
     Raises CheckpointError where a setting asks for an architecture that is not the published one.
     """
-    settings: dict[str, Any] = {str(key).replace("-", "_"): value for key, value in dict(OmegaConf.load(path)).items()}
+    settings = _settings(path)
     for key, expected in _SUPPORTED.items():
         if settings.get(key, expected) != expected:
             raise CheckpointError(f"{path}: {key} is {settings[key]!r}; only {expected!r} can be read")
@@ -56,6 +58,19 @@ def official_config(path: Path, vocab_size: int) -> TokenformerConfig:
         )
     except KeyError as error:
         raise CheckpointError(f"{path} lacks {error.args[0]}") from error
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"{path} describes no model: {str(error).splitlines()[0]}") from error
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    """The YAML's keys and values, as written: nothing in it is looked up or called."""
+    try:
+        loaded = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+    except (YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{path} is no YAML file of settings: {str(error).splitlines()[0]}") from error
+    if not isinstance(loaded, dict):
+        raise CheckpointError(f"{path} is no YAML file of settings: it holds no keys")
+    return {str(key).replace("-", "_"): value for key, value in loaded.items()}
 
 
 def official_names(config: TokenformerConfig) -> dict[str, str]:
@@ -77,9 +92,16 @@ def load_official(weights: Path, settings: Path) -> LanguageModel:
     """
     try:
         state: dict[str, Tensor] = torch.load(weights, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+    except pickle.UnpicklingError as error:
+        # torch's own words go on to how such a file can be opened all the same.
+        raise CheckpointError(
+            f"{weights} is refused: it is no plain state dict of tensors, and opening anything else may run code in it"
+        ) from error
+    except (RuntimeError, EOFError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CheckpointError(f"{weights} cannot be opened (weights only, no code): {reason}") from error
+        raise CheckpointError(f"{weights} cannot be opened: {reason}") from error
+    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise CheckpointError(f"{weights} is not an official checkpoint: it holds something else than named tensors")
     embedding = state.get("sequential.0.word_embeddings.weight")
     if embedding is None:
         raise CheckpointError(f"{weights} is not an official checkpoint: it has no sequential.0.word_embeddings.weight")

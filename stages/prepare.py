@@ -65,6 +65,9 @@ SHARD_BYTES = 64 * 1024 * 1024
 """Source bytes of a shard, which a worker takes as a whole. A longer file is one shard."""
 TOKENIZER_SAMPLE_BYTES = 256 * 1024 * 1024
 """The most text a tokenizer is trained on, in equal parts from the beginning of every shard."""
+LONGEST_NAME = 100
+"""Characters of a source's name that its dataset's is made of."""
+
 TOKENIZE_BATCH = 256
 """Documents encoded at a time, by all cores."""
 
@@ -122,7 +125,8 @@ def _damage(dataset_dir: Path) -> str | None:
 
 
 def _name(source: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", source.rstrip("/").rpartition("/")[2]).strip("-.") or "data"
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", source.rstrip("/").rpartition("/")[2])
+    return plain[:LONGEST_NAME].strip("-.") or "data"
 
 
 def _key(corpus: Corpus) -> str:

@@ -91,6 +91,8 @@ class RunReport:
     stages: tuple[StageReport, ...]
     points: tuple[EvaluationPoint, ...]
     dataset_fingerprint: str
+    directory: Path
+    """Where it lies, whatever the ledger calls it."""
 
     @property
     def finished(self) -> bool:
@@ -181,7 +183,7 @@ def read_run(path: Path) -> RunReport:
             spent, previous_loss = stages[-1].cumulative_flops, stages[-1].validation_loss
     return RunReport(
         *(run.name, run.schedule, run.control, run.control_of),
-        *(tuple(stages), tuple(points), run.dataset_fingerprint),
+        *(tuple(stages), tuple(points), run.dataset_fingerprint, path.parent),
     )
 
 

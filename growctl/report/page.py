@@ -6,14 +6,19 @@ import os
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
+from typing import Any
 
 from growctl.report import plots
 from growctl.report.analysis import RunReport, to_json
 from growctl.report.table import COLUMNS, describe, replayed_work, stage_cells, verdicts
+from growctl.visible import visible
 
 PAGE_NAME = "report.html"
 CHART_NAME = "compute_vs_perplexity.png"
 TABLE_NAME = "stages.csv"
+
+_FORMULA = ("=", "+", "-", "@", "\t")
+"""What a spreadsheet takes for the beginning of a formula, or skips before one."""
 
 _STYLE = """
 :root { color-scheme: light dark; --line: color-mix(in srgb, currentColor 22%, transparent); }
@@ -63,11 +68,12 @@ def write_report(runs: Sequence[RunReport], directory: Path) -> Path:
 
 
 def stages_csv(runs: Sequence[RunReport]) -> str:
-    """A line for each stage of each run, in the units of `to_json`; unknown is empty."""
+    """A line for each stage of each run, in the units of `to_json`; unknown is empty.
+
+    No text is a formula to a spreadsheet: one that begins like it gets an apostrophe in front.
+    """
     rows = [
-        {"run": run["name"], "schedule": run["schedule"], "control": run["control"]}
-        | {"stage": stage.pop("name")}
-        | stage
+        {"run": run["name"], "schedule": run["schedule"], "control": run["control"], "stage": stage.pop("name")} | stage
         for run in to_json(runs)
         for stage in run["stages"]
     ]
@@ -75,8 +81,15 @@ def stages_csv(runs: Sequence[RunReport]) -> str:
     if rows:
         writer = csv.DictWriter(buffer, fieldnames=list(rows[0]), lineterminator="\n")
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows({key: _no_formula(value) for key, value in row.items()} for row in rows)
     return buffer.getvalue()
+
+
+def _no_formula(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    text = visible(value)  # a bare carriage return would begin a line
+    return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 def render_page(runs: Sequence[RunReport]) -> str:

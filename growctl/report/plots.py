@@ -12,6 +12,7 @@ from matplotlib.ticker import FuncFormatter, Locator, LogLocator, MaxNLocator, N
 
 from growctl.numbers import short_count
 from growctl.report.analysis import EvaluationPoint, RunReport
+from growctl.visible import visible
 
 _LADDERS = ("#0072b2", "#7a3fb0", "#008c8c")
 _CONTROLS = ("#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#a0522d", "#7f7f7f", "#9a9a00")
@@ -76,7 +77,9 @@ def _draw_run(axes: Axes, run: RunReport, label: str, color: str, marker: str) -
     axes.plot(*_places(run.points), color=color, linewidth=width, alpha=alpha, zorder=zorder)
     axes.plot(*_places(within), "o", color=color, markersize=2.5, alpha=alpha, zorder=zorder)
     # A run without an end yet keeps its place in the legend.
-    axes.plot(*_places(ends), marker, color=color, markersize=8, zorder=zorder + 2, label=label.replace("$", r"\$"))
+    axes.plot(
+        *_places(ends), marker, color=color, markersize=8, zorder=zorder + 2, label=visible(label).replace("$", r"\$")
+    )
 
 
 def _places(points: Sequence[EvaluationPoint]) -> tuple[list[float], list[float]]:

@@ -71,13 +71,52 @@ def test_an_architecture_that_is_not_the_published_one_is_refused(tmp_path):
         load_official(*write_checkpoint(tmp_path, change_settings="gpt_j_residual: true\n"))
 
 
-def test_a_pickle_that_would_run_code_is_refused(tmp_path):
-    class Bomb:
-        def __reduce__(self):
-            return (open, (str(tmp_path / "exploded"), "w"))
+class Bomb:
+    """Unpickled, it makes a file."""
 
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (open, (str(self.path), "w"))
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_a_pickle_that_would_run_code_is_refused_in_one_message(tmp_path, legacy):
     weights, settings = write_checkpoint(tmp_path)
-    torch.save({"sequential.0.word_embeddings.weight": Bomb()}, weights)
-    with pytest.raises(CheckpointError, match="weights only"):
+    name = "sequential.0.word_embeddings.weight"
+    torch.save({name: Bomb(tmp_path / "exploded")}, weights, _use_new_zipfile_serialization=not legacy)
+    with pytest.raises(CheckpointError) as refused:
+        load_official(weights, settings)
+    assert str(refused.value) == (
+        f"{weights} is refused: it is no plain state dict of tensors, and opening anything else may run code in it"
+    )
+    assert not (tmp_path / "exploded").exists()
+    torch.load(weights, weights_only=False)  # it would have
+    assert (tmp_path / "exploded").exists()
+
+
+@pytest.mark.parametrize("content", [[torch.zeros(1)], {"a": 1}, {"a": torch.zeros(1), 5: "b"}])
+def test_what_is_no_dictionary_of_tensors_is_refused(tmp_path, content):
+    weights, settings = write_checkpoint(tmp_path)
+    torch.save(content, weights)
+    with pytest.raises(CheckpointError, match="something else than named tensors"):
+        load_official(weights, settings)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("!!python/object/apply:os.system [touch exploded]", "could not determine a constructor"),
+        ("- 1", "holds no keys"),
+        ("a: [", "while parsing"),
+        ("rotary_pct: ${oc.env:HOME}", None),
+    ],
+)
+def test_settings_are_data_in_which_nothing_is_called_or_looked_up(tmp_path, monkeypatch, text, problem):
+    monkeypatch.chdir(tmp_path)
+    weights, settings = write_checkpoint(tmp_path)
+    settings.write_text(text if problem else settings.read_text().replace("rotary_pct: 0.25", text))
+    with pytest.raises(CheckpointError, match=problem or "oc.env:HOME"):  # as written: not the home directory
         load_official(weights, settings)
     assert not (tmp_path / "exploded").exists()

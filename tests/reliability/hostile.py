@@ -1,0 +1,14 @@
+"""Text that somebody may put where a name belongs."""
+
+from hypothesis import strategies as st
+
+HOSTILE = [
+    *("", ".", "..", "../up", "a/../../b", "/etc", "a/b", "~", "~root", ".hidden", "-rf", "--wrap=touch x", "-"),
+    *("a b", " a", "a ", "a\tb", "a\nb", "a\n", "\na", "a\rb", "a\vb", "a\0b", "\0", "a\x1b[31mb", "\x7f", "\x9b2J"),
+    *("'", '"', "a'b", 'a"b', "'; touch x; '", '"; touch x; "', "\\", "a\\", "\\\na"),
+    *("$(touch x)", "`touch x`", "${HOME}", "$HOME", "a;touch x", "a&touch x", "a|touch x", "a>x", "<x", "a # b"),
+    *("*", "?", "[a-z]", "{a,b}", "!!", "%j", "a=b", "a,b", "a@b", "a:b", "root@host", "[bold]a[/]", "<script>"),
+    *("\uff41", "\u0430", "a\u202eb", "a\u200bb", "a\u2028b", "a\u0301", "\u2025", "\u2215etc", "\ue000", "a\u00a0b"),
+    *("a" * 300, "é" * 200, "=1+1", "+1", "@a"),
+]
+TEXTS = st.one_of(st.sampled_from(HOSTILE), st.text(max_size=40))

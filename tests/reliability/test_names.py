@@ -1,0 +1,280 @@
+"""Names from schedules, overrides, hostfiles and ledgers stay in the runs directory, and reach no shell unquoted.
+
+Each value is refused in one message, or arrives unchanged and as one word.
+"""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from growctl import cli
+from growctl.controls import plan_controls
+from growctl.dry_run import _launch
+from growctl.hostfile import hostfile_machines, read_hostfile
+from growctl.launch import Launch, LaunchError, Local, plain_path, start
+from growctl.ledger import Ledger, RunEntry, StageEntry
+from growctl.report.analysis import RunNotFoundError, find_runs
+from growctl.run_requests import LadderRequest
+from growctl.schedule import ScheduleError
+from growctl.status import find_status
+from growctl.submit import check_slurm, job_executor, plan_jobs
+from model.flops import Flops
+from stages.prepare import _name
+from tests.growctl.schedules import BASE, changed, parse
+from tests.reliability.hostile import HOSTILE, TEXTS
+
+DUMP = "import json, os, sys; json.dump([sys.argv[1:], dict(os.environ)], open(os.environ['DUMP'], 'w'))"
+"""A program that leaves its arguments and environment in the file $DUMP."""
+
+OPTIONS = ("partition", "account", "qos", "constraint")
+quick = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+
+
+def is_plain(name: str) -> bool:
+    """Whether a name is one visible file of whatever directory, and means itself to every shell and program."""
+    return is_word(name) and name[0] != "." and "/" not in name and len(name) < 256
+
+
+def is_word(text: str) -> bool:
+    """Whether a text is one word of every shell and no option of a program."""
+    return shlex.quote(text) == text and text[0] not in "-~"
+
+
+def refusal(call: Callable[[], object]) -> str | None:
+    """What is said where a schedule or what it starts is refused; None where it is not."""
+    try:
+        call()
+    except (ScheduleError, LaunchError) as error:
+        return str(error)
+    return None
+
+
+@quick
+@given(name=TEXTS, where=st.sampled_from(["name", "stages.0.name"]), controls=st.sampled_from([[], BASE["controls"]]))
+@example(name="a\n", where="name", controls=[]).via("a pattern's $ may overlook the end of the line")
+def test_a_name_in_a_schedule_is_plain_or_refused(name, where, controls):
+    if said := refusal(lambda: parse(changed({where: name, "controls": controls}))):
+        assert where in said
+        assert said.isprintable()
+        return
+    schedule = parse(changed({where: name, "controls": controls}))
+    assert name in (schedule.name, schedule.stages[0].name)
+    assert is_plain(name)
+    assert all(is_plain(control.name) for control in plan_controls(schedule, []))
+
+
+def test_the_longest_names_still_make_names_of_controls():
+    stages = [stage | {"name": stage["name"] + "b" * (100 - len(stage["name"]))} for stage in BASE["stages"]]
+    schedule = parse(changed({"name": "a" * 100, "stages": stages, "controls": [{"kind": "best-scratch"}]}))
+    names = [control.name for control in plan_controls(schedule, [])]
+    assert names
+    assert all(map(is_plain, names))
+    assert [parse(changed({"name": name, "controls": []})).name for name in names] == names
+    assert refusal(lambda: parse(changed({"stages.0.name": "a" * 101})))
+
+
+@pytest.mark.parametrize("name", [name for name in HOSTILE if not is_plain(name)] + ["a" * 101])
+def test_a_hostile_name_on_the_command_line_is_refused(name, tmp_path):
+    with pytest.raises(ScheduleError, match="--name"):
+        cli.run("quickstart", name=name, runs_dir=tmp_path / "runs", dry_run=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+@quick
+@given(source=TEXTS.map(lambda text: f"folder/{text}"))
+def test_whatever_the_source_its_dataset_has_a_plain_name(source):
+    assert is_plain(_name(source))
+    assert len(_name(source)) <= 100
+
+
+def told(dump: Path) -> tuple[list[str], dict[str, str]]:
+    arguments, environment = json.loads(dump.read_text())
+    return arguments, environment
+
+
+def no_nul(texts: list[str]) -> list[str]:
+    return [text for text in texts if "\0" not in text]
+
+
+def environment_of(tmp_path: Path) -> dict[str, str]:
+    """`launch.environment` of a schedule, with a hostile value each."""
+    values = {f"V{number}": value for number, value in enumerate(no_nul(HOSTILE))}
+    return parse(changed({"launch.environment": values | {"DUMP": str(tmp_path / "dump")}})).launch.environment
+
+
+def test_the_environment_of_workers_arrives_unchanged_and_what_cannot_is_refused(tmp_path):
+    given = environment_of(tmp_path)
+    [started] = [Local(1, False, given).launch(tmp_path / "spec.json", 1, 1)]
+    process = start(Launch([sys.executable, "-c", DUMP], started.environment), tmp_path / "log")
+    process.communicate(timeout=60)
+    assert {name: told(tmp_path / "dump")[1].get(name) for name in given} == given
+    with pytest.raises(ScheduleError, match=r"launch\.environment\.A = 'a\\x00b': must not hold a NUL"):
+        parse(changed({"launch.environment": {"A": "a\0b"}}))
+    for key in HOSTILE:
+        if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", key, re.ASCII):
+            with pytest.raises(ScheduleError, match=r"launch\.environment"):
+                parse(changed({"launch.environment": {key: "a"}}))
+
+
+def test_on_a_hostfiles_machines_the_environment_travels_in_a_private_file(tmp_path):
+    (tmp_path / "hosts").write_text("one slots=1\ntwo slots=1\n")
+    environment = environment_of(tmp_path) | {"PYTHONPATH": str(tmp_path)}
+    (tmp_path / "stand_in.py").write_text(DUMP)
+    block = {
+        "cluster": "hostfile",
+        "nodes": 2,
+        "environment": environment,
+        "hostfile": {"path": str(tmp_path / "hosts")},
+    }
+    machines = hostfile_machines(parse(changed({"launch": block})).launch, 2)
+    launch = machines.launch(tmp_path / "spec.json", 2, 1)
+    assert shlex.join(launch.command) == " ".join(launch.command)
+    start(Launch([sys.executable, "-c", ""], {}, files=launch.files), tmp_path / "log").communicate(timeout=60)
+    file = tmp_path / "environment.json"
+    assert file.stat().st_mode & 0o777 == 0o600
+    root = Path(__file__).resolve().parent.parent.parent
+    command = [sys.executable, "-m", "growctl.on_host", str(file), "stand_in", *no_nul(HOSTILE)]
+    subprocess.run(command, check=True, timeout=60, env=os.environ | {"PYTHONPATH": str(root)})
+    arguments, found = told(tmp_path / "dump")
+    assert arguments == no_nul(HOSTILE)
+    assert {name: found.get(name) for name in environment} == environment
+
+
+def test_the_commands_of_a_dry_run_mean_the_same_to_a_shell(tmp_path):
+    given = environment_of(tmp_path)
+    launch = Launch([sys.executable, "-c", DUMP, *no_nul(HOSTILE)], given, directory=tmp_path)
+    subprocess.run(["bash", "-c", "\n".join(_launch(launch))], check=True, timeout=60)
+    arguments, environment = told(tmp_path / "dump")
+    assert arguments == no_nul(HOSTILE)
+    assert {name: environment.get(name) for name in given} == given
+    assert not (tmp_path / "x").exists()
+
+
+def request_of(runs_dir: Path, slurm: dict[str, object]) -> LadderRequest:
+    launch = {"cluster": "slurm", "devices": 1, "slurm": slurm}
+    return LadderRequest.of(parse(changed({"launch": launch})), "s.yaml", runs_dir, None, with_controls=False)
+
+
+def script_of(folder: Path, slurm: dict[str, object]) -> str:
+    """The script of the one job of a run."""
+    request = request_of(folder, slurm)
+    executor = job_executor(plan_jobs(request, [request.ladder])[0], folder / "slurm", None)
+    return executor._make_submission_file_text(executor._submitit_command_str, "")
+
+
+@quick
+@given(value=TEXTS, key=st.sampled_from([*OPTIONS, "options"]))
+def test_an_option_of_sbatch_is_one_word_of_one_line_or_refused(tmp_path, value, key):
+    option = "reservation" if key == "options" else key
+    slurm = {key: {option: value} if key == "options" else value}
+    if said := refusal(lambda: check_slurm(request_of(tmp_path, slurm).ladder.schedule.launch)):
+        assert not value.isprintable() or not value
+        assert f"launch.slurm.{key}" in said
+        return
+    added = set(script_of(tmp_path, slurm).splitlines()) - set(script_of(tmp_path, {}).splitlines())
+    assert [shlex.split(line.removeprefix("#SBATCH ")) for line in added] == [[f"--{option}={value}"]]
+
+
+def test_a_jobs_script_starts_python_wherever_it_lies_and_nothing_else(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    python = tmp_path / "it's $(touch x) here" / "python"
+    python.parent.mkdir()
+    python.write_text(f"#!{sys.executable}\n{DUMP}\n")
+    python.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(python))
+    script = script_of(tmp_path, dict.fromkeys(OPTIONS, "'; touch x; $(touch x) `touch x`"))
+    subprocess.run(["bash", "-c", script], check=True, timeout=60, env=os.environ | {"DUMP": str(tmp_path / "dump")})
+    assert told(tmp_path / "dump")[0] == ["-u", "-m", "submitit.core._submit", str(tmp_path / "slurm")]
+    assert not (tmp_path / "x").exists()
+
+
+@quick
+@given(host=TEXTS)
+def test_a_host_is_one_word_no_option_or_refused(tmp_path, host):
+    (tmp_path / "hosts").write_text(f"{host} slots=2\n", newline="")
+    if not refusal(lambda: read_hostfile(tmp_path / "hosts")):
+        [found] = read_hostfile(tmp_path / "hosts")
+        assert is_word(found)
+        assert found == host.strip()
+    block = {"cluster": "hostfile", "hostfile": {"path": str(tmp_path / "good"), "master_address": host}}
+    (tmp_path / "good").write_text("one slots=2\n")
+
+    def command() -> list[str]:
+        return hostfile_machines(parse(changed({"launch": block})).launch, 1).launch(tmp_path / "s.json", 1, 1).command
+
+    if said := refusal(command):
+        assert "launch.hostfile.master_address" in said
+    else:
+        assert is_word(host)
+        assert command().count(host) == 1
+
+
+@pytest.mark.parametrize("part", no_nul(HOSTILE))
+def test_a_path_that_goes_through_shells_means_itself_there_or_is_refused(part):
+    path = Path("/runs") / f"a{part}"
+    if said := refusal(lambda: plain_path(path, "the path")):
+        assert said.startswith(f"the path {str(path)!r}: goes through shells")
+    else:
+        assert is_word(str(plain_path(path, "the path")))
+
+
+def run_of(runs_dir: Path, directory: str, name: str, stage: str = "small", ladder: str | None = None) -> Path:
+    """A run's directory, and what its ledger calls it."""
+    entry = RunEntry(name, "s.yaml", "best-scratch" if ladder else None, ladder, 1, "data", "f00d")
+    stages = [StageEntry(stage, 10, 1, 1, 1, 256, Flops(1.0, 1.0, 1.0), 1.0)]
+    (runs_dir / directory).mkdir(parents=True)
+    with Ledger.open(runs_dir / directory / "ledger.db") as ledger:
+        ledger.record_run(entry, stages)
+    return runs_dir / directory
+
+
+@pytest.mark.parametrize("name", ["../../etc", "/etc", "..", ".", "", "a\0b", "quick/../quick", "-quick", "./quick"])
+def test_a_run_is_asked_for_by_its_name_and_by_no_path(tmp_path, name):
+    run_of(tmp_path / "runs", "quick", "quick")
+    with pytest.raises(RunNotFoundError, match="no run"):
+        find_runs(tmp_path / "runs", [name])
+    with pytest.raises(RunNotFoundError, match="no run"):
+        find_status(tmp_path / "runs", [name])
+
+
+@pytest.mark.parametrize("name", ["../up", "../../up", "other", "/tmp/growctl-up"])
+def test_a_report_is_written_beside_its_ledger_whatever_that_calls_the_run(tmp_path, name):
+    directory = run_of(tmp_path / "runs", "quick", name)
+    before = set(tmp_path.rglob("*"))
+    cli.report(["quick"], runs_dir=tmp_path / "runs")
+    written = set(tmp_path.rglob("*")) - before
+    assert (directory / "report" / "report.html") in written
+    assert {path for path in written if not path.is_relative_to(directory)} == set()
+    assert not Path("/tmp/growctl-up").exists()
+
+
+@pytest.mark.parametrize(
+    ("stage", "ladder"), [("x/../../../other", None), ("..", None), ("small", "../other"), ("small", "..")]
+)
+def test_status_reads_nothing_by_the_hostile_names_of_a_ledger(tmp_path, stage, ladder):
+    run = run_of(tmp_path / "runs", "quick", "quick", stage, ladder)
+    secret = tmp_path / "other"
+    secret.mkdir()
+    (secret / "log.txt").write_text("WORLD INFO DICT\ngrowctl: a secret\n")
+    (run / "stages" / "0-x").mkdir(parents=True)
+    [status] = find_status(tmp_path / "runs", ["quick"])
+    assert f"{run}/ledger.db holds names that no run or stage can have" in status.notes
+    assert "secret" not in repr(status)
+
+
+def test_status_says_so_where_a_runs_own_schedule_has_hostile_names(tmp_path):
+    run = run_of(tmp_path / "runs", "quick", "quick")
+    text = json.dumps(changed({"stages.0.name": "x/../../../other"}))
+    (run / "schedule.yaml").write_text(text)
+    [status] = find_status(tmp_path / "runs", ["quick"])
+    assert any("stages.0.name = 'x/../../../other': must be" in note for note in status.notes)
+    assert [stage.name for stage in status.stages] == ["small"]

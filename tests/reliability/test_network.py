@@ -1,0 +1,38 @@
+"""Nothing listens but what torch's ranks need to meet, and on one machine that only on its loopback."""
+
+import json
+import os
+import socket
+from ipaddress import ip_address
+
+import pytest
+
+from growctl.launch import local_environment, start_workers
+from tests.reliability.listening_worker import listening
+from tests.workers import REPOSITORY
+
+
+def test_two_ranks_of_one_machine_listen_on_its_loopback_only(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    process = start_workers(tmp_path, tmp_path / "log.txt", 2, gpus=False, module="tests.reliability.listening_worker")
+    assert process.wait(120) == 0, (tmp_path / "log.txt").read_text()
+    told = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in (0, 1)]
+    assert [rank["backend"] for rank in told] == ["gloo", "gloo"]
+    found = {tuple(socket) for rank in told for socket in rank["listening"]}
+    assert len(found) >= 3, found  # where ranks meet, and where each waits for the other
+    assert [socket for socket in found if not ip_address(socket[1]).is_loopback] == []
+
+
+@pytest.mark.parametrize("place", ["127.0.0.1", "0.0.0.0", "::1", "::"])
+def test_what_listens_is_seen(place):
+    """The test above would notice."""
+    with socket.create_server((place, 0), family=socket.AF_INET6 if ":" in place else socket.AF_INET) as server:
+        assert (os.getpid(), place, server.getsockname()[1]) in listening(os.getpid())
+
+
+def test_gpus_of_one_machine_talk_over_the_loopback_too(monkeypatch):
+    monkeypatch.delenv("NCCL_SOCKET_IFNAME", raising=False)
+    environment = local_environment(2, gpus=True)
+    assert (environment["NCCL_SOCKET_IFNAME"], environment["GLOO_SOCKET_IFNAME"]) == ("=lo", "lo")
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "eth1")
+    assert local_environment(2, gpus=True)["NCCL_SOCKET_IFNAME"] == "eth1"

@@ -1,0 +1,178 @@
+"""What somebody else wrote, in names, ledgers and logs, is shown as text: to browsers, spreadsheets and terminals."""
+
+import csv
+import io
+from contextlib import redirect_stderr, redirect_stdout
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+from rich.control import strip_control_codes
+from rich.panel import Panel
+from rich.table import Table
+
+from growctl import cli
+from growctl.launch import failure_reason
+from growctl.ledger import Ledger, RunEntry, StageEntry
+from growctl.report.analysis import find_runs
+from growctl.report.page import render_page, stages_csv
+from growctl.screen import LiveScreen, Screen
+from growctl.terminal import Terminal
+from growctl.visible import visible
+from model.flops import Flops
+from tests.reliability.hostile import TEXTS
+
+COMMANDS = ["\x1b]0;owned\x07", "\x1b[2J", "\x9b31m", "\rgrowctl: done", "a\x08b", "\x1b]8;;http://x\x1b\\a", "\u202ea"]
+MARKUP = ["[bold red]a[/]", "[link=http://x]a[/link]", "[/]", ":bomb:", "[a]"]
+SHOWN = st.one_of(TEXTS, st.sampled_from(COMMANDS + MARKUP))
+quick = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100, deadline=None)
+
+
+class Seen(HTMLParser):
+    """The elements, attributes and text of a page, as a browser finds them."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: set[str] = set()
+        self.attributes: set[str] = set()
+        self.text: list[str] = []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def run_called(runs_dir: Path, text: str) -> None:
+    """A run whose ledger says `text` wherever it holds words, with a stage that was evaluated."""
+    flops = Flops(1.0, 1.0, 1.0)
+    stages = [StageEntry(name, 10 + i, 1, 1, 1, 256, flops, 1.0) for i, name in enumerate((text, f"{text}2"))]
+    (runs_dir / "quick").mkdir(parents=True)
+    with Ledger.open(runs_dir / "quick" / "ledger.db") as ledger:
+        ledger.record_run(RunEntry(text, text, None, None, 1, text, text), stages)
+    (runs_dir / "control").mkdir()
+    with Ledger.open(runs_dir / "control" / "ledger.db") as ledger:
+        ledger.record_run(RunEntry(f"{text}3", text, text, text, 1, text, text), stages)
+
+
+HTML = [
+    *("<script>alert(1)</script>", "</title><script>", '"><img src=x onerror=alert(1)>', "' onload='a", "&lt;b&gt;"),
+    *("<!-- --><b>", "--><b>", "]]><b>", "</svg><b>", "<style>*{}", "$<b>$", "{x}", "a&amp;b", "javascript:alert(1)"),
+]
+
+
+@pytest.mark.parametrize("text", HTML)
+def test_the_page_has_the_elements_of_a_harmless_one_and_the_names_as_text(tmp_path, text):
+    run_called(tmp_path / "harmless", "quick")
+    run_called(tmp_path / "hostile", text)
+    harmless, hostile = (Seen(render_page(find_runs(tmp_path / kind))) for kind in ("harmless", "hostile"))
+    assert (hostile.elements, hostile.attributes) == (harmless.elements, harmless.attributes)
+    assert "script" not in hostile.elements
+    assert not {"src", "onerror", "onload"} & hostile.attributes
+    assert any(text in shown for shown in hostile.text)
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", '=cmd|" /C calc"!A0', "\t=1", "\r=1", "plain", "a=b"])
+def test_no_text_in_the_table_is_a_formula(tmp_path, text):
+    run_called(tmp_path / "runs", text)
+    rows = list(csv.DictReader(io.StringIO(stages_csv(find_runs(tmp_path / "runs")), newline="")))
+    assert len(rows) == 4
+    for row in rows:
+        for key in ("run", "schedule", "control", "stage"):
+            assert row[key][:1] not in ("=", "+", "-", "@", "\t", "\r")
+        assert row["schedule"] in (visible(text), f"'{visible(text)}")
+        assert float(row["num_parameters"]) in (10, 11)
+
+
+def commands(text: str) -> list[str]:
+    """The characters of a text that are not seen as themselves."""
+    return [character for character in text if character not in "\n\t" and not character.isprintable()]
+
+
+@quick
+@given(text=SHOWN)
+def test_visible_text_commands_nothing_and_plain_text_stays(text):
+    assert commands(visible(text)) == []
+    assert visible(visible(text)) == visible(text)
+    assert (visible(text) == text) == (commands(text) == [])
+
+
+def terminal() -> tuple[Terminal, io.StringIO]:
+    """A terminal without colours: any escape in what it got is not rich's own."""
+    got = io.StringIO()
+    return Terminal(file=got, force_terminal=True, color_system=None, width=2000), got
+
+
+@quick
+@given(text=SHOWN)
+def test_whatever_is_printed_a_terminal_gets_plain_text(text):
+    console, got = terminal()
+    table = Table(text, title=text)
+    table.add_row(text)
+    console.print(text)
+    console.print(Panel(table))
+    console.print(text, style="bold red", soft_wrap=True)
+    assert [c for c in commands(got.getvalue()) if c != "\x1b"] == []
+    assert "\x1b" not in got.getvalue().replace("\x1b[1;31m", "").replace("\x1b[1m", "").replace("\x1b[0m", "")
+
+
+@pytest.mark.parametrize("text", MARKUP)
+def test_markup_in_a_text_is_shown_as_it_is(text):
+    console, got = terminal()
+    console.print(text)
+    assert got.getvalue() == f"{text}\n"
+
+
+@pytest.mark.parametrize("text", COMMANDS)
+def test_a_run_shows_messages_and_names_as_text(text, tmp_path):
+    console, got = terminal()
+    Screen(console).message(text)
+    assert commands(got.getvalue()) == []
+    console, got = terminal()
+    with LiveScreen(console) as screen:
+        screen.run_started(text, text, [])
+        screen.message(text)
+    assert text not in got.getvalue()
+    assert visible(strip_control_codes(text)) in got.getvalue()  # some of them rich leaves out
+
+
+@pytest.mark.parametrize("text", COMMANDS)
+def test_what_workers_print_reaches_the_terminal_as_text(text, tmp_path):
+    (tmp_path / "log.txt").write_text(f"growctl: {text}\n", newline="")
+    reason = failure_reason(tmp_path / "log.txt", 0)
+    told = io.StringIO()
+    with redirect_stderr(told), pytest.raises(SystemExit):
+        cli._fail(f"stage small failed: {reason}", 1)
+    assert commands(told.getvalue()) == []
+
+
+@pytest.mark.parametrize("text", COMMANDS)
+@pytest.mark.parametrize("command", ["report", "status"])
+def test_commands_show_the_names_in_a_ledger_as_text(text, command, tmp_path, recwarn):
+    run_called(tmp_path / "runs", text)
+    told = io.StringIO()
+    with redirect_stdout(told):
+        if command == "report":
+            cli.report([], runs_dir=tmp_path / "runs")
+        else:
+            cli.machine_commands.status([], runs_dir=tmp_path / "runs")
+    warnings = "".join(str(warning.message) for warning in recwarn)  # of fonts, which name what they lack
+    assert commands(told.getvalue() + warnings) == []
+    assert "quick" in told.getvalue()
+
+
+def test_every_command_prints_through_the_terminal_that_shows_text_only():
+    """rich's own console would take what it prints for markup, and pass escapes on."""
+    sources = sorted(Path(cli.__file__).parent.rglob("*.py"))
+    made = [path.name for path in sources if " Console(" in path.read_text() or "(Console(" in path.read_text()]
+    assert made == []
+    console = Console(file=(got := io.StringIO()), force_terminal=True, color_system=None)
+    console.print(COMMANDS[1])
+    assert COMMANDS[1] in got.getvalue()  # which is why

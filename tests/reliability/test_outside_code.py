@@ -1,0 +1,70 @@
+"""Nothing that growctl opens can run code: what could, of Python's and the libraries' calls, is not in its source.
+
+How a pickle is refused that comes as an official checkpoint: tests/stages/test_official.py.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.workers import REPOSITORY
+
+RUNS_CODE = {
+    *("eval", "exec", "compile", "__import__", "os.system", "os.popen", "subprocess.getoutput"),
+    *("pickle.load", "pickle.loads", "pickle.Unpickler", "cloudpickle.load", "dill.load", "joblib.load", "shelve.open"),
+    *("marshal.load", "marshal.loads", "torch.jit.load", "torch.hub.load", "yaml.unsafe_load", "yaml.full_load"),
+    *("pandas.read_pickle", "hydra.utils.instantiate", "hydra.utils.call"),
+}
+NEEDS = {
+    "torch.load": ("weights_only", "True"),
+    "yaml.load": ("Loader", "yaml.SafeLoader"),
+    "yaml.compose": ("Loader", "yaml.SafeLoader"),
+}
+"""Calls that are harmless with an argument."""
+
+
+def dangerous_calls(source: str) -> Iterator[str]:
+    """Calls in a program that could run what a file or a shell says."""
+    for call in (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)):
+        name = ast.unparse(call.func)
+        arguments = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+        key, value = NEEDS.get(name, ("", ""))
+        if (
+            name in RUNS_CODE
+            or (key and arguments.get(key) != value)
+            or arguments.get("allow_pickle", "False") != "False"
+            or arguments.get("trust_remote_code", "False") != "False"
+            or arguments.get("shell", "False") != "False"
+        ):
+            yield ast.unparse(call)
+
+
+@pytest.mark.parametrize("package", ["growctl", "stages", "model", "benchmarks"])
+def test_no_call_opens_a_pickle_runs_a_text_or_starts_a_shell(package):
+    sources = sorted((REPOSITORY / package).rglob("*.py"))
+    assert sources
+    found = {
+        str(path.relative_to(REPOSITORY)): calls
+        for path in sources
+        if (calls := list(dangerous_calls(Path(path).read_text())))
+    }
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        *("torch.load(path)", "torch.load(path, weights_only=False)", "numpy.load(path, allow_pickle=True)"),
+        *("yaml.load(text, Loader=yaml.Loader)", "subprocess.run(command, shell=True)", "eval(text)"),
+        *("pickle.load(file)", "pickle.loads(data)", "AutoModel.from_pretrained(name, trust_remote_code=True)"),
+    ],
+)
+def test_such_a_call_would_be_found(call):
+    assert list(dangerous_calls(f"def f():\n    return [{call}]\n")) == [call]
+
+
+@pytest.mark.parametrize("call", ["torch.load(path, weights_only=True)", "numpy.load(path)", "subprocess.run(command)"])
+def test_a_harmless_one_is_let_pass(call):
+    assert list(dangerous_calls(call)) == []
