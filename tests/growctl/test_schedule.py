@@ -60,7 +60,8 @@ def unknown(what: str, allowed: str, *, meant: str | None = None) -> str:
         (
             {"launch.batch_size": 8},
             "launch.batch_size = 8: no such key here; it belongs to training (allowed here: cluster, nodes, devices, "
-            "zero_stage, offload, kernels, micro_batch_size, environment, hostfile, slurm, hardware)",
+            "zero_stage, offload, kernels, micro_batch_size, environment, grace, hang_timeout, max_restarts, hostfile, "
+            "slurm, hardware)",
         ),
         (
             {"growth.every": 8},
