@@ -109,7 +109,7 @@ class Stalls:
 def _place(stacks: str) -> str:
     """Where the main thread is, the last that faulthandler lists: the innermost call first."""
     if not stacks:
-        return "does not answer; it was stopped, or its machine is gone"
+        return "no answer (it was stopped, or its machine is gone)"
     for line in stacks[stacks.rfind("(most recent call first)") :].splitlines():
         if match := _FRAME.fullmatch(line):
             return f"{match[3]} ({Path(match[1]).name}:{match[2]})"

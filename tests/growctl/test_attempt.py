@@ -161,4 +161,4 @@ def test_a_worker_that_stalls_is_noticed_and_says_where_it_is(stage):
 def test_a_worker_whose_process_is_stopped_is_noticed_by_its_silence(stage):
     hung = stage.attempt("start(); os.kill(os.getpid(), signal.SIGSTOP)", hang_seconds=1.0)
     assert hung.kind == "hung"
-    assert "rank 0: does not answer" in hung.reason
+    assert "rank 0: no answer" in hung.reason
