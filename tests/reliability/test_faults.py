@@ -59,7 +59,9 @@ def test_functions_and_methods_are_wrapped_as_their_module_is_imported(python):
 
 def test_any_change_of_a_file_can_be_a_point(python, tmp_path):
     fault = {"name": "f", "at": "files", "matching": str(tmp_path / "work"), "nth": 2, "do": "SIGKILL"}
-    program = f"from pathlib import Path; p = Path({str(tmp_path / 'work')!r}); (p / 'a').touch(); p.joinpath('b').mkdir()"
+    program = (
+        f"from pathlib import Path; p = Path({str(tmp_path / 'work')!r}); (p / 'a').touch(); p.joinpath('b').mkdir()"
+    )
     assert python(program, fault).returncode == -9
     assert os.listdir(tmp_path / "work") == ["a"]
 
@@ -73,7 +75,9 @@ def test_a_torn_file_is_cut_to_half(python, tmp_path):
 def test_a_slow_call_a_stall_and_a_clock_that_goes_back(python):
     slow = {"name": "slow", "at": "os:mkdir", "do": "sleep", "seconds": 0.5}
     clock = {"name": "clock", "at": "os:rmdir", "do": "clock", "seconds": 3600.0}
-    program = "import os, time; a = time.time(); os.mkdir('d'); print(time.time() - a); os.rmdir('d'); print(time.time() - a)"
+    program = (
+        "import os, time; a = time.time(); os.mkdir('d'); print(time.time() - a); os.rmdir('d'); print(time.time() - a)"
+    )
     before, after = map(float, python(program, slow, clock).stdout.split())
     assert before >= 0.5
     assert after < before - 3000

@@ -7,9 +7,9 @@ KILLS = [
     BY_NAME["workers: before the engine"].fault("start", "one rank", "small", rank=1),
     BY_NAME["checkpoint: before its rename"].fault("rename", "all ranks", "small", nth=2),
     BY_NAME["evaluation: within it"].fault("evaluation", "runner", "middle", nth=3),
-    BY_NAME["checkpoint: an old one half removed"].fault("pruning", "runner", "middle"),
+    BY_NAME["checkpoint: in the ledger"].fault("booked", "runner", nth=8),
     BY_NAME["step: before it"].fault("step", "one rank", "large", nth=5, rank=1),
-    BY_NAME["final: while renamed"].fault("renamed", "everybody", "large"),
+    BY_NAME["final: a slow rename"].fault("renamed", "everybody", "large"),
 ]
 
 

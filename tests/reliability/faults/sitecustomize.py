@@ -12,6 +12,7 @@ GROWCTL_FAULTS holds a JSON object: `folder`, where marks are left, and `faults`
 - to: whom a signal goes to: `self`, `runner`, `rank 0`, `rank 1`, `ranks`, `everybody`
 - seconds: how long to sleep, before a signal too; how far the clock goes back
 - tear: the call's file is cut to half its length first
+- always: it strikes at every such call, in every process, and leaves no mark
 
 Nothing of growctl knows of this.
 """
@@ -99,22 +100,27 @@ class Armed:
         if pattern and not any(re.search(pattern, text) for text in map(_text, arguments)):
             return False
         self.calls += 1
-        return self.calls == self.fault.get("nth", 1)
+        return self.calls == self.fault.get("nth", 1) or "always" in self.fault
 
     def strike(self, arguments: tuple[Any, ...]) -> None:
         """Does it, if no process has yet."""
-        fault, mark = self.fault, os.path.join(self.folder, self.fault["name"])
-        try:
-            descriptor = os.open(mark, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
-        except FileExistsError:
+        fault = self.fault
+        if "always" not in fault and not self._first(arguments):
             return
-        who = {"process": os.getpid(), "command": sys.orig_argv, "call": [_text(a) for a in arguments]}
-        os.write(descriptor, json.dumps(who).encode())
-        os.close(descriptor)
         if fault.get("tear"):
             torn = next(text for text in map(_text, arguments) if os.path.isfile(text))
             os.truncate(torn, os.path.getsize(torn) // 2)
         _do(fault, self.folder)
+
+    def _first(self, arguments: tuple[Any, ...]) -> bool:
+        try:
+            mark = os.open(os.path.join(self.folder, self.fault["name"]), os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+        except FileExistsError:
+            return False
+        who = {"process": os.getpid(), "command": sys.orig_argv, "call": [_text(a) for a in arguments]}
+        os.write(mark, json.dumps(who).encode())
+        os.close(mark)
+        return True
 
 
 def _do(fault: Fault, folder: str) -> None:
