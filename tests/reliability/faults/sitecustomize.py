@@ -1,4 +1,4 @@
-"""Faults from within. Python imports this as it starts, in every process of a growctl whose PYTHONPATH names its folder.
+"""Faults from within. Python imports this as it starts, in every process of a growctl whose PYTHONPATH has its folder.
 
 GROWCTL_FAULTS holds a JSON object: `folder`, where marks are left, and `faults`, a list of objects with
 
