@@ -72,7 +72,8 @@ SLOW = {"seconds": 0.5}
 UPDATE = "deepspeed.runtime.engine:DeepSpeedEngine.backward"
 WRITE = "stages.checkpoint:write_parameter"
 FINISH = "stages.manifest:finish_directory"
-BOOK = "growctl.ledger:Ledger._append"
+BOOK = "growctl.ledger:Ledger.sync"
+ROWS = "growctl.ledger:Ledger._sync_attempt"
 STOPPED = (
     {"at": "stages.train:Worker.train_step", "process": "rank", "do": "sleep", "seconds": 1.1, "always": True},
     {"at": UPDATE, "process": "rank", "nth": 4, "do": "SIGTERM", "to": "runner"},
@@ -86,9 +87,9 @@ POINTS = (
     Point("data: after its rename", "os:rename", "runner", r"\.incomplete-", "after", stages=RUN),
     Point("schedule.yaml: before its rename", "os:replace", "runner", r"schedule\.yaml$", stages=RUN),
     Point("schedule.yaml: after its rename", "os:replace", "runner", r"schedule\.yaml$", "after", stages=RUN),
-    Point("ledger: no table yet", "growctl.ledger:Ledger._recognise", "runner", stages=RUN),
+    Point("ledger: before it is made", "growctl.ledger:Ledger.open", "runner", stages=RUN),
     Point("ledger: no run in it yet", "growctl.ledger:Ledger.record_run", "runner", stages=RUN),
-    Point("ledger: within the first entry", BOOK, "runner", "^stage$", most=3, stages=RUN),
+    Point("ledger: first entries, not committed", "growctl.ledger:Ledger.run", "runner", stages=RUN),
     Point("expand: initial/ half written", WRITE, "runner", INITIAL, "after", 10, GROWN),
     Point("expand: before its manifest", FINISH, "runner", INITIAL, stages=GROWN),
     Point("expand: a slow rename", "os:rename", "runner", INITIAL, "after", stages=GROWN, further=SLOW),
@@ -105,8 +106,9 @@ POINTS = (
     Point("checkpoint: before its rename", "os:rename", "rank", STEP, most=2),
     Point("checkpoint: a slow rename", "os:rename", "rank", STEP, "after", 2, further=SLOW),
     Point("checkpoint: renamed, not yet told", "os:rename", "rank", STEP, "after", 2),
-    Point("checkpoint: told, not yet in the ledger", BOOK, "runner", "^work$", most=3, stages=RUN),
-    Point("checkpoint: in the ledger", BOOK, "runner", "^work$", "after", 3, RUN),
+    Point("checkpoint: told, not yet in the ledger", BOOK, "runner", most=12, stages=RUN),
+    Point("checkpoint: rows written, not committed", ROWS, "runner", "", "after", 12, RUN),
+    Point("checkpoint: in the ledger", BOOK, "runner", "", "after", 12, RUN),
     Point("checkpoint: an old one half removed", "os:unlink", "rank", r"\.pt$", "after"),
     Point("checkpoint: half written, as asked to stop", "torch:save", "rank", NOT_DUE, "after", along=STOPPED),
     Point("checkpoint: renamed, as asked to stop", "os:rename", "rank", NOT_DUE, "after", along=STOPPED),

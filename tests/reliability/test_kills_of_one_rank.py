@@ -11,7 +11,7 @@ KILLS = [
     BY_NAME["checkpoint: a file half written"].fault("torn", "one rank", "small", nth=2),
     BY_NAME["expand: initial/ half written"].fault("expand", "runner", "middle", nth=4),
     BY_NAME["step: gradients there, no update"].fault("step", "runner SIGTERM", "middle", nth=5),
-    BY_NAME["checkpoint: told, not yet in the ledger"].fault("booked", "runner", nth=3),
+    BY_NAME["checkpoint: rows written, not committed"].fault("booked", "runner", nth=4),
     BY_NAME["final: a parameter written"].fault("final", "everybody", "large", nth=7),
 ]
 
