@@ -47,8 +47,8 @@ GONE_SECONDS = 30.0
 """Patience with what hangs on a runner that was killed."""
 
 MAY_STAY = re.compile(r"/stages/[^/]+/(\.step_\d+\.(incomplete|removed)|\.save_request\.\d+|stacks)(/|$)")
-"""What a kill may leave in a stage's directory: a save that nobody repeats, asked for between two that are due; what the
-last attempt's ranks and runner watch each other by."""
+"""What a kill may leave in a stage's directory: a save that was asked for between two that are due, and that nobody
+repeats; what the last attempt's ranks and runner watch each other by."""
 
 TIMES = ("attempt", "seconds", "tokens_per_second")
 """What a line of metrics.jsonl says that differs from one execution to the next."""
@@ -226,7 +226,6 @@ def check_nothing_left(run: KilledRun) -> None:
     while left := processes(str(run.marks)):
         assert time.monotonic() < deadline, f"left over: {left}"
         time.sleep(0.1)
-    endings = (".incomplete", ".removed", ".tmp")
     odd = re.compile(r"\.incomplete|\.removed|\.tmp$|/broken-")
     names = {str(path.relative_to(run.runs)) for path in run.runs.rglob("*")}
     assert {name for name in names if odd.search(name) and not MAY_STAY.search(name)} == set()
