@@ -18,6 +18,7 @@ from stages.manifest import read_manifest, verify_checkpoint
 from stages.metrics import read_metrics
 from tests.growctl.runs import TEXT
 from tests.reliability.faults.sitecustomize import HERE, VARIABLE, processes
+from tests.reliability.points import BY_NAME
 from tests.workers import REPOSITORY
 
 SCHEDULE = f"""
@@ -37,6 +38,9 @@ launch: {{devices: 1}}
 """
 STAGES = ("small", "middle", "large")
 
+SWITCH = BY_NAME["checkpoint: renamed, not yet told"].fault("switch", "everybody", "large", matching=r"/\.?step_0+6\b")
+"""Ends a run in the middle of its last stage, for other ranks to go on there."""
+
 EXIT_CODES = (0, 1, 130, 143, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT)
 """How a growctl may end that is killed, or whose workers are. The last two: before it has set its own handlers."""
 
@@ -46,9 +50,9 @@ LIFE_SECONDS = 180.0
 GONE_SECONDS = 30.0
 """Patience with what hangs on a runner that was killed."""
 
-MAY_STAY = re.compile(r"/stages/[^/]+/(\.step_\d+\.(incomplete|removed)|\.save_request\.\d+|stacks)(/|$)")
+MAY_STAY = re.compile(r"/stages/[^/]+/(\.step_\d+\.(incomplete|removed)|converted_\d+|\.save_request\.\d+|stacks)(/|$)")
 """What a kill may leave in a stage's directory: a save that was asked for between two that are due, and that nobody
-repeats; what the last attempt's ranks and runner watch each other by."""
+repeats; a conversion that was needed last; what the last attempt's ranks and runner watch each other by."""
 
 TIMES = ("attempt", "seconds", "tokens_per_second")
 """What a line of metrics.jsonl says that differs from one execution to the next."""
@@ -67,10 +71,13 @@ class Life:
 class KilledRun:
     """A run in a folder of its own, where faults may be told to strike."""
 
-    def __init__(self, folder: Path, ranks: int, dataset_of: "KilledRun | None" = None) -> None:
-        """Nothing is started yet. `dataset_of`: a run whose dataset this one finds prepared."""
+    def __init__(
+        self, folder: Path, ranks: int, *, then: int | None = None, dataset_of: "KilledRun | None" = None
+    ) -> None:
+        """Nothing is started yet. `then`: its ranks once `SWITCH` has struck; `dataset_of`: whose dataset it has."""
         self.folder = folder
         self.ranks = ranks
+        self.then = then
         self.runs = folder / "runs"
         self.directory = self.runs / "three"
         self.marks = folder / "marks"
@@ -93,7 +100,8 @@ class KilledRun:
             "HOME": str(self.folder / "home"),
             "TMPDIR": str(self.folder / "temporary"),
         }
-        command = [sys.executable, "-m", "growctl.cli", "run", self.schedule, f"launch.devices={self.ranks}"]
+        ranks = self.then if self.then and SWITCH["name"] in self.struck() else self.ranks
+        command = [sys.executable, "-m", "growctl.cli", "run", self.schedule, f"launch.devices={ranks}"]
         return subprocess.Popen(
             [*command, "--runs-dir", self.runs],
             stdout=subprocess.PIPE,
@@ -126,6 +134,7 @@ class KilledRun:
         self, faults: Sequence[dict[str, Any]] = (), meanwhile: Callable[[subprocess.Popen[str]], None] | None = None
     ) -> None:
         """Starts it until it ends with exit code 0, at once after each death; every fault strikes once at most."""
+        faults = [*faults, *([SWITCH] if self.then else [])]
         while self.live(faults, meanwhile).exit_code:
             life = self.lives[-1]
             assert life.struck, f"it failed, and nothing struck:\n{life.output}"

@@ -4,10 +4,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 RANK_VICTIMS = ("one rank", "all ranks", "runner", "everybody", "runner SIGTERM", "runner SIGINT")
+CONVERTER_VICTIMS = ("converter", "runner", "everybody", "runner SIGTERM", "runner SIGINT")
 RUNNER_VICTIMS = ("runner", "runner SIGTERM", "runner SIGINT")
 DISK_ERRORS = ("ENOSPC", "EIO")
 ACTIONS = {
     "one rank": ("SIGKILL", "self"),
+    "converter": ("SIGKILL", "self"),
     "all ranks": ("SIGKILL", "ranks"),
     "runner": ("SIGKILL", "runner"),
     "everybody": ("SIGKILL", "everybody"),
@@ -44,7 +46,8 @@ class Point:
     @property
     def possible(self) -> tuple[str, ...]:
         """What may happen there."""
-        return self.victims or (RANK_VICTIMS if self.process == "rank" else RUNNER_VICTIMS)
+        by_process = {"rank": RANK_VICTIMS, "converter": CONVERTER_VICTIMS, "runner": RUNNER_VICTIMS}
+        return self.victims or by_process[self.process]
 
     def faults(self, name: str, victim: str, stage: str | None = None, **further: Any) -> list[dict[str, Any]]:
         """The fault that kills `victim` here, and those that go with it."""
@@ -123,7 +126,19 @@ POINTS = (
     Point("disk error, runner", "os:fsync", "runner", "{runs}", most=40, stages=RUN, victims=DISK_ERRORS),
     Point("disk error, rank", "os:fsync", "rank", "{runs}", most=40, victims=DISK_ERRORS),
 )
-BY_NAME = {point.name: point for point in POINTS}
+CONVERSIONS = (
+    Point("conversion: before it", "stages.lifeline:end_with_runner", "converter", side="after", stages=RUN),
+    Point(
+        "conversion: the shards taken apart", "torch:save", "converter", "", "after", 40, RUN, further={"tear": True}
+    ),
+    Point("conversion: a parameter written", WRITE, "converter", "converted_", "after", 10, RUN),
+    Point("conversion: before its manifest", FINISH, "converter", "converted_", stages=RUN),
+    Point("conversion: before its rename", "os:rename", "converter", r"/converted_\d+$", stages=RUN),
+    Point("conversion: after its rename", "os:rename", "converter", r"/converted_\d+$", "after", stages=RUN),
+)
+"""In runs that change their ranks within a stage."""
+
+BY_NAME = {point.name: point for point in (*POINTS, *CONVERSIONS)}
 
 WEATHER = (
     {"at": "os:rename", "matching": "{runs}", "side": "after", "do": "sleep", "seconds": 2.0, "always": True},

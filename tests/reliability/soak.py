@@ -23,10 +23,12 @@ from typing import Any
 
 from tests.reliability.faults.sitecustomize import send
 from tests.reliability.harness import KilledRun, check_same_end
-from tests.reliability.points import ACTIONS, BY_NAME, POINTS, RANK_VICTIMS, RUN, WEATHER
+from tests.reliability.points import ACTIONS, BY_NAME, CONVERSIONS, POINTS, RANK_VICTIMS, RUN, WEATHER, Point
 
 AT_ANY_TIME = "at any time"
 KILLS_IN_A_RUN = (6, 10)
+RANKS = ((1, None), (2, None), (1, 2), (2, 1))
+"""At the beginning, and from the middle of the last stage on."""
 TIMED_SHARE = 0.25
 """Of kills: those that come at a random time, wherever the run is."""
 
@@ -64,8 +66,7 @@ class Soak:
     def __init__(self, seed: int, folder: Path) -> None:
         self.random = random.Random(seed)
         self.folder = folder
-        self.undisturbed: dict[int, KilledRun] = {}
-        self.seconds: dict[int, float] = {}
+        self.undisturbed: dict[tuple[int, int | None], tuple[KilledRun, float]] = {}
         self.tried: list[Tried] = []
         self.failures: list[str] = []
         self.not_reached = 0
@@ -74,15 +75,17 @@ class Soak:
     def run(self) -> None:
         """One run with its kills, to its end; what became of them is noted."""
         self.runs += 1
-        ranks = self.random.choice((1, 2))
-        expected = self._expected(ranks)
+        ranks, then = self.random.choice(RANKS)
+        expected, usual_seconds = self._expected(ranks, then)
         kills = [self._drawn(number) for number in range(self.random.randint(*KILLS_IN_A_RUN))]
+        if then:
+            kills += [self._drawn(len(kills) + i, CONVERSIONS, 0.0) for i in range(2)]
         timed = [kill for kill in kills if kill.point == AT_ANY_TIME]
         faults = [fault for kill in kills if kill not in timed for fault in self._faults(kill, ranks)]
         weather = self.random.choice((None, None, *WEATHER))
         faults += [{"name": "weather"} | weather] if weather else []
-        run = KilledRun(self.folder / f"run-{self.runs}", ranks)
-        waits = {kill: self.random.uniform(0.0, self.seconds[ranks] / 2) for kill in timed}
+        run = KilledRun(self.folder / f"run-{self.runs}", ranks, then=then)
+        waits = {kill: self.random.uniform(0.0, usual_seconds / 2) for kill in timed}
 
         def meanwhile(process: Popen[str]) -> None:
             for kill in timed[:1]:
@@ -101,27 +104,28 @@ class Soak:
             if life is None:
                 self.not_reached += 1
                 continue
-            again = life.exit_code != 0 and [mark for mark in life.struck if mark.startswith("kill")][-1] == kill.name
+            again = life.exit_code != 0 and [mark for mark in life.struck if "+" not in mark][-1] == kill.name
             self.tried.append(Tried(ranks, kill.point, kill.victim, why is None, again))
         if why:
-            plan = f"run {self.runs}, {ranks} ranks: {[asdict(k) for k in kills]}, weather {weather}: {run.struck()}"
-            self.failures.append(f"{plan}\n{why}\nkept in {run.folder}")
+            plan = f"run {self.runs}, {ranks} ranks, then {then}: {[asdict(kill) for kill in kills]}, weather {weather}"
+            self.failures.append(f"{plan}: {run.struck()}\n{why}\nkept in {run.folder}")
             print(self.failures[-1], flush=True)
         else:
             shutil.rmtree(run.folder)
 
-    def _expected(self, ranks: int) -> KilledRun:
-        if ranks not in self.undisturbed:
+    def _expected(self, ranks: int, then: int | None) -> tuple[KilledRun, float]:
+        """A run that nothing was done to, but for the change of its ranks; seconds that it took."""
+        if (ranks, then) not in self.undisturbed:
             started = time.monotonic()
-            run = KilledRun(self.folder / f"undisturbed-{ranks}", ranks)
+            run = KilledRun(self.folder / f"undisturbed-{ranks}-{then}", ranks, then=then)
             run.to_the_end()
-            self.undisturbed[ranks], self.seconds[ranks] = run, time.monotonic() - started
-        return self.undisturbed[ranks]
+            self.undisturbed[ranks, then] = run, time.monotonic() - started
+        return self.undisturbed[ranks, then]
 
-    def _drawn(self, number: int) -> Kill:
-        if self.random.random() < TIMED_SHARE:
+    def _drawn(self, number: int, points: tuple[Point, ...] = POINTS, timed: float = TIMED_SHARE) -> Kill:
+        if self.random.random() < timed:
             return Kill(number, AT_ANY_TIME, self.random.choice(("rank 0", *RANK_VICTIMS[1:])))
-        point = self.random.choice(POINTS)
+        point = self.random.choice(points)
         return Kill(number, point.name, self.random.choice(point.possible))
 
     def _faults(self, kill: Kill, ranks: int) -> list[dict[str, Any]]:

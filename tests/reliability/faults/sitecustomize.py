@@ -6,10 +6,12 @@ GROWCTL_FAULTS holds a JSON object: `folder`, where marks are left, and `faults`
 - at: `module:function` or `module:Class.method`, wrapped as the module is imported; or `files`, whatever changes a file
 - side: `before` the call (the default) or `after` it; of `files` there is only before
 - matching: a regular expression that one of the call's strings, paths or open files has to match
-- process: `runner`, `launcher`, `rank` or `helper`; rank: its number; command: what its command line has to match
+- process: `runner`, `converter`, `launcher`, `rank` or `helper`; rank: its number; command: what the process's command
+  line has to match
 - nth: the how-manieth such call of the process, from 1
 - do: a signal's name; an errno's name, raised as OSError; `sleep`; `stall`, a sleep without end; `clock`, set back
-- to: whom a signal goes to: `self`, `runner`, `rank 0`, `rank 1`, `ranks`, `everybody`
+- to: whom a signal goes to: `self`, `runner`, `rank 0`, `rank 1`, `ranks`,
+  `everybody`
 - seconds: how long to sleep, before a signal too; how far the clock goes back
 - tear: the call's file is cut to half its length first
 - always: it strikes at every such call, in every process, and leaves no mark
@@ -37,7 +39,8 @@ HERE = str(Path(__file__).parent)
 HOLD_SECONDS = 60.0
 """How long a rank that had others killed stays where it is: their end brings its own."""
 
-MODULES = {"growctl.cli": "runner", "deepspeed.launcher.launch": "launcher", "stages.train": "rank"}
+MODULES = {"growctl.cli": "runner", "stages.convert": "converter", "deepspeed.launcher.launch": "launcher"}
+MODULES |= {"stages.train": "rank"}
 CHANGES = {"os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.link", "os.truncate", "shutil.rmtree"}
 
 Fault = dict[str, Any]
