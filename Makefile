@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: quickstart test check format docs setup clean
+.PHONY: quickstart test soak check format docs setup clean
 
 quickstart: setup  ## Train the quickstart ladder and its control on this machine, then report on them.
 	$(BIN)/growctl run schedules/quickstart.yaml
@@ -13,6 +13,10 @@ quickstart: setup  ## Train the quickstart ladder and its control on this machin
 
 test: setup  ## The whole test suite, with the slowest tests named.
 	$(BIN)/python -m pytest
+
+soak: setup  ## Kills at a hundred random points and times; a table, and build/soak.json. Takes an hour or so.
+	$(BIN)/python -m tests.reliability.soak --kills 100 --json build/soak.json
+	GROWCTL_SOAK=1 $(BIN)/python -m pytest tests/reliability
 
 check: setup  ## Lint, formatting and types.
 	$(BIN)/ruff check .

@@ -1,0 +1,274 @@
+"""Faults from within. Python imports this as it starts, in every process of a growctl whose PYTHONPATH has its folder.
+
+GROWCTL_FAULTS holds a JSON object: `folder`, where marks are left, and `faults`, a list of objects with
+
+- name: of its mark, `folder/<name>`, which also says who struck; a fault that has its mark is over, for all processes
+- at: `module:function` or `module:Class.method`, wrapped as the module is imported; or `files`, whatever changes a file
+- side: `before` the call (the default) or `after` it; of `files` there is only before
+- matching: a regular expression that one of the call's strings, paths or open files has to match
+- process: `runner`, `converter`, `launcher`, `rank` or `helper`; rank: its number; command: what the process's command
+  line has to match
+- nth: the how-manieth such call of the process, from 1
+- do: a signal's name; an errno's name, raised as OSError; `sleep`; `stall`, a sleep without end; `clock`, set back
+- to: whom a signal goes to: `self`, `runner`, `rank 0`, `rank 1`, `ranks`,
+  `everybody`
+- seconds: how long to sleep, before a signal too; how far the clock goes back
+- tear: the call's file is cut to half its length first
+- always: it strikes at every such call, in every process, and leaves no mark
+
+Nothing of growctl knows of this.
+"""
+
+import errno
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import json
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+VARIABLE = "GROWCTL_FAULTS"
+HERE = str(Path(__file__).parent)
+HOLD_SECONDS = 60.0
+"""How long a rank that had others killed stays where it is: their end brings its own."""
+
+MODULES = {"growctl.cli": "runner", "stages.convert": "converter", "deepspeed.launcher.launch": "launcher"}
+MODULES |= {"stages.train": "rank"}
+CHANGES = {"os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.link", "os.truncate", "shutil.rmtree"}
+
+Fault = dict[str, Any]
+
+
+def part_of(command: list[str]) -> str:
+    """What a process is by its command line: its first `-m` says so."""
+    module = command[command.index("-m") + 1] if "-m" in command[:-1] else ""
+    return MODULES.get(module, "helper")
+
+
+def processes(folder: str) -> list[tuple[int, str, int | None]]:
+    """(process id, part, rank) of everything alive that was started with this folder's faults."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            environment = (entry / "environ").read_bytes().decode(errors="replace").split("\0")
+            command = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue  # it is gone, or not ours
+        if any(line.startswith(f"{VARIABLE}=") and json.dumps(folder) in line for line in environment):
+            rank = next((int(line[5:]) for line in environment if line.startswith("RANK=")), None)
+            found.append((int(entry.name), part_of(command), rank))
+    return found
+
+
+def send(number: signal.Signals, to: str, folder: str) -> list[int]:
+    """Signals all that `to` means, this process last; their ids."""
+    alive = processes(folder)
+    meant = {
+        "self": [os.getpid()],
+        "everybody": [pid for pid, *_ in alive],
+        "runner": [pid for pid, part, _ in alive if part == "runner"],
+        "ranks": [pid for pid, part, _ in alive if part == "rank"],
+    }
+    for _, part, rank in alive:
+        meant |= {f"rank {rank}": [p for p, of, r in alive if (of, r) == ("rank", rank)]} if part == "rank" else {}
+    pids = sorted(meant.get(to, []), key=lambda pid: pid == os.getpid())
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            continue
+    return pids
+
+
+class Armed:
+    """One fault, in one process."""
+
+    def __init__(self, fault: Fault, folder: str) -> None:
+        self.fault = fault
+        self.folder = folder
+        self.calls = 0
+
+    def meets(self, arguments: tuple[Any, ...]) -> bool:
+        """Whether this call is the one."""
+        pattern = self.fault.get("matching")
+        if pattern and not any(re.search(pattern, text) for text in map(_text, arguments)):
+            return False
+        self.calls += 1
+        return self.calls == self.fault.get("nth", 1) or "always" in self.fault
+
+    def strike(self, arguments: tuple[Any, ...]) -> None:
+        """Does it, if no process has yet."""
+        fault = self.fault
+        if "always" not in fault and not self._first(arguments):
+            return
+        if fault.get("tear"):
+            torn = next(text for text in map(_text, arguments) if os.path.isfile(text))
+            os.truncate(torn, os.path.getsize(torn) // 2)
+        _do(fault, self.folder)
+
+    def _first(self, arguments: tuple[Any, ...]) -> bool:
+        try:
+            mark = os.open(os.path.join(self.folder, self.fault["name"]), os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+        except FileExistsError:
+            return False
+        who = {"process": os.getpid(), "command": sys.orig_argv, "call": [_text(a) for a in arguments]}
+        os.write(mark, json.dumps(who).encode())
+        os.close(mark)
+        return True
+
+
+def _do(fault: Fault, folder: str) -> None:
+    do, seconds = fault["do"], fault.get("seconds", 0.0)
+    if do == "clock":
+        for name, unit in (("time", 1), ("time_ns", 10**9)):
+            setattr(time, name, _behind(getattr(time, name), seconds * unit))
+        return
+    time.sleep(1e6 if do == "stall" else seconds)
+    if do.startswith("SIG"):
+        number = signal.Signals[do]
+        pids = send(number, fault.get("to", "self"), folder)
+        if number == signal.SIGKILL and os.getpid() not in pids and part_of(sys.orig_argv) == "rank":
+            time.sleep(HOLD_SECONDS)
+    elif do.startswith("E"):
+        code = getattr(errno, do)
+        raise OSError(code, os.strerror(code))
+
+
+def _behind(clock: Callable[[], Any], by: float) -> Callable[[], Any]:
+    return lambda: clock() - type(clock())(by)
+
+
+def _text(argument: Any) -> str:
+    if isinstance(argument, int) and not isinstance(argument, bool):
+        try:
+            return os.readlink(f"/proc/self/fd/{argument}")
+        except OSError:
+            return ""
+    return os.fspath(argument) if isinstance(argument, (str, os.PathLike)) else ""
+
+
+def _wrapped(function: Callable[..., Any], armed: Armed) -> Callable[..., Any]:
+    after = armed.fault.get("side") == "after"
+
+    @wraps(function)
+    def call(*arguments: Any, **named: Any) -> Any:
+        given = (*arguments, *named.values())
+        # Arguments are looked at first: a call may take away the file that they name.
+        now = armed.meets(given)
+        if now and not after:
+            armed.strike(given)
+        result = function(*arguments, **named)
+        if now and after:
+            armed.strike(given)
+        return result
+
+    return call
+
+
+def _wrap(module: Any, armed: Armed) -> None:
+    *owners, name = armed.fault["at"].partition(":")[2].split(".")
+    owner = module
+    for part in owners:
+        owner = getattr(owner, part)
+    setattr(owner, name, _wrapped(getattr(owner, name), armed))
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Wraps functions of modules as soon as these were executed."""
+
+    def __init__(self, armed: dict[str, list[Armed]]) -> None:
+        self.armed = armed
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        if name not in self.armed:
+            return None
+        others = [finder for finder in sys.meta_path if finder is not self]
+        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            execute(module)
+            for armed in self.armed[name]:
+                _wrap(module, armed)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+class _Program(Armed):
+    """Wraps functions of the program itself: `python -m` executes a module otherwise than an import does."""
+
+    def __init__(self, armed: list[Armed]) -> None:
+        super().__init__({"name": "", "at": "stages.rank:run_rank", "do": ""}, "")
+        self.armed = armed
+
+    def strike(self, arguments: tuple[Any, ...]) -> None:
+        for armed in self.armed:
+            _wrap(sys.modules["__main__"], armed)
+
+
+def _on_files(armed: Armed, folder: str) -> Callable[[str, tuple[Any, ...]], None]:
+    def changes(event: str, arguments: tuple[Any, ...]) -> bool:
+        if event == "open":
+            flags = arguments[2] if isinstance(arguments[2], int) else 0
+            return bool(flags & (os.O_WRONLY | os.O_RDWR)) and not _text(arguments[0]).startswith(folder)
+        return event in CHANGES
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if changes(event, arguments) and armed.meets(arguments[:2] if event != "open" else arguments[:1]):
+            armed.strike(arguments)
+
+    return hook
+
+
+def _meant(fault: Fault) -> bool:
+    part, rank = fault.get("process"), fault.get("rank")
+    return (
+        part in (None, part_of(sys.orig_argv))
+        and (rank is None or os.environ.get("RANK") == str(rank))
+        and re.search(fault.get("command", ""), " ".join(sys.orig_argv)) is not None
+    )
+
+
+def install(told: dict[str, Any]) -> None:
+    """Arms the faults that are meant for this process."""
+    folder = told["folder"]
+    program = sys.orig_argv[sys.orig_argv.index("-m") + 1] if "-m" in sys.orig_argv[:-1] else None
+    by_module: dict[str, list[Armed]] = {}
+    for fault in filter(_meant, told["faults"]):
+        armed = Armed(fault, folder)
+        module = fault["at"].partition(":")[0]
+        if fault["at"] == "files":
+            sys.addaudithook(_on_files(armed, folder))
+        elif module in sys.modules:
+            _wrap(sys.modules[module], armed)
+        else:
+            by_module.setdefault(module, []).append(armed)
+    if program in by_module:
+        by_module.setdefault("stages.rank", []).append(_Program(by_module.pop(program)))
+    sys.meta_path.insert(0, _Finder(by_module))
+
+
+def _next_sitecustomize() -> None:
+    """Runs the `sitecustomize` that this one hides, if there is one."""
+    path = [folder for folder in sys.path if os.path.abspath(folder) != HERE]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", path)
+    if spec and spec.loader:
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+if __name__ == "sitecustomize":
+    _next_sitecustomize()
+    if VARIABLE in os.environ:
+        install(json.loads(os.environ[VARIABLE]))

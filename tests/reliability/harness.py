@@ -1,0 +1,243 @@
+"""Runs that are killed and started again, and what they must have come to: the same as the one that never was."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from growctl.ledger import Ledger
+from stages.manifest import read_manifest, verify_checkpoint
+from stages.metrics import read_metrics
+from tests.growctl.runs import TEXT
+from tests.reliability.faults.sitecustomize import HERE, VARIABLE, processes
+from tests.reliability.points import BY_NAME
+from tests.workers import REPOSITORY
+
+SCHEDULE = f"""
+seed: 3
+data: {{source: {TEXT}, include: "*.py", vocab_size: 300, validation_fraction: 0.2}}
+model: {{num_layers: 2, hidden_size: 32, num_heads: 2}}
+stages:
+  - {{name: small, attention_tokens: 8, ffn_tokens: 16, train_steps: 10}}
+  - {{name: middle, attention_tokens: 12, ffn_tokens: 24, train_steps: 10}}
+  - {{name: large, attention_tokens: 16, ffn_tokens: 40, train_steps: 12}}
+training: {{sequence_length: 32, batch_size: 8, log_every: 2, precision: fp32}}
+learning_rate: {{peak: 5e-3, warmup_steps: 3, decay: 0.2}}
+growth: {{ramp: 0.2}}
+evaluation: {{every: 4, max_sequences: 32}}
+checkpoint: {{every: 3, keep: 2}}
+launch: {{devices: 1}}
+"""
+STAGES = ("small", "middle", "large")
+
+SWITCH = BY_NAME["checkpoint: renamed, not yet told"].fault("switch", "everybody", "large", matching=r"/\.?step_0+6\b")
+"""Ends a run in the middle of its last stage, for other ranks to go on there."""
+
+EXIT_CODES = (0, 1, 130, 143, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT)
+"""How a growctl may end that is killed, or whose workers are. The last two: before it has set its own handlers."""
+
+LIFE_SECONDS = 180.0
+"""No growctl takes longer here, however busy the machine: one that does hangs."""
+
+GONE_SECONDS = 30.0
+"""Patience with what hangs on a runner that was killed."""
+
+MAY_STAY = re.compile(r"/stages/[^/]+/(\.step_\d+\.(incomplete|removed)|converted_\d+|\.save_request\.\d+|stacks)(/|$)")
+"""What a kill may leave in a stage's directory: a save that was asked for between two that are due, and that nobody
+repeats; a conversion that was needed last; what the last attempt's ranks and runner watch each other by."""
+
+TIMES = ("attempt", "seconds", "tokens_per_second")
+"""What a line of metrics.jsonl says that differs from one execution to the next."""
+
+
+@dataclass(frozen=True)
+class Life:
+    """One `growctl run`."""
+
+    exit_code: int
+    struck: tuple[str, ...]
+    """The faults that struck during it."""
+    output: str
+
+
+class KilledRun:
+    """A run in a folder of its own, where faults may be told to strike."""
+
+    def __init__(
+        self, folder: Path, ranks: int, *, then: int | None = None, dataset_of: "KilledRun | None" = None
+    ) -> None:
+        """Nothing is started yet. `then`: its ranks once `SWITCH` has struck; `dataset_of`: whose dataset it has."""
+        self.folder = folder
+        self.ranks = ranks
+        self.then = then
+        self.runs = folder / "runs"
+        self.directory = self.runs / "three"
+        self.marks = folder / "marks"
+        for name in ("runs", "marks", "home", "temporary", "work"):
+            (folder / name).mkdir(parents=True)
+        if dataset_of:
+            shutil.copytree(dataset_of.runs / ".datasets", self.runs / ".datasets")
+        self.schedule = folder / "three.yaml"
+        self.schedule.write_text(SCHEDULE)
+        self.lives: list[Life] = []
+
+    def start(self, faults: Sequence[dict[str, Any]] = ()) -> subprocess.Popen[str]:
+        """`growctl run` in a process of its own, all that it says in one pipe; it and its workers can be struck."""
+        told = {"folder": str(self.marks), "faults": [self._here(fault) for fault in faults]}
+        environment = os.environ | {
+            "PYTHONPATH": f"{HERE}:{REPOSITORY}",
+            VARIABLE: json.dumps(told),
+            "OMP_NUM_THREADS": "1",
+            "COLUMNS": "100",
+            "HOME": str(self.folder / "home"),
+            "TMPDIR": str(self.folder / "temporary"),
+        }
+        ranks = self.then if self.then and SWITCH["name"] in self.struck() else self.ranks
+        command = [sys.executable, "-m", "growctl.cli", "run", self.schedule, f"launch.devices={ranks}"]
+        return subprocess.Popen(
+            [*command, "--runs-dir", self.runs],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environment,
+            cwd=self.folder / "work",
+        )
+
+    def live(
+        self, faults: Sequence[dict[str, Any]] = (), meanwhile: Callable[[subprocess.Popen[str]], None] | None = None
+    ) -> Life:
+        """One `growctl run` to its end, whatever that is; `meanwhile` something may be done to it."""
+        before = set(self.struck())
+        process = self.start(faults)
+        if meanwhile:
+            meanwhile(process)
+        try:
+            output, _ = process.communicate(timeout=LIFE_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise AssertionError(f"hangs, with {self.struck()}:\n{process.communicate()[0]}") from None
+        life = Life(process.returncode, tuple(mark for mark in self.struck() if mark not in before), output)
+        self.lives.append(life)
+        assert life.exit_code in EXIT_CODES, f"exit code {life.exit_code} with {life.struck}:\n{output}"
+        assert "Traceback" not in output or life.exit_code in (-signal.SIGTERM, -signal.SIGINT), output
+        return life
+
+    def to_the_end(
+        self, faults: Sequence[dict[str, Any]] = (), meanwhile: Callable[[subprocess.Popen[str]], None] | None = None
+    ) -> None:
+        """Starts it until it ends with exit code 0, at once after each death; every fault strikes once at most."""
+        faults = [*faults, *([SWITCH] if self.then else [])]
+        while self.live(faults, meanwhile).exit_code:
+            life = self.lives[-1]
+            assert life.struck, f"it failed, and nothing struck:\n{life.output}"
+
+    def struck(self) -> list[str]:
+        """The faults that struck so far, in order."""
+        return [path.name for path in sorted(self.marks.iterdir(), key=lambda path: path.stat().st_mtime_ns)]
+
+    def _here(self, fault: dict[str, Any]) -> dict[str, Any]:
+        return fault | {"matching": fault.get("matching", "").replace("{runs}", str(self.runs))}
+
+    # What it came to.
+
+    def finals(self) -> dict[str, Any]:
+        """By stage: hashes of weights and moments, the steps of each group, the position in the data, the loss."""
+        found = {}
+        for path in sorted(self.directory.glob("stages/*/final")):
+            verify_checkpoint(path)
+            found[path.parent.name] = read_manifest(path).model_dump(exclude={"lineage": {"parent"}})
+        return found
+
+    def metrics(self) -> dict[tuple[str, int, str], dict[str, Any]]:
+        """The last word on every step and evaluation, without times: {(stage, step, event or point): values}."""
+        return {
+            (path.parent.name, record["step"], record.get("point", record["event"])): {
+                name: value for name, value in record.items() if name not in TIMES
+            }
+            for path in sorted(self.directory.glob("stages/*/metrics.jsonl"))
+            for record in read_metrics(path)
+            if record["event"] in ("train", "evaluation")
+        }
+
+    def costs(self) -> dict[str, Any]:
+        """By stage, from the ledger: steps, tokens and FLOPs that count, and the evaluations that stand."""
+        with Ledger.open(self.directory / "ledger.db", read_only=True) as ledger:
+            kept = {stage.name: ledger.stage_cost(stage.name).kept for stage in ledger.stages()}
+            evaluations = {
+                stage: {(e.step, e.point): (e.loss, e.perplexity, e.bits_per_byte, e.num_tokens) for e in found}
+                for stage in kept
+                if (found := ledger.evaluations(stage))
+            }
+        return {
+            stage: (cost.steps, cost.tokens, asdict(cost.flops), evaluations[stage]) for stage, cost in kept.items()
+        }
+
+    def files(self) -> set[str]:
+        """Every file and folder that it left, but for those in which executions may differ.
+
+        Checkpoints within a stage, where others may be the last; and what is `MAY_STAY`.
+        """
+        paths = (path for path in self.folder.rglob("*") if self.marks not in path.parents)
+        names = (str(path.relative_to(self.folder)) for path in paths)
+        return {name for name in names if "/step_" not in name and not MAY_STAY.search(name)}
+
+
+def check_same_end(killed: KilledRun, undisturbed: KilledRun) -> None:
+    """That a run which was killed ended as the one that never was."""
+    assert killed.finals() == undisturbed.finals()
+    assert len(killed.finals()) == len(STAGES)
+    assert killed.metrics() == undisturbed.metrics()
+    assert killed.costs() == undisturbed.costs()
+    check_books(killed)
+    check_nothing_left(killed)
+    assert killed.files() == undisturbed.files()
+
+
+def check_books(run: KilledRun) -> None:
+    """That the ledger has every attempt, and every step as often as it was done."""
+    with Ledger.open(run.directory / "ledger.db", read_only=True) as ledger:
+        for index, stage in enumerate(ledger.stages()):
+            records = read_metrics(run.directory / f"stages/{index}-{stage.name}/metrics.jsonl")
+            told = sorted({record["attempt"] for record in records})
+            attempts = ledger._query("SELECT * FROM attempt WHERE stage = :s ORDER BY attempt", s=stage.name)
+            assert [row["attempt"] for row in attempts] == told
+            assert [record["attempt"] for record in records] == sorted(record["attempt"] for record in records)
+            done = 0
+            for attempt in attempts:
+                work = ledger._query(
+                    "SELECT * FROM work WHERE stage = :s AND attempt = :a ORDER BY rowid",
+                    s=stage.name,
+                    a=attempt["attempt"],
+                )
+                step = attempt["first_step"]
+                for row in work:
+                    assert row["first_step"] == step, "steps of an attempt without a row"
+                    assert row["tokens"] == (row["last_step"] - step) * stage.tokens_per_step
+                    step = row["last_step"]
+                done += step - attempt["first_step"]
+            cost = ledger.stage_cost(stage.name)
+            assert cost.kept.steps == stage.num_steps
+            assert cost.kept.steps + cost.replayed.steps == done
+            assert ledger.finished(stage.name)
+
+
+def check_nothing_left(run: KilledRun) -> None:
+    """That no process is left, nothing half-written, and that all checkpoints are whole."""
+    deadline = time.monotonic() + GONE_SECONDS
+    while left := processes(str(run.marks)):
+        assert time.monotonic() < deadline, f"left over: {left}"
+        time.sleep(0.1)
+    odd = re.compile(r"\.incomplete|\.removed|\.tmp$|/broken-")
+    names = {str(path.relative_to(run.runs)) for path in run.runs.rglob("*")}
+    assert {name for name in names if odd.search(name) and not MAY_STAY.search(name)} == set()
+    for checkpoint in run.directory.glob("stages/*/step_*"):
+        verify_checkpoint(checkpoint)
+    assert list((run.folder / "work").iterdir()) == []

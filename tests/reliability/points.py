@@ -1,0 +1,148 @@
+"""Where runs are killed, and who is: one line a point, for the tests and the soak alike."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+RANK_VICTIMS = ("one rank", "all ranks", "runner", "everybody", "runner SIGTERM", "runner SIGINT")
+CONVERTER_VICTIMS = ("converter", "runner", "everybody", "runner SIGTERM", "runner SIGINT")
+RUNNER_VICTIMS = ("runner", "runner SIGTERM", "runner SIGINT")
+DISK_ERRORS = ("ENOSPC", "EIO")
+ACTIONS = {
+    "one rank": ("SIGKILL", "self"),
+    "converter": ("SIGKILL", "self"),
+    "all ranks": ("SIGKILL", "ranks"),
+    "runner": ("SIGKILL", "runner"),
+    "everybody": ("SIGKILL", "everybody"),
+    "runner SIGTERM": ("SIGTERM", "runner"),
+    "runner SIGINT": ("SIGINT", "runner"),
+    "ENOSPC": ("ENOSPC", "self"),
+    "EIO": ("EIO", "self"),
+}
+"""What happens to whom, by the short name of both: a signal, or an error that the call raises instead."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A place in a run's life, in the words of faults/sitecustomize.py."""
+
+    name: str
+    at: str
+    process: str
+    matching: str = ""
+    """Of the call's arguments. {stage} stands for the stage's directory, {runs} for the runs directory."""
+    side: str = "before"
+    most: int = 1
+    """How often it comes by in one life of a process, at least: a random `nth` is drawn up to here."""
+    stages: tuple[str, ...] = ("small", "middle", "large")
+    """Stages that have it; none: it belongs to the run."""
+    both: bool = False
+    """Whether every rank comes by, and not the first alone."""
+    victims: tuple[str, ...] = ()
+    """What may happen there; by default every kill that makes sense for whom it is that comes by."""
+    further: dict[str, Any] = field(default_factory=dict)
+    along: tuple[dict[str, Any], ...] = ()
+    """Other faults, without which nobody comes by."""
+
+    @property
+    def possible(self) -> tuple[str, ...]:
+        """What may happen there."""
+        by_process = {"rank": RANK_VICTIMS, "converter": CONVERTER_VICTIMS, "runner": RUNNER_VICTIMS}
+        return self.victims or by_process[self.process]
+
+    def faults(self, name: str, victim: str, stage: str | None = None, **further: Any) -> list[dict[str, Any]]:
+        """The fault that kills `victim` here, and those that go with it."""
+        fault = self.fault(name, victim, stage, **further)
+        shared = {"command": fault["command"]} if "command" in fault else {}
+        return [*({"name": f"{name}+{i}"} | other | shared for i, other in enumerate(self.along)), fault]
+
+    def fault(self, name: str, victim: str, stage: str | None = None, nth: int = 1, **further: Any) -> dict[str, Any]:
+        """The fault that kills `victim` here. Without a `stage`, in whichever comes first."""
+        do, to = ACTIONS[victim]
+        fault: dict[str, Any] = {"name": name, "at": self.at, "side": self.side, "nth": nth, "do": do, "to": to}
+        fault |= {"process": self.process, "matching": self.matching.replace("{stage}", f"-{stage}/" if stage else "")}
+        if stage and self.process == "rank":
+            fault["command"] = f"-{stage}/"
+        return fault | self.further | further
+
+
+STEP = r"/\.?step_\d+"
+FINAL = r"/\.?final"
+NOT_DUE = r"/\.?step_0+(1|2|4|5|7|8|10|11)\b"
+INITIAL = r"{stage}\.?initial"
+GROWN = ("middle", "large")
+RUN = ()
+SLOW = {"seconds": 0.5}
+UPDATE = "deepspeed.runtime.engine:DeepSpeedEngine.backward"
+WRITE = "stages.checkpoint:write_parameter"
+FINISH = "stages.manifest:finish_directory"
+BOOK = "growctl.ledger:Ledger.sync"
+ROWS = "growctl.ledger:Ledger._sync_attempt"
+STOPPED = (
+    {"at": "stages.train:Worker.train_step", "process": "rank", "do": "sleep", "seconds": 1.1, "always": True},
+    {"at": UPDATE, "process": "rank", "nth": 4, "do": "SIGTERM", "to": "runner"},
+)
+"""Steps so slow that there is time to save, and a signal that asks for it."""
+
+POINTS = (
+    Point("data: tokenizer written", "os:replace", "runner", r"tokenizer\.json$", stages=RUN),
+    Point("data: a shard not yet in place", "os:rename", "runner", r"_unshuffled\.ds$", stages=RUN, most=2),
+    Point("data: before its rename", "os:rename", "runner", r"\.incomplete-", stages=RUN),
+    Point("data: after its rename", "os:rename", "runner", r"\.incomplete-", "after", stages=RUN),
+    Point("schedule.yaml: before its rename", "os:replace", "runner", r"schedule\.yaml$", stages=RUN),
+    Point("schedule.yaml: after its rename", "os:replace", "runner", r"schedule\.yaml$", "after", stages=RUN),
+    Point("ledger: before it is made", "growctl.ledger:Ledger.open", "runner", stages=RUN),
+    Point("ledger: no run in it yet", "growctl.ledger:Ledger.record_run", "runner", stages=RUN),
+    Point("ledger: first entries, not committed", "growctl.ledger:Ledger.run", "runner", stages=RUN),
+    Point("expand: initial/ half written", WRITE, "runner", INITIAL, "after", 10, GROWN),
+    Point("expand: before its manifest", FINISH, "runner", INITIAL, stages=GROWN),
+    Point("expand: a slow rename", "os:rename", "runner", INITIAL, "after", stages=GROWN, further=SLOW),
+    Point("expand: after its rename", "os:rename", "runner", INITIAL, "after", stages=GROWN),
+    Point("spec.json: before its rename", "os:replace", "runner", r"{stage}spec\.json$"),
+    Point("spec.json: after its rename", "os:replace", "runner", r"{stage}spec\.json$", "after"),
+    Point("workers: about to meet", "stages.engine:start_distributed", "rank", both=True),
+    Point("workers: before the engine", "stages.train:Worker.start_engine", "rank", both=True),
+    Point("workers: engine loaded", "stages.train:Worker.start_engine", "rank", side="after", both=True),
+    Point("step: before it", "stages.train:Worker.train_step", "rank", most=6, both=True),
+    Point("step: gradients there, no update", UPDATE, "rank", "", "after", 6, both=True),
+    Point("checkpoint: a file half written", "torch:save", "rank", STEP, "after", 2, further={"tear": True}, both=True),
+    Point("checkpoint: all files, no manifest", FINISH, "rank", STEP, most=2),
+    Point("checkpoint: before its rename", "os:rename", "rank", STEP, most=2),
+    Point("checkpoint: a slow rename", "os:rename", "rank", STEP, "after", 2, further=SLOW),
+    Point("checkpoint: renamed, not yet told", "os:rename", "rank", STEP, "after", 2),
+    Point("checkpoint: told, not yet in the ledger", BOOK, "runner", most=12, stages=RUN),
+    Point("checkpoint: rows written, not committed", ROWS, "runner", "", "after", 12, RUN),
+    Point("checkpoint: in the ledger", BOOK, "runner", "", "after", 12, RUN),
+    Point("checkpoint: an old one half removed", "os:unlink", "rank", r"\.pt$", "after"),
+    Point("checkpoint: half written, as asked to stop", "torch:save", "rank", NOT_DUE, "after", along=STOPPED),
+    Point("checkpoint: renamed, as asked to stop", "os:rename", "rank", NOT_DUE, "after", along=STOPPED),
+    Point("evaluation: before it", "stages.evaluate:evaluate", "rank", most=3, both=True),
+    Point("evaluation: within it", "stages.data:EvaluationWindows.batch", "rank", most=6, both=True),
+    Point("final: a parameter written", WRITE, "rank", FINAL, "after", 10),
+    Point("final: before its manifest", FINISH, "rank", FINAL),
+    Point("final: a slow rename", "os:rename", "rank", FINAL, "after", further=SLOW),
+    Point("final: after its rename", "os:rename", "rank", FINAL, "after"),
+    Point("any change of a file, runner", "files", "runner", "{runs}", most=60, stages=RUN),
+    Point("any change of a file, rank", "files", "rank", "{runs}", most=40),
+    Point("disk error, runner", "os:fsync", "runner", "{runs}", most=40, stages=RUN, victims=DISK_ERRORS),
+    Point("disk error, rank", "os:fsync", "rank", "{runs}", most=40, victims=DISK_ERRORS),
+)
+CONVERSIONS = (
+    Point("conversion: before it", "stages.lifeline:end_with_runner", "converter", side="after", stages=RUN),
+    Point(
+        "conversion: the shards taken apart", "torch:save", "converter", "", "after", 40, RUN, further={"tear": True}
+    ),
+    Point("conversion: a parameter written", WRITE, "converter", "converted_", "after", 10, RUN),
+    Point("conversion: before its manifest", FINISH, "converter", "converted_", stages=RUN),
+    Point("conversion: before its rename", "os:rename", "converter", r"/converted_\d+$", stages=RUN),
+    Point("conversion: after its rename", "os:rename", "converter", r"/converted_\d+$", "after", stages=RUN),
+)
+"""In runs that change their ranks within a stage."""
+
+BY_NAME = {point.name: point for point in (*POINTS, *CONVERSIONS)}
+
+WEATHER = (
+    {"at": "os:rename", "matching": "{runs}", "side": "after", "do": "sleep", "seconds": 2.0, "always": True},
+    {"at": "growctl.ledger:Ledger.sync", "process": "runner", "nth": 5, "do": "clock", "seconds": 3600.0},
+    {"at": UPDATE, "process": "rank", "nth": 3, "do": "clock", "seconds": 3600.0},
+)
+"""What nothing may depend on: a file system where every rename takes 2 s, clocks that go back by an hour."""

@@ -1,0 +1,188 @@
+"""Kills at random points and times, as many as are asked for, and a table of what became of them:
+
+    python -m tests.reliability.soak --kills 100 --json build/soak.json
+
+A run on 1 or 2 ranks is killed a few times, started again until it is done, and compared with one that never was.
+"""
+
+import argparse
+import json
+import random
+import shutil
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from signal import Signals
+from subprocess import Popen
+from typing import Any
+
+from tests.reliability.faults.sitecustomize import send
+from tests.reliability.harness import KilledRun, check_same_end
+from tests.reliability.points import ACTIONS, BY_NAME, CONVERSIONS, POINTS, RANK_VICTIMS, RUN, WEATHER, Point
+
+AT_ANY_TIME = "at any time"
+KILLS_IN_A_RUN = (6, 10)
+RANKS = ((1, None), (2, None), (1, 2), (2, 1))
+"""At the beginning, and from the middle of the last stage on."""
+TIMED_SHARE = 0.25
+"""Of kills: those that come at a random time, wherever the run is."""
+
+
+@dataclass(frozen=True)
+class Kill:
+    """A kill that is planned: what its mark is called says point and victim."""
+
+    number: int
+    point: str
+    victim: str
+
+    @property
+    def name(self) -> str:
+        """Of its mark."""
+        return f"kill-{self.number}"
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A kill that took place."""
+
+    ranks: int
+    point: str
+    victim: str
+    survived: bool
+    """Whether its run ended as the undisturbed one."""
+    started_again: bool
+    """Whether growctl ended of it; else it went on by itself."""
+
+
+class Soak:
+    """Runs, each with some kills."""
+
+    def __init__(self, seed: int, folder: Path) -> None:
+        self.random = random.Random(seed)
+        self.folder = folder
+        self.undisturbed: dict[tuple[int, int | None], tuple[KilledRun, float]] = {}
+        self.tried: list[Tried] = []
+        self.failures: list[str] = []
+        self.not_reached = 0
+        self.runs = 0
+
+    def run(self) -> None:
+        """One run with its kills, to its end; what became of them is noted."""
+        self.runs += 1
+        ranks, then = self.random.choice(RANKS)
+        expected, usual_seconds = self._expected(ranks, then)
+        kills = [self._drawn(number) for number in range(self.random.randint(*KILLS_IN_A_RUN))]
+        if then:
+            kills += [self._drawn(len(kills) + i, CONVERSIONS, 0.0) for i in range(2)]
+        timed = [kill for kill in kills if kill.point == AT_ANY_TIME]
+        faults = [fault for kill in kills if kill not in timed for fault in self._faults(kill, ranks)]
+        weather = self.random.choice((None, None, *WEATHER))
+        faults += [{"name": "weather"} | weather] if weather else []
+        run = KilledRun(self.folder / f"run-{self.runs}", ranks, then=then)
+        waits = {kill: self.random.uniform(0.0, usual_seconds / 2) for kill in timed}
+
+        def meanwhile(process: Popen[str]) -> None:
+            for kill in timed[:1]:
+                timed.remove(kill)
+                threading.Timer(waits[kill], _strike, (run, kill, process)).start()
+
+        why = None
+        try:
+            run.to_the_end(faults, meanwhile)
+            check_same_end(run, expected)
+        except Exception:
+            why = traceback.format_exc()
+        struck = {mark: life for life in run.lives for mark in life.struck}
+        for kill in kills:
+            life = struck.get(kill.name)
+            if life is None:
+                self.not_reached += 1
+                continue
+            again = life.exit_code != 0 and [mark for mark in life.struck if "+" not in mark][-1] == kill.name
+            self.tried.append(Tried(ranks, kill.point, kill.victim, why is None, again))
+        if why:
+            plan = f"run {self.runs}, {ranks} ranks, then {then}: {[asdict(kill) for kill in kills]}, weather {weather}"
+            self.failures.append(f"{plan}: {run.struck()}\n{why}\nkept in {run.folder}")
+            print(self.failures[-1], flush=True)
+        else:
+            shutil.rmtree(run.folder)
+
+    def _expected(self, ranks: int, then: int | None) -> tuple[KilledRun, float]:
+        """A run that nothing was done to, but for the change of its ranks; seconds that it took."""
+        if (ranks, then) not in self.undisturbed:
+            started = time.monotonic()
+            run = KilledRun(self.folder / f"undisturbed-{ranks}-{then}", ranks, then=then)
+            run.to_the_end()
+            self.undisturbed[ranks, then] = run, time.monotonic() - started
+        return self.undisturbed[ranks, then]
+
+    def _drawn(self, number: int, points: tuple[Point, ...] = POINTS, timed: float = TIMED_SHARE) -> Kill:
+        if self.random.random() < timed:
+            return Kill(number, AT_ANY_TIME, self.random.choice(("rank 0", *RANK_VICTIMS[1:])))
+        point = self.random.choice(points)
+        return Kill(number, point.name, self.random.choice(point.possible))
+
+    def _faults(self, kill: Kill, ranks: int) -> list[dict[str, Any]]:
+        point = BY_NAME[kill.point]
+        further: dict[str, Any] = {"nth": self.random.randint(1, point.most)}
+        if point.both:
+            further["rank"] = self.random.randrange(ranks)
+        stage = self.random.choice(point.stages) if point.stages != RUN else None
+        return point.faults(kill.name, kill.victim, stage, **further)
+
+    def table(self) -> str:
+        """What became of the kills, by point and victim."""
+        rows = [("point", "victim", "tried", "survived", "run again", "went on")]
+        of = Counter((kill.point, kill.victim) for kill in self.tried)
+        for (point, victim), number in sorted(of.items()):
+            these = [kill for kill in self.tried if (kill.point, kill.victim) == (point, victim)]
+            survived, again = sum(kill.survived for kill in these), sum(kill.started_again for kill in these)
+            rows.append((point, victim, *map(str, (number, survived, again, number - again))))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+
+
+def _strike(run: KilledRun, kill: Kill, process: Popen[str]) -> None:
+    """Kills, unless growctl has ended meanwhile."""
+    if process.poll() is not None:
+        return
+    do, to = ACTIONS.get(kill.victim, ("SIGKILL", kill.victim))
+    (run.marks / kill.name).touch()
+    if not send(Signals[do], to, str(run.marks)):
+        (run.marks / kill.name).unlink()
+
+
+def main() -> int:
+    """The exit code: 0 where every kill was survived."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=100, help="stop after so many")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no further run after so long")
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6))
+    parser.add_argument("--json", type=Path, default=Path("build/soak.json"), help="where the outcome is written")
+    arguments = parser.parse_args()
+    print(f"seed {arguments.seed}", flush=True)
+    started = time.monotonic()
+    soak = Soak(arguments.seed, Path(tempfile.mkdtemp(prefix="growctl-soak-")))
+    while len(soak.tried) < arguments.kills and time.monotonic() - started < 60 * arguments.minutes:
+        soak.run()
+        survived = sum(kill.survived for kill in soak.tried)
+        seconds = round(time.monotonic() - started)
+        print(f"{soak.runs} runs, {len(soak.tried)} kills, {survived} survived, {seconds} s", flush=True)
+        told = {"seed": arguments.seed, "runs": soak.runs, "seconds": seconds, "not_reached": soak.not_reached}
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        told |= {"kills": [asdict(kill) for kill in soak.tried], "failures": soak.failures}
+        arguments.json.write_text(json.dumps(told, indent=1))
+    print(f"\n{soak.table()}\n\n{soak.not_reached} kills were planned at points that the run did not come by again")
+    if not soak.failures:
+        shutil.rmtree(soak.folder)
+    return 1 if soak.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,20 @@
+"""Kills of one rank of two, of both, and of their runner, many in one run: run again, it ends in the same bits."""
+
+from tests.reliability.harness import KilledRun, check_same_end
+from tests.reliability.points import BY_NAME
+
+KILLS = [
+    BY_NAME["checkpoint: before its rename"].fault("rename", "all ranks", "small", nth=2),
+    BY_NAME["evaluation: within it"].fault("evaluation", "runner", "middle", nth=3),
+    BY_NAME["step: before it"].fault("step", "one rank", "large", nth=5, rank=1),
+    BY_NAME["final: a slow rename"].fault("renamed", "everybody", "large"),
+]
+
+
+def test_a_run_on_two_ranks_that_is_killed_four_times_ends_in_the_same_bits(tmp_path):
+    undisturbed = KilledRun(tmp_path / "undisturbed", ranks=2)
+    undisturbed.to_the_end()
+    killed = KilledRun(tmp_path / "killed", ranks=2, dataset_of=undisturbed)
+    killed.to_the_end(KILLS)
+    assert set(killed.struck()) == {fault["name"] for fault in KILLS}
+    check_same_end(killed, undisturbed)
