@@ -22,7 +22,7 @@ from model.config import ScoreFunction
 from model.policy import PRESETS, GrowthPolicy, Init, Preset, TauPolicy
 from model.transformer_sizes import Operator
 from stages.corpus import DEFAULT_VOCAB_SIZE, DataSpec
-from stages.spec import GenerationRule, Optimizer
+from stages.spec import Anomalies, GenerationRule, Optimizer
 
 MOST_STAGES = 32
 """Doubling as often would make a model of one parameter larger than any that there is."""
@@ -268,6 +268,25 @@ class CheckpointBlock(Block):
     """How many of the newest are kept."""
 
 
+class AnomaliesBlock(Block):
+    """Updates that would do harm are never made, on no device. This says what follows."""
+
+    non_finite: Literal["skip", "rollback", "stop"] = "skip"
+    """A gradient that is not finite: skip the step, roll back to a checkpoint and leave the data since out, or stop."""
+    spikes: Literal["ignore", "skip", "rollback", "stop"] = "ignore"
+    """The same for a step whose loss is far above those before; ignore: it is trained on."""
+    spike_z: Annotated[float, Field(gt=0.0, le=1e6)] = 10.0
+    """How far that is: robust standard deviations above the median of the last losses."""
+    window: Annotated[int, Field(ge=8, le=100_000)] = 64
+    """Steps whose losses those are; until as many are known, behind warm-up and ramp, no step is a spike."""
+    most: Annotated[int, Field(ge=1, le=1_000_000)] = 10
+    """Steps skipped in a row, or rollbacks to the same checkpoint; with one more the run stops."""
+
+    def policy(self) -> Anomalies:
+        """The same, for a worker."""
+        return Anomalies(**self.model_dump())
+
+
 class ControlBlock(Block):
     """A run generated for comparison."""
 
@@ -294,6 +313,7 @@ class Schedule(Block):
     growth: GrowthBlock = GrowthBlock()
     evaluation: EvaluationBlock = EvaluationBlock()
     checkpoint: CheckpointBlock = CheckpointBlock()
+    anomalies: AnomaliesBlock = AnomaliesBlock()
     controls: list[ControlBlock] = []
     launch: LaunchBlock = LaunchBlock()
 

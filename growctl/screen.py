@@ -35,7 +35,7 @@ class StageProgress:
         """Takes in one record of metrics.jsonl."""
         self.step = int(record["step"])
         if record["event"] == "train":
-            self.loss = record["loss"]
+            self.loss = self.loss if record["loss"] is None else record["loss"]  # null: no update was made
             self.tokens_per_second = record["tokens_per_second"]
         elif record["event"] == "evaluation":
             if record["point"] == "after_growth":
@@ -119,7 +119,8 @@ class Screen:
             said = f"validation loss {record['loss']:.5f}, perplexity {record['perplexity']:.3f}"
             said += f", {record['bits_per_byte']:.4f} bits/byte" + (f" ({point})" if point else "")
             self.message(f"stage {plan.name} step {record['step']}: {said}")
-
+        elif record["event"] == "anomaly":
+            self.message(f"stage {plan.name} step {record['step']}: {anomaly_words(record)}")
         elif record["event"] == "trigger" and record["fired"]:
             self.message(
                 f"stage {plan.name} ends at step {record['step']}: its loss falls by {record['slope']:.2e} nats per "
@@ -135,8 +136,9 @@ class Screen:
     def progress(self, stage: StageProgress) -> None:
         """A line of training progress."""
         left = stage.seconds_left
+        loss = "no loss yet" if stage.loss is None else f"loss {stage.loss:.4f}"
         self.message(
-            f"stage {stage.plan.name} step {stage.step}/{stage.plan.num_steps}: loss {stage.loss:.4f}, "
+            f"stage {stage.plan.name} step {stage.step}/{stage.plan.num_steps}: {loss}, "
             f"{short_count(stage.tokens_per_second or 0)} tokens/s"
             + (f", {duration(left)} left in the stage" if left is not None else "")
         )
@@ -224,6 +226,20 @@ class LiveScreen(Screen):
                 style="bold" if active else "",
             )
         return Group(table, Text(self._phase, style="dim")) if self._phase else Group(table)
+
+
+def anomaly_words(record: Record) -> str:
+    """What went wrong with an update that was refused, and what follows."""
+    if record["kind"] == "spike":
+        wrong = f"a loss of {record['value']:.4f} is a spike (above {record['threshold']:.4f})"
+    else:
+        wrong = "the gradient is not finite"
+    follows = {
+        "skip": "the update is left out",
+        "rollback": f"back to step {record['first_step']}, with {record['num_steps']} steps' data left out",
+        "stop": "the stage stops",
+    }
+    return f"{wrong}: {follows[record['action']]}"
 
 
 def added_words(attention_tokens: Sequence[int], ffn_tokens: Sequence[int]) -> str:

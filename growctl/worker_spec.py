@@ -20,6 +20,7 @@ def worker_spec(schedule: Schedule, plan: StagePlan, **attempt: Any) -> TrainSpe
         "optimizer": schedule.optimizer.optimizer(),
         "ramp_steps": plan.ramp_steps,
         "anneal_steps": plan.anneal_steps,
+        "anomalies": schedule.anomalies.policy(),
         "zero_stage": schedule.launch.zero_stage,
         "offload": schedule.launch.offload,
         "kernels": schedule.launch.kernels,

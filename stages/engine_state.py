@@ -71,6 +71,16 @@ def start_moments(engine: DeepSpeedEngine, steps: dict[str, int]) -> None:
     _link_moments(engine)
 
 
+def drop_refused_gradient(engine: DeepSpeedEngine) -> None:
+    """Forgets the gradient of an update that DeepSpeed has just refused, as it does itself but where Adam is offloaded.
+
+    ZeRO-1 and 2 in bf16 then keep it, would add every later gradient to it, and so never make an update again.
+    """
+    wrapper = engine.optimizer
+    if getattr(wrapper, "cpu_offload", False):  # ZeRO-3 calls it otherwise, and clears what it has
+        wrapper.averaged_gradients = dict.fromkeys(wrapper.averaged_gradients)
+
+
 def load_states(engine: DeepSpeedEngine, directory: Path, manifest: Manifest) -> None:
     """Puts a checkpoint's master values, moments and steps into an engine whose module holds those values already.
 

@@ -5,8 +5,12 @@ has `event`, `attempt` (1 for the first start of the stage), `step` (optimizer s
 (since this attempt was launched, start-up included). The other keys, by event:
 
 - start: device, num_devices, precision, zero_stage, resumed_from (step, or null)
-- train: loss (nats a token, over the steps since the last such line), learning_rate, gradient_norm, tokens_seen (in
-  the stage), tokens_per_second
+- train: loss (nats a token, over the updates made since the last such line; null where there was none),
+  learning_rate, gradient_norm (null where the last update was refused), tokens_seen (in the stage), tokens_per_second
+- anomaly: an update that was refused: kind (`non_finite`, `spike`), value (its loss; null where that is not finite),
+  threshold (what a spike's loss was compared with, else null), action (`skip`, `rollback`, `stop`), first_step and
+  num_steps (the data that is left out: of so many updates from that number on, counted from 0; stages/left_out.py).
+  A rollback is its attempt's last word.
 - evaluation: point (`interval`, `after_growth`, `final`), loss (nats a token), perplexity, bits_per_byte, num_tokens
   (validation tokens), precision
 - trigger: slope (nats the loss fell per FLOP; null while evaluations are few), threshold, fired

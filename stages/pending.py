@@ -1,46 +1,51 @@
 """Training losses since the last log line, which a checkpoint between two lines carries on.
 
-Each rank sums its own. A checkpoint has every rank's sum, so that as many ranks go on with the same bits.
+Each rank has its own. A checkpoint has every rank's, so that as many ranks go on with the same bits.
 """
-
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 
-class PendingLoss:
-    """The sum of this rank's mean losses of the steps since the last log line, float64, on the device."""
+class PendingLosses:
+    """This rank's mean loss of each update since the last log line, float64, on the device."""
 
     def __init__(self, device: torch.device) -> None:
-        self._sum = torch.zeros((), dtype=torch.float64, device=device)
-        self.num_steps = 0
+        self._device = device
+        self._losses: list[Tensor] = []
+
+    @property
+    def num_steps(self) -> int:
+        """How many they are."""
+        return len(self._losses)
 
     def add(self, loss: Tensor) -> None:
-        """Another step's loss, a scalar on the device. Does not wait for it."""
-        self._sum += loss
-        self.num_steps += 1
+        """Another update's loss, a float64 scalar on the device. Does not wait for it."""
+        self._losses.append(loss)
 
     def taken(self) -> Tensor:
-        """Their mean, a float64 scalar on the device; the next sum begins."""
-        mean = self._sum / self.num_steps
-        self._sum.zero_()
-        self.num_steps = 0
-        return mean
+        """All of them, (num_steps,) float64 on the device; the next ones are gathered anew."""
+        losses = self._stacked()
+        self._losses = []
+        return losses
 
-    def gathered(self) -> dict[str, Any]:
-        """What a checkpoint keeps, the same on every rank. Collective."""
-        sums = self._sum.new_zeros(dist.get_world_size())
-        sums[dist.get_rank()] = self._sum
-        dist.all_reduce(sums)
-        return {"steps": self.num_steps, "sums": sums.tolist()}
+    def gathered(self) -> list[list[float]]:
+        """What a checkpoint keeps, each rank's, the same on every rank. Collective."""
+        losses = torch.zeros(dist.get_world_size(), self.num_steps, dtype=torch.float64, device=self._device)
+        losses[dist.get_rank()] = self._stacked()
+        dist.all_reduce(losses)
+        return losses.tolist()
 
-    def restore(self, kept: dict[str, Any] | None) -> None:
-        """Goes on from what a checkpoint kept; with another number of ranks their mean is each one's."""
+    def restore(self, kept: list[list[float]] | None) -> None:
+        """Goes on from what a checkpoint kept; with another number of ranks their means are each one's."""
         if kept is None:
             return
-        sums = kept["sums"]
-        same = len(sums) == dist.get_world_size()
-        self._sum.fill_(sums[dist.get_rank()] if same else sum(sums) / len(sums))
-        self.num_steps = kept["steps"]
+        losses = torch.tensor(kept, dtype=torch.float64)
+        same = len(losses) == dist.get_world_size()
+        own = losses[dist.get_rank()] if same else losses.mean(0)
+        self._losses = list(own.to(self._device).unbind())
+
+    def _stacked(self) -> Tensor:
+        empty = torch.zeros(0, dtype=torch.float64, device=self._device)
+        return torch.stack(self._losses) if self._losses else empty

@@ -96,10 +96,10 @@ class SlopeTrigger(_Frozen):
     def fitted(self, losses: Sequence[tuple[int, float]]) -> float | None:
         """The fall of the loss, nats per FLOP: a least-squares line through the last `window` (step, loss).
 
-        None as long as there are fewer.
+        None as long as there are fewer, or one of them is not a number.
         """
         counted = [(step, loss) for step, loss in losses if step >= self.first_step][-self.window :]
-        if len(counted) < self.window:
+        if len(counted) < self.window or not all(math.isfinite(loss) for _, loss in counted):
             return None
         steps, values = zip(*counted, strict=True)
         return -statistics.linear_regression(steps, values).slope / self.step_flops
@@ -113,6 +113,21 @@ class Optimizer(_Frozen):
     weight_decay: NonNegativeFloat
     gradient_clipping: NonNegativeFloat
     """Largest global gradient norm; 0: no clipping."""
+
+
+class Anomalies(_Frozen):
+    """What follows an update that was refused: one whose gradient is not finite, or whose loss is a spike."""
+
+    non_finite: Literal["skip", "rollback", "stop"] = "skip"
+    spikes: Literal["ignore", "skip", "rollback", "stop"] = "ignore"
+    spike_z: PositiveFloat = 10.0
+    """Robust standard deviations above the median from which on a step's loss is a spike."""
+
+    window: Annotated[int, Field(ge=8)] = 64
+    """Steps' losses that median and deviation are taken over; until there are as many no step is a spike."""
+
+    most: PositiveInt = 10
+    """Updates refused in a row, or rollbacks to the same checkpoint, after which one more stops the stage."""
 
 
 class TrainSpec(_Frozen):
@@ -162,6 +177,10 @@ class TrainSpec(_Frozen):
     trigger: SlopeTrigger | None = None
     """What may end the stage before `num_steps`."""
 
+    anomalies: Anomalies = Anomalies()
+    left_out: tuple[tuple[NonNegativeInt, PositiveInt], ...] = ()
+    """Data that rollbacks left out, as stages/left_out.py has it."""
+
     zero_stage: Literal[1, 2, 3]
     offload: Literal["none", "optimizer"] = "none"
     """optimizer: master weights and Adam's moments live, and are updated, in the host's memory."""
@@ -190,3 +209,13 @@ class TrainSpec(_Frozen):
     def rule(self, generation: int) -> GenerationRule:
         """How the parameters of a generation learn."""
         return self.generations[generation] if generation < len(self.generations) else GenerationRule()
+
+    @property
+    def settled_step(self) -> int:
+        """The step before which the loss is no measure: rates, ramps or tau still move. What is frozen for good does
+        not count."""
+        warmup_steps = self.learning_rate.warmup_steps - self.learning_rate.first_step
+        resting = [
+            rule.warmup_steps + rule.frozen_steps for rule in self.generations if rule.frozen_steps < self.num_steps
+        ]
+        return max(0, warmup_steps, self.ramp_steps, self.anneal_steps or 0, *resting)

@@ -10,6 +10,7 @@ Shapes: B micro-batch, T sequence.
 
 import math
 import shutil
+import statistics
 import time
 from collections.abc import Generator, Iterator
 from contextlib import closing
@@ -31,6 +32,7 @@ from stages.corpus import DataError
 from stages.data import EvaluationWindows, TrainingSamples
 from stages.engine import Precision, build_engine, choose_precision, device_name
 from stages.engine_state import (
+    drop_refused_gradient,
     engine_states,
     group_steps,
     load_engine,
@@ -40,6 +42,8 @@ from stages.engine_state import (
     start_moments,
 )
 from stages.evaluate import Evaluation, evaluate
+from stages.guard import Guard
+from stages.left_out import consumed, position
 from stages.loading import read_ahead
 from stages.manifest import (
     CheckpointError,
@@ -51,7 +55,7 @@ from stages.manifest import (
     remove_converted,
 )
 from stages.metrics import MetricsWriter
-from stages.pending import PendingLoss
+from stages.pending import PendingLosses
 from stages.prepare import read_dataset_manifest
 from stages.rank import run_rank
 from stages.save_request import SaveRequest
@@ -84,14 +88,15 @@ class Worker:
         self.metrics = MetricsWriter(self.directory / "metrics.jsonl", spec.attempt) if self.rank == 0 else None
         self.progress: tuple[float, float] | None = None
         self.losses: list[tuple[int, float]] = []
-        self.pending = PendingLoss(device)
+        self.pending = PendingLosses(device)
+        self.guard = Guard(spec)
         self.look_every = 1
         self.request = SaveRequest(Path(spec.save_request) if spec.save_request and self.rank == 0 else None)
         self.watchdog = Watchdog(stack_file(self.directory, spec.attempt, self.rank), spec.hang_seconds)
         self._started = time.monotonic() - max(0.0, time.time() - spec.launched_at)
 
     def run(self) -> None:
-        """Trains from the stage's start, or from the checkpoint to resume, to `final/`, or until asked to leave."""
+        """Trains from the stage's start, or from the checkpoint to resume, to `final/`, or to where it is to leave."""
         spec = self.spec
         resumed = read_manifest(Path(spec.resume)) if spec.resume else None
         step = resumed.step if resumed else 0
@@ -117,14 +122,20 @@ class Worker:
     ) -> tuple[int, bool]:
         """Steps from `step` on, logged, evaluated and saved on the way: how many are done, and whether that is all.
 
-        It is not where the workers were asked to leave: then a checkpoint of the last step is there.
+        It is not where the workers were asked to leave: then a checkpoint of the last step is there. Nor where the
+        stage goes back to an earlier one: then the record of that is the last word.
         """
         spec = self.spec
         last_logged, first = time.monotonic(), step
         over = self.flat_enough(step)  # where a resumed attempt's checkpoint is of the very step that ended the stage
         while step < spec.num_steps and not over:
-            self.pending.add(self.train_step(engine, step, micro_batches))
+            loss = self.train_step(engine, step, micro_batches)
             step += 1
+            if engine.was_step_applied():
+                self.pending.add(loss)
+                self.guard.passed()
+            elif not self.refused(engine, step, loss):
+                return step, False
             # Also before a checkpoint, so that a resumed attempt's lines cover the same steps.
             every = (spec.log_every, spec.checkpoint_every, spec.evaluate_every, spec.num_steps)
             if any(step % interval == 0 for interval in every):
@@ -182,12 +193,14 @@ class Worker:
         else:
             load_states(engine, start, manifest)
         if manifest and spec.resume:
-            self.losses = [(step, loss) for step, loss in manifest.lineage.details.get("losses", [])]
-            self.pending.restore(manifest.lineage.details.get("pending"))
+            details = manifest.lineage.details  # JSON, which has null for what is not a number
+            self.losses = [(step, math.nan if loss is None else loss) for step, loss in details.get("losses", [])]
+            self.pending.restore(details.get("pending"))
+            self.guard.restore(details.get("guard"))
         return engine
 
     def train_step(self, engine: DeepSpeedEngine, step: int, micro_batches: Iterator[tuple[Tensor, Tensor]]) -> Tensor:
-        """One optimizer step: every micro-batch forward and backward, then the update. This rank's mean loss.
+        """One optimizer step: every micro-batch forward and backward, then the update. This rank's mean loss, float64.
 
         It takes the step's share of `micro_batches`, and does not wait for the device of its own accord.
         """
@@ -201,19 +214,37 @@ class Worker:
             self.progress = progress
         num_micro_batches = spec.batch_size // (spec.micro_batch_size * self.world_size)
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
-        for input_ids_BT, targets_BT in islice(micro_batches, num_micro_batches):
+        for number, (input_ids_BT, targets_BT) in enumerate(islice(micro_batches, num_micro_batches), 1):
             self.watchdog.beat()
             micro_loss = engine(input_ids_BT, targets_BT)
-            engine.backward(micro_loss)
-            engine.step()
             loss += micro_loss.detach() / num_micro_batches
+            engine.backward(self.guard.judged(micro_loss, loss) if number == num_micro_batches else micro_loss)
+            engine.step()
         return loss
+
+    def refused(self, engine: DeepSpeedEngine, step: int, loss: Tensor) -> bool:
+        """Records that the update of `step`, the number done with it, was refused; whether the stage goes on behind it.
+
+        Raises TrainingFailed where it is to stop.
+        """
+        drop_refused_gradient(engine)
+        anomaly = self.guard.verdict(step, loss)
+        self.record("anomaly", step, **anomaly._asdict())
+        if anomaly.action == "stop":
+            raise TrainingFailed(self.guard.reason(step, anomaly))
+        if anomaly.action == "rollback" and self.metrics:
+            self.metrics.sync()
+        return anomaly.action == "skip"
 
     def micro_batches(self, step: int) -> Generator[tuple[Tensor, Tensor]]:
         """This rank's inputs and targets, each (B, T) int64 on the device, from `step` to the stage's last."""
         spec, size = self.spec, self.spec.micro_batch_size
-        first, end = (spec.samples_seen + number * spec.batch_size for number in (step, spec.num_steps))
-        positions = range(first + self.rank * size, end, self.world_size * size)
+        firsts = (
+            spec.samples_seen + position(number, spec.left_out) * spec.batch_size
+            for number in range(step, spec.num_steps)
+        )
+        own = range(self.rank * size, spec.batch_size, self.world_size * size)
+        positions = (first + offset for first in firsts for offset in own)
         return read_ahead(lambda position: self.samples.batch(position, size), positions, self.device)
 
     def evaluate(self, model: LanguageModel | DeepSpeedEngine) -> Evaluation:
@@ -226,24 +257,21 @@ class Worker:
         return evaluate(loss_of, self.windows, self.spec.micro_batch_size, self.device)
 
     def log(self, engine: DeepSpeedEngine, step: int, steps_per_second: float) -> None:
-        """Records training loss over all ranks since the last line; stops the run where it is not a number."""
-        both = torch.stack((self.pending.taken(), torch.tensor(steps_per_second, dtype=torch.float64).to(self.device)))
+        """Records training loss over all ranks since the last line: of the updates made."""
+        speed = torch.tensor([steps_per_second], dtype=torch.float64).to(self.device)
+        both = torch.cat((self.pending.taken(), speed))
         dist.all_reduce(both)
-        loss, speed = (both / self.world_size).tolist()
-        self.look_every = max(1, int(LOOK_SECONDS * speed))
-        if not math.isfinite(loss):
-            raise TrainingFailed(
-                f"the training loss is {loss} at step {step} of stage {self.spec.stage}; try a lower "
-                f"learning_rate.peak (now {self.spec.learning_rate.peak}) or more warm-up"
-            )
+        *losses, mean_speed = (both / self.world_size).tolist()
+        self.look_every = max(1, int(LOOK_SECONDS * mean_speed))
+        self.guard.learn(step, losses)
         tokens_per_step = self.spec.batch_size * self.spec.sequence_length
         norm = engine.get_global_grad_norm()
         self.record(
             "train",
             step,
-            loss=loss,
+            loss=statistics.fmean(losses) if losses else None,
             learning_rate=self.spec.learning_rate.at(step - 1),
-            gradient_norm=None if norm is None else float(norm),
+            gradient_norm=None if norm is None or not math.isfinite(norm) else float(norm),
             tokens_seen=step * tokens_per_step,
             tokens_per_second=round(steps_per_second * tokens_per_step, 1),
         )
@@ -251,7 +279,13 @@ class Worker:
     def save(self, engine: DeepSpeedEngine, step: int) -> None:
         """An engine checkpoint of this step; older ones beyond `keep_checkpoints` go once it is whole."""
         path = self.directory / f"step_{step:08d}"
-        details = {"stage": self.spec.stage, "losses": self.losses, "pending": self.pending.gathered()}
+        details = {
+            "stage": self.spec.stage,
+            "losses": self.losses,
+            "pending": self.pending.gathered(),
+            "guard": self.guard.state(),
+            "left_out": self.spec.left_out,
+        }
         lineage = Lineage(operation="train", details=details)
         self.watchdog.beat()
         if self.metrics:
@@ -305,7 +339,7 @@ class Worker:
             "model": self.model_config(step),
             "step": step,
             "group_steps": group_steps(engine),
-            "samples_seen": self.spec.samples_seen + step * self.spec.batch_size,
+            "samples_seen": self.spec.samples_seen + consumed(step, self.spec.left_out) * self.spec.batch_size,
             "seed": self.spec.seed,
             "dataset_fingerprint": self.dataset.fingerprint,
             "tokenizer_sha256": self.dataset.tokenizer_sha256,

@@ -24,7 +24,7 @@ from model.initialization import build_model
 from model.policy import ramp_config
 from stages.engine import Precision, build_engine, start_distributed
 from stages.engine_state import start_moments
-from stages.pending import PendingLoss
+from stages.pending import PendingLosses
 from stages.train import Worker
 from stages.watchdog import Watchdog, stack_file
 from tests.stages.checkpoints import small_config
@@ -68,7 +68,7 @@ class Watched(Worker):
             checkpoint_every=2 * STEPS, evaluate_every=2 * STEPS, ramp_steps=2 * STEPS,
         )  # fmt: skip
         self.device, self.rank, self.world_size = torch.device("cpu"), dist.get_rank(), dist.get_world_size()
-        self.progress, self.losses, self.metrics, self.pending = None, [], None, PendingLoss(self.device)
+        self.progress, self.losses, self.metrics, self.pending = None, [], None, PendingLosses(self.device)
         self.look_every, self.watchdog = 2 * STEPS, Watchdog(stack_file(Path(sys.argv[1]).parent, 1, 0), 600)
         self.waits, self.lines = Waits(), []
         self.engine = build_engine(build_model(config, seed=0), self.spec, precision)
