@@ -37,20 +37,27 @@ class World(NamedTuple):
         return f"{devices} at ZeRO {self.zero_stage}" + (", offloaded" if self.offload == "optimizer" else "")
 
 
-def checkpoint_to_resume(stage_directory: Path, world: World, tell: Callable[[str], None]) -> Path | None:
-    """The checkpoint that workers of `world` go on from; None where the stage has none.
+def checkpoint_to_resume(
+    stage_directory: Path,
+    world: World,
+    tell: Callable[[str], None],
+    wanted: Callable[[Manifest], bool] = lambda _: True,
+) -> Path | None:
+    """The checkpoint that workers of `world` go on from: the newest that is `wanted`; None where the stage has none.
 
     An engine checkpoint of another world is converted first, once: the conversion stays until a newer checkpoint is
     whole. Broken ones are set aside, each with a message. Raises RunFailed where converting fails.
     """
-    newest = newest_checkpoint(stage_directory, tell)
+    newest = newest_checkpoint(stage_directory, tell, wanted)
     if newest:
         remove_converted(stage_directory, newest)
     fits = newest is not None and _world(read_manifest(newest)) == world
     for converted in converted_directories(stage_directory):
         own = newest is not None and converted == converted_directory(newest)
         # One that is newer is of a step_* that broke since: then it is the newest whole one, whatever the world.
-        if not (own and fits) and _whole(converted, newest if own else None, tell):
+        if (own and fits) or not _whole(converted, newest if own else None, tell):
+            continue
+        if wanted(read_manifest(converted)):
             return converted
     if newest is None or fits:
         return newest

@@ -1,6 +1,7 @@
 """The only place that decides what happens next. It reads what is on disk, so running again is resuming."""
 
 import time
+from functools import partial
 from pathlib import Path
 
 from growctl.attempt import Attempt, Outcome
@@ -27,6 +28,7 @@ from growctl.screen import Screen
 from growctl.worker_spec import worker_spec
 from model.config import TransformerConfig
 from stages.data import EvaluationWindows, TrainingSamples
+from stages.left_out import LeftOut, of_this_course, rollbacks_in_place, standing
 from stages.manifest import (
     CheckpointError,
     Manifest,
@@ -166,20 +168,25 @@ class Execution:
         self.screen.stage_finished(plan, list(MetricsReader(directory / "metrics.jsonl")))
 
     def _train(self, plan: StagePlan, initial: Path | None) -> None:
-        """Attempts at a stage until it has its `final/`: another one where workers crashed or hung, within bounds."""
+        """Attempts at a stage until it has its `final/`: another one where workers crashed or hung, or where they sent
+        it back to a checkpoint, within bounds."""
         directory, most = self.stage_directory(plan), self.schedule.launch.max_restarts
         failures, start = 0, None
         while True:
-            resume = checkpoint_to_resume(directory, self._world(plan), self.screen.message)
+            left_out = self._left_out(plan)
+            wanted = partial(of_this_course, left_out)
+            resume = checkpoint_to_resume(directory, self._world(plan), self.screen.message, wanted)
             failures = failures if resume == start else 0
             start = resume
-            outcome = self._attempt(plan, initial, resume)
+            outcome = self._attempt(plan, initial, resume, left_out)
             if self._whole(directory / "final"):
                 if outcome.kind != "ended":
                     self.screen.message(
                         f"stage {plan.name} is complete, but its workers {outcome.kind}: {outcome.reason}"
                     )
                 return
+            if self._left_out(plan) != left_out:
+                continue  # the workers sent it back
             if outcome.kind == "ended":
                 raise RunFailed(f"stage {plan.name} ended without a whole final/; see {directory / 'log.txt'}")
             failed = f"stage {plan.name} {VERBS[outcome.kind]}: {outcome.reason}"
@@ -189,6 +196,18 @@ class Execution:
                 raise RunFailed(f"{failed}{often}\nfull log: {directory / 'log.txt'}")
             self.screen.message(f"{failed}; starting it again ({failures} of {most})")
             time.sleep(min(LONGEST_PAUSE, 10.0 ** (failures - 1)))
+
+    def _left_out(self, plan: StagePlan) -> tuple[LeftOut, ...]:
+        """The data that a stage leaves out by now; RunFailed where it went back to the same step too often."""
+        records = list(MetricsReader(self.stage_directory(plan) / "metrics.jsonl"))
+        left_out, most = standing(records), self.schedule.anomalies.most
+        if (times := rollbacks_in_place(records)) > most:
+            raise RunFailed(
+                f"stage {plan.name} went back to step {left_out[-1][0]} {times} times, each time with more data left "
+                f"out, and never came to its next checkpoint (anomalies.most = {most}); try a lower "
+                f"learning_rate.peak (now {self.schedule.learning_rate.peak}) or more warm-up, under another --name"
+            )
+        return left_out
 
     def _grow(self, plan: StagePlan) -> Path:
         """The stage's `initial/`: the previous stage's `final/`, expanded."""
@@ -243,7 +262,9 @@ class Execution:
             return largest_micro_batch(schedule, plan, num_devices, gpu_memory_bytes()) or 1
         return planned_micro_batch(schedule, plan, num_devices, planned_devices(schedule).type)
 
-    def _spec(self, plan: StagePlan, attempt: int, initial: Path | None, resume: Path | None) -> TrainSpec:
+    def _spec(
+        self, plan: StagePlan, attempt: int, initial: Path | None, resume: Path | None, left_out: tuple[LeftOut, ...]
+    ) -> TrainSpec:
         schedule = self.schedule
         manifest: Manifest | None = read_manifest(initial) if initial else None
         return worker_spec(
@@ -257,6 +278,7 @@ class Execution:
             initial=str(initial.absolute()) if initial else None,
             resume=str(resume.absolute()) if resume else None,
             samples_seen=manifest.samples_seen if manifest else 0,
+            left_out=left_out,
             micro_batch_size=self._micro_batch_size(plan),
             generations=schedule.growth.rules(plan.index, plan.num_steps) if plan.index else (),
             trigger=self._trigger(plan),
@@ -264,7 +286,9 @@ class Execution:
             launched_at=time.time(),
         )
 
-    def _attempt(self, plan: StagePlan, initial: Path | None, resume: Path | None) -> Outcome:
+    def _attempt(
+        self, plan: StagePlan, initial: Path | None, resume: Path | None, left_out: tuple[LeftOut, ...]
+    ) -> Outcome:
         """Starts the workers and follows them to their end, keeping screen and ledger up to date."""
         directory = self.stage_directory(plan)
         records = list(MetricsReader(directory / "metrics.jsonl"))
@@ -273,7 +297,7 @@ class Execution:
         if number > 1:
             start = f"from {resume.name}" if resume else "from the start"
             self.screen.message(f"stage {plan.name}: resuming {start} (attempt {number})")
-        spec = self._spec(plan, number, initial, resume)
+        spec = self._spec(plan, number, initial, resume, left_out)
         write_file(directory / "spec.json", spec.model_dump_json(indent=1).encode())
         launch = self.machines.launch(directory / "spec.json", self.schedule.launch.nodes_of(plan.index), number)
         self.screen.stage_started(plan, records)
@@ -296,6 +320,8 @@ class Execution:
         if record.get("point") != "after_growth":
             return
         before = self.ledger.evaluations(self.plans[plan.index - 1].name)[-1].loss
+        if before is None:  # it was not a number
+            return
         jump = record["loss"] - before
         if abs(jump) <= EXACT_GROWTH:
             return

@@ -7,6 +7,7 @@ stands until a later rollback goes back to before it: the steps behind that one 
 
 from collections.abc import Iterable, Sequence
 
+from stages.manifest import Manifest
 from stages.metrics import Record
 
 LeftOut = tuple[int, int]
@@ -43,6 +44,9 @@ def consumed(step: int, left_out: Sequence[LeftOut]) -> int:
     return step + sum(num_steps for first_step, num_steps in left_out if first_step < step)
 
 
-def of_this_course(step: int, made_with: Sequence[Sequence[int]], left_out: Sequence[LeftOut]) -> bool:
-    """Whether a checkpoint at `step`, made with `made_with` left out, has seen the data that it should by now."""
-    return [tuple(entry) for entry in made_with] == [entry for entry in left_out if entry[0] < step]
+def of_this_course(left_out: Sequence[LeftOut], checkpoint: Manifest) -> bool:
+    """Whether a checkpoint within the stage has seen the data that it should have, now that `left_out` stands."""
+    made_with = [tuple(entry) for entry in checkpoint.lineage.details.get("left_out", [])]
+    return [entry for entry in made_with if entry[0] < checkpoint.step] == [
+        entry for entry in left_out if entry[0] < checkpoint.step
+    ]

@@ -225,15 +225,21 @@ def set_aside(directory: Path) -> Path:
     raise CheckpointError(f"{directory.parent} holds a thousand broken copies of {directory.name}; look at the disk")
 
 
-def newest_checkpoint(stage_directory: Path, tell: Callable[[str], None]) -> Path | None:
-    """The newest whole `step_*` checkpoint of a stage, or None. Broken ones are set aside, each with a message."""
+def newest_checkpoint(
+    stage_directory: Path, tell: Callable[[str], None], wanted: Callable[[Manifest], bool] = lambda _: True
+) -> Path | None:
+    """The newest whole `step_*` checkpoint of a stage that is `wanted`, or None.
+
+    Broken ones are set aside, each with a message; those that are not wanted are passed over.
+    """
     for directory in sorted(stage_directory.glob("step_*"), reverse=True):
         try:
-            verify_checkpoint(directory)
+            manifest = verify_checkpoint(directory)
         except CheckpointError as error:
             tell(f"{error}; moved to {set_aside(directory).name}, trying the one before it")
         else:
-            return directory
+            if wanted(manifest):
+                return directory
     return None
 
 

@@ -4,7 +4,8 @@
 
 Writes {kind: {who: times}} to OUTPUT for each ZeRO stage and precision: how often a value left its tensor for Python
 between the first log line and the second, by the innermost file of growctl's, or DeepSpeed. Nothing is waited for then
-on a CPU, but it is the same code. Before the first line ZeRO-3 finds out in which order parameters are used.
+on a CPU, but it is the same code. Before the first line ZeRO-3 finds out in which order parameters are used. Every
+step's loss is looked at for a spike, which takes no wait of its own.
 """
 
 import json
@@ -24,7 +25,9 @@ from model.initialization import build_model
 from model.policy import ramp_config
 from stages.engine import Precision, build_engine, start_distributed
 from stages.engine_state import start_moments
+from stages.guard import Guard
 from stages.pending import PendingLosses
+from stages.spec import Anomalies
 from stages.train import Worker
 from stages.watchdog import Watchdog, stack_file
 from tests.stages.checkpoints import small_config
@@ -66,9 +69,12 @@ class Watched(Worker):
         self.spec = small_spec(
             config, zero_stage=zero_stage, precision=precision, num_steps=2 * STEPS, log_every=STEPS,
             checkpoint_every=2 * STEPS, evaluate_every=2 * STEPS, ramp_steps=2 * STEPS,
+            anomalies=Anomalies(spikes="skip"),
         )  # fmt: skip
         self.device, self.rank, self.world_size = torch.device("cpu"), dist.get_rank(), dist.get_world_size()
         self.progress, self.losses, self.metrics, self.pending = None, [], None, PendingLosses(self.device)
+        self.guard = Guard(self.spec)
+        self.guard.limit = 1e9
         self.look_every, self.watchdog = 2 * STEPS, Watchdog(stack_file(Path(sys.argv[1]).parent, 1, 0), 600)
         self.waits, self.lines = Waits(), []
         self.engine = build_engine(build_model(config, seed=0), self.spec, precision)

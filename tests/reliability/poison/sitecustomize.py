@@ -1,0 +1,69 @@
+"""Data that makes numbers go wrong, in real runs: every Python of a run whose PYTHONPATH has this folder reads it first.
+
+POISON, JSON, says which training samples: {"nan": [index, ...], "spike": [index, ...]}. Such a sample is one token again
+and again, and a training loss over it is NaN, or three times what it is.
+"""
+
+import importlib.abc
+import importlib.machinery
+import json
+import math
+import os
+import sys
+from collections.abc import Callable
+from types import ModuleType
+
+TOKENS = {"nan": (7, math.nan), "spike": (8, 3.0)}
+"""The token, and what the loss is multiplied by."""
+
+SAMPLES = {index: kind for kind, indices in json.loads(os.environ.get("POISON", "{}")).items() for index in indices}
+
+
+def poison_samples(module: ModuleType) -> None:
+    batch = module.TrainingSamples.batch
+
+    def poisoned(self, first_index, count):
+        tokens_BT = batch(self, first_index, count)
+        for row, tokens_T in enumerate(tokens_BT, first_index):
+            if row in SAMPLES:
+                tokens_T[:] = TOKENS[SAMPLES[row]][0]
+        return tokens_BT
+
+    module.TrainingSamples.batch = poisoned
+
+
+def poison_losses(module: ModuleType) -> None:
+    forward = module.LanguageModel.forward
+
+    def poisoned(self, input_ids_BT, targets_BT=None):
+        loss = forward(self, input_ids_BT, targets_BT)
+        for token, factor in TOKENS.values():
+            if self.training and (input_ids_BT == token).all(1).any():
+                loss = loss * factor
+        return loss
+
+    module.LanguageModel.forward = poisoned
+
+
+class Poisoner(importlib.abc.MetaPathFinder):
+    """Has a module changed right after it was imported."""
+
+    def __init__(self, changes: dict[str, Callable[[ModuleType], None]]) -> None:
+        self.changes = changes
+
+    def find_spec(self, name, path=None, target=None):
+        change = self.changes.pop(name, None)
+        if change is None:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        execute = spec.loader.exec_module
+
+        def executed(module):
+            execute(module)
+            change(module)
+
+        spec.loader.exec_module = executed
+        return spec
+
+
+sys.meta_path.insert(0, Poisoner({"stages.data": poison_samples, "model.language_model": poison_losses}))

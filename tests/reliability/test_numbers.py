@@ -1,0 +1,124 @@
+"""Numbers that go wrong, in real runs on data that makes them: skipped, gone back before, or stopped at."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from growctl.launch import Local
+from growctl.run_requests import RunFailed, RunRequest
+from growctl.runner import Execution
+from growctl.schedule import load_schedule
+from growctl.screen import Screen
+from stages.manifest import read_manifest
+from stages.metrics import MetricsWriter, Record, read_metrics
+from tests.growctl.runs import SCHEDULE, final_hashes, finish, losses, reached, stop, wait_until, write_schedule
+from tests.workers import REPOSITORY
+
+ONE_STAGE = "".join(line for line in SCHEDULE.splitlines(keepends=True) if "name: small" not in line)
+POLICY = "anomalies: {non_finite: skip, spikes: %s, window: 16}\n"
+BATCH, NUM_STEPS = 8, 60
+
+
+def start(schedule: Path, poison: dict[str, list[int]], *arguments: object) -> subprocess.Popen:
+    """`growctl run` on data with poisoned samples."""
+    paths = f"{Path(__file__).parent / 'poison'}:{REPOSITORY}"
+    environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "POISON": json.dumps(poison)}
+    command = [
+        sys.executable,
+        "-m",
+        "growctl.cli",
+        "run",
+        schedule,
+        "--runs-dir",
+        schedule.parent,
+        *map(str, arguments),
+    ]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+def anomalies(metrics: Path) -> list[Record]:
+    """What is recorded of them, without the values, which are the data's."""
+    keys = ("attempt", "step", "kind", "action", "first_step", "num_steps")
+    return [{key: r[key] for key in keys} for r in read_metrics(metrics) if r["event"] == "anomaly"]
+
+
+def test_a_nan_on_one_of_two_ranks_is_skipped_by_both_and_a_spike_stops_the_run_where_the_policy_says_so(tmp_path):
+    schedule = write_schedule(tmp_path, ONE_STAGE + POLICY % "stop")
+    # The update number 12 counted from 0, its last sample, which is the second rank's; all of the number 33.
+    poison = {"nan": [12 * BATCH + 7], "spike": list(range(33 * BATCH, 34 * BATCH))}
+    out, err = finish(start(schedule, poison, "launch.devices=2", "launch.zero_stage=2"), expect=1)
+    stage = tmp_path / "tiny/stages/0-large"
+    assert anomalies(stage / "metrics.jsonl") == [
+        {"attempt": 1, "step": 13, "kind": "non_finite", "action": "skip", "first_step": 12, "num_steps": 1},
+        {"attempt": 1, "step": 34, "kind": "spike", "action": "stop", "first_step": 33, "num_steps": 1},
+    ]
+    skipped, spike = (record for record in read_metrics(stage / "metrics.jsonl") if record["event"] == "anomaly")
+    assert (skipped["value"], skipped["threshold"]) == (None, None)
+    assert spike["value"] > spike["threshold"] > 0
+    said = " ".join((out + err).split())
+    assert "stage large step 13: the gradient is not finite: the update is left out" in said
+    assert "is a spike: above" in said
+    assert "try a lower learning_rate.peak" in said
+    assert "starting it again" not in said
+    assert "Traceback" not in said
+    assert all(3 < loss < 7 for (_, _, event), loss in losses(tmp_path / "tiny").items() if event == "train")
+    steps = read_manifest(stage / "step_00000030").group_steps
+    assert set(steps.values()) == {29}
+
+
+@pytest.fixture(scope="module")
+def rolled_back(tmp_path_factory) -> tuple[Path, dict[str, list[int]], str]:
+    """(schedule, poison, what was said) of a run that met a spike and went back to before it."""
+    folder = tmp_path_factory.mktemp("rolled_back")
+    schedule = write_schedule(folder, ONE_STAGE + POLICY % "rollback")
+    poison = {"spike": list(range(36 * BATCH, 37 * BATCH))}
+    out, _ = finish(start(schedule, poison))
+    return schedule, poison, out
+
+
+def test_a_spike_sends_a_stage_back_and_the_data_since_the_checkpoint_is_left_out(rolled_back):
+    schedule, _, out = rolled_back
+    stage = schedule.parent / "tiny/stages/0-large"
+    assert anomalies(stage / "metrics.jsonl") == [
+        {"attempt": 1, "step": 37, "kind": "spike", "action": "rollback", "first_step": 30, "num_steps": 7}
+    ]
+    starts = [r["resumed_from"] for r in read_metrics(stage / "metrics.jsonl") if r["event"] == "start"]
+    assert starts == [None, 30]
+    final = read_manifest(stage / "final")
+    assert (final.step, final.samples_seen) == (NUM_STEPS, (NUM_STEPS + 7) * BATCH)
+    assert set(final.group_steps.values()) == {NUM_STEPS}
+    assert read_manifest(stage / "step_00000050").samples_seen == (50 + 7) * BATCH
+    assert "back to step 30, with 7 steps' data left out" in " ".join(out.split())
+
+
+def test_killed_after_a_rollback_and_run_again_it_ends_in_the_same_bits(rolled_back):
+    schedule, poison, _ = rolled_back
+    metrics = schedule.parent / "killed/stages/0-large/metrics.jsonl"
+    process = start(schedule, poison, "--name", "killed")
+    wait_until(lambda: bool(anomalies(metrics)) and reached(metrics, "checkpoint", 40)(), process)
+    stop(process, signal.SIGKILL)
+    finish(start(schedule, poison, "--name", "killed"))
+    assert final_hashes(metrics.parents[2]) == final_hashes(schedule.parent / "tiny") != {}
+    assert losses(metrics.parents[2]) == losses(schedule.parent / "tiny")
+    assert len(anomalies(metrics)) == 1
+
+
+def test_a_stage_that_goes_back_to_the_same_step_again_and_again_stops_and_says_what_to_try(tmp_path):
+    schedule = load_schedule(str(write_schedule(tmp_path, ONE_STAGE + POLICY % "rollback")), ["anomalies.most=2"])
+    execution = Execution(RunRequest("tiny", schedule, "tiny"), tmp_path, Local(1, False, {}), Screen(Console()))
+    [plan] = execution.plans
+    directory = execution.stage_directory(plan)
+    directory.mkdir(parents=True)
+    for attempt in (1, 2, 3):
+        assert len(execution._left_out(plan)) == attempt - 1
+        writer = MetricsWriter(directory / "metrics.jsonl", attempt)
+        writer.write("anomaly", 24, 1.0, kind="spike", action="rollback", first_step=20, num_steps=attempt)
+        writer.close()
+    with pytest.raises(RunFailed, match=r"large went back to step 20 3 times.*anomalies.most = 2.*learning_rate.peak"):
+        execution._left_out(plan)
