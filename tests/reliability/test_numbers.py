@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from growctl.launch import Local
+from growctl.plan import plan_stages
 from growctl.run_requests import RunFailed, RunRequest
 from growctl.runner import Execution
 from growctl.schedule import load_schedule
@@ -122,3 +123,25 @@ def test_a_stage_that_goes_back_to_the_same_step_again_and_again_stops_and_says_
         writer.close()
     with pytest.raises(RunFailed, match=r"large went back to step 20 3 times.*anomalies.most = 2.*learning_rate.peak"):
         execution._left_out(plan)
+
+
+def test_a_line_on_the_screen_says_what_went_wrong_and_a_line_without_a_loss_keeps_the_one_before(tmp_path):
+    schedule = load_schedule(str(write_schedule(tmp_path, ONE_STAGE)), [])
+    console = Console(record=True, width=200)
+    screen = Screen(console)
+    [plan] = plan_stages(schedule)
+    screen.run_started("tiny", None, [plan])
+    train = {"event": "train", "step": 10, "loss": None, "tokens_per_second": 5.0}
+    common = {"event": "anomaly", "step": 37, "value": 12.5, "threshold": 5.25, "first_step": 30, "num_steps": 7}
+    screen.record(plan, train)
+    assert "stage large step 10/60: no loss yet" in console.export_text()
+    screen.record(plan, common | {"kind": "spike", "action": "rollback"})
+    screen.record(plan, common | {"kind": "non_finite", "action": "stop", "value": None})
+    screen.record(plan, train | {"loss": 3.5})
+    screen.record(plan, train)
+    assert screen.stages[0].loss == 3.5
+    assert console.export_text().splitlines() == [
+        "stage large step 37: a loss of 12.5000 is a spike (above 5.2500): "
+        "back to step 30, with 7 steps' data left out",
+        "stage large step 37: the gradient is not finite: the stage stops",
+    ]

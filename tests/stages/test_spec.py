@@ -15,6 +15,7 @@ from model.config import TransformerConfig, generation_of
 from model.initialization import build_model
 from model.policy import GrowthPolicy, anneal_config, grow_config, ramp_config
 from stages.engine import parameter_groups
+from stages.guard import Guard
 from stages.spec import GenerationRule, LearningRate, SlopeTrigger, TrainSpec
 from stages.train import Worker, progress_at
 from tests.stages.checkpoints import small_config
@@ -185,7 +186,7 @@ def test_the_worker_sets_every_groups_rate_and_the_scales_before_it_computes(fir
 
     worker = object.__new__(Worker)
     worker.spec, worker.progress, worker.rank, worker.world_size = spec, None, 0, 1
-    worker.device = torch.device("cpu")
+    worker.device, worker.guard, worker.watchdog = torch.device("cpu"), Guard(spec), SimpleNamespace(beat=bool)
     ids = torch.zeros(2, 3, dtype=torch.int64)
     for step in range(first_step, 5):
         worker.train_step(Engine(), step, repeat((ids, ids)))
@@ -238,6 +239,13 @@ def test_the_slope_is_numpys_line_of_best_fit(gaps_and_losses, window, step_flop
     x, y = numpy.array(losses[-window:]).T
     expected = -numpy.polyfit(x - x.mean(), y, 1)[0]
     assert found * step_flops == pytest.approx(expected, rel=1e-6, abs=1e-9)
+
+
+def test_a_validation_loss_that_is_not_a_number_makes_no_slope():
+    trigger = SlopeTrigger(slope=1.0, window=3, step_flops=4.0)
+    for wrong in (math.nan, math.inf):
+        assert trigger.fitted([(1, 2.0), (2, wrong), (3, 1.0)]) is None
+        assert trigger.fitted([(1, wrong), (2, 3.0), (3, 2.0), (4, 1.0)]) == 0.25
 
 
 @pytest.mark.parametrize("wrong", [{"slope": 0.0}, {"slope": -1.0}, {"window": 1}, {"step_flops": 0.0}])

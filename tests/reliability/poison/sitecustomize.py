@@ -1,7 +1,7 @@
-"""Data that makes numbers go wrong, in real runs: every Python of a run whose PYTHONPATH has this folder reads it first.
+"""Data that makes numbers go wrong, in real runs: every Python reads this first whose PYTHONPATH has this folder.
 
-POISON, JSON, says which training samples: {"nan": [index, ...], "spike": [index, ...]}. Such a sample is one token again
-and again, and a training loss over it is NaN, or three times what it is.
+POISON, JSON, says which training samples: {"nan": [index, ...], "spike": [index, ...]}. Such a sample is one token
+again and again, and a training loss over it is NaN, or three times what it is.
 """
 
 import importlib.abc
