@@ -49,12 +49,19 @@ def anomalies(metrics: Path) -> list[Record]:
     return [{key: r[key] for key in keys} for r in read_metrics(metrics) if r["event"] == "anomaly"]
 
 
-def test_a_nan_on_one_of_two_ranks_is_skipped_by_both_and_a_spike_stops_the_run_where_the_policy_says_so(tmp_path):
-    schedule = write_schedule(tmp_path, ONE_STAGE + POLICY % "stop")
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Where all runs here are, so that they have one dataset."""
+    return tmp_path_factory.mktemp("numbers")
+
+
+def test_a_nan_on_one_of_two_ranks_is_skipped_by_both_and_a_spike_stops_the_run_where_the_policy_says_so(folder):
+    schedule = write_schedule(folder, ONE_STAGE + POLICY % "stop")
     # The update number 12 counted from 0, its last sample, which is the second rank's; all of the number 33.
     poison = {"nan": [12 * BATCH + 7], "spike": list(range(33 * BATCH, 34 * BATCH))}
-    out, err = finish(start(schedule, poison, "launch.devices=2", "launch.zero_stage=2"), expect=1)
-    stage = tmp_path / "tiny/stages/0-large"
+    run = start(schedule, poison, "launch.devices=2", "launch.zero_stage=2", "--name", "stopped")
+    out, err = finish(run, expect=1)
+    stage = folder / "stopped/stages/0-large"
     assert anomalies(stage / "metrics.jsonl") == [
         {"attempt": 1, "step": 13, "kind": "non_finite", "action": "skip", "first_step": 12, "num_steps": 1},
         {"attempt": 1, "step": 34, "kind": "spike", "action": "stop", "first_step": 33, "num_steps": 1},
@@ -68,17 +75,16 @@ def test_a_nan_on_one_of_two_ranks_is_skipped_by_both_and_a_spike_stops_the_run_
     assert "try a lower learning_rate.peak" in said
     assert "starting it again" not in said
     assert "Traceback" not in said
-    assert all(3 < loss < 7 for (_, _, event), loss in losses(tmp_path / "tiny").items() if event == "train")
+    assert all(3 < loss < 7 for (_, _, event), loss in losses(folder / "stopped").items() if event == "train")
     steps = read_manifest(stage / "step_00000030").group_steps
     assert set(steps.values()) == {29}
 
 
 @pytest.fixture(scope="module")
-def rolled_back(tmp_path_factory) -> tuple[Path, dict[str, list[int]], str]:
-    """(schedule, poison, what was said) of a run that met a spike and went back to before it."""
-    folder = tmp_path_factory.mktemp("rolled_back")
+def rolled_back(folder) -> tuple[Path, dict[str, list[int]], str]:
+    """(schedule, poison, what was said) of a run that met a spike and went back to before it, and later skips a NaN."""
     schedule = write_schedule(folder, ONE_STAGE + POLICY % "rollback")
-    poison = {"spike": list(range(36 * BATCH, 37 * BATCH))}
+    poison = {"spike": list(range(36 * BATCH, 37 * BATCH)), "nan": [(52 + 7) * BATCH]}
     out, _ = finish(start(schedule, poison))
     return schedule, poison, out
 
@@ -87,13 +93,14 @@ def test_a_spike_sends_a_stage_back_and_the_data_since_the_checkpoint_is_left_ou
     schedule, _, out = rolled_back
     stage = schedule.parent / "tiny/stages/0-large"
     assert anomalies(stage / "metrics.jsonl") == [
-        {"attempt": 1, "step": 37, "kind": "spike", "action": "rollback", "first_step": 30, "num_steps": 7}
+        {"attempt": 1, "step": 37, "kind": "spike", "action": "rollback", "first_step": 30, "num_steps": 7},
+        {"attempt": 2, "step": 53, "kind": "non_finite", "action": "skip", "first_step": 52, "num_steps": 1},
     ]
     starts = [r["resumed_from"] for r in read_metrics(stage / "metrics.jsonl") if r["event"] == "start"]
     assert starts == [None, 30]
     final = read_manifest(stage / "final")
     assert (final.step, final.samples_seen) == (NUM_STEPS, (NUM_STEPS + 7) * BATCH)
-    assert set(final.group_steps.values()) == {NUM_STEPS}
+    assert set(final.group_steps.values()) == {NUM_STEPS - 1}
     assert read_manifest(stage / "step_00000050").samples_seen == (50 + 7) * BATCH
     assert "back to step 30, with 7 steps' data left out" in " ".join(out.split())
 
@@ -107,7 +114,7 @@ def test_killed_after_a_rollback_and_run_again_it_ends_in_the_same_bits(rolled_b
     finish(start(schedule, poison, "--name", "killed"))
     assert final_hashes(metrics.parents[2]) == final_hashes(schedule.parent / "tiny") != {}
     assert losses(metrics.parents[2]) == losses(schedule.parent / "tiny")
-    assert len(anomalies(metrics)) == 1
+    assert [(r["attempt"], r["action"]) for r in anomalies(metrics)] == [(1, "rollback"), (3, "skip")]
 
 
 def test_a_stage_that_goes_back_to_the_same_step_again_and_again_stops_and_says_what_to_try(tmp_path):
