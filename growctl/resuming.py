@@ -55,9 +55,7 @@ def checkpoint_to_resume(
     for converted in converted_directories(stage_directory):
         own = newest is not None and converted == converted_directory(newest)
         # One that is newer is of a step_* that broke since: then it is the newest whole one, whatever the world.
-        if (own and fits) or not _whole(converted, newest if own else None, tell):
-            continue
-        if wanted(read_manifest(converted)):
+        if not (own and fits) and _whole(converted, newest if own else None, tell, wanted):
             return converted
     if newest is None or fits:
         return newest
@@ -65,8 +63,11 @@ def checkpoint_to_resume(
     return _convert(newest, stage_directory / "log.txt")
 
 
-def _whole(converted: Path, checkpoint: Path | None, tell: Callable[[str], None]) -> bool:
-    """Whether a conversion is whole, and of `checkpoint` where that is there; else it is set aside with a message."""
+def _whole(
+    converted: Path, checkpoint: Path | None, tell: Callable[[str], None], wanted: Callable[[Manifest], bool]
+) -> bool:
+    """Whether a conversion is whole and `wanted`, and of `checkpoint` where that is there; else it is set aside with a
+    message."""
     try:
         manifest = verify_checkpoint(converted)
     except CheckpointError as error:
@@ -74,6 +75,9 @@ def _whole(converted: Path, checkpoint: Path | None, tell: Callable[[str], None]
         return False
     if checkpoint and manifest.lineage.parent != manifest_hash(checkpoint):
         tell(f"{converted} was not made from {checkpoint.name}; moved to {set_aside(converted).name}")
+        return False
+    if not wanted(manifest):
+        tell(f"{converted} is of a way that the stage has left; moved to {set_aside(converted).name}")
         return False
     return True
 

@@ -230,7 +230,7 @@ def newest_checkpoint(
 ) -> Path | None:
     """The newest whole `step_*` checkpoint of a stage that is `wanted`, or None.
 
-    Broken ones are set aside, each with a message; those that are not wanted are passed over.
+    Broken ones are set aside, each with a message; so are those that went another way than the stage does now.
     """
     for directory in sorted(stage_directory.glob("step_*"), reverse=True):
         try:
@@ -240,6 +240,7 @@ def newest_checkpoint(
         else:
             if wanted(manifest):
                 return directory
+            tell(f"{directory} is of a way that the stage has left; moved to {set_aside(directory).name}")
     return None
 
 

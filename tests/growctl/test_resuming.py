@@ -1,10 +1,13 @@
 """What a stage goes on from, by what lies in its directory. With real runs: tests/reliability/test_world_changes.py."""
 
+from functools import partial
+
 import pytest
 
 from growctl import resuming
 from growctl.resuming import World, checkpoint_to_resume
 from growctl.run_requests import RunFailed
+from stages.left_out import of_this_course
 from stages.manifest import Lineage, converted_directory, manifest_hash
 from tests.stages.checkpoints import write_checkpoint
 from tests.workers import REPOSITORY
@@ -108,3 +111,13 @@ def test_a_conversion_that_fails_says_why_and_leaves_the_checkpoint(tmp_path, mo
     with pytest.raises(RunFailed, match=r"step_00000020 cannot be converted: can't find .*optim_states.pt files"):
         checkpoint_to_resume(tmp_path, OTHER, print)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log.txt", "step_00000020"]
+
+
+@pytest.mark.parametrize("name", ["step_00000023", "converted_00000023"])
+def test_what_learnt_from_data_that_is_left_out_by_now_is_set_aside_in_either_form(tmp_path, conversions, name):
+    """It was saved at step 23; later the stage went back to step 20 and left the data of 20 to 25 out."""
+    before, said = saved(tmp_path / "step_00000010"), []
+    rewritten(tmp_path / name, step=23, kind="engine", world_size=2, zero_stage=1, offload="none")
+    assert checkpoint_to_resume(tmp_path, SAVED, said.append, partial(of_this_course, [(20, 5)])) == before
+    assert said == [f"{tmp_path / name} is of a way that the stage has left; moved to broken-{name}"]
+    assert (tmp_path / f"broken-{name}").is_dir()
