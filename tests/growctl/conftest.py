@@ -11,7 +11,7 @@ import pytest
 
 from tests.growctl import fakes
 from tests.growctl.fakes.slurm import PROGRAMS
-from tests.growctl.runs import SCHEDULE, run, wait_for, write_schedule
+from tests.growctl.runs import SCHEDULE, made_once, run, wait_for, write_schedule
 
 FAKES = Path(fakes.__file__).parent
 
@@ -22,10 +22,13 @@ def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
     Each stage has a learning rate of its own, so that the first alone is the same as the first of two.
     """
-    folder = tmp_path_factory.mktemp("two_ranks")
-    schedule = write_schedule(folder, SCHEDULE.replace("decay: 0.2", "decay: 0.2, span: stage"))
-    run("run", schedule, "launch.devices=2", "--runs-dir", folder / "runs")
-    return schedule, folder / "runs"
+
+    def make(folder: Path) -> None:
+        schedule = write_schedule(folder, SCHEDULE.replace("decay: 0.2", "decay: 0.2, span: stage"))
+        run("run", schedule, "launch.devices=2", "--runs-dir", folder / "runs")
+
+    folder = made_once(tmp_path_factory, "two_ranks", make)
+    return folder / "tiny.yaml", folder / "runs"
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Real runs in tests: a ladder of two tiny stages on a little real text, in processes of their own."""
 
 import asyncio
+import fcntl
 import json
 import os
 import signal
@@ -10,6 +11,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 from stages.metrics import read_metrics
 from tests.workers import REPOSITORY
@@ -36,6 +39,19 @@ def write_schedule(folder: Path, text: str = SCHEDULE) -> Path:
     path = folder / "tiny.yaml"
     path.write_text(text)
     return path
+
+
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """A folder that `make` has filled, once for all the processes that run tests; nobody changes it."""
+    base = factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
+    folder.mkdir(exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / ".made").exists():
+            make(folder)
+            (folder / ".made").touch()
+    return folder
 
 
 def growctl(*arguments: object, cwd: Path = REPOSITORY.parent) -> subprocess.Popen:
