@@ -7,219 +7,67 @@ stays counted.
 
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
+from growctl.ledger_entries import Anomaly, Cost, Evaluation, RunEntry, SplitCost, StageEntry
+from growctl.ledger_tables import BrokenLedger, LedgerError, LedgerFile
 from model.flops import Flops
 from stages.metrics import Record
 
-FORMAT_VERSION = 1
-_APPLICATION_ID = 0x67726F77  # "grow": tells a ledger from any other SQLite file
-_BUSY_SECONDS = 60.0
+__all__ = [
+    "Anomaly",
+    "BrokenLedger",
+    "Cost",
+    "Evaluation",
+    "Ledger",
+    "LedgerError",
+    "RunEntry",
+    "SplitCost",
+    "StageEntry",
+]
 
-_TABLES = {
-    "run": """
-        id INTEGER PRIMARY KEY CHECK (id = 1), name TEXT NOT NULL, schedule TEXT NOT NULL, control TEXT,
-        control_of TEXT, seed INTEGER NOT NULL, dataset TEXT NOT NULL, dataset_fingerprint TEXT NOT NULL,
-        created_at TEXT NOT NULL""",
-    "stage": """
-        position INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, num_parameters INTEGER NOT NULL,
-        num_embedding_parameters INTEGER NOT NULL, train_tokens INTEGER NOT NULL, num_steps INTEGER NOT NULL,
-        tokens_per_step INTEGER NOT NULL, step_flops_parameters REAL NOT NULL, step_flops_attention REAL NOT NULL,
-        step_flops_head REAL NOT NULL, evaluation_flops_per_token REAL NOT NULL""",
-    "attempt": """
-        stage TEXT NOT NULL REFERENCES stage (name), attempt INTEGER NOT NULL, first_step INTEGER NOT NULL,
-        resumed_from INTEGER NOT NULL, PRIMARY KEY (stage, attempt)""",
-    "work": """
-        stage TEXT NOT NULL, attempt INTEGER NOT NULL, first_step INTEGER NOT NULL, last_step INTEGER NOT NULL,
-        num_records INTEGER NOT NULL, closed_by TEXT NOT NULL, tokens INTEGER NOT NULL, flops_parameters REAL NOT NULL,
-        flops_attention REAL NOT NULL, flops_head REAL NOT NULL, evaluation_flops REAL NOT NULL,
-        wall_seconds REAL NOT NULL, device_seconds REAL NOT NULL, device TEXT NOT NULL, num_devices INTEGER NOT NULL,
-        recorded_at TEXT NOT NULL, CHECK (first_step <= last_step),
-        UNIQUE (stage, attempt, first_step, last_step, num_records),
-        FOREIGN KEY (stage, attempt) REFERENCES attempt (stage, attempt)""",
-    "evaluation": """
-        stage TEXT NOT NULL, attempt INTEGER NOT NULL, step INTEGER NOT NULL, point TEXT NOT NULL, loss REAL,
-        perplexity REAL, bits_per_byte REAL, num_tokens INTEGER NOT NULL, precision TEXT NOT NULL,
-        UNIQUE (stage, attempt, step, point), FOREIGN KEY (stage, attempt) REFERENCES attempt (stage, attempt)""",
-}
-"""A work row covers the steps (first_step, last_step] of one attempt. Its `num_records` counts that attempt's
-lines of metrics.jsonl that the rows up to it cover; `closed_by`: `checkpoint`, `end` or `interruption`."""
+_ANOMALY = tuple(f.name for f in fields(Anomaly) if f.name != "attempt")
+_MEASURED = tuple(f.name for f in fields(Evaluation) if f.name != "flops")
 
 
-class LedgerError(ValueError):
-    """A ledger that cannot be used, or values that contradict what it holds."""
-
-
-@dataclass(frozen=True)
-class RunEntry:
-    """What a run is."""
-
-    name: str
-    schedule: str
-    """Path or shipped name, as the user gave it."""
-    control: str | None
-    """Kind of control (`tokenformer-scratch`, ...); None for a ladder."""
-    control_of: str | None
-    """The run name of the ladder that a control is compared with; None for a ladder."""
-    seed: int
-    dataset: str
-    """Path of the prepared dataset."""
-    dataset_fingerprint: str
-
-
-@dataclass(frozen=True)
-class StageEntry:
-    """What a stage is planned to be, and what a step of it costs."""
-
-    name: str
-    num_parameters: int
-    num_embedding_parameters: int
-    train_tokens: int
-    """The budget: data tokens to train in this stage."""
-    num_steps: int
-    tokens_per_step: int
-    step_flops: Flops
-    """Training FLOPs of one optimizer step, forward and backward, by part."""
-    evaluation_flops_per_token: float
-    """FLOPs of a forward pass, per validation token."""
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What some work took. Adds."""
-
-    steps: int = 0
-    tokens: int = 0
-    flops: Flops = field(default=Flops(0.0, 0.0, 0.0))
-    """Training FLOPs, by part."""
-    evaluation_flops: float = 0.0
-    """FLOPs of evaluations, which are not part of `flops`."""
-    wall_seconds: float = 0.0
-    device_seconds: float = 0.0
-    """Wall seconds x devices."""
-
-    def __add__(self, other: "Cost") -> "Cost":
-        return Cost(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
-
-    def share(self, fraction: float) -> "Cost":
-        """The part of this cost that belongs to `fraction` of its steps."""
-        return Cost(
-            round(self.steps * fraction),
-            round(self.tokens * fraction),
-            self.flops * fraction,
-            *(value * fraction for value in (self.evaluation_flops, self.wall_seconds, self.device_seconds)),
-        )
-
-
-@dataclass(frozen=True)
-class SplitCost:
-    """Cost, with what was done in vain shown apart. Adds."""
-
-    kept: Cost = Cost()
-    replayed: Cost = Cost()
-    """Steps that a later attempt did again, and the time of attempts that came to no step."""
-
-    @property
-    def total(self) -> Cost:
-        """Everything that was spent: kept and replayed."""
-        return self.kept + self.replayed
-
-    def __add__(self, other: "SplitCost") -> "SplitCost":
-        return SplitCost(self.kept + other.kept, self.replayed + other.replayed)
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """One evaluation that still stands (no later attempt resumed from before it)."""
+class _Covered(NamedTuple):
+    """How far an attempt is in the ledger."""
 
     step: int
-    point: str
-    """`interval`, `after_growth` or `final`."""
-    loss: float | None
-    """Nats a token; None where it was not a number."""
-    perplexity: float | None
-    bits_per_byte: float | None
-    num_tokens: int
-    precision: str
-    flops: float
-    """Training FLOPs that the stage had spent when this was measured, replayed work included."""
-
-
-_MEASURED = tuple(f.name for f in fields(Evaluation) if f.name != "flops")
+    num_records: int
+    seconds: float
+    """Since the attempt was launched."""
 
 
 class Ledger:
     """One run's ledger. Open it with `Ledger.open`; a context manager."""
 
-    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
-        self.path = path
-        self._connection = connection
+    def __init__(self, file: LedgerFile) -> None:
+        self.path = file.path
+        self._file = file
+        self._query, self._append = file.query, file.append
 
     @classmethod
     def open(cls, path: Path, read_only: bool = False) -> "Ledger":
         """The ledger in the file `path`; created when missing, unless `read_only`, which writes nothing.
 
-        Raises LedgerError when the file is missing (read-only), corrupt, no ledger, or of a newer format.
+        An older format is brought to this one, unless `read_only`. Raises LedgerError when the file is missing
+        (read-only) or of a newer format, and BrokenLedger, one too, when it is damaged.
         """
-        if read_only and not path.is_file():
-            raise LedgerError(f"{path}: there is no ledger here")
-        uri = f"{path.resolve().as_uri()}?mode={'ro' if read_only else 'rwc'}"
-        with _explained(path):
-            connection = sqlite3.connect(uri, uri=True, timeout=_BUSY_SECONDS, isolation_level=None)
-            connection.row_factory = sqlite3.Row
-            ledger = cls(path, connection)
-            try:
-                ledger._recognise(read_only)
-            except BaseException:
-                connection.close()
-                raise
-        return ledger
-
-    def _recognise(self, read_only: bool) -> None:
-        self._query("PRAGMA foreign_keys = ON")
-        if not read_only and not self._query("SELECT 1 FROM sqlite_master"):
-            self._connection.executescript(_schema())
-        [(application,)] = self._query("PRAGMA application_id")
-        [(version,)] = self._query("PRAGMA user_version")
-        if application != _APPLICATION_ID:
-            raise LedgerError(f"{self.path}: this is not a growctl ledger")
-        if version > FORMAT_VERSION:
-            raise LedgerError(
-                f"{self.path}: written in format {version} by a newer growctl; this one reads up to format "
-                f"{FORMAT_VERSION}. Upgrade growctl."
-            )
+        return cls(LedgerFile(path, read_only))
 
     def close(self) -> None:
         """Closes the file."""
-        self._connection.close()
+        self._file.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _query(self, sql: str, **values: Any) -> list[sqlite3.Row]:
-        with _explained(self.path):
-            return self._connection.execute(sql, values).fetchall()
-
-    def _append(self, table: str, row: dict[str, Any], once: bool = False) -> None:
-        sql = f"INSERT INTO {table} ({', '.join(row)}) VALUES (:{', :'.join(row)})"
-        self._query(f"{sql} ON CONFLICT DO NOTHING" if once else sql, **row)
-
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        self._query("BEGIN IMMEDIATE")
-        try:
-            yield
-            self._query("COMMIT")
-        except BaseException:
-            self._connection.rollback()
-            raise
 
     # What the runner writes.
 
@@ -230,9 +78,9 @@ class Ledger:
         names by now: the first ones stay.
         """
         now = {"run": asdict(run)} | {f"stage {stage.name}": asdict(stage) for stage in stages}
-        with self._transaction():
+        with self._file.transaction():
             if not self._query("SELECT 1 FROM run"):
-                self._append("run", asdict(run) | {"created_at": _now()})
+                self._append("run", {"id": 1} | asdict(run) | {"created_at": _now()})
                 for position, stage in enumerate(stages):
                     self._append("stage", _flat({"position": position} | asdict(stage)))
             held = {"run": asdict(self.run())} | {f"stage {stage.name}": asdict(stage) for stage in self.stages()}
@@ -251,24 +99,23 @@ class Ledger:
 
         Within an attempt a work row closes at each `checkpoint` and at `end`. What follows the last of them
         becomes a row once the attempt is over: a later one is in `records`, or `attempt_over` says that its
-        workers are gone. However often and whenever this is called, the rows come out the same. Raises
-        LedgerError for a stage that was not recorded and for an attempt without its `start`.
+        workers are gone. However often and whenever this is called, the rows come out the same. An attempt whose
+        `start` is lost is taken to be like the nearest other one. Raises LedgerError for a stage that was not recorded.
         """
         entry = self._stage(stage)
         attempts: dict[int, list[Record]] = {}
         for record in records:
             attempts.setdefault(record["attempt"], []).append(record)
-        with self._transaction():
+        with self._file.transaction():
             for number in sorted(attempts):
-                self._sync_attempt(entry, number, attempts[number], attempt_over or number < max(attempts))
+                start = _first(attempts[number], "start") or self._likely_start(stage, number, records)
+                over = attempt_over or number < max(attempts)
+                self._sync_attempt(entry, number, start, attempts[number], over)
 
-    def _sync_attempt(self, stage: StageEntry, number: int, records: list[Record], over: bool) -> None:
-        start = next((record for record in records if record["event"] == "start"), None)
-        if start is None:
-            raise LedgerError(f"{self.path}: stage {stage.name}: metrics.jsonl lacks the start of attempt {number}")
+    def _sync_attempt(self, stage: StageEntry, number: int, start: Record, records: list[Record], over: bool) -> None:
         key = {"stage": stage.name, "attempt": number}
         rows = self._query(
-            """SELECT attempt, max(last_step), max(num_records) FROM work
+            """SELECT attempt, max(last_step), max(num_records), sum(wall_seconds) FROM work
                WHERE stage = :stage AND attempt <= :attempt GROUP BY attempt ORDER BY attempt""",
             **key,
         )
@@ -277,13 +124,34 @@ class Ledger:
         # booked with the attempt that resumed.
         resumed_from = start["resumed_from"] or 0
         first_step = min(resumed_from, rows[-1][1] if rows else 0)
-        step, covered = (own[1], own[2]) if own else (first_step, 0)
+        covered = _Covered(own[1], own[2], _milliseconds(own[3])) if own else _Covered(first_step, 0, 0.0)
         self._append("attempt", key | {"first_step": first_step, "resumed_from": resumed_from}, once=True)
         for record in records:
             if record["event"] == "evaluation":
                 self._append("evaluation", key | {name: record.get(name) for name in _MEASURED}, once=True)
-        for row in _work_rows(stage, start, records, step, covered, over):
+            elif record["event"] == "anomaly":
+                self._append("anomaly", key | {name: record.get(name) for name in _ANOMALY}, once=True)
+        for row in _work_rows(stage, start, records, covered, over):
             self._append("work", key | row)
+
+    def _likely_start(self, stage: str, number: int, records: Sequence[Record]) -> Record:
+        """What the lost `start` of an attempt said, by what the ledger and the other lines tell."""
+        known = self._query(
+            "SELECT resumed_from FROM attempt WHERE stage = :stage AND attempt = :attempt", stage=stage, attempt=number
+        )
+        first_step = min(record["step"] for record in records if record["attempt"] == number)
+        saved = [r["step"] for r in records if r["event"] == "checkpoint" and r["attempt"] < number]
+        saved_before = max((step for step in saved if step <= first_step), default=None)
+        starts = [record for record in records if record["event"] == "start"]
+        devices: Any = min(starts, key=lambda start: abs(start["attempt"] - number), default=None)
+        if devices is None:
+            rows = self._query("SELECT device, num_devices FROM work WHERE stage = :stage LIMIT 1", stage=stage)
+            devices = rows[0] if rows else {"device": "unknown", "num_devices": 1}
+        return {
+            "resumed_from": known[0][0] if known else saved_before,
+            "device": devices["device"],
+            "num_devices": devices["num_devices"],
+        }
 
     # What is read from it.
 
@@ -370,33 +238,34 @@ class Ledger:
             for row in sorted(standing.values(), key=lambda row: (row["attempt"], row["step"]))
         ]
 
+    def anomalies(self, stage: str) -> list[Anomaly]:
+        """What went wrong with the stage's numbers, in the order in which it did."""
+        if self._file.format == 1:
+            return []
+        rows = self._query("SELECT * FROM anomaly WHERE stage = :stage ORDER BY attempt, seconds", stage=stage)
+        return [Anomaly(**{f.name: row[f.name] for f in fields(Anomaly)}) for row in rows]
 
-def _schema() -> str:
-    script = [f"PRAGMA application_id = {_APPLICATION_ID}", f"PRAGMA user_version = {FORMAT_VERSION}"]
-    for table, columns in _TABLES.items():
-        script.append(f"CREATE TABLE {table} ({columns})")
-        script.extend(
-            f"CREATE TRIGGER {table}_keeps_on_{verb} BEFORE {verb} ON {table} "
-            f"BEGIN SELECT RAISE(ABORT, 'the ledger is append-only: {table}'); END"
-            for verb in ("update", "delete")
-        )
-    return "BEGIN IMMEDIATE; " + "; ".join(script) + "; COMMIT;"
+
+def _first(records: Sequence[Record], event: str) -> Record | None:
+    return next((record for record in records if record["event"] == event), None)
 
 
 def _work_rows(
-    stage: StageEntry, start: Record, records: Sequence[Record], step: int, begin: int, over: bool
+    stage: StageEntry, start: Record, records: Sequence[Record], covered: _Covered, over: bool
 ) -> Iterator[dict[str, Any]]:
-    """The rows that an attempt's `records` close, after the first `begin` of them, which reached `step`."""
+    """The rows that an attempt's `records` close, after those that the ledger covers."""
+    step, begin, booked = covered
     for end in range(begin + 1, len(records) + 1):
         closed_by = records[end - 1]["event"]
         if closed_by not in ("checkpoint", "end"):
             if not over or end < len(records):
                 continue
             closed_by = "interruption"
-        covered = records[begin:end]
-        last_step = max(step, start["resumed_from"] or 0, *(record["step"] for record in covered))
-        evaluated = sum(record["num_tokens"] for record in covered if record["event"] == "evaluation")
-        wall_seconds = covered[-1]["seconds"] - (records[begin - 1]["seconds"] if begin else 0.0)
+        closed = records[begin:end]
+        last_step = max(step, start["resumed_from"] or 0, *(record["step"] for record in closed))
+        evaluated = sum(record["num_tokens"] for record in closed if record["event"] == "evaluation")
+        seconds = max(booked, closed[-1]["seconds"])
+        wall_seconds = _milliseconds(seconds - booked)
         row = {
             "first_step": step,
             "last_step": last_step,
@@ -412,7 +281,12 @@ def _work_rows(
             "recorded_at": _now(),
         }
         yield _flat(row)
-        begin, step = end, last_step
+        step, begin, booked = last_step, end, seconds
+
+
+def _milliseconds(seconds: float) -> float:
+    """As precise as records are, so that sums and differences come out the same in whatever order they are made."""
+    return round(seconds, 3)
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
@@ -429,14 +303,3 @@ def _flops(prefix: str, row: sqlite3.Row) -> Flops:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-@contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.Error as error:
-        why = str(error)
-        if error.sqlite_errorname == "SQLITE_READONLY_ROLLBACK":
-            why = "its runner died while writing; `growctl run` puts that right when it goes on"
-        raise LedgerError(f"{path}: the ledger cannot be used: {why}") from error

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from growctl.ledger import Cost, Ledger, LedgerError, RunEntry, StageEntry
+from growctl.ledger import Anomaly, BrokenLedger, Cost, Ledger, LedgerError, RunEntry, StageEntry
+from growctl.ledger_tables import TABLES, move_aside
 from model.flops import Flops
 
 RUN = RunEntry("quick", "quickstart", None, None, 1, "data/bytes", "f00d")
@@ -41,6 +42,10 @@ class Metrics:
     def checkpoint(self) -> None:
         self._write("checkpoint", path=f"step_{self.step:08}")
 
+    def anomaly(self, **values: Any) -> None:
+        found = {"kind": "spike", "value": 9.5, "threshold": 6.0, "action": "skip", "first_step": 7, "num_steps": 1}
+        self._write("anomaly", **found | values)
+
     def end(self) -> None:
         self._write("end")
 
@@ -66,7 +71,8 @@ def rows(ledger: Ledger, table: str) -> list[dict[str, Any]]:
     with sqlite3.connect(ledger.path) as connection:
         connection.row_factory = sqlite3.Row
         found = [dict(row) for row in connection.execute(f"SELECT * FROM {table} ORDER BY rowid")]
-    return [{name: value for name, value in row.items() if name != "recorded_at"} for row in found]
+    written = ("entry", "sha256", "recorded_at")  # when and in which order
+    return [{name: value for name, value in row.items() if name not in written} for row in found]
 
 
 def extents(ledger: Ledger) -> list[tuple[int, int, int, str]]:
@@ -279,9 +285,11 @@ def test_any_history_of_kills_adds_up_and_any_interleaving_gives_the_same_rows(
 
 
 def test_work_and_evaluations_are_append_only(ledger: Ledger) -> None:
-    ledger.sync("0-small", killed_once(resumed_from=20).records)
+    metrics = killed_once(resumed_from=20)
+    metrics.anomaly()
+    ledger.sync("0-small", metrics.records)
     connection = sqlite3.connect(ledger.path)
-    for table in ("work", "evaluation", "attempt", "stage", "run"):
+    for table in TABLES:
         for statement in (f"DELETE FROM {table}", f"UPDATE {table} SET rowid = rowid + 10"):
             with pytest.raises(sqlite3.IntegrityError, match="append-only"):
                 connection.execute(statement)
@@ -304,9 +312,9 @@ def test_recording_the_same_again_changes_nothing_and_other_values_are_refused(l
 
 def test_a_failed_sync_leaves_nothing_half_done(ledger: Ledger) -> None:
     metrics = killed_once(resumed_from=20)
-    torn = [r for r in metrics.records if (r["event"], r["attempt"]) != ("start", 2)]
-    with pytest.raises(LedgerError, match="start of attempt 2"):
-        ledger.sync("0-small", torn)
+    unfit = [r | {"precision": None} if r.get("point") == "final" else r for r in metrics.records]
+    with pytest.raises(LedgerError, match="NOT NULL"):
+        ledger.sync("0-small", unfit)
     assert extents(ledger) == []
     with pytest.raises(LedgerError, match="no stage '2-huge'"):
         ledger.sync("2-huge", metrics.records)
@@ -362,7 +370,8 @@ connection = sqlite3.connect({str(path)!r}, isolation_level=None)
 connection.execute("PRAGMA cache_size = 1")
 connection.execute("BEGIN IMMEDIATE")
 for step in range(3000):
-    connection.execute("INSERT INTO evaluation VALUES ('0-small', 1, ?, 'interval', 1, 1, 1, 1, 'fp32')", (step + 99,))
+    values = (step + 99, "-", "0-small", 1, step + 99, "interval", 1, 1, 1, 1, "fp32")
+    connection.execute("INSERT INTO evaluation VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
 os.kill(os.getpid(), 9)"""
     subprocess.run([sys.executable, "-c", code], check=False)
     assert path.with_name("ledger.db-journal").exists()
@@ -376,10 +385,183 @@ os.kill(os.getpid(), 9)"""
 def test_a_newer_format_is_refused_with_the_way_out(ledger: Ledger, path: Path) -> None:
     ledger.close()
     connection = sqlite3.connect(path)
-    connection.execute("PRAGMA user_version = 2")
+    connection.execute("CREATE TABLE something_new (x)")
+    connection.execute("PRAGMA user_version = 3")
     connection.close()
-    with pytest.raises(LedgerError, match=r"format 2 by a newer growctl.*Upgrade"):
+    with pytest.raises(LedgerError, match=r"format 3 by a newer growctl.*Upgrade"):
         Ledger.open(path)
+
+
+def in_format_1(path: Path, records: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Makes a ledger as growctl once did, without numbers, hashes and anomalies; its rows."""
+    with Ledger.open(path) as ledger:
+        ledger.record_run(RUN, [BASE, GROWN])
+        ledger.sync("0-small", records)
+        kept = {table: rows(ledger, table) for table in TABLES if table != "anomaly"}
+    new = sqlite3.connect(path)
+    old = sqlite3.connect(path.with_name("old.db"))
+    for table in kept:
+        old.execute(f"CREATE TABLE {table} ({TABLES[table]})")
+        for verb in ("update", "delete"):
+            abort = f"RAISE(ABORT, 'the ledger is append-only: {table}')"
+            old.execute(f"CREATE TRIGGER {table}_keeps_on_{verb} BEFORE {verb} ON {table} BEGIN SELECT {abort}; END")
+        names = [column[1] for column in old.execute(f"PRAGMA table_info({table})")]
+        for row in new.execute(f"SELECT {', '.join(names)} FROM {table}").fetchall():
+            old.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
+    old.execute("PRAGMA application_id = 0x67726F77")
+    old.execute("PRAGMA user_version = 1")
+    old.commit()
+    old.close()
+    path.with_name("old.db").replace(path)
+    return kept
+
+
+def test_a_ledger_of_format_1_is_read_as_it_is_and_brought_to_this_format_when_written(path: Path) -> None:
+    metrics = killed_once(resumed_from=20)
+    kept = in_format_1(path, metrics.records)
+    before = path.read_bytes()
+    with Ledger.open(path, read_only=True) as old:
+        cost, evaluations = old.stage_cost("0-small"), old.evaluations("0-small")
+        assert (old.run(), old.anomalies("0-small"), cost.kept.steps) == (RUN, [], 40)
+    assert path.read_bytes() == before
+    with Ledger.open(path) as ledger:
+        assert {table: rows(ledger, table) for table in kept} == kept
+        assert (ledger.stage_cost("0-small"), ledger.evaluations("0-small")) == (cost, evaluations)
+        metrics.anomaly()
+        ledger.sync("0-small", metrics.records)
+    with Ledger.open(path, read_only=True) as ledger:
+        assert len(ledger.anomalies("0-small")) == 1
+    assert sqlite3.connect(path).execute("PRAGMA user_version").fetchone() == (2,)
+
+
+def test_an_upgrade_that_is_cut_off_leaves_the_ledger_as_it_was(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_format_1(path, killed_once(resumed_from=20).records)
+    before = path.read_bytes()
+    monkeypatch.setattr("growctl.ledger_tables._row_hash", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        Ledger.open(path)
+    assert path.read_bytes() == before
+
+
+def without_triggers(path: Path, statement: str) -> None:
+    """What someone does who means to change the books."""
+    connection = sqlite3.connect(path)
+    triggers = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
+    for name, _ in triggers:
+        connection.execute(f"DROP TRIGGER {name}")
+    connection.execute(statement)
+    for _, sql in triggers:
+        connection.execute(sql)
+    connection.commit()
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("UPDATE work SET wall_seconds = 1 WHERE closed_by = 'end'", "of work, does not have its hash"),
+        ("UPDATE stage SET num_parameters = num_parameters + 1 WHERE position = 0", "row 2, of stage, does not"),
+        ("DELETE FROM work WHERE closed_by = 'checkpoint'", "is missing"),
+        ("DELETE FROM run", "row 1 of 9 is missing"),
+        ("UPDATE evaluation SET entry = entry + 1", "is missing"),
+        ("INSERT INTO attempt VALUES (11, 'x', '0-small', 9, 0, 0)", "row 11, of attempt, does not have its hash"),
+        ("DROP TRIGGER work_keeps_on_update", "its tables are not those"),
+        ("CREATE TABLE other (x)", "its tables are not those"),
+        ("PRAGMA user_version = 9", "its tables are not those"),
+        ("PRAGMA application_id = 9", "not a growctl ledger"),
+    ],
+)
+def test_a_change_to_what_is_written_is_noticed(ledger: Ledger, path: Path, statement: str, said: str) -> None:
+    ledger.sync("0-small", killed_once(resumed_from=20).records)
+    ledger.close()
+    if "TRIGGER" in statement:
+        with sqlite3.connect(path) as connection:
+            connection.execute(statement)
+    else:
+        without_triggers(path, statement)
+    for read_only in (True, False):
+        with pytest.raises(BrokenLedger, match=f"{said}.*; `growctl run` sets it aside and makes it anew"):
+            Ledger.open(path, read_only=read_only)
+
+
+def test_a_broken_ledger_is_set_aside_with_what_lies_beside_it(ledger: Ledger, path: Path) -> None:
+    ledger.close()
+    path.with_name("ledger.db-journal").write_text("j")
+    assert move_aside(path).name == "broken-ledger.db"
+    path.write_text("again")
+    assert move_aside(path).name == "broken-ledger.db-2"
+    names = ["broken-ledger.db", "broken-ledger.db-2", "broken-ledger.db-journal"]
+    assert sorted(p.name for p in path.parent.iterdir()) == names
+
+
+def test_anomalies_are_kept_once_and_in_order(ledger: Ledger) -> None:
+    metrics = Metrics()
+    metrics.start(1)
+    metrics.train(7)
+    metrics.anomaly()
+    metrics.anomaly(
+        kind="non_finite", value=float("nan"), threshold=None, action="stop", first_step=None, num_steps=None
+    )
+    for _ in range(2):
+        ledger.sync("0-small", metrics.records)
+    assert ledger.anomalies("0-small") == [
+        Anomaly(1, 7, 18.0, "spike", 9.5, 6.0, "skip", 7, 1),
+        Anomaly(1, 7, 19.0, "non_finite", None, None, "stop", None, None),
+    ]
+    assert ledger.anomalies("1-large") == []
+    ledger.close()
+    with Ledger.open(ledger.path):
+        """Also what is no number has its hash."""
+
+
+def test_an_attempt_whose_start_is_lost_is_booked_like_the_one_before(ledger: Ledger) -> None:
+    records = killed_once(resumed_from=20).records
+    ledger.sync("0-small", [r for r in records if (r["event"], r["attempt"]) != ("start", 2)])
+    assert extents(ledger) == [(1, 0, 20, "checkpoint"), (1, 20, 27, "interruption"), (2, 20, 40, "end")]
+    assert [row["num_devices"] for row in rows(ledger, "work")] == [2, 2, 2]
+
+
+def test_a_clock_that_jumps_back_takes_no_seconds_away(ledger: Ledger) -> None:
+    metrics = Metrics()
+    metrics.start(1)
+    metrics.train(20)
+    metrics.checkpoint()
+    metrics.seconds -= 3600
+    metrics.train(5)
+    metrics.checkpoint()
+    metrics.seconds += 3600
+    metrics.train(15)
+    metrics.end()
+    ledger.sync("0-small", metrics.records)
+    assert [row["wall_seconds"] for row in rows(ledger, "work")] == [31.0, 0.0, 22.0]
+
+
+@settings(max_examples=30, deadline=None)
+@given(history=histories(), data=st.data())
+def test_lines_that_are_lost_from_metrics_never_stop_a_run_and_nothing_counts_twice(
+    history: tuple[list[dict[str, Any]], int], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    records, trained = history
+    stage = replace(BASE, num_steps=12, train_tokens=1200)
+    path = tmp_path_factory.mktemp("history") / "ledger.db"
+    with Ledger.open(path) as ledger:
+        ledger.record_run(RUN, [stage])
+        read = 0
+        while read < len(records):
+            read = data.draw(st.integers(read + 1, len(records)))
+            ledger.sync(stage.name, records[:read])
+            if data.draw(st.booleans()):
+                lost = data.draw(st.sets(st.integers(0, read - 1)))
+                kept = [record for number, record in enumerate(records[:read]) if number not in lost]
+                records, read = kept + records[read:], len(kept)
+                ledger.sync(stage.name, kept, attempt_over=data.draw(st.booleans()))
+        ledger.sync(stage.name, records, attempt_over=True)
+        cost = ledger.stage_cost(stage.name)
+        assert cost.kept.steps <= 12
+        assert cost.total.steps <= trained
+        ledger.evaluations(stage.name)
+    with Ledger.open(path) as ledger:
+        assert ledger.stage_cost(stage.name) == cost
 
 
 def test_importing_the_ledger_and_the_analysis_is_light() -> None:
