@@ -1,6 +1,7 @@
 """The only place that decides what happens next. It reads what is on disk, so running again is resuming."""
 
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -9,7 +10,8 @@ from growctl.costs import largest_micro_batch, planned_micro_batch
 from growctl.datasets import DATASETS
 from growctl.devices import planned_devices
 from growctl.launch import Local, Machines, gpu_memory_bytes
-from growctl.ledger import Ledger, RunEntry, StageEntry
+from growctl.ledger import BrokenLedger, Ledger, RunEntry, StageEntry
+from growctl.ledger_tables import move_aside
 from growctl.plan import StagePlan, plan_stages
 from growctl.resuming import World, checkpoint_to_resume
 from growctl.run_requests import (
@@ -94,7 +96,7 @@ class Execution:
         with hold(self.directory):
             # The schedule first: it is by this file that the directory is known for a run's.
             write_file(self.directory / "schedule.yaml", schedule_yaml(self.schedule).encode())
-            with Ledger.open(self.directory / "ledger.db") as self.ledger:
+            with self._open_ledger() as self.ledger:
                 self.dataset = dataset or self._known_dataset()
                 self._open_books()
                 for index in range(len(self.plans) if last_stage is None else last_stage + 1):
@@ -114,17 +116,37 @@ class Execution:
     def _world(self, plan: StagePlan) -> World:
         return World(self.num_devices(plan), self.schedule.launch.zero_stage, self.schedule.launch.offload)
 
+    def _open_ledger(self) -> Ledger:
+        """The run's ledger. A broken one is set aside; each stage then books anew what its metrics.jsonl tells."""
+        path = self.directory / "ledger.db"
+        try:
+            return Ledger.open(path)
+        except BrokenLedger as error:
+            aside = move_aside(path).name
+            self.screen.message(f"{path} is broken: {error.why}; moved to {aside}, making it anew from metrics.jsonl")
+            return Ledger.open(path)
+
     def _known_dataset(self) -> Path:
         """The dataset that the run began with, where it is whole; else the one that the schedule describes."""
-        if self.ledger.stages():
-            entry = self.ledger.run()
-            dataset = Path(entry.dataset)
+        known = self._first_dataset()
+        if known is not None:
+            dataset, fingerprint = known
             try:
-                if verify_dataset(dataset, hashes=False).fingerprint == entry.dataset_fingerprint:
+                if fingerprint in (None, verify_dataset(dataset, hashes=False).fingerprint):
                     return dataset
             except DataError as error:
                 self.screen.message(f"{error}; preparing it again")
         return self._prepare()
+
+    def _first_dataset(self) -> tuple[Path, str | None] | None:
+        """Where the dataset of the run so far lies, and its fingerprint where the ledger has it."""
+        if self.ledger.stages():
+            entry = self.ledger.run()
+            return Path(entry.dataset), entry.dataset_fingerprint
+        for spec in sorted(self.directory.glob("stages/*/spec.json")):  # where the ledger is new and the run is not
+            with suppress(ValueError):
+                return Path(TrainSpec.model_validate_json(spec.read_bytes()).dataset), None
+        return None
 
     def _prepare(self) -> Path:
         datasets = self.runs_dir / DATASETS
@@ -160,8 +182,10 @@ class Execution:
 
     def _stage(self, plan: StagePlan) -> None:
         directory = self.stage_directory(plan)
-        records = list(MetricsReader(directory / "metrics.jsonl"))
-        self.ledger.sync(plan.name, records, attempt_over=True)
+        metrics = MetricsReader(directory / "metrics.jsonl")
+        self.ledger.sync(plan.name, list(metrics), attempt_over=True)
+        if complaint := metrics.complaint():
+            self.screen.message(complaint)
         if not self._whole(directory / "final"):
             directory.mkdir(parents=True, exist_ok=True)
             self._train(plan, self._grow(plan) if plan.index else None)
@@ -319,8 +343,9 @@ class Execution:
         """Says so where the loss right after a growth is not the loss before it: a warning where it should be."""
         if record.get("point") != "after_growth":
             return
-        before = self.ledger.evaluations(self.plans[plan.index - 1].name)[-1].loss
-        if before is None:  # it was not a number
+        known = self.ledger.evaluations(self.plans[plan.index - 1].name)
+        before = known[-1].loss if known else None
+        if before is None:  # it was not a number, or is lost
             return
         jump = record["loss"] - before
         if abs(jump) <= EXACT_GROWTH:

@@ -121,7 +121,7 @@ class Screen:
             self.message(f"stage {plan.name} step {record['step']}: {said}")
         elif record["event"] == "anomaly":
             self.message(f"stage {plan.name} step {record['step']}: {anomaly_words(record)}")
-        elif record["event"] == "trigger" and record["fired"]:
+        elif record["event"] == "trigger" and record["fired"] and record["slope"] is not None:
             self.message(
                 f"stage {plan.name} ends at step {record['step']}: its loss falls by {record['slope']:.2e} nats per "
                 f"FLOP, less than {record['threshold']:.2e}"

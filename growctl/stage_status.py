@@ -1,6 +1,5 @@
 """How far one stage of a run is, read from its directory, which may be in use or broken. No torch here."""
 
-import json
 import os
 import re
 import sys
@@ -12,7 +11,7 @@ from typing import Any, Literal
 from growctl.launch import failure_reason, signal_reason
 from growctl.run_requests import stage_directory
 from stages.manifest import CheckpointError, Manifest, verify_checkpoint
-from stages.metrics import Record
+from stages.metrics import Record, parse_line
 
 StageState = Literal["done", "training", "starting", "growing", "stopped", "failed", "waiting"]
 
@@ -149,12 +148,9 @@ def _last_records(path: Path, notes: list[str]) -> dict[str, Record]:
     for line in reversed(lines):
         if "train" in found and b'"train"' in line:
             continue
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict) and all(isinstance(record.get(key), int) for key in ("step", "attempt")):
-            found.setdefault(str(record.get("event")), record)
+        record = parse_line(line)
+        if record is not None:
+            found.setdefault(record["event"], record)
     return found
 
 

@@ -15,16 +15,91 @@ has `event`, `attempt` (1 for the first start of the stage), `step` (optimizer s
   (validation tokens), precision
 - trigger: slope (nats the loss fell per FLOP; null while evaluations are few), threshold, fired
 - checkpoint: path (name within the stage directory)
+- saved: path; the workers were asked to save and leave, and have saved
+- anomaly: kind (`non_finite`, `spike`), value and threshold (what was measured and held against; or null), action
+  (`skip`, `rollback`, `stop`), first_step and num_steps (whose data was left out; or null)
 - end: nothing more; the stage is done, and all that is left is to rename `final/` into place
+
+A line ends with the CRC of all before, by which damage is told. Lines that were damaged, cut off or never were records
+are passed over, so that whoever reads records may rely on their keys and types. NaN and infinities are numbers where
+something was measured.
 """
 
 import json
 import os
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
 Record = dict[str, Any]
+
+MOST = 10**11
+"""More than any count of steps or seconds comes to: so many steps of a millisecond take three years."""
+
+_CRC = ', "crc32": "'
+"""What leads to a line's CRC, in eight hexadecimal digits."""
+
+
+def _count(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= MOST
+
+
+def _number(value: Any) -> bool:
+    return type(value) is float or (type(value) is int and abs(value) <= MOST)
+
+
+def _text(value: Any) -> bool:
+    return type(value) is str and value.isprintable()
+
+
+def _speed(value: Any) -> bool:
+    return value == 0.0 or (_number(value) and 1e-9 <= value <= 1e15)
+
+
+def _or_null(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or fits(value)
+
+
+_HEAD: dict[str, Callable[[Any], bool]] = {
+    "event": _text,
+    "attempt": lambda value: _count(value) and value > 0,
+    "step": _count,
+    "seconds": lambda value: _number(value) and 0.0 <= value <= MOST,
+}
+_KEYS: dict[str, dict[str, Callable[[Any], bool]]] = {
+    "start": {
+        "device": _text,
+        "num_devices": lambda value: _count(value) and value > 0,
+        "precision": _text,
+        "zero_stage": _count,
+        "resumed_from": _or_null(_count),
+    },
+    "train": {"loss": _number, "tokens_per_second": _speed},
+    "evaluation": {
+        "point": _text,
+        "loss": _number,
+        "perplexity": _number,
+        "bits_per_byte": _number,
+        "num_tokens": _count,
+        "precision": _text,
+    },
+    "trigger": {"slope": _or_null(_number), "threshold": _number, "fired": lambda value: type(value) is bool},
+    "checkpoint": {"path": _text},
+    "saved": {"path": _text},
+    "anomaly": {
+        "kind": _text,
+        "value": _or_null(_number),
+        "threshold": _or_null(_number),
+        "action": _text,
+        "first_step": _or_null(_count),
+        "num_steps": _or_null(_count),
+    },
+    "end": {},
+}
+"""What those who read records rely on, by event. An event that is not here has the head and whatever it likes."""
+
+_CHECKS = {event: tuple((_HEAD | keys).items()) for event, keys in _KEYS.items()}
 
 
 class MetricsWriter:
@@ -47,7 +122,8 @@ class MetricsWriter:
             "seconds": round(seconds, 3),
             **values,
         }
-        self._file.write(json.dumps(record) + "\n")
+        text = json.dumps(record)
+        self._file.write(f'{text[:-1]}{_CRC}{zlib.crc32(text.encode()):08x}"}}\n')
         self._file.flush()
 
     def sync(self) -> None:
@@ -65,9 +141,11 @@ class MetricsReader:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = 0
+        self.unreadable = 0
+        """Whole lines so far that are no records."""
 
     def __iter__(self) -> Iterator[Record]:
-        """The whole records that were added since the last iteration; torn lines are passed over."""
+        """The records that were added since the last iteration; a last line without its end waits for it."""
         if not self._path.exists():
             return
         with self._path.open("rb") as file:
@@ -76,14 +154,41 @@ class MetricsReader:
                 if not line.endswith(b"\n"):
                     return
                 self._offset += len(line)
-                try:
-                    record = json.loads(line)
-                except ValueError:
-                    continue
-                if isinstance(record, dict) and "event" in record:
+                record = parse_line(line)
+                if record is not None:
                     yield record
+                else:
+                    self.unreadable += 1
+
+    def complaint(self) -> str | None:
+        """What is to be said of lines that could not be read; None where there were none."""
+        if not self.unreadable:
+            return None
+        return f"{self._path}: {self.unreadable} line{'s'[: self.unreadable - 1]} could not be read"
+
+
+def parse_line(line: bytes) -> Record | None:
+    """The record in a line, with what its event promises; None where it is damaged or none.
+
+    Lines without a CRC are taken as they are: growctl once wrote none.
+    """
+    body, marked, crc = line.rpartition(_CRC.encode())
+    if marked:
+        line = body + b"}"
+        if crc.rstrip() != b'%08x"}' % zlib.crc32(line):
+            return None
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if type(record) is not dict:
+        return None
+    event = record.get("event")
+    checks = _CHECKS.get(event, tuple(_HEAD.items())) if type(event) is str else ()
+    fits = checks and all(key in record and check(record[key]) for key, check in checks)
+    return record if fits else None
 
 
 def read_metrics(path: Path) -> list[Record]:
-    """Every whole record of `path`, oldest first; empty when there is no such file."""
+    """Every record of `path`, oldest first; empty when there is no such file."""
     return list(MetricsReader(path))

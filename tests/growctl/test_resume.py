@@ -9,6 +9,8 @@ import time
 
 import pytest
 
+from growctl.ledger import Ledger
+from growctl.ledger_tables import TABLES
 from stages.manifest import read_manifest
 from stages.metrics import read_metrics
 from tests.growctl.runs import (
@@ -56,6 +58,23 @@ def totals(runs, name="tiny"):
     return {s["name"]: (s["train_tokens"], s["replayed_flops"], s["flops"]) for s in report["stages"]}
 
 
+def booked(ledger):
+    """Every row but for when it was written, and the sums, of a ledger."""
+    with Ledger.open(ledger, read_only=True) as books:
+        sums = [(books.stage_cost(s.name), books.evaluations(s.name), books.finished(s.name)) for s in books.stages()]
+    when = ("entry", "sha256", "created_at", "recorded_at")
+    connection = sqlite3.connect(ledger)
+    connection.row_factory = sqlite3.Row
+    tables = {table: connection.execute(f"SELECT * FROM {table}").fetchall() for table in TABLES}
+    connection.close()
+    rows = {
+        table: sorted(str({key: value for key, value in dict(row).items() if key not in when}) for row in found)
+        for table, found in tables.items()
+    }
+    assert all(rows[table] for table in TABLES if table != "anomaly")
+    return rows, sums
+
+
 def test_a_run_killed_mid_stage_ends_in_the_same_bits(undisturbed, runs):
     schedule, _ = undisturbed
     process = growctl("run", schedule, "--runs-dir", runs)
@@ -78,6 +97,24 @@ def test_a_run_killed_mid_stage_ends_in_the_same_bits(undisturbed, runs):
     assert replayed > 0
     assert flops == pytest.approx(expected_flops + replayed)
     assert totals(runs)["small"] == totals(undisturbed[1])["small"]
+
+    path = runs / "tiny/ledger.db"
+    books, data = booked(path), path.read_bytes()
+    path.write_bytes(data.replace(b"interruption", b"interruptiom"))
+    for command in (["report", "tiny"], ["report"], ["report", "--json"]):
+        _, err = run(*command, "--runs-dir", runs, expect=2)
+        assert "the ledger is broken: row" in err
+        assert "`growctl run` sets it aside and makes it anew" in err
+        assert len(err.splitlines()) == 1
+    assert "`growctl run` sets it aside" in run("status", "--runs-dir", runs)[0]
+    with (large / "metrics.jsonl").open("ab") as metrics:
+        metrics.write(b"\x00\xff\n")
+    out, _ = run("run", schedule, "--runs-dir", runs)
+    said = " ".join(out.split())
+    assert "moved to broken-ledger.db, making it anew from metrics.jsonl" in said
+    assert "1-large/metrics.jsonl: 1 line could not be read" in said
+    assert (runs / "tiny/broken-ledger.db").read_bytes() != data
+    assert booked(path) == books
 
 
 def test_workers_whose_runner_is_killed_while_they_start_do_not_train_on(undisturbed, runs):

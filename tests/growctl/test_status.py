@@ -33,6 +33,14 @@ from tests.growctl.runs import growctl as start_growctl
 from tests.stages.checkpoints import small_config
 
 START = {"device": "CPU X", "num_devices": 2, "precision": "fp32", "zero_stage": 1, "resumed_from": None}
+EVALUATION = {
+    "point": "final",
+    "loss": 2.5,
+    "perplexity": 12.18,
+    "bits_per_byte": 1.2,
+    "num_tokens": 640,
+    "precision": "fp32",
+}
 LAUNCHED = "[2026-01-02 03:04:05,678] [INFO] [launch.py:152:main] WORLD INFO DICT: {'localhost': ['0']}\n"
 KILLED = "[launch.py:259:sigkill_handler] ['python', '-m', 'stages.train', 'spec.json'] exits with return code = "
 LONG_AGO = 1_700_000_000.0
@@ -94,7 +102,7 @@ class HandMade:
 
     def finishes(self, stage: str, step: int) -> None:
         self.trains(stage, step)
-        self.says(stage, ("evaluation", step, {"point": "final", "loss": 2.5}), ("end", step, {}))
+        self.says(stage, ("evaluation", step, EVALUATION), ("end", step, {}))
         self.saves(stage, "final", step)
 
     def hold(self) -> Any:

@@ -1,24 +1,74 @@
-"""metrics.jsonl: whole lines only, whatever happened to the writer."""
+"""metrics.jsonl: whole records only, whatever happened to the writer or the file."""
 
-from stages.metrics import MetricsReader, MetricsWriter, read_metrics
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stages.metrics import MetricsReader, MetricsWriter, parse_line, read_metrics
+
+START = {"device": "cpu", "num_devices": 2, "precision": "fp32", "zero_stage": 1, "resumed_from": None}
+TRAIN = {"loss": 3.5, "tokens_per_second": 100.0}
+EVALUATION = {
+    "point": "final",
+    "loss": 2.5,
+    "perplexity": 12.18,
+    "bits_per_byte": 1.2,
+    "num_tokens": 640,
+    "precision": "fp32",
+}
+ANOMALY = {"kind": "spike", "value": 9.5, "threshold": 6.0, "action": "skip", "first_step": 7, "num_steps": 1}
+EVENTS: dict[str, dict[str, Any]] = {
+    "start": START,
+    "train": TRAIN,
+    "evaluation": EVALUATION,
+    "anomaly": ANOMALY,
+    "end": {},
+    "trigger": {"slope": 1e-9, "threshold": 2e-9, "fired": True},
+    "checkpoint": {"path": "step_00000010"},
+    "saved": {"path": "step_00000012"},
+    "new": {"anything": [1]},
+}
+
+
+def written(path: Path) -> list[dict[str, Any]]:
+    """Writes a record of each event; the records."""
+    writer = MetricsWriter(path, attempt=1)
+    for step, (event, values) in enumerate(EVENTS.items()):
+        writer.write(event, step, 0.5 * step, **values)
+    writer.close()
+    return [
+        {"event": event, "attempt": 1, "step": step, "seconds": 0.5 * step} | values
+        for step, (event, values) in enumerate(EVENTS.items())
+    ]
+
+
+def line(event_name: str, **values: Any) -> bytes:
+    """A record as growctl once wrote it, without a CRC."""
+    record = {"event": event_name, "attempt": 1, "step": 5, "seconds": 2.0} | EVENTS.get(event_name, {}) | values
+    return json.dumps(record).encode() + b"\n"
 
 
 def test_records_come_back_in_order_with_attempt_step_and_seconds(tmp_path):
     writer = MetricsWriter(tmp_path / "m", attempt=2)
-    writer.write("train", 10, 1.23456, loss=3.5)
+    writer.write("train", 10, 1.23456, **TRAIN)
     writer.write("end", 20, 2.0)
     writer.close()
     assert read_metrics(tmp_path / "m") == [
-        {"event": "train", "attempt": 2, "step": 10, "seconds": 1.235, "loss": 3.5},
+        {"event": "train", "attempt": 2, "step": 10, "seconds": 1.235} | TRAIN,
         {"event": "end", "attempt": 2, "step": 20, "seconds": 2.0},
     ]
 
 
 def test_a_line_cut_short_by_a_death_is_passed_over_and_the_next_attempt_starts_a_new_one(tmp_path):
     path = tmp_path / "m"
-    path.write_bytes(b'{"event": "train", "attempt": 1, "step": 1, "seconds": 0.1}\n{"event": "tra')
-    assert [r["step"] for r in read_metrics(path)] == [1]
-    MetricsWriter(path, attempt=2).write("start", 0, 0.0)
+    path.write_bytes(line("train") + b'{"event": "tra')
+    assert [r["step"] for r in read_metrics(path)] == [5]
+    MetricsWriter(path, attempt=2).write("start", 0, 0.0, **START)
     assert [r["attempt"] for r in read_metrics(path)] == [1, 2]
 
 
@@ -27,11 +77,77 @@ def test_a_reader_gives_each_record_once_and_waits_for_the_end_of_a_line(tmp_pat
     reader = MetricsReader(path)
     assert list(reader) == []
     writer = MetricsWriter(path, attempt=1)
-    writer.write("train", 1, 0.1)
+    writer.write("end", 1, 0.1)
     assert [r["step"] for r in reader] == [1]
     with path.open("a") as file:
-        file.write('{"event": "train", "attempt": 1, "st')
+        file.write('{"event": "end", "attempt": 1, "st')
         file.flush()
         assert list(reader) == []
         file.write('ep": 2, "seconds": 1}\n')
     assert [r["step"] for r in reader] == [2]
+    assert reader.complaint() is None
+
+
+def test_every_event_comes_back_as_it_was_written(tmp_path):
+    assert written(tmp_path / "m") == read_metrics(tmp_path / "m")
+
+
+@pytest.mark.parametrize(
+    ("event", "values"),
+    [
+        *(("train", {"loss": value}) for value in (None, "2", True, [2.0], 10**400)),
+        *(("train", {"tokens_per_second": value}) for value in (math.nan, math.inf, -1.0, 1e-300)),
+        *(("train", {"step": value}) for value in (-1, 1.0, True, None, 10**30)),
+        *(("train", {"attempt": value}) for value in (0, "1", 10**30)),
+        *(("train", {"seconds": value}) for value in (math.nan, math.inf, -0.5, None, "1")),
+        *(("start", {"device": value}) for value in ("\ud800", "a\nb", None)),
+        *(("start", {"num_devices": value}) for value in (0, 1.5, None)),
+        *(("evaluation", {"num_tokens": value}) for value in (-1, None)),
+        *(("evaluation", {"precision": value}) for value in (None, 1)),
+        *(("trigger", {"fired": value}) for value in (None, 1)),
+        *(("anomaly", {"kind": value}) for value in (None, 1)),
+        ("end", {"event": ["end"]}),
+        ("new", {"step": None}),
+    ],
+)
+def test_a_line_that_does_not_fit_its_event_is_counted_and_passed_over(tmp_path, event, values):
+    path = tmp_path / "m"
+    path.write_bytes(line(event) + line(event, **values) + line("end"))
+    reader = MetricsReader(path)
+    assert [record["event"] for record in reader] == [event, "end"]
+    assert reader.complaint() == f"{path}: 1 line could not be read"
+
+
+def test_a_key_that_is_missing_is_no_record_and_what_was_measured_may_be_no_number():
+    for event, values in EVENTS.items():
+        for key in (*values, "attempt", "step", "seconds", "event"):
+            record = json.loads(line(event))
+            del record[key]
+            assert (parse_line(json.dumps(record).encode()) is None) == (key != "anything")
+    record = parse_line(line("evaluation", loss=math.nan, perplexity=math.inf))
+    assert record is not None
+    assert math.isnan(record["loss"])
+
+
+def test_lines_that_are_no_records_are_passed_over(tmp_path):
+    path = tmp_path / "m"
+    lines = [b"", b"\xff\xfe", b"[1]", b"null", b"[" * 100_000, b"9" * 5000, b'{"event": "end"}', b"\x00" * 20]
+    path.write_bytes(b"\n".join(lines) + b"\n" + line("end"))
+    reader = MetricsReader(path)
+    assert [record["event"] for record in reader] == ["end"]
+    assert reader.complaint() == f"{path}: {len(lines)} lines could not be read"
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_a_flipped_bit_costs_the_line_it_is_in_and_never_gives_another_record(data, tmp_path_factory):
+    path = tmp_path_factory.mktemp("flipped") / "m"
+    records = written(path)
+    content = bytearray(path.read_bytes())
+    content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    path.write_bytes(content)
+    found = read_metrics(path)
+    assert len(found) >= len(records) - 2  # both lines, where their end is lost
+    for record in found:
+        [same] = [known for known in records if known["event"] == record["event"]]
+        assert record | same == record  # where the bit is in the CRC's own key, that is left over
