@@ -1,9 +1,6 @@
 """What is asked of a run, and what is checked of it before anything is written: runs, their machines, their past."""
 
-import fcntl
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -122,22 +119,6 @@ def steps_done(schedule: Schedule, directory: Path) -> list[int]:
         except CheckpointError:
             break  # it will be set aside, with a message, when its turn comes
     return steps
-
-
-@contextmanager
-def hold(directory: Path) -> Iterator[None]:
-    """Keeps a run directory for this process; RunError where another `growctl run` has it. Ends with the process."""
-    directory.mkdir(parents=True, exist_ok=True)
-    with (directory / ".lock").open("a+") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            lock.seek(0)
-            raise RunError(f"{directory} is in use by another growctl (process {lock.read().strip()})") from None
-        lock.truncate(0)
-        lock.write(str(os.getpid()))
-        lock.flush()
-        yield
 
 
 def check_same_run(request: RunRequest, directory: Path) -> None:

@@ -14,13 +14,13 @@ from growctl.ledger import BrokenLedger, Ledger, RunEntry, StageEntry
 from growctl.ledger_tables import move_aside
 from growctl.plan import StagePlan, plan_stages
 from growctl.resuming import World, checkpoint_to_resume
+from growctl.run_lock import hold
 from growctl.run_requests import (
     LadderRequest,
     RunError,
     RunFailed,
     RunRequest,
     check_same_run,
-    hold,
     machines_of,
     schedule_yaml,
     stage_directory,

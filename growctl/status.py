@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import shlex
+import socket
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -18,6 +19,7 @@ from growctl.controls import plan_controls
 from growctl.ledger import Ledger, LedgerError, RunEntry, StageEntry
 from growctl.plan import plan_stages
 from growctl.report.analysis import RunNotFoundError
+from growctl.run_lock import LOCK, Holder, find_holder, read_holder
 from growctl.schedule import RUN_NAME, ScheduleError, parse_schedule
 from growctl.schema import Schedule
 from growctl.stage_status import PlannedStage, StageStatus, in_utc, modified, read_stage
@@ -44,6 +46,8 @@ class RunStatus:
     control_of: str | None = None
     process: int | None = None
     """The growctl that is at it."""
+    host: str | None = None
+    """The machine that it runs on, where its lock says so."""
     here: bool | None = None
     """Whether that process is one of this machine."""
     since: str | None = None
@@ -69,6 +73,7 @@ class _Holder:
     """The process that holds a run directory."""
 
     process: int | None
+    host: str | None
     here: bool
     since: float
 
@@ -103,7 +108,7 @@ def find_status(runs_dir: Path, names: Sequence[str] = ()) -> list[RunStatus]:
 
 def run_directories(runs_dir: Path) -> list[Path]:
     """Directories of `runs_dir` that hold a run, or what is left of one."""
-    signs = ("schedule.yaml", "ledger.db", "stages", ".lock")
+    signs = ("schedule.yaml", "ledger.db", "stages", LOCK)
     found = sorted(runs_dir.iterdir()) if runs_dir.is_dir() else []
 
     def may_be_run(path: Path) -> bool:
@@ -126,7 +131,7 @@ def status_document(runs_dir: Path, runs: Sequence[RunStatus]) -> dict[str, Any]
 def _read_run(directory: Path) -> tuple[RunStatus, list[RunStatus]]:
     """The run in `directory`, whatever its files are like, and the controls that its schedule asks for."""
     notes: list[str] = []
-    holder = _holder(directory / ".lock", notes)
+    holder = _holder(directory, notes)
     schedule = _schedule(directory / "schedule.yaml", notes, at_work=holder is not None)
     entry, recorded = _ledger(directory / "ledger.db", notes, at_work=holder is not None)
     stages: list[StageStatus] = []
@@ -144,7 +149,7 @@ def _read_run(directory: Path) -> tuple[RunStatus, list[RunStatus]]:
     elif failed:
         state = "failed"
     if state in ("stopped", "failed"):
-        notes += _fresh(stages)
+        notes += _fresh(stages, read_holder(directory / LOCK))
     run = RunStatus(
         name=directory.name,
         state=state,
@@ -153,6 +158,7 @@ def _read_run(directory: Path) -> tuple[RunStatus, list[RunStatus]]:
         control=kind or None,
         control_of=ladder if kind else None,
         process=holder.process if holder else None,
+        host=holder.host if holder else None,
         here=holder.here if holder else None,
         since=in_utc(holder.since) if holder else None,
         reason=failed.reason if failed else None,
@@ -213,18 +219,19 @@ def _planned(directory: Path, schedule: Schedule | None, recorded: Sequence[Stag
     return [PlannedStage(int(index), name) for index, _, name in sorted(parts) if index.isdecimal()]
 
 
-def _holder(lock: Path, notes: list[str]) -> _Holder | None:
+def _holder(directory: Path, notes: list[str]) -> _Holder | None:
     """Who holds a run directory; None where nobody does. The lock goes with its process, the file stays."""
+    lock = directory / LOCK
     try:
-        if not _is_held(lock):
+        holder = find_holder(directory)
+        if holder is None:
             return None
-        text = lock.read_text(errors="replace").strip()
         status = lock.stat()
     except OSError as error:
         notes.append(f"{lock}: whether a growctl is at work cannot be told: {error.strerror}")
         return None
-    process = int(text) if text.isdecimal() else None
-    return _Holder(process, _locked_here(status.st_ino, process), status.st_mtime)
+    here = _locked_here(status.st_ino, holder.process) or holder.host == socket.gethostname()
+    return _Holder(holder.process, holder.host, here, status.st_mtime)
 
 
 def _is_held(lock: Path) -> bool:
@@ -294,12 +301,15 @@ def _jobs(ladder: Path, name: str, notes: list[str]) -> dict[str, str]:
         return {}
 
 
-def _fresh(stages: Sequence[StageStatus]) -> list[str]:
-    """A warning where nobody holds the run and its files still changed a moment ago."""
+def _fresh(stages: Sequence[StageStatus], last: Holder) -> list[str]:
+    """A warning where nobody holds the run and its files still changed a moment ago.
+
+    There is none where the `last` holder left the run in peace, or was of this machine, where its lock is seen.
+    """
     directories = [Path(stage.directory) for stage in stages if stage.directory]
     times = [modified(directory / name) for directory in directories for name in ("metrics.jsonl", "log.txt")]
     age = time.time() - max((moment for moment in times if moment), default=0.0)
-    if age > FRESH_SECONDS:
+    if abs(age) > FRESH_SECONDS or last == Holder() or last.host == socket.gethostname():
         return []
     return [
         f"its files changed {max(0, round(age))} s ago; another machine may be at it, if its lock cannot be seen here"

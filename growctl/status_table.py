@@ -161,7 +161,8 @@ def _holder(run: RunStatus) -> str:
     """Who is at it, since when, and when it last said something."""
     if run.since is None:
         return ""
-    where = "" if run.here else " of another machine or container"
+    elsewhere = f" on {run.host}" if run.host else " of another machine or container"
+    where = "" if run.here else elsewhere
     process = f"process {run.process}{where}" if run.process else f"a process{where}"
     stage = run.current
     word = f", last word {_ago(stage.last_word_at)}" if stage and stage.last_word_at else ""

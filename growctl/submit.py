@@ -25,12 +25,12 @@ from growctl.job import JobPart
 from growctl.launch import LaunchError, plain_path
 from growctl.launch_schema import LaunchBlock
 from growctl.plan import StagePlan, plan_stages
+from growctl.run_lock import hold
 from growctl.run_requests import (
     LadderRequest,
     RunError,
     RunFailed,
     RunRequest,
-    hold,
     machines_of,
     schedule_yaml,
 )

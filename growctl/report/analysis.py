@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from growctl.ledger import Ledger, LedgerError
+from growctl.ledger import Anomaly, Ledger, LedgerError
 from growctl.numbers import scientific
 
 EQUAL_FLOPS_TOLERANCE = 0.02
@@ -93,6 +93,8 @@ class RunReport:
     dataset_fingerprint: str
     directory: Path
     """Where it lies, whatever the ledger calls it."""
+    anomalies: tuple[tuple[str, Anomaly], ...] = ()
+    """Numbers that went wrong, each with its stage."""
 
     @property
     def finished(self) -> bool:
@@ -149,6 +151,7 @@ def read_run(path: Path) -> RunReport:
         run = ledger.run()
         stages: list[StageReport] = []
         points: list[EvaluationPoint] = []
+        anomalies: list[tuple[str, Anomaly]] = []
         spent, previous_loss = 0.0, None
         for position, stage in enumerate(ledger.stages()):
             cost = ledger.stage_cost(stage.name)
@@ -180,10 +183,11 @@ def read_run(path: Path) -> RunReport:
                 for e in evaluations
                 if e.loss is not None and e.perplexity is not None and math.isfinite(e.perplexity)
             ]
+            anomalies += [(stage.name, anomaly) for anomaly in ledger.anomalies(stage.name)]
             spent, previous_loss = stages[-1].cumulative_flops, stages[-1].validation_loss
     return RunReport(
         *(run.name, run.schedule, run.control, run.control_of),
-        *(tuple(stages), tuple(points), run.dataset_fingerprint, path.parent),
+        *(tuple(stages), tuple(points), run.dataset_fingerprint, path.parent, tuple(anomalies)),
     )
 
 
@@ -368,6 +372,10 @@ def to_json(runs: Sequence[RunReport]) -> list[dict[str, Any]]:
     for run in runs:
         document: dict[str, Any] = {"name": run.name, "schedule": run.schedule, "control": run.control}
         document["stages"] = [{key: _finite(getattr(stage, key)) for key in _STAGE_KEYS} for stage in run.stages]
+        document["anomalies"] = [
+            {"stage": stage} | {key: _finite(value) for key, value in asdict(anomaly).items()}
+            for stage, anomaly in run.anomalies
+        ]
         if run.control is None:
             document["comparisons"] = [asdict(comparison) for comparison in compare(run, runs)]
         documents.append(document)

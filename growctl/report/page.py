@@ -10,7 +10,7 @@ from typing import Any
 
 from growctl.report import plots
 from growctl.report.analysis import RunReport, to_json
-from growctl.report.table import COLUMNS, describe, replayed_work, stage_cells, verdicts
+from growctl.report.table import COLUMNS, WENT_WRONG, anomalies, describe, replayed_work, stage_cells, verdicts
 from growctl.visible import visible
 
 PAGE_NAME = "report.html"
@@ -118,6 +118,7 @@ def render_page(runs: Sequence[RunReport]) -> str:
 <div role="img" aria-label="Cumulative training FLOPs against validation perplexity">{plots.svg(runs)}</div>
 <h2>Stages</h2>
 <div class="wide">{_table(runs)}</div>
+{_anomalies(runs)}
 <h2>What is counted</h2>
 <ul>{"".join(f"<li>{sentence}</li>" for sentence in _COUNTED)}</ul>
 <footer>Written by growctl report. The figures are in {TABLE_NAME}, the chart in {CHART_NAME}.</footer>
@@ -138,6 +139,17 @@ def _table(runs: Sequence[RunReport]) -> str:
         return f"<tbody>{head}{''.join(row(stage_cells(stage), 'td') for stage in run.stages)}{note}</tbody>"
 
     return f"<table><thead>{row(COLUMNS, 'th')}</thead>{''.join(map(body, runs))}</table>"
+
+
+def _anomalies(runs: Sequence[RunReport]) -> str:
+    """A section for each run whose numbers went wrong."""
+    return "".join(
+        f"<section><h3>{escape(run.name)}: {WENT_WRONG}</h3>"
+        + "".join(f"<p>{escape(sentence)}</p>" for sentence in anomalies(run))
+        + "</section>"
+        for run in runs
+        if run.anomalies
+    )
 
 
 def _replace(path: Path, content: bytes) -> None:

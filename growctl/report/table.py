@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from growctl.ledger import Anomaly
 from growctl.numbers import duration, scientific, short_count
 from growctl.report.analysis import RunReport, StageReport, compare
 
@@ -11,6 +12,9 @@ if TYPE_CHECKING:
 
 COLUMNS = ("stage", "parameters", "tokens", "FLOPs", "FLOPs so far", "device time", "perplexity", "jump")
 """What `stage_cells` fills. The jump is in nats a token, all else in the units that it is printed with."""
+
+SHOWN_ANOMALIES = 10
+WENT_WRONG = "numbers that went wrong"
 
 
 def stage_cells(stage: StageReport) -> tuple[str, ...]:
@@ -42,6 +46,27 @@ def replayed_work(run: RunReport) -> str | None:
         f"Replayed after interruptions, and counted above: {scientific(flops)} FLOPs{share}, "
         f"{duration(device_seconds)} of device time."
     )
+
+
+def anomalies(run: RunReport) -> list[str]:
+    """Numbers that went wrong, a sentence for each of the last ones; nothing when none did."""
+    lines = [_anomaly(stage, anomaly) for stage, anomaly in run.anomalies[-SHOWN_ANOMALIES:]]
+    left_out = len(run.anomalies) - len(lines)
+    return [f"{left_out} earlier ones are in the JSON report.", *lines] if left_out else lines
+
+
+def _anomaly(stage: str, anomaly: Anomaly) -> str:
+    what = {"non_finite": "a number that was none", "spike": "a spike"}.get(anomaly.kind, anomaly.kind)
+    done = {"skip": "skipped", "rollback": "rolled back", "stop": "stopped"}.get(anomaly.action, anomaly.action)
+    held = (
+        f", {anomaly.value:.4g} against {anomaly.threshold:.4g}"
+        if None not in (anomaly.value, anomaly.threshold)
+        else ""
+    )
+    left_out = ""
+    if anomaly.first_step is not None and anomaly.num_steps:
+        left_out = f", without the data of {anomaly.num_steps} steps from {anomaly.first_step} on"
+    return f"{stage}, attempt {anomaly.attempt}, step {anomaly.step}: {what}{held}; {done}{left_out}."
 
 
 def verdicts(runs: Sequence[RunReport]) -> list[tuple[str, tuple[str, ...]]]:
@@ -88,7 +113,8 @@ def print_report(runs: Sequence[RunReport], console: "Console") -> None:
         replayed = replayed_work(run)
         if replayed:
             console.print(Padding(Text(replayed, "dim"), (0, 0, 0, 2)))
-    for heading, sentences in verdicts(runs):
+    wrong = [(f"{run.name}: {WENT_WRONG}", tuple(anomalies(run))) for run in runs if run.anomalies]
+    for heading, sentences in [*wrong, *verdicts(runs)]:
         console.print()
         console.print(Text(heading, "bold"))
         for sentence in sentences:

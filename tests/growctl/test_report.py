@@ -136,8 +136,8 @@ def test_the_json_has_exactly_these_keys(runs: Path) -> None:
     documents = json.loads(json.dumps(to_json(find_runs(runs)), allow_nan=False))
     assert isinstance(documents, list)
     assert [document["name"] for document in documents] == ["quick", "quick-control-tokenformer-scratch-900", "waits"]
-    assert list(documents[0]) == ["name", "schedule", "control", "stages", "comparisons"]
-    assert list(documents[1]) == ["name", "schedule", "control", "stages"]
+    assert list(documents[0]) == ["name", "schedule", "control", "stages", "anomalies", "comparisons"]
+    assert list(documents[1]) == ["name", "schedule", "control", "stages", "anomalies"]
     assert (documents[0]["control"], documents[1]["control"]) == (None, SCRATCH)
     promised = ["name", "num_parameters", "train_tokens", "flops", "cumulative_flops", "wall_seconds"]
     promised += ["validation_loss", "perplexity", "loss_before_growth", "loss_after_growth"]
@@ -421,3 +421,32 @@ def test_few_or_no_points_still_make_a_chart_and_a_page(runs: Path) -> None:
 
 def test_flops_are_printed_for_people() -> None:
     assert (scientific(1.234e15), scientific(0)) == ("1.23e15", "0")
+
+
+def test_numbers_that_went_wrong_are_said_on_screen_page_and_in_json(runs: Path) -> None:
+    run = ladder(runs)
+    head = {"event": "anomaly", "attempt": 1, "step": 70}
+    spike = {"kind": "spike", "value": 9.5, "threshold": 6.0, "action": "rollback", "first_step": 60, "num_steps": 20}
+    none = {"kind": "non_finite", "value": math.inf, "threshold": None, "action": "<stop>"}
+    records = [head | spike | {"seconds": 1.0 + n} for n in range(11)] + [head | none | {"seconds": 90.0}]
+    with Ledger.open(run.path) as ledger:
+        ledger.sync("1-2m", records)
+    found = find_runs(runs)
+    out = io.StringIO()
+    print_report(found, Console(file=out, width=120))
+    said = " ".join(out.getvalue().split())
+    assert "quick: numbers that went wrong 2 earlier ones are in the JSON report. 1-2m, attempt 1" in said
+    spike_said = (
+        "1-2m, attempt 1, step 70: a spike, 9.5 against 6; rolled back, without the data of 20 steps from 60 on."
+    )
+    assert said.count(spike_said) == 9
+    assert "a number that was none; <stop>." in said
+    page = render_page(found)
+    assert spike_said in page
+    assert "&lt;stop&gt;" in page
+    document = json.loads(json.dumps(to_json(found), allow_nan=False))[0]
+    assert len(document["anomalies"]) == 12
+    stop = {key: document["anomalies"][-1][key] for key in ("stage", "seconds", "kind", "value", "action")}
+    assert stop == {"stage": "1-2m", "seconds": 90.0, "kind": "non_finite", "value": None, "action": "<stop>"}
+    ladder(runs, name="well")
+    assert "went wrong" not in render_page(find_runs(runs, ["well"]))

@@ -6,8 +6,10 @@ import json
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -370,6 +372,23 @@ def test_files_that_just_changed_while_nobody_holds_the_run_are_a_warning(tmp_pa
     assert only(tmp_path).notes == ()
     os.utime(made.stage("0-small") / "metrics.jsonl")
     assert "another machine may be at it" in only(tmp_path).notes[0]
+    lock = made.directory / ".lock"
+    for host, process in ((socket.gethostname(), 999999999), (None, None)):
+        lock.write_text(json.dumps({"process": process, "host": host} if process else ""))
+        assert only(tmp_path).notes == (), "its process is gone, or left in peace"
+    lock.write_text('{"process": 7, "host": "node-9"}')
+    assert "another machine may be at it" in only(tmp_path).notes[0]
+    os.utime(made.stage("0-small") / "metrics.jsonl", (time.time() + 3600,) * 2)
+    assert only(tmp_path).notes == (), "the clock was put back"
+
+
+def test_the_machine_that_a_run_is_held_from_is_named(tmp_path):
+    made = HandMade(tmp_path)
+    made.trains("0-small", 10)
+    with made.hold():
+        (made.directory / ".lock").write_text('{"process": 999999999, "host": "node-9"}')
+        assert (only(tmp_path).process, only(tmp_path).host, only(tmp_path).here) == (999999999, "node-9", False)
+        assert "process 999999999 on node-9" in printed(tmp_path, "tiny")
 
 
 @pytest.mark.parametrize(
