@@ -27,7 +27,7 @@ from yaml import YAMLError
 
 from growctl.schedule_errors import ScheduleError, did_you_mean, innermost_reason, shown
 from growctl.schedule_files import GROUPS, SHIPPED, choices, file_label, find_file, shipped_schedules
-from growctl.schedule_reading import NOT_HYDRA, read_file, refuse_code
+from growctl.schedule_reading import NOT_HYDRA, bounded_interpolation, read_file, refuse_code
 from growctl.schema import Schedule
 
 _NODE = "<schedule>"
@@ -78,8 +78,9 @@ class Composition:
         for text in overrides:
             self._take(text)
         self._chosen: list[str] = []
-        files = self._compose_files() if "defaults" in self._own or self._choices else self._own
-        self.data = self._with_overrides(files, self._values)
+        with bounded_interpolation(label):
+            files = self._compose_files() if "defaults" in self._own or self._choices else self._own
+            self.data = self._with_overrides(files, self._values)
 
     def origin(self, path: str) -> str:
         """What a message about the value at a dotted path begins with: where it was set, if not by the file itself."""

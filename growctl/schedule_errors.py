@@ -135,7 +135,7 @@ def innermost_reason(error: BaseException) -> str:
 def shown(value: Any) -> str:
     """A value as YAML writes it, on one line, shortened."""
     text = repr(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False, skipkeys=True, default=str)
-    return shorten(text, SHOWN_CHARACTERS)
+    return shorten(text.encode(errors="backslashreplace").decode(), SHOWN_CHARACTERS)
 
 
 def shorten(text: str, num_characters: int) -> str:

@@ -1,7 +1,8 @@
 """One YAML file of a schedule or of a choice for a block, read: what is refused in it, and its defaults list."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from io import StringIO
 from itertools import chain
 from os.path import normpath
@@ -10,6 +11,7 @@ from typing import Any
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.base import Container, Node
 from omegaconf.errors import OmegaConfBaseException
 from omegaconf.grammar_parser import parse
 
@@ -83,6 +85,50 @@ def _num_values(node: Any, counted: dict[int, int]) -> int:
         parts = chain.from_iterable(below) if isinstance(node, yaml.MappingNode) else below
         counted[id(node)] = 1 + sum(_num_values(part, counted) for part in parts)
     return counted[id(node)]
+
+
+@contextmanager
+def bounded_interpolation(where: str) -> Iterator[None]:
+    """Within the block, interpolations resolve to a bounded number of values; else a ScheduleError at `where`.
+
+    Twenty lines that each name the one before twice come to a million, and OmegaConf would write out any number.
+    """
+    left = MOST_VALUES
+
+    def counting(plain: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*arguments: Any, **named: Any) -> Any:
+            nonlocal left
+            value = plain(*arguments, **named)
+            left -= _size(value)
+            if left < 0:
+                raise _TooMuch
+            return value
+
+        return counted
+
+    # a name in a text, and a whole text, also one that oc.select finds
+    hooked = {name: getattr(Container, name) for name in ("_resolve_node_interpolation", "resolve_parse_tree")}
+    for name, plain in hooked.items():
+        setattr(Container, name, counting(plain))
+    try:
+        yield
+    except _TooMuch:
+        raise ScheduleError(f"{where}: its interpolations come to more than {MOST_VALUES:,} values") from None
+    finally:
+        for name, plain in hooked.items():
+            setattr(Container, name, plain)
+
+
+class _TooMuch(BaseException):
+    """Not an Exception, which OmegaConf would take for a value that is not there."""
+
+
+def _size(node: Any) -> int:
+    """Values below a node, a long text counted as several."""
+    content = node._value() if isinstance(node, Node) else node
+    if isinstance(content, dict | list):
+        return 1 + sum(map(_size, content.values() if isinstance(content, dict) else content))
+    return 1 + (len(content) // 100 if isinstance(content, str) else 0)
 
 
 def _yaml_problem(error: yaml.MarkedYAMLError) -> str:

@@ -1,0 +1,476 @@
+"""Whatever stands in a file: a result, or one of the named errors with a short message, soon, and nothing written.
+
+A few hundred cases; GROWCTL_SOAK=1 makes them ten thousand.
+"""
+
+import copy
+import io
+import json
+import math
+import os
+import shutil
+import signal
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from growctl.controls import plan_controls
+from growctl.hostfile import read_hostfile
+from growctl.launch import LaunchError
+from growctl.ledger import Ledger, LedgerError
+from growctl.ledger_tables import TABLES
+from growctl.plan import plan_stages
+from growctl.report.analysis import read_run, to_json
+from growctl.run_requests import schedule_yaml
+from growctl.schedule import ScheduleError, load_schedule, parse_schedule
+from growctl.screen import Screen
+from growctl.status import find_status
+from stages.corpus import DataError, DataSpec
+from stages.data import (
+    DatasetFile,
+    DatasetManifest,
+    DatasetSplit,
+    EvaluationWindows,
+    TrainingSamples,
+    dataset_fingerprint,
+    verify_dataset,
+)
+from stages.manifest import (
+    CheckpointError,
+    FileEntry,
+    Lineage,
+    Manifest,
+    newest_checkpoint,
+    verify_checkpoint,
+    write_file,
+)
+from stages.metrics import read_metrics
+from tests.growctl.ladders import ladder
+from tests.growctl.schedules import BASE, TEXT
+from tests.growctl.test_ledger import BASE as STAGE
+from tests.growctl.test_ledger import GROWN, RUN, in_format_1, killed_once
+from tests.stages.checkpoints import small_config
+
+CASES = 10_000 if os.environ.get("GROWCTL_SOAK") else 400
+LONGEST_SECONDS = 60.0
+"""Of one case: far more than any takes on a busy machine, far less than what does not end."""
+
+LONGEST_MESSAGE = 6_000
+MOST_LINES = 25
+
+
+class Hangs(BaseException):
+    """A case took too long; not an Exception, so that nothing on the way takes it for a failure of its own."""
+
+
+def cases(share: float) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """That share of all cases; the same ones every time but in a soak."""
+    checks = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture]
+    soak = bool(os.environ.get("GROWCTL_SOAK"))
+    return settings(
+        max_examples=max(1, round(CASES * share)),
+        deadline=None,
+        suppress_health_check=checks,
+        derandomize=not soak,
+        phases=[Phase.explicit, Phase.reuse, Phase.generate],  # a smaller case takes minutes to find
+    )
+
+
+@contextmanager
+def soon() -> Iterator[None]:
+    """Raises Hangs where the block takes too long."""
+
+    def too_long(number: int, frame: Any) -> None:
+        raise Hangs
+
+    before = signal.signal(signal.SIGALRM, too_long)
+    signal.setitimer(signal.ITIMER_REAL, LONGEST_SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def files_in(folder: Path) -> dict[Path, bytes | None]:
+    return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+def judged(call: Callable[[], Any], error: type[ValueError], folder: Path) -> Any:
+    """What `call` gives; None where it raises `error`, with a message for people. `folder` stays as it is."""
+    before = files_in(folder)
+    try:
+        with soon():
+            result = call()
+    except error as refused:
+        message, result = str(refused), None
+        assert message.strip()
+        assert len(message) <= LONGEST_MESSAGE
+        assert len(message.splitlines()) <= MOST_LINES
+        message.encode()
+        assert "Traceback" not in message
+    assert files_in(folder) == before
+    return result
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for what a case is about; its parent, where we stand, must stay as it is."""
+    (tmp_path / "inside").mkdir()
+    (tmp_path / "beside").write_text("untouched")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "inside"
+
+
+# What may stand in a file.
+
+STRANGE = (
+    *(10**400, -(10**400), 2**63, -1, 0, 1e308, -0.0, math.nan, math.inf, -math.inf, True, None, "", "0", "null"),
+    *(
+        "1e999",
+        "9" * 5000,
+        "15B",
+        "99999T",
+        "../../outside",
+        "/etc/passwd",
+        "~",
+        "a/b",
+        "\x00",
+        "\ud800",
+        "\u202e",
+        "é",
+    ),
+    *(
+        "${seed}",
+        "${name}",
+        "${nothing}",
+        "${oc.env:HOME}",
+        "${oc.decode:'[1,'}",
+        "${",
+        "???",
+        "_target_",
+        "x" * 10_000,
+    ),
+    *("\U0001f600" * 50, "'; rm -rf /", "%s%n{0}", [], {}, [[]], [{}], {"": 1}, {"a.b": 1}, {"_target_": "os.system"}),
+)
+SCALARS = st.one_of(
+    st.sampled_from(STRANGE),
+    st.integers(),
+    st.floats(),
+    st.booleans(),
+    st.text(max_size=20),
+)
+VALUES = st.recursive(
+    SCALARS, lambda below: st.lists(below, max_size=4) | st.dictionaries(st.text(max_size=8), below, max_size=4)
+)
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for level in range(depth):
+        value = [value] if level % 2 else {"a": value}
+    return value
+
+
+DEEP = st.integers(50, 400).map(nested)
+
+
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every (container, key) in plain data."""
+    for key in list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield value, key
+        yield from places(value[key])
+
+
+@st.composite
+def mutated(draw: st.DrawFn, good: Any) -> Any:
+    """`good` with up to three values replaced, removed, added or put elsewhere."""
+    data = copy.deepcopy(good)
+    for _ in range(draw(st.integers(1, 3))):
+        found = list(places(data))
+        if not found:
+            return data
+        container, key = draw(st.sampled_from(found))
+        what = draw(st.sampled_from(("replace", "replace", "remove", "add", "move")))
+        if what == "remove":
+            del container[key]
+        elif what == "add" and isinstance(container, dict):
+            container[draw(st.text(max_size=8) | st.sampled_from(("_target_", "defaults", "hydra", "name")))] = draw(
+                VALUES
+            )
+        elif what == "move":
+            container[key] = copy.deepcopy(data[draw(st.sampled_from(sorted(data)))])
+        else:
+            container[key] = draw(VALUES | DEEP)
+    return data
+
+
+@st.composite
+def damaged(draw: st.DrawFn, good: bytes) -> bytes:
+    """`good` cut off, with bits flipped, with something put in, or a part of it twice."""
+    content = bytearray(good)
+    for _ in range(draw(st.integers(1, 3))):
+        at = draw(st.integers(0, max(0, len(content) - 1)))
+        what = draw(st.sampled_from(("flip", "flip", "cut", "insert", "repeat", "zeros")))
+        if what == "cut":
+            del content[at:]
+        elif what == "flip" and content:
+            content[at] ^= 1 << draw(st.integers(0, 7))
+        elif what == "insert":
+            strange = (
+                b"[" * 5000,
+                b"{" * 5000,
+                b"\xff\xfe",
+                b"\x00",
+                b'"',
+                b"\n",
+                b"9" * 5000,
+                b"&a [*a, *a]",
+                b"${",
+                b": ",
+            )
+            content[at:at] = draw(st.sampled_from(strange) | st.binary(max_size=30))
+        elif what == "repeat":
+            content[at:at] = content[at : at + draw(st.integers(1, 200))]
+        else:
+            content[at : at + 50] = bytes(len(content[at : at + 50]))
+    return bytes(content)
+
+
+# Schedules.
+
+
+def everything_of(schedule: Any) -> None:
+    """All that is worked out of a schedule without training."""
+    if schedule is not None:
+        plan_stages(schedule)
+        plan_controls(schedule, [])
+        schedule_yaml(schedule)
+
+
+@cases(0.25)
+@given(data=mutated(BASE) | VALUES)
+def test_a_schedule_is_taken_or_refused(folder: Path, data: Any) -> None:
+    everything_of(judged(lambda: parse_schedule(data, label="s", default_name="s"), ScheduleError, folder.parent))
+
+
+@cases(0.15)
+@given(content=damaged(TEXT.encode()) | mutated(BASE).map(lambda data: json.dumps(data).encode()))
+def test_a_schedules_file_is_taken_or_refused(folder: Path, content: bytes) -> None:
+    path = folder / "s.yaml"
+    path.write_bytes(content)
+    everything_of(judged(lambda: load_schedule(str(path)), ScheduleError, folder.parent))
+
+
+KEYS = st.sampled_from(
+    ["seed", "stages.0.name", "stages.9.name", "data", "growth.preset", "launch", "model.x", "hydra", "~seed"]
+)
+
+
+@cases(0.05)
+@given(key=KEYS, value=st.text(max_size=20) | st.sampled_from(STRANGE).map(str))
+def test_an_override_is_taken_or_refused(folder: Path, key: str, value: str) -> None:
+    path = folder / "s.yaml"
+    path.write_text(TEXT)
+    judged(lambda: load_schedule(str(path), [f"{key}={value}"]), ScheduleError, folder.parent)
+
+
+@pytest.mark.parametrize(
+    ("first", "next_one"),
+    [
+        ("aaaaaaaa", "${{k{0}}}${{k{0}}}"),
+        ("[1, 2]", "{{a: '${{k{0}}}', b: '${{k{0}}}'}}"),
+        ("[1, 2]", "{{a: '${{oc.select:k{0},1}}', b: '${{oc.select:k{0}}}'}}"),
+        ("1", "${{oc.decode:'${{k{0}}}${{k{0}}}'}}"),
+        ("x" * 100_000, "${{k0}}" * 1000),
+    ],
+)
+def test_interpolations_that_double_and_double_are_refused(folder: Path, first: str, next_one: str) -> None:
+    path = folder / "s.yaml"
+    chain = "".join(f"k{number}: {next_one.format(number - 1)}\n" for number in range(1, 60))
+    path.write_text(f"{TEXT}k0: {first}\n{chain}")
+    with soon(), pytest.raises(ScheduleError, match=r"its interpolations come to more than 10,000 values"):
+        load_schedule(str(path))
+
+
+# Checkpoints and datasets.
+
+FILE = b"what a parameter is"
+
+
+def checkpoint_manifest(file: FileEntry) -> dict[str, Any]:
+    manifest = Manifest(
+        kind="parameters",
+        model=small_config(),
+        step=7,
+        group_steps={"generation-0-decay": 7},
+        samples_seen=56,
+        seed=3,
+        dataset_fingerprint="f00d",
+        tokenizer_sha256="beef",
+        files={"parameters/a.safetensors": file},
+        lineage=Lineage(operation="train", details={"stage": "small", "losses": [[5, 2.0]]}),
+    )
+    return dict(json.loads(manifest.model_dump_json()))
+
+
+def dataset_manifest(files: dict[str, FileEntry], tokenizer: FileEntry) -> dict[str, Any]:
+    def split(name: str) -> DatasetSplit:
+        entry = files[name]
+        file = DatasetFile(name=f"{name}/00000.ds", bytes=entry.bytes, sha256=entry.sha256)
+        return DatasetSplit(num_tokens=entry.bytes // 2, num_bytes=900, num_documents=2, files=(file,))
+
+    splits: Any = {name: split(name) for name in files}
+    manifest = DatasetManifest(
+        format_version=1,
+        spec=DataSpec(source="text"),
+        vocab_size=300,
+        token_bytes=2,
+        tokenizer_sha256=tokenizer.sha256,
+        end_of_text_id=0,
+        splits=splits,
+        fingerprint=dataset_fingerprint(tokenizer.sha256, splits),
+    )
+    return dict(json.loads(manifest.model_dump_json()))
+
+
+def damaged_json(data: st.DataObject, good: dict[str, Any]) -> bytes:
+    """A manifest, mutated as JSON or as bytes."""
+    if data.draw(st.booleans()):
+        return json.dumps(data.draw(mutated(good))).encode()
+    return data.draw(damaged(json.dumps(good, indent=1).encode()))
+
+
+@cases(0.1)
+@given(data=st.data())
+def test_a_checkpoints_manifest_is_taken_or_refused(folder: Path, data: st.DataObject) -> None:
+    directory = folder / "step_00000007"
+    good = checkpoint_manifest(write_file(directory / "parameters/a.safetensors", FILE))
+    (directory / "manifest.json").write_bytes(damaged_json(data, good))
+    judged(lambda: verify_checkpoint(directory), CheckpointError, folder.parent)
+    said: list[str] = []
+    with soon():
+        found = newest_checkpoint(folder, said.append)
+    assert (found is None) == bool(said), "it is set aside, with a message, or used"
+    shutil.rmtree(folder)
+    folder.mkdir()
+
+
+@cases(0.1)
+@given(data=st.data())
+def test_a_datasets_manifest_is_taken_or_refused(folder: Path, data: st.DataObject) -> None:
+    directory = folder / "text-1"
+    tokens = bytes(range(200))
+    files = {name: write_file(directory / name / "00000.ds", tokens) for name in ("train", "validation")}
+    good = dataset_manifest(files, write_file(directory / "tokenizer.json", b"{}"))
+    (directory / "manifest.json").write_bytes(damaged_json(data, good))
+
+    def used() -> None:
+        verify_dataset(directory)
+        TrainingSamples(directory, 16, 3).batch(0, 2)
+        EvaluationWindows(directory, "validation", 16)
+
+    judged(used, DataError, folder.parent)
+
+
+# What a run says and books.
+
+RECORDS = killed_once(resumed_from=20).records
+LINES = [json.dumps(r | {"zero_stage": 1, "tokens_per_second": 9.0}).encode() for r in RECORDS]
+
+
+@cases(0.15)
+@given(data=st.data())
+def test_no_line_of_metrics_stops_a_run_or_what_looks_at_it(folder: Path, data: st.DataObject) -> None:
+    plan = plan_stages(ladder())[0]
+    screen = Screen(Console(file=io.StringIO(), width=80))
+    screen.run_started("tiny", None, plan_stages(ladder()))
+    lines = list(LINES)
+    for _ in range(data.draw(st.integers(1, 4))):
+        number = data.draw(st.integers(0, len(lines) - 1))
+        changed = mutated(json.loads(LINES[number])).map(lambda record: json.dumps(record).encode())
+        lines[number] = data.draw(damaged(LINES[number]) | changed)
+    stage = folder / "tiny/stages/0-small"
+    stage.mkdir(parents=True, exist_ok=True)
+    (stage / "metrics.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    with soon(), Ledger.open(folder / "tiny/ledger.db") as ledger:
+        records = read_metrics(stage / "metrics.jsonl")
+        ledger.record_run(RUN, [STAGE, GROWN])
+        for record in records:
+            screen.record(plan, record)
+        screen.progress(screen.stages[0]) if screen.stages[0].loss is not None else None
+        for over in (False, True):
+            ledger.sync("0-small", records, attempt_over=over)
+        assert ledger.stage_cost("0-small").total.wall_seconds >= 0.0
+    with soon():
+        json.dumps(to_json([read_run(folder / "tiny/ledger.db")]), allow_nan=False)
+        find_status(folder)
+    shutil.rmtree(folder / "tiny")
+
+
+def told(path: Path) -> Any:
+    """Everything that a ledger tells."""
+    with Ledger.open(path, read_only=True) as ledger:
+        names = [stage.name for stage in ledger.stages()]
+        booked = [(ledger.stage_cost(n), ledger.evaluations(n), ledger.anomalies(n), ledger.finished(n)) for n in names]
+        return ledger.run(), ledger.stages(), booked, to_json([read_run(path)])
+
+
+def good_ledger(path: Path) -> bytes:
+    with Ledger.open(path) as ledger:
+        ledger.record_run(RUN, [STAGE, GROWN])
+        ledger.sync("0-small", RECORDS)
+    return path.read_bytes()
+
+
+@cases(0.15)
+@given(data=st.data())
+def test_bytes_of_a_ledger_that_changed_are_noticed_or_change_nothing(folder: Path, data: st.DataObject) -> None:
+    path = folder / "ledger.db"
+    for old in folder.iterdir():
+        old.unlink()
+    content = good_ledger(path)
+    whole = told(path)
+    path.write_bytes(data.draw(damaged(content)))
+    found = judged(lambda: told(path), LedgerError, folder.parent)
+    assert found is None or found == whole
+    with suppress(LedgerError), soon(), Ledger.open(path) as ledger:
+        ledger.record_run(RUN, [STAGE, GROWN])
+        ledger.sync("0-small", RECORDS, attempt_over=True)
+        assert ledger.stage_cost("0-small").kept.steps == 40
+
+
+@cases(0.05)
+@given(data=st.data())
+def test_rows_of_a_ledger_of_format_1_are_taken_or_refused(folder: Path, data: st.DataObject) -> None:
+    path = folder / "ledger.db"
+    for old in folder.iterdir():
+        old.unlink()
+    kept = in_format_1(path, RECORDS)
+    table = data.draw(st.sampled_from(sorted(set(TABLES) - {"anomaly"})))
+    column = data.draw(st.sampled_from(sorted(kept[table][0])))
+    value = data.draw(st.sampled_from([-1, 2**62, 1e308, -math.inf, "x", "\x00", b"\xff", "", "2"]))
+    with closing(sqlite3.connect(path)) as connection, suppress(sqlite3.Error):
+        connection.execute(f"DROP TRIGGER {table}_keeps_on_update")
+        connection.execute(f"UPDATE {table} SET {column} = ?", (value,))
+        connection.commit()
+    judged(lambda: told(path), LedgerError, folder.parent)
+
+
+@cases(0.05)
+@given(
+    content=damaged(b"# two\nnode-1 slots=8\nnode-2 slots=8 # spare\n")
+    | st.text().map(lambda t: t.encode("utf-8", "replace"))
+)
+def test_a_hostfile_is_taken_or_refused(folder: Path, content: bytes) -> None:
+    path = folder / "hostfile"
+    path.write_bytes(content)
+    hosts = judged(lambda: read_hostfile(path), LaunchError, folder.parent)
+    assert hosts is None or all(slots > 0 for slots in hosts.values())
