@@ -14,9 +14,10 @@ from pathlib import Path
 
 from growctl.launch import Launch, LaunchError, need_programs, plain_path
 from growctl.launch_schema import HostfileBlock, LaunchBlock
+from growctl.schedule_errors import shown
 from stages.lifeline import VARIABLE
 
-_LINE = re.compile(r"(\S+)\s+slots=(\d+)\s*(?:#.*)?")
+_LINE = re.compile(r"(\S+)\s+slots=(\d{1,6})\s*(?:#.*)?")
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _ADDRESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
 
@@ -134,7 +135,7 @@ def read_hostfile(path: Path) -> dict[str, int]:
         else:
             hosts[match[1]] = int(match[2])
             continue
-        raise LaunchError(f"{path}, line {number}: {text!r}: {problem}")
+        raise LaunchError(f"{path}, line {number}: {shown(text)}: {problem}")
     if not hosts:
         raise LaunchError(f"{path}: names no host; write a line for each, as in: worker-1 slots=8")
     return hosts

@@ -199,6 +199,16 @@ class LedgerFile:
                 raise BrokenLedger(self.path, str(problem[0]).splitlines()[-1])
         if ours:
             self._check_rows()
+        else:
+            self._check_types()
+
+    def _check_types(self) -> None:
+        """What can be told of rows without hashes: whether values are of their columns' types."""
+        for table in _FORMAT_1:
+            for column in self.query(f"PRAGMA table_info({table})"):
+                name, kind = column["name"], column["type"].lower()
+                if self.query(f"SELECT 1 FROM {table} WHERE typeof({name}) NOT IN (:kind, 'null')", kind=kind):
+                    raise BrokenLedger(self.path, f"{table}.{name} has a value that is no {kind}")
 
     def _check_rows(self) -> None:
         rows = [(table, dict(row)) for table in TABLES for row in self.query(f"SELECT * FROM {table}")]

@@ -135,11 +135,12 @@ def innermost_reason(error: BaseException) -> str:
 def shown(value: Any) -> str:
     """A value as YAML writes it, on one line, shortened."""
     text = repr(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False, skipkeys=True, default=str)
-    return shorten(text.encode(errors="backslashreplace").decode(), SHOWN_CHARACTERS)
+    return shorten(text, SHOWN_CHARACTERS)
 
 
 def shorten(text: str, num_characters: int) -> str:
-    """`text`, its end left out where it is longer than that."""
+    """`text`, its end left out where it is longer than that; what UTF-8 cannot write as its number."""
+    text = text[: num_characters + 1].encode(errors="backslashreplace").decode()
     return text if len(text) <= num_characters else f"{text[: num_characters - 3]}..."
 
 
