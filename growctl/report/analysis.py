@@ -187,7 +187,8 @@ def read_run(path: Path) -> RunReport:
             spent, previous_loss = stages[-1].cumulative_flops, stages[-1].validation_loss
     return RunReport(
         *(run.name, run.schedule, run.control, run.control_of),
-        *(tuple(stages), tuple(points), run.dataset_fingerprint, path.parent, tuple(anomalies)),
+        *(tuple(stages), tuple(points), run.dataset_fingerprint, path.parent),
+        tuple(anomalies),
     )
 
 
