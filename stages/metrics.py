@@ -88,10 +88,10 @@ _KEYS: dict[str, dict[str, Callable[[Any], bool]]] = {
     "checkpoint": {"path": _text},
     "saved": {"path": _text},
     "anomaly": {
-        "kind": _text,
+        "kind": lambda value: value in ("non_finite", "spike"),
         "value": _or_null(_number),
         "threshold": _or_null(_number),
-        "action": _text,
+        "action": lambda value: value in ("skip", "rollback", "stop"),
         "first_step": _or_null(_count),
         "num_steps": _or_null(_count),
     },
@@ -186,7 +186,14 @@ def parse_line(line: bytes) -> Record | None:
     event = record.get("event")
     checks = _CHECKS.get(event, tuple(_HEAD.items())) if type(event) is str else ()
     fits = checks and all(key in record and check(record[key]) for key, check in checks)
-    return record if fits else None
+    return record if fits and (event != "anomaly" or _whole_anomaly(record)) else None
+
+
+def _whole_anomaly(record: Record) -> bool:
+    """A spike has its figures, a rollback says where to."""
+    figures = ("value", "threshold") if record["kind"] == "spike" else ()
+    place = ("first_step", "num_steps") if record["action"] == "rollback" else ()
+    return all(record[key] is not None for key in (*figures, *place))
 
 
 def read_metrics(path: Path) -> list[Record]:
