@@ -6,6 +6,7 @@ the numbers and the hashes. So a changed value, a row that vanished and a page t
 is an older state of the whole file; the runner then appends what is missing from metrics.jsonl.
 """
 
+import errno
 import hashlib
 import json
 import math
@@ -73,6 +74,10 @@ _SCHEMA = [
         ),
     )
 ]
+
+
+_DISK = {sqlite3.SQLITE_FULL: errno.ENOSPC, sqlite3.SQLITE_IOERR: errno.EIO}
+"""The disk's failures, which are nobody's input."""
 
 
 class LedgerError(ValueError):
@@ -259,6 +264,8 @@ def _explained(path: Path) -> Iterator[None]:
         why, code = str(error), getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
         if code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR):
             raise BrokenLedger(path, why) from error
+        if code & 0xFF in _DISK:
+            raise OSError(_DISK[code & 0xFF], why, str(path)) from error
         if code == sqlite3.SQLITE_READONLY_ROLLBACK:
             why = "its runner died while writing; `growctl run` puts that right when it goes on"
         raise LedgerError(f"{path}: the ledger cannot be used: {why}") from error

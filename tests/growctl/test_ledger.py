@@ -1,5 +1,6 @@
 """The ledger: rows from metrics, replays told apart, nothing forgotten."""
 
+import errno
 import sqlite3
 import subprocess
 import sys
@@ -569,3 +570,13 @@ def test_importing_the_ledger_and_the_analysis_is_light() -> None:
     code = f"import sys, growctl.ledger, growctl.report.analysis; print({heavy!r} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_a_full_disk_is_no_fault_of_the_ledger(path: Path) -> None:
+    with Ledger.open(path) as ledger:
+        [(pages,)] = ledger._query("PRAGMA page_count")
+        ledger._query(f"PRAGMA max_page_count = {pages}")
+        many = [replace(BASE, name=f"{'s' * 200}{number}") for number in range(100)]
+        with pytest.raises(OSError, match="full") as full:
+            ledger.record_run(RUN, many)
+    assert full.value.errno == errno.ENOSPC
