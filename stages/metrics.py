@@ -16,8 +16,6 @@ has `event`, `attempt` (1 for the first start of the stage), `step` (optimizer s
 - trigger: slope (nats the loss fell per FLOP; null while evaluations are few), threshold, fired
 - checkpoint: path (name within the stage directory)
 - saved: path; the workers were asked to save and leave, and have saved
-- anomaly: kind (`non_finite`, `spike`), value and threshold (what was measured and held against; or null), action
-  (`skip`, `rollback`, `stop`), first_step and num_steps (whose data was left out; or null)
 - end: nothing more; the stage is done, and all that is left is to rename `final/` into place
 
 A line ends with the CRC of all before, by which damage is told. Lines that were damaged, cut off or never were records
@@ -75,7 +73,7 @@ _KEYS: dict[str, dict[str, Callable[[Any], bool]]] = {
         "zero_stage": _count,
         "resumed_from": _or_null(_count),
     },
-    "train": {"loss": _number, "tokens_per_second": _speed},
+    "train": {"loss": _or_null(_number), "tokens_per_second": _speed},
     "evaluation": {
         "point": _text,
         "loss": _number,

@@ -126,7 +126,8 @@ def test_a_stage_that_goes_back_to_the_same_step_again_and_again_stops_and_says_
     for attempt in (1, 2, 3):
         assert len(execution._left_out(plan)) == attempt - 1
         writer = MetricsWriter(directory / "metrics.jsonl", attempt)
-        writer.write("anomaly", 24, 1.0, kind="spike", action="rollback", first_step=20, num_steps=attempt)
+        what = {"kind": "spike", "value": 9.0, "threshold": 5.0, "action": "rollback"}
+        writer.write("anomaly", 24, 1.0, **what, first_step=20, num_steps=attempt)
         writer.close()
     with pytest.raises(RunFailed, match=r"large went back to step 20 3 times.*anomalies.most = 2.*learning_rate.peak"):
         execution._left_out(plan)
