@@ -197,6 +197,7 @@ def train_spec(case: Case, precision: str, dataset: Path, model: Any, kernels: s
         stage="benchmark",
         attempt=1,
         directory=tempfile.mkdtemp(dir=dataset.parent),
+        keys="",
         dataset=str(dataset),
         model=model,
         initial=None,

@@ -264,7 +264,7 @@ def _stage_costs(
             seconds=_seconds(schedule, plan, num_devices, micro, measured, measurements is not None),
             peak_flops=hardware.peak_flops,
             price_per_device_hour=hardware.price_per_device_hour,
-            checkpoint_bytes=_checkpoint_bytes(schedule, plan, planned_precision(schedule, devices.type)),
+            checkpoint_bytes=stage_checkpoint_bytes(schedule, plan, planned_precision(schedule, devices.type)),
             measured=measured,
         )
 
@@ -299,9 +299,12 @@ def _seconds(
     return plan.flops.total / (num_devices * hardware.peak_flops * hardware.mfu)
 
 
-def _checkpoint_bytes(schedule: Schedule, plan: StagePlan, precision: Precision) -> int:
+def stage_checkpoint_bytes(schedule: Schedule, plan: StagePlan, precision: Precision) -> int:
+    """On disk once a stage is done: `final/`, and the checkpoints within the stage that are kept."""
     checkpoint = schedule.checkpoint
-    kept = min(checkpoint.keep, (plan.num_steps - 1) // checkpoint.every)
+    saved = (plan.num_steps - 1) // checkpoint.every
+    newest = min(checkpoint.keep, saved)
+    kept = newest + ((saved - newest) // checkpoint.keep_every if checkpoint.keep_every else 0)
     within = engine_checkpoint_bytes(plan.num_parameters, schedule.launch.zero_stage, precision)
     return parameters_checkpoint_bytes(plan.num_parameters) + kept * within
 

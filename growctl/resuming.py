@@ -21,6 +21,7 @@ from stages.manifest import (
     set_aside,
     verify_checkpoint,
 )
+from stages.origin import check_origin
 
 POLL_SECONDS = 0.05
 
@@ -40,13 +41,15 @@ class World(NamedTuple):
 def checkpoint_to_resume(
     stage_directory: Path,
     world: World,
+    keys: Path,
     tell: Callable[[str], None],
     wanted: Callable[[Manifest], bool] = lambda _: True,
 ) -> Path | None:
     """The checkpoint that workers of `world` go on from: the newest that is `wanted`; None where the stage has none.
 
     An engine checkpoint of another world is converted first, once: the conversion stays until a newer checkpoint is
-    whole. Broken ones are set aside, each with a message. Raises RunFailed where converting fails.
+    whole. Broken ones are set aside, each with a message. Raises RunFailed where converting fails, and OriginError where
+    none of the keys in the file `keys` signed the engine checkpoint.
     """
     newest = newest_checkpoint(stage_directory, tell, wanted)
     if newest:
@@ -57,6 +60,8 @@ def checkpoint_to_resume(
         # One that is newer is of a step_* that broke since: then it is the newest whole one, whatever the world.
         if not (own and fits) and _whole(converted, newest if own else None, tell, wanted):
             return converted
+    if newest:
+        check_origin(newest, read_manifest(newest), keys)
     if newest is None or fits:
         return newest
     tell(f"{newest.name} was saved by {_world(read_manifest(newest))}; converting it for {world}")

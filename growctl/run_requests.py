@@ -174,6 +174,7 @@ def schedule_yaml(schedule: Schedule) -> str:
 def _comparable(schedule: Schedule) -> dict[str, Any]:
     data = schedule.model_dump(exclude={"launch", "controls"})
     del data["data"]["workers"], data["data"]["approximate_tokens"]
+    del data["checkpoint"]["keep"], data["checkpoint"]["keep_every"], data["checkpoint"]["check_space"]
     return data
 
 

@@ -12,6 +12,7 @@ from growctl.devices import planned_devices
 from growctl.launch import Local, Machines, gpu_memory_bytes
 from growctl.ledger import BrokenLedger, Ledger, RunEntry, StageEntry
 from growctl.ledger_tables import move_aside
+from growctl.numbers import byte_count
 from growctl.plan import StagePlan, plan_stages
 from growctl.resuming import World, checkpoint_to_resume
 from growctl.run_lock import hold
@@ -27,9 +28,10 @@ from growctl.run_requests import (
     steps_done,
 )
 from growctl.screen import Screen
+from growctl.space import check_space
 from growctl.worker_spec import worker_spec
 from model.config import TransformerConfig
-from stages.data import EvaluationWindows, TrainingSamples
+from stages.data import HASHED_BYTES, EvaluationWindows, TrainingSamples, check_dataset
 from stages.left_out import LeftOut, of_this_course, rollbacks_in_place, standing
 from stages.manifest import (
     CheckpointError,
@@ -41,7 +43,8 @@ from stages.manifest import (
     write_file,
 )
 from stages.metrics import MetricsReader, Record
-from stages.prepare import DataError, prepare, read_dataset_manifest, verify_dataset
+from stages.origin import KEYS_NAME
+from stages.prepare import DataError, prepare, read_dataset_manifest
 from stages.spec import SlopeTrigger, TrainSpec
 
 VERBS = {"refused": "failed", "crashed": "crashed", "hung": "hung"}
@@ -59,7 +62,7 @@ def run(request: LadderRequest, screen: Screen) -> None:
     fails.
     """
     machines = machines_of(request.ladder.schedule)
-    request.checked(machines)
+    check_space(request.checked(machines), request.runs_dir)
     machines.check(request.runs_dir)
     Execution(request.ladder, request.runs_dir, machines, screen).run()
     for control in request.controls():
@@ -71,6 +74,7 @@ def run_part(request: LadderRequest, name: str, last_stage: int | None, screen: 
     """Runs one of them, the ladder or the control of that name, up to the stage of that index. Raises as `run` does."""
     machines = machines_of(request.ladder.schedule)
     [part] = [candidate for candidate in request.checked(machines) if candidate.name == name]
+    check_space([part], request.runs_dir)
     machines.check(request.runs_dir)
     Execution(part, request.runs_dir, machines, screen).run(last_stage)
 
@@ -86,6 +90,7 @@ class Execution:
         self.plans = plan_stages(request.schedule)
         self.machines = machines
         self.screen = screen
+        self.keys = runs_dir / KEYS_NAME
         self.dataset = Path()
         self.ledger: Ledger
 
@@ -128,15 +133,34 @@ class Execution:
 
     def _known_dataset(self) -> Path:
         """The dataset that the run began with, where it is whole; else the one that the schedule describes."""
-        known = self._first_dataset()
-        if known is not None:
-            dataset, fingerprint = known
-            try:
-                if fingerprint in (None, verify_dataset(dataset, hashes=False).fingerprint):
-                    return dataset
-            except DataError as error:
-                self.screen.message(f"{error}; preparing it again")
-        return self._prepare()
+        first = self._first_dataset()
+        if first is None:
+            return self._prepare()
+        known, fingerprint = first
+        try:
+            if fingerprint in (None, check_dataset(known, self.screen.preparing).fingerprint):
+                return self._told_of_size(known)
+        except DataError as error:
+            aside = f"moved to {set_aside(known).name}, " if known.exists() else ""
+            self.screen.message(f"{error}; {aside}preparing it again")
+        dataset = self._prepare()
+        now = read_dataset_manifest(dataset).fingerprint
+        if fingerprint not in (None, now):
+            raise RunError(
+                f"{self.directory} was trained on a dataset with the fingerprint {str(fingerprint)[:12]}..., "
+                f"and {self.schedule.data.source} now gives {dataset} with {now[:12]}...: its text, or what "
+                "made tokens of it, has changed. Put that back, or start a run of its own with --name"
+            )
+        return dataset
+
+    def _told_of_size(self, dataset: Path) -> Path:
+        """`dataset`; where it is so large that the hashes of its files were not checked, with a message."""
+        if (num_bytes := read_dataset_manifest(dataset).num_file_bytes) > HASHED_BYTES:
+            self.screen.message(
+                f"{dataset} has {byte_count(num_bytes)}: only its files' sizes were checked; `growctl verify "
+                f"--integrity {dataset}` reads them all"
+            )
+        return dataset
 
     def _first_dataset(self) -> tuple[Path, str | None] | None:
         """Where the dataset of the run so far lies, and its fingerprint where the ledger has it."""
@@ -165,7 +189,7 @@ class Execution:
         length = self.schedule.training.sequence_length
         TrainingSamples(dataset, length, self.schedule.seed)  # a DataError where the text is shorter than one sequence
         EvaluationWindows(dataset, "validation", length)
-        return dataset
+        return self._told_of_size(dataset)
 
     def _open_books(self) -> None:
         manifest = read_dataset_manifest(self.dataset)
@@ -199,7 +223,7 @@ class Execution:
         while True:
             left_out = self._left_out(plan)
             wanted = partial(of_this_course, left_out)
-            resume = checkpoint_to_resume(directory, self._world(plan), self.screen.message, wanted)
+            resume = checkpoint_to_resume(directory, self._world(plan), self.keys, self.screen.message, wanted)
             failures = failures if resume == start else 0
             start = resume
             outcome = self._attempt(plan, initial, resume, left_out)
@@ -297,6 +321,7 @@ class Execution:
             attempt=attempt,
             # In full: on another machine, or in a job, the worker stands elsewhere.
             directory=str(self.stage_directory(plan).absolute()),
+            keys=str(self.keys.absolute()),
             dataset=str(self.dataset.absolute()),
             model=manifest.model if manifest else plan.model,
             initial=str(initial.absolute()) if initial else None,

@@ -266,6 +266,10 @@ class CheckpointBlock(Block):
     """Steps."""
     keep: Count = 2
     """How many of the newest are kept."""
+    keep_every: Count | None = None
+    """Every so many-th checkpoint of a stage is kept too; by default none."""
+    check_space: bool = True
+    """Whether a run starts only where what it will write fits on the disk."""
 
 
 class AnomaliesBlock(Block):

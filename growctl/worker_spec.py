@@ -9,6 +9,7 @@ from stages.spec import TrainSpec
 
 def worker_spec(schedule: Schedule, plan: StagePlan, **attempt: Any) -> TrainSpec:
     """The spec of a stage of `schedule`; `attempt` is what belongs to one attempt, and what it has otherwise."""
+    checkpoint = schedule.checkpoint
     settings: dict[str, Any] = {
         "stage": plan.name,
         "model": plan.model,
@@ -27,8 +28,9 @@ def worker_spec(schedule: Schedule, plan: StagePlan, **attempt: Any) -> TrainSpe
         "precision": schedule.training.precision,
         "log_every": schedule.training.log_every,
         "evaluate_every": schedule.evaluation.every,
-        "checkpoint_every": schedule.checkpoint.every,
-        "keep_checkpoints": schedule.checkpoint.keep,
+        "checkpoint_every": checkpoint.every,
+        "keep_checkpoints": checkpoint.keep,
+        "keep_every_steps": checkpoint.keep_every and checkpoint.keep_every * checkpoint.every,
         "evaluation_sequences": schedule.evaluation.max_sequences,
         "hang_seconds": float(schedule.launch.hang_timeout),
     }

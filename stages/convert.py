@@ -31,6 +31,7 @@ from stages.manifest import (
     read_manifest,
     whole_directory,
 )
+from stages.origin import check_pickles, list_pickles
 
 ROOM = 1.5
 """Room on the disk, in sizes of the engine checkpoint: the ranks' parts, which go as the new files come."""
@@ -43,13 +44,14 @@ class ConversionFailed(RuntimeError):
 def convert(source: Path, target: Path) -> Manifest:
     """Writes the engine checkpoint `source` as the `parameters` checkpoint `target`, whole or not at all, bit for bit.
 
-    `source` is unpickled by DeepSpeed: it must be one that this runs directory wrote. The manifest says what that of
+    `source` is unpickled by DeepSpeed: it must be one that this runs directory signed (stages/origin.py). The manifest says what that of
     `source` says, of which the new one is a child. Raises CheckpointError where `source` is no
     engine checkpoint or lacks a parameter, ConversionFailed where the disk has no room.
     """
     manifest = read_manifest(source)
     if manifest.kind != "engine":
         raise CheckpointError(f"{source} is not an engine checkpoint: nothing to convert")
+    check_pickles(source, list_pickles(source, manifest))
     needed = ROOM * sum(entry.bytes for entry in manifest.files.values())
     free = shutil.disk_usage(target.parent).free
     if free < needed:
@@ -64,8 +66,7 @@ def convert(source: Path, target: Path) -> Manifest:
         shutil.rmtree(fragments)
         lineage = Lineage(operation="train", parent=manifest_hash(source), details=manifest.lineage.details)
         converted = manifest.model_copy(update={"kind": "parameters", "files": files, "lineage": lineage})
-        finish_directory(target, converted)
-    return converted
+        return finish_directory(target, converted)
 
 
 def _take_apart(shards: Path, fragments: Path) -> None:

@@ -6,18 +6,25 @@ ranks, the micro-batch, or where a run was stopped. Shapes: B batch, T sequence.
 
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
 
 from stages.corpus import SPLITS, DataError, DataSpec, SplitName
-from stages.manifest import hash_file
+from stages.manifest import OnBytes, hash_file, hash_files
+from stages.sealed import DocumentError, PlainPath, Sealed, check_inside, read_sealed, seal
 
-FORMAT_VERSION: Literal[1] = 1
+FORMAT_VERSION: Literal[2] = 2
+LAYOUT_VERSION = 1
+"""Of the token files: a part of a dataset's identity, where that of its manifest is none."""
 MANIFEST_NAME = "manifest.json"
+TOKENIZER_NAME = "tokenizer.json"
+HASHED_BYTES = 20_000_000_000
+"""A dataset of no more bytes is read as a whole by `check_dataset`."""
 PERMUTATION_ROUNDS = 6
 
 Int64Array = npt.NDArray[np.int64]
@@ -31,33 +38,32 @@ class _Strict(BaseModel):
 class DatasetFile(_Strict):
     """One file of a split."""
 
-    name: str
+    name: PlainPath
     """Relative to the dataset, for example `train/00000.ds`."""
 
-    bytes: int
+    bytes: NonNegativeInt
     sha256: str
 
 
 class DatasetSplit(_Strict):
     """What one split holds."""
 
-    num_tokens: int
+    num_tokens: NonNegativeInt
     """With the end of text after each document."""
 
-    num_bytes: int
+    num_bytes: NonNegativeInt
     """UTF-8 bytes of the documents' text, for bits a byte."""
 
-    num_documents: int
+    num_documents: NonNegativeInt
     files: tuple[DatasetFile, ...]
     """In the order of the stream: each shard, then its index (document ends: uint64, in tokens)."""
 
 
-class DatasetManifest(_Strict):
+class DatasetManifest(Sealed):
     """Everything about a dataset but its tokens."""
 
-    format_version: Literal[1]
     spec: DataSpec
-    vocab_size: int
+    vocab_size: PositiveInt
     """One more than the tokenizer's largest id: the rows that an embedding needs."""
 
     token_bytes: Literal[2, 4]
@@ -69,11 +75,21 @@ class DatasetManifest(_Strict):
     fingerprint: str
     """sha256 over the tokenizer and all files in their order; no path, no time, no number of workers."""
 
+    @property
+    def files(self) -> list[DatasetFile]:
+        """Those of all splits."""
+        return [file for split in self.splits.values() for file in split.files]
+
+    @property
+    def num_file_bytes(self) -> int:
+        """What the files of all splits come to."""
+        return sum(file.bytes for file in self.files)
+
 
 def dataset_fingerprint(tokenizer_sha256: str, splits: dict[SplitName, DatasetSplit]) -> str:
     """The identity of what a dataset holds."""
     hashes = [[file.sha256 for file in splits[split].files] for split in SPLITS]
-    return hashlib.sha256(json.dumps([FORMAT_VERSION, tokenizer_sha256, hashes]).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([LAYOUT_VERSION, tokenizer_sha256, hashes]).encode()).hexdigest()
 
 
 def read_dataset_manifest(dataset_dir: Path) -> DatasetManifest:
@@ -82,28 +98,59 @@ def read_dataset_manifest(dataset_dir: Path) -> DatasetManifest:
     if not path.is_file():
         raise DataError(f"{dataset_dir} is not a dataset: it has no {MANIFEST_NAME}; `growctl prepare` makes one")
     try:
-        return DatasetManifest.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "its text"
-        raise DataError(f"{path} cannot be read: {where}: {first['msg']}") from error
+        return read_sealed(path, DatasetManifest, FORMAT_VERSION)
+    except DocumentError as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def verify_dataset(dataset_dir: Path, *, hashes: bool = True) -> DatasetManifest:
+def dataset_manifest_bytes(manifest: DatasetManifest) -> bytes:
+    """What a manifest.json holds: `manifest` in the newest format, sealed."""
+    return seal(manifest.model_copy(update={"format_version": FORMAT_VERSION})).model_dump_json(indent=1).encode()
+
+
+def check_dataset(dataset_dir: Path, on_progress: Callable[[str, float | None], None] | None = None) -> DatasetManifest:
+    """As `verify_dataset`, with the hashes of a dataset that has no more than `HASHED_BYTES`.
+
+    `on_progress` is told what is being done, and the fraction of it.
+    """
+    total = read_dataset_manifest(dataset_dir).num_file_bytes
+    if total > HASHED_BYTES:
+        return verify_dataset(dataset_dir, hashes=False)
+    if on_progress is None:
+        return verify_dataset(dataset_dir)
+    told, done = on_progress, 0
+
+    def advance(num_bytes: int) -> None:
+        nonlocal done
+        done += num_bytes
+        told("checking the dataset", done / max(1, total))
+
+    told("checking the dataset", 0.0)
+    return verify_dataset(dataset_dir, on_bytes=advance)
+
+
+def verify_dataset(dataset_dir: Path, *, hashes: bool = True, on_bytes: OnBytes | None = None) -> DatasetManifest:
     """The manifest, once every file that it names is there with its size and, with `hashes`, its sha256.
 
-    Raises DataError naming the first file that is missing or differs.
+    Raises DataError naming the first file that is missing or differs, or leads out of the directory by a link.
     """
     manifest = read_dataset_manifest(dataset_dir)
-    for file in (file for split in manifest.splits.values() for file in split.files):
+    for file in manifest.files:
         _require_size(dataset_dir, file)
-        if hashes and hash_file(dataset_dir / file.name) != file.sha256:
-            raise DataError(f"{dataset_dir} is damaged: {file.name} does not have the hash in the manifest")
-    tokenizer = dataset_dir / "tokenizer.json"
+    tokenizer = dataset_dir / TOKENIZER_NAME
     if not tokenizer.is_file() or hash_file(tokenizer) != manifest.tokenizer_sha256:
-        raise DataError(f"{dataset_dir} is damaged: its tokenizer.json is missing or changed")
+        raise DataError(f"{dataset_dir} is damaged: its {TOKENIZER_NAME} is missing or changed")
     if dataset_fingerprint(manifest.tokenizer_sha256, manifest.splits) != manifest.fingerprint:
         raise DataError(f"{dataset_dir} is damaged: its manifest's fingerprint is not that of its files")
+    if hashes:
+        found = hash_files(dataset_dir / file.name for file in manifest.files)
+        for file, sha256 in zip(manifest.files, found, strict=True):
+            if sha256 != file.sha256:
+                raise DataError(f"{dataset_dir} is damaged: {file.name} does not have the hash in the manifest")
+            if on_bytes:
+                on_bytes(file.bytes)
     return manifest
 
 
@@ -115,11 +162,14 @@ class TokenSplit:
         manifest = read_dataset_manifest(dataset_dir)
         described = manifest.splits[split]
         self.num_tokens = described.num_tokens
-        self.bytes_per_token = described.num_bytes / described.num_tokens
+        self.bytes_per_token = described.num_bytes / max(1, described.num_tokens)
         """UTF-8 bytes of text for each token, the ends of text counted as tokens."""
         dtype = np.dtype(f"<u{manifest.token_bytes}")
+        shards = [file for file in described.files if file.name.endswith(".ds")]
+        if sum(file.bytes for file in shards) != described.num_tokens * manifest.token_bytes:
+            raise DataError(f"{dataset_dir} is damaged: its {split} files do not hold {described.num_tokens} tokens")
         self._shards = []
-        for file in (file for file in described.files if file.name.endswith(".ds")):
+        for file in shards:
             _require_size(dataset_dir, file)
             self._shards.append(np.memmap(dataset_dir / file.name, dtype, mode="r"))
         self._ends = np.cumsum([len(shard) for shard in self._shards])
@@ -221,6 +271,10 @@ def _require_size(dataset_dir: Path, file: DatasetFile) -> None:
     path = dataset_dir / file.name
     if not path.is_file():
         raise DataError(f"{dataset_dir} is damaged: {file.name} is missing")
+    try:
+        check_inside(dataset_dir, file.name)
+    except DocumentError as error:
+        raise DataError(f"{dataset_dir} is damaged: {error}") from error
     if (size := path.stat().st_size) != file.bytes:
         raise DataError(f"{dataset_dir} is damaged: {file.name} has {size} bytes, the manifest says {file.bytes}")
 

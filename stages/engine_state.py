@@ -35,6 +35,7 @@ from stages.manifest import (
     read_manifest,
     staging_directory,
 )
+from stages.origin import check_origin, check_pickles, list_pickles, sign
 
 ENGINE_TAG = "engine"
 
@@ -112,10 +113,10 @@ def save_parameters(directory: Path, states: Iterable[tuple[str, ParameterState]
     return entries
 
 
-def save_engine(engine: DeepSpeedEngine, directory: Path, fields: dict[str, Any]) -> None:
+def save_engine(engine: DeepSpeedEngine, directory: Path, fields: dict[str, Any], keys: Path) -> None:
     """Saves the engine's sharded state as the checkpoint `directory`, whole or not at all. Collective.
 
-    `fields` are the manifest's, but for kind, files and world size.
+    `fields` are the manifest's, but for kind, files and world size; `keys` is the file that signs it.
     """
     if dist.get_rank() == 0:
         begin_directory(directory)
@@ -124,19 +125,26 @@ def save_engine(engine: DeepSpeedEngine, directory: Path, fields: dict[str, Any]
     engine.save_checkpoint(str(staging), tag=ENGINE_TAG, save_latest=False)
     dist.barrier()
     if dist.get_rank() == 0:
-        files = list_files(staging)
-        finish_directory(directory, Manifest(kind="engine", files=files, world_size=dist.get_world_size(), **fields))
+        manifest = Manifest(kind="engine", files=list_files(staging), world_size=dist.get_world_size(), **fields)
+        finish_directory(directory, manifest, lambda seal: sign(seal, keys))
     dist.barrier()
 
 
-def load_engine(engine: DeepSpeedEngine, directory: Path) -> Manifest:
-    """Restores what `save_engine` saved, bit for bit, on as many ranks and at the same ZeRO stage. Collective."""
+def load_engine(engine: DeepSpeedEngine, directory: Path, keys: Path) -> Manifest:
+    """Restores what `save_engine` saved, bit for bit, on as many ranks and at the same ZeRO stage. Collective.
+
+    Raises CheckpointError where it cannot, and OriginError where none of `keys` signed it; both before DeepSpeed, which
+    unpickles, opens anything.
+    """
     manifest = read_manifest(directory)
     if manifest.kind != "engine" or manifest.world_size != dist.get_world_size():
         raise CheckpointError(
             f"{directory} was saved by {manifest.world_size} ranks and resumes only on as many; "
             f"this run has {dist.get_world_size()}"
         )
+    check_origin(directory, manifest, keys)
+    check_pickles(directory, list_pickles(directory, manifest)[dist.get_rank() :: dist.get_world_size()])
+    dist.barrier()
     path, _ = engine.load_checkpoint(str(directory), tag=ENGINE_TAG)
     if path is None:
         raise CheckpointError(f"{directory} is broken: DeepSpeed finds no checkpoint in it")

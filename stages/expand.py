@@ -177,6 +177,4 @@ def _finish(
     counts = {"num_parameters_before": num_parameters(parent.model), "num_parameters": num_parameters(model)}
     lineage = Lineage(operation=operation, parent=manifest_hash(source), details=details | counts)
     update = {"model": model, "step": 0, "group_steps": group_steps, "files": files, "lineage": lineage}
-    manifest = parent.model_copy(update=update)
-    finish_directory(output, manifest)
-    return manifest
+    return finish_directory(output, parent.model_copy(update=update))

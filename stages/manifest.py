@@ -7,17 +7,25 @@ tool reads. `engine`: DeepSpeed's own sharded files, for going on within a stage
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, FiniteFloat, NonNegativeInt
 
 from model.config import ModelConfig
+from stages.sealed import DocumentError, PlainPath, Sealed, check_inside, read_sealed, seal
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST_NAME = "manifest.json"
+
+READERS = 4
+"""Files hashed at a time."""
+
+OnBytes = Callable[[int], None]
+"""Is told of every file's bytes once they are read."""
 
 
 class CheckpointError(ValueError):
@@ -31,11 +39,11 @@ class _Strict(BaseModel):
 class FileEntry(_Strict):
     """One file of a checkpoint."""
 
-    bytes: int
+    bytes: NonNegativeInt
     sha256: str
     """Of the whole file, tensor data and header."""
 
-    rms: float | None = None
+    rms: FiniteFloat | None = None
     """Root mean square of a parameter's value, to six digits: what a growth matches new tokens to."""
 
 
@@ -50,7 +58,7 @@ class Lineage(_Strict):
     """What was done to the parent: tokens added, seed, steps trained."""
 
 
-class Manifest(_Strict):
+class Manifest(Sealed):
     """Everything about a checkpoint but its tensors."""
 
     format_version: int = FORMAT_VERSION
@@ -58,14 +66,14 @@ class Manifest(_Strict):
     model: ModelConfig
     """Sizes, and tau and key ramp of every Pattention and generation."""
 
-    step: int
+    step: NonNegativeInt
     """Optimizer steps done in the stage that wrote this; 0 for one that was just expanded or imported."""
 
-    group_steps: dict[str, int]
+    group_steps: dict[str, NonNegativeInt]
     """Adam's step for each parameter group (`generation-0-decay`, ...). A group that is not named starts anew: step 0,
     and moments of zero, whatever its files hold."""
 
-    samples_seen: int
+    samples_seen: NonNegativeInt
     """Training sequences consumed since the run's start: the position in the data."""
 
     seed: int
@@ -81,7 +89,7 @@ class Manifest(_Strict):
     precision: Literal["bf16", "fp32"] | None = None
     """In which an engine trained, or trains: a checkpoint within a stage resumes in its own."""
 
-    files: dict[str, FileEntry]
+    files: dict[PlainPath, FileEntry]
     """By path within the directory."""
 
     lineage: Lineage
@@ -99,16 +107,20 @@ def read_manifest(directory: Path) -> Manifest:
         what = "is not a checkpoint: it has no manifest.json" if directory.exists() else "does not exist"
         raise CheckpointError(f"{directory} {what}")
     try:
-        manifest = Manifest.model_validate_json(path.read_bytes())
-    except (ValidationError, OSError, UnicodeDecodeError) as error:
-        first = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": str(error)}
-        where = ".".join(str(part) for part in first["loc"])
-        raise CheckpointError(f"{path} cannot be read: {where} {first['msg']}") from error
-    if manifest.format_version > FORMAT_VERSION:
-        raise CheckpointError(
-            f"{path} has format version {manifest.format_version}; this growctl reads up to {FORMAT_VERSION}"
-        )
-    return manifest
+        return read_sealed(path, Manifest, FORMAT_VERSION)
+    except DocumentError as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def sealed_manifest(manifest: Manifest, sign: Callable[[str], str] | None = None) -> Manifest:
+    """`manifest` in the newest format, with its seal and with what `sign` makes of that."""
+    sealed = seal(manifest.model_copy(update={"format_version": FORMAT_VERSION}))
+    if sign is None:
+        return sealed
+    assert sealed.seal is not None
+    return sealed.model_copy(update={"signature": sign(sealed.seal)})
 
 
 def manifest_hash(directory: Path) -> str:
@@ -122,20 +134,35 @@ def hash_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def verify_checkpoint(directory: Path, *, hashes: bool = True) -> Manifest:
+def hash_files(paths: Iterable[Path]) -> Iterator[str]:
+    """sha256 of each file, in order, several files at a time; what reading one raises is raised in its place."""
+    with ThreadPoolExecutor(READERS) as pool:  # hashlib lets other threads run
+        yield from pool.map(hash_file, paths)
+
+
+def verify_checkpoint(directory: Path, *, hashes: bool = True, on_bytes: OnBytes | None = None) -> Manifest:
     """The manifest, once every file it names is there with its size and (unless told otherwise) its sha256.
 
-    Raises CheckpointError naming the first file that is missing or differs.
+    Raises CheckpointError naming the first file that is missing or differs, or leads out of the directory by a link.
     """
     manifest = read_manifest(directory)
     for name, entry in manifest.files.items():
         path = directory / name
         if not path.is_file():
             raise CheckpointError(f"{directory} is broken: {name} is missing")
+        try:
+            check_inside(directory, name)
+        except DocumentError as error:
+            raise CheckpointError(f"{directory} is broken: {error}") from error
         if path.stat().st_size != entry.bytes:
             raise CheckpointError(f"{directory} is broken: {name} has {path.stat().st_size} bytes, not {entry.bytes}")
-        if hashes and hash_file(path) != entry.sha256:
-            raise CheckpointError(f"{directory} is broken: {name} does not have the hash in the manifest")
+    if hashes:
+        found = hash_files(directory / name for name in manifest.files)
+        for (name, entry), sha256 in zip(manifest.files.items(), found, strict=True):
+            if sha256 != entry.sha256:
+                raise CheckpointError(f"{directory} is broken: {name} does not have the hash in the manifest")
+            if on_bytes:
+                on_bytes(entry.bytes)
     return manifest
 
 
@@ -153,17 +180,19 @@ def begin_directory(directory: Path) -> Path:
     return staging
 
 
-def finish_directory(directory: Path, manifest: Manifest) -> None:
-    """Writes the manifest into the staging directory, forces the folders to disk and renames it to `directory`.
+def finish_directory(directory: Path, manifest: Manifest, sign: Callable[[str], str] | None = None) -> Manifest:
+    """Writes the sealed manifest into the staging directory, forces the folders to disk, renames it to `directory`.
 
-    The files are on the disk already: `write_file`, `list_files` and `link_or_copy` see to theirs.
+    The files are on the disk already: `write_file`, `list_files` and `link_or_copy` see to theirs. `sign` makes the
+    signature of a seal. The manifest as it was written.
     """
-    staging = staging_directory(directory)
-    write_file(staging / MANIFEST_NAME, manifest.model_dump_json(indent=1).encode())
+    staging, sealed = staging_directory(directory), sealed_manifest(manifest, sign)
+    write_file(staging / MANIFEST_NAME, sealed.model_dump_json(indent=1).encode())
     for folder in [*(path for path in staging.rglob("*") if path.is_dir()), staging]:
         sync_path(folder)
     os.rename(staging, directory)
     sync_path(directory.parent)
+    return sealed
 
 
 @contextmanager

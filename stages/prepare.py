@@ -49,11 +49,14 @@ from stages.corpus import (
 )
 from stages.data import (
     FORMAT_VERSION,
+    LAYOUT_VERSION,
     MANIFEST_NAME,
     DatasetFile,
     DatasetManifest,
     DatasetSplit,
+    check_dataset,
     dataset_fingerprint,
+    dataset_manifest_bytes,
     read_dataset_manifest,
     verify_dataset,
 )
@@ -99,13 +102,13 @@ def prepare(
         on_progress("reading the source", None)
     corpus = open_corpus(spec)
     target = datasets_dir / f"{_name(spec.source)}-{_key(corpus)}"
-    if _damage(target) is None:
+    if _damage(target, on_progress) is None:
         return target
     given = _given_tokenizer(spec) if spec.tokenizer else None
     datasets_dir.mkdir(parents=True, exist_ok=True)
     progress = _Progress(log_path, on_progress)
     with _lock(target.with_name(f".{target.name}.lock"), progress) as alone:
-        if damage := _damage(target):
+        if damage := _damage(target, on_progress):
             if target.exists():
                 progress.say(f"{damage}; set aside as {set_aside(target)}, preparing it again")
             if alone:
@@ -115,10 +118,10 @@ def prepare(
     return target
 
 
-def _damage(dataset_dir: Path) -> str | None:
-    """What is wrong with a dataset at a quick look, None when it is whole."""
+def _damage(dataset_dir: Path, on_progress: OnProgress | None = None) -> str | None:
+    """What is wrong with a dataset, None when it is whole."""
     try:
-        verify_dataset(dataset_dir, hashes=False)
+        check_dataset(dataset_dir, on_progress)
     except DataError as error:
         return str(error)
     return None
@@ -134,7 +137,7 @@ def _key(corpus: Corpus) -> str:
     spec = corpus.spec
     tokenizer = _tokenizer_file(spec.tokenizer) if spec.tokenizer else None
     determining = {
-        "format_version": FORMAT_VERSION,
+        "format_version": LAYOUT_VERSION,
         "spec": spec.model_dump(include=DataSpec.model_fields.keys() - {"workers"}),
         "python": platform.python_version() if spec.source == PYTHON_STDLIB else None,
         "tokenizer": hash_file(tokenizer) if tokenizer else None,
@@ -150,7 +153,7 @@ def _build(corpus: Corpus, given: Tokenizer | None, target: Path, progress: "_Pr
         for split in SPLITS:
             (staging / split).mkdir(parents=True)
         manifest = _write_dataset(corpus, given, staging, progress)
-        write_file(staging / MANIFEST_NAME, manifest.model_dump_json(indent=1).encode())
+        write_file(staging / MANIFEST_NAME, dataset_manifest_bytes(manifest))
         for folder in (*(staging / split for split in SPLITS), staging):
             sync_path(folder)
         try:

@@ -138,6 +138,9 @@ class TrainSpec(_Frozen):
     directory: str
     """The stage's directory: metrics.jsonl, step_*/ and final/ are written there."""
 
+    keys: str
+    """The file whose keys sign engine checkpoints, and tell those that may be loaded (stages/origin.py)."""
+
     dataset: str
     """A prepared dataset's directory."""
 
@@ -194,6 +197,9 @@ class TrainSpec(_Frozen):
     checkpoint_every: PositiveInt
     keep_checkpoints: PositiveInt
     """Newest checkpoints within the stage that are kept."""
+
+    keep_every_steps: PositiveInt | None = None
+    """Checkpoints at multiples of it are kept too."""
 
     evaluation_sequences: PositiveInt | None
     """Validation sequences an evaluation reads; null: all of them."""

@@ -9,7 +9,6 @@ Shapes: B micro-batch, T sequence.
 """
 
 import math
-import shutil
 import statistics
 import time
 from collections.abc import Generator, Iterator
@@ -23,7 +22,7 @@ import torch.distributed as dist
 from deepspeed import DeepSpeedEngine
 from torch import Tensor
 
-from model.config import TokenformerConfig, TransformerConfig
+from model.config import TokenformerConfig, TransformerConfig, num_parameters
 from model.initialization import build_model
 from model.language_model import KernelsMissing, LanguageModel
 from model.policy import anneal_config, ramp_config
@@ -54,11 +53,15 @@ from stages.manifest import (
     read_manifest,
     remove_converted,
 )
+from stages.memory import engine_checkpoint_bytes, parameters_checkpoint_bytes
 from stages.metrics import MetricsWriter
+from stages.origin import OriginError
 from stages.pending import PendingLosses
 from stages.prepare import read_dataset_manifest
 from stages.rank import run_rank
+from stages.retention import prune
 from stages.save_request import SaveRequest
+from stages.space import DiskFull, clean_when_full, last_checkpoint_bytes, require_space
 from stages.spec import TrainSpec
 from stages.watchdog import Watchdog, stack_file
 
@@ -189,7 +192,7 @@ class Worker:
         if manifest is None:
             start_moments(engine, {})
         elif manifest.kind == "engine":
-            load_engine(engine, start)
+            load_engine(engine, start, Path(spec.keys))
         else:
             load_states(engine, start, manifest)
         if manifest and spec.resume:
@@ -277,31 +280,51 @@ class Worker:
         )
 
     def save(self, engine: DeepSpeedEngine, step: int) -> None:
-        """An engine checkpoint of this step; older ones beyond `keep_checkpoints` go once it is whole."""
+        """An engine checkpoint of this step; those that are not to be kept go once it is whole.
+
+        Raises DiskFull where it does not fit on the disk, with nothing left of it.
+        """
+        spec = self.spec
         path = self.directory / f"step_{step:08d}"
         details = {
-            "stage": self.spec.stage,
+            "stage": spec.stage,
             "losses": self.losses,
             "pending": self.pending.gathered(),
             "guard": self.guard.state(),
-            "left_out": self.spec.left_out,
+            "left_out": spec.left_out,
         }
-        lineage = Lineage(operation="train", details=details)
+        fields = {**self.manifest_fields(engine, step), "lineage": Lineage(operation="train", details=details)}
+        num_bytes = last_checkpoint_bytes(self.directory) or engine_checkpoint_bytes(
+            num_parameters(spec.model), spec.zero_stage, self.precision
+        )
         self.watchdog.beat()
         if self.metrics:
             self.metrics.sync()
-        save_engine(engine, path, {**self.manifest_fields(engine, step), "lineage": lineage})
+            require_space(path, num_bytes)
+        with clean_when_full(path, num_bytes):
+            save_engine(engine, path, fields, Path(spec.keys))
         self.record("checkpoint", step, path=path.name)
         if self.rank == 0:
-            for old in sorted(self.directory.glob("step_*"))[: -self.spec.keep_checkpoints]:
-                shutil.rmtree(old)
+            prune(self.directory, spec.keep_checkpoints, spec.keep_every_steps)
             remove_converted(self.directory, path)
 
     def finish(self, engine: DeepSpeedEngine, step: int) -> None:
-        """Writes `final/` from the live engine and measures its loss in float32 before it becomes visible."""
-        spec, final = self.spec, self.directory / "final"
-        config = self.model_config(step)
-        plain = build_model(config, device=self.device)
+        """Writes `final/` from the live engine and measures its loss in float32 before it becomes visible.
+
+        Raises DiskFull where it does not fit on the disk, with nothing left of it.
+        """
+        final = self.directory / "final"
+        num_bytes = parameters_checkpoint_bytes(num_parameters(self.spec.model))
+        if self.rank == 0:
+            require_space(final, num_bytes)
+        with clean_when_full(final, num_bytes):
+            self.write_final(engine, step, final)
+        dist.barrier()
+
+    def write_final(self, engine: DeepSpeedEngine, step: int, final: Path) -> None:
+        """The parameters of the live engine, their loss in float32, and then the manifest that makes them `final/`."""
+        spec = self.spec
+        plain = build_model(self.model_config(step), device=self.device)
         targets = dict(plain.named_parameters())
 
         def states() -> Any:
@@ -321,7 +344,6 @@ class Worker:
             lineage = Lineage(operation="train", parent=parent, details=details)
             fields = self.manifest_fields(engine, step)
             finish_directory(final, Manifest(kind="parameters", files=files, lineage=lineage, **fields))
-        dist.barrier()
 
     def model_config(self, step: int) -> TokenformerConfig | TransformerConfig:
         """The configuration after `step` steps: key ramps and tau as the last update used them."""
@@ -372,4 +394,4 @@ def train(spec: Path, device: torch.device) -> None:
 
 
 if __name__ == "__main__":
-    run_rank(train, told=(TrainingFailed, KernelsMissing, CheckpointError, DataError))
+    run_rank(train, told=(TrainingFailed, DiskFull, KernelsMissing, CheckpointError, OriginError, DataError))

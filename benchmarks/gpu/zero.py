@@ -117,6 +117,7 @@ def train_spec(
         stage="benchmark",
         attempt=1,
         directory="",
+        keys="",
         dataset="",
         model=model,
         initial=None,

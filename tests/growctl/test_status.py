@@ -29,7 +29,7 @@ from growctl.stage_status import StageStatus
 from growctl.status import RunStatus, being_prepared, find_status, status_document
 from growctl.status_table import print_commands, print_details, print_runs
 from model.flops import Flops
-from stages.manifest import Lineage, Manifest, write_file
+from stages.manifest import Lineage, Manifest, sealed_manifest, write_file
 from tests.growctl.runs import CONTROL, SCHEDULE, finish, reached, run, stop, wait_until
 from tests.growctl.runs import growctl as start_growctl
 from tests.stages.checkpoints import small_config
@@ -100,7 +100,9 @@ class HandMade:
             files={},
             lineage=Lineage(operation="train"),
         )
-        write_file(self.stage(stage) / checkpoint / "manifest.json", manifest.model_dump_json().encode())
+        write_file(
+            self.stage(stage) / checkpoint / "manifest.json", sealed_manifest(manifest).model_dump_json().encode()
+        )
 
     def finishes(self, stage: str, step: int) -> None:
         self.trains(stage, step)

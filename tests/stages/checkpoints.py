@@ -39,5 +39,4 @@ def write_checkpoint(directory: Path, config: TokenformerConfig | TransformerCon
             files=files,
             lineage=Lineage(operation="train"),
         )
-        finish_directory(directory, manifest)
-    return manifest
+        return finish_directory(directory, manifest)

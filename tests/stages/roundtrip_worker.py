@@ -74,10 +74,10 @@ def main() -> None:
             "precision": precision,
             "lineage": Lineage(operation="train", details={"losses": [[STEPS, losses[-1]]]}),
         }
-        save_engine(engine, output / f"{kind}-engine", fields)
+        save_engine(engine, output / f"{kind}-engine", fields, output / ".keys")
         if offload != "none":
             resumed = build_engine(build_model(manifest.model, seed=1, device=device), spec, precision)
-            load_engine(resumed, output / f"{kind}-engine")
+            load_engine(resumed, output / f"{kind}-engine", output / ".keys")
             save_parameters(output / f"{kind}-resumed", engine_states(resumed))
             report[kind]["steps_resumed"] = group_steps(resumed)
         dist.barrier()

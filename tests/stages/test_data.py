@@ -229,7 +229,7 @@ def test_what_is_no_dataset_is_named_plainly(make_dataset: MakeDataset, tmp_path
         read_dataset_manifest(tmp_path)
     text = (make_dataset([10]) / "manifest.json").read_text()
     for broken, where in (
-        (text.replace('"format_version":1', '"format_version":2'), "format_version"),
+        (text.replace('"format_version":1', '"format_version":3'), "format version 3"),
         (text.replace('"validation":', '"elsewhere":'), "splits"),
         (text.replace('"vocab_size":65536', '"vocab_size":"many"'), "vocab_size"),
     ):

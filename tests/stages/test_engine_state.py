@@ -23,6 +23,7 @@ from stages.manifest import (
     manifest_hash,
     parameter_file,
     read_manifest,
+    sealed_manifest,
     staging_directory,
     verify_checkpoint,
 )
@@ -44,7 +45,7 @@ def roundtrips(tmp_path_factory):
     (folder / "initial").mkdir()
     (folder / "zero" / "parameters").rename(folder / "initial" / "parameters")
     half = grown.model_copy(update={"model": ramp_config(grown.model, 0.5)})
-    (folder / "initial" / "manifest.json").write_text(half.model_dump_json())
+    (folder / "initial" / "manifest.json").write_text(sealed_manifest(half).model_dump_json())
     results = {}
     for ranks in (1, 2):
         output = folder / f"ranks{ranks}"

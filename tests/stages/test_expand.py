@@ -30,6 +30,7 @@ from stages.manifest import (
     manifest_hash,
     parameter_file,
     read_manifest,
+    sealed_manifest,
     verify_checkpoint,
 )
 from tests.stages.checkpoints import small_config, write_checkpoint
@@ -268,7 +269,7 @@ def test_shrink_after_training_drops_the_new_groups_steps_only(final, tmp_path):
     manifest = expand(final, grown, attention_tokens=7)
     steps = {name.replace("-0-", f"-{number}-"): 11 - number for name in manifest.group_steps for number in (0, 1)}
     trained = manifest.model_copy(update={"group_steps": steps})
-    (grown / MANIFEST_NAME).write_text(trained.model_dump_json())
+    (grown / MANIFEST_NAME).write_text(sealed_manifest(trained).model_dump_json())
     assert shrink(grown, tmp_path / "shrunk").group_steps == read_manifest(final).group_steps
 
 

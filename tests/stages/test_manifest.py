@@ -113,7 +113,7 @@ def test_a_file_is_no_checkpoint_and_nothing_does_not_exist(tmp_path):
 def test_a_manifest_from_the_future_is_refused(checkpoint):
     data = json.loads((checkpoint / "manifest.json").read_text())
     (checkpoint / "manifest.json").write_text(json.dumps(data | {"format_version": 99}))
-    with pytest.raises(CheckpointError, match="format version 99; this growctl reads up to 1"):
+    with pytest.raises(CheckpointError, match="format version 99; this growctl reads up to 2"):
         read_manifest(checkpoint)
 
 

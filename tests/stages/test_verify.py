@@ -19,7 +19,7 @@ from stages import verify
 from stages.checkpoint import load_model, read_parameter, write_parameter
 from stages.data import DataError, EvaluationWindows
 from stages.expand import expand, expand_transformer, shrink
-from stages.manifest import CheckpointError, Lineage, manifest_hash, read_manifest
+from stages.manifest import CheckpointError, Lineage, manifest_hash, read_manifest, sealed_manifest
 from stages.prepare import DataSpec, prepare, read_dataset_manifest
 from stages.verify import GRADIENT_RAMP, Comparison, GenerationGradients, compare
 from tests.stages.checkpoints import write_checkpoint
@@ -51,7 +51,7 @@ def write_trained(directory: Path, dataset: Path, config: TokenformerConfig | Tr
 def rewrite(directory: Path, **changes: object) -> None:
     """Changes a manifest in place."""
     manifest = read_manifest(directory).model_copy(update=changes)
-    (directory / "manifest.json").write_text(manifest.model_dump_json())
+    (directory / "manifest.json").write_text(sealed_manifest(manifest).model_dump_json())
 
 
 def alter(directory: Path, name: str, change: Callable[[Tensor], Tensor]) -> None:

@@ -1,0 +1,41 @@
+"""Whether what a run will still write fits on its disk: asked before anything is started."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from growctl.costs import stage_checkpoint_bytes
+from growctl.devices import planned_devices, planned_precision
+from growctl.numbers import byte_count
+from growctl.plan import plan_stages
+from growctl.run_requests import RunError, RunRequest, stage_directory, steps_done
+from stages.retention import checkpoints
+from stages.space import free_bytes
+
+
+def check_space(requests: Iterable[RunRequest], runs_dir: Path) -> None:
+    """RunError where the checkpoints that `requests` will still write take more than is free in `runs_dir`.
+
+    `checkpoint.check_space: false` in a schedule leaves its run out.
+    """
+    asked = [request for request in requests if request.schedule.checkpoint.check_space]
+    needed = sum(remaining_bytes(request, runs_dir / request.name) for request in asked)
+    free = free_bytes(runs_dir)
+    if needed > free:
+        raise RunError(
+            f"{', '.join(request.name for request in asked)}: the checkpoints still to come take about "
+            f"{byte_count(needed)}, and {byte_count(free)} are free in {runs_dir}; make room, keep fewer "
+            "(checkpoint.keep, checkpoint.keep_every), or start all the same with checkpoint.check_space=false"
+        )
+
+
+def remaining_bytes(request: RunRequest, directory: Path) -> int:
+    """What the stages of a run that are not over will have on disk, beyond what they have, in bytes."""
+    schedule = request.schedule
+    precision = planned_precision(schedule, planned_devices(schedule).type)
+    done = steps_done(schedule, directory)
+    total = 0
+    for plan in plan_stages(schedule, done)[len(done) :]:
+        within = checkpoints(stage_directory(directory, plan.index, plan.name)).values()
+        there = sum(path.stat().st_size for folder in within for path in folder.rglob("*") if path.is_file())
+        total += max(0, stage_checkpoint_bytes(schedule, plan, precision) - there)
+    return total

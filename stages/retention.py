@@ -1,0 +1,43 @@
+"""Which checkpoints within a stage are kept, and how the others go. No torch here."""
+
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from stages.manifest import verify_checkpoint
+
+_STEP = "step_"
+
+
+def outdated(steps: Iterable[int], keep: int, every: int | None = None) -> list[int]:
+    """The steps whose checkpoints go, oldest first: all but the newest `keep`, 1 or more, and multiples of `every`."""
+    old = sorted(steps)[:-keep]
+    return [step for step in old if every is None or step % every]
+
+
+def checkpoints(stage_directory: Path) -> dict[int, Path]:
+    """The stage's `step_*` directories by their step, oldest first; whether they are whole is not looked at."""
+    found = [path for path in stage_directory.glob(f"{_STEP}*") if path.name.removeprefix(_STEP).isdecimal()]
+    return dict(sorted((int(path.name.removeprefix(_STEP)), path) for path in found if path.is_dir()))
+
+
+def prune(stage_directory: Path, keep: int, every: int | None = None) -> None:
+    """Removes the checkpoints that are `outdated`, once the newest is seen to be there in full, by its files' sizes.
+
+    A checkpoint is hidden by one renaming before anything in it goes, so that none is ever there in part; what a death
+    left hidden goes too. Raises CheckpointError where the newest is not whole.
+    """
+    found = checkpoints(stage_directory)
+    if found:
+        verify_checkpoint(list(found.values())[-1], hashes=False)
+    for step in outdated(found, keep, every):
+        os.rename(found[step], stage_directory / f".{found[step].name}.removed")
+    clear_leftovers(stage_directory)
+
+
+def clear_leftovers(stage_directory: Path) -> None:
+    """Removes what was being written or removed when its process died. What will not go now goes another time."""
+    for ending in ("removed", "incomplete"):
+        for leftover in stage_directory.glob(f".{_STEP}*.{ending}"):
+            shutil.rmtree(leftover, ignore_errors=True)

@@ -1,0 +1,100 @@
+"""JSON documents that carry their own hash, so that a flipped bit anywhere in one is noticed. No torch here.
+
+The manifests of checkpoints and datasets are such documents. Their `seal` is the sha256 of everything else in them but
+the `signature` (stages/origin.py), which is made over the seal.
+"""
+
+import hashlib
+import json
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+
+MOST_BYTES = 256 * 1024 * 1024
+"""A larger file is no manifest: a million entries take less."""
+
+_UNSEALED = ("seal", "signature")
+
+
+class DocumentError(ValueError):
+    """What is wrong with a document, without its path."""
+
+
+class Sealed(BaseModel):
+    """A document with a seal."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    format_version: int
+    seal: str | None = None
+    """sha256 of the rest; every document from format version 2 on has one."""
+
+    signature: str | None = None
+    """Of the seal, by the runs directory in which this was written (stages/origin.py)."""
+
+
+Document = TypeVar("Document", bound=Sealed)
+
+
+def _plain(name: str) -> str:
+    if not name or "\\" in name or "\0" in name or any(part in ("", ".", "..") for part in name.split("/")):
+        raise ValueError(f"{name!r} must be a plain relative path within the directory")
+    return name
+
+
+PlainPath = Annotated[str, AfterValidator(_plain)]
+"""The path of a file below a directory, which cannot lead out of it: no `..`, not absolute."""
+
+
+def seal(document: Document) -> Document:
+    """`document` with its seal, and without a signature."""
+    bare = document.model_copy(update={"seal": None, "signature": None})
+    return bare.model_copy(update={"seal": _seal_of(_parsed(bare.model_dump_json()))})
+
+
+def read_sealed(path: Path, kind: type[Document], newest: int) -> Document:
+    """The document in the file `path`, its seal checked. `newest`: the latest format version that can be read.
+
+    Raises DocumentError, and OSError where the file cannot be read.
+    """
+    if path.stat().st_size > MOST_BYTES:
+        raise DocumentError(f"it has {path.stat().st_size:,} bytes, more than any manifest")
+    data = path.read_bytes()
+    found = _parsed(data)
+    version = found.get("format_version", 0) if isinstance(found, dict) else 0
+    if isinstance(version, int) and version > newest:
+        raise DocumentError(f"it has format version {version}; this growctl reads up to {newest}")
+    try:
+        document = kind.model_validate_json(data)
+    except ValidationError as error:
+        problem = error.errors(include_input=False, include_url=False)[0]
+        where = ".".join(map(str, problem["loc"])) or "its text"
+        raise DocumentError(f"{where}: {problem['msg'].removeprefix('Value error, ')}") from None
+    if document.format_version < 1:
+        raise DocumentError(f"format_version: {document.format_version} is none")
+    if document.seal is None and document.format_version > 1:
+        raise DocumentError("its seal is missing")
+    if document.seal is not None and document.seal != _seal_of(found):
+        raise DocumentError("its seal does not fit the rest: something in it has changed")
+    return document
+
+
+def check_inside(directory: Path, name: str) -> None:
+    """DocumentError where a link makes the file `name` of `directory` one outside."""
+    if not (directory / PurePosixPath(name)).resolve().is_relative_to(directory.resolve()):
+        raise DocumentError(f"{name} is a link that leads outside")
+
+
+def _seal_of(found: dict[str, Any]) -> str:
+    rest = {name: value for name, value in found.items() if name not in _UNSEALED}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _parsed(data: str | bytes) -> Any:
+    """JSON with its fractions as they are written: a digit that rounding would hide counts too."""
+    try:
+        return json.loads(data, parse_float=str)
+    except (ValueError, RecursionError) as error:
+        said = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise DocumentError(said) from None
