@@ -11,6 +11,7 @@ from growctl.options import AsJson
 from growctl.visible import say
 
 if TYPE_CHECKING:
+    from growctl.integrity import Found
     from model.policy import GrowthPolicy
     from stages.manifest import Lineage
     from stages.verify import Comparison
@@ -144,13 +145,20 @@ def shrink(
 
 
 def verify(
-    old: Annotated[Path, typer.Argument(help="A final/, initial/ or expanded checkpoint directory.", metavar="OLD")],
+    old: Annotated[
+        Path,
+        typer.Argument(
+            help="A final/, initial/ or expanded checkpoint directory; with --integrity also a step_*, a dataset, "
+            "a ledger.db, a run, or the whole directory of runs.",
+            metavar="OLD",
+        ),
+    ],
     new: Annotated[
         Path | None,
         typer.Argument(help="Another of the same vocabulary, grown from OLD for example.", metavar="[NEW]"),
     ] = None,
     integrity: Annotated[
-        bool, typer.Option("--integrity", help="Check every file's hash; of one checkpoint too, and of a step_*.")
+        bool, typer.Option("--integrity", help="Read everything at OLD again, and check its hashes; and at NEW.")
     ] = False,
     data: Data = None,
     sequences: Annotated[int, typer.Option(help="Most sequences of validation text to run on.", min=1)] = 16,
@@ -165,9 +173,11 @@ def verify(
     """Compare two checkpoints as functions on real text: are they the same, and what do new tokens do?
 
     Exit code 1: NEW was grown from OLD by a policy that keeps the function, and is not the same; or --integrity found
-    a broken file.
+    something broken. What was set aside before, or never finished, is named and is no failure.
 
     Example: growctl verify runs/quickstart/stages/0-115k/final runs/quickstart/stages/1-164k/initial
+
+    Example: growctl verify --integrity runs
     """
     from growctl.terminal import Terminal
     from growctl.verify_table import comparison_document, print_comparison
@@ -177,12 +187,9 @@ def verify(
     document: dict[str, Any] = {}
     broken, comparison = False, None
     if integrity:
-        with Terminal(stderr=True).status("reading every file again"):
-            document["integrity"] = [_integrity(checkpoint) for checkpoint in (old, new) if checkpoint]
-        for found in document["integrity"]:
-            broken = broken or not found["whole"]
-            if not as_json:
-                say(found["problem"] or f"{found['path']}: OK, {found['files']} files, {found['bytes']:,} bytes")
+        found = _integrity([path for path in (old, new) if path], as_json)
+        document["integrity"] = [entry.document() for entry in found]
+        broken = any(entry.whole is False for entry in found)
     if new is not None and not broken:
         dataset = _dataset(data, old)
         comparison = _comparison(old, new, dataset, num_sequences=sequences, sequence_length=length, dtype=dtype)
@@ -195,18 +202,25 @@ def verify(
         raise typer.Exit(1)
 
 
-def _integrity(checkpoint: Path) -> dict[str, Any]:
-    """What reading every file again found; CheckpointError where there is no manifest to go by."""
-    from stages.manifest import MANIFEST_NAME, CheckpointError, verify_checkpoint
+def _integrity(paths: list[Path], as_json: bool) -> list["Found"]:
+    """What reading everything at `paths` again found, said as it is found unless `as_json`."""
+    from rich.progress import DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-    try:
-        files = verify_checkpoint(checkpoint).files.values()
-    except CheckpointError as error:
-        if not (checkpoint / MANIFEST_NAME).is_file():
-            raise
-        return {"path": str(checkpoint), "whole": False, "problem": str(error)}
-    num_bytes = sum(file.bytes for file in files)
-    return {"path": str(checkpoint), "whole": True, "files": len(files), "bytes": num_bytes, "problem": None}
+    from growctl.integrity import check, things
+    from growctl.terminal import Terminal
+
+    console = Terminal(stderr=True)
+    columns = TextColumn("{task.description}", markup=False), DownloadColumn(), TransferSpeedColumn()
+    every = [thing for path in paths for thing in things(path)]
+    found = []
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("")
+        for number, thing in enumerate(every, 1):
+            progress.update(task, description=f"reading {thing.path.name} ({number} of {len(every)})")
+            found.append(check(thing, lambda num_bytes: progress.advance(task, num_bytes)))
+            if not as_json:
+                say(found[-1].line())
+    return found
 
 
 def _comparison(old: Path, new: Path, dataset: Path, **settings: Any) -> "Comparison":

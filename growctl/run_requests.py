@@ -126,10 +126,6 @@ def check_same_run(request: RunRequest, directory: Path) -> None:
 
     The schedule of a run that never began (its job was taken out of the queue, say) may be changed.
     """
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-    from yaml import YAMLError
-
     path = directory / "schedule.yaml"
     if not path.exists():
         if directory.exists() and any(not p.name.startswith(".") for p in directory.iterdir()):
@@ -137,15 +133,25 @@ def check_same_run(request: RunRequest, directory: Path) -> None:
         return
     if not any((directory / name).exists() for name in ("ledger.db", "stages")):
         return
-    try:
-        old = parse_schedule(OmegaConf.to_container(OmegaConf.load(path)), label=str(path), default_name=request.name)
-    except (ScheduleError, OmegaConfBaseException, OSError, YAMLError, UnicodeDecodeError) as error:
-        raise RunError(f"{path}, the run's own schedule, cannot be read: {error}") from error
+    old = own_schedule(path)
     for key, was, now in _differences(_comparable(old), _comparable(request.schedule)):
         raise RunError(
             f"{key} = {now!r}, but the run in {directory} was started with {was!r}; "
             "give this one another name with --name, or put the value back"
         )
+
+
+def own_schedule(path: Path) -> Schedule:
+    """The schedule that a run keeps in the file `path`; RunError where it cannot be read."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    try:
+        data = OmegaConf.to_container(OmegaConf.load(path))
+        return parse_schedule(data, label=str(path), default_name=path.parent.name)
+    except (ScheduleError, OmegaConfBaseException, OSError, YAMLError, UnicodeDecodeError) as error:
+        raise RunError(f"{path}, the run's own schedule, cannot be read: {error}") from error
 
 
 def check_batch(request: RunRequest, devices: int) -> None:

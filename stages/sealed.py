@@ -37,14 +37,15 @@ class Sealed(BaseModel):
 Document = TypeVar("Document", bound=Sealed)
 
 
-def _plain(name: str) -> str:
+def plain_path(name: str) -> str:
+    """`name`, where it is that of a file below a directory and cannot lead out of it; else a ValueError."""
     if not name or "\\" in name or "\0" in name or any(part in ("", ".", "..") for part in name.split("/")):
         raise ValueError(f"{name!r} must be a plain relative path within the directory")
     return name
 
 
-PlainPath = Annotated[str, AfterValidator(_plain)]
-"""The path of a file below a directory, which cannot lead out of it: no `..`, not absolute."""
+PlainPath = Annotated[str, AfterValidator(plain_path)]
+"""A file's path within a directory: not absolute, and without `..`."""
 
 
 def seal(document: Document) -> Document:

@@ -42,6 +42,7 @@ def undisturbed(tmp_path_factory):
 def runs(undisturbed, tmp_path):
     """A runs directory of its own that has the dataset already."""
     shutil.copytree(undisturbed[1] / ".datasets", tmp_path / ".datasets")
+    shutil.copy(undisturbed[1] / ".keys", tmp_path)
     return tmp_path
 
 

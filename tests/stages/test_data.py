@@ -1,6 +1,7 @@
 """stages/data.py: the order of samples, windows, what is refused. Datasets of chosen tokens, without a tokenizer."""
 
 import hashlib
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stages import data
 from stages.corpus import DataError, DataSpec, SplitName
 from stages.data import (
     DatasetFile,
@@ -17,7 +19,9 @@ from stages.data import (
     EvaluationWindows,
     TokenSplit,
     TrainingSamples,
+    check_dataset,
     dataset_fingerprint,
+    dataset_manifest_bytes,
     read_dataset_manifest,
     verify_dataset,
 )
@@ -236,3 +240,66 @@ def test_what_is_no_dataset_is_named_plainly(make_dataset: MakeDataset, tmp_path
         (tmp_path / "manifest.json").write_text(broken)
         with pytest.raises(DataError, match=where):
             read_dataset_manifest(tmp_path)
+
+
+def sealed_dataset(dataset: Path) -> Path:
+    """Its manifest in the newest format."""
+    (dataset / "manifest.json").write_bytes(dataset_manifest_bytes(read_dataset_manifest(dataset)))
+    return dataset
+
+
+def test_a_changed_value_that_no_hash_covers_breaks_the_seal(make_dataset: MakeDataset) -> None:
+    dataset = sealed_dataset(make_dataset([10]))
+    verify_dataset(dataset)
+    path = dataset / "manifest.json"
+    whole = path.read_text()
+    for name, value in (("vocab_size", 65536), ("token_bytes", 4), ("num_bytes", 30), ("end_of_text_id", 0)):
+        assert f'"{name}": {value}' in whole
+        path.write_text(whole.replace(f'"{name}": {value}', f'"{name}": {value + 2}'))
+        with pytest.raises(DataError, match=r"seal does not fit|token_bytes"):
+            read_dataset_manifest(dataset)
+
+
+@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "train/../../secret", "train//a", "", "a\0"])
+def test_a_file_name_that_could_lead_out_of_a_dataset_is_refused(make_dataset: MakeDataset, name: str) -> None:
+    dataset = make_dataset([10])
+    text = (dataset / "manifest.json").read_text()
+    (dataset / "manifest.json").write_text(text.replace('"train/00000.ds"', json.dumps(name)))
+    with pytest.raises(DataError, match="must be a plain relative path"):
+        read_dataset_manifest(dataset)
+
+
+def test_a_dataset_whose_file_is_a_link_to_elsewhere_is_refused(make_dataset: MakeDataset, tmp_path: Path) -> None:
+    dataset = make_dataset([10])
+    (dataset / "train/00000.ds").rename(tmp_path / "elsewhere")
+    (dataset / "train/00000.ds").symlink_to(tmp_path / "elsewhere")
+    for use in (verify_dataset, lambda path: TokenSplit(path, "train")):
+        with pytest.raises(DataError, match="is a link that leads outside"):
+            use(dataset)
+
+
+def test_files_that_hold_other_than_the_tokens_told_are_refused(make_dataset: MakeDataset) -> None:
+    dataset = make_dataset([10])
+    text = (dataset / "manifest.json").read_text()
+    (dataset / "manifest.json").write_text(text.replace('"num_tokens":10,', '"num_tokens":1000000,'))
+    with pytest.raises(DataError, match="do not hold 1000000 tokens"):
+        TokenSplit(dataset, "train")
+
+
+def test_a_dataset_is_hashed_with_progress_up_to_a_size_and_by_sizes_beyond(
+    make_dataset: MakeDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = make_dataset([10, 30])
+    told: list[tuple[str, float | None]] = []
+    check_dataset(dataset, lambda *said: told.append(said))
+    assert told[0] == ("checking the dataset", 0.0)
+    assert told[-1] == ("checking the dataset", 1.0)
+    shard = dataset / "train/00000.ds"
+    shard.write_bytes(bytes(len(shard.read_bytes())))
+    with pytest.raises(DataError, match=r"train/00000\.ds does not have the hash"):
+        check_dataset(dataset)
+    monkeypatch.setattr(data, "HASHED_BYTES", 100)
+    check_dataset(dataset)
+    shard.unlink()
+    with pytest.raises(DataError, match=r"train/00000\.ds is missing"):
+        check_dataset(dataset)

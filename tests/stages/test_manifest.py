@@ -2,20 +2,25 @@
 
 import json
 import os
+import re
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from stages.manifest import (
     CheckpointError,
     hash_file,
     newest_checkpoint,
     read_manifest,
+    sealed_manifest,
     set_aside,
     staging_directory,
     verify_checkpoint,
     whole_directory,
     write_file,
 )
+from stages.sealed import plain_path
 from tests.stages.checkpoints import write_checkpoint
 
 
@@ -144,3 +149,111 @@ def test_a_file_is_replaced_not_written_into_so_a_hard_link_keeps_the_old_bytes(
     assert (tmp_path / "old").read_text() == "old"
     assert (tmp_path / "file").read_text() == "new"
     assert entry.sha256 == hash_file(tmp_path / "file")
+
+
+def rewritten(directory, **changes):
+    """The manifest's JSON with values changed as someone without its seal would."""
+    path = directory / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_a_flipped_bit_anywhere_in_a_manifest_is_noticed(checkpoint):
+    path = checkpoint / "manifest.json"
+    whole = path.read_bytes()
+    for position in [*range(0, len(whole), 37), len(whole) - 1]:
+        data = bytearray(whole)
+        data[position] ^= 1 << position % 8
+        path.write_bytes(data)
+        with pytest.raises(CheckpointError, match=re.escape(str(path))):
+            read_manifest(checkpoint)
+
+
+def test_a_digit_that_rounding_would_hide_is_noticed_too(checkpoint):
+    path, loss = checkpoint / "manifest.json", 0.30000000000000004
+    manifest = read_manifest(checkpoint)
+    lineage = manifest.lineage.model_copy(update={"details": {"loss": loss}})
+    text = sealed_manifest(manifest.model_copy(update={"lineage": lineage})).model_dump_json()
+    other = text.replace("0.30000000000000004", "0.30000000000000005")
+    assert json.loads(other) == json.loads(text), "the same float64, written otherwise"
+    path.write_text(text)
+    read_manifest(checkpoint)
+    path.write_text(other)
+    with pytest.raises(CheckpointError, match="seal does not fit"):
+        read_manifest(checkpoint)
+
+
+def test_a_manifest_of_version_1_has_no_seal_and_is_read_one_of_version_2_must_have_one(checkpoint):
+    rewritten(checkpoint, seal=None)
+    with pytest.raises(CheckpointError, match="seal is missing"):
+        read_manifest(checkpoint)
+    data = json.loads((checkpoint / "manifest.json").read_text())
+    old = {name: value for name, value in data.items() if name not in ("seal", "signature")} | {"format_version": 1}
+    (checkpoint / "manifest.json").write_text(json.dumps(old))
+    assert verify_checkpoint(checkpoint).format_version == 1
+
+
+OUTSIDE = ["../secret", "/etc/passwd", "a/../../secret", "a//b", "./a", "", "a\\..\\b", "a\0b", "..", "a/"]
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_a_file_name_that_could_lead_out_of_the_directory_is_refused(checkpoint, name):
+    manifest = read_manifest(checkpoint)
+    entry = next(iter(manifest.files.values()))
+    hostile = sealed_manifest(manifest.model_copy(update={"files": {name: entry}}))
+    (checkpoint / "manifest.json").write_text(hostile.model_dump_json())
+    with pytest.raises(CheckpointError, match="must be a plain relative path within the directory"):
+        read_manifest(checkpoint)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(st.sampled_from("./\\a~\0 "), max_size=12) | st.text(max_size=8))
+def test_no_accepted_name_leads_out_of_its_directory(name):
+    try:
+        plain_path(name)
+    except ValueError:
+        return
+    below = os.path.normpath(os.path.join("/checkpoint", name))
+    assert below.startswith("/checkpoint/")
+    assert below == f"/checkpoint/{name}"
+
+
+def test_a_link_that_leads_outside_is_refused_one_within_is_not(checkpoint, tmp_path):
+    name = sorted(read_manifest(checkpoint).files)[0]
+    (checkpoint / name).rename(tmp_path / "elsewhere")
+    (checkpoint / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(CheckpointError, match=f"{re.escape(name)} is a link that leads outside"):
+        verify_checkpoint(checkpoint)
+    (checkpoint / name).unlink()
+    (tmp_path / "elsewhere").rename(checkpoint / "within")
+    (checkpoint / name).symlink_to(checkpoint / "within")
+    verify_checkpoint(checkpoint)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        '{"a":' * 5_000 + "1" + "}" * 5_000,
+        '{"step": ' + "9" * 5_000 + "}",
+        '{"format_version": 1e400}',
+        "[]",
+        "null",
+        "NaN",
+        '"manifest"',
+    ],
+    ids=["deep list", "deep object", "huge integer", "infinite", "list", "null", "not a number", "string"],
+)
+def test_json_that_is_no_manifest_is_one_message(checkpoint, text):
+    (checkpoint / "manifest.json").write_text(text)
+    with pytest.raises(CheckpointError, match=r"manifest\.json cannot be read: \S") as caught:
+        read_manifest(checkpoint)
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    "changes", [{"step": -1}, {"step": "1"}, {"step": 1.5}, {"files": []}, {"model": 3}, {"lineage": None}, {"new": 1}]
+)
+def test_values_of_another_kind_are_one_message(checkpoint, changes):
+    rewritten(checkpoint, **changes)
+    with pytest.raises(CheckpointError, match=f"cannot be read: {next(iter(changes))}"):
+        read_manifest(checkpoint)

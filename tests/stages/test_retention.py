@@ -1,0 +1,77 @@
+"""Which checkpoints within a stage are kept, and that no death on the way leaves one there in part."""
+
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stages import retention
+from stages.manifest import CheckpointError, newest_checkpoint, staging_directory, verify_checkpoint
+from stages.retention import checkpoints, outdated, prune
+from tests.stages.checkpoints import write_checkpoint
+
+steps_st = st.lists(st.integers(1, 500), unique=True, max_size=40)
+
+
+@given(steps_st, st.integers(1, 10), st.none() | st.integers(1, 60))
+def test_the_newest_and_every_mth_are_kept_and_all_others_go(steps, keep, every):
+    gone = outdated(steps, keep, every)
+    newest = set(sorted(steps)[-keep:])
+    assert set(gone) == {step for step in steps if step not in newest and (every is None or step % every)}
+    assert gone == sorted(gone)
+    assert not steps or max(steps) not in gone
+
+
+@given(st.integers(1, 60), st.integers(1, 5), st.none() | st.integers(1, 5))
+def test_pruning_at_every_save_keeps_what_pruning_once_at_the_end_would(num_saves, keep, every):
+    there: list[int] = []
+    for step in range(1, num_saves + 1):
+        there.append(step)
+        there = [kept for kept in there if kept not in outdated(there, keep, every)]
+    saved = range(1, num_saves + 1)
+    assert there == [step for step in saved if step not in outdated(saved, keep, every)]
+
+
+def save(stage, *steps):
+    for step in steps:
+        write_checkpoint(stage / f"step_{step:08d}")
+
+
+def test_checkpoints_go_and_what_a_dead_writer_or_remover_left_goes_too(tmp_path):
+    save(tmp_path, 10, 20, 30, 40)
+    staging_directory(tmp_path / "step_00000035").mkdir()
+    (tmp_path / ".step_00000005.removed").mkdir()
+    (tmp_path / "step_notes").mkdir()
+    (tmp_path / "broken-step_00000007").mkdir()
+    prune(tmp_path, 1, 20)
+    assert sorted(os.listdir(tmp_path)) == ["broken-step_00000007", "step_00000020", "step_00000040", "step_notes"]
+
+
+@pytest.mark.parametrize("damage", ["missing", "truncated"])
+def test_nothing_goes_while_the_newest_is_not_whole(tmp_path, damage):
+    save(tmp_path, 10, 20)
+    victim = next((tmp_path / "step_00000020").rglob("*.safetensors"))
+    victim.unlink()
+    if damage == "truncated":
+        victim.write_bytes(b"x")
+    with pytest.raises(CheckpointError, match="is broken"):
+        prune(tmp_path, 1)
+    assert list(checkpoints(tmp_path)) == [10, 20]
+
+
+def test_a_death_in_the_middle_of_removing_leaves_no_checkpoint_in_part(tmp_path, monkeypatch):
+    save(tmp_path, 10, 20, 30)
+
+    def dies(path, **_):
+        next(path.rglob("*.safetensors")).unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(retention.shutil, "rmtree", dies)
+        with pytest.raises(KeyboardInterrupt):
+            prune(tmp_path, 1)
+    assert list(checkpoints(tmp_path)) == [30]
+    verify_checkpoint(newest_checkpoint(tmp_path, pytest.fail))
+    prune(tmp_path, 1)
+    assert os.listdir(tmp_path) == ["step_00000030"]
