@@ -1,0 +1,145 @@
+"""Damage to every file that a run leaves: noticed and named; running again goes on, and ends in the same bits."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from growctl.integrity import check, things
+from stages.data import verify_dataset
+from stages.manifest import read_manifest, verify_checkpoint
+from tests.growctl.runs import SCHEDULE, TEXT, final_hashes, finish, growctl, losses, write_schedule
+
+SHORT = SCHEDULE.replace("train_steps: 30", "train_steps: 20").replace("train_steps: 60", "train_steps: 40")
+"""Two stages, with a checkpoint every 10 steps of which 2 are kept."""
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """(schedule, runs directory) of a ladder that nothing happened to."""
+    folder = tmp_path_factory.mktemp("trained")
+    schedule = write_schedule(folder, SHORT)
+    run_in(folder, schedule)
+    return schedule, folder / "runs"
+
+
+def run_in(folder: Path, schedule: Path, *overrides: str, expect: int = 0) -> str:
+    """What a run in the `runs` of `folder` says, on one line. Its ledger knows the dataset by a path from there."""
+    said = finish(growctl("run", schedule, *overrides, "--runs-dir", "runs", cwd=folder), expect)
+    return " ".join("".join(said).split())
+
+
+def truncated(data: bytes) -> bytes | None:
+    return data[: len(data) // 2]
+
+
+def flipped(data: bytes) -> bytes | None:
+    return data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 4]) + data[len(data) // 2 + 1 :]
+
+
+def removed(data: bytes) -> bytes | None:
+    return None
+
+
+DAMAGES = (truncated, flipped, removed)
+
+
+def damage(path: Path, how: Callable[[bytes], bytes | None]) -> None:
+    """Damages one name of a file; other names of it, hard links, keep what they have."""
+    data = path.read_bytes()
+    path.unlink()
+    if (changed := how(data)) is not None:
+        path.write_bytes(changed)
+
+
+def directories(runs: Path) -> Iterator[tuple[Path, Callable[[Path], object]]]:
+    """Everything of a run that a manifest describes, and what reads it."""
+    stages = runs / "tiny/stages"
+    for name in ("0-small/final", "0-small/step_00000010", "1-large/initial", "1-large/step_00000030", "1-large/final"):
+        yield stages / name, verify_checkpoint
+    yield next((runs / ".datasets").glob("*/manifest.json")).parent, verify_dataset
+
+
+def test_damage_to_any_one_file_is_noticed_and_named(trained, tmp_path):
+    tried = 0
+    for directory, verify in directories(trained[1]):
+        for original in sorted(path for path in directory.rglob("*") if path.is_file()):
+            name = original.relative_to(directory)
+            for how in DAMAGES:
+                copy = tmp_path / f"{tried}-{directory.name}"
+                shutil.copytree(directory, copy, copy_function=os.link)
+                damage(copy / name, how)
+                with pytest.raises(ValueError, match=r"is broken|is damaged|cannot be read|has no manifest") as error:
+                    verify(copy)
+                assert str(copy) in str(error.value)
+                assert str(name) in str(error.value)
+                shutil.rmtree(copy)
+                tried += 1
+        verify(directory)
+    assert tried > 200
+
+
+def test_a_run_goes_on_after_damage_to_several_things_at_once(trained, tmp_path):
+    """In a copy elsewhere, whose engine checkpoints are trusted only once somebody says so."""
+    schedule, done = trained
+    runs = tmp_path / "runs"
+    shutil.copytree(done, runs)
+    (runs / ".keys").write_text("0" * 64 + "\n")
+    large = runs / "tiny/stages/1-large"
+    dataset = next((runs / ".datasets").glob("*/manifest.json")).parent
+    damage(large / "final/parameters/embedding.weight.safetensors", flipped)
+    damage(large / "step_00000030/manifest.json", truncated)
+    damage(large / "initial/manifest.json", removed)
+    damage(dataset / "train/00000.ds", flipped)
+
+    said = run_in(tmp_path, schedule, expect=2)
+    assert "runs/tiny/stages/1-large/step_00000020 was not saved by a run in runs" in said
+    assert "pickles, which can run any code" in said
+    assert "append the line of .keys in the runs directory that saved it to runs/.keys" in said
+    assert (large / "step_00000020/manifest.json").is_file(), "nothing is wrong with it"
+    with (runs / ".keys").open("a") as keys:
+        keys.write((done / ".keys").read_text())
+
+    assert "resuming from step_00000020" in run_in(tmp_path, schedule)
+    assert final_hashes(runs / "tiny") == final_hashes(done / "tiny")
+    assert losses(runs / "tiny") == losses(done / "tiny")
+    aside = {"broken-final", "broken-step_00000030", "broken-initial"}
+    assert {path.name for path in large.iterdir()} >= aside
+    assert (dataset.parent / f"broken-{dataset.name}").is_dir()
+    results = [check(thing) for thing in things(runs)]
+    assert {result.path.name for result in results if result.whole is None} == aside | {f"broken-{dataset.name}"}
+    assert all(result.whole is not False for result in results)
+
+
+def test_where_no_checkpoint_is_whole_the_stage_starts_again_from_the_one_before(trained, tmp_path):
+    schedule, done = trained
+    runs = tmp_path / "runs"
+    shutil.copytree(done, runs)
+    small = runs / "tiny/stages/0-small"
+    for path in (*small.glob("step_*/manifest.json"), *(runs / "tiny/stages/1-large").glob("step_*/manifest.json")):
+        damage(path, flipped)
+    damage(small / "final/manifest.json", truncated)
+    assert "resuming from the start (attempt 2)" in run_in(tmp_path, schedule)
+    assert final_hashes(runs / "tiny") == final_hashes(done / "tiny")
+    assert read_manifest(small / "final").lineage == read_manifest(done / "tiny/stages/0-small/final").lineage
+
+
+def test_a_dataset_that_cannot_be_made_again_as_it_was_stops_the_run(trained, tmp_path):
+    text = tmp_path / "text"
+    text.mkdir()
+    for number in range(20):
+        (text / f"{number}.py").write_text(
+            f"print({number})  # one of several lines that a model may learn from\n" * 50
+        )
+    one_stage = "".join(line for line in SHORT.splitlines(keepends=True) if "name: large" not in line)
+    schedule = write_schedule(tmp_path, one_stage.replace(str(TEXT), str(text)))
+    run_in(tmp_path, schedule, "stages.0.train_steps=2")
+    dataset = next((tmp_path / "runs/.datasets").glob("*/manifest.json")).parent
+    damage(dataset / "validation/00000.ds", truncated)
+    (text / "0.py").write_text("print('changed since')\n" * 50)
+    said = run_in(tmp_path, schedule, "stages.0.train_steps=2", expect=2)
+    assert "was trained on a dataset with the fingerprint" in said
+    assert "has changed. Put that back, or start a run of its own with --name" in said
+    assert dataset.with_name(f"broken-{dataset.name}").is_dir()

@@ -1,0 +1,150 @@
+"""Disks that are full or read-only: one message, nothing half-written, and the run goes on once there is room."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from growctl.run_requests import LadderRequest, RunError
+from growctl.schedule import load_schedule
+from growctl.space import check_space, remaining_bytes
+from stages import space
+from stages.manifest import begin_directory, staging_directory, write_file
+from stages.retention import checkpoints
+from stages.space import DiskFull, clean_when_full, free_bytes, last_checkpoint_bytes, require_space
+from tests.growctl.runs import SCHEDULE, final_hashes, losses, run, write_schedule
+from tests.stages.checkpoints import write_checkpoint
+
+ONE_STAGE = "".join(line for line in SCHEDULE.splitlines(keepends=True) if "name: large" not in line)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, of 8 MB, in memory."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=8m", "growctl-test", str(disk)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"needs to mount a tmpfs: {mounted.stderr.decode().strip()}")
+    yield disk
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+def remount(disk: Path, options: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,{options}", str(disk)], check=True)
+
+
+def fill(disk: Path, leave: int) -> Path:
+    """A file that takes all but `leave` bytes of what is free."""
+    filler = disk / "filler"
+    filler.write_bytes(bytes(max(0, free_bytes(disk) - leave)))
+    return filler
+
+
+def test_a_checkpoint_that_does_not_fit_stops_the_run_which_goes_on_once_there_is_room(tmp_path, small_disk):
+    schedule = write_schedule(tmp_path, ONE_STAGE)
+    run("run", schedule, "--runs-dir", tmp_path / "runs")
+    stage, expected = small_disk / "runs/tiny/stages/0-small", tmp_path / "runs/tiny"
+    shutil.copytree(tmp_path / "runs/.datasets", small_disk / "runs/.datasets")
+    one = last_checkpoint_bytes(expected / "stages/0-small")
+    assert one
+    filler = fill(small_disk, leave=2 * one)
+    everything = ("run", schedule, "--runs-dir", small_disk / "runs")
+
+    _, err = run(*everything, expect=2)
+    assert "the checkpoints still to come take about" in err
+    assert not (small_disk / "runs/tiny").exists(), "refused before anything is written"
+
+    out, err = run(*everything, "checkpoint.check_space=false", expect=1)
+    said = " ".join((out + err).split())
+    assert f"{stage / 'step_00000020'} takes {one:,} bytes and " in said
+    assert "Make room and run again" in said
+    assert "Traceback" not in said
+    assert list(checkpoints(stage)) == [10]
+    assert not list(stage.glob(".*incomplete"))
+
+    filler.unlink()
+    out, _ = run(*everything)
+    assert "resuming from step_00000010" in " ".join(out.split())
+    assert final_hashes(small_disk / "runs/tiny") == final_hashes(expected)
+    assert losses(small_disk / "runs/tiny") == losses(expected)
+
+
+@pytest.mark.parametrize("through", ["torch", "files"])
+def test_a_disk_that_fills_up_while_a_checkpoint_is_written_leaves_nothing_of_it(small_disk, through):
+    directory = small_disk / "step_00000010"
+    fill(small_disk, leave=300_000)
+    staging = begin_directory(directory)
+
+    def write() -> None:
+        for number in range(10):
+            if through == "torch":
+                torch.save(torch.zeros(25_000), staging / f"{number}.pt")
+            else:
+                write_file(staging / f"{number}", bytes(100_000))
+
+    with (
+        pytest.raises(DiskFull, match="was whole; what was written of it is gone"),
+        clean_when_full(directory, 1_000_000),
+    ):
+        write()
+    assert os.listdir(small_disk) == ["filler"]
+
+
+def test_other_failures_of_writing_are_not_taken_for_a_full_disk(tmp_path):
+    for error in (RuntimeError("something else"), PermissionError(13, "no")):
+        begin_directory(tmp_path / "final")
+        with pytest.raises(type(error)) as caught, clean_when_full(tmp_path / "final", 1000):
+            raise error
+        assert caught.value is error
+        assert not staging_directory(tmp_path / "final").exists()
+
+
+def test_what_a_checkpoint_takes_is_that_of_the_last_one_and_has_to_be_free(tmp_path, monkeypatch):
+    assert last_checkpoint_bytes(tmp_path) is None
+    manifest = write_checkpoint(tmp_path / "step_00000010")
+    size = last_checkpoint_bytes(tmp_path)
+    assert size == sum(entry.bytes for entry in manifest.files.values())
+    monkeypatch.setattr(space, "free_bytes", lambda path: size + space.MARGIN_BYTES)
+    require_space(tmp_path / "step_00000020", size)
+    monkeypatch.setattr(space, "free_bytes", lambda path: size + space.MARGIN_BYTES - 1)
+    with pytest.raises(DiskFull, match="nothing was written"):
+        require_space(tmp_path / "step_00000020", size)
+    (tmp_path / "step_00000010/manifest.json").write_text("{")
+    assert last_checkpoint_bytes(tmp_path) is None, "damage to an old checkpoint does not end the training"
+
+
+def test_before_a_run_what_it_will_write_is_held_against_what_is_free(tmp_path, monkeypatch):
+    schedule = load_schedule(str(write_schedule(tmp_path)), [])
+    request = LadderRequest.of(schedule, "tiny", tmp_path / "runs", None, with_controls=False).ladder
+    directory = tmp_path / "runs/tiny"
+    needed = remaining_bytes(request, directory)
+    monkeypatch.setattr("growctl.space.free_bytes", lambda path: needed)
+    check_space([request], tmp_path / "runs")
+    monkeypatch.setattr("growctl.space.free_bytes", lambda path: needed - 1)
+    with pytest.raises(RunError, match=r"about \d.* and \d.* are free in .*checkpoint\.check_space=false"):
+        check_space([request], tmp_path / "runs")
+    with pytest.raises(RunError, match=r"^tiny, tiny: the checkpoints still to come"):
+        check_space([request, request], tmp_path / "runs")
+    write_checkpoint(directory / "stages/0-small/step_00000010")
+    assert remaining_bytes(request, directory) < needed, "what is there is not written again"
+    check_space([request], tmp_path / "runs")
+    unchecked = load_schedule(str(tmp_path / "tiny.yaml"), ["checkpoint.check_space=false"])
+    monkeypatch.setattr("growctl.space.free_bytes", lambda path: 0)
+    check_space([LadderRequest.of(unchecked, "tiny", tmp_path, None, with_controls=False).ladder], tmp_path)
+
+
+def test_a_read_only_runs_directory_is_one_message(tmp_path, small_disk):
+    schedule = write_schedule(tmp_path, ONE_STAGE)
+    (small_disk / "runs").mkdir()
+    remount(small_disk, "ro")
+    out, err = run("run", schedule, "--runs-dir", small_disk / "runs", expect=2)
+    assert "Read-only file system" in err
+    assert "Traceback" not in out + err
+    assert len(err.splitlines()) == 1
