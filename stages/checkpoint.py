@@ -12,6 +12,7 @@ from pathlib import Path
 
 import safetensors.torch
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from model.growth import ParameterState
@@ -91,8 +92,11 @@ def read_parameter(directory: Path, manifest: Manifest, name: str, *, moments: b
         raise CheckpointError(f"{directory} is broken: {file}: {error.strerror}") from error
     if hashlib.sha256(data).hexdigest() != manifest.files[file].sha256:
         raise CheckpointError(f"{directory} is broken: {file} does not have the hash in the manifest")
-    tensors = safetensors.torch.load(data)
-    fp32 = tensors["fp32"]
+    try:
+        tensors = safetensors.torch.load(data)
+        fp32 = tensors["fp32"]
+    except (SafetensorError, KeyError) as error:
+        raise CheckpointError(f"{directory} is broken: {file} holds no value of {name} ({error})") from error
     if not moments:
         return ParameterState(fp32, torch.empty(0), torch.empty(0))
     first, second = (tensors.get(key, torch.zeros_like(fp32)) for key in MOMENTS)

@@ -13,6 +13,9 @@ MARGIN_BYTES = 65536
 """More than the files of a checkpoint, for its manifest and folders."""
 
 
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
 class DiskFull(RuntimeError):
     """There is no room for what has to be written, in one sentence for the user."""
 
@@ -53,10 +56,21 @@ def clean_when_full(directory: Path, num_bytes: int) -> Iterator[None]:
     except (OSError, RuntimeError) as error:
         free = free_bytes(directory)
         shutil.rmtree(staging_directory(directory), ignore_errors=True)
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT) if isinstance(error, OSError) else free < num_bytes
+        full = error.errno in _NO_SPACE if isinstance(error, OSError) else free < num_bytes
         if not full:
             raise
         raise DiskFull(
             f"the disk was full before {directory} was whole; what was written of it is gone. Make room and run "
             "again: it goes on from the checkpoint before"
         ) from error
+
+
+@contextmanager
+def told_when_full(directory: Path) -> Iterator[None]:
+    """For all that is written to `directory` beside checkpoints: a full disk is DiskFull."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _NO_SPACE:
+            raise
+        raise DiskFull(f"the disk of {directory} is full; make room and run again") from error

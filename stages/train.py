@@ -61,7 +61,7 @@ from stages.prepare import read_dataset_manifest
 from stages.rank import run_rank
 from stages.retention import prune
 from stages.save_request import SaveRequest
-from stages.space import DiskFull, clean_when_full, last_checkpoint_bytes, require_space
+from stages.space import DiskFull, clean_when_full, last_checkpoint_bytes, require_space, told_when_full
 from stages.spec import TrainSpec
 from stages.watchdog import Watchdog, stack_file
 
@@ -390,7 +390,9 @@ def progress_at(step: int, num_steps: int) -> float:
 
 def train(spec: Path, device: torch.device) -> None:
     """Trains the stage that the spec file names, as one of its ranks."""
-    Worker(TrainSpec.model_validate_json(spec.read_bytes()), device).run()
+    told = TrainSpec.model_validate_json(spec.read_bytes())
+    with told_when_full(Path(told.directory)):
+        Worker(told, device).run()
 
 
 if __name__ == "__main__":

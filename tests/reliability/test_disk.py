@@ -14,8 +14,9 @@ from growctl.schedule import load_schedule
 from growctl.space import check_space, remaining_bytes
 from stages import space
 from stages.manifest import begin_directory, staging_directory, write_file
+from stages.metrics import MetricsWriter
 from stages.retention import checkpoints
-from stages.space import DiskFull, clean_when_full, free_bytes, last_checkpoint_bytes, require_space
+from stages.space import DiskFull, clean_when_full, free_bytes, last_checkpoint_bytes, require_space, told_when_full
 from tests.growctl.runs import SCHEDULE, final_hashes, losses, run, write_schedule
 from tests.stages.checkpoints import write_checkpoint
 
@@ -95,6 +96,13 @@ def test_a_disk_that_fills_up_while_a_checkpoint_is_written_leaves_nothing_of_it
     ):
         write()
     assert os.listdir(small_disk) == ["filler"]
+
+
+def test_a_line_of_metrics_that_does_not_fit_says_so(small_disk):
+    metrics = MetricsWriter(small_disk / "metrics.jsonl", attempt=1)
+    fill(small_disk, leave=0)
+    with pytest.raises(DiskFull, match=f"the disk of {small_disk} is full"), told_when_full(small_disk):
+        metrics.write("train", 1, 0.0, note="x" * 100_000)
 
 
 def test_other_failures_of_writing_are_not_taken_for_a_full_disk(tmp_path):

@@ -4,6 +4,7 @@ import ctypes
 import itertools
 import math
 import os
+import shutil
 import struct
 import time
 from collections.abc import Iterable, Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+import safetensors.torch
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -32,6 +34,7 @@ from stages.manifest import (
     read_manifest,
     sealed_manifest,
     verify_checkpoint,
+    write_file,
 )
 from tests.stages.checkpoints import small_config, write_checkpoint
 
@@ -353,3 +356,14 @@ def test_a_flipped_bit_is_found_when_the_value_is_read(final):
     flip_a_bit(victim)
     with pytest.raises(CheckpointError, match=r"embedding\.weight\.safetensors does not have the hash"):
         load_model(final)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff" * 64, safetensors.torch.save({"other": torch.zeros(2)})])
+def test_a_parameter_file_that_holds_something_else_is_one_message(final, tmp_path, content):
+    """Its hash is right: somebody wrote it so."""
+    shutil.copytree(final, tmp_path / "copy")
+    manifest = read_manifest(final)
+    entry = write_file(tmp_path / "copy/parameters/embedding.weight.safetensors", content)
+    hostile = manifest.model_copy(update={"files": manifest.files | {parameter_file("embedding.weight"): entry}})
+    with pytest.raises(CheckpointError, match=r"embedding\.weight\.safetensors holds no value of embedding\.weight"):
+        read_parameter(tmp_path / "copy", hostile, "embedding.weight")
