@@ -25,8 +25,10 @@ from growctl.datasets import DATASETS
 from growctl.plan import plan_stages
 from growctl.schedule import load_schedule
 from growctl.schema import Schedule
+from growctl.worker_spec import worker_spec
 from stages.corpus import DataSpec
 from stages.data import DatasetManifest, DatasetSplit
+from stages.retention import outdated
 from tests.growctl.ladders import ladder
 
 GPU = {"flops": "1T", "mfu": 0.5, "memory": "1GB", "price_per_device_hour": 2.0}
@@ -162,6 +164,21 @@ def test_a_stage_leaves_its_result_and_the_checkpoints_that_are_kept(every: int,
     size = cost.plan.num_parameters
     precision_bytes = {"bf16": 2, "fp32": 4}[plan_costs(schedule).precision]
     assert cost.checkpoint_bytes == 12 * size + kept * (12 + precision_bytes) * size
+
+
+@pytest.mark.parametrize(("keep", "keep_every"), [(1, 1), (1, 2), (2, 3), (3, 2), (100, 2), (2, 50)])
+def test_the_checkpoints_that_are_planned_for_are_those_that_pruning_leaves(keep: int, keep_every: int) -> None:
+    checkpoint = {"every": 5, "keep": keep, "keep_every": keep_every}
+    schedule = ladder((61,), checkpoint=checkpoint, launch={"devices": 1})
+    [cost] = costs_of(schedule)
+    spec = worker_spec(
+        schedule, cost.plan, attempt=1, directory="", keys="", dataset="", initial=None, resume=None, samples_seen=0,
+        micro_batch_size=1, launched_at=0.0,
+    )  # fmt: skip
+    saved = range(spec.checkpoint_every, spec.num_steps, spec.checkpoint_every)
+    kept = len(saved) - len(outdated(saved, spec.keep_checkpoints, spec.keep_every_steps))
+    precision_bytes = {"bf16": 2, "fp32": 4}[plan_costs(schedule).precision]
+    assert cost.checkpoint_bytes == (12 + kept * (12 + precision_bytes)) * cost.plan.num_parameters
 
 
 def prepared(folder: Path, spec: DataSpec, num_tokens: int) -> None:
