@@ -48,8 +48,8 @@ def checkpoint_to_resume(
     """The checkpoint that workers of `world` go on from: the newest that is `wanted`; None where the stage has none.
 
     An engine checkpoint of another world is converted first, once: the conversion stays until a newer checkpoint is
-    whole. Broken ones are set aside, each with a message. Raises RunFailed where converting fails, and OriginError where
-    none of the keys in the file `keys` signed the engine checkpoint.
+    whole. Broken ones are set aside, each with a message. Raises RunFailed where converting fails, and OriginError
+    where none of the keys in the file `keys` signed the engine checkpoint.
     """
     newest = newest_checkpoint(stage_directory, tell, wanted)
     if newest:

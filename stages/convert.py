@@ -44,9 +44,9 @@ class ConversionFailed(RuntimeError):
 def convert(source: Path, target: Path) -> Manifest:
     """Writes the engine checkpoint `source` as the `parameters` checkpoint `target`, whole or not at all, bit for bit.
 
-    `source` is unpickled by DeepSpeed: it must be one that this runs directory signed (stages/origin.py). The manifest says what that of
-    `source` says, of which the new one is a child. Raises CheckpointError where `source` is no
-    engine checkpoint or lacks a parameter, ConversionFailed where the disk has no room.
+    `source` is unpickled by DeepSpeed: it must be one that this runs directory signed (stages/origin.py). The manifest
+    says what that of `source` says, of which the new one is a child. Raises CheckpointError where `source` is no engine
+    checkpoint, holds what DeepSpeed does not write, or lacks a parameter, ConversionFailed where the disk has no room.
     """
     manifest = read_manifest(source)
     if manifest.kind != "engine":
