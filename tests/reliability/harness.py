@@ -153,7 +153,9 @@ class KilledRun:
         found = {}
         for path in sorted(self.directory.glob("stages/*/final")):
             verify_checkpoint(path)
-            found[path.parent.name] = read_manifest(path).model_dump(exclude={"lineage": {"parent"}})
+            said = read_manifest(path)
+            # The seal covers the parent too.
+            found[path.parent.name] = said.model_dump(exclude={"lineage": {"parent"}, "seal": True, "signature": True})
         return found
 
     def metrics(self) -> dict[tuple[str, int, str], dict[str, Any]]:
