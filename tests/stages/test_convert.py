@@ -10,6 +10,7 @@ from stages.manifest import (
     converted_directory,
     newest_checkpoint,
     remove_converted,
+    sealed_manifest,
     staging_directory,
 )
 from tests.stages.checkpoints import write_checkpoint
@@ -18,7 +19,7 @@ from tests.stages.checkpoints import write_checkpoint
 def test_a_full_disk_is_said_before_anything_is_written(tmp_path, monkeypatch):
     engine = tmp_path / "step_00000003"
     manifest = write_checkpoint(engine).model_copy(update={"kind": "engine"})
-    (engine / "manifest.json").write_text(manifest.model_dump_json())
+    (engine / "manifest.json").write_text(sealed_manifest(manifest).model_dump_json())
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**12, 10**12, 1000))
     with pytest.raises(ConversionFailed, match=r"takes 0\.00 GB for a while, and .* has 0\.00 GB free"):
         convert(engine, tmp_path / "converted_00000003")
