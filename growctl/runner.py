@@ -141,7 +141,9 @@ class Execution:
             if fingerprint in (None, check_dataset(known, self.screen.preparing).fingerprint):
                 return self._told_of_size(known)
         except DataError as error:
-            aside = f"moved to {set_aside(known).name}, " if known.exists() else ""
+            # Only what lies among our datasets is renamed, whatever place a ledger names.
+            ours = known.exists() and known.resolve().parent == (self.runs_dir / DATASETS).resolve()
+            aside = f"moved to {set_aside(known).name}, " if ours else ""
             self.screen.message(f"{error}; {aside}preparing it again")
         dataset = self._prepare()
         now = read_dataset_manifest(dataset).fingerprint
