@@ -1,5 +1,14 @@
-"""Kills at chosen points, many in one run: run again, it ends in the same bits. The other ranks' are beside this."""
+"""Kills at chosen points, many in one run: run again, it ends in the same bits. Those of two ranks are beside this."""
 
+import json
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stages.manifest import CheckpointError
 from tests.reliability.harness import KilledRun, check_same_end
 from tests.reliability.points import BY_NAME
 
@@ -15,10 +24,53 @@ KILLS = [
 ]
 
 
-def test_a_run_on_one_rank_that_is_killed_eight_times_ends_in_the_same_bits(tmp_path):
-    undisturbed = KilledRun(tmp_path / "undisturbed", ranks=1)
-    undisturbed.to_the_end()
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """A run on one rank that was never killed."""
+    run = KilledRun(tmp_path_factory.mktemp("undisturbed") / "run", ranks=1)
+    run.to_the_end()
+    return run
+
+
+def test_a_run_on_one_rank_that_is_killed_eight_times_ends_in_the_same_bits(undisturbed, tmp_path):
     killed = KilledRun(tmp_path / "killed", ranks=1)
     killed.to_the_end(KILLS)
     assert set(killed.struck()) == {fault["name"] for fault in KILLS}
     check_same_end(killed, undisturbed)
+
+
+def another_loss(run: Path) -> None:
+    metrics = run / "stages/1-middle/metrics.jsonl"
+    *lines, last = metrics.read_text().splitlines()
+    number = next(i for i, line in enumerate(lines) if '"train"' in line)
+    record = json.loads(lines[number])
+    lines[number] = json.dumps(record | {"loss": record["loss"] * (1 + 1e-15)})
+    metrics.write_text("\n".join([*lines, last, ""]))
+
+
+def another_bit(run: Path) -> None:
+    path = next((run / "stages/2-large/final/parameters").iterdir())
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+def a_row_less(run: Path) -> None:
+    with sqlite3.connect(run / "ledger.db") as ledger:
+        for (name,) in ledger.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+            ledger.execute(f"DROP TRIGGER {name}")
+        ledger.execute("DELETE FROM work WHERE rowid = (SELECT max(rowid) FROM work)")
+
+
+def a_file_more(run: Path) -> None:
+    (run / "stages/0-small/.metrics.jsonl.tmp").touch()
+
+
+@pytest.mark.parametrize("change", [another_loss, another_bit, a_row_less, a_file_more])
+def test_an_end_that_differs_in_the_least_is_not_the_same(undisturbed, tmp_path, change: Callable[[Path], None]):
+    copy = KilledRun(tmp_path / "copy", ranks=1)
+    shutil.copytree(undisturbed.folder, copy.folder, dirs_exist_ok=True)
+    check_same_end(copy, undisturbed)
+    change(copy.directory)
+    with pytest.raises((AssertionError, CheckpointError)):
+        check_same_end(copy, undisturbed)
