@@ -85,12 +85,12 @@ class Soak:
         weather = self.random.choice((None, None, *WEATHER))
         faults += [{"name": "weather"} | weather] if weather else []
         run = KilledRun(self.folder / f"run-{self.runs}", ranks, then=then)
-        waits = {kill: self.random.uniform(0.0, usual_seconds / 2) for kill in timed}
 
         def meanwhile(process: Popen[str]) -> None:
-            for kill in timed[:1]:
-                timed.remove(kill)
-                threading.Timer(waits[kill], _strike, (run, kill, process)).start()
+            waiting = [kill for kill in timed if kill.name not in run.struck()]
+            for kill in waiting[:1]:
+                delay = self.random.uniform(0.0, usual_seconds / 3)
+                threading.Timer(delay, _strike, (run, kill, process)).start()
 
         why = None
         try:
