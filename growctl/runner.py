@@ -45,6 +45,7 @@ from stages.manifest import (
 from stages.metrics import MetricsReader, Record
 from stages.origin import KEYS_NAME
 from stages.prepare import DataError, prepare, read_dataset_manifest
+from stages.retention import clear_stage
 from stages.spec import SlopeTrigger, TrainSpec
 
 VERBS = {"refused": "failed", "crashed": "crashed", "hung": "hung"}
@@ -215,6 +216,7 @@ class Execution:
         if not self._whole(directory / "final"):
             directory.mkdir(parents=True, exist_ok=True)
             self._train(plan, self._grow(plan) if plan.index else None)
+        clear_stage(directory)
         self.screen.stage_finished(plan, list(MetricsReader(directory / "metrics.jsonl")))
 
     def _train(self, plan: StagePlan, initial: Path | None) -> None:

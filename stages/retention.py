@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from stages.manifest import verify_checkpoint
+from stages.watchdog import DIRECTORY as STACKS
 
 _STEP = "step_"
 
@@ -38,6 +39,18 @@ def prune(stage_directory: Path, keep: int, every: int | None = None) -> None:
 
 def clear_leftovers(stage_directory: Path) -> None:
     """Removes what was being written or removed when its process died. What will not go now goes another time."""
-    for ending in ("removed", "incomplete"):
-        for leftover in stage_directory.glob(f".{_STEP}*.{ending}"):
+    for pattern in (f".{_STEP}*.removed", f".{_STEP}*.incomplete", ".converted_*.incomplete"):
+        for leftover in stage_directory.glob(pattern):
             shutil.rmtree(leftover, ignore_errors=True)
+
+
+def clear_stage(stage_directory: Path) -> None:
+    """Removes all that attempts which died may have left in a stage that is complete, but stacks that were written."""
+    clear_leftovers(stage_directory)
+    for request in stage_directory.glob(".save_request.*"):
+        request.unlink(missing_ok=True)
+    stacks = stage_directory / STACKS
+    for empty in (path for path in stacks.glob("*.txt") if not path.stat().st_size):
+        empty.unlink(missing_ok=True)
+    if stacks.is_dir() and not any(stacks.iterdir()):
+        stacks.rmdir()

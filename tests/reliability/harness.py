@@ -50,9 +50,8 @@ LIFE_SECONDS = 180.0
 GONE_SECONDS = 30.0
 """Patience with what hangs on a runner that was killed."""
 
-MAY_STAY = re.compile(r"/stages/[^/]+/(\.step_\d+\.(incomplete|removed)|converted_\d+|\.save_request\.\d+|stacks)(/|$)")
-"""What a kill may leave in a stage's directory: a save that was asked for between two that are due, and that nobody
-repeats; a conversion that was needed last; what the last attempt's ranks and runner watch each other by."""
+MAY_STAY = re.compile(r"/stages/[^/]+/converted_\d+(/|$)")
+"""What a kill may leave in a stage's directory: a conversion that was needed last."""
 
 TIMES = ("attempt", "seconds", "tokens_per_second")
 """What a line of metrics.jsonl says that differs from one execution to the next."""

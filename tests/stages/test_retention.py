@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from stages import retention
 from stages.manifest import CheckpointError, newest_checkpoint, staging_directory, verify_checkpoint
-from stages.retention import checkpoints, outdated, prune
+from stages.retention import checkpoints, clear_stage, outdated, prune
 from tests.stages.checkpoints import write_checkpoint
 
 steps_st = st.lists(st.integers(1, 500), unique=True, max_size=40)
@@ -75,3 +75,19 @@ def test_a_death_in_the_middle_of_removing_leaves_no_checkpoint_in_part(tmp_path
     verify_checkpoint(newest_checkpoint(tmp_path, pytest.fail))
     prune(tmp_path, 1)
     assert os.listdir(tmp_path) == ["step_00000030"]
+
+
+def test_of_a_complete_stage_only_what_was_written_stays(tmp_path):
+    for name in (".step_00000005.incomplete/engine", ".step_00000002.removed", ".converted_00000004.incomplete"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / ".save_request.3").touch()
+    stalled, quiet = (tmp_path / "stacks" / f"attempt-{number}-rank-0.txt" for number in (1, 2))
+    stalled.parent.mkdir()
+    stalled.write_text("Timeout (0:30:00)!\n")
+    quiet.touch()
+    clear_stage(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["stacks"]
+    assert list(stalled.parent.iterdir()) == [stalled]
+    stalled.write_text("")
+    clear_stage(tmp_path)
+    assert list(tmp_path.iterdir()) == []
