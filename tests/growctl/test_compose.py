@@ -101,7 +101,7 @@ def test_composing_imports_nothing_heavy() -> None:
 def test_every_block_may_be_chosen_by_name() -> None:
     assert set(GROUPS) == {
         *("data", "model", "training", "learning_rate", "optimizer"),
-        *("growth", "evaluation", "checkpoint", "launch"),
+        *("growth", "evaluation", "checkpoint", "anomalies", "launch"),
     }
 
 

@@ -202,7 +202,7 @@ def test_a_second_growctl_on_the_same_run_is_told_who_holds_it(undisturbed, runs
     process = growctl("run", schedule, "--runs-dir", runs)
     wait_until((runs / "tiny/ledger.db").exists, process)
     _, err = run("run", schedule, "--runs-dir", runs, expect=2)
-    assert f"in use by another growctl (process {process.pid})" in err
+    assert f"in use by another growctl (process {process.pid} on " in err
     stop(process, signal.SIGTERM)
     assert process.returncode == 143
 
