@@ -179,7 +179,7 @@ def test_a_real_failure_is_told_in_the_words_of_the_run(two_ranks, runs_dir):
     status = only(runs_dir)
     assert status.state == "failed"
     assert stages_of(status) == ["small failed 12/30", "large waiting 0/60"]
-    assert status.reason.startswith("the training loss is nan at step 5")
+    assert status.reason.startswith("the gradient of step 12 of stage small is not finite")
     assert status.reason in err
     assert status.reason in printed(runs_dir)
 
