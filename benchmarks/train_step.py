@@ -160,13 +160,13 @@ def join() -> None:
     import torch
     from deepspeed.utils import logger
 
-    from growctl.launch import _free_port
+    from growctl.launch import free_port
     from stages.engine import start_distributed
 
     warnings.filterwarnings("ignore")
     logger.setLevel(logging.ERROR)
     torch.set_num_threads(1)
-    os.environ |= RANK | {"MASTER_PORT": str(_free_port())}
+    os.environ |= RANK | {"MASTER_PORT": str(free_port())}
     start_distributed()
 
 

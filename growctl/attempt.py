@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from growctl import stops
-from growctl.launch import Launch, Workers, failure_reason, signal_reason, told_reason
+from growctl.launch import Launch, Workers, ending_signal, failure_reason, signal_reason, told_reason
 from growctl.numbers import duration
 from stages.metrics import MetricsReader, Record
 from stages.save_request import RequestFile
@@ -85,8 +85,8 @@ class Attempt:
             return Outcome("ended")
         if told := told_reason(self._log, log_start):
             return Outcome("refused", told)
-        ended_by = -workers.exit_code
-        reason = signal_reason(ended_by) if ended_by > 0 else failure_reason(self._log, log_start)
+        ended_by = ending_signal(workers.exit_code)
+        reason = signal_reason(ended_by) if ended_by else failure_reason(self._log, log_start)
         return Outcome("crashed" if self._begun else "refused", reason)
 
     def _follow(self, workers: Workers, stop: stops.Note) -> bool:

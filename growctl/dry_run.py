@@ -37,7 +37,7 @@ def _lines(request: LadderRequest) -> Iterator[str]:
                     yield from _stage(request, run, plan, machines)
             yield ""
     if isinstance(machines, Local):
-        yield "# --master_port is a port that is free now; a run takes one that is free then."
+        yield "# The port after the number of ranks is free now; a run takes one that is free then."
     if launch.devices == "auto" and isinstance(machines, Local):
         found = "GPUs" if machines.gpus else "ranks on the CPU, as there is no GPU"
         yield f"# launch.devices = auto: here {machines.devices} {found}"

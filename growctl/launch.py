@@ -5,8 +5,6 @@ one, a run starts it. The command's process lives as long as the workers, and th
 (stages/lifeline.py).
 """
 
-import base64
-import json
 import os
 import re
 import secrets
@@ -36,8 +34,11 @@ KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "4000000000", "MALLOC_TRIM_THRESHOLD_":
 """Has glibc's allocator keep what tensors leave for the next ones. By default it asks the system for every large one
 anew, and each page of it costs a page fault: more than most operations on it. Other allocators do not know these."""
 
+ENDING_SECONDS = 10.0
+"""Patience with workers whose standard input has ended: what started them ends those that stay (on_machine.py)."""
+
 STOP_SECONDS = 40.0
-"""Patience with workers that were asked to stop: DeepSpeed's launcher gives its own 30 seconds."""
+"""Patience with workers on other machines: DeepSpeed's launcher there gives its own 30 seconds."""
 
 PLAIN_PATH = re.compile(r"[A-Za-z0-9_@+=:,./-]+")
 """Paths that mean themselves to a shell, to pdsh and to SLURM."""
@@ -98,7 +99,7 @@ class Local:
         """All that it takes came with growctl."""
 
     def launch(self, spec: Path, nodes: int, attempt: int) -> Launch:
-        """DeepSpeed's per-node launcher."""
+        """growctl's own launcher of ranks (growctl/on_machine.py)."""
         assert nodes == 1
         environment = _local_additions(self.devices, self.gpus) | dict(self.environment)
         return Launch(local_command(spec, self.devices), environment)
@@ -139,14 +140,9 @@ def gpu_memory_bytes() -> int:
 
 
 def local_command(spec: Path, num_devices: int, module: str = "stages.train") -> list[str]:
-    """The DeepSpeed launcher's command line for `num_devices` workers on this machine, each `python -m MODULE SPEC`.
-
-    The per-node launcher is called directly: the `deepspeed` script before it would only look for host files.
-    """
-    world = base64.urlsafe_b64encode(json.dumps({"localhost": _device_ids(num_devices)}).encode()).decode()
-    launcher = [sys.executable, "-m", "deepspeed.launcher.launch", f"--world_info={world}"]
-    address = ["--master_addr=127.0.0.1", f"--master_port={_free_port()}"]
-    return [*launcher, *address, "--no_local_rank", "--module", module, str(spec)]
+    """The command line that starts `num_devices` workers on this machine, each `python -m MODULE SPEC`."""
+    ranks = [str(num_devices), str(free_port()), "-m", module, str(spec)]
+    return [sys.executable, "-m", "growctl.on_machine", *ranks]
 
 
 def local_environment(num_devices: int, gpus: bool) -> dict[str, str]:
@@ -202,7 +198,7 @@ def start_workers(
     return start(Launch(local_command(spec, num_devices, module), _local_additions(num_devices, gpus)), log)
 
 
-def stop_workers(process: subprocess.Popen[bytes], patience: float = 0.0) -> None:
+def stop_workers(process: subprocess.Popen[bytes], patience: float = ENDING_SECONDS) -> None:
     """Ends the workers; returns once the process that started them is gone. It may end by itself for `patience` s."""
     if process.stdin:
         process.stdin.close()
@@ -261,7 +257,7 @@ class Workers:
         """
         if self._lifeline:
             self._lifeline.end()
-        stop_workers(self._process, patience=STOP_SECONDS if self._lifeline else 0.0)
+        stop_workers(self._process, patience=STOP_SECONDS if self._lifeline else ENDING_SECONDS)
 
 
 def told_reason(log: Path, start: int) -> str | None:
@@ -277,6 +273,11 @@ def failure_reason(log: Path, start: int) -> str:
     lines = _lines(log, start)
     errors = [line for line in lines if "Error" in line and not line.startswith(" ")]
     return errors[-1] if errors else "\n".join(lines[-5:]) or "no output"
+
+
+def ending_signal(exit_code: int) -> int:
+    """The signal that a process ended by; 0 where it left by itself."""
+    return exit_code - 128 if exit_code > 128 else max(0, -exit_code)
 
 
 def signal_reason(number: int) -> str:
@@ -310,14 +311,7 @@ def plain_path(path: Path, what: str) -> Path:
     return full
 
 
-def _device_ids(num_devices: int) -> list[str]:
-    """The first devices that CUDA_VISIBLE_DEVICES leaves us, which the launcher would else overwrite."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    mine = [name.strip() for name in visible.split(",") if name.strip()]
-    return mine[:num_devices] if len(mine) >= num_devices else [str(i) for i in range(num_devices)]
-
-
-def _free_port() -> int:
+def free_port() -> int:
     """A free port of the loopback, for rank 0 to listen on a moment later.
 
     Not one that Linux hands out by itself, which somebody may get in that moment; drawn, so that runners on one machine

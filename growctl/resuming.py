@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from growctl.launch import Launch, Workers, failure_reason, signal_reason, told_reason
+from growctl.launch import Launch, Workers, ending_signal, failure_reason, signal_reason, told_reason
 from growctl.run_requests import RunFailed
 from stages.lifeline import STDIN, VARIABLE
 from stages.manifest import (
@@ -101,8 +101,8 @@ def _convert(checkpoint: Path, log: Path) -> Path:
         while workers.running():
             time.sleep(POLL_SECONDS)
     if workers.exit_code != 0:
-        ended_by = -workers.exit_code
-        reason = signal_reason(ended_by) if ended_by > 0 else failure_reason(log, log_start)
+        ended_by = ending_signal(workers.exit_code)
+        reason = signal_reason(ended_by) if ended_by else failure_reason(log, log_start)
         told = told_reason(log, log_start)
         raise RunFailed(f"{told or f'{checkpoint} cannot be converted: {reason}'}\nfull log: {log}")
     return converted

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from growctl.launch import failure_reason, signal_reason
+from growctl.on_machine import STARTED
 from growctl.run_requests import stage_directory
 from stages.manifest import CheckpointError, Manifest, verify_checkpoint
 from stages.metrics import Record, parse_line
@@ -184,7 +185,8 @@ def _failure(log: Path, notes: list[str]) -> str | None:
     except OSError as error:
         notes.append(f"{log} cannot be read: {error.strerror}")
         return None
-    begin = max(0, end.rfind(b"WORLD INFO DICT"))  # DeepSpeed's launcher's first words
+    # The first words of what starts ranks: ours, and on other machines DeepSpeed's.
+    begin = max(0, end.rfind(STARTED.encode()), end.rfind(b"WORLD INFO DICT"))
     attempt = end[begin:].decode(errors="replace")
     codes = [code for code in map(int, _EXIT_CODE.findall(attempt)) if code not in QUIET_CODES]
     if not _SAID.search(attempt) and (not codes or "received SIGTERM" in attempt):

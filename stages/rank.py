@@ -29,7 +29,7 @@ def run_rank(work: Callable[[Path, torch.device], None], told: tuple[type[Except
     except Exception as error:
         traceback.print_exc()
         if isinstance(error, told):
-            print(f"growctl: {error}", file=sys.stderr)
+            sys.stderr.write(f"growctl: {error}\n")  # in one piece, for other ranks write too
         cut_lifeline()
         _leave(1)
     _leave(0)

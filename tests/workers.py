@@ -1,7 +1,5 @@
-"""Starting real workers in tests: the DeepSpeed launcher, gloo, two cores."""
+"""Starting real workers in tests: growctl's launcher, gloo, two cores."""
 
-import base64
-import json
 import os
 import socket
 import subprocess
@@ -16,8 +14,7 @@ def launch(script: Path, num_ranks: int, *arguments: str, timeout: float = 120) 
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-    world = base64.urlsafe_b64encode(json.dumps({"localhost": list(range(num_ranks))}).encode()).decode()
-    command = [sys.executable, "-m", "deepspeed.launcher.launch", f"--world_info={world}", f"--master_port={port}"]
+    command = [sys.executable, "-m", "growctl.on_machine", str(num_ranks), str(port)]
     environment = os.environ | {
         "DS_ACCELERATOR": "cpu",
         "GLOO_SOCKET_IFNAME": "lo",
@@ -25,7 +22,7 @@ def launch(script: Path, num_ranks: int, *arguments: str, timeout: float = 120) 
         "PYTHONPATH": str(REPOSITORY),
     }
     result = subprocess.run(
-        [*command, "--no_local_rank", str(script), *arguments],
+        [*command, str(script), *arguments],
         env=environment,
         capture_output=True,
         text=True,

@@ -46,10 +46,10 @@ def test_the_command_prints_and_writes_nothing(tmp_path):
 
 def test_controls_are_shown_unless_they_are_left_out(tmp_path):
     text, _ = dry_run(tmp_path)
-    assert text.count("deepspeed.launcher.launch") == 4
+    assert text.count("growctl.on_machine") == 4
     assert "# tiny-control-transformer-scratch-0.5x: control (transformer-scratch)" in text
     text, _ = dry_run(tmp_path, controls=False)
-    assert text.count("deepspeed.launcher.launch") == 2
+    assert text.count("growctl.on_machine") == 2
 
 
 def test_what_auto_devices_come_to_is_said(tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from growctl.launch import _free_port
+from growctl.launch import free_port
 
 RANK = """
 import atexit, sys
@@ -32,7 +32,7 @@ def test_a_rank_leaves_with_its_code_its_reason_and_no_teardown(spec, code, said
         "DS_ACCELERATOR": "cpu",
         "CUDA_VISIBLE_DEVICES": "",
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(_free_port()),
+        "MASTER_PORT": str(free_port()),
         "GLOO_SOCKET_IFNAME": "lo",
     }
     command = [sys.executable, "-c", RANK, spec]

@@ -39,7 +39,7 @@ HERE = str(Path(__file__).parent)
 HOLD_SECONDS = 60.0
 """How long a rank that had others killed stays where it is: their end brings its own."""
 
-MODULES = {"growctl.cli": "runner", "stages.convert": "converter", "deepspeed.launcher.launch": "launcher"}
+MODULES = {"growctl.cli": "runner", "stages.convert": "converter", "growctl.on_machine": "launcher"}
 MODULES |= {"stages.train": "rank"}
 CHANGES = {"os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.link", "os.truncate", "shutil.rmtree"}
 
