@@ -11,10 +11,14 @@ from stages.watchdog import DIRECTORY as STACKS
 _STEP = "step_"
 
 
-def outdated(steps: Iterable[int], keep: int, every: int | None = None) -> list[int]:
-    """The steps whose checkpoints go, oldest first: all but the newest `keep`, 1 or more, and multiples of `every`."""
-    old = sorted(steps)[:-keep]
-    return [step for step in old if every is None or step % every]
+def outdated(steps: Iterable[int], keep: int, every: int | None = None, due: int = 1) -> list[int]:
+    """The steps whose checkpoints go, oldest first: all but the newest `keep`, 1 or more, and multiples of `every`.
+
+    The newest multiple of `due` stays too, however many were saved on request since: a rollback goes back to it.
+    """
+    ordered = sorted(steps)
+    back = max((step for step in ordered if step % due == 0), default=None)
+    return [step for step in ordered[:-keep] if step != back and (every is None or step % every)]
 
 
 def checkpoints(stage_directory: Path) -> dict[int, Path]:
@@ -23,7 +27,7 @@ def checkpoints(stage_directory: Path) -> dict[int, Path]:
     return dict(sorted((int(path.name.removeprefix(_STEP)), path) for path in found if path.is_dir()))
 
 
-def prune(stage_directory: Path, keep: int, every: int | None = None) -> None:
+def prune(stage_directory: Path, keep: int, every: int | None = None, due: int = 1) -> None:
     """Removes the checkpoints that are `outdated`, once the newest is seen to be there in full, by its files' sizes.
 
     A checkpoint is hidden by one renaming before anything in it goes, so that none is ever there in part; what a death
@@ -32,7 +36,7 @@ def prune(stage_directory: Path, keep: int, every: int | None = None) -> None:
     found = checkpoints(stage_directory)
     if found:
         verify_checkpoint(list(found.values())[-1], hashes=False)
-    for step in outdated(found, keep, every):
+    for step in outdated(found, keep, every, due):
         os.rename(found[step], stage_directory / f".{found[step].name}.removed")
     clear_leftovers(stage_directory)
 

@@ -305,7 +305,7 @@ class Worker:
             save_engine(engine, path, fields, Path(spec.keys))
         self.record("checkpoint", step, path=path.name)
         if self.rank == 0:
-            prune(self.directory, spec.keep_checkpoints, spec.keep_every_steps)
+            prune(self.directory, spec.keep_checkpoints, spec.keep_every_steps, due=spec.checkpoint_every)
             remove_converted(self.directory, path)
 
     def finish(self, engine: DeepSpeedEngine, step: int) -> None:

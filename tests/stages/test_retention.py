@@ -23,6 +23,16 @@ def test_the_newest_and_every_mth_are_kept_and_all_others_go(steps, keep, every)
     assert not steps or max(steps) not in gone
 
 
+@given(st.lists(st.integers(1, 500), min_size=1, unique=True), st.integers(1, 10), st.integers(1, 60))
+def test_what_a_rollback_goes_back_to_stays_however_much_was_saved_on_request_since(steps, keep, due):
+    there: list[int] = []
+    for step in sorted(steps):
+        there.append(step)
+        there = [kept for kept in there if kept not in outdated(there, keep, due=due)]
+        assert max((saved for saved in steps if saved <= step and saved % due == 0), default=step) in there
+    assert len(there) <= keep + 1
+
+
 @given(st.integers(1, 60), st.integers(1, 5), st.none() | st.integers(1, 5))
 def test_pruning_at_every_save_keeps_what_pruning_once_at_the_end_would(num_saves, keep, every):
     there: list[int] = []
