@@ -2,6 +2,7 @@
 
 import time
 from contextlib import suppress
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -250,8 +251,11 @@ class Execution:
             time.sleep(min(LONGEST_PAUSE, 10.0 ** (failures - 1)))
 
     def _left_out(self, plan: StagePlan) -> tuple[LeftOut, ...]:
-        """The data that a stage leaves out by now; RunFailed where it went back to the same step too often."""
-        records = list(MetricsReader(self.stage_directory(plan) / "metrics.jsonl"))
+        """The data that a stage leaves out by now; RunFailed where it went back to the same step too often.
+
+        By the ledger, which is never behind metrics.jsonl here, and may know of a line that was damaged there since.
+        """
+        records = [{"event": "anomaly"} | asdict(anomaly) for anomaly in self.ledger.anomalies(plan.name)]
         left_out, most = standing(records), self.schedule.anomalies.most
         if (times := rollbacks_in_place(records)) > most:
             raise RunFailed(

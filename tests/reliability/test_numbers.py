@@ -5,15 +5,17 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from growctl.launch import Local
+from growctl.ledger import Ledger, RunEntry
 from growctl.plan import plan_stages
 from growctl.run_requests import RunFailed, RunRequest
-from growctl.runner import Execution
+from growctl.runner import Execution, _stage_entry
 from growctl.schedule import load_schedule
 from growctl.screen import Screen
 from stages.manifest import read_manifest
@@ -117,20 +119,52 @@ def test_killed_after_a_rollback_and_run_again_it_ends_in_the_same_bits(rolled_b
     assert [(r["attempt"], r["action"]) for r in anomalies(metrics)] == [(1, "rollback"), (3, "skip")]
 
 
-def test_a_stage_that_goes_back_to_the_same_step_again_and_again_stops_and_says_what_to_try(tmp_path):
-    schedule = load_schedule(str(write_schedule(tmp_path, ONE_STAGE + POLICY % "rollback")), ["anomalies.most=2"])
-    execution = Execution(RunRequest("tiny", schedule, "tiny"), tmp_path, Local(1, False, {}), Screen(Console()))
-    [plan] = execution.plans
-    directory = execution.stage_directory(plan)
-    directory.mkdir(parents=True)
-    for attempt in (1, 2, 3):
-        assert len(execution._left_out(plan)) == attempt - 1
+def rollbacks(directory: Path, *attempts: int) -> None:
+    """Attempts that each go from step 24 back to 20."""
+    for attempt in attempts:
         writer = MetricsWriter(directory / "metrics.jsonl", attempt)
         what = {"kind": "spike", "value": 9.0, "threshold": 5.0, "action": "rollback"}
         writer.write("anomaly", 24, 1.0, **what, first_step=20, num_steps=attempt)
         writer.close()
+
+
+@pytest.fixture
+def execution(tmp_path) -> Iterator[Execution]:
+    """One of a run of one stage, before its first attempt, with an open ledger."""
+    schedule = load_schedule(str(write_schedule(tmp_path, ONE_STAGE + POLICY % "rollback")), ["anomalies.most=2"])
+    execution = Execution(RunRequest("tiny", schedule, "tiny"), tmp_path, Local(1, False, {}), Screen(Console()))
+    execution.stage_directory(execution.plans[0]).mkdir(parents=True)
+    with Ledger.open(tmp_path / "tiny/ledger.db") as execution.ledger:
+        entry = RunEntry("tiny", "tiny", None, None, schedule.seed, "dataset", "0" * 64)
+        execution.ledger.record_run(entry, [_stage_entry(plan) for plan in execution.plans])
+        yield execution
+
+
+def booked(execution: Execution) -> tuple[tuple[int, int], ...]:
+    """What is left out once metrics.jsonl is booked."""
+    [plan] = execution.plans
+    metrics = execution.stage_directory(plan) / "metrics.jsonl"
+    execution.ledger.sync(plan.name, read_metrics(metrics), attempt_over=True)
+    return execution._left_out(plan)
+
+
+def test_a_stage_that_goes_back_to_the_same_step_again_and_again_stops_and_says_what_to_try(execution):
+    directory = execution.stage_directory(execution.plans[0])
+    for attempt in (1, 2, 3):
+        assert len(booked(execution)) == attempt - 1
+        rollbacks(directory, attempt)
     with pytest.raises(RunFailed, match=r"large went back to step 20 3 times.*anomalies.most = 2.*learning_rate.peak"):
-        execution._left_out(plan)
+        booked(execution)
+
+
+def test_data_stays_left_out_where_the_line_that_tells_of_it_is_damaged(execution):
+    metrics = execution.stage_directory(execution.plans[0]) / "metrics.jsonl"
+    rollbacks(metrics.parent, 1, 2)
+    assert booked(execution) == ((20, 1), (20, 2))
+    metrics.write_bytes(metrics.read_bytes().replace(b'"num_steps": 1', b'"num_steps": 7'))
+    assert booked(execution) == ((20, 1), (20, 2))
+    metrics.unlink()
+    assert booked(execution) == ((20, 1), (20, 2))
 
 
 def test_a_line_on_the_screen_says_what_went_wrong_and_a_line_without_a_loss_keeps_the_one_before(tmp_path):
