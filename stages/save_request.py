@@ -7,12 +7,16 @@ signal. Either reaches one rank at least; that all learn it at the same step is 
 
 import signal
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
 LOOK_SECONDS = 0.5
 """A worker reads the file this often."""
+
+SAME_SECONDS = 5.0
+"""Signals that come so close together are one: a cluster signals the workers, and srun passes on what it gets too."""
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 _SAVE = "save"
@@ -45,6 +49,7 @@ class SaveRequest:
     def __init__(self, path: Path | None) -> None:
         """Heeds signals from now on, in the main thread, and looks at `path` in a thread of its own."""
         self._made = threading.Event()
+        self._first_signal: float | None = None
         for number in SIGNALS:
             signal.signal(number, self._signalled)
         if path:
@@ -56,7 +61,10 @@ class SaveRequest:
         return self._made.is_set()
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
-        if self._made.is_set():  # asked twice: it is urgent
+        now = time.monotonic()
+        if self._first_signal is None:  # whatever the file says: runner and workers may be told of the same thing
+            self._first_signal = now
+        if now - self._first_signal > SAME_SECONDS:  # told again: it is urgent
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
         self._made.set()

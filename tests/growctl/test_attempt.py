@@ -139,6 +139,22 @@ def test_workers_that_a_cluster_told_to_leave_stop_growctl_too(signals, stage):
     assert stopped.value.exit_code == 143
 
 
+@pytest.mark.parametrize("told", ["by the runner", "by the cluster"])
+def test_workers_that_are_told_of_the_same_thing_again_save_all_the_same(signals, stage, told):
+    again = "train_until_asked(); [os.kill(os.getpid(), signal.SIGTERM) for _ in range(2)]; time.sleep(0.1); save()"
+    if told == "by the runner":
+        stage.signal_when("start", signal.SIGTERM)
+    with pytest.raises(stops.Stopped):
+        stage.attempt(f"start(); {'' if told == 'by the runner' else 'os.kill(os.getpid(), signal.SIGTERM); '}{again}")
+    assert [record["event"] for record in stage.records] == ["start", "saved"]
+
+
+def test_a_worker_that_is_told_again_later_ends_at_once(stage):
+    told_again = "start(); request._first_signal = time.monotonic() - 6; os.kill(os.getpid(), signal.SIGTERM); save()"
+    assert "ended by signal 15" in stage.attempt(told_again).reason
+    assert [record["event"] for record in stage.records] == ["start"]
+
+
 def test_workers_that_die_have_crashed_and_those_that_say_why_are_believed(stage):
     assert stage.attempt("start()") == Outcome("ended")
     crashed = stage.attempt("start(); os.kill(os.getpid(), signal.SIGKILL)")
