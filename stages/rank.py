@@ -4,6 +4,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -27,15 +28,17 @@ def run_rank(work: Callable[[Path, torch.device], None], told: tuple[type[Except
         work(Path(sys.argv[-1]), start_distributed())
         dist.destroy_process_group()
     except Exception as error:
-        traceback.print_exc()
-        if isinstance(error, told):
-            sys.stderr.write(f"growctl: {error}\n")  # in one piece, for other ranks write too
+        with suppress(OSError):  # the log's disk may be full: that may be what went wrong
+            traceback.print_exc()
+            if isinstance(error, told):
+                sys.stderr.write(f"growctl: {error}\n")  # in one piece, for other ranks write too
         cut_lifeline()
         _leave(1)
     _leave(0)
 
 
 def _leave(code: int) -> NoReturn:
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(code)
