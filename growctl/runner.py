@@ -248,7 +248,7 @@ class Execution:
                 often = f" ({failures} times in a row, with no checkpoint in between)" if failures > 1 else ""
                 raise RunFailed(f"{failed}{often}\nfull log: {directory / 'log.txt'}")
             self.screen.message(f"{failed}; starting it again ({failures} of {most})")
-            time.sleep(min(LONGEST_PAUSE, 10.0 ** (failures - 1)))
+            time.sleep(pause_after(failures))
 
     def _left_out(self, plan: StagePlan) -> tuple[LeftOut, ...]:
         """The data that a stage leaves out by now; RunFailed where it went back to the same step too often.
@@ -401,6 +401,11 @@ class Execution:
             self.screen.message(f"{error}; moved to {set_aside(checkpoint).name}")
             return False
         return True
+
+
+def pause_after(failures: int) -> float:
+    """Seconds between so many failures of a stage in a row and its next start."""
+    return min(LONGEST_PAUSE, 10 ** (failures - 1))
 
 
 def _stage_entry(plan: StagePlan) -> StageEntry:

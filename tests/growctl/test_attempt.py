@@ -12,6 +12,7 @@ import pytest
 from growctl import stops
 from growctl.attempt import Attempt, Outcome
 from growctl.launch import Launch
+from growctl.runner import pause_after
 from stages.metrics import Record
 from tests.stages.checkpoints import small_config
 from tests.stages.specs import small_spec
@@ -178,3 +179,7 @@ def test_a_worker_whose_process_is_stopped_is_noticed_by_its_silence(stage):
     hung = stage.attempt("start(); os.kill(os.getpid(), signal.SIGSTOP)", hang_seconds=1.0)
     assert hung.kind == "hung"
     assert "rank 0: no answer" in hung.reason
+
+
+def test_the_pauses_before_a_stage_is_started_again_grow_to_a_minute():
+    assert [pause_after(failures) for failures in (1, 2, 3, 1000)] == [1, 10, 60, 60]
