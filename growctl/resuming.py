@@ -22,6 +22,7 @@ from stages.manifest import (
     verify_checkpoint,
 )
 from stages.origin import check_origin
+from stages.retention import clear_leftovers
 
 POLL_SECONDS = 0.05
 
@@ -51,6 +52,7 @@ def checkpoint_to_resume(
     whole. Broken ones are set aside, each with a message. Raises RunFailed where converting fails, and OriginError
     where none of the keys in the file `keys` signed the engine checkpoint.
     """
+    clear_leftovers(stage_directory)  # nobody writes here now, and what is to be written may need the room
     newest = newest_checkpoint(stage_directory, tell, wanted)
     if newest:
         remove_converted(stage_directory, newest)

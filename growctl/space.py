@@ -8,7 +8,7 @@ from growctl.devices import planned_devices, planned_precision
 from growctl.numbers import byte_count
 from growctl.plan import plan_stages
 from growctl.run_requests import RunError, RunRequest, stage_directory, steps_done
-from stages.retention import checkpoints
+from stages.retention import checkpoints, leftovers
 from stages.space import free_bytes
 
 
@@ -35,7 +35,8 @@ def remaining_bytes(request: RunRequest, directory: Path) -> int:
     done = steps_done(schedule, directory)
     total = 0
     for plan in plan_stages(schedule, done)[len(done) :]:
-        within = checkpoints(stage_directory(directory, plan.index, plan.name)).values()
+        stage = stage_directory(directory, plan.index, plan.name)
+        within = [*checkpoints(stage).values(), *leftovers(stage)]  # these go before anything is written
         there = sum(path.stat().st_size for folder in within for path in folder.rglob("*") if path.is_file())
         total += max(0, stage_checkpoint_bytes(schedule, plan, precision) - there)
     return total

@@ -41,11 +41,16 @@ def prune(stage_directory: Path, keep: int, every: int | None = None, due: int =
     clear_leftovers(stage_directory)
 
 
+def leftovers(stage_directory: Path) -> list[Path]:
+    """What was being written or removed when its process died."""
+    patterns = (f".{_STEP}*.removed", f".{_STEP}*.incomplete", ".converted_*.incomplete", ".final.incomplete")
+    return [path for pattern in patterns for path in stage_directory.glob(pattern)]
+
+
 def clear_leftovers(stage_directory: Path) -> None:
-    """Removes what was being written or removed when its process died. What will not go now goes another time."""
-    for pattern in (f".{_STEP}*.removed", f".{_STEP}*.incomplete", ".converted_*.incomplete"):
-        for leftover in stage_directory.glob(pattern):
-            shutil.rmtree(leftover, ignore_errors=True)
+    """Removes the `leftovers`. What will not go now goes another time."""
+    for leftover in leftovers(stage_directory):
+        shutil.rmtree(leftover, ignore_errors=True)
 
 
 def clear_stage(stage_directory: Path) -> None:

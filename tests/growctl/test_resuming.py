@@ -134,3 +134,16 @@ def test_what_learnt_from_data_that_is_left_out_by_now_is_set_aside_in_either_fo
     assert checkpoint_to_resume(tmp_path, SAVED, tmp_path / ".keys", said.append, wanted) == before
     assert said == [f"{tmp_path / name} is of a way that the stage has left; moved to broken-{name}"]
     assert (tmp_path / f"broken-{name}").is_dir()
+
+
+def test_what_a_death_left_half_written_takes_no_room_from_what_comes(tmp_path, conversions):
+    for name in (
+        ".step_00000020.incomplete",
+        ".step_00000005.removed",
+        ".final.incomplete",
+        ".converted_00000010.incomplete",
+    ):
+        (tmp_path / name / "engine").mkdir(parents=True)
+    step = saved(tmp_path / "step_00000010")
+    assert checkpoint_to_resume(tmp_path, SAVED, tmp_path / ".keys", pytest.fail) == step
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".keys", step.name]

@@ -143,6 +143,9 @@ def test_before_a_run_what_it_will_write_is_held_against_what_is_free(tmp_path, 
     write_checkpoint(directory / "stages/0-small/step_00000010")
     assert remaining_bytes(request, directory) < needed, "what is there is not written again"
     check_space([request], tmp_path / "runs")
+    beside, left = directory / "stages/0-small/step_00000010", remaining_bytes(request, directory)
+    beside.rename(staging_directory(beside))
+    assert remaining_bytes(request, directory) == left, "what a death left goes before"
     unchecked = load_schedule(str(tmp_path / "tiny.yaml"), ["checkpoint.check_space=false"])
     monkeypatch.setattr("growctl.space.free_bytes", lambda path: 0)
     check_space([LadderRequest.of(unchecked, "tiny", tmp_path, None, with_controls=False).ladder], tmp_path)
