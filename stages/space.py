@@ -48,15 +48,14 @@ def require_space(directory: Path, num_bytes: int) -> None:
 def clean_when_full(directory: Path, num_bytes: int) -> Iterator[None]:
     """For writing the checkpoint `directory`: on a failure what is half-written goes, and a full disk is DiskFull.
 
-    torch does not say why a file could not be written. Where less than `num_bytes`, the checkpoint's, were free by
-    then, that was why.
+    torch does not say why a file could not be written. Where less than `num_bytes`, the checkpoint's, are free once
+    what is half-written is gone, that was why; else it may be a rank that died.
     """
     try:
         yield
     except (OSError, RuntimeError) as error:
-        free = free_bytes(directory)
         shutil.rmtree(staging_directory(directory), ignore_errors=True)
-        full = error.errno in _NO_SPACE if isinstance(error, OSError) else free < num_bytes
+        full = error.errno in _NO_SPACE if isinstance(error, OSError) else free_bytes(directory) < num_bytes
         if not full:
             raise
         raise DiskFull(

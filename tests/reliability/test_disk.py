@@ -114,6 +114,15 @@ def test_other_failures_of_writing_are_not_taken_for_a_full_disk(tmp_path):
         assert not staging_directory(tmp_path / "final").exists()
 
 
+def test_a_rank_that_dies_while_a_checkpoint_is_half_written_is_not_taken_for_a_full_disk(small_disk):
+    directory = small_disk / "step_00000010"
+    fill(small_disk, leave=1_500_000)
+    write_file(begin_directory(directory) / "shard", bytes(800_000))
+    with pytest.raises(RuntimeError, match="closed by peer"), clean_when_full(directory, 1_000_000):
+        raise RuntimeError("Connection closed by peer")
+    assert os.listdir(small_disk) == ["filler"]
+
+
 def test_what_a_checkpoint_takes_is_that_of_the_last_one_and_has_to_be_free(tmp_path, monkeypatch):
     assert last_checkpoint_bytes(tmp_path) is None
     manifest = write_checkpoint(tmp_path / "step_00000010")
