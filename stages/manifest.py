@@ -4,6 +4,7 @@ Two kinds share the manifest. `parameters`: one safetensors file a parameter, wh
 tool reads. `engine`: DeepSpeed's own sharded files, for going on within a stage.
 """
 
+import errno
 import hashlib
 import os
 import shutil
@@ -158,7 +159,13 @@ def verify_checkpoint(directory: Path, *, hashes: bool = True, on_bytes: OnBytes
             raise CheckpointError(f"{directory} is broken: {name} has {path.stat().st_size} bytes, not {entry.bytes}")
     if hashes:
         found = hash_files(directory / name for name in manifest.files)
-        for (name, entry), sha256 in zip(manifest.files.items(), found, strict=True):
+        for name, entry in manifest.files.items():
+            try:
+                sha256 = next(found)
+            except OSError as error:
+                if error.errno != errno.EIO:  # others are not the file's fault
+                    raise
+                raise CheckpointError(f"{directory} is broken: {name} cannot be read: {error.strerror}") from error
             if sha256 != entry.sha256:
                 raise CheckpointError(f"{directory} is broken: {name} does not have the hash in the manifest")
             if on_bytes:

@@ -1,5 +1,6 @@
 """Directories that are whole or not there, and what reading a broken one says."""
 
+import errno
 import json
 import os
 import re
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stages import manifest as manifest_module
 from stages.manifest import (
     CheckpointError,
     hash_file,
@@ -257,3 +259,19 @@ def test_values_of_another_kind_are_one_message(checkpoint, changes):
     rewritten(checkpoint, **changes)
     with pytest.raises(CheckpointError, match=f"cannot be read: {next(iter(changes))}"):
         read_manifest(checkpoint)
+
+
+def test_a_checkpoint_on_a_bad_sector_is_set_aside_and_the_one_before_it_used(tmp_path, monkeypatch):
+    for step in (10, 20):
+        write_checkpoint(tmp_path / f"step_{step:08d}")
+    whole = manifest_module.hash_file
+
+    def hash_file(path):
+        if "step_00000020" in str(path):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))  # as read() does, without a name
+        return whole(path)
+
+    said = []
+    monkeypatch.setattr(manifest_module, "hash_file", hash_file)
+    assert newest_checkpoint(tmp_path, said.append) == tmp_path / "step_00000010"
+    assert re.search(r"step_00000020 is broken: .*safetensors cannot be read: Input/output error; moved to", said[0])
