@@ -54,8 +54,8 @@ class Attempt:
         self._stalls = Stalls(stage, spec.attempt, spec.hang_seconds)
         self._last_stall_poll = time.monotonic()
         self._begun = self._saved = False
-        for _ in self._metrics:  # what earlier attempts said
-            pass
+        earlier = list(self._metrics)
+        self._once_begun = any(record["event"] == "start" for record in earlier)
 
     def run(self) -> Outcome:
         """Starts the workers and follows them to their end.
@@ -87,7 +87,7 @@ class Attempt:
             return Outcome("refused", told)
         ended_by = ending_signal(workers.exit_code)
         reason = signal_reason(ended_by) if ended_by else failure_reason(self._log, log_start)
-        return Outcome("crashed" if self._begun else "refused", reason)
+        return Outcome("crashed" if self._begun or self._once_begun else "refused", reason)
 
     def _follow(self, workers: Workers, stop: stops.Note) -> bool:
         """Returns when the workers are gone or are to be ended; whether that is because they hang."""

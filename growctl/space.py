@@ -7,6 +7,7 @@ from growctl.costs import stage_checkpoint_bytes
 from growctl.devices import planned_devices, planned_precision
 from growctl.numbers import byte_count
 from growctl.plan import plan_stages
+from growctl.run_lock import find_holder
 from growctl.run_requests import RunError, RunRequest, stage_directory, steps_done
 from stages.retention import checkpoints, leftovers
 from stages.space import free_bytes
@@ -15,9 +16,14 @@ from stages.space import free_bytes
 def check_space(requests: Iterable[RunRequest], runs_dir: Path) -> None:
     """RunError where the checkpoints that `requests` will still write take more than is free in `runs_dir`.
 
-    `checkpoint.check_space: false` in a schedule leaves its run out.
+    `checkpoint.check_space: false` in a schedule leaves its run out; so does a growctl that is at it, which `hold` will
+    tell of.
     """
-    asked = [request for request in requests if request.schedule.checkpoint.check_space]
+    asked = [
+        request
+        for request in requests
+        if request.schedule.checkpoint.check_space and find_holder(runs_dir / request.name) is None
+    ]
     needed = sum(remaining_bytes(request, runs_dir / request.name) for request in asked)
     free = free_bytes(runs_dir)
     if needed > free:

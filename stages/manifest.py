@@ -102,7 +102,10 @@ def parameter_file(name: str) -> str:
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """The manifest of `directory`; CheckpointError where there is none or it cannot be read."""
+    """The manifest of `directory`; CheckpointError where there is none or it is damaged.
+
+    OSError where it cannot be read for now: a file server that is away is no damage.
+    """
     path = directory / MANIFEST_NAME
     if not path.is_file():
         what = "is not a checkpoint: it has no manifest.json" if directory.exists() else "does not exist"
@@ -112,6 +115,8 @@ def read_manifest(directory: Path) -> Manifest:
     except DocumentError as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
     except OSError as error:
+        if error.errno != errno.EIO:
+            raise
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
 
 

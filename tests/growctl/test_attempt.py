@@ -157,14 +157,16 @@ def test_a_worker_that_is_told_again_later_ends_at_once(stage):
 
 
 def test_workers_that_die_have_crashed_and_those_that_say_why_are_believed(stage):
+    before_any_began = stage.attempt("raise SystemExit('no GPU here')")
+    assert before_any_began == Outcome("refused", "no GPU here")
     assert stage.attempt("start()") == Outcome("ended")
     crashed = stage.attempt("start(); os.kill(os.getpid(), signal.SIGKILL)")
     assert crashed.kind == "crashed"
     assert "ended by signal 9" in crashed.reason
     assert stage.attempt("start(); 1 / 0") == Outcome("crashed", "ZeroDivisionError: division by zero")
     assert stage.attempt("start(); sys.exit('growctl: no such text')") == Outcome("refused", "no such text")
-    before_they_began = stage.attempt("raise SystemExit('no GPU here')")
-    assert before_they_began == Outcome("refused", "no GPU here")
+    others_had_begun = stage.attempt("raise SystemExit('the machine is not back yet')")
+    assert others_had_begun == Outcome("crashed", "the machine is not back yet")
 
 
 def test_a_worker_that_stalls_is_noticed_and_says_where_it_is(stage):
