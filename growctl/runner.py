@@ -1,25 +1,22 @@
 """The only place that decides what happens next. It reads what is on disk, so running again is resuming."""
 
 import time
-from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
 from growctl.attempt import Attempt, Outcome
 from growctl.costs import largest_micro_batch, planned_micro_batch
-from growctl.datasets import DATASETS
 from growctl.devices import planned_devices
 from growctl.launch import Local, Machines, gpu_memory_bytes
 from growctl.ledger import BrokenLedger, Ledger, RunEntry, StageEntry
 from growctl.ledger_tables import move_aside
-from growctl.numbers import byte_count
 from growctl.plan import StagePlan, plan_stages
 from growctl.resuming import World, checkpoint_to_resume
+from growctl.run_dataset import RunDataset
 from growctl.run_lock import hold
 from growctl.run_requests import (
     LadderRequest,
-    RunError,
     RunFailed,
     RunRequest,
     check_same_run,
@@ -30,9 +27,8 @@ from growctl.run_requests import (
 )
 from growctl.screen import Screen
 from growctl.space import check_space
-from growctl.worker_spec import worker_spec
+from growctl.worker_spec import slope_trigger, worker_spec
 from model.config import TransformerConfig
-from stages.data import HASHED_BYTES, EvaluationWindows, TrainingSamples, check_dataset
 from stages.left_out import LeftOut, of_this_course, rollbacks_in_place, standing
 from stages.manifest import (
     CheckpointError,
@@ -45,9 +41,9 @@ from stages.manifest import (
 )
 from stages.metrics import MetricsReader, Record
 from stages.origin import KEYS_NAME
-from stages.prepare import DataError, prepare, read_dataset_manifest
+from stages.prepare import read_dataset_manifest
 from stages.retention import clear_stage
-from stages.spec import SlopeTrigger, TrainSpec
+from stages.spec import TrainSpec
 
 VERBS = {"refused": "failed", "crashed": "crashed", "hung": "hung"}
 LONGEST_PAUSE = 60.0
@@ -99,12 +95,13 @@ class Execution:
     def run(self, last_stage: int | None = None) -> None:
         """Prepares the data, then takes each stage up to that index to its `final/`, growing in between."""
         self.screen.run_started(self.request.name, self.request.control, self.plans)
-        dataset = None if (self.directory / "ledger.db").exists() else self._prepare()
+        data = RunDataset(self.schedule, self.runs_dir, self.screen)
+        dataset = None if (self.directory / "ledger.db").exists() else data.prepared()
         with hold(self.directory):
             # The schedule first: it is by this file that the directory is known for a run's.
             write_file(self.directory / "schedule.yaml", schedule_yaml(self.schedule).encode())
             with self._open_ledger() as self.ledger:
-                self.dataset = dataset or self._known_dataset()
+                self.dataset = dataset or data.known(self.ledger, self.directory)
                 self._open_books()
                 for index in range(len(self.plans) if last_stage is None else last_stage + 1):
                     self._stage(self.plans[index])
@@ -132,68 +129,6 @@ class Execution:
             aside = move_aside(path).name
             self.screen.message(f"{path} is broken: {error.why}; moved to {aside}, making it anew from metrics.jsonl")
             return Ledger.open(path)
-
-    def _known_dataset(self) -> Path:
-        """The dataset that the run began with, where it is whole; else the one that the schedule describes."""
-        first = self._first_dataset()
-        if first is None:
-            return self._prepare()
-        known, fingerprint = first
-        try:
-            if fingerprint in (None, check_dataset(known, self.screen.preparing).fingerprint):
-                return self._told_of_size(known)
-        except DataError as error:
-            # Only what lies among our datasets is renamed, whatever place a ledger names.
-            ours = known.exists() and known.resolve().parent == (self.runs_dir / DATASETS).resolve()
-            aside = f"moved to {set_aside(known).name}, " if ours else ""
-            self.screen.message(f"{error}; {aside}preparing it again")
-        dataset = self._prepare()
-        now = read_dataset_manifest(dataset).fingerprint
-        if fingerprint not in (None, now):
-            raise RunError(
-                f"{self.directory} was trained on a dataset with the fingerprint {str(fingerprint)[:12]}..., "
-                f"and {self.schedule.data.source} now gives {dataset} with {now[:12]}...: its text, or what "
-                "made tokens of it, has changed. Put that back, or start a run of its own with --name"
-            )
-        return dataset
-
-    def _told_of_size(self, dataset: Path) -> Path:
-        """`dataset`; where it is so large that the hashes of its files were not checked, with a message."""
-        if (num_bytes := read_dataset_manifest(dataset).num_file_bytes) > HASHED_BYTES:
-            self.screen.message(
-                f"{dataset} has {byte_count(num_bytes)}: only its files' sizes were checked; `growctl verify "
-                f"--integrity {dataset}` reads them all"
-            )
-        return dataset
-
-    def _first_dataset(self) -> tuple[Path, str | None] | None:
-        """Where the dataset of the run so far lies, and its fingerprint where the ledger has it."""
-        if self.ledger.stages():
-            entry = self.ledger.run()
-            return Path(entry.dataset), entry.dataset_fingerprint
-        for spec in sorted(self.directory.glob("stages/*/spec.json")):  # where the ledger is new and the run is not
-            with suppress(ValueError):
-                return Path(TrainSpec.model_validate_json(spec.read_bytes()).dataset), None
-        return None
-
-    def _prepare(self) -> Path:
-        datasets = self.runs_dir / DATASETS
-        dataset = prepare(
-            self.schedule.data,
-            datasets,
-            log_path=datasets / "log.txt",
-            on_progress=self.screen.preparing,
-        )
-        manifest = read_dataset_manifest(dataset)
-        if manifest.vocab_size > self.schedule.vocab_size:
-            raise RunError(
-                f"model.vocab_size = {self.schedule.vocab_size}: the tokenizer has {manifest.vocab_size} tokens; "
-                "that many or more"
-            )
-        length = self.schedule.training.sequence_length
-        TrainingSamples(dataset, length, self.schedule.seed)  # a DataError where the text is shorter than one sequence
-        EvaluationWindows(dataset, "validation", length)
-        return self._told_of_size(dataset)
 
     def _open_books(self) -> None:
         manifest = read_dataset_manifest(self.dataset)
@@ -294,22 +229,6 @@ class Execution:
             seed=seed,
         )
 
-    def _trigger(self, plan: StagePlan) -> SlopeTrigger | None:
-        """What may end the stage early: there must be something to grow into."""
-        growth = self.schedule.growth
-        if growth.slope is None or plan.index + 1 == len(self.plans):
-            return None
-        rules = growth.rules(plan.index, plan.num_steps) if plan.index else ()
-        # Until then the loss is no measure: rates, ramps or tau still move. What is frozen for good does not wait.
-        resting = [rule.warmup_steps + rule.frozen_steps for rule in rules if rule.frozen_steps < plan.num_steps]
-        warmup = plan.learning_rate.warmup_steps - plan.learning_rate.first_step
-        return SlopeTrigger(
-            slope=growth.slope,
-            window=growth.slope_window,
-            step_flops=plan.step_flops.total,
-            first_step=max(0, warmup, plan.ramp_steps, plan.anneal_steps or 0, *resting),
-        )
-
     def _micro_batch_size(self, plan: StagePlan) -> int:
         """Sequences a forward pass on one device: as `plan` shows it, or for auto by the memory of the GPUs here."""
         schedule, num_devices = self.schedule, self.num_devices(plan)
@@ -338,7 +257,7 @@ class Execution:
             left_out=left_out,
             micro_batch_size=self._micro_batch_size(plan),
             generations=schedule.growth.rules(plan.index, plan.num_steps) if plan.index else (),
-            trigger=self._trigger(plan),
+            trigger=slope_trigger(schedule, plan),
             save_request=str(self.stage_directory(plan).absolute() / f".save_request.{attempt}"),
             launched_at=time.time(),
         )

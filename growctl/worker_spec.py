@@ -4,7 +4,7 @@ from typing import Any
 
 from growctl.plan import StagePlan
 from growctl.schema import Schedule
-from stages.spec import TrainSpec
+from stages.spec import SlopeTrigger, TrainSpec
 
 
 def worker_spec(schedule: Schedule, plan: StagePlan, **attempt: Any) -> TrainSpec:
@@ -35,3 +35,20 @@ def worker_spec(schedule: Schedule, plan: StagePlan, **attempt: Any) -> TrainSpe
         "hang_seconds": float(schedule.launch.hang_timeout),
     }
     return TrainSpec(**(settings | attempt))
+
+
+def slope_trigger(schedule: Schedule, plan: StagePlan) -> SlopeTrigger | None:
+    """What may end a stage early: there must be something to grow into."""
+    growth = schedule.growth
+    if growth.slope is None or plan.index + 1 == len(schedule.stages):
+        return None
+    rules = growth.rules(plan.index, plan.num_steps) if plan.index else ()
+    # Until then the loss is no measure: rates, ramps or tau still move. What is frozen for good does not wait.
+    resting = [rule.warmup_steps + rule.frozen_steps for rule in rules if rule.frozen_steps < plan.num_steps]
+    warmup = plan.learning_rate.warmup_steps - plan.learning_rate.first_step
+    return SlopeTrigger(
+        slope=growth.slope,
+        window=growth.slope_window,
+        step_flops=plan.step_flops.total,
+        first_step=max(0, warmup, plan.ramp_steps, plan.anneal_steps or 0, *resting),
+    )

@@ -2,7 +2,6 @@
 
 import copy
 import math
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,9 +13,9 @@ from pydantic import ValidationError
 from growctl.controls import plan_controls
 from growctl.plan import plan_stages
 from growctl.plan_table import plan_json
-from growctl.runner import Execution
 from growctl.schedule import ScheduleError
 from growctl.schema import FreezeForBlock, GrowthBlock, RewarmupBlock, Schedule
+from growctl.worker_spec import slope_trigger
 from model.config import TokenformerConfig, TransformerConfig, num_parameters
 from model.initialization import build_model
 from model.policy import GrowthPolicy
@@ -366,9 +365,7 @@ def test_what_a_slope_ended_early_moves_all_that_follows() -> None:
 
 def test_a_trigger_ends_every_stage_but_the_last_and_counts_that_stages_flops() -> None:
     def triggers(schedule: Schedule) -> list[SlopeTrigger | None]:
-        plans = plan_stages(schedule)
-        execution: Any = SimpleNamespace(schedule=schedule, plans=plans)
-        return [Execution._trigger(execution, plan) for plan in plans]
+        return [slope_trigger(schedule, plan) for plan in plan_stages(schedule)]
 
     slope = {"when": "slope", "slope": 2e-9, "slope_window": 4}
     sizes = (4, 8), (8, 16), (16, 32)

@@ -130,17 +130,6 @@ def test_workers_whose_runner_is_killed_while_they_start_do_not_train_on(undistu
     assert read_metrics(runs / "tiny/stages/0-small/metrics.jsonl") == []
 
 
-def test_a_run_killed_between_its_first_two_files_goes_on(undisturbed, runs):
-    schedule, done = undisturbed
-    (runs / "tiny").mkdir()
-    (runs / "tiny/.schedule.yaml.tmp").touch()
-    shutil.copy(done / "tiny/schedule.yaml", runs / "tiny/schedule.yaml")
-    process = growctl("run", schedule, "--runs-dir", runs)
-    wait_until(reached(runs / "tiny/stages/0-small/metrics.jsonl", "start", 0), process)
-    stop(process, signal.SIGTERM)
-    assert process.returncode == 143
-
-
 def test_a_stage_whose_workers_are_killed_before_its_first_checkpoint_is_started_again(undisturbed, runs):
     schedule, _ = undisturbed
     process = growctl("run", schedule, "--runs-dir", runs)

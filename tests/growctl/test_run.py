@@ -90,7 +90,7 @@ def test_the_screen_is_plain_and_free_of_library_chatter(ladder):
     assert "growctl report tiny" in out
     for word in ("deepspeed", "DeepSpeed", "WARNING", "\x1b["):
         assert word not in out + err
-    assert "launch.py" in (ladder[0] / "tiny/stages/0-small/log.txt").read_text()
+    assert "growctl.on_machine: starting" in (ladder[0] / "tiny/stages/0-small/log.txt").read_text()
 
 
 def test_the_report_adds_up(ladder):

@@ -1,0 +1,91 @@
+"""The dataset of a run: the one that it began with, held against its hashes, or one prepared now."""
+
+from contextlib import suppress
+from pathlib import Path
+
+from growctl.datasets import DATASETS
+from growctl.ledger import Ledger
+from growctl.numbers import byte_count
+from growctl.run_requests import RunError
+from growctl.schema import Schedule
+from growctl.screen import Screen
+from stages.data import HASHED_BYTES, EvaluationWindows, TrainingSamples, check_dataset
+from stages.manifest import set_aside
+from stages.prepare import DataError, prepare, read_dataset_manifest
+from stages.spec import TrainSpec
+
+
+class RunDataset:
+    """Finds or makes it."""
+
+    def __init__(self, schedule: Schedule, runs_dir: Path, screen: Screen) -> None:
+        self.schedule = schedule
+        self.runs_dir = runs_dir
+        self.screen = screen
+
+    def known(self, ledger: Ledger, directory: Path) -> Path:
+        """What the run in `directory` began with, where it is whole; else what the schedule describes.
+
+        RunError where that is another dataset.
+        """
+        first = first_dataset(ledger, directory)
+        if first is None:
+            return self.prepared()
+        known, fingerprint = first
+        try:
+            if fingerprint in (None, check_dataset(known, self.screen.preparing).fingerprint):
+                return self._told_of_size(known)
+        except DataError as error:
+            # Only what lies among our datasets is renamed, whatever place a ledger names.
+            ours = known.exists() and known.resolve().parent == (self.runs_dir / DATASETS).resolve()
+            aside = f"moved to {set_aside(known).name}, " if ours else ""
+            self.screen.message(f"{error}; {aside}preparing it again")
+        dataset = self.prepared()
+        now = read_dataset_manifest(dataset).fingerprint
+        if fingerprint not in (None, now):
+            raise RunError(
+                f"{directory} was trained on a dataset with the fingerprint {str(fingerprint)[:12]}..., "
+                f"and {self.schedule.data.source} now gives {dataset} with {now[:12]}...: its text, or what "
+                "made tokens of it, has changed. Put that back, or start a run of its own with --name"
+            )
+        return dataset
+
+    def _told_of_size(self, dataset: Path) -> Path:
+        """`dataset`; where it is so large that the hashes of its files were not checked, with a message."""
+        if (num_bytes := read_dataset_manifest(dataset).num_file_bytes) > HASHED_BYTES:
+            self.screen.message(
+                f"{dataset} has {byte_count(num_bytes)}: only its files' sizes were checked; `growctl verify "
+                f"--integrity {dataset}` reads them all"
+            )
+        return dataset
+
+    def prepared(self) -> Path:
+        """What the schedule describes, found or made. RunError where its tokens are too many for the model."""
+        datasets = self.runs_dir / DATASETS
+        dataset = prepare(
+            self.schedule.data,
+            datasets,
+            log_path=datasets / "log.txt",
+            on_progress=self.screen.preparing,
+        )
+        manifest = read_dataset_manifest(dataset)
+        if manifest.vocab_size > self.schedule.vocab_size:
+            raise RunError(
+                f"model.vocab_size = {self.schedule.vocab_size}: the tokenizer has {manifest.vocab_size} tokens; "
+                "that many or more"
+            )
+        length = self.schedule.training.sequence_length
+        TrainingSamples(dataset, length, self.schedule.seed)  # a DataError where the text is shorter than one sequence
+        EvaluationWindows(dataset, "validation", length)
+        return self._told_of_size(dataset)
+
+
+def first_dataset(ledger: Ledger, directory: Path) -> tuple[Path, str | None] | None:
+    """Where the dataset of the run in `directory` lies so far, and its fingerprint where the ledger has it."""
+    if ledger.stages():
+        entry = ledger.run()
+        return Path(entry.dataset), entry.dataset_fingerprint
+    for spec in sorted(directory.glob("stages/*/spec.json")):  # where the ledger is new and the run is not
+        with suppress(ValueError):
+            return Path(TrainSpec.model_validate_json(spec.read_bytes()).dataset), None
+    return None
