@@ -10,6 +10,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +22,9 @@ from growctl.visible import say
 
 if TYPE_CHECKING:
     from submitit.core.utils import DelayedSubmission
+
+
+ASK_AGAIN_SECONDS = (1.0, 5.0, 10.0)
 
 
 class JobPart:
@@ -71,5 +76,16 @@ class JobPart:
 
 
 def _runs_on() -> bool:
-    """Whether SLURM means to keep this job, which it terminates to make room for another, or takes it away for good."""
+    """Whether SLURM means to keep this job, which it terminates to make room for another, or takes it away for good.
+
+    A controller that is busy is asked again, as long as SLURM usually waits before it kills.
+    """
+    for pause in ASK_AGAIN_SECONDS:
+        with suppress(RuntimeError):
+            return _kept()
+        time.sleep(pause)
+    return _kept()
+
+
+def _kept() -> bool:
     return job_states([os.environ["SLURM_JOB_ID"]]) == {os.environ["SLURM_JOB_ID"]: "RUNNING"}

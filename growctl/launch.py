@@ -202,15 +202,14 @@ def stop_workers(process: subprocess.Popen[bytes], patience: float = ENDING_SECO
     """Ends the workers; returns once the process that started them is gone. It may end by itself for `patience` s."""
     if process.stdin:
         process.stdin.close()
-    try:
+    with suppress(subprocess.TimeoutExpired):
         process.wait(patience)
-        return
-    except subprocess.TimeoutExpired:
+    if process.poll() is None:
         process.terminate()
-    try:
-        process.wait(STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        kill_workers(process)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_SECONDS)
+    if process.poll() is None or process.stdin:
+        kill_workers(process)  # on this machine also those that outlived what started them
 
 
 def kill_workers(process: subprocess.Popen[bytes]) -> None:

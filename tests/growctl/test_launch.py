@@ -1,6 +1,7 @@
 """How workers are laid on the machine: devices, threads and the launcher's command."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -194,3 +195,16 @@ def test_devices_of_a_machine_without_gpus_are_counted_without_torch():
     code = "import sys; from growctl.launch import local_devices; print(local_devices(2, 4), 'torch' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY)
     assert result.stdout == "(2, False) False\n"
+
+
+def test_a_stopped_rank_whose_launcher_was_killed_ends_too(tmp_path):
+    rank = "import os, signal; print(os.getpid(), flush=True); os.kill(os.getpid(), signal.SIGSTOP)"
+    command = [sys.executable, "-m", "growctl.on_machine", "1", "29998", "-c", rank]
+    environment = {"PYTHONPATH": str(REPOSITORY), VARIABLE: "stdin"}
+    with Workers(Launch(command, environment), tmp_path / "log") as workers:
+        wait_for(lambda: len((tmp_path / "log").read_text().splitlines()) == 2)
+        pid = int((tmp_path / "log").read_text().splitlines()[1])
+        os.kill(workers._process.pid, signal.SIGKILL)
+        wait_for(lambda: not workers.running())
+        assert Path(f"/proc/{pid}").exists()
+    wait_for(lambda: not Path(f"/proc/{pid}").exists())

@@ -218,7 +218,7 @@ def interrupt(job: Any, monkeypatch: pytest.MonkeyPatch, number: signal.Signals,
             job.requeued.append("closed")
 
     monkeypatch.setattr(job.part, "_run", training)
-    monkeypatch.setattr(job_module, "job_states", lambda ids: states)
+    monkeypatch.setattr(job_module, "job_states", states if callable(states) else lambda ids: states)
     job.part()
 
 
@@ -240,6 +240,21 @@ def test_a_job_that_ran_out_of_time_too_often_says_so(job, monkeypatch, capsys):
 
 def test_a_terminated_job_queues_again_where_slurm_means_to_keep_it(job, monkeypatch):
     interrupt(job, monkeypatch, signal.SIGTERM, {"101": "RUNNING"})
+    assert job.requeued == ["closed", "requeued"]
+
+
+def test_a_terminated_job_asks_a_busy_slurm_again(job, monkeypatch):
+    monkeypatch.setattr(job_module, "ASK_AGAIN_SECONDS", (0.0, 0.0))
+    answers = iter([RuntimeError("squeue failed: timed out"), {"101": "RUNNING"}])
+
+    def busy(ids: list[str]) -> dict[str, str]:
+        answer = next(answers)
+        if isinstance(answer, RuntimeError):
+            raise answer
+        return answer
+
+    states: Any = busy
+    interrupt(job, monkeypatch, signal.SIGTERM, states)
     assert job.requeued == ["closed", "requeued"]
 
 
