@@ -8,11 +8,11 @@ import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from stages.corpus import SPLITS, DataError, DataSpec, SplitName
 from stages.manifest import OnBytes, hash_file, hash_files
@@ -35,26 +35,30 @@ class _Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
+Amount = Annotated[int, Field(ge=0, lt=2**63)]
+"""Bytes, tokens or documents, as many as can be counted."""
+
+
 class DatasetFile(_Strict):
     """One file of a split."""
 
     name: PlainPath
     """Relative to the dataset, for example `train/00000.ds`."""
 
-    bytes: NonNegativeInt
+    bytes: Amount
     sha256: str
 
 
 class DatasetSplit(_Strict):
     """What one split holds."""
 
-    num_tokens: NonNegativeInt
+    num_tokens: Amount
     """With the end of text after each document."""
 
-    num_bytes: NonNegativeInt
+    num_bytes: Amount
     """UTF-8 bytes of the documents' text, for bits a byte."""
 
-    num_documents: NonNegativeInt
+    num_documents: Amount
     files: tuple[DatasetFile, ...]
     """In the order of the stream: each shard, then its index (document ends: uint64, in tokens)."""
 

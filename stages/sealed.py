@@ -6,6 +6,7 @@ the `signature` (stages/origin.py), which is made over the seal.
 
 import hashlib
 import json
+import os
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, TypeVar
 
@@ -13,6 +14,12 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 MOST_BYTES = 256 * 1024 * 1024
 """A larger file is no manifest: a million entries take less."""
+
+MOST_SAID = 300
+"""Characters of what may repeat the document."""
+
+MOST_CHARACTERS, NAME_BYTES = 1024, 255
+"""Of a path within a directory, and of each name in it: what file systems take."""
 
 _UNSEALED = ("seal", "signature")
 
@@ -39,8 +46,11 @@ Document = TypeVar("Document", bound=Sealed)
 
 def plain_path(name: str) -> str:
     """`name`, where it is that of a file below a directory and cannot lead out of it; else a ValueError."""
-    if not name or "\\" in name or "\0" in name or any(part in ("", ".", "..") for part in name.split("/")):
-        raise ValueError(f"{name!r} must be a plain relative path within the directory")
+    parts = name.split("/")
+    if "\\" in name or "\0" in name or any(part in ("", ".", "..") for part in parts):
+        raise ValueError(f"{name[:200]!r} must be a plain relative path within the directory")
+    if len(name) > MOST_CHARACTERS or any(len(os.fsencode(part)) > NAME_BYTES for part in parts):
+        raise ValueError(f"{name[:80]!r}... is longer than any file's name")
     return name
 
 
@@ -71,7 +81,10 @@ def read_sealed(path: Path, kind: type[Document], newest: int) -> Document:
     except ValidationError as error:
         problem = error.errors(include_input=False, include_url=False)[0]
         where = ".".join(map(str, problem["loc"])) or "its text"
-        raise DocumentError(f"{where}: {problem['msg'].removeprefix('Value error, ')}") from None
+        said = problem["msg"].removeprefix("Value error, ")
+        raise DocumentError(f"{where[:MOST_SAID]}: {said[:MOST_SAID]}") from None
+    except ArithmeticError as error:  # the models' own checks reckon with what they are given
+        raise DocumentError(f"a number in it is out of all range ({error})") from None
     if document.format_version < 1:
         raise DocumentError(f"format_version: {document.format_version} is none")
     if document.seal is None and document.format_version > 1:

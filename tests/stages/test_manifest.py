@@ -219,6 +219,22 @@ def test_no_accepted_name_leads_out_of_its_directory(name):
     assert below == f"/checkpoint/{name}"
 
 
+@pytest.mark.parametrize("name", ["a" * 256, "ü" * 128, "/".join(["part"] * 300)])
+def test_a_name_that_no_file_system_takes_is_refused_in_few_words(name):
+    with pytest.raises(ValueError, match="longer than any file's name") as caught:
+        plain_path(name)
+    assert len(str(caught.value)) < 200
+
+
+def test_a_size_that_no_number_holds_is_one_message(checkpoint):
+    path = checkpoint / "manifest.json"
+    found = json.loads(path.read_text())
+    found["model"]["hidden_size"] = 10**400
+    path.write_text(json.dumps(found))
+    with pytest.raises(CheckpointError, match=r"manifest\.json cannot be read: a number in it is out of all range"):
+        read_manifest(checkpoint)
+
+
 def test_a_link_that_leads_outside_is_refused_one_within_is_not(checkpoint, tmp_path):
     name = sorted(read_manifest(checkpoint).files)[0]
     (checkpoint / name).rename(tmp_path / "elsewhere")
