@@ -202,13 +202,12 @@ def mutated(draw: st.DrawFn, good: Any) -> Any:
         if what == "remove":
             del container[key]
         elif what == "add" and isinstance(container, dict):
-            container[draw(st.text(max_size=8) | st.sampled_from(("_target_", "defaults", "hydra", "name")))] = draw(
-                VALUES
-            )
+            name = draw(st.text(max_size=8) | st.sampled_from(("_target_", "defaults", "hydra", "name")))
+            container[name] = copy.deepcopy(draw(VALUES))  # a value may be drawn again, and what is put here changes
         elif what == "move":
             container[key] = copy.deepcopy(data[draw(st.sampled_from(sorted(data)))])
         else:
-            container[key] = draw(VALUES | DEEP)
+            container[key] = copy.deepcopy(draw(VALUES | DEEP))
     return data
 
 
