@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from growctl import runner
+from growctl import run_dataset
 from growctl.costs import (
     HEADROOM,
     MeasuredSteps,
@@ -199,7 +199,7 @@ def prepared(folder: Path, spec: DataSpec, num_tokens: int) -> None:
 
 
 def test_epochs_are_over_the_prepared_dataset_of_this_data_block_else_the_schedules_word(tmp_path: Path) -> None:
-    assert DATASETS == runner.DATASETS
+    assert DATASETS == run_dataset.DATASETS
     data = {"source": "text", "vocab_size": 300}
     schedule = ladder(data=data | {"workers": 4}, controls=[{"kind": "tokenformer-scratch"}])
     datasets = tmp_path / DATASETS
