@@ -40,7 +40,7 @@ from stages.manifest import (
     write_file,
 )
 from stages.metrics import MetricsReader, Record
-from stages.origin import KEYS_NAME
+from stages.origin import KEYS_NAME, check_keys
 from stages.prepare import read_dataset_manifest
 from stages.retention import clear_stage
 from stages.spec import TrainSpec
@@ -94,6 +94,7 @@ class Execution:
 
     def run(self, last_stage: int | None = None) -> None:
         """Prepares the data, then takes each stage up to that index to its `final/`, growing in between."""
+        check_keys(self.keys)
         self.screen.run_started(self.request.name, self.request.control, self.plans)
         data = RunDataset(self.schedule, self.runs_dir, self.screen)
         dataset = None if (self.directory / "ledger.db").exists() else data.prepared()

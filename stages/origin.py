@@ -34,6 +34,12 @@ class OriginError(ValueError):
     """An engine checkpoint that nobody vouches for, or keys that cannot be read."""
 
 
+def check_keys(keys: Path) -> None:
+    """OriginError where the file `keys` is there and cannot be used: told before there is a checkpoint to sign."""
+    if keys.exists():
+        _read_keys(keys)
+
+
 def sign(seal: str, keys: Path) -> str:
     """The signature of a manifest's seal by the runs directory whose keys are in the file `keys`, made if missing."""
     if not keys.exists():

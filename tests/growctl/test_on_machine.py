@@ -75,11 +75,13 @@ def test_a_rank_that_fails_ends_those_that_would_wait_for_it(start, tmp_path):
     assert gone(tmp_path, 3)
 
 
-def test_of_several_that_fail_the_one_that_a_signal_ended_is_the_reason(start, tmp_path):
-    code = "os.kill(os.getpid(), signal.SIGKILL) if rank == 1 else time.sleep(0.2 * LEAVING); sys.exit(3)"
-    process = start(2, code.replace("LEAVING", str(LEAVING_SECONDS)))
+@pytest.mark.parametrize("third", ["sys.exit(3)", "stay()"])
+def test_of_several_that_fail_the_one_that_a_signal_ended_is_the_reason(start, tmp_path, third):
+    killed, failing = "os.kill(os.getpid(), signal.SIGKILL)", f"time.sleep({0.2 * LEAVING_SECONDS}); sys.exit(3)"
+    process = start(3, f"if rank == 1: {killed}\nif rank == 0: {failing}\n{third}")
     process.communicate(timeout=30)
     assert process.returncode == 128 + signal.SIGKILL
+    assert gone(tmp_path, 3)
 
 
 def test_signals_are_left_to_the_ranks(start, tmp_path):

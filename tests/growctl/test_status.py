@@ -23,6 +23,7 @@ from rich.console import Console
 import growctl.status
 from growctl.controls import plan_controls
 from growctl.ledger import Ledger, RunEntry, StageEntry
+from growctl.on_machine import STARTED
 from growctl.report.analysis import RunNotFoundError
 from growctl.schedule import load_schedule
 from growctl.stage_status import StageStatus
@@ -33,16 +34,9 @@ from stages.manifest import Lineage, Manifest, sealed_manifest, write_file
 from tests.growctl.runs import CONTROL, SCHEDULE, finish, reached, run, stop, wait_until
 from tests.growctl.runs import growctl as start_growctl
 from tests.stages.checkpoints import small_config
+from tests.stages.test_metrics import EVALUATION
 
 START = {"device": "CPU X", "num_devices": 2, "precision": "fp32", "zero_stage": 1, "resumed_from": None}
-EVALUATION = {
-    "point": "final",
-    "loss": 2.5,
-    "perplexity": 12.18,
-    "bits_per_byte": 1.2,
-    "num_tokens": 640,
-    "precision": "fp32",
-}
 LAUNCHED = "[2026-01-02 03:04:05,678] [INFO] [launch.py:152:main] WORLD INFO DICT: {'localhost': ['0']}\n"
 KILLED = "[launch.py:259:sigkill_handler] ['python', '-m', 'stages.train', 'spec.json'] exits with return code = "
 LONG_AGO = 1_700_000_000.0
@@ -410,10 +404,12 @@ def test_the_machine_that_a_run_is_held_from_is_named(tmp_path):
         ("\x00\xff no text\n", None),
     ],
 )
-def test_why_an_attempt_ended_is_found_in_its_part_of_the_log(tmp_path, log, reason):
+@pytest.mark.parametrize("begun", [LAUNCHED, f"{STARTED} 2 of python -m stages.train spec.json\n"])
+def test_why_an_attempt_ended_is_found_in_its_part_of_the_log(tmp_path, begun, log, reason):
     made = HandMade(tmp_path)
     made.trains("0-small", 10)
-    (made.stage("0-small") / "log.txt").write_text(LAUNCHED + log, errors="surrogateescape")
+    log = log.replace(LAUNCHED, begun)
+    (made.stage("0-small") / "log.txt").write_text(begun + log, errors="surrogateescape")
     status = only(tmp_path)
     assert (status.state, status.reason) == ("failed" if reason else "stopped", reason)
 

@@ -19,7 +19,7 @@ from stages.manifest import (
     read_manifest,
     whole_directory,
 )
-from stages.origin import OriginError, check_origin, check_pickles, sign
+from stages.origin import OriginError, check_keys, check_origin, check_pickles, sign
 from tests.stages.checkpoints import small_config
 
 
@@ -75,7 +75,7 @@ def test_what_this_runs_directory_signed_is_known_and_nothing_else(tmp_path):
     check_origin(theirs.parent, read_manifest(theirs.parent / "step_00000010"), ours)
     check_origin(ours.parent, read_manifest(ours.parent / "step_00000010"), ours)
     write_engine(tmp_path / "after", ours, {})
-    rejected(tmp_path / "after", theirs), "the first line signs"
+    assert "was not saved by a run in" in rejected(tmp_path / "after", theirs), "the first line signs"
 
 
 def test_no_signature_and_no_keys_are_no_trust(tmp_path):
@@ -96,7 +96,7 @@ def test_a_signature_does_not_pass_to_other_content(tmp_path):
     good = write_engine(tmp_path / "good", keys, {})
     bad = write_engine(tmp_path / "bad", None, {"other": 1})
     (tmp_path / "bad/manifest.json").write_text(bad.model_copy(update={"signature": good.signature}).model_dump_json())
-    rejected(tmp_path / "bad", keys)
+    assert f"was not saved by a run in {tmp_path}" in rejected(tmp_path / "bad", keys)
 
 
 def test_keys_are_made_once_whoever_comes_first_and_only_their_owner_reads_them(tmp_path):
@@ -117,6 +117,13 @@ def test_keys_that_are_none_are_one_message(tmp_path, text, message):
     (tmp_path / ".keys").write_text(text)
     with pytest.raises(OriginError, match=message):
         sign("0" * 64, tmp_path / ".keys")
+    with pytest.raises(OriginError, match=message):
+        check_keys(tmp_path / ".keys")
+
+
+def test_keys_are_looked_at_before_a_run_begins_and_none_are_made_by_it(tmp_path):
+    check_keys(tmp_path / ".keys")
+    assert not (tmp_path / ".keys").exists()
 
 
 @pytest.mark.parametrize("protocol", [2, 4])
