@@ -5,12 +5,14 @@ Sums are never stored. Work that a later attempt had to do again is found from w
 stays counted.
 """
 
+import json
 import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, Self
+from uuid import uuid4
 
 from growctl.ledger_entries import Anomaly, Cost, Evaluation, RunEntry, SplitCost, StageEntry
 from growctl.ledger_tables import BrokenLedger, LedgerError, LedgerFile
@@ -28,6 +30,9 @@ __all__ = [
     "SplitCost",
     "StageEntry",
 ]
+
+UNKNOWN = "unknown"
+"""What stands for a device or a precision whose line is lost."""
 
 _ANOMALY = tuple(f.name for f in fields(Anomaly) if f.name != "attempt")
 _MEASURED = tuple(f.name for f in fields(Evaluation) if f.name != "flops")
@@ -54,8 +59,8 @@ class Ledger:
     def open(cls, path: Path, read_only: bool = False) -> "Ledger":
         """The ledger in the file `path`; created when missing, unless `read_only`, which writes nothing.
 
-        An older format is brought to this one, unless `read_only`. Raises LedgerError when the file is missing
-        (read-only) or of a newer format, and BrokenLedger, one too, when it is damaged.
+        Raises LedgerError when the file is missing (read-only) or of another format, and BrokenLedger, one too, when
+        it is damaged.
         """
         return cls(LedgerFile(path, read_only))
 
@@ -80,7 +85,8 @@ class Ledger:
         now = {"run": asdict(run)} | {f"stage {stage.name}": asdict(stage) for stage in stages}
         with self._file.transaction():
             if not self._query("SELECT 1 FROM run"):
-                self._append("run", {"id": 1} | asdict(run) | {"created_at": _now()})
+                row = asdict(run) | {"conditions": json.dumps(run.conditions), "created_at": _now()}
+                self._append("run", {"id": 1, "run_id": uuid4().hex} | row)
                 for position, stage in enumerate(stages):
                     self._append("stage", _flat({"position": position} | asdict(stage)))
             held = {"run": asdict(self.run())} | {f"stage {stage.name}": asdict(stage) for stage in self.stages()}
@@ -145,12 +151,12 @@ class Ledger:
         starts = [record for record in records if record["event"] == "start"]
         devices: Any = min(starts, key=lambda start: abs(start["attempt"] - number), default=None)
         if devices is None:
-            rows = self._query("SELECT device, num_devices FROM work WHERE stage = :stage LIMIT 1", stage=stage)
-            devices = rows[0] if rows else {"device": "unknown", "num_devices": 1}
-        return {
-            "resumed_from": known[0][0] if known else saved_before,
-            "device": devices["device"],
-            "num_devices": devices["num_devices"],
+            rows = self._query(
+                "SELECT device, num_devices, precision FROM work WHERE stage = :stage LIMIT 1", stage=stage
+            )
+            devices = rows[0] if rows else {"device": UNKNOWN, "num_devices": 1, "precision": UNKNOWN}
+        return {"resumed_from": known[0][0] if known else saved_before} | {
+            name: devices[name] for name in ("device", "num_devices", "precision")
         }
 
     # What is read from it.
@@ -160,7 +166,17 @@ class Ledger:
         rows = self._query("SELECT * FROM run")
         if not rows:
             raise LedgerError(f"{self.path}: no run is recorded here yet")
-        return RunEntry(**{f.name: rows[0][f.name] for f in fields(RunEntry)})
+        values = {f.name: rows[0][f.name] for f in fields(RunEntry)}
+        return RunEntry(**values | {"conditions": json.loads(values["conditions"])})
+
+    def run_id(self) -> str:
+        """What tells this run from every other, also from one of its name; a copy has the same."""
+        self.run()
+        return str(self._query("SELECT run_id FROM run")[0][0])
+
+    def precisions(self) -> set[str]:
+        """The precisions that the run has trained in so far: `bf16`, `fp32`."""
+        return {row[0] for row in self._query("SELECT DISTINCT precision FROM work")} - {UNKNOWN}
 
     def stages(self) -> list[StageEntry]:
         """Every stage of the schedule, in order."""
@@ -240,8 +256,6 @@ class Ledger:
 
     def anomalies(self, stage: str) -> list[Anomaly]:
         """What went wrong with the stage's numbers, in the order in which it did."""
-        if self._file.format == 1:
-            return []
         rows = self._query("SELECT * FROM anomaly WHERE stage = :stage ORDER BY attempt, seconds", stage=stage)
         return [Anomaly(**{f.name: row[f.name] for f in fields(Anomaly)}) for row in rows]
 
@@ -278,6 +292,7 @@ def _work_rows(
             "device_seconds": wall_seconds * start["num_devices"],
             "device": start["device"],
             "num_devices": start["num_devices"],
+            "precision": start["precision"],
             "recorded_at": _now(),
         }
         yield _flat(row)

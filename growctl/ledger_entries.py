@@ -1,6 +1,7 @@
 """What the ledger holds, as values: runs, stages, costs, evaluations, anomalies."""
 
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 from model.flops import Flops
 
@@ -20,6 +21,8 @@ class RunEntry:
     dataset: str
     """Path of the prepared dataset."""
     dataset_fingerprint: str
+    conditions: dict[str, Any] = field(default_factory=dict)
+    """What a run must share with another to be compared with it: values by dotted path, as JSON holds them."""
 
 
 @dataclass(frozen=True)

@@ -18,21 +18,19 @@ from typing import Any
 
 from stages.manifest import set_aside
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 1
 _APPLICATION_ID = 0x67726F77  # "grow": tells a ledger from any other SQLite file
 _BUSY_SECONDS = 60.0
 _COMPANIONS = ("-journal", "-wal", "-shm")
 """What SQLite keeps beside a database, by what is appended to its name."""
 
 _CHAIN = "entry INTEGER NOT NULL UNIQUE, sha256 TEXT NOT NULL"
-_FORMAT_1 = ("run", "stage", "attempt", "work", "evaluation")
-"""The tables of format 1, where rows had neither number nor hash."""
 
 TABLES = {
     "run": """
-        id INTEGER PRIMARY KEY CHECK (id = 1), name TEXT NOT NULL, schedule TEXT NOT NULL, control TEXT,
-        control_of TEXT, seed INTEGER NOT NULL, dataset TEXT NOT NULL, dataset_fingerprint TEXT NOT NULL,
-        created_at TEXT NOT NULL""",
+        id INTEGER PRIMARY KEY CHECK (id = 1), run_id TEXT NOT NULL, name TEXT NOT NULL, schedule TEXT NOT NULL,
+        control TEXT, control_of TEXT, seed INTEGER NOT NULL, dataset TEXT NOT NULL, dataset_fingerprint TEXT NOT NULL,
+        conditions TEXT NOT NULL, created_at TEXT NOT NULL""",
     "stage": """
         position INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, num_parameters INTEGER NOT NULL,
         num_embedding_parameters INTEGER NOT NULL, train_tokens INTEGER NOT NULL, num_steps INTEGER NOT NULL,
@@ -46,7 +44,7 @@ TABLES = {
         num_records INTEGER NOT NULL, closed_by TEXT NOT NULL, tokens INTEGER NOT NULL, flops_parameters REAL NOT NULL,
         flops_attention REAL NOT NULL, flops_head REAL NOT NULL, evaluation_flops REAL NOT NULL,
         wall_seconds REAL NOT NULL, device_seconds REAL NOT NULL, device TEXT NOT NULL, num_devices INTEGER NOT NULL,
-        recorded_at TEXT NOT NULL, CHECK (first_step <= last_step),
+        precision TEXT NOT NULL, recorded_at TEXT NOT NULL, CHECK (first_step <= last_step),
         UNIQUE (stage, attempt, first_step, last_step, num_records),
         FOREIGN KEY (stage, attempt) REFERENCES attempt (stage, attempt)""",
     "evaluation": """
@@ -98,14 +96,13 @@ class LedgerFile:
     """An open ledger: rows in, rows out."""
 
     def __init__(self, path: Path, read_only: bool) -> None:
-        """Opens the file; made when missing and brought to this format when older, unless `read_only`.
+        """Opens the file; creates it when it is missing, unless `read_only`.
 
-        Raises LedgerError when it is missing (read-only) or of a newer format, BrokenLedger when it is damaged.
+        Raises LedgerError when it is missing (read-only) or of another format, BrokenLedger when it is damaged.
         """
         if read_only and not path.is_file():
             raise LedgerError(f"{path}: there is no ledger here")
         self.path = path
-        self.format = FORMAT_VERSION
         self._last = (0, "")
         """Number and hash of the last row, while a transaction is open."""
         uri = f"{path.resolve().as_uri()}?mode={'ro' if read_only else 'rwc'}"
@@ -144,7 +141,7 @@ class LedgerFile:
         self.query("BEGIN IMMEDIATE")
         try:
             self._last = (0, "")
-            for table in TABLES if self.format == FORMAT_VERSION and self._tables() else ():
+            for table in TABLES if self._tables() else ():
                 for row in self.query(f"SELECT entry, sha256 FROM {table} ORDER BY entry DESC LIMIT 1"):
                     self._last = max(self._last, tuple(row))
             yield
@@ -160,8 +157,6 @@ class LedgerFile:
         self.query("BEGIN")  # so that a writer cannot come in between
         self._check()
         self.query("COMMIT")
-        if self.format == 1 and not read_only:
-            self._upgrade()
         self.query("PRAGMA foreign_keys = ON")
 
     def _tables(self) -> set[str]:
@@ -172,48 +167,26 @@ class LedgerFile:
         for statement in (*pragmas, *_SCHEMA):
             self.query(statement)
 
-    def _upgrade(self) -> None:
-        """Brings format 1 to this one: the same rows, numbered and hashed."""
-        with self.transaction():
-            rows = [(table, dict(row)) for table in _FORMAT_1 for row in self.query(f"SELECT * FROM {table}")]
-            for table in reversed(_FORMAT_1):
-                self.query(f"DROP TABLE {table}")
-            self._create()
-            for table, row in rows:
-                self.append(table, row)
-        self.format = FORMAT_VERSION
-
     def _check(self) -> None:
-        """Raises LedgerError for a newer format, BrokenLedger for what is damaged."""
+        """Raises LedgerError for another format, BrokenLedger for what is damaged."""
         [(application,)] = self.query("PRAGMA application_id")
-        [(self.format,)] = self.query("PRAGMA user_version")
-        ours = {row[0] for row in self.query("SELECT sql FROM sqlite_master WHERE sql NOT NULL")} == set(_SCHEMA)
+        [(version,)] = self.query("PRAGMA user_version")
         if self.path.stat().st_size == 0:
             raise LedgerError(f"{self.path}: no run is recorded here yet")
         if application != _APPLICATION_ID:
             raise BrokenLedger(self.path, "this is not a growctl ledger")
-        if self.format > FORMAT_VERSION and not ours:
+        schema = {row[0] for row in self.query("SELECT sql FROM sqlite_master WHERE sql NOT NULL")}
+        if version > FORMAT_VERSION and schema != set(_SCHEMA):
             raise LedgerError(
-                f"{self.path}: written in format {self.format} by a newer growctl; this one reads up to format "
+                f"{self.path}: written in format {version} by a newer growctl; this one reads format "
                 f"{FORMAT_VERSION}. Upgrade growctl."
             )
-        if self.format != FORMAT_VERSION if ours else self.format != 1 or not self._tables() >= set(_FORMAT_1):
+        if version != FORMAT_VERSION or schema != set(_SCHEMA):
             raise BrokenLedger(self.path, "its tables are not those of its format")
         for problem in self.query("PRAGMA integrity_check(1)"):
             if problem[0] != "ok":
                 raise BrokenLedger(self.path, str(problem[0]).splitlines()[-1])
-        if ours:
-            self._check_rows()
-        else:
-            self._check_types()
-
-    def _check_types(self) -> None:
-        """What can be told of rows without hashes: whether values are of their columns' types."""
-        for table in _FORMAT_1:
-            for column in self.query(f"PRAGMA table_info({table})"):
-                name, kind = column["name"], column["type"].lower()
-                if self.query(f"SELECT 1 FROM {table} WHERE typeof({name}) NOT IN (:kind, 'null')", kind=kind):
-                    raise BrokenLedger(self.path, f"{table}.{name} has a value that is no {kind}")
+        self._check_rows()
 
     def _check_rows(self) -> None:
         rows = [(table, dict(row)) for table in TABLES for row in self.query(f"SELECT * FROM {table}")]

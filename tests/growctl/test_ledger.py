@@ -393,57 +393,6 @@ def test_a_newer_format_is_refused_with_the_way_out(ledger: Ledger, path: Path) 
         Ledger.open(path)
 
 
-def in_format_1(path: Path, records: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """Makes a ledger as growctl once did, without numbers, hashes and anomalies; its rows."""
-    with Ledger.open(path) as ledger:
-        ledger.record_run(RUN, [BASE, GROWN])
-        ledger.sync("0-small", records)
-        kept = {table: rows(ledger, table) for table in TABLES if table != "anomaly"}
-    new = sqlite3.connect(path)
-    old = sqlite3.connect(path.with_name("old.db"))
-    for table in kept:
-        old.execute(f"CREATE TABLE {table} ({TABLES[table]})")
-        for verb in ("update", "delete"):
-            abort = f"RAISE(ABORT, 'the ledger is append-only: {table}')"
-            old.execute(f"CREATE TRIGGER {table}_keeps_on_{verb} BEFORE {verb} ON {table} BEGIN SELECT {abort}; END")
-        names = [column[1] for column in old.execute(f"PRAGMA table_info({table})")]
-        for row in new.execute(f"SELECT {', '.join(names)} FROM {table}").fetchall():
-            old.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
-    old.execute("PRAGMA application_id = 0x67726F77")
-    old.execute("PRAGMA user_version = 1")
-    old.commit()
-    old.close()
-    path.with_name("old.db").replace(path)
-    return kept
-
-
-def test_a_ledger_of_format_1_is_read_as_it_is_and_brought_to_this_format_when_written(path: Path) -> None:
-    metrics = killed_once(resumed_from=20)
-    kept = in_format_1(path, metrics.records)
-    before = path.read_bytes()
-    with Ledger.open(path, read_only=True) as old:
-        cost, evaluations = old.stage_cost("0-small"), old.evaluations("0-small")
-        assert (old.run(), old.anomalies("0-small"), cost.kept.steps) == (RUN, [], 40)
-    assert path.read_bytes() == before
-    with Ledger.open(path) as ledger:
-        assert {table: rows(ledger, table) for table in kept} == kept
-        assert (ledger.stage_cost("0-small"), ledger.evaluations("0-small")) == (cost, evaluations)
-        metrics.anomaly()
-        ledger.sync("0-small", metrics.records)
-    with Ledger.open(path, read_only=True) as ledger:
-        assert len(ledger.anomalies("0-small")) == 1
-    assert sqlite3.connect(path).execute("PRAGMA user_version").fetchone() == (2,)
-
-
-def test_an_upgrade_that_is_cut_off_leaves_the_ledger_as_it_was(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    in_format_1(path, killed_once(resumed_from=20).records)
-    before = path.read_bytes()
-    monkeypatch.setattr("growctl.ledger_tables._row_hash", lambda *_: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        Ledger.open(path)
-    assert path.read_bytes() == before
-
-
 def without_triggers(path: Path, statement: str) -> None:
     """What someone does who means to change the books."""
     connection = sqlite3.connect(path)

@@ -65,6 +65,7 @@ class FakeRun:
 
         if killed_at:
             attempt(1, 0, killed_at)
+            write("train", 1, killed_at)
         attempt(2 if killed_at else 1, 0, stage.num_steps if final else stage.num_steps // 2)
         if final:
             evaluate(2 if killed_at else 1, stage.num_steps, "final", final)

@@ -10,9 +10,8 @@ import math
 import os
 import shutil
 import signal
-import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ from growctl.controls import plan_controls
 from growctl.hostfile import read_hostfile
 from growctl.launch import LaunchError
 from growctl.ledger import Ledger, LedgerError
-from growctl.ledger_tables import TABLES
 from growctl.plan import plan_stages
 from growctl.report.analysis import read_run, to_json
 from growctl.run_requests import schedule_yaml
@@ -55,7 +53,7 @@ from stages.metrics import read_metrics
 from tests.growctl.ladders import ladder
 from tests.growctl.schedules import BASE, TEXT
 from tests.growctl.test_ledger import BASE as STAGE
-from tests.growctl.test_ledger import GROWN, RUN, in_format_1, killed_once
+from tests.growctl.test_ledger import GROWN, RUN, killed_once
 from tests.stages.checkpoints import small_config
 
 CASES = 10_000 if os.environ.get("GROWCTL_SOAK") else 300
@@ -449,25 +447,6 @@ def test_bytes_of_a_ledger_that_changed_are_noticed_or_change_nothing(folder: Pa
         ledger.record_run(RUN, [STAGE, GROWN])
         ledger.sync("0-small", RECORDS, attempt_over=True)
         assert ledger.stage_cost("0-small").kept.steps == 40
-
-
-@cases(0.05)
-@given(data=st.data())
-def test_rows_of_a_ledger_of_format_1_are_taken_or_refused(folder: Path, data: st.DataObject) -> None:
-    path = folder / "ledger.db"
-    for old in folder.iterdir():
-        old.unlink()
-    kept = in_format_1(path, RECORDS)
-    whole = told(path)
-    table = data.draw(st.sampled_from(sorted(set(TABLES) - {"anomaly"})))
-    column = data.draw(st.sampled_from(sorted(kept[table][0])))
-    value = data.draw(st.sampled_from([-1, 2**62, 1e308, -math.inf, "x", "\x00", b"\xff", "", "2"]))
-    with closing(sqlite3.connect(path)) as connection, suppress(sqlite3.Error):
-        connection.execute(f"DROP TRIGGER {table}_keeps_on_update")
-        connection.execute(f"UPDATE {table} SET {column} = ?", (value,))
-        connection.commit()
-    found = judged(lambda: told(path), LedgerError, folder.parent)
-    assert found is None or type(found) is type(whole)
 
 
 @cases(0.05)
