@@ -151,7 +151,8 @@ def report(
 
     Example: growctl report quickstart
     """
-    from growctl.report.analysis import find_runs, to_json
+    from growctl.report.documents import to_json
+    from growctl.report.read import find_runs
     from growctl.terminal import Terminal
 
     found = find_runs(runs_dir, runs or [])

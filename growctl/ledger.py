@@ -80,7 +80,7 @@ class Ledger:
         """Records the run and all stages of its schedule, before any work; the same again changes nothing.
 
         Raises LedgerError where they differ from those recorded. The places (`schedule`, `dataset`) may have other
-        names by now: the first ones stay.
+        names by now, and a control's ladder another id: the first ones stay.
         """
         now = {"run": asdict(run)} | {f"stage {stage.name}": asdict(stage) for stage in stages}
         with self._file.transaction():
@@ -94,7 +94,7 @@ class Ledger:
             raise LedgerError(f"{self.path} holds {', '.join(held)}; now there are {', '.join(now)}")
         for what, values in held.items():
             for name, value in values.items():
-                if name not in ("schedule", "dataset") and now[what][name] != value:
+                if name not in ("schedule", "dataset", "ladder_id") and now[what][name] != value:
                     raise LedgerError(
                         f"{self.path}: {what} was recorded with {name} {value!r}, now it is {now[what][name]!r}; "
                         "other values need another run name"

@@ -23,6 +23,8 @@ class RunEntry:
     dataset_fingerprint: str
     conditions: dict[str, Any] = field(default_factory=dict)
     """What a run must share with another to be compared with it: values by dotted path, as JSON holds them."""
+    ladder_id: str | None = None
+    """The id of the ladder's ledger when the control was started; None for a ladder."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from growctl.controls import plan_controls
 from growctl.ledger import Ledger, LedgerError, RunEntry, StageEntry
 from growctl.plan import plan_stages
-from growctl.report.analysis import RunNotFoundError
+from growctl.report.read import RunNotFoundError
 from growctl.run_lock import LOCK, Holder, find_holder, read_holder
 from growctl.schedule import RUN_NAME, ScheduleError, parse_schedule
 from growctl.schema import Schedule

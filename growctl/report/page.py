@@ -1,24 +1,18 @@
 """The report as files: one HTML page that needs nothing else, its chart as PNG, its table as CSV."""
 
-import csv
-import io
 import os
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
 
 from growctl.report import plots
-from growctl.report.analysis import RunReport, to_json
-from growctl.report.table import COLUMNS, WENT_WRONG, anomalies, describe, replayed_work, stage_cells, verdicts
-from growctl.visible import visible
+from growctl.report.documents import stages_csv
+from growctl.report.read import RunReport
+from growctl.report.table import COLUMNS, WENT_WRONG, anomalies, describe, remarks, stage_cells, verdicts
 
 PAGE_NAME = "report.html"
 CHART_NAME = "compute_vs_perplexity.png"
 TABLE_NAME = "stages.csv"
-
-_FORMULA = ("=", "+", "-", "@", "\t")
-"""What a spreadsheet takes for the beginning of a formula, or skips before one."""
 
 _STYLE = """
 :root { color-scheme: light dark; --line: color-mix(in srgb, currentColor 22%, transparent); }
@@ -41,17 +35,19 @@ _COUNTED = (
     "<b>FLOPs</b> are the matrix products of training, 2 for a multiply-add, backward twice forward, counted from the "
     "model's structure; attention is counted as the full T x T, although the mask needs half. Element-wise work is "
     "not counted.",
-    "<b>Cumulative</b> cost is every stage up to here: the first size is not free. Steps that were done again after "
-    "an interruption are included and shown apart. Evaluations are recorded, but are no part of the cost.",
+    "<b>Cumulative</b> cost is every stage up to here: the first size is not free. FLOPs that had to be spent again "
+    "after an interruption are shown apart, for ladders and controls alike: they say nothing about a way to train. "
+    "Evaluations are recorded, but are no part of the cost.",
     "<b>Device time</b> is wall time times devices, from an attempt's first word on: start-up, evaluation, "
-    "and attempts that failed.",
+    "replayed steps, and attempts that failed.",
     "<b>Perplexity</b> is measured at a stage's end, on the validation data, in fp32 from the master weights. The jump "
     "is what growing alone did to the loss, in nats a token: 0 where the function is preserved.",
-    "<b>Equal loss</b>: the FLOPs at which the curve of the controls comes down to the ladder's final loss, with the "
-    "loss linear in the logarithm of the FLOPs between two measured points, and never beyond them. Only finished "
-    "controls count, each with its own full decay.",
-    "<b>The best size from scratch</b>: every size of the ladder trained alone for the same FLOPs; each budget counts "
-    "with the size that ended best. A small model trained longer may beat both the ladder and the largest size.",
+    "<b>Equal loss</b>: the FLOPs at which the controls come down to the ladder's final loss: their lower convex "
+    "envelope, with the loss linear in the logarithm of the FLOPs between two measured points, and never beyond them. "
+    "Only finished controls count that were trained as the ladder was: same data, seed, context, batch, precision, "
+    "optimizer, learning rate and validation windows, each with its own full decay.",
+    "<b>The best size from scratch</b>: every size of the ladder trained alone for the same FLOPs, all under one "
+    "envelope. A small model trained longer may beat both the ladder and the largest size.",
     "<b>In the chart</b>, large marks are ends of stages and runs; lines and small dots are evaluations on the way, "
     "where the learning rate has not decayed yet: they are not what a run of that budget would reach.",
     "<b>Differences</b> smaller than those between seeds mean nothing: one seed says little.",
@@ -65,31 +61,6 @@ def write_report(runs: Sequence[RunReport], directory: Path) -> Path:
     _replace(directory / TABLE_NAME, stages_csv(runs).encode())
     _replace(directory / PAGE_NAME, render_page(runs).encode())
     return directory / PAGE_NAME
-
-
-def stages_csv(runs: Sequence[RunReport]) -> str:
-    """A line for each stage of each run, in the units of `to_json`; unknown is empty.
-
-    No text is a formula to a spreadsheet: one that begins like it gets an apostrophe in front.
-    """
-    rows = [
-        {"run": run["name"], "schedule": run["schedule"], "control": run["control"], "stage": stage.pop("name")} | stage
-        for run in to_json(runs)
-        for stage in run["stages"]
-    ]
-    buffer = io.StringIO()
-    if rows:
-        writer = csv.DictWriter(buffer, fieldnames=list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({key: _no_formula(value) for key, value in row.items()} for row in rows)
-    return buffer.getvalue()
-
-
-def _no_formula(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    text = visible(value)  # a bare carriage return would begin a line
-    return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 def render_page(runs: Sequence[RunReport]) -> str:
@@ -134,8 +105,7 @@ def _table(runs: Sequence[RunReport]) -> str:
     def body(run: RunReport) -> str:
         span = f'colspan="{len(COLUMNS)}"'
         head = f"<tr><th {span}>{escape(run.name)} <span>{escape(describe(run))}</span></th></tr>"
-        replayed = replayed_work(run)
-        note = f'<tr><td {span} class="note">{escape(replayed)}</td></tr>' if replayed else ""
+        note = "".join(f'<tr><td {span} class="note">{escape(text)}</td></tr>' for text in remarks(run))
         return f"<tbody>{head}{''.join(row(stage_cells(stage), 'td') for stage in run.stages)}{note}</tbody>"
 
     return f"<table><thead>{row(COLUMNS, 'th')}</thead>{''.join(map(body, runs))}</table>"

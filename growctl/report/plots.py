@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, Locator, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from growctl.numbers import short_count
-from growctl.report.analysis import EvaluationPoint, RunReport
+from growctl.report.read import EvaluationPoint, RunReport
 from growctl.visible import visible
 
 _LADDERS = ("#0072b2", "#7a3fb0", "#008c8c")
@@ -133,7 +133,7 @@ def _frame(axes: Axes, runs: Sequence[RunReport], ink: str) -> None:
         if not seen:
             axis.set_major_locator(NullLocator())
             axis.set_minor_locator(NullLocator())
-    axes.set_xlabel("cumulative training compute (FLOPs, replayed work included)", color=ink)
+    axes.set_xlabel("cumulative training compute (FLOPs, replayed work not counted)", color=ink)
     axes.set_ylabel("validation perplexity", color=ink)
     axes.tick_params(which="both", color=ink, labelcolor=ink)
     axes.grid(color=ink, alpha=0.12, linewidth=0.8)

@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING
 
 from growctl.ledger import Anomaly
 from growctl.numbers import duration, scientific, short_count
-from growctl.report.analysis import RunReport, StageReport, compare
+from growctl.report.compare import compare
+from growctl.report.read import RunReport, StageReport
+from growctl.report.verdict import verdict
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,15 +39,21 @@ def describe(run: RunReport) -> str:
 
 def replayed_work(run: RunReport) -> str | None:
     """What was spent in vain, in one sentence; None when nothing was."""
-    flops = sum(stage.replayed_flops for stage in run.stages)
+    flops = run.replayed_flops
     device_seconds = sum(stage.replayed_device_seconds for stage in run.stages)
     if not flops and not device_seconds:
         return None
-    share = f" ({flops / run.cumulative_flops:.1%})" if flops else ""
+    share = f" (+{flops / run.cumulative_flops:.1%})" if flops and run.cumulative_flops else ""
     return (
-        f"Replayed after interruptions, and counted above: {scientific(flops)} FLOPs{share}, "
-        f"{duration(device_seconds)} of device time."
+        f"Replayed after interruptions: {scientific(flops)} FLOPs{share}, not counted above, and "
+        f"{duration(device_seconds)} of device time, counted above."
     )
+
+
+def remarks(run: RunReport) -> list[str]:
+    """What stands below a run's stages: replayed work, copies that were left out."""
+    replayed = replayed_work(run)
+    return [*([replayed] if replayed else []), *run.notes]
 
 
 def anomalies(run: RunReport) -> list[str]:
@@ -77,7 +85,7 @@ def verdicts(runs: Sequence[RunReport]) -> list[tuple[str, tuple[str, ...]]]:
         for comparison in comparisons:
             size = comparison.num_parameters
             what = f"{comparison.control}, {short_count(size)} parameters" if size else "the best size from scratch"
-            said.append((f"{ladder.name} against {what}", comparison.verdict))
+            said.append((f"{ladder.name} against {what}", verdict(comparison)))
         if not comparisons:
             said.append((ladder.name, ("It has no controls, so what growing saved cannot be said.",)))
     return said
@@ -110,9 +118,8 @@ def print_report(runs: Sequence[RunReport], console: "Console") -> None:
     for run in runs:
         console.print(Text.assemble((run.name, "bold"), "  ", (describe(run), "dim")))
         print_rows(cells[run.name])
-        replayed = replayed_work(run)
-        if replayed:
-            console.print(Padding(Text(replayed, "dim"), (0, 0, 0, 2)))
+        for note in remarks(run):
+            console.print(Padding(Text(note, "dim"), (0, 0, 0, 2)))
     wrong = [(f"{run.name}: {WENT_WRONG}", tuple(anomalies(run))) for run in runs if run.anomalies]
     for heading, sentences in [*wrong, *verdicts(runs)]:
         console.print()

@@ -6,7 +6,7 @@ import signal
 import pytest
 import torch
 
-from growctl.report.analysis import find_runs
+from growctl.report.read import find_runs
 from model.config import generation_of, parameter_shapes
 from stages.checkpoint import load_model, read_parameter
 from stages.manifest import read_manifest

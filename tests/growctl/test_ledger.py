@@ -516,7 +516,7 @@ def test_lines_that_are_lost_from_metrics_never_stop_a_run_and_nothing_counts_tw
 
 def test_importing_the_ledger_and_the_analysis_is_light() -> None:
     heavy = {"torch", "deepspeed", "matplotlib", "rich"}
-    code = f"import sys, growctl.ledger, growctl.report.analysis; print({heavy!r} & set(sys.modules))"
+    code = f"import sys, growctl.ledger, growctl.report.compare; print({heavy!r} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
 

@@ -24,7 +24,7 @@ import growctl.status
 from growctl.controls import plan_controls
 from growctl.ledger import Ledger, RunEntry, StageEntry
 from growctl.on_machine import STARTED
-from growctl.report.analysis import RunNotFoundError
+from growctl.report.read import RunNotFoundError
 from growctl.schedule import load_schedule
 from growctl.stage_status import StageStatus
 from growctl.status import RunStatus, being_prepared, find_status, status_document

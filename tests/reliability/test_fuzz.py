@@ -25,7 +25,8 @@ from growctl.hostfile import read_hostfile
 from growctl.launch import LaunchError
 from growctl.ledger import Ledger, LedgerError
 from growctl.plan import plan_stages
-from growctl.report.analysis import read_run, to_json
+from growctl.report.documents import to_json
+from growctl.report.read import read_run
 from growctl.run_requests import schedule_yaml
 from growctl.schedule import ScheduleError, load_schedule, parse_schedule
 from growctl.screen import Screen

@@ -22,7 +22,7 @@ from growctl.dry_run import _launch
 from growctl.hostfile import hostfile_machines, read_hostfile
 from growctl.launch import Launch, LaunchError, Local, plain_path, start
 from growctl.ledger import Ledger, RunEntry, StageEntry
-from growctl.report.analysis import RunNotFoundError, find_runs
+from growctl.report.read import RunNotFoundError, find_runs
 from growctl.run_requests import LadderRequest
 from growctl.schedule import ScheduleError
 from growctl.status import find_status

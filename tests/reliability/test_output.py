@@ -17,8 +17,9 @@ from rich.table import Table
 from growctl import cli
 from growctl.launch import failure_reason
 from growctl.ledger import Ledger, RunEntry, StageEntry
-from growctl.report.analysis import find_runs
-from growctl.report.page import render_page, stages_csv
+from growctl.report.documents import stages_csv
+from growctl.report.page import render_page
+from growctl.report.read import find_runs
 from growctl.screen import LiveScreen, Screen
 from growctl.terminal import Terminal
 from growctl.visible import visible

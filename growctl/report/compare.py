@@ -1,0 +1,210 @@
+"""A ladder against its controls: FLOPs to equal loss, and loss at equal FLOPs.
+
+A control counts with the final evaluation of a finished run, decayed on its own budget, placed at the FLOPs of the
+work that was kept. What a loss costs is read off the lower convex envelope of all controls of a kind, never beyond it.
+So replayed work, rounding to whole steps and controls that another one dominates never help growing, and no other
+reading of the same runs is harder on it.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from growctl.report.read import RunReport
+
+EQUAL_FLOPS_TOLERANCE = 0.02
+"""How far from the ladder's FLOPs, as a share of them, a control still counts as one at equal FLOPs."""
+
+BEST_SCRATCH = "best-scratch"
+"""The control that trains every size of the ladder from scratch: the bar that growth must really clear."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A finished control: what it cost and how good it got."""
+
+    run: str
+    num_parameters: int
+    flops: float
+    loss: float
+    """Nats a token."""
+    step_flops: float = 0.0
+    """FLOPs of its last step: a control comes in whole steps."""
+    replayed_flops: float = 0.0
+    """Spent again after interruptions, not part of `flops`."""
+
+    @classmethod
+    def of(cls, run: RunReport, loss: float) -> "Point":
+        """The point of a finished run."""
+        last = run.stages[-1]
+        step_flops = last.flops / max(1, last.num_steps)
+        return cls(run.name, last.num_parameters, run.cumulative_flops, loss, step_flops, run.replayed_flops)
+
+
+@dataclass(frozen=True)
+class EqualLoss:
+    """Where the controls come down to the ladder's loss."""
+
+    flops: float
+    """FLOPs they need for it; at most these, where it is not `bracketed`."""
+    bracketed: bool
+    """Whether a smaller budget ended above that loss."""
+    run: str
+    """The first control on the envelope that ended at or below that loss."""
+
+
+@dataclass(frozen=True)
+class EqualFlops:
+    """A ladder and the best control that had no more than (nearly) its FLOPs."""
+
+    control_run: str
+    flops_ratio: float
+    """The control's FLOPs / the ladder's."""
+    loss_difference: float
+    """Ladder minus control, in nats a token: positive where growing lost."""
+    ladder_perplexity: float
+    control_perplexity: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A ladder against the controls of one kind; without `best-scratch`, of one size too."""
+
+    ladder: RunReport
+    control: str
+    num_parameters: int | None
+    """None for `best-scratch`, which compares with every size of the ladder."""
+    points: tuple[Point, ...]
+    """The controls that count, by FLOPs."""
+    excluded: tuple[str, ...]
+    """Why the others do not, a sentence each."""
+    equal_loss: EqualLoss | None
+    """None where no control came down to the ladder's loss, or there is nothing to compare."""
+    equal_flops: EqualFlops | None
+
+    @property
+    def control_runs(self) -> tuple[str, ...]:
+        """The names of the controls that count."""
+        return tuple(point.run for point in self.points)
+
+    @property
+    def flops_to_equal_loss(self) -> float | None:
+        """FLOPs that the controls need for the ladder's final loss; None where they do not bracket it."""
+        return self.equal_loss.flops if self.equal_loss and self.equal_loss.bracketed else None
+
+    @property
+    def saving(self) -> float | None:
+        """`flops_to_equal_loss` / the ladder's FLOPs; below 1 growing cost more."""
+        flops = self.flops_to_equal_loss
+        return flops / self.ladder.cumulative_flops if flops is not None else None
+
+
+def compare(ladder: RunReport, runs: Sequence[RunReport]) -> list[Comparison]:
+    """`ladder` against those of `runs` that are its controls, a comparison for each kind and size of them.
+
+    Of `best-scratch` there is one, over all sizes.
+    """
+    groups: dict[tuple[str, int | None], list[RunReport]] = {}
+    for run in runs:
+        if run.control is not None and run.control_of == ladder.name and run.stages:
+            size = None if run.control == BEST_SCRATCH else run.stages[-1].num_parameters
+            groups.setdefault((run.control, size), []).append(run)
+    if best := groups.get((BEST_SCRATCH, None)):
+        # The ladder's last size may have its run as a control of its own kind: it is a size from scratch like the rest.
+        sizes = {stage.num_parameters for stage in ladder.stages}
+        twins = [key for key in groups if key[0].endswith("-scratch") and key[1] in sizes]
+        best += [run for key in twins for run in groups[key]]
+    return [_compare(ladder, kind, size, controls) for (kind, size), controls in groups.items()]
+
+
+def _compare(ladder: RunReport, kind: str, size: int | None, controls: Sequence[RunReport]) -> Comparison:
+    points: list[Point] = []
+    excluded: list[str] = []
+    for control in controls:
+        if why := reason_not_to_count(ladder, control):
+            excluded.append(f"{control.name} does not count: {why}.")
+        else:
+            assert control.final_loss is not None
+            points.append(Point.of(control, control.final_loss))
+    points.sort(key=lambda point: (point.flops, point.loss))
+    loss = ladder.final_loss
+    return Comparison(
+        *(ladder, kind, size, tuple(points), tuple(excluded)),
+        equal_loss=None if loss is None else flops_to_loss(points, loss),
+        equal_flops=None if loss is None else _at_equal_flops(ladder.cumulative_flops, loss, points),
+    )
+
+
+def reason_not_to_count(ladder: RunReport, control: RunReport) -> str | None:
+    """Why comparing `ladder` with `control` would be unfair or has to wait; None where it is fair."""
+    if control.final_loss is None:
+        return "it has no final loss" if control.finished else "it is not finished"
+    if control.dataset_fingerprint != ladder.dataset_fingerprint:
+        return "it was trained on other data"
+    if differing := list(_differing_conditions(ladder, control)):
+        return f"it differs from the ladder in {', '.join(differing)}"
+    return None
+
+
+def _differing_conditions(ladder: RunReport, control: RunReport) -> Iterator[str]:
+    for path in sorted(ladder.conditions | control.conditions):
+        its, ladders = control.conditions.get(path), ladder.conditions.get(path)
+        if its != ladders:
+            yield f"{path} ({its}, the ladder {ladders})"
+    if ladder.precisions and control.precisions and control.precisions != ladder.precisions:
+        its, ladders = (" and ".join(sorted(run.precisions)) for run in (control, ladder))
+        yield f"precision ({its}, the ladder {ladders})"
+
+
+def lower_envelope(points: Sequence[Point]) -> list[Point]:
+    """The points, by FLOPs, from which the convex curve below all of them falls to the lowest loss.
+
+    Convex in log FLOPs, as losses of well-tuned models are. A point that has more FLOPs than another and no lower loss
+    is not on it, nor is one above the line between two others: that of several sizes which was too large or too small.
+    """
+    envelope: list[Point] = []
+    for point in sorted(points, key=lambda point: (point.flops, point.loss)):
+        if envelope and point.loss >= envelope[-1].loss:
+            continue
+        while len(envelope) > 1 and _loss_between(envelope[-2], point, envelope[-1].flops) <= envelope[-1].loss:
+            envelope.pop()
+        envelope.append(point)
+    return envelope
+
+
+def _loss_between(low: Point, high: Point, flops: float) -> float:
+    """The loss at `flops`, linear in log FLOPs between two points."""
+    share = math.log(flops / low.flops) / math.log(high.flops / low.flops)
+    return low.loss + share * (high.loss - low.loss)
+
+
+def flops_to_loss(points: Sequence[Point], loss: float) -> EqualLoss | None:
+    """The FLOPs at which the lower envelope of `points` comes down to `loss`; None where it does not.
+
+    Where its first point lies below `loss` already, that point's FLOPs are an upper bound: it is not bracketed.
+    """
+    envelope = lower_envelope(points)
+    if not envelope or envelope[-1].loss > loss:
+        return None
+    if envelope[0].loss <= loss:
+        return EqualLoss(envelope[0].flops, envelope[0].loss == loss, envelope[0].run)
+    low, high = next((low, high) for low, high in pairwise(envelope) if high.loss <= loss)
+    share = (low.loss - loss) / (low.loss - high.loss)
+    return EqualLoss(low.flops * (high.flops / low.flops) ** share, True, high.run)
+
+
+def _at_equal_flops(flops: float, loss: float, points: Sequence[Point]) -> EqualFlops | None:
+    """A ladder of that cost and loss against the best control that had no more FLOPs.
+
+    None where no control had about as many, unless one with fewer already ended below the ladder.
+    """
+
+    def slack(point: Point) -> float:
+        return max(EQUAL_FLOPS_TOLERANCE * flops, point.step_flops)
+
+    affordable = [point for point in points if point.flops <= flops + slack(point)]
+    best = min(affordable, key=lambda point: (point.loss, point.flops), default=None)
+    if best is None or (best.loss > loss and all(point.flops < flops - slack(point) for point in affordable)):
+        return None
+    return EqualFlops(best.run, best.flops / flops, loss - best.loss, math.exp(loss), math.exp(best.loss))

@@ -1,0 +1,79 @@
+"""The report as JSON and as CSV."""
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from growctl.report.compare import Comparison, compare
+from growctl.report.read import RunReport
+from growctl.report.verdict import verdict
+from growctl.visible import visible
+
+_STAGE_KEYS = (
+    *("name", "num_parameters", "train_tokens", "flops", "cumulative_flops", "wall_seconds", "validation_loss"),
+    *("perplexity", "loss_before_growth", "loss_after_growth", "device_seconds", "replayed_flops"),
+    *("replayed_device_seconds", "bits_per_byte", "finished"),
+)
+_FORMULA = ("=", "+", "-", "@", "\t")
+"""What a spreadsheet takes for the beginning of a formula, or skips before one."""
+
+
+def to_json(runs: Sequence[RunReport]) -> list[dict[str, Any]]:
+    """`runs` as JSON values: FLOPs, seconds, nats a token. What is unknown or no finite number is null."""
+    documents = []
+    for run in runs:
+        document: dict[str, Any] = {"name": run.name, "schedule": run.schedule, "control": run.control}
+        document["stages"] = [{key: _finite(getattr(stage, key)) for key in _STAGE_KEYS} for stage in run.stages]
+        document["anomalies"] = [
+            {"stage": stage} | {key: _finite(value) for key, value in asdict(anomaly).items()}
+            for stage, anomaly in run.anomalies
+        ]
+        document["notes"] = list(run.notes)
+        if run.control is None:
+            document["comparisons"] = [_comparison(comparison) for comparison in compare(run, runs)]
+        documents.append(document)
+    return documents
+
+
+def _comparison(comparison: Comparison) -> dict[str, Any]:
+    return {
+        "control": comparison.control,
+        "num_parameters": comparison.num_parameters,
+        "control_runs": list(comparison.control_runs),
+        "flops_to_equal_loss": comparison.flops_to_equal_loss,
+        "saving": comparison.saving,
+        "equal_flops": asdict(comparison.equal_flops) if comparison.equal_flops else None,
+        "verdict": list(verdict(comparison)),
+    }
+
+
+def stages_csv(runs: Sequence[RunReport]) -> str:
+    """A line for each stage of each run, in the units of `to_json`; unknown is empty.
+
+    No text is a formula to a spreadsheet: one that begins like it gets an apostrophe in front.
+    """
+    rows = [
+        {"run": run["name"], "schedule": run["schedule"], "control": run["control"], "stage": stage.pop("name")} | stage
+        for run in to_json(runs)
+        for stage in run["stages"]
+    ]
+    buffer = io.StringIO()
+    if rows:
+        writer = csv.DictWriter(buffer, fieldnames=list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({key: _no_formula(value) for key, value in row.items()} for row in rows)
+    return buffer.getvalue()
+
+
+def _no_formula(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    text = visible(value)  # a bare carriage return would begin a line
+    return f"'{text}" if text.startswith(_FORMULA) else text
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,241 @@
+"""What the ledgers of a runs directory hold, as values: the cost and quality of every stage of every run.
+
+FLOPs are those of work that was kept. Work that had to be done again after an interruption stands apart, for ladders
+and controls alike: a machine that failed says nothing about a way to train.
+"""
+
+import difflib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from growctl.ledger import Anomaly, Ledger, LedgerError
+
+
+class RunNotFoundError(ValueError):
+    """A run was named that is not there."""
+
+
+@dataclass(frozen=True)
+class StageReport:
+    """One stage: what it is, what it cost, how good it got."""
+
+    name: str
+    num_parameters: int
+    num_steps: int
+    """Optimizer steps trained in the stage, replayed ones not counted."""
+    train_tokens: int
+    """Data tokens trained in the stage, replayed ones not counted."""
+    flops: float
+    """Training FLOPs of this stage alone, without `replayed_flops`."""
+    cumulative_flops: float
+    """The same of this stage and of all before it."""
+    replayed_flops: float
+    """Training FLOPs that a later attempt had to spend again."""
+    wall_seconds: float
+    """Replayed steps included."""
+    device_seconds: float
+    """Replayed steps included."""
+    replayed_device_seconds: float
+    """The part of `device_seconds` that went into replayed steps and attempts that completed none."""
+    validation_loss: float | None
+    """Nats a token at the stage's end, in fp32 from master weights; None while unfinished."""
+    perplexity: float | None
+    bits_per_byte: float | None
+    loss_before_growth: float | None
+    """The previous stage's `validation_loss`; None for the first stage."""
+    loss_after_growth: float | None
+    """Nats a token at step 0 of this stage; None for the first stage."""
+    finished: bool
+
+    @property
+    def jump(self) -> float | None:
+        """What growing alone did to the loss: after minus before, in nats a token."""
+        if self.loss_before_growth is None or self.loss_after_growth is None:
+            return None
+        return self.loss_after_growth - self.loss_before_growth
+
+
+@dataclass(frozen=True)
+class EvaluationPoint:
+    """One evaluation, placed on the run's cost."""
+
+    stage: str
+    point: str
+    """`interval` (not decayed), `after_growth` or `final`."""
+    cumulative_flops: float
+    """Training FLOPs of the steps up to there, replayed ones not counted."""
+    loss: float
+    perplexity: float
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """One run, as its ledger tells it."""
+
+    name: str
+    """The name of its directory."""
+    recorded_name: str
+    """The name that it was started under. A run that was copied or renamed has another directory."""
+    run_id: str
+    """What it shares with its copies and with no other run."""
+    schedule: str
+    control: str | None
+    """Kind of control; None for a ladder."""
+    control_of: str | None
+    """The ladder that a control belongs to."""
+    ladder_id: str | None
+    """The `run_id` of that ladder when the control was started."""
+    stages: tuple[StageReport, ...]
+    points: tuple[EvaluationPoint, ...]
+    dataset_fingerprint: str
+    directory: Path
+    conditions: dict[str, Any] = field(default_factory=dict)
+    """What a run must share with another to be compared with it, by dotted path."""
+    precisions: frozenset[str] = frozenset()
+    """What it was trained in: `bf16`, `fp32`."""
+    anomalies: tuple[tuple[str, Anomaly], ...] = ()
+    """Numbers that went wrong, each with its stage."""
+    notes: tuple[str, ...] = ()
+    """What a reader must know of it, a sentence each."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether every stage of the schedule is."""
+        return bool(self.stages) and all(stage.finished for stage in self.stages)
+
+    @property
+    def final_loss(self) -> float | None:
+        """Nats a token at the end of the last stage; None while the run is unfinished or where it diverged."""
+        if not self.finished or not math.isfinite(self.stages[-1].perplexity or math.inf):
+            return None
+        return self.stages[-1].validation_loss
+
+    @property
+    def cumulative_flops(self) -> float:
+        """Training FLOPs of all stages so far, replayed ones not counted."""
+        return self.stages[-1].cumulative_flops if self.stages else 0.0
+
+    @property
+    def replayed_flops(self) -> float:
+        """Training FLOPs that the run had to spend again."""
+        return sum(stage.replayed_flops for stage in self.stages)
+
+
+def read_run(path: Path) -> RunReport:
+    """The report of the run whose ledger is `path`; LedgerError when it cannot be read."""
+    with Ledger.open(path, read_only=True) as ledger:
+        run, run_id, precisions = ledger.run(), ledger.run_id(), frozenset(ledger.precisions())
+        stages: list[StageReport] = []
+        points: list[EvaluationPoint] = []
+        anomalies: list[tuple[str, Anomaly]] = []
+        spent, previous_loss = 0.0, None
+        for position, stage in enumerate(ledger.stages()):
+            cost = ledger.stage_cost(stage.name)
+            evaluations = ledger.evaluations(stage.name)
+            latest = {evaluation.point: evaluation for evaluation in evaluations}
+            finished = ledger.finished(stage.name)
+            final, after_growth = latest.get("final") if finished else None, latest.get("after_growth")
+            stages.append(
+                StageReport(
+                    name=stage.name,
+                    num_parameters=stage.num_parameters,
+                    num_steps=cost.kept.steps,
+                    train_tokens=cost.kept.tokens,
+                    flops=cost.kept.flops.total,
+                    cumulative_flops=spent + cost.kept.flops.total,
+                    replayed_flops=cost.replayed.flops.total,
+                    wall_seconds=cost.total.wall_seconds,
+                    device_seconds=cost.total.device_seconds,
+                    replayed_device_seconds=cost.replayed.device_seconds,
+                    validation_loss=final.loss if final else None,
+                    perplexity=final.perplexity if final else None,
+                    bits_per_byte=final.bits_per_byte if final else None,
+                    loss_before_growth=previous_loss,
+                    loss_after_growth=after_growth.loss if after_growth and position else None,
+                    finished=finished,
+                )
+            )
+            points += [
+                EvaluationPoint(stage.name, e.point, spent + e.step * stage.step_flops.total, e.loss, e.perplexity)
+                for e in evaluations
+                if e.loss is not None and e.perplexity is not None and math.isfinite(e.perplexity)
+            ]
+            anomalies += [(stage.name, anomaly) for anomaly in ledger.anomalies(stage.name)]
+            spent, previous_loss = stages[-1].cumulative_flops, stages[-1].validation_loss
+    return RunReport(
+        name=path.parent.name,
+        recorded_name=run.name,
+        run_id=run_id,
+        schedule=run.schedule,
+        control=run.control,
+        control_of=run.control_of,
+        ladder_id=run.ladder_id,
+        stages=tuple(stages),
+        points=tuple(points),
+        dataset_fingerprint=run.dataset_fingerprint,
+        directory=path.parent,
+        conditions=run.conditions,
+        precisions=precisions,
+        anomalies=tuple(anomalies),
+    )
+
+
+def find_runs(runs_dir: Path, names: Sequence[str] = ()) -> list[RunReport]:
+    """The runs called `names`, or all in `runs_dir`; each ladder is followed by its controls.
+
+    Raises RunNotFoundError for a name that is not there and where there are no runs at all, LedgerError where a
+    ledger that matters cannot be read.
+    """
+    paths = {path.parent.name: path for path in sorted(runs_dir.glob("*/ledger.db"))}
+    if not paths:
+        raise RunNotFoundError(f"there are no runs in {runs_dir} yet")
+    for name in names:
+        if name not in paths:
+            near = difflib.get_close_matches(name, paths, n=3, cutoff=0.4) or list(paths)[:5]
+            raise RunNotFoundError(f"no run {name!r} in {runs_dir}; the nearest are {', '.join(near)}")
+    runs: dict[str, RunReport] = {}
+    for name, path in paths.items():
+        try:
+            runs[name] = read_run(path)
+        except LedgerError:
+            if not names or name.startswith(tuple(n if n == name else f"{n}-control-" for n in names)):
+                raise
+    runs = _with_their_ladders(_without_copies(runs, names))
+    found: dict[str, RunReport] = {}
+    ladders_first = sorted(runs, key=lambda name: (runs[name].control is not None, name))
+    for name in [name for name in names if name in runs] or ladders_first:
+        controls = [other for other in runs if runs[other].control_of == name]
+        controls.sort(key=lambda other: (runs[other].control, runs[other].cumulative_flops))
+        found |= {member: runs[member] for member in (name, *controls) if member not in found}
+    return list(found.values())
+
+
+def _without_copies(runs: dict[str, RunReport], names: Sequence[str]) -> dict[str, RunReport]:
+    """Of runs with one id the first: one of `names`, one that still has its name, or by name. It names the others."""
+
+    def precedence(run: RunReport) -> tuple[bool, bool, str]:
+        return run.name not in names, run.name != run.recorded_name, run.name
+
+    originals: dict[str, RunReport] = {}
+    for run in sorted(runs.values(), key=precedence):
+        original = originals.setdefault(run.run_id, run)
+        if original is not run:
+            note = f"{run.name} is a copy of {original.name}, the same run, and is left out."
+            originals[run.run_id] = replace(original, notes=(*original.notes, note))
+    return {run.name: run for run in sorted(originals.values(), key=lambda run: run.name)}
+
+
+def _with_their_ladders(runs: dict[str, RunReport]) -> dict[str, RunReport]:
+    """The runs, each control under the directory's name of its ladder: by the ladder's id, else by its name."""
+    ladders = [run for run in runs.values() if run.control is None]
+    by_id = {run.run_id: run.name for run in ladders}
+    by_name = {run.recorded_name: run.name for run in sorted(ladders, key=lambda r: r.name == r.recorded_name)}
+    return {
+        name: run
+        if run.control_of is None
+        else replace(run, control_of=by_id.get(run.ladder_id or "", by_name.get(run.control_of, run.control_of)))
+        for name, run in runs.items()
+    }

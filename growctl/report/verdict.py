@@ -1,0 +1,97 @@
+"""A comparison in plain words: what growing saved or lost, and what a reader must bear in mind."""
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+
+from growctl.numbers import scientific, short_count
+from growctl.report.compare import BEST_SCRATCH, EQUAL_FLOPS_TOLERANCE, Comparison, EqualFlops, Point, lower_envelope
+
+HONEST_NUM_BUDGETS = 3
+"""Budgets that a control's curve should have at least, each with its own full decay."""
+
+
+def verdict(comparison: Comparison) -> tuple[str, ...]:
+    """What is to be said of a comparison, one sentence each, the most important first."""
+    ladder, loss = comparison.ladder, comparison.ladder.final_loss
+    if loss is None:
+        what = "has no final loss" if ladder.finished else "is not finished"
+        return f"Nothing to compare yet: {ladder.name} {what}.", *comparison.excluded
+    if not comparison.points:
+        return "Nothing to compare with yet: no control counts.", *comparison.excluded
+    who = "growing" if comparison.control.endswith("-scratch") else "this ladder"
+    return (
+        _equal_loss(who, comparison, loss),
+        _equal_flops(who, comparison.equal_flops),
+        *_cautions(comparison),
+        *_replays(comparison),
+        *comparison.excluded,
+    )
+
+
+def _equal_loss(who: str, comparison: Comparison, loss: float) -> str:
+    flops, equal, saving = comparison.ladder.cumulative_flops, comparison.equal_loss, comparison.saving
+    if saving is not None:
+        need = f"the control needs {scientific(saving * flops)} FLOPs for the ladder's loss of {loss:.4f} nats"
+        if saving >= 1.0:
+            return f"At equal loss {who} won: {need}, {saving:.2f}x what {who} spent."
+        return f"At equal loss {who} lost: {need}, and {who} spent {1.0 / saving:.2f}x as many."
+    if equal is not None:
+        lost = f" {who} lost" if equal.flops < flops else ""
+        return (
+            f"At equal loss{lost} (not bracketed): {equal.run} ended below the ladder's loss with "
+            f"{equal.flops / flops:.2f}x its FLOPs, and no smaller budget ended above it."
+        )
+    best = lower_envelope(comparison.points)[-1]
+    won = f" {who} won" if best.flops > flops else ""
+    return (
+        f"At equal loss{won} (not bracketed): no control came down to the ladder's loss; the best, "
+        f"{best.run}, has {best.flops / flops:.2f}x its FLOPs."
+    )
+
+
+def _equal_flops(who: str, equal: EqualFlops | None) -> str:
+    if equal is None:
+        return (
+            f"At equal FLOPs, nothing to say: no control's FLOPs are within {EQUAL_FLOPS_TOLERANCE:.0%} of "
+            "the ladder's."
+        )
+    difference = equal.loss_difference
+    result = f"{who} {'lost' if difference > 0 else 'won'} {abs(difference):.3f} nats against"
+    if abs(difference) < 0.0005:
+        result = f"{who} came out level with"
+    return (
+        f"At equal FLOPs {result} {equal.control_run} (perplexity {equal.ladder_perplexity:.4g} against "
+        f"{equal.control_perplexity:.4g}, {equal.flops_ratio:.3f}x the FLOPs)."
+    )
+
+
+def _cautions(comparison: Comparison) -> list[str]:
+    cautions = []
+    sizes = Counter(point.num_parameters for point in comparison.points)
+    most = max(sizes.values())
+    if most < HONEST_NUM_BUDGETS:
+        some = "only 1 control budget" if most == 1 else f"only {most} control budgets"
+        cautions.append(f"Caution: {some}; a fair curve has {HONEST_NUM_BUDGETS} or more.")
+    if any(worse.loss > better.loss for size in sizes for better, worse in _neighbours(comparison, size)):
+        cautions.append("Caution: a larger budget of one size ended worse than a smaller one; the smaller one counts.")
+    if comparison.control == BEST_SCRATCH:
+        of_ladder = dict.fromkeys(stage.num_parameters for stage in comparison.ladder.stages)
+        lacking = [f"{short_count(size)} at {sizes[size]}" for size in of_ladder if sizes[size] < most]
+        if lacking:
+            cautions.append(f"Caution: not every size counts at each of the {most} budgets: {', '.join(lacking)}.")
+    return cautions
+
+
+def _neighbours(comparison: Comparison, size: int) -> Iterator[tuple[Point, Point]]:
+    """The points of a size, each with the next budget's."""
+    return pairwise(point for point in comparison.points if point.num_parameters == size)
+
+
+def _replays(comparison: Comparison) -> list[str]:
+    """Work that was done twice, which counts for nobody."""
+    ladder = comparison.ladder
+    costs = [(ladder.name, ladder.cumulative_flops, ladder.replayed_flops)]
+    costs += [(point.run, point.flops, point.replayed_flops) for point in comparison.points]
+    shares = [f"{name} +{replayed / flops:.1%}" for name, flops, replayed in costs if replayed]
+    return [f"Not counted: FLOPs replayed after interruptions, {', '.join(shares)}."] if shares else []
