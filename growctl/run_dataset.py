@@ -1,12 +1,13 @@
 """The dataset of a run: the one that it began with, held against its hashes, or one prepared now."""
 
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from growctl.datasets import DATASETS
-from growctl.ledger import Ledger
+from growctl.ledger import Ledger, LedgerError, RunEntry
 from growctl.numbers import byte_count
-from growctl.run_requests import RunError
+from growctl.run_requests import LadderRequest, RunError
 from growctl.schema import Schedule
 from growctl.screen import Screen
 from stages.data import HASHED_BYTES, EvaluationWindows, TrainingSamples, check_dataset
@@ -29,9 +30,14 @@ class RunDataset:
         RunError where that is another dataset.
         """
         first = first_dataset(ledger, directory)
-        if first is None:
-            return self.prepared()
-        known, fingerprint = first
+        return self._whole(*first, directory) if first else self.prepared()
+
+    def of_ladder(self, ladder: "RecordedLadder") -> Path:
+        """The dataset that `ladder` was trained on, for one of its controls; RunError where it cannot be had."""
+        return self._whole(Path(ladder.entry.dataset), ladder.entry.dataset_fingerprint, ladder.directory)
+
+    def _whole(self, known: Path, fingerprint: str | None, directory: Path) -> Path:
+        """The dataset `known` where it is whole, else one prepared again; RunError where that differs."""
         try:
             if fingerprint in (None, check_dataset(known, self.screen.preparing).fingerprint):
                 return self._told_of_size(known)
@@ -78,6 +84,53 @@ class RunDataset:
         TrainingSamples(dataset, length, self.schedule.seed)  # a DataError where the text is shorter than one sequence
         EvaluationWindows(dataset, "validation", length)
         return self._told_of_size(dataset)
+
+
+@dataclass(frozen=True)
+class RecordedLadder:
+    """A ladder as its ledger has it, for its controls."""
+
+    directory: Path
+    run_id: str
+    entry: RunEntry
+
+    @classmethod
+    def read(cls, directory: Path) -> "RecordedLadder":
+        """The ladder in `directory`; RunError where it has not begun, LedgerError where its ledger cannot be read."""
+        path = directory / "ledger.db"
+        if not path.is_file():
+            raise RunError(
+                f"{path}: there is no ledger here, and a control trains on its ladder's data; run the ladder first"
+            )
+        with Ledger.open(path, read_only=True) as ledger:
+            return cls(directory, ledger.run_id(), ledger.run())
+
+    def check_control(self, directory: Path) -> None:
+        """RunError where the control in `directory` was begun on other data than the ladder's."""
+        path = directory / "ledger.db"
+        if not path.is_file():
+            return
+        try:
+            with Ledger.open(path, read_only=True) as ledger:
+                begun_on = ledger.run().dataset_fingerprint
+        except LedgerError:
+            return  # the runner makes a broken ledger anew
+        if begun_on != self.entry.dataset_fingerprint:
+            raise RunError(
+                f"{directory} was trained on other data (fingerprint {begun_on[:12]}...) than its ladder in "
+                f"{self.directory} ({self.entry.dataset_fingerprint[:12]}...), so they cannot be compared; move it "
+                "away and run again to train it anew, or leave controls out with --no-controls"
+            )
+
+
+def check_data_of_controls(request: LadderRequest) -> None:
+    """RunError where a control that has begun was trained on other data than its ladder, as far as both have begun."""
+    directory = request.directory(request.ladder)
+    if (directory / "ledger.db").is_file():
+        with suppress(LedgerError):
+            ladder = RecordedLadder.read(directory)
+            for control in request.controls():
+                ladder.check_control(request.directory(control))
 
 
 def first_dataset(ledger: Ledger, directory: Path) -> tuple[Path, str | None] | None:

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from growctl.attempt import Attempt, Outcome
+from growctl.conditions import comparison_conditions
 from growctl.costs import largest_micro_batch, planned_micro_batch
 from growctl.devices import planned_devices
 from growctl.launch import Local, Machines, gpu_memory_bytes
@@ -13,7 +14,7 @@ from growctl.ledger import BrokenLedger, Ledger, RunEntry, StageEntry
 from growctl.ledger_tables import move_aside
 from growctl.plan import StagePlan, plan_stages
 from growctl.resuming import World, checkpoint_to_resume
-from growctl.run_dataset import RunDataset
+from growctl.run_dataset import RecordedLadder, RunDataset, check_data_of_controls
 from growctl.run_lock import hold
 from growctl.run_requests import (
     LadderRequest,
@@ -61,6 +62,7 @@ def run(request: LadderRequest, screen: Screen) -> None:
     """
     machines = machines_of(request.ladder.schedule)
     check_space(request.checked(machines), request.runs_dir)
+    check_data_of_controls(request)
     machines.check(request.runs_dir)
     Execution(request.ladder, request.runs_dir, machines, screen).run()
     for control in request.controls():
@@ -73,6 +75,7 @@ def run_part(request: LadderRequest, name: str, last_stage: int | None, screen: 
     machines = machines_of(request.ladder.schedule)
     [part] = [candidate for candidate in request.checked(machines) if candidate.name == name]
     check_space([part], request.runs_dir)
+    check_data_of_controls(request)
     machines.check(request.runs_dir)
     Execution(part, request.runs_dir, machines, screen).run(last_stage)
 
@@ -90,6 +93,8 @@ class Execution:
         self.screen = screen
         self.keys = runs_dir / KEYS_NAME
         self.dataset = Path()
+        self.ladder: RecordedLadder | None = None
+        """The ladder of a control, once it runs."""
         self.ledger: Ledger
 
     def run(self, last_stage: int | None = None) -> None:
@@ -97,7 +102,13 @@ class Execution:
         check_keys(self.keys)
         self.screen.run_started(self.request.name, self.request.control, self.plans)
         data = RunDataset(self.schedule, self.runs_dir, self.screen)
-        dataset = None if (self.directory / "ledger.db").exists() else data.prepared()
+        dataset = None
+        if self.request.control_of:
+            self.ladder = RecordedLadder.read(self.runs_dir / self.request.control_of)
+            self.ladder.check_control(self.directory)
+            dataset = data.of_ladder(self.ladder)
+        elif not (self.directory / "ledger.db").exists():
+            dataset = data.prepared()
         with hold(self.directory):
             # The schedule first: it is by this file that the directory is known for a run's.
             write_file(self.directory / "schedule.yaml", schedule_yaml(self.schedule).encode())
@@ -141,6 +152,8 @@ class Execution:
             seed=self.schedule.seed,
             dataset=str(self.dataset),
             dataset_fingerprint=manifest.fingerprint,
+            conditions=comparison_conditions(self.schedule),
+            ladder_id=self.ladder.run_id if self.ladder else None,
         )
         self.ledger.record_run(entry, [_stage_entry(plan) for plan in plan_stages(self.schedule)])
 
