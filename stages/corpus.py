@@ -16,7 +16,12 @@ from typing import Any, Literal, NamedTuple, TextIO
 import fsspec
 import fsspec.compression
 import orjson
+from fsspec.implementations.local import LocalFileSystem
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
+
+from stages.folders import LocalFolders
+from stages.hub import by_hand
+from stages.outside import DataError, is_missing, reading
 
 PYTHON_STDLIB = "python-stdlib"
 DEFAULT_VOCAB_SIZE = 8192
@@ -31,10 +36,6 @@ LONGEST_DOCUMENT_CHARACTERS = 64 * 1024 * 1024
 SplitName = Literal["train", "validation"]
 SPLITS: tuple[SplitName, ...] = ("train", "validation")
 Advance = Callable[[int], None]
-
-
-class DataError(ValueError):
-    """Data that cannot be used, or not as described, in one sentence: the field, the value, the way out."""
 
 
 class DataSpec(BaseModel):
@@ -82,6 +83,11 @@ class DataSpec(BaseModel):
                 f" {self.tokenizer!r} is given: leave one of the two out"
             )
         return self
+
+    @property
+    def by_hand(self) -> str:
+        """What to download, and which keys point to it, where the source cannot be read."""
+        return by_hand(self.source, self.include, self.tokenizer)
 
 
 class Document(NamedTuple):
@@ -152,15 +158,14 @@ class Corpus:
 
     def _read(self, file: SourceFile) -> Iterator[Document]:
         try:
-            with self.fs.open(file.path, "rt", encoding="utf-8", newline="\n", compression="infer") as stream:
+            with (
+                reading(f"data.source: {file.path}", self.spec.by_hand),
+                self.fs.open(file.path, "rt", encoding="utf-8", newline="\n", compression="infer") as stream,
+            ):
                 yield from self._cut(file, stream)
-        except DataError:
-            raise
-        except Exception as error:  # any file system, any compression: each has errors of its own
-            if self.spec.source == PYTHON_STDLIB and isinstance(error, UnicodeDecodeError | OSError):
-                return
-            what = "is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else "cannot be read"
-            raise DataError(f"data.source: {file.path} {what} ({error})") from error
+        except DataError as error:
+            if not (self.spec.source == PYTHON_STDLIB and isinstance(error.__cause__, UnicodeDecodeError | OSError)):
+                raise
 
     def _cut(self, file: SourceFile, stream: TextIO) -> Iterator[Document]:
         if _is_json_lines(file.name):
@@ -200,15 +205,15 @@ def open_corpus(spec: DataSpec) -> Corpus:
     """
     if spec.source == PYTHON_STDLIB:
         return _open_stdlib(spec)
-    try:
+    with reading(f"data.source: {spec.source!r}", spec.by_hand):
         fs, path = fsspec.url_to_fs(spec.source)
-        is_folder = not fs.isfile(path)
-        files = _list_files(fs, path, spec.include)
-    except (OSError, ImportError, ValueError) as error:
-        raise DataError(f"data.source: {spec.source!r} cannot be opened ({error})") from error
+        fs = LocalFolders() if type(fs) is LocalFileSystem else fs
+        info = _info(fs, path)
+        files = _list_files(fs, path, info, spec.include)
+    is_folder = info is None or info["type"] != "file"
     if is_folder:
         files = [file for file in files if not any(part.startswith(".") for part in file.name.split("/"))]
-    if not files and fs.isdir(path):
+    if not files and info is not None and info["type"] == "directory":
         raise DataError(f"data.include: no file of the folder {spec.source!r} matches {spec.include!r}")
     if not files:
         raise DataError(
@@ -240,10 +245,21 @@ def _open_stdlib(spec: DataSpec) -> Corpus:
     return Corpus(spec, fs, tuple(sorted(files, key=lambda file: file.name)), is_folder=True)
 
 
-def _list_files(fs: Any, path: str, include: str) -> list[SourceFile]:
-    if fs.isfile(path):
-        return [_source_file(fs.info(path), path.rpartition("/")[0])]
-    if fs.isdir(path):
+def _info(fs: Any, path: str) -> dict[str, Any] | None:
+    """What is at `path`, None where nothing is. `isfile` and `isdir` say so too where nothing could be reached."""
+    try:
+        found: dict[str, Any] = fs.info(path)
+    except Exception as error:
+        if is_missing(error):
+            return None
+        raise
+    return found
+
+
+def _list_files(fs: Any, path: str, info: dict[str, Any] | None, include: str) -> list[SourceFile]:
+    if info is not None and info["type"] == "file":
+        return [_source_file(info, path.rpartition("/")[0])]
+    if info is not None and info["type"] == "directory":
         root = path.rstrip("/")
         pattern = f"{glob.escape(root)}/{include}"
     elif glob.has_magic(path):

@@ -60,7 +60,9 @@ from stages.data import (
     read_dataset_manifest,
     verify_dataset,
 )
+from stages.hub import download_tokenizer, local_tokenizer
 from stages.manifest import hash_file, set_aside, sync_path, write_file
+from stages.outside import reason
 
 __all__ = ["DataError", "DataSpec", "DatasetManifest", "prepare", "read_dataset_manifest", "verify_dataset"]
 
@@ -135,7 +137,7 @@ def _name(source: str) -> str:
 def _key(corpus: Corpus) -> str:
     """Short hash of what determines a dataset: all of the spec but workers, the source's files, a tokenizer's."""
     spec = corpus.spec
-    tokenizer = _tokenizer_file(spec.tokenizer) if spec.tokenizer else None
+    tokenizer = _tokenizer_file(spec)
     determining = {
         "format_version": LAYOUT_VERSION,
         "spec": spec.model_dump(include=DataSpec.model_fields.keys() - {"workers"}),
@@ -217,26 +219,14 @@ def _require_documents(spec: DataSpec, splits: dict[SplitName, DatasetSplit]) ->
 # Tokenizers
 
 
-def _tokenizer_file(name: str) -> Path | None:
-    """The local file that `data.tokenizer` names, None when it is a name on the Hugging Face hub."""
-    path = Path(name).expanduser()
-    path = path / "tokenizer.json" if path.is_dir() else path
-    if path.is_file():
-        return path
-    if name.endswith(".json") or name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise DataError(f"data.tokenizer: there is no file {str(path)!r}")
-    return None
-
-
 def _given_tokenizer(spec: DataSpec) -> Tokenizer:
     """The tokenizer that the spec names, without the truncation and padding it may bring along."""
     assert spec.tokenizer is not None
-    path = _tokenizer_file(spec.tokenizer)
+    path = _tokenizer_file(spec) or download_tokenizer(spec.tokenizer)
     try:
-        tokenizer = Tokenizer.from_file(str(path)) if path else _download_tokenizer(spec.tokenizer)
+        tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises nothing narrower
-        what = "is not a tokenizer.json" if path else "is neither a file nor found on the Hugging Face hub"
-        raise DataError(f"data.tokenizer: {spec.tokenizer!r} {what} ({' '.join(str(error).split())})") from error
+        raise DataError(f"data.tokenizer: {spec.tokenizer!r} is not a tokenizer.json ({reason(error)})") from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
     if tokenizer.token_to_id(spec.end_of_text) is None:
@@ -248,19 +238,12 @@ def _given_tokenizer(spec: DataSpec) -> Tokenizer:
     return tokenizer
 
 
-def _download_tokenizer(name: str) -> Tokenizer:
-    """From the Hugging Face hub or its cache, without the hub's bars and warnings on the screen."""
-    from huggingface_hub import utils as hub
-
-    had_bars, verbosity = not hub.are_progress_bars_disabled(), hub.logging.get_verbosity()
-    hub.disable_progress_bars()
-    hub.logging.set_verbosity_error()
-    try:
-        return Tokenizer.from_pretrained(name)
-    finally:
-        hub.logging.set_verbosity(verbosity)
-        if had_bars:
-            hub.enable_progress_bars()
+def _tokenizer_file(spec: DataSpec) -> Path | None:
+    """The local file that `data.tokenizer` names, None where it names a model on the hub, or nothing."""
+    path = local_tokenizer(spec.tokenizer) if spec.tokenizer else None
+    if path and not path.is_file():
+        raise DataError(f"data.tokenizer: there is no file {str(path)!r}")
+    return path
 
 
 def _train_tokenizer(corpus: Corpus, shards: list[tuple[SourceFile, ...]], progress: "_Progress") -> Tokenizer:

@@ -141,7 +141,7 @@ def test_what_cannot_be_read_names_the_file(tmp_path: Path) -> None:
     [
         ("no/such/file.txt", r"data\.source: 'no/such/file\.txt' does not exist"),
         ("no/such/*.txt", r"data\.source: 'no/such/\*\.txt' does not exist"),
-        ("nosuchprotocol://x", r"data\.source: 'nosuchprotocol://x' cannot be opened \(Protocol not known"),
+        ("nosuchprotocol://x", r"data\.source: 'nosuchprotocol://x' cannot be read \(Protocol not known"),
         ("{tmp}", r"data\.include: no file of the folder .* matches '\*\*/\*'"),
     ],
 )
