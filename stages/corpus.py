@@ -11,6 +11,8 @@ import sysconfig
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, TextIO
 
 import fsspec
@@ -21,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
 from stages.folders import LocalFolders
 from stages.hub import by_hand
+from stages.manifest import hash_files
 from stages.outside import DataError, is_missing, reading
 
 PYTHON_STDLIB = "python-stdlib"
@@ -45,15 +48,16 @@ class DataSpec(BaseModel):
 
     source: str = Field(min_length=1)
     """`python-stdlib`, or a text file, a folder or a glob: a local path or any fsspec URL (`s3://`, `gs://`,
-    `hf://`, `memory://`). Files named `.jsonl` (also `.jsonl.gz`, `.jsonl.zst`) hold one JSON document a
-    line. All others are UTF-8 text: in a folder each file is a document, a file by itself is cut into pieces
-    of whole lines of about 16 KiB."""
+    `hf://`, `memory://`). Links in a local folder are followed. Files named `.jsonl` (also `.jsonl.gz`,
+    `.jsonl.zst`) hold one JSON document a line. All others are UTF-8 text: in a folder each file is a document, a file
+    by itself is cut into pieces of whole lines of about 16 KiB."""
 
     include: str = Field("**/*", min_length=1)
     """Which files of a folder to take, as a glob relative to it, for example `**/*.jsonl.zst`."""
 
     document_separator: str | None = Field(None, min_length=1)
-    """Text between two documents of a plain text file; it belongs to neither. Applies to every such file."""
+    """Text between two documents of a plain text file; it belongs to neither. Applies to every such file, and must
+    occur in one of them."""
 
     text_key: str = Field("text", min_length=1)
     """The key of a JSON document's text."""
@@ -70,7 +74,8 @@ class DataSpec(BaseModel):
     """The special token after each document. A given tokenizer must have it."""
 
     validation_fraction: float = Field(0.01, gt=0, lt=1)
-    """Share of the documents kept for validation; a hash of their names chooses them, so the same anywhere."""
+    """Share of the documents kept for validation; a hash of their names chooses them, so the same anywhere. Train
+    leaves out what has the same text as one of them."""
 
     workers: PositiveInt = 1
     """Processes that tokenise, each a shard at a time. Changes the time only; one already uses every core."""
@@ -107,7 +112,7 @@ class SourceFile(NamedTuple):
     num_bytes: int
     """Size as stored, so before any decompression; 0 where the file system does not say."""
     version: str
-    """Changes with the content: an ETag or a time. Empty in the standard library, which has a version."""
+    """What a remote file system says of the content: an ETag or a time. Empty on this machine, where it is hashed."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +141,33 @@ class Corpus:
             size += file.num_bytes
         return [tuple(group) for group in groups]
 
+    def contents(self, advance: Advance = lambda num_bytes: None) -> Iterator[str]:
+        """What identifies the content of each file, in order: its sha256 on this machine, else its `version`.
+
+        `advance` is told of bytes read. Raises DataError where a file cannot be read.
+        """
+        if not isinstance(self.fs, LocalFileSystem):
+            yield from (file.version for file in self.files)
+            return
+        hashes = hash_files(Path(file.path) for file in self.files)
+        for file in self.files:
+            with reading(f"data.source: {file.path}"):
+                sha256 = next(hashes)
+            advance(file.num_bytes)
+            yield sha256
+
+    def check_separator(self) -> None:
+        """Raises DataError where a `document_separator` is given and no file of the source holds it."""
+        separator = self.spec.document_separator
+        texts = [file for file in self.files if not _is_json_lines(file.name)]
+        if separator is None or any(len(list(islice(self._read(file), 2))) == 2 for file in texts):
+            return
+        where = f"any of its {len(texts):,} text files" if texts else "JSON lines, where each line is a document"
+        raise DataError(
+            f"data.document_separator: {separator!r} does not occur in {self.spec.source!r}, not in {where};"
+            " give the one that separates its documents, or none"
+        )
+
     def documents(
         self, files: tuple[SourceFile, ...], split: SplitName, advance: Advance = lambda num_bytes: None
     ) -> Iterator[Document]:
@@ -160,7 +192,7 @@ class Corpus:
         try:
             with (
                 reading(f"data.source: {file.path}", self.spec.by_hand),
-                self.fs.open(file.path, "rt", encoding="utf-8", newline="\n", compression="infer") as stream,
+                self.fs.open(file.path, "rt", encoding="utf-8-sig", newline="\n", compression="infer") as stream,
             ):
                 yield from self._cut(file, stream)
         except DataError as error:
@@ -224,6 +256,11 @@ def open_corpus(spec: DataSpec) -> Corpus:
     return Corpus(spec, fs, tuple(sorted(files, key=lambda file: file.name)), is_folder)
 
 
+def content_hash(text: str) -> bytes:
+    """16 bytes that are the same for documents of the same text, and for no others."""
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()
+
+
 def is_validation(document_id: str, validation_fraction: float) -> bool:
     """Whether a document belongs to the validation split: a fixed pseudo-random function of its id alone."""
     digest = hashlib.blake2b(document_id.encode("utf-8", "surrogateescape"), digest_size=8).digest()
@@ -241,7 +278,6 @@ def _open_stdlib(spec: DataSpec) -> Corpus:
         files += [_source_file(info, root) for name, info in found.items() if name.endswith(".py")]
     if not files:
         raise DataError(f"data.source: this Python has no library source in {root}; give a file or a folder")
-    files = [file._replace(version="") for file in files]
     return Corpus(spec, fs, tuple(sorted(files, key=lambda file: file.name)), is_folder=True)
 
 
@@ -272,7 +308,8 @@ def _list_files(fs: Any, path: str, info: dict[str, Any] | None, include: str) -
 
 
 def _source_file(info: dict[str, Any], root: str) -> SourceFile:
-    version = next((str(info[k]) for k in ("ETag", "etag", "blob_id", "mtime", "created") if info.get(k)), "")
+    known = () if "ino" in info else ("ETag", "etag", "blob_id", "mtime", "created")  # inodes are local
+    version = next((str(info[key]) for key in known if info.get(key)), "")
     name = info["name"].removeprefix(root).lstrip("/")
     return SourceFile(info["name"], name, int(info.get("size") or 0), version)
 
