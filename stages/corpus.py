@@ -23,8 +23,8 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
 from stages.folders import LocalFolders
 from stages.hub import by_hand
-from stages.manifest import hash_files
 from stages.outside import DataError, is_missing, reading
+from stages.source_hashes import SourceHashes
 
 PYTHON_STDLIB = "python-stdlib"
 DEFAULT_VOCAB_SIZE = 8192
@@ -141,20 +141,22 @@ class Corpus:
             size += file.num_bytes
         return [tuple(group) for group in groups]
 
-    def contents(self, advance: Advance = lambda num_bytes: None) -> Iterator[str]:
+    @property
+    def is_local(self) -> bool:
+        """Whether the files lie on this machine, so that their content can be hashed."""
+        return isinstance(self.fs, LocalFileSystem)
+
+    def contents(self, hashes: SourceHashes, advance: Advance = lambda num_bytes: None) -> Iterator[str]:
         """What identifies the content of each file, in order: its sha256 on this machine, else its `version`.
 
         `advance` is told of bytes read. Raises DataError where a file cannot be read.
         """
-        if not isinstance(self.fs, LocalFileSystem):
-            yield from (file.version for file in self.files)
-            return
-        hashes = hash_files(Path(file.path) for file in self.files)
+        found = hashes.of([Path(file.path) for file in self.files]) if self.is_local else None
         for file in self.files:
             with reading(f"data.source: {file.path}"):
-                sha256 = next(hashes)
+                content = next(found) if found else file.version
             advance(file.num_bytes)
-            yield sha256
+            yield content
 
     def check_separator(self) -> None:
         """Raises DataError where a `document_separator` is given and no file of the source holds it."""

@@ -22,8 +22,7 @@ import re
 import secrets
 import shutil
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -59,6 +58,8 @@ from stages.data import (
     verify_dataset,
 )
 from stages.manifest import hash_file, set_aside, sync_path, write_file
+from stages.progress import OnProgress, Progress
+from stages.source_hashes import REMEMBERED_BYTES, SourceHashes
 from stages.tokenizer import given_tokenizer, tokenizer_file, train_tokenizer
 
 __all__ = ["DataError", "DataSpec", "DatasetManifest", "prepare", "read_dataset_manifest", "verify_dataset"]
@@ -73,8 +74,6 @@ CHOICE_VERSION = 2
 
 TOKENIZE_BATCH = 256
 """Documents encoded at a time, by all cores."""
-
-OnProgress = Callable[[str, float | None], None]
 
 
 class _ShardTask(NamedTuple):
@@ -113,13 +112,15 @@ def prepare(
     if on_progress:
         on_progress("reading the source", None)
     corpus = open_corpus(spec)
-    target = datasets_dir / f"{_name(spec.source)}-{_key(corpus, _Progress(None, on_progress))}"
+    hashes = SourceHashes(_memory(corpus, datasets_dir))
+    target = datasets_dir / f"{_name(spec.source)}-{_key(corpus, hashes, Progress(None, on_progress))}"
     if _damage(target, on_progress) is None:
+        hashes.save()
         return target
     corpus.check_separator()
     given = given_tokenizer(spec) if spec.tokenizer else None
     datasets_dir.mkdir(parents=True, exist_ok=True)
-    progress = _Progress(log_path, on_progress)
+    progress = Progress(log_path, on_progress)
     with _lock(target.with_name(f".{target.name}.lock"), progress) as alone:
         if damage := _damage(target, on_progress):
             if target.exists():
@@ -128,6 +129,7 @@ def prepare(
                 for leftover in datasets_dir.glob(f".{target.name}.incomplete-*"):
                     shutil.rmtree(leftover)
             _build(corpus, given, target, progress)
+            hashes.save()
     return target
 
 
@@ -145,10 +147,18 @@ def _name(source: str) -> str:
     return plain[:LONGEST_NAME].strip("-.") or "data"
 
 
-def _key(corpus: Corpus, progress: "_Progress") -> str:
+def _memory(corpus: Corpus, datasets_dir: Path) -> Path | None:
+    """Where the hashes of a source's files are remembered; None where hashing them again takes no time."""
+    if not corpus.is_local or corpus.num_bytes < REMEMBERED_BYTES:
+        return None
+    place = hashlib.sha256(os.path.abspath(corpus.spec.source).encode("utf-8", "surrogateescape")).hexdigest()[:12]
+    return datasets_dir / f".{_name(corpus.spec.source)}-{place}.hashes.json"
+
+
+def _key(corpus: Corpus, hashes: SourceHashes, progress: Progress) -> str:
     """Short hash of what determines a dataset: all of the spec but workers, the files' content, a tokenizer's."""
     spec = corpus.spec
-    contents = corpus.contents(progress.meter("reading the source", corpus.num_bytes))
+    contents = corpus.contents(hashes, progress.meter("reading the source", corpus.num_bytes))
     tokenizer = tokenizer_file(spec)
     determining = {
         "format_version": LAYOUT_VERSION,
@@ -160,7 +170,7 @@ def _key(corpus: Corpus, progress: "_Progress") -> str:
     return hashlib.sha256(json.dumps(determining, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def _build(corpus: Corpus, given: Tokenizer | None, target: Path, progress: "_Progress") -> None:
+def _build(corpus: Corpus, given: Tokenizer | None, target: Path, progress: Progress) -> None:
     """Writes the dataset beside `target`, then renames it. Whatever happens, nothing half-written remains."""
     staging = target.with_name(f".{target.name}.incomplete-{os.getpid()}-{secrets.token_hex(4)}")
     try:
@@ -181,14 +191,14 @@ def _build(corpus: Corpus, given: Tokenizer | None, target: Path, progress: "_Pr
     progress.say(f"prepared {target.name}", 1.0)
 
 
-def _write_dataset(corpus: Corpus, given: Tokenizer | None, staging: Path, progress: "_Progress") -> DatasetManifest:
+def _write_dataset(corpus: Corpus, given: Tokenizer | None, staging: Path, progress: Progress) -> DatasetManifest:
     """Tokenizer and shards; the manifest is left to the caller.
 
     Validation comes first. It is small, and finds what is wrong with the source before the long work on train, which
     leaves out what it holds. A tokenizer is trained before that, on all of train's documents.
     """
     spec, shards = corpus.spec, corpus.shards(SHARD_BYTES)
-    tokenizer = given or train_tokenizer(corpus, shards, progress.meter)
+    tokenizer = given or train_tokenizer(corpus, shards, progress)
     tokenizer_sha256 = write_file(staging / "tokenizer.json", tokenizer.to_str(pretty=True).encode()).sha256
     vocab_size = max(tokenizer.get_vocab().values()) + 1
     token_bytes: Literal[2, 4] = 2 if vocab_size <= 2**16 else 4
@@ -252,7 +262,7 @@ def _require_documents(spec: DataSpec, splits: dict[SplitName, DatasetSplit], nu
 # Shards
 
 
-def _write_shards(tasks: list[_ShardTask], progress: "_Progress") -> Iterator[_Shard]:
+def _write_shards(tasks: list[_ShardTask], progress: Progress) -> Iterator[_Shard]:
     """Writes every shard, here or in `workers` processes, and describes each in order."""
     corpus = tasks[0].corpus
     advance = progress.meter(f"tokenising {tasks[0].split}", corpus.num_bytes)
@@ -358,41 +368,8 @@ def _quiet_datatrove() -> Iterator[tuple[Any, Any]]:
         logger.enable("datatrove")
 
 
-class _Progress:
-    """Tells the caller and the log what is going on."""
-
-    def __init__(self, log_path: Path | None, on_progress: OnProgress | None) -> None:
-        if log_path:
-            log_path.parent.mkdir(parents=True, exist_ok=True)
-        self.log_path = log_path
-        self._on_progress = on_progress
-
-    def say(self, message: str, fraction: float | None = None) -> None:
-        """Something new is going on."""
-        if self.log_path:
-            with self.log_path.open("a", encoding="utf-8") as log:
-                log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
-        if self._on_progress:
-            self._on_progress(message, fraction)
-
-    def meter(self, message: str, total_bytes: int) -> Advance:
-        """Announces work on `total_bytes`; what it returns is told of bytes done, and reports each percent."""
-        done = percent = 0
-        self.say(message, 0.0)
-
-        def advance(num_bytes: int) -> None:
-            nonlocal done, percent
-            done += num_bytes
-            if (now := min(100, 100 * done // max(1, total_bytes))) > percent:
-                percent = now
-                if self._on_progress:
-                    self._on_progress(message, percent / 100)
-
-        return advance
-
-
 @contextmanager
-def _lock(path: Path, progress: _Progress) -> Iterator[bool]:
+def _lock(path: Path, progress: Progress) -> Iterator[bool]:
     """Waits until no other process holds `path`; death lets go of it too. False where there are no locks."""
     with path.open("a") as file:
         try:

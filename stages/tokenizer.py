@@ -1,13 +1,14 @@
 """A dataset's tokenizer: given as a file or a name on the Hugging Face hub, or trained on the train split."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from stages.corpus import DEFAULT_VOCAB_SIZE, Advance, Corpus, DataSpec, SourceFile
+from stages.corpus import DEFAULT_VOCAB_SIZE, Corpus, DataSpec, SourceFile
 from stages.hub import download_tokenizer, local_tokenizer
 from stages.outside import DataError, reason
+from stages.progress import Progress
 
 TOKENIZER_SAMPLE_BYTES = 256 * 1024 * 1024
 """The most text a tokenizer is trained on, in equal parts from the beginning of every shard."""
@@ -40,14 +41,9 @@ def tokenizer_file(spec: DataSpec) -> Path | None:
     return path
 
 
-def train_tokenizer(
-    corpus: Corpus, shards: list[tuple[SourceFile, ...]], meter: Callable[[str, int], Advance]
-) -> Tokenizer:
-    """A byte-level BPE from the train split: any text can be encoded, and decodes to itself.
-
-    `meter` announces work on a number of bytes, and returns what is told of bytes done.
-    """
-    advance = meter("training the tokenizer", min(corpus.num_bytes, TOKENIZER_SAMPLE_BYTES))
+def train_tokenizer(corpus: Corpus, shards: list[tuple[SourceFile, ...]], progress: Progress) -> Tokenizer:
+    """A byte-level BPE from the train split: any text can be encoded, and decodes to itself."""
+    advance = progress.meter("training the tokenizer", min(corpus.num_bytes, TOKENIZER_SAMPLE_BYTES))
 
     def texts() -> Iterator[str]:
         for files in shards:
