@@ -136,6 +136,8 @@ def prepare(
                 f"{split}: {content.num_documents:,} documents, {content.num_tokens:,} tokens, "
                 f"{content.num_bytes:,} bytes"
             )
+        if manifest.num_dropped:
+            say(f"left out of train: {manifest.num_dropped:,} documents, because validation holds the same text")
         say(str(path))
 
 

@@ -11,12 +11,20 @@ import sysconfig
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, TextIO
 
 import fsspec
 import fsspec.compression
 import orjson
+from fsspec.implementations.local import LocalFileSystem
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
+
+from stages.folders import LocalFolders
+from stages.hub import by_hand
+from stages.outside import DataError, is_missing, reading
+from stages.source_hashes import SourceHashes
 
 PYTHON_STDLIB = "python-stdlib"
 DEFAULT_VOCAB_SIZE = 8192
@@ -33,10 +41,6 @@ SPLITS: tuple[SplitName, ...] = ("train", "validation")
 Advance = Callable[[int], None]
 
 
-class DataError(ValueError):
-    """Data that cannot be used, or not as described, in one sentence: the field, the value, the way out."""
-
-
 class DataSpec(BaseModel):
     """The `data:` block of a schedule: which text, in which tokens."""
 
@@ -44,15 +48,16 @@ class DataSpec(BaseModel):
 
     source: str = Field(min_length=1)
     """`python-stdlib`, or a text file, a folder or a glob: a local path or any fsspec URL (`s3://`, `gs://`,
-    `hf://`, `memory://`). Files named `.jsonl` (also `.jsonl.gz`, `.jsonl.zst`) hold one JSON document a
-    line. All others are UTF-8 text: in a folder each file is a document, a file by itself is cut into pieces
-    of whole lines of about 16 KiB."""
+    `hf://`, `memory://`). Links in a local folder are followed. Files named `.jsonl` (also `.jsonl.gz`,
+    `.jsonl.zst`) hold one JSON document a line. All others are UTF-8 text: in a folder each file is a document, a file
+    by itself is cut into pieces of whole lines of about 16 KiB."""
 
     include: str = Field("**/*", min_length=1)
     """Which files of a folder to take, as a glob relative to it, for example `**/*.jsonl.zst`."""
 
     document_separator: str | None = Field(None, min_length=1)
-    """Text between two documents of a plain text file; it belongs to neither. Applies to every such file."""
+    """Text between two documents of a plain text file; it belongs to neither. Applies to every such file, and must
+    occur in one of them."""
 
     text_key: str = Field("text", min_length=1)
     """The key of a JSON document's text."""
@@ -69,7 +74,8 @@ class DataSpec(BaseModel):
     """The special token after each document. A given tokenizer must have it."""
 
     validation_fraction: float = Field(0.01, gt=0, lt=1)
-    """Share of the documents kept for validation; a hash of their names chooses them, so the same anywhere."""
+    """Share of the documents kept for validation; a hash of their names chooses them, so the same anywhere. Train
+    leaves out what has the same text as one of them."""
 
     workers: PositiveInt = 1
     """Processes that tokenise, each a shard at a time. Changes the time only; one already uses every core."""
@@ -82,6 +88,11 @@ class DataSpec(BaseModel):
                 f" {self.tokenizer!r} is given: leave one of the two out"
             )
         return self
+
+    @property
+    def by_hand(self) -> str:
+        """What to download, and which keys point to it, where the source cannot be read."""
+        return by_hand(self.source, self.include, self.tokenizer)
 
 
 class Document(NamedTuple):
@@ -101,7 +112,7 @@ class SourceFile(NamedTuple):
     num_bytes: int
     """Size as stored, so before any decompression; 0 where the file system does not say."""
     version: str
-    """Changes with the content: an ETag or a time. Empty in the standard library, which has a version."""
+    """What a remote file system says of the content: an ETag or a time. Empty on this machine, where it is hashed."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +141,35 @@ class Corpus:
             size += file.num_bytes
         return [tuple(group) for group in groups]
 
+    @property
+    def is_local(self) -> bool:
+        """Whether the files lie on this machine, so that their content can be hashed."""
+        return isinstance(self.fs, LocalFileSystem)
+
+    def contents(self, hashes: SourceHashes, advance: Advance = lambda num_bytes: None) -> Iterator[str]:
+        """What identifies the content of each file, in order: its sha256 on this machine, else its `version`.
+
+        `advance` is told of bytes read. Raises DataError where a file cannot be read.
+        """
+        found = hashes.of([Path(file.path) for file in self.files]) if self.is_local else None
+        for file in self.files:
+            with reading(f"data.source: {file.path}"):
+                content = next(found) if found else file.version
+            advance(file.num_bytes)
+            yield content
+
+    def check_separator(self) -> None:
+        """Raises DataError where a `document_separator` is given and no file of the source holds it."""
+        separator = self.spec.document_separator
+        texts = [file for file in self.files if not _is_json_lines(file.name)]
+        if separator is None or any(len(list(islice(self._read(file), 2))) == 2 for file in texts):
+            return
+        where = f"any of its {len(texts):,} text files" if texts else "JSON lines, where each line is a document"
+        raise DataError(
+            f"data.document_separator: {separator!r} does not occur in {self.spec.source!r}, not in {where};"
+            " give the one that separates its documents, or none"
+        )
+
     def documents(
         self, files: tuple[SourceFile, ...], split: SplitName, advance: Advance = lambda num_bytes: None
     ) -> Iterator[Document]:
@@ -152,15 +192,14 @@ class Corpus:
 
     def _read(self, file: SourceFile) -> Iterator[Document]:
         try:
-            with self.fs.open(file.path, "rt", encoding="utf-8", newline="\n", compression="infer") as stream:
+            with (
+                reading(f"data.source: {file.path}", self.spec.by_hand),
+                self.fs.open(file.path, "rt", encoding="utf-8-sig", newline="\n", compression="infer") as stream,
+            ):
                 yield from self._cut(file, stream)
-        except DataError:
-            raise
-        except Exception as error:  # any file system, any compression: each has errors of its own
-            if self.spec.source == PYTHON_STDLIB and isinstance(error, UnicodeDecodeError | OSError):
-                return
-            what = "is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else "cannot be read"
-            raise DataError(f"data.source: {file.path} {what} ({error})") from error
+        except DataError as error:
+            if not (self.spec.source == PYTHON_STDLIB and isinstance(error.__cause__, UnicodeDecodeError | OSError)):
+                raise
 
     def _cut(self, file: SourceFile, stream: TextIO) -> Iterator[Document]:
         if _is_json_lines(file.name):
@@ -200,15 +239,15 @@ def open_corpus(spec: DataSpec) -> Corpus:
     """
     if spec.source == PYTHON_STDLIB:
         return _open_stdlib(spec)
-    try:
+    with reading(f"data.source: {spec.source!r}", spec.by_hand):
         fs, path = fsspec.url_to_fs(spec.source)
-        is_folder = not fs.isfile(path)
-        files = _list_files(fs, path, spec.include)
-    except (OSError, ImportError, ValueError) as error:
-        raise DataError(f"data.source: {spec.source!r} cannot be opened ({error})") from error
+        fs = LocalFolders() if type(fs) is LocalFileSystem else fs
+        info = _info(fs, path)
+        files = _list_files(fs, path, info, spec.include)
+    is_folder = info is None or info["type"] != "file"
     if is_folder:
         files = [file for file in files if not any(part.startswith(".") for part in file.name.split("/"))]
-    if not files and fs.isdir(path):
+    if not files and info is not None and info["type"] == "directory":
         raise DataError(f"data.include: no file of the folder {spec.source!r} matches {spec.include!r}")
     if not files:
         raise DataError(
@@ -217,6 +256,11 @@ def open_corpus(spec: DataSpec) -> Corpus:
         )
     _require_decompressors(files)
     return Corpus(spec, fs, tuple(sorted(files, key=lambda file: file.name)), is_folder)
+
+
+def content_hash(text: str) -> bytes:
+    """16 bytes that are the same for documents of the same text, and for no others."""
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
 def is_validation(document_id: str, validation_fraction: float) -> bool:
@@ -236,14 +280,24 @@ def _open_stdlib(spec: DataSpec) -> Corpus:
         files += [_source_file(info, root) for name, info in found.items() if name.endswith(".py")]
     if not files:
         raise DataError(f"data.source: this Python has no library source in {root}; give a file or a folder")
-    files = [file._replace(version="") for file in files]
     return Corpus(spec, fs, tuple(sorted(files, key=lambda file: file.name)), is_folder=True)
 
 
-def _list_files(fs: Any, path: str, include: str) -> list[SourceFile]:
-    if fs.isfile(path):
-        return [_source_file(fs.info(path), path.rpartition("/")[0])]
-    if fs.isdir(path):
+def _info(fs: Any, path: str) -> dict[str, Any] | None:
+    """What is at `path`, None where nothing is. `isfile` and `isdir` say so too where nothing could be reached."""
+    try:
+        found: dict[str, Any] = fs.info(path)
+    except Exception as error:
+        if is_missing(error):
+            return None
+        raise
+    return found
+
+
+def _list_files(fs: Any, path: str, info: dict[str, Any] | None, include: str) -> list[SourceFile]:
+    if info is not None and info["type"] == "file":
+        return [_source_file(info, path.rpartition("/")[0])]
+    if info is not None and info["type"] == "directory":
         root = path.rstrip("/")
         pattern = f"{glob.escape(root)}/{include}"
     elif glob.has_magic(path):
@@ -256,7 +310,8 @@ def _list_files(fs: Any, path: str, include: str) -> list[SourceFile]:
 
 
 def _source_file(info: dict[str, Any], root: str) -> SourceFile:
-    version = next((str(info[k]) for k in ("ETag", "etag", "blob_id", "mtime", "created") if info.get(k)), "")
+    known = () if "ino" in info else ("ETag", "etag", "blob_id", "mtime", "created")  # inodes are local
+    version = next((str(info[key]) for key in known if info.get(key)), "")
     name = info["name"].removeprefix(root).lstrip("/")
     return SourceFile(info["name"], name, int(info.get("size") or 0), version)
 

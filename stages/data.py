@@ -76,6 +76,9 @@ class DatasetManifest(Sealed):
     tokenizer_sha256: str
     end_of_text_id: int
     splits: dict[SplitName, DatasetSplit] = Field(min_length=len(SPLITS))
+    num_dropped: Amount = 0
+    """Documents left out of train, because validation holds the same text under another name."""
+
     fingerprint: str
     """sha256 over the tokenizer and all files in their order; no path, no time, no number of workers."""
 

@@ -18,13 +18,11 @@ import fcntl
 import hashlib
 import json
 import os
-import platform
 import re
 import secrets
 import shutil
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -33,11 +31,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer
 
 from stages.corpus import (
-    DEFAULT_VOCAB_SIZE,
-    PYTHON_STDLIB,
     SPLITS,
     Advance,
     Corpus,
@@ -45,6 +41,7 @@ from stages.corpus import (
     DataSpec,
     SourceFile,
     SplitName,
+    content_hash,
     open_corpus,
 )
 from stages.data import (
@@ -61,20 +58,22 @@ from stages.data import (
     verify_dataset,
 )
 from stages.manifest import hash_file, set_aside, sync_path, write_file
+from stages.progress import OnProgress, Progress
+from stages.source_hashes import REMEMBERED_BYTES, SourceHashes
+from stages.tokenizer import given_tokenizer, tokenizer_file, train_tokenizer
 
 __all__ = ["DataError", "DataSpec", "DatasetManifest", "prepare", "read_dataset_manifest", "verify_dataset"]
 
 SHARD_BYTES = 64 * 1024 * 1024
 """Source bytes of a shard, which a worker takes as a whole. A longer file is one shard."""
-TOKENIZER_SAMPLE_BYTES = 256 * 1024 * 1024
-"""The most text a tokenizer is trained on, in equal parts from the beginning of every shard."""
 LONGEST_NAME = 100
 """Characters of a source's name that its dataset's is made of."""
 
+CHOICE_VERSION = 2
+"""Of the rules by which documents are cut, chosen and left out: a part of a dataset's key."""
+
 TOKENIZE_BATCH = 256
 """Documents encoded at a time, by all cores."""
-
-OnProgress = Callable[[str, float | None], None]
 
 
 class _ShardTask(NamedTuple):
@@ -86,6 +85,18 @@ class _ShardTask(NamedTuple):
     corpus: Corpus
     directory: Path
     token_bytes: int
+    dropped: frozenset[bytes]
+    """Content hashes of documents to leave out."""
+
+
+class _Shard(NamedTuple):
+    """What was written of one split in one shard."""
+
+    content: DatasetSplit
+    hashes: frozenset[bytes]
+    """Of the content of its documents, where they are validation's."""
+
+    num_dropped: int
 
 
 def prepare(
@@ -101,12 +112,15 @@ def prepare(
     if on_progress:
         on_progress("reading the source", None)
     corpus = open_corpus(spec)
-    target = datasets_dir / f"{_name(spec.source)}-{_key(corpus)}"
+    hashes = SourceHashes(_memory(corpus, datasets_dir))
+    target = datasets_dir / f"{_name(spec.source)}-{_key(corpus, hashes, Progress(None, on_progress))}"
     if _damage(target, on_progress) is None:
+        hashes.save()
         return target
-    given = _given_tokenizer(spec) if spec.tokenizer else None
+    corpus.check_separator()
+    given = given_tokenizer(spec) if spec.tokenizer else None
     datasets_dir.mkdir(parents=True, exist_ok=True)
-    progress = _Progress(log_path, on_progress)
+    progress = Progress(log_path, on_progress)
     with _lock(target.with_name(f".{target.name}.lock"), progress) as alone:
         if damage := _damage(target, on_progress):
             if target.exists():
@@ -115,6 +129,7 @@ def prepare(
                 for leftover in datasets_dir.glob(f".{target.name}.incomplete-*"):
                     shutil.rmtree(leftover)
             _build(corpus, given, target, progress)
+            hashes.save()
     return target
 
 
@@ -132,21 +147,30 @@ def _name(source: str) -> str:
     return plain[:LONGEST_NAME].strip("-.") or "data"
 
 
-def _key(corpus: Corpus) -> str:
-    """Short hash of what determines a dataset: all of the spec but workers, the source's files, a tokenizer's."""
+def _memory(corpus: Corpus, datasets_dir: Path) -> Path | None:
+    """Where the hashes of a source's files are remembered; None where hashing them again takes no time."""
+    if not corpus.is_local or corpus.num_bytes < REMEMBERED_BYTES:
+        return None
+    place = hashlib.sha256(os.path.abspath(corpus.spec.source).encode("utf-8", "surrogateescape")).hexdigest()[:12]
+    return datasets_dir / f".{_name(corpus.spec.source)}-{place}.hashes.json"
+
+
+def _key(corpus: Corpus, hashes: SourceHashes, progress: Progress) -> str:
+    """Short hash of what determines a dataset: all of the spec but workers, the files' content, a tokenizer's."""
     spec = corpus.spec
-    tokenizer = _tokenizer_file(spec.tokenizer) if spec.tokenizer else None
+    contents = corpus.contents(hashes, progress.meter("reading the source", corpus.num_bytes))
+    tokenizer = tokenizer_file(spec)
     determining = {
         "format_version": LAYOUT_VERSION,
+        "choice_version": CHOICE_VERSION,
         "spec": spec.model_dump(include=DataSpec.model_fields.keys() - {"workers"}),
-        "python": platform.python_version() if spec.source == PYTHON_STDLIB else None,
         "tokenizer": hash_file(tokenizer) if tokenizer else None,
-        "files": [(file.name, file.num_bytes, file.version) for file in corpus.files],
+        "files": [(file.name, file.num_bytes, content) for file, content in zip(corpus.files, contents, strict=True)],
     }
     return hashlib.sha256(json.dumps(determining, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def _build(corpus: Corpus, given: Tokenizer | None, target: Path, progress: "_Progress") -> None:
+def _build(corpus: Corpus, given: Tokenizer | None, target: Path, progress: Progress) -> None:
     """Writes the dataset beside `target`, then renames it. Whatever happens, nothing half-written remains."""
     staging = target.with_name(f".{target.name}.incomplete-{os.getpid()}-{secrets.token_hex(4)}")
     try:
@@ -167,26 +191,31 @@ def _build(corpus: Corpus, given: Tokenizer | None, target: Path, progress: "_Pr
     progress.say(f"prepared {target.name}", 1.0)
 
 
-def _write_dataset(corpus: Corpus, given: Tokenizer | None, staging: Path, progress: "_Progress") -> DatasetManifest:
-    """Tokenizer and shards; the manifest is left to the caller."""
+def _write_dataset(corpus: Corpus, given: Tokenizer | None, staging: Path, progress: Progress) -> DatasetManifest:
+    """Tokenizer and shards; the manifest is left to the caller.
+
+    Validation comes first. It is small, and finds what is wrong with the source before the long work on train, which
+    leaves out what it holds. A tokenizer is trained before that, on all of train's documents.
+    """
     spec, shards = corpus.spec, corpus.shards(SHARD_BYTES)
-    tokenizer = given or _train_tokenizer(corpus, shards, progress)
+    tokenizer = given or train_tokenizer(corpus, shards, progress)
     tokenizer_sha256 = write_file(staging / "tokenizer.json", tokenizer.to_str(pretty=True).encode()).sha256
     vocab_size = max(tokenizer.get_vocab().values()) + 1
     token_bytes: Literal[2, 4] = 2 if vocab_size <= 2**16 else 4
     end_of_text_id = tokenizer.token_to_id(spec.end_of_text)
     assert end_of_text_id is not None  # trained with it, or refused without it
     splits: dict[SplitName, DatasetSplit] = {}
-    for split in SPLITS:
-        tasks = [_ShardTask(split, i, files, corpus, staging, token_bytes) for i, files in enumerate(shards)]
+    hashes: frozenset[bytes] = frozenset()
+    num_dropped = 0
+    for split in reversed(SPLITS):
+        tasks = [_ShardTask(split, i, files, corpus, staging, token_bytes, hashes) for i, files in enumerate(shards)]
         parts = list(_write_shards(tasks, progress))
-        splits[split] = DatasetSplit(
-            num_tokens=sum(part.num_tokens for part in parts),
-            num_bytes=sum(part.num_bytes for part in parts),
-            num_documents=sum(part.num_documents for part in parts),
-            files=tuple(file for part in parts for file in part.files),
-        )
-    _require_documents(spec, splits)
+        splits[split] = _joined([part.content for part in parts])
+        hashes = frozenset().union(*(part.hashes for part in parts))
+        num_dropped += sum(part.num_dropped for part in parts)
+    if num_dropped:
+        progress.say(f"left {num_dropped:,} documents out of train, because validation holds the same text")
+    _require_documents(spec, splits, num_dropped)
     return DatasetManifest(
         format_version=FORMAT_VERSION,
         spec=spec,
@@ -194,12 +223,28 @@ def _write_dataset(corpus: Corpus, given: Tokenizer | None, staging: Path, progr
         token_bytes=token_bytes,
         tokenizer_sha256=tokenizer_sha256,
         end_of_text_id=end_of_text_id,
-        splits=splits,
+        splits={split: splits[split] for split in SPLITS},
+        num_dropped=num_dropped,
         fingerprint=dataset_fingerprint(tokenizer_sha256, splits),
     )
 
 
-def _require_documents(spec: DataSpec, splits: dict[SplitName, DatasetSplit]) -> None:
+def _joined(parts: list[DatasetSplit]) -> DatasetSplit:
+    """A split, of what its shards hold."""
+    return DatasetSplit(
+        num_tokens=sum(part.num_tokens for part in parts),
+        num_bytes=sum(part.num_bytes for part in parts),
+        num_documents=sum(part.num_documents for part in parts),
+        files=tuple(file for part in parts for file in part.files),
+    )
+
+
+def _require_documents(spec: DataSpec, splits: dict[SplitName, DatasetSplit], num_dropped: int) -> None:
+    if num_dropped and not splits["train"].num_documents:
+        raise DataError(
+            f"data.source: all {num_dropped:,} documents that {spec.source!r} has for train have the same text as ones"
+            " of validation; give more text, or another data.validation_fraction"
+        )
     num_documents = sum(split.num_documents for split in splits.values())
     if num_documents < 2:
         raise DataError(
@@ -214,85 +259,10 @@ def _require_documents(spec: DataSpec, splits: dict[SplitName, DatasetSplit]) ->
             )
 
 
-# Tokenizers
-
-
-def _tokenizer_file(name: str) -> Path | None:
-    """The local file that `data.tokenizer` names, None when it is a name on the Hugging Face hub."""
-    path = Path(name).expanduser()
-    path = path / "tokenizer.json" if path.is_dir() else path
-    if path.is_file():
-        return path
-    if name.endswith(".json") or name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise DataError(f"data.tokenizer: there is no file {str(path)!r}")
-    return None
-
-
-def _given_tokenizer(spec: DataSpec) -> Tokenizer:
-    """The tokenizer that the spec names, without the truncation and padding it may bring along."""
-    assert spec.tokenizer is not None
-    path = _tokenizer_file(spec.tokenizer)
-    try:
-        tokenizer = Tokenizer.from_file(str(path)) if path else _download_tokenizer(spec.tokenizer)
-    except Exception as error:  # the library raises nothing narrower
-        what = "is not a tokenizer.json" if path else "is neither a file nor found on the Hugging Face hub"
-        raise DataError(f"data.tokenizer: {spec.tokenizer!r} {what} ({' '.join(str(error).split())})") from error
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    if tokenizer.token_to_id(spec.end_of_text) is None:
-        known = sorted(token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special)
-        raise DataError(
-            f"data.end_of_text: the tokenizer {spec.tokenizer!r} has no token {spec.end_of_text!r};"
-            f" its special tokens are {', '.join(known) or 'none'}"
-        )
-    return tokenizer
-
-
-def _download_tokenizer(name: str) -> Tokenizer:
-    """From the Hugging Face hub or its cache, without the hub's bars and warnings on the screen."""
-    from huggingface_hub import utils as hub
-
-    had_bars, verbosity = not hub.are_progress_bars_disabled(), hub.logging.get_verbosity()
-    hub.disable_progress_bars()
-    hub.logging.set_verbosity_error()
-    try:
-        return Tokenizer.from_pretrained(name)
-    finally:
-        hub.logging.set_verbosity(verbosity)
-        if had_bars:
-            hub.enable_progress_bars()
-
-
-def _train_tokenizer(corpus: Corpus, shards: list[tuple[SourceFile, ...]], progress: "_Progress") -> Tokenizer:
-    """A byte-level BPE from the train split: any text can be encoded, and decodes to itself."""
-    advance = progress.meter("training the tokenizer", min(corpus.num_bytes, TOKENIZER_SAMPLE_BYTES))
-
-    def texts() -> Iterator[str]:
-        for files in shards:
-            left = TOKENIZER_SAMPLE_BYTES // len(shards)
-            for document in corpus.documents(files, "train", advance):
-                yield document.text
-                left -= len(document.text)
-                if left <= 0:
-                    break
-
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=corpus.spec.vocab_size or DEFAULT_VOCAB_SIZE,
-        special_tokens=[corpus.spec.end_of_text],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts(), trainer)
-    return tokenizer
-
-
 # Shards
 
 
-def _write_shards(tasks: list[_ShardTask], progress: "_Progress") -> Iterator[DatasetSplit]:
+def _write_shards(tasks: list[_ShardTask], progress: Progress) -> Iterator[_Shard]:
     """Writes every shard, here or in `workers` processes, and describes each in order."""
     corpus = tasks[0].corpus
     advance = progress.meter(f"tokenising {tasks[0].split}", corpus.num_bytes)
@@ -331,10 +301,11 @@ def _start_worker(lifeline: Connection, log_path: Path, threads: int) -> None:
     threading.Thread(target=end_with_parent, daemon=True).start()
 
 
-def _write_shard(task: _ShardTask, advance: Advance = lambda num_bytes: None) -> DatasetSplit:
+def _write_shard(task: _ShardTask, advance: Advance = lambda num_bytes: None) -> _Shard:
     """Tokenises the documents of one split in one shard's files, and forces what it wrote onto the disk."""
     directory = task.directory / task.split
-    num_bytes = 0
+    num_bytes = num_dropped = 0
+    hashes = set()
     with _quiet_datatrove() as (DocumentTokenizer, DatatroveDocument):
         step = DocumentTokenizer(
             str(directory),
@@ -348,8 +319,14 @@ def _write_shard(task: _ShardTask, advance: Advance = lambda num_bytes: None) ->
         step.token_size = task.token_bytes  # datatrove goes by the number of entries; ids may be larger
 
         def documents() -> Iterator[Any]:
-            nonlocal num_bytes
+            nonlocal num_bytes, num_dropped
             for document in task.corpus.documents(task.files, task.split, advance):
+                content = content_hash(document.text)
+                if content in task.dropped:
+                    num_dropped += 1
+                    continue
+                if task.split == "validation":
+                    hashes.add(content)
                 num_bytes += len(document.text.encode())
                 yield DatatroveDocument(text=document.text, id=document.id)
 
@@ -364,12 +341,13 @@ def _write_shard(task: _ShardTask, advance: Advance = lambda num_bytes: None) ->
         sync_path(path)
         name = path.relative_to(task.directory).as_posix()
         files.append(DatasetFile(name=name, bytes=path.stat().st_size, sha256=hash_file(path)))
-    return DatasetSplit(
+    split = DatasetSplit(
         num_tokens=files[0].bytes // task.token_bytes if files else 0,
         num_bytes=num_bytes,
         num_documents=files[1].bytes // 8 if files else 0,
         files=tuple(files),
     )
+    return _Shard(split, frozenset(hashes), num_dropped)
 
 
 @contextmanager
@@ -390,41 +368,8 @@ def _quiet_datatrove() -> Iterator[tuple[Any, Any]]:
         logger.enable("datatrove")
 
 
-class _Progress:
-    """Tells the caller and the log what is going on."""
-
-    def __init__(self, log_path: Path | None, on_progress: OnProgress | None) -> None:
-        if log_path:
-            log_path.parent.mkdir(parents=True, exist_ok=True)
-        self.log_path = log_path
-        self._on_progress = on_progress
-
-    def say(self, message: str, fraction: float | None = None) -> None:
-        """Something new is going on."""
-        if self.log_path:
-            with self.log_path.open("a", encoding="utf-8") as log:
-                log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
-        if self._on_progress:
-            self._on_progress(message, fraction)
-
-    def meter(self, message: str, total_bytes: int) -> Advance:
-        """Announces work on `total_bytes`; what it returns is told of bytes done, and reports each percent."""
-        done = percent = 0
-        self.say(message, 0.0)
-
-        def advance(num_bytes: int) -> None:
-            nonlocal done, percent
-            done += num_bytes
-            if (now := min(100, 100 * done // max(1, total_bytes))) > percent:
-                percent = now
-                if self._on_progress:
-                    self._on_progress(message, percent / 100)
-
-        return advance
-
-
 @contextmanager
-def _lock(path: Path, progress: _Progress) -> Iterator[bool]:
+def _lock(path: Path, progress: Progress) -> Iterator[bool]:
     """Waits until no other process holds `path`; death lets go of it too. False where there are no locks."""
     with path.open("a") as file:
         try:

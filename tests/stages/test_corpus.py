@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import fsspec
@@ -94,6 +96,96 @@ def test_a_separator_that_does_not_occur_is_an_error_before_memory_is_full(
         read(DataSpec(source=str(tmp_path / "text"), document_separator="=="))
 
 
+@pytest.mark.parametrize("name", ["text", "folder", "folder/*.txt", "lines.jsonl"])
+def test_a_separator_that_occurs_nowhere_in_the_source_is_an_error(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    for path in ("text", "folder/a.txt", "folder/b.txt"):
+        (tmp_path / path).write_text("one -- two -- three")
+    (tmp_path / "lines.jsonl").write_text('{"text": "one == two"}\n')
+    spec = DataSpec(source=str(tmp_path / name), document_separator="==")
+    with pytest.raises(DataError, match=r"data\.document_separator: '==' does not occur in '.*; give the one that"):
+        open_corpus(spec).check_separator()
+
+
+def test_a_separator_that_occurs_in_one_file_of_a_source_is_good(tmp_path: Path) -> None:
+    for number in range(5):
+        (tmp_path / f"{number}.txt").write_text("one == two" if number == 3 else "one")
+    open_corpus(DataSpec(source=str(tmp_path), document_separator="==")).check_separator()
+    open_corpus(DataSpec(source=str(tmp_path))).check_separator()
+
+
+@pytest.mark.parametrize("compress", [bytes, gzip.compress])
+def test_a_byte_order_mark_is_no_part_of_any_files_text(tmp_path: Path, compress: Callable[[bytes], bytes]) -> None:
+    ending = "" if compress is bytes else ".gz"
+    for name, text in {"a.txt": "first", "b.txt": "second", "c.jsonl": '{"text": "third"}\n'}.items():
+        (tmp_path / f"{name}{ending}").write_bytes(compress(text.encode("utf-8-sig")))
+    assert sorted(texts(DataSpec(source=str(tmp_path))).values()) == ["first", "second", "third"]
+    for separator in (None, "rs"):
+        found = texts(DataSpec(source=str(tmp_path / f"a.txt{ending}"), document_separator=separator))
+        assert "".join(found.values()).startswith("fi")
+
+
+def test_links_to_files_and_folders_are_followed(tmp_path: Path) -> None:
+    source, elsewhere = tmp_path / "source", tmp_path / "elsewhere"
+    for folder in (source, elsewhere / "more"):
+        folder.mkdir(parents=True)
+    (elsewhere / "a.txt").write_text("linked")
+    (elsewhere / "more/b.txt").write_text("in a linked folder")
+    (source / "a.txt").symlink_to(elsewhere / "a.txt")
+    (source / "folder").symlink_to(elsewhere, target_is_directory=True)
+    (source / "again").symlink_to("folder")
+    whole = {"a.txt": "linked"} | {
+        f"{name}/{path}": text
+        for name in ("folder", "again")
+        for path, text in {"a.txt": "linked", "more/b.txt": "in a linked folder"}.items()
+    }
+    assert texts(DataSpec(source=str(source))) == whole
+    assert texts(DataSpec(source=f"{source}/*.txt")) == {"a.txt": "linked"}
+    assert texts(DataSpec(source=str(source / "folder"), include="*.txt")) == {"a.txt": "linked"}
+    assert list(texts(DataSpec(source=str(source / "a.txt"))).values()) == ["linked"]
+    assert open_corpus(DataSpec(source=str(source))).files[0].num_bytes == len("linked")
+
+
+@pytest.mark.parametrize(
+    ("links", "message"),
+    [
+        ({"a/loop": ".."}, r"/a/loop is a link to \.\., a folder that it lies in"),
+        ({"a/loop": "."}, r"/a/loop is a link to \., a folder that it lies in"),
+        ({"a/to_b": "../b", "b/to_a": "../a"}, r"/to_[ab] is a link to \.\./[ab], a folder that it lies in"),
+        ({"self": "self"}, r"/self is a link to self, which cannot be read \(Too many levels of symbolic links\)"),
+        ({"a/gone": "/no/such/file"}, r"/a/gone is a link to /no/such/file, which cannot be read \(No such file"),
+    ],
+)
+def test_a_link_that_cannot_be_followed_is_an_error(tmp_path: Path, links: dict[str, str], message: str) -> None:
+    for folder in ("a", "b", ".git"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "text.txt").write_text(folder)
+    (tmp_path / ".git/loop").symlink_to(".")
+    (tmp_path / ".#locked-by-an-editor").symlink_to("nobody@nowhere")
+    assert len(read(DataSpec(source=str(tmp_path)))) == 2, "hidden links are left out as hidden files are"
+    for name, target in links.items():
+        (tmp_path / name).symlink_to(target)
+    with pytest.raises(DataError, match=rf"data\.source: .*{message}"):
+        open_corpus(DataSpec(source=str(tmp_path)))
+
+
+def test_a_folder_that_cannot_be_listed_is_an_error_and_not_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "closed").mkdir()
+    (tmp_path / "a.txt").write_text("text")
+    scan = os.scandir
+
+    def refuse(path: str) -> Iterator[os.DirEntry[str]]:  # root may read any folder
+        if str(path).endswith("closed"):
+            raise PermissionError(13, "Permission denied", path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(DataError, match=r"data\.source: the folder .*/closed cannot be read \(Permission denied\)"):
+        open_corpus(DataSpec(source=str(tmp_path)))
+
+
 @pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
 def test_json_lines_are_one_document_a_line(tmp_path: Path, ending: str) -> None:
     if ending == ".zst" and "zst" not in fsspec.utils.compressions:
@@ -141,7 +233,7 @@ def test_what_cannot_be_read_names_the_file(tmp_path: Path) -> None:
     [
         ("no/such/file.txt", r"data\.source: 'no/such/file\.txt' does not exist"),
         ("no/such/*.txt", r"data\.source: 'no/such/\*\.txt' does not exist"),
-        ("nosuchprotocol://x", r"data\.source: 'nosuchprotocol://x' cannot be opened \(Protocol not known"),
+        ("nosuchprotocol://x", r"data\.source: 'nosuchprotocol://x' cannot be read \(Protocol not known"),
         ("{tmp}", r"data\.include: no file of the folder .* matches '\*\*/\*'"),
     ],
 )

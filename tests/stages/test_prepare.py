@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from pathlib import Path
@@ -11,9 +12,12 @@ from pathlib import Path
 import fsspec
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from stages import prepare as prepare_module
+from stages import tokenizer as tokenizer_module
 from stages.corpus import SPLITS, is_validation, open_corpus
 from stages.prepare import DataError, DatasetManifest, DataSpec, prepare, read_dataset_manifest, verify_dataset
 
@@ -61,8 +65,12 @@ def assert_holds_the_source(dataset: Path) -> DatasetManifest:
     """Every document of the source is there, in its order and in its split, and counted right."""
     manifest = verify_dataset(dataset)
     corpus = open_corpus(manifest.spec)
+    kept = {document.text for document in corpus.documents(corpus.files, "validation")}
     for split in SPLITS:
         expected = [document.text for document in corpus.documents(corpus.files, split)]
+        if split == "train":
+            num_documents, expected = len(expected), [text for text in expected if text not in kept]
+            assert manifest.num_dropped == num_documents - len(expected)
         assert expected
         assert decoded(dataset, split) == expected
         described = manifest.splits[split]
@@ -132,19 +140,90 @@ def test_the_result_is_the_same_for_any_number_of_workers_and_every_time(
     assert "tokenising train" in log.read_text()
 
 
-def test_content_and_not_place_or_time_make_the_fingerprint(folder: Path, tmp_path: Path) -> None:
+def test_the_content_of_a_source_decides_what_its_dataset_is_and_not_its_place_or_time(
+    folder: Path, tmp_path: Path
+) -> None:
     first = prepare(spec_of(folder), tmp_path / "datasets")
-    moved = folder.rename(tmp_path / "elsewhere")
-    for path in moved.iterdir():
+    for path in folder.iterdir():
         os.utime(path, (0, 0))
+    messages: list[str] = []
+    again = prepare(spec_of(folder), tmp_path / "datasets", on_progress=lambda message, _: messages.append(message))
+    assert again == first
+    assert "tokenising train" not in messages, "a touched source is found again"
+    moved = folder.rename(tmp_path / "elsewhere")
     second = prepare(spec_of(moved), tmp_path / "datasets")
-    assert second != first
     assert read_dataset_manifest(second).fingerprint == read_dataset_manifest(first).fingerprint
     changed = moved / "07.txt"
     changed.write_bytes(changed.read_bytes().replace(b"and", b"und"))
+    os.utime(changed, (0, 0))
     third = prepare(spec_of(moved), tmp_path / "datasets")
-    assert third not in (first, second), "a change that keeps the size is noticed"
+    assert third not in (first, second), "a change that keeps size and time is noticed"
     assert read_dataset_manifest(third).fingerprint != read_dataset_manifest(first).fingerprint
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.integers(0, 8), min_size=12, max_size=40),
+    st.sampled_from(["folder", "jsonl"]),
+    st.sampled_from([0.1, 0.3, 0.5]),
+)
+def test_no_documents_content_stands_in_both_splits(numbers: list[int], kind: str, fraction: float) -> None:
+    """Documents of few different texts, so that many have the same text as others."""
+    with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prepare_module, "SHARD_BYTES", 60)
+        source = Path(place) / "source"
+        source.mkdir()
+        texts = [f"text {number}" for number in numbers]
+        if kind == "folder":
+            for index, text in enumerate(texts):
+                (source / f"{index}.txt").write_text(text)
+        else:
+            (source / "d.jsonl").write_text("".join(f'{{"text": "{text}"}}\n' for text in texts))
+        spec = spec_of(source, validation_fraction=fraction)
+        corpus = open_corpus(spec)
+        named = {split: [document.text for document in corpus.documents(corpus.files, split)] for split in SPLITS}
+        left = [text for text in named["train"] if text not in named["validation"]]
+        if not named["validation"] or not left:
+            with pytest.raises(DataError, match=r"data\.(source|validation_fraction): "):
+                prepare(spec, Path(place) / "datasets")
+            return
+        dataset = prepare(spec, Path(place) / "datasets")
+        train, validation = decoded(dataset, "train"), decoded(dataset, "validation")
+        assert not set(train) & set(validation)
+        assert (train, validation) == (left, named["validation"]), "nothing else is left out"
+        assert read_dataset_manifest(dataset).num_dropped == len(named["train"]) - len(left)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_how_many_documents_were_left_out_of_train_is_said(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    monkeypatch.setattr(prepare_module, "SHARD_BYTES", 900)
+    validation = next(path for path in sorted(folder.iterdir()) if is_validation(path.name, 0.2))
+    for name in [name for name in (f"copy-{number}" for number in range(20)) if not is_validation(name, 0.2)][:3]:
+        (folder / name).write_bytes(validation.read_bytes())
+    messages: list[str] = []
+    dataset = prepare(
+        spec_of(folder, workers=workers),
+        tmp_path / "datasets",
+        on_progress=lambda message, _: messages.append(message),
+    )
+    assert assert_holds_the_source(dataset).num_dropped == 3
+    assert "left 3 documents out of train, because validation holds the same text" in messages
+
+
+def test_a_source_whose_train_documents_all_stand_in_validation_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    for number in range(40):
+        (tmp_path / f"source/{number}").write_text("the same")
+    with pytest.raises(DataError, match=r"data\.source: all \d+ documents that .* has for train have the same text"):
+        prepare(spec_of(tmp_path / "source"), tmp_path / "datasets")
+
+
+def test_a_separator_that_occurs_nowhere_is_refused_before_anything_is_written(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"data\.document_separator: '=='"):
+        prepare(spec_of(folder, document_separator="=="), tmp_path / "datasets")
+    assert not (tmp_path / "datasets").exists()
 
 
 @pytest.mark.parametrize("damage", ["truncated shard", "missing shard", "no manifest", "changed tokenizer"])
@@ -188,8 +267,8 @@ def test_progress_names_the_work_and_goes_from_nothing_to_all(folder: Path, tmp_
     assert list(dict.fromkeys(message for message, _ in calls))[:4] == [
         "reading the source",
         "training the tokenizer",
-        "tokenising train",
         "tokenising validation",
+        "tokenising train",
     ]
     for work in ("training the tokenizer", "tokenising train", "tokenising validation"):
         fractions = [fraction for message, fraction in calls if message == work and fraction is not None]
@@ -292,7 +371,7 @@ def test_an_error_in_a_worker_is_the_same_sentence(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prepare_module, "SHARD_BYTES", 900)
-    monkeypatch.setattr(prepare_module, "TOKENIZER_SAMPLE_BYTES", 1)
+    monkeypatch.setattr(tokenizer_module, "TOKENIZER_SAMPLE_BYTES", 1)
     (folder / "59.txt").write_bytes(b"caf\xe9")
     with pytest.raises(DataError, match=r"data\.source: .*/59\.txt is not UTF-8"):
         prepare(spec_of(folder, workers=2), tmp_path / "datasets")
