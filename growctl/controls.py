@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from growctl.plan import StagePlan, plan_stages, total_flops
-from growctl.schema import GrowthBlock, Schedule, StageBlock
+from growctl.schema import POLICIES, GrowthBlock, Schedule, StageBlock
 from model.config import TokenformerConfig, TransformerConfig, num_parameters
 
 
@@ -76,18 +76,24 @@ def _single_jump(schedule: Schedule, plans: list[StagePlan]) -> Schedule:
     if isinstance(shape, TransformerConfig):
         last = last.model_copy(update=shape.model_dump(include={"num_layers", "hidden_size", "ffn_size"}))
     stages = [_with_steps(schedule.stages[0], plans[0].num_steps), last]
-    growth = schedule.growth.model_copy(update={"when": "fixed", "slope": None})
+    growth = _fixed_growth(schedule)
     launch = _launch(schedule, 0, len(plans) - 1)
     return schedule.model_copy(update={"stages": stages, "growth": growth, "launch": launch})
 
 
 def _official_growth(schedule: Schedule, plans: list[StagePlan], budget: float) -> Schedule:
-    """The same ladder, grown as the official code does. The learning rate stays the ladder's: one thing differs."""
+    """The same ladder, grown as the official code does. All but that growth's policy stays the ladder's."""
     stages = [
         _with_steps(stage, max(1, round(budget * plan.num_steps)))
         for stage, plan in zip(schedule.stages, plans, strict=True)
     ]
-    return schedule.model_copy(update={"stages": stages, "growth": GrowthBlock.model_validate({"preset": "official"})})
+    growth = _fixed_growth(schedule).model_copy(update={"preset": "official", **POLICIES["official"]})
+    return schedule.model_copy(update={"stages": stages, "growth": growth})
+
+
+def _fixed_growth(schedule: Schedule) -> GrowthBlock:
+    """The ladder's growth without its slope, which would end a control's stages before their budget."""
+    return schedule.growth.model_copy(update={"when": "fixed", "slope": None})
 
 
 def _with_flops(schedule: Schedule, flops: float) -> Schedule:
