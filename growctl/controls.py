@@ -5,6 +5,7 @@ it costs is a multiple of the whole ladder's FLOPs.
 """
 
 import math
+import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,9 @@ from typing import Any
 from growctl.plan import StagePlan, plan_stages, total_flops
 from growctl.schema import POLICIES, GrowthBlock, Schedule, StageBlock
 from model.config import TokenformerConfig, TransformerConfig, num_parameters
+
+_BUDGET = re.compile(r"-[0-9.]+x$")
+"""How a control's name ends that says its budget: as digits, for the schema takes none that needs an exponent."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +36,16 @@ def plan_controls(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[Co
     for block in schedule.controls:
         for budget in block.budgets:
             for stage, control in _generated(schedule, plans, block.kind, budget):
-                words = [schedule.name, "control", block.kind, stage, "" if budget == 1 else f"{budget:g}x"]
-                name = "-".join(word for word in words if word)
+                name = control_name(schedule, block.kind, stage, budget)
                 update = {"name": name, "controls": []}
                 controls.append(ControlPlan(block.kind, name, control.model_copy(update=update)))
     return controls
+
+
+def control_name(schedule: Schedule, kind: str, stage: str, budget: float) -> str:
+    """The run's name, each control's its own: the budget 1 goes unsaid but behind a stage that ends like a budget."""
+    unsaid = budget == 1 and not _BUDGET.search(stage)
+    return "-".join(filter(None, (schedule.name, "control", kind, stage, "" if unsaid else f"{budget:g}x")))
 
 
 def _generated(schedule: Schedule, plans: list[StagePlan], kind: str, budget: float) -> Iterator[tuple[str, Schedule]]:

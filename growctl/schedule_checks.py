@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, get_args
 
+from growctl.controls import plan_controls
 from growctl.plan import plan_stages, total_flops
 from growctl.schedule_errors import NAME_ALLOWED, shown
 from growctl.schema import GrowthBlock, Schedule
@@ -42,6 +43,26 @@ def impossible(schedule: Schedule) -> list[str]:
     return [problem for check in checks for problem in check(schedule)] or [
         problem for check in (_impossible_steps, _impossible_slope, _impossible_jump) for problem in check(schedule)
     ]
+
+
+def unusable_controls(schedule: Schedule) -> list[str]:
+    """What is wrong with the controls of a `schedule` that is good by itself: with the schedule of one of them.
+
+    Apart from `impossible`, so that a run trained without its controls can be read whatever becomes of them.
+    """
+    problems = []
+    for index, block in enumerate(schedule.controls):
+        extremes = sorted({min(block.budgets), max(block.budgets)})
+        alone = schedule.model_copy(update={"controls": [block.model_copy(update={"budgets": extremes})]})
+        try:
+            reasons = [reason for control in plan_controls(alone) for reason in impossible(control.schedule)]
+        except ValueError as error:
+            reasons = [str(error)]
+        if reasons:
+            problems.append(
+                f"controls.{index}.kind = {block.kind!r}: cannot be run for this ladder: {reasons[0]}; leave it out"
+            )
+    return problems
 
 
 def _impossible_model(schedule: Schedule) -> Iterator[str]:

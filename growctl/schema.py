@@ -316,7 +316,7 @@ class ControlBlock(Block):
     """tokenformer-scratch: the last stage's size from scratch; transformer-scratch: the Transformer nearest to it in
     parameters; best-scratch: every size of the ladder from scratch; single-jump: the first size grown to the last at
     once; official-growth: the same ladder, grown as the official code does."""
-    budgets: Annotated[list[Annotated[float, Field(gt=0.0, le=1000.0)]], Field(min_length=1)] = [1.0]
+    budgets: Annotated[list[Annotated[float, Field(ge=0.001, le=1000.0)]], Field(min_length=1)] = [1.0]
     """Its FLOPs, as multiples of the whole ladder's; one run each. Three or more let the report find equal loss."""
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from growctl.controls import plan_controls
+from growctl.controls import control_name, plan_controls
 from growctl.plan import plan_stages, total_flops
 from growctl.schedule import ScheduleError, parse_schedule
 from growctl.schedule_checks import impossible
@@ -79,6 +79,27 @@ def test_best_scratch_is_every_size_of_the_ladder_alone() -> None:
     ]
     assert [plan_stages(control.schedule)[0].num_parameters for control in controls] == sizes * 2
     assert all(len(control.schedule.stages) == 1 for control in controls)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    names=st.lists(st.from_regex(r"[ab](-(0?\.?5|1|2|1e-05)x?){0,2}", fullmatch=True), min_size=2, unique=True),
+    budgets=st.lists(st.sampled_from([0.001, 0.5, 1.0, 2.0, 1000.0]), min_size=1, unique=True),
+)
+def test_every_control_has_a_name_of_its_own(names: list[str], budgets: list[float]) -> None:
+    named = [control_name(ladder(), "best-scratch", stage, budget) for stage in names for budget in budgets]
+    assert len(set(named)) == len(named)
+
+
+def test_a_stage_called_like_another_at_half_its_budget_is_told_from_it() -> None:
+    stages = [
+        {"name": name, "attention_tokens": tokens, "ffn_tokens": tokens, "train_steps": 40}
+        for name, tokens in (("a", 8), ("a-0.5x", 16))
+    ]
+    controls = plan_controls(ladder("best-scratch", stages=stages, budgets=(0.5, 1.0)))
+    assert [control.name.removeprefix("ladder-control-best-scratch-") for control in controls] == [
+        *("a-0.5x", "a-0.5x-0.5x", "a", "a-0.5x-1x"),
+    ]
 
 
 def test_best_scratch_leaves_out_what_another_control_trains_already() -> None:

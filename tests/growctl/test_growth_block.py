@@ -106,15 +106,10 @@ def test_the_policy_is_made_of_the_keys_and_a_key_that_is_not_given_has_the_pres
     growth: dict[str, Any],
 ) -> None:
     block = GrowthBlock(**growth)
-    own_policy = any(
-        growth.get(key, DEFAULTS[key]) != DEFAULTS[key] for key in ("init", "tau", "copy_noise", "moments")
-    )
-    expected = (
-        DEFAULTS
-        | {"preset": "custom" if own_policy else "growctl-default"}
-        | PRESETS.get(growth.get("preset", ""), {})
-        | growth
-    )
+    decides = ("init", "tau", "copy_noise", "moments")
+    own_policy = any(growth.get(key, DEFAULTS[key]) != DEFAULTS[key] for key in decides)
+    preset = growth.get("preset", "custom" if own_policy else "growctl-default")
+    expected = DEFAULTS | PRESETS.get(preset, {}) | {"preset": preset} | growth
     expected["rewarmup"] = DEFAULTS["rewarmup"] | expected["rewarmup"]
     assert block.model_dump() == expected
     try:

@@ -52,7 +52,7 @@ def test_what_is_filed_as_a_preset_computes_that_presets_policy_whatever_key_is_
     for value in OTHER_VALUES[key]:
         try:
             growth = parse(changed({"growth": {"preset": preset, key: value}})).growth
-        except ScheduleError as error:
+        except ScheduleError:
             if key in policy:
                 assert value != policy[key]
             continue

@@ -203,7 +203,7 @@ def test_a_control_differs_from_the_ladder_in_model_and_stages_alone() -> None:
 
 
 def test_the_controls_of_the_longest_name_can_be_loaded_again() -> None:
-    ladder = schedule(name="x" * 100, controls=[{"kind": "transformer-scratch", "budgets": [0.5, 1.23456e-5]}])
+    ladder = schedule(name="x" * 100, controls=[{"kind": "transformer-scratch", "budgets": [0.5, 0.00123456]}])
     for control in plan_controls(ladder):
         data = OmegaConf.to_container(OmegaConf.create(control.schedule.model_dump(mode="json")))
         assert parse_schedule(data, label="c", default_name="c") == control.schedule
