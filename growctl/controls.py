@@ -1,20 +1,19 @@
 """The runs that a schedule generates to be compared with: each a schedule of its own.
 
-Every control has the ladder's data (from sample 0), seed, batch and learning-rate block, and its own full decay. What
-it costs is a multiple of the whole ladder's FLOPs.
+Every control has the ladder's data (from sample 0), seed, batch and learning-rate block, and so its own warm-up and
+decay (growctl/control_caveats.py says where its steps are too few for them). What it costs is a multiple of the whole
+ladder's FLOPs.
 """
 
-import math
 import re
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
+from growctl.equal_size import equal_size_transformer
 from growctl.plan import StagePlan, plan_stages, total_flops
 from growctl.schema import POLICIES, GrowthBlock, Schedule, StageBlock
-from model.config import TokenformerConfig, TransformerConfig, num_parameters
+from model.config import TokenformerConfig, TransformerConfig
 
 _BUDGET = re.compile(r"-[0-9.]+x$")
 """How a control's name ends that says its budget: as digits, for the schema takes none that needs an exponent."""
@@ -127,45 +126,3 @@ def _launch(schedule: Schedule, *stages: int) -> Any:
 
 def _with_steps(stage: StageBlock, steps: int) -> StageBlock:
     return stage.model_copy(update={"train_tokens": None, "train_steps": steps})
-
-
-def equal_size_transformer(model: TokenformerConfig | TransformerConfig) -> TransformerConfig:
-    """The Transformer nearest to `model` in parameters, of the same vocabulary, head width and nearly its aspect ratio.
-
-    Tokenformers grow at constant width; a Transformer of that size is wider and deeper, as one would build it.
-    """
-    aspect = model.hidden_size / model.num_layers
-    target = num_parameters(model)
-
-    def shaped(num_layers: int, num_heads: int) -> TransformerConfig:
-        width = num_heads * model.head_width
-        return TransformerConfig(
-            vocab_size=model.vocab_size,
-            hidden_size=width,
-            num_heads=num_heads,
-            num_layers=num_layers,
-            ffn_size=4 * width,
-            rotary_fraction=model.rotary_fraction,
-            rotary_base=model.rotary_base,
-        )
-
-    @cache
-    def one_and_two_layers(num_heads: int) -> tuple[int, int]:
-        return num_parameters(shaped(1, num_heads)), num_parameters(shaped(2, num_heads))
-
-    def size(num_layers: int, num_heads: int) -> int:
-        one, two = one_and_two_layers(num_heads)
-        return one + (num_layers - 1) * (two - one)
-
-    def nearest(num_layers: int) -> list[tuple[int, int]]:
-        heads = range(1, model.num_heads * 4 + 1)
-        larger = bisect_left(heads, target, key=lambda num_heads: size(num_layers, num_heads))
-        return [(num_layers, num_heads) for num_heads in heads[max(0, larger - 1) : larger + 1]]
-
-    def distance(shape: tuple[int, int]) -> float:
-        num_layers, num_heads = shape
-        skew = abs(math.log(num_heads * model.head_width / num_layers / aspect))
-        return abs(math.log(size(*shape) / target)) + 0.02 * skew + max(0.0, skew - math.log(2))
-
-    depths = range(max(1, model.num_layers // 2), model.num_layers * 4 + 1)
-    return shaped(*min((shape for depth in depths for shape in nearest(depth)), key=distance))

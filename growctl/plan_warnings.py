@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
+from growctl.control_caveats import schedule_caveats
 from growctl.costs import HEADROOM, PlanCosts, RunCost, StageCost, stage_memory
 from growctl.numbers import byte_count, short_count
 from growctl.plan import StagePlan, total_flops
@@ -29,7 +30,7 @@ MOST_EPOCHS = 4.0
 
 def plan_warnings(costs: PlanCosts) -> list[str]:
     """What is likely to waste what the plan costs, or to make its comparison unfair."""
-    checks = (_growth_factors, _tokens_per_parameter, _epochs, _batches, _memory, _settings)
+    checks = (_growth_factors, _tokens_per_parameter, _epochs, _batches, _memory, _settings, _caveats)
     failures = costs.measurements.failures if costs.measurements else ()
     return [*(warning for check in checks for warning in check(costs)), *failures]
 
@@ -179,6 +180,10 @@ def _settings(costs: PlanCosts) -> Iterator[str]:
             f"Compared runs differ in {setting}: {ladder[setting]} in the ladder, {value} in {', '.join(names)}; a "
             "difference in loss is then not due to growth alone."
         )
+
+
+def _caveats(costs: PlanCosts) -> list[str]:
+    return schedule_caveats(costs.ladder.schedule)
 
 
 def _effective(run: RunCost) -> dict[str, Any]:
