@@ -172,7 +172,7 @@ def join() -> None:
 
 def loop_of(loop: str, case: Case, precision: str, dataset: Path) -> Callable[[], object]:
     """A call that does one optimizer step."""
-    from growctl.controls import equal_size_transformer
+    from growctl.equal_size import equal_size_transformer
     from model.config import tokenformer_config
 
     config = tokenformer_config(

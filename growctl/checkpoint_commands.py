@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from stages.verify import Comparison
 
 MOST_TOKENS = 10_000_000
+_LAYERS = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 Checkpoint = Annotated[Path, typer.Argument(help="A final/, initial/ or expanded checkpoint directory.")]
 Data = Annotated[
@@ -286,15 +288,21 @@ def _document(output: Path, lineage: "Lineage") -> dict[str, Any]:
 
 
 def _layers(text: str | None, num_layers: int) -> set[int]:
-    """`0,2,5-7` as numbers of layers; ValueError where it is not that, or the model has no such layer."""
+    """`0,2,5-7` as numbers of layers; ValueError where it is not that, or the model lacks one of them."""
     if text is None:
         return set(range(num_layers))
     chosen: set[int] = set()
+    missing = []
     for part in text.split(","):
-        first, _, last = part.strip().partition("-")
-        if not first.isdecimal() or not (last or first).isdecimal() or int(last or first) < int(first):
+        match = _LAYERS.fullmatch(part.strip())
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if last < first:
             raise ValueError(f"--layers {text!r}: write numbers and rising ranges, as 0,2,5-7")
-        chosen |= set(range(int(first), min(int(last or first), num_layers) + 1))
-    if not chosen or max(chosen) >= num_layers:
-        raise ValueError(f"--layers {text!r}: the model has the layers 0 to {num_layers - 1}")
+        if last >= num_layers:
+            missing.append(part.strip())
+        else:
+            chosen |= set(range(first, last + 1))
+    if missing:
+        there_are = f"the layers 0 to {num_layers - 1}" if num_layers > 1 else "layer 0 alone"
+        raise ValueError(f"--layers {text!r}: the model has {there_are}, not {', '.join(missing)}")
     return chosen

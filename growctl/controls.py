@@ -1,19 +1,22 @@
 """The runs that a schedule generates to be compared with: each a schedule of its own.
 
-Every control has the ladder's data (from sample 0), seed, batch and learning-rate block, and its own full decay. What
-it costs is a multiple of the whole ladder's FLOPs.
+Every control has the ladder's data (from sample 0), seed, batch and learning-rate block, and so its own warm-up and
+decay (growctl/control_caveats.py says where its steps are too few for them). What it costs is a multiple of the whole
+ladder's FLOPs.
 """
 
-import math
-from bisect import bisect_left
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
+from growctl.equal_size import equal_size_transformer
 from growctl.plan import StagePlan, plan_stages, total_flops
-from growctl.schema import GrowthBlock, Schedule, StageBlock
-from model.config import TokenformerConfig, TransformerConfig, num_parameters
+from growctl.schema import POLICIES, GrowthBlock, Schedule, StageBlock
+from model.config import TokenformerConfig, TransformerConfig
+
+_BUDGET = re.compile(r"-[0-9.]+x$")
+"""How a control's name ends that says its budget: as digits, for the schema takes none that needs an exponent."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +35,16 @@ def plan_controls(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[Co
     for block in schedule.controls:
         for budget in block.budgets:
             for stage, control in _generated(schedule, plans, block.kind, budget):
-                words = [schedule.name, "control", block.kind, stage, "" if budget == 1 else f"{budget:g}x"]
-                name = "-".join(word for word in words if word)
+                name = control_name(schedule, block.kind, stage, budget)
                 update = {"name": name, "controls": []}
                 controls.append(ControlPlan(block.kind, name, control.model_copy(update=update)))
     return controls
+
+
+def control_name(schedule: Schedule, kind: str, stage: str, budget: float) -> str:
+    """The run's name, each control's its own: the budget 1 goes unsaid but behind a stage that ends like a budget."""
+    unsaid = budget == 1 and not _BUDGET.search(stage)
+    return "-".join(filter(None, (schedule.name, "control", kind, stage, "" if unsaid else f"{budget:g}x")))
 
 
 def _generated(schedule: Schedule, plans: list[StagePlan], kind: str, budget: float) -> Iterator[tuple[str, Schedule]]:
@@ -76,18 +84,24 @@ def _single_jump(schedule: Schedule, plans: list[StagePlan]) -> Schedule:
     if isinstance(shape, TransformerConfig):
         last = last.model_copy(update=shape.model_dump(include={"num_layers", "hidden_size", "ffn_size"}))
     stages = [_with_steps(schedule.stages[0], plans[0].num_steps), last]
-    growth = schedule.growth.model_copy(update={"when": "fixed", "slope": None})
+    growth = _fixed_growth(schedule)
     launch = _launch(schedule, 0, len(plans) - 1)
     return schedule.model_copy(update={"stages": stages, "growth": growth, "launch": launch})
 
 
 def _official_growth(schedule: Schedule, plans: list[StagePlan], budget: float) -> Schedule:
-    """The same ladder, grown as the official code does. The learning rate stays the ladder's: one thing differs."""
+    """The same ladder, grown as the official code does. All but that growth's policy stays the ladder's."""
     stages = [
         _with_steps(stage, max(1, round(budget * plan.num_steps)))
         for stage, plan in zip(schedule.stages, plans, strict=True)
     ]
-    return schedule.model_copy(update={"stages": stages, "growth": GrowthBlock.model_validate({"preset": "official"})})
+    growth = _fixed_growth(schedule).model_copy(update={"preset": "official", **POLICIES["official"]})
+    return schedule.model_copy(update={"stages": stages, "growth": growth})
+
+
+def _fixed_growth(schedule: Schedule) -> GrowthBlock:
+    """The ladder's growth without its slope, which would end a control's stages before their budget."""
+    return schedule.growth.model_copy(update={"when": "fixed", "slope": None})
 
 
 def _with_flops(schedule: Schedule, flops: float) -> Schedule:
@@ -112,45 +126,3 @@ def _launch(schedule: Schedule, *stages: int) -> Any:
 
 def _with_steps(stage: StageBlock, steps: int) -> StageBlock:
     return stage.model_copy(update={"train_tokens": None, "train_steps": steps})
-
-
-def equal_size_transformer(model: TokenformerConfig | TransformerConfig) -> TransformerConfig:
-    """The Transformer nearest to `model` in parameters, of the same vocabulary, head width and nearly its aspect ratio.
-
-    Tokenformers grow at constant width; a Transformer of that size is wider and deeper, as one would build it.
-    """
-    aspect = model.hidden_size / model.num_layers
-    target = num_parameters(model)
-
-    def shaped(num_layers: int, num_heads: int) -> TransformerConfig:
-        width = num_heads * model.head_width
-        return TransformerConfig(
-            vocab_size=model.vocab_size,
-            hidden_size=width,
-            num_heads=num_heads,
-            num_layers=num_layers,
-            ffn_size=4 * width,
-            rotary_fraction=model.rotary_fraction,
-            rotary_base=model.rotary_base,
-        )
-
-    @cache
-    def one_and_two_layers(num_heads: int) -> tuple[int, int]:
-        return num_parameters(shaped(1, num_heads)), num_parameters(shaped(2, num_heads))
-
-    def size(num_layers: int, num_heads: int) -> int:
-        one, two = one_and_two_layers(num_heads)
-        return one + (num_layers - 1) * (two - one)
-
-    def nearest(num_layers: int) -> list[tuple[int, int]]:
-        heads = range(1, model.num_heads * 4 + 1)
-        larger = bisect_left(heads, target, key=lambda num_heads: size(num_layers, num_heads))
-        return [(num_layers, num_heads) for num_heads in heads[max(0, larger - 1) : larger + 1]]
-
-    def distance(shape: tuple[int, int]) -> float:
-        num_layers, num_heads = shape
-        skew = abs(math.log(num_heads * model.head_width / num_layers / aspect))
-        return abs(math.log(size(*shape) / target)) + 0.02 * skew + max(0.0, skew - math.log(2))
-
-    depths = range(max(1, model.num_layers // 2), model.num_layers * 4 + 1)
-    return shaped(*min((shape for depth in depths for shape in nearest(depth)), key=distance))

@@ -74,7 +74,7 @@ class StageCost:
 
     seconds: float | None
     peak_flops: float | None
-    """FLOPs a second of one device."""
+    """FLOPs a second of one device, in the training precision."""
 
     price_per_device_hour: float | None
     checkpoint_bytes: int
@@ -246,7 +246,8 @@ def stage_devices(schedule: Schedule, index: int, per_machine: int) -> int:
 def _stage_costs(
     schedule: Schedule, devices: PlannedDevices, dataset_tokens: int | None, measurements: Measurements | None
 ) -> Iterable[StageCost]:
-    hardware = schedule.launch.hardware
+    hardware, precision = schedule.launch.hardware, planned_precision(schedule, devices.type)
+    peak_flops = hardware.peak_flops(precision)
     seen = 0
     for plan in plan_stages(schedule):
         num_devices = stage_devices(schedule, plan.index, devices.per_machine)
@@ -261,10 +262,10 @@ def _stage_costs(
             largest_micro_batch_size=largest,
             memory=memory.of(micro) if micro else None,
             epochs=seen / dataset_tokens if dataset_tokens else None,
-            seconds=_seconds(schedule, plan, num_devices, micro, measured, measurements is not None),
-            peak_flops=hardware.peak_flops,
+            seconds=_seconds(schedule, plan, num_devices, micro, measured, None if measurements else peak_flops),
+            peak_flops=peak_flops,
             price_per_device_hour=hardware.price_per_device_hour,
-            checkpoint_bytes=stage_checkpoint_bytes(schedule, plan, planned_precision(schedule, devices.type)),
+            checkpoint_bytes=stage_checkpoint_bytes(schedule, plan, precision),
             measured=measured,
         )
 
@@ -287,16 +288,16 @@ def _seconds(
     num_devices: int,
     micro_batch_size: int | None,
     measured: MeasuredSteps | None,
-    measuring: bool,
+    peak_flops: float | None,
 ) -> float | None:
     """Of the stage's optimizer steps alone: measured, else by the device's peak and its share that training reaches."""
-    hardware, batch_size = schedule.launch.hardware, schedule.training.batch_size
+    mfu, batch_size = schedule.launch.hardware.mfu, schedule.training.batch_size
     if measured and micro_batch_size:
         num_micro_batches = max(1, batch_size // (micro_batch_size * num_devices))
         return plan.num_steps * measured.step_seconds(num_micro_batches)
-    if measuring or hardware.peak_flops is None or hardware.mfu is None:
+    if peak_flops is None or mfu is None:
         return None
-    return plan.flops.total / (num_devices * hardware.peak_flops * hardware.mfu)
+    return plan.flops.total / (num_devices * peak_flops * mfu)
 
 
 def stage_checkpoint_bytes(schedule: Schedule, plan: StagePlan, precision: Precision) -> int:

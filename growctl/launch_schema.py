@@ -4,27 +4,37 @@ None of it changes what is computed but for rounding, so all of it may change be
 """
 
 from contextlib import suppress
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeFloat, PositiveInt, field_validator
 
 from growctl.quantities import Count, Duration, FlopsPerSecond, Size, parse_count
 from model.config import Kernels
+from model.memory import Precision
 
 Cluster = Literal["local", "hostfile", "slurm"]
 Device = Literal["a100-40gb", "a100-80gb", "h100", "h200", "b200", "l40s", "rtx-4090"]
 
-DEVICES: dict[str, tuple[float, int]] = {
-    "a100-40gb": (312e12, 40 * 10**9),
-    "a100-80gb": (312e12, 80 * 10**9),
-    "h100": (989e12, 80 * 10**9),
-    "h200": (989e12, 141 * 10**9),
-    "b200": (2250e12, 180 * 10**9),
-    "l40s": (362e12, 48 * 10**9),
-    "rtx-4090": (165e12, 24 * 10**9),
+
+class KnownDevice(NamedTuple):
+    """A GPU by its maker's data sheet (SXM forms; figures that the sheets give with sparsity are halved)."""
+
+    bf16_flops: float
+    """Peak dense FLOPs a second in bf16."""
+    fp32_flops: float
+    """The same in fp32 without TF32: training multiplies in true float32, also in its Triton kernels."""
+    memory_bytes: int
+
+
+DEVICES: dict[str, KnownDevice] = {
+    "a100-40gb": KnownDevice(312e12, 19.5e12, 40 * 10**9),
+    "a100-80gb": KnownDevice(312e12, 19.5e12, 80 * 10**9),
+    "h100": KnownDevice(989e12, 67e12, 80 * 10**9),
+    "h200": KnownDevice(989e12, 67e12, 141 * 10**9),
+    "b200": KnownDevice(2250e12, 75e12, 180 * 10**9),
+    "l40s": KnownDevice(362e12, 91.6e12, 48 * 10**9),
+    "rtx-4090": KnownDevice(165e12, 82.6e12, 24 * 10**9),
 }
-"""Peak dense bf16 FLOPs a second and bytes of memory, from the makers' data sheets (SXM forms; figures that the sheets
-give with sparsity are halved)."""
 
 MOST_MACHINES = 10**6
 
@@ -80,15 +90,17 @@ class HardwareBlock(Block):
     price_per_device_hour: NonNegativeFloat | None = None
     """Money, in whatever currency you think in."""
 
-    @property
-    def peak_flops(self) -> float | None:
-        """FLOPs a second of one device, where known."""
-        return self.flops or (DEVICES[self.device][0] if self.device else None)
+    def peak_flops(self, precision: Precision) -> float | None:
+        """FLOPs a second of one device in that precision, where known."""
+        if self.flops or self.device is None:
+            return self.flops
+        known = DEVICES[self.device]
+        return known.bf16_flops if precision == "bf16" else known.fp32_flops
 
     @property
     def memory_bytes(self) -> int | None:
         """Memory of one device, where known."""
-        return self.memory or (DEVICES[self.device][1] if self.device else None)
+        return self.memory or (DEVICES[self.device].memory_bytes if self.device else None)
 
 
 class HostfileBlock(Block):

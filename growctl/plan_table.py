@@ -167,7 +167,7 @@ def _time_title(costs: PlanCosts) -> str:
     what = "time" if hardware.price_per_device_hour is None else "time and money"
     if costs.measurements:
         return f"{what}, measured on {costs.measurements.where}"
-    known = hardware.mfu is not None and hardware.peak_flops is not None
+    known = hardware.mfu is not None and hardware.peak_flops(costs.precision) is not None
     return f"{what}, at an MFU of {hardware.mfu:.0%}" if known else "devices and disk"
 
 

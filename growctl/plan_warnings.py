@@ -4,9 +4,12 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
+from growctl.control_caveats import schedule_caveats
 from growctl.costs import HEADROOM, PlanCosts, RunCost, StageCost, stage_memory
 from growctl.numbers import byte_count, short_count
-from growctl.plan import total_flops
+from growctl.plan import StagePlan, total_flops
+from growctl.schema import Schedule
+from growctl.worker_spec import slope_trigger
 from model.transformer_sizes import stack_tokens
 
 LARGEST_GROWTH = 4.0
@@ -27,7 +30,7 @@ MOST_EPOCHS = 4.0
 
 def plan_warnings(costs: PlanCosts) -> list[str]:
     """What is likely to waste what the plan costs, or to make its comparison unfair."""
-    checks = (_growth_factors, _tokens_per_parameter, _epochs, _batches, _memory, _settings)
+    checks = (_growth_factors, _tokens_per_parameter, _epochs, _batches, _memory, _settings, _caveats)
     failures = costs.measurements.failures if costs.measurements else ()
     return [*(warning for check in checks for warning in check(costs)), *failures]
 
@@ -46,11 +49,11 @@ def _schedule_notes(costs: PlanCosts) -> list[str]:
             f"{schedule.growth.slope:g} nats per FLOP. Tokens and FLOPs, the controls' too, are the most it comes to."
         )
         window, every = schedule.growth.slope_window, schedule.evaluation.every
-        fixed = [plan.name for plan in plans[:-1] if (plan.num_steps - 1) // every < window]
+        fixed = [plan.name for plan in plans[:-1] if _counted_evaluations(schedule, plan) < window]
         if fixed:
             notes.append(
                 f"Too few evaluations for a slope over {window}: {', '.join(fixed)} will train the whole budget; "
-                f"evaluation.every is {every} steps."
+                f"evaluation.every is {every} steps, and those during warm-up, ramp, annealing or rest do not count."
             )
     if schedule.growth.operator == "stack" and len(plans) > 1:
         tokens = stack_tokens(plans[-1].num_parameters, total_flops(plans).total)
@@ -59,6 +62,13 @@ def _schedule_notes(costs: PlanCosts) -> list[str]:
             f"this schedule does after {short_count(plans[0].train_tokens)}."
         )
     return notes
+
+
+def _counted_evaluations(schedule: Schedule, plan: StagePlan) -> int:
+    """Evaluations of a stage before its last step that its slope may be fitted through."""
+    trigger, every = slope_trigger(schedule, plan), schedule.evaluation.every
+    first = max(1, -(-trigger.first_step // every)) if trigger else 1
+    return max(0, (plan.num_steps - 1) // every - first + 1)
 
 
 def _device_notes(costs: PlanCosts) -> list[str]:
@@ -170,6 +180,10 @@ def _settings(costs: PlanCosts) -> Iterator[str]:
             f"Compared runs differ in {setting}: {ladder[setting]} in the ladder, {value} in {', '.join(names)}; a "
             "difference in loss is then not due to growth alone."
         )
+
+
+def _caveats(costs: PlanCosts) -> list[str]:
+    return schedule_caveats(costs.ladder.schedule)
 
 
 def _effective(run: RunCost) -> dict[str, Any]:

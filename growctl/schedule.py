@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from growctl.schedule_checks import RUN_NAME, impossible
+from growctl.schedule_checks import RUN_NAME, impossible, unusable_controls
 from growctl.schedule_errors import NAME_ALLOWED, ScheduleError, describe, named_python, path_of, several
 from growctl.schedule_files import SHIPPED, find_schedule, shipped_schedules
 from growctl.schema import Schedule
@@ -28,13 +28,16 @@ __all__ = [
 def load_schedule(reference: str, overrides: Sequence[str] = ()) -> Schedule:
     """The schedule at a path or of a shipped name, with hydra overrides (`stages.0.train_tokens=200k`) applied.
 
-    Its name is filled in. Raises ScheduleError with everything that is wrong with it.
+    Its name is filled in. Raises ScheduleError with everything that is wrong with it, or with one of its controls.
     """
     from growctl.compose import Composition
 
     path = find_schedule(reference)
     composed = Composition(path, overrides, reference)
-    return parse_schedule(composed.data, label=reference, default_name=path.stem, origin=composed.origin)
+    schedule = parse_schedule(composed.data, label=reference, default_name=path.stem, origin=composed.origin)
+    if lines := unusable_controls(schedule):
+        raise _error(reference, lines, composed.origin)
+    return schedule
 
 
 def parse_schedule(
@@ -54,7 +57,7 @@ def parse_schedule(
     except ValidationError as error:
         lines = describe(error, Schedule)
     if lines:
-        raise ScheduleError(f"{label}: {several([origin(path_of(line)) + line for line in lines])}")
+        raise _error(label, lines, origin)
     if schedule.name is None:
         if not RUN_NAME.fullmatch(default_name):
             raise ScheduleError(
@@ -62,3 +65,7 @@ def parse_schedule(
             )
         schedule = schedule.model_copy(update={"name": default_name})
     return schedule
+
+
+def _error(label: str, lines: Sequence[str], origin: Callable[[str], str]) -> ScheduleError:
+    return ScheduleError(f"{label}: {several([origin(path_of(line)) + line for line in lines])}")

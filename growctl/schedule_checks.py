@@ -3,8 +3,9 @@
 import math
 import re
 from collections.abc import Iterator
-from typing import get_args
+from typing import Any, get_args
 
+from growctl.controls import plan_controls
 from growctl.plan import plan_stages, total_flops
 from growctl.schedule_errors import NAME_ALLOWED, shown
 from growctl.schema import GrowthBlock, Schedule
@@ -42,6 +43,26 @@ def impossible(schedule: Schedule) -> list[str]:
     return [problem for check in checks for problem in check(schedule)] or [
         problem for check in (_impossible_steps, _impossible_slope, _impossible_jump) for problem in check(schedule)
     ]
+
+
+def unusable_controls(schedule: Schedule) -> list[str]:
+    """What is wrong with the controls of a `schedule` that is good by itself: with the schedule of one of them.
+
+    Apart from `impossible`, so that a run trained without its controls can be read whatever becomes of them.
+    """
+    problems = []
+    for index, block in enumerate(schedule.controls):
+        extremes = sorted({min(block.budgets), max(block.budgets)})
+        alone = schedule.model_copy(update={"controls": [block.model_copy(update={"budgets": extremes})]})
+        try:
+            reasons = [reason for control in plan_controls(alone) for reason in impossible(control.schedule)]
+        except ValueError as error:
+            reasons = [str(error)]
+        if reasons:
+            problems.append(
+                f"controls.{index}.kind = {block.kind!r}: cannot be run for this ladder: {reasons[0]}; leave it out"
+            )
+    return problems
 
 
 def _impossible_model(schedule: Schedule) -> Iterator[str]:
@@ -118,6 +139,9 @@ def _impossible_sizes(schedule: Schedule) -> Iterator[str]:
 
 def _impossible_growth(schedule: Schedule) -> Iterator[str]:
     growth, model, grows = schedule.growth, schedule.model, len(schedule.stages) > 1
+    if growth.preset != "custom" and (wanted := growth.departures(growth.preset)):
+        yield _contradicted_preset(growth, wanted)
+        return
     if growth.when == "slope" and growth.slope is None:
         yield "growth.slope: is missing; growth.when = 'slope' needs the nats per FLOP below which a stage ends"
     if growth.when != "slope" and growth.slope is not None:
@@ -143,6 +167,15 @@ def _impossible_growth(schedule: Schedule) -> Iterator[str]:
         yield f"growth: {reason}"
 
 
+def _contradicted_preset(growth: GrowthBlock, wanted: dict[str, Any]) -> str:
+    """What is said of a preset that the keys beside it contradict: it would be no more than a label."""
+    keys = ", ".join(f"{key} = {shown(getattr(growth, key))} (not {shown(value)})" for key, value in wanted.items())
+    return (
+        f"growth.preset = {growth.preset!r}: is contradicted by {keys}; leave out what contradicts it (as an override: "
+        "~growth.KEY), or set preset to custom"
+    )
+
+
 def _impossible_slope(schedule: Schedule) -> Iterator[str]:
     """Where a slope would cut a decay short."""
     growth, rate = schedule.growth, schedule.learning_rate
@@ -161,6 +194,7 @@ def _of_tokenformers(schedule: Schedule) -> Iterator[str]:
     """What sets new parameters apart from old ones, which nothing does in a grown transformer; noise without copies."""
     growth = schedule.growth
     apart = {
+        "preset": growth.preset if growth.preset in ("official", "paper-appendix") else None,
         "old_tokens": growth.old_tokens if growth.old_tokens != "train" else None,
         "lr_scale": growth.lr_scale,
         "weight_decay": growth.weight_decay,
@@ -227,7 +261,7 @@ def _senseless_control(schedule: Schedule, kind: str) -> str | None:
         return f"needs a ladder of three stages or more; this one has {num_stages}"
     if kind == "official-growth" and num_stages < 2:
         return "needs a ladder that grows; this one has 1 stage"
-    if kind == "official-growth" and schedule.growth == GrowthBlock.model_validate({"preset": "official"}):
+    if kind == "official-growth" and not schedule.growth.departures("official"):
         return "the ladder itself grows so; use another preset for it"
     return None
 

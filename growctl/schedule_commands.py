@@ -19,7 +19,7 @@ def validate(
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Check schedules wholly, as `run` would before it starts. Exit code 2 where one cannot be used.
+    """Check schedules and their controls, as `run` would before it starts. Exit code 2 where one cannot be used.
 
     Example: growctl validate quickstart my_ladder.yaml
     """
@@ -37,6 +37,8 @@ def validate(
         for result in results:
             if result["valid"]:
                 say(f"{result['file']}: {_line(result)}")
+                for warning in result["warnings"]:
+                    say(f"{result['file']}: warning: {warning}", error=True)
             else:
                 say(result["message"], error=True)
     if not all(result["valid"] for result in results):
@@ -54,7 +56,8 @@ def schema() -> None:
 
 
 def _brief(schedule: "Schedule") -> dict[str, Any]:
-    """A schedule's name and what its stages come to."""
+    """A schedule's name, what its stages come to, and what is to be known of its controls."""
+    from growctl.control_caveats import schedule_caveats
     from growctl.sizes import num_steps, stage_model
     from model.config import num_parameters
 
@@ -67,7 +70,7 @@ def _brief(schedule: "Schedule") -> dict[str, Any]:
         }
         for index, stage in enumerate(schedule.stages)
     ]
-    return {"name": schedule.name, "stages": stages}
+    return {"name": schedule.name, "stages": stages, "warnings": schedule_caveats(schedule)}
 
 
 def _line(result: dict[str, Any]) -> str:

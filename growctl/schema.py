@@ -177,11 +177,17 @@ class FreezeForBlock(Block):
     """Steps at the start of every grown stage."""
 
 
+POLICIES: dict[Preset, dict[str, Any]] = {preset: GrowthPolicy.of(preset).model_dump() for preset in PRESETS}
+"""What each preset says of every key of a policy."""
+_DEFAULT_PRESET: Preset = "growctl-default"
+
+
 class GrowthBlock(Block):
     """How a model grows between stages, and how it then trains. Without this block: exact, by a short ramp."""
 
-    preset: Preset = "growctl-default"
-    """Whose policy: its values hold for every key below that is not given."""
+    preset: Literal[Preset, "custom"] = _DEFAULT_PRESET
+    """Whose policy init, tau, copy_noise, moments and allow_jump are; no key may contradict it. custom: nobody's, and
+    the default where such a key differs from growctl-default's."""
     init: Init = "matched"
     """What new tokens begin with."""
     tau: TauPolicy = "ramp"
@@ -217,8 +223,12 @@ class GrowthBlock(Block):
     def _filled_in(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        preset = data.get("preset", "growctl-default")
-        return (PRESETS[preset] if isinstance(preset, str) and preset in PRESETS else {}) | data
+        if "preset" in data:
+            preset = data["preset"]
+            return (PRESETS[preset] if isinstance(preset, str) and preset in PRESETS else {}) | data
+        policy = POLICIES[_DEFAULT_PRESET]
+        differs = any(key in data and data[key] != policy[key] for key in policy if key != "allow_jump")
+        return {"preset": "custom" if differs else _DEFAULT_PRESET} | data
 
     @field_validator("old_tokens", mode="before")
     @classmethod
@@ -229,6 +239,14 @@ class GrowthBlock(Block):
             with suppress(ValidationError):
                 return FreezeForBlock(**value)
         raise ValueError("must be train, freeze, or {freeze_for: STEPS}")
+
+    def departures(self, preset: Preset) -> dict[str, Any]:
+        """What `preset` says of each key of a policy that says something else here. An idle permission does not."""
+        return {
+            key: value
+            for key, value in POLICIES[preset].items()
+            if getattr(self, key) != value and not (key == "allow_jump" and self.allow_jump)
+        }
 
     def policy(self) -> GrowthPolicy:
         """What happens at the moment of a growth."""
@@ -298,7 +316,7 @@ class ControlBlock(Block):
     """tokenformer-scratch: the last stage's size from scratch; transformer-scratch: the Transformer nearest to it in
     parameters; best-scratch: every size of the ladder from scratch; single-jump: the first size grown to the last at
     once; official-growth: the same ladder, grown as the official code does."""
-    budgets: Annotated[list[Annotated[float, Field(gt=0.0, le=1000.0)]], Field(min_length=1)] = [1.0]
+    budgets: Annotated[list[Annotated[float, Field(ge=0.001, le=1000.0)]], Field(min_length=1)] = [1.0]
     """Its FLOPs, as multiples of the whole ladder's; one run each. Three or more let the report find equal loss."""
 
 

@@ -166,11 +166,17 @@ def _read_run(directory: Path) -> tuple[RunStatus, list[RunStatus]]:
         stages=tuple(stages),
         notes=tuple(notes),
     )
-    return run, _planned_controls(run, schedule) if schedule and run.control is None else []
+    if schedule is None or run.control is not None:
+        return run, []
+    try:
+        return run, _planned_controls(run, schedule)
+    except ValueError as error:
+        note = f"its controls cannot be planned: {error}"
+        return replace(run, notes=(*run.notes, note)), []
 
 
 def _planned_controls(ladder: RunStatus, schedule: Schedule) -> list[RunStatus]:
-    """The controls that a ladder's schedule asks for, as if none had begun."""
+    """The controls that a ladder's schedule asks for, as if none had begun. ValueError where one cannot be planned."""
     steps_done = [stage.step for stage in ladder.stages if stage.state == "done"]
     return [
         RunStatus(

@@ -67,7 +67,7 @@ def peak_flops(device: torch.device) -> float | None:
         return None
     properties = torch.cuda.get_device_properties(device)
     name = known_device(properties.name, list(DEVICES))
-    return DEVICES[name][0] if name else None
+    return DEVICES[name].bf16_flops if name else None
 
 
 def known_device(name: str, known: list[str]) -> str | None:

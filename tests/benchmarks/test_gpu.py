@@ -22,7 +22,7 @@ from benchmarks.gpu.section import SECTIONS, Section
 from benchmarks.gpu.settings import KERNELS, PAPER, TRIAL
 from benchmarks.gpu.timing import DeviceLost
 from docs.gpu_tables import TABLES, GpuResults, device_tables, gpu_tables
-from growctl.controls import equal_size_transformer
+from growctl.equal_size import equal_size_transformer
 from growctl.launch_schema import DEVICES
 from growctl.schedule import load_schedule
 from model.config import Kernels, TransformerConfig, tokenformer_config

@@ -6,12 +6,14 @@ import sys
 from typing import get_args, get_type_hints
 
 import pytest
+from typer.testing import CliRunner
 
 from growctl import checkpoint_commands
+from growctl.cli import app
 from model.policy import Init, Preset, TauPolicy
 from stages.manifest import read_manifest
 from tests.growctl.runs import run
-from tests.stages.checkpoints import write_checkpoint
+from tests.stages.checkpoints import small_config, write_checkpoint
 
 COMMANDS = [
     *("run", "plan", "validate", "schema", "prepare", "expand", "shrink", "verify", "report", "status", "doctor")
@@ -60,11 +62,46 @@ def test_expand_grows_a_checkpoint_and_says_so(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("layers", "message"),
+    [
+        ("0,9", "--layers '0,9': the model has the layers 0 to 2, not 9"),
+        ("9", "--layers '9': the model has the layers 0 to 2, not 9"),
+        ("1-9", "--layers '1-9': the model has the layers 0 to 2, not 1-9"),
+        ("3,1,4-5", "--layers '3,1,4-5': the model has the layers 0 to 2, not 3, 4-5"),
+        ("2-1", "--layers '2-1': write numbers and rising ranges, as 0,2,5-7"),
+        ("0,", "--layers '0,': write numbers and rising ranges, as 0,2,5-7"),
+        ("\u0661", "write numbers and rising ranges, as 0,2,5-7"),
+        ("0-" + "9" * 5000, "write numbers and rising ranges, as 0,2,5-7"),
+    ],
+    ids=lambda value: value[:20],
+)
+def test_expand_refuses_layers_that_the_model_does_not_have(tmp_path, layers, message):
+    write_checkpoint(tmp_path / "final", small_config(num_layers=3))
+    arguments = ("expand", tmp_path / "final", "--add-tokens", 8, "--layers", layers, "--output", tmp_path / "grown")
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert isinstance(result.exception, ValueError)
+    assert message in str(result.exception)
+    assert not (tmp_path / "grown").exists()
+
+
+def test_expand_grows_the_layers_that_are_chosen_and_no_other(tmp_path):
+    write_checkpoint(tmp_path / "final", small_config(num_layers=3))
+    run("expand", tmp_path / "final", "--add-tokens", 8, "--layers", "0, 2-2", "--output", tmp_path / "grown")
+    before, after = (read_manifest(tmp_path / name).model.blocks for name in ("final", "grown"))
+    grown = [new.query.num_tokens - old.query.num_tokens for old, new in zip(before, after, strict=True)]
+    assert grown == [8, 0, 8]
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["expand", "nowhere", "--add-tokens", "4", "--output", "x"], "nowhere does not exist"),
         (["expand", "final", "--add-tokens", "0", "--output", "x"], "growth adds 0 attention and 0 FFN tokens"),
         (["expand", "final", "--add-tokens", "4", "--output", "final"], "final exists already"),
+        (
+            ["expand", "final", "--add-tokens", "4", "--layers", "0,9", "--output", "x"],
+            "the model has the layers 0 to 1, not 9",
+        ),
         (["expand", "final", "--output", "x"], "Missing option '--add-tokens'"),
         (["report", "--runs-dir", "empty"], "there are no runs in"),
         (["report", "finall", "--runs-dir", "empty"], "there are no runs in"),

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from growctl.controls import plan_controls
+from growctl.controls import control_name, plan_controls
 from growctl.plan import plan_stages, total_flops
 from growctl.schedule import ScheduleError, parse_schedule
 from growctl.schedule_checks import impossible
 from growctl.schema import Schedule
+from model.policy import GrowthPolicy
 
 EVERY_KIND = ("tokenformer-scratch", "transformer-scratch", "best-scratch", "single-jump", "official-growth")
 
@@ -80,6 +81,27 @@ def test_best_scratch_is_every_size_of_the_ladder_alone() -> None:
     assert all(len(control.schedule.stages) == 1 for control in controls)
 
 
+@settings(max_examples=200, deadline=None)
+@given(
+    names=st.lists(st.from_regex(r"[ab](-(0?\.?5|1|2|1e-05)x?){0,2}", fullmatch=True), min_size=2, unique=True),
+    budgets=st.lists(st.sampled_from([0.001, 0.5, 1.0, 2.0, 1000.0]), min_size=1, unique=True),
+)
+def test_every_control_has_a_name_of_its_own(names: list[str], budgets: list[float]) -> None:
+    named = [control_name(ladder(), "best-scratch", stage, budget) for stage in names for budget in budgets]
+    assert len(set(named)) == len(named)
+
+
+def test_a_stage_called_like_another_at_half_its_budget_is_told_from_it() -> None:
+    stages = [
+        {"name": name, "attention_tokens": tokens, "ffn_tokens": tokens, "train_steps": 40}
+        for name, tokens in (("a", 8), ("a-0.5x", 16))
+    ]
+    controls = plan_controls(ladder("best-scratch", stages=stages, budgets=(0.5, 1.0)))
+    assert [control.name.removeprefix("ladder-control-best-scratch-") for control in controls] == [
+        *("a-0.5x", "a-0.5x-0.5x", "a", "a-0.5x-1x"),
+    ]
+
+
 def test_best_scratch_leaves_out_what_another_control_trains_already() -> None:
     both = plan_controls(ladder("tokenformer-scratch", "best-scratch"))
     assert [control.name for control in both] == [
@@ -102,14 +124,48 @@ def test_a_single_jump_begins_as_the_ladder_and_goes_to_its_last_size_at_once() 
     assert control.schedule.growth == schedule.growth
 
 
-def test_official_growth_is_the_same_ladder_with_the_official_policy_alone() -> None:
-    schedule = ladder("official-growth", growth={"ramp": 0.1, "lr_scale": [1.0, 0.5]})
+@settings(max_examples=30, deadline=None)
+@given(
+    growth=st.fixed_dictionaries(
+        {},
+        optional={
+            "ramp": st.just(0.1),
+            "lr_scale": st.just([1.0, 0.5]),
+            "weight_decay": st.just([0.2, 0.0]),
+            "rewarmup": st.just({"steps": 5, "of": "new"}),
+            "old_tokens": st.sampled_from(["freeze", {"freeze_for": 4}]),
+            "moments": st.just("reset"),
+        },
+    )
+)
+def test_official_growth_differs_from_its_ladder_in_the_policy_of_growth_alone(growth: dict[str, Any]) -> None:
+    schedule = ladder("official-growth", growth=growth)
     (control,) = plan_controls(schedule)
-    growth = control.schedule.growth
-    assert (growth.init, growth.tau, growth.moments, growth.allow_jump) == ("random", "recompute", "reset", True)
-    assert growth.lr_scale == []
-    assert [plan.num_steps for plan in plan_stages(control.schedule)] == [40, 60, 90]
-    assert control.schedule.learning_rate == schedule.learning_rate
+    ladders, its = flattened(schedule.model_dump()), flattened(control.schedule.model_dump())
+    differing = {key for key in ladders.keys() | its.keys() if ladders.get(key) != its.get(key)}
+    policy = {"growth.preset", "growth.init", "growth.tau", "growth.moments", "growth.allow_jump"}
+    assert differing - {"name", "controls"} == policy - ({"growth.moments"} if "moments" in growth else set())
+    assert control.schedule.growth.policy() == GrowthPolicy.of("official")
+
+
+def test_official_growth_of_copies_adds_no_noise() -> None:
+    growth = {"init": "copy", "tau": "recompute", "copy_noise": 0.5, "allow_jump": True}
+    stages = [{"name": f"s{n}", "attention_tokens": 8 * n, "ffn_tokens": 16 * n, "train_steps": 30} for n in (1, 2, 4)]
+    (control,) = plan_controls(ladder("official-growth", growth=growth, stages=stages))
+    assert control.schedule.growth.policy() == GrowthPolicy.of("official")
+    assert impossible(control.schedule) == []
+
+
+def flattened(value: Any, path: str = "") -> dict[str, Any]:
+    """Every value of nested blocks and of the list of stages, by its dotted path."""
+    if isinstance(value, list) and path != "stages":
+        return {path: value}
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
+    if entries is None:
+        return {path: value}
+    return {
+        key: leaf for name, below in entries for key, leaf in flattened(below, f"{path}.{name}".lstrip(".")).items()
+    }
 
 
 def test_a_ladder_ended_by_a_slope_gives_its_controls_the_steps_it_took() -> None:

@@ -22,6 +22,7 @@ from growctl.costs import (
     stage_memory,
 )
 from growctl.datasets import DATASETS
+from growctl.launch_schema import DEVICES
 from growctl.plan import plan_stages
 from growctl.schedule import load_schedule
 from growctl.schema import Schedule
@@ -246,6 +247,19 @@ def test_nothing_heavy_is_imported_for_a_plan_whatever_it_reckons(tmp_path: Path
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     assert "into the host's memory" in " ".join(result.stdout.split())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_training_in_fp32_is_priced_at_the_devices_fp32_peak(device: str) -> None:
+    on = ["launch=slurm", f"launch.hardware.device={device}", "launch.hardware.mfu=0.4"]
+    in_bf16, in_fp32 = (
+        costs_of(load_schedule("pile_1.4b", [*on, f"training.precision={precision}"])) for precision in ("bf16", "fp32")
+    )
+    for fast, slow in zip(in_bf16, in_fp32, strict=True):
+        assert fast.seconds is not None
+        slower = DEVICES[device].bf16_flops / DEVICES[device].fp32_flops
+        assert slow.seconds == pytest.approx(slower * fast.seconds)
+        assert [fast.mfu, slow.mfu] == pytest.approx([0.4, 0.4])
 
 
 def test_the_papers_ladder_on_sixteen_h100s() -> None:

@@ -21,7 +21,8 @@ SOFTMAX = (
     "exp(0) = 1 would change the function; use init 'zero-value' with tau 'per-generation', or init 'copy' with tau "
     "'recompute'"
 )
-PRESET_NAMES = "'growctl-default', 'official' or 'paper-appendix'"
+PRESET_NAMES = "'growctl-default', 'official', 'paper-appendix' or 'custom'"
+LEAVE_OUT = "leave out what contradicts it (as an override: ~growth.KEY), or set preset to custom"
 LAYERS = "must be different layers, from 0 to 1, one at least"
 NO_DECAY_CUT = (
     "growth.when = 'slope': needs learning_rate.shape wsd and learning_rate.span ladder, so that no decay is cut short"
@@ -45,9 +46,9 @@ def growing(**growth: Any) -> dict[str, Any]:
         # one key
         (
             growing(preset="offical"),
-            "growth.preset = 'offical': must be 'growctl-default', 'official' or 'paper-appendix'",
+            f"growth.preset = 'offical': must be {PRESET_NAMES}",
         ),
-        (growing(preset=[1]), "growth.preset = [1]: must be 'growctl-default', 'official' or 'paper-appendix'"),
+        (growing(preset=[1]), f"growth.preset = [1]: must be {PRESET_NAMES}"),
         (growing(init="zero"), "growth.init = 'zero': must be 'random', 'matched', 'zero-key', 'zero-value' or 'copy'"),
         (
             growing(tau="thaw"),
@@ -76,8 +77,16 @@ def growing(**growth: Any) -> dict[str, Any]:
         ({"growth": None}, "growth = null: must be a block of keys"),
         # policies
         (growing(tau="recompute"), f"growth: init 'matched' with tau 'recompute' {JUMPS}"),
-        (growing(preset="official", allow_jump=False), f"growth: init 'random' with tau 'recompute' {JUMPS}"),
-        (growing(preset="paper-appendix", init="random"), f"growth: init 'random' with tau 'frozen' {JUMPS}"),
+        (
+            growing(preset="official", allow_jump=False),
+            f"growth.preset = 'official': is contradicted by allow_jump = false (not true); {LEAVE_OUT}",
+        ),
+        (
+            growing(preset="paper-appendix", init="random", moments="reset"),
+            "growth.preset = 'paper-appendix': is contradicted by init = 'random' (not 'zero-key'), moments = 'reset' "
+            f"(not 'keep'); {LEAVE_OUT}",
+        ),
+        (growing(init="random", tau="frozen"), f"growth: init 'random' with tau 'frozen' {JUMPS}"),
         (
             growing(init="copy", tau="recompute", copy_noise=0.5),
             f"growth: init 'copy' with tau 'recompute' and copy_noise 0.5 {JUMPS}",
@@ -171,6 +180,7 @@ def growing(**growth: Any) -> dict[str, Any]:
         (STACK | {"growth.lr_scale": [1.0, 0.1]}, f"growth.lr_scale = [1.0, 0.1]: {ONE_KIND}"),
         (STACK | {"growth.weight_decay": [0.0]}, f"growth.weight_decay = [0.0]: {ONE_KIND}"),
         (STACK | {"growth.rewarmup": {"steps": 5, "of": "new"}}, f"growth.rewarmup.of = 'new': {ONE_KIND}"),
+        (STACK | {"growth.preset": "official"}, f"growth.preset = 'official': {ONE_KIND}"),
         (
             STACK | {"growth.copy_noise": 0.3},
             "growth.copy_noise = 0.3: goes with hypercloning and net2net; stack copies whole blocks",

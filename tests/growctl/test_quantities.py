@@ -179,10 +179,13 @@ def test_a_wrong_quantity_is_answered_by_one_line(changes: dict[str, Any], probl
 
 
 def test_the_flops_of_a_device_are_given_or_known_by_its_name_or_unknown() -> None:
-    block = LaunchBlock.model_validate({"hardware": {"flops": "989T"}})
-    assert block.hardware.peak_flops == 989e12
-    assert LaunchBlock.model_validate({"hardware": {"device": "h100"}}).hardware.peak_flops == 989e12
-    assert LaunchBlock().hardware.peak_flops is None
+    given, named, neither = (
+        LaunchBlock.model_validate({"hardware": hardware}).hardware
+        for hardware in ({"flops": "500T", "device": "h100"}, {"device": "h100"}, {})
+    )
+    assert [given.peak_flops("bf16"), given.peak_flops("fp32")] == [500e12, 500e12]
+    assert [named.peak_flops("bf16"), named.peak_flops("fp32")] == [989e12, 67e12]
+    assert [neither.peak_flops("bf16"), neither.peak_flops("fp32")] == [None, None]
     both = LaunchBlock.model_validate({"hardware": {"device": "h100", "memory": "94GB"}})
     assert both.hardware.memory_bytes == 94 * 10**9
 

@@ -33,6 +33,7 @@ from model.flops import Flops
 from stages.manifest import Lineage, Manifest, sealed_manifest, write_file
 from tests.growctl.runs import CONTROL, SCHEDULE, finish, reached, run, stop, wait_until
 from tests.growctl.runs import growctl as start_growctl
+from tests.growctl.test_validate import IDENTITY
 from tests.stages.checkpoints import small_config
 from tests.stages.test_metrics import EVALUATION
 
@@ -317,6 +318,17 @@ def test_controls_stand_below_their_ladder_those_too_that_have_not_begun(tmp_pat
     assert printed(tmp_path).count(command) == 1
     lines = [line.strip() for line in printed(tmp_path).splitlines()]
     assert any(line.startswith("tokenformer-scratch ") for line in lines)
+
+
+def test_a_finished_ladder_whose_controls_cannot_be_planned_is_finished_and_the_reason_is_noted(tmp_path):
+    text = f"{IDENTITY.replace('name: identity', '')}controls: [{{kind: single-jump}}]\n"
+    made = HandMade(tmp_path, text=text)
+    for stage in ("0-d2", "1-d4", "2-d8"):
+        made.finishes(stage, 20)
+    status = only(tmp_path)
+    assert (status.name, status.state, stages_of(status)[-1]) == ("tiny", "finished", "d8 done 20/20")
+    [note] = status.notes
+    assert note.startswith("its controls cannot be planned: identity-blocks grows to num_layers from 3 to 4")
 
 
 def test_80_columns_hold_every_kind_of_control_and_its_steps():

@@ -48,6 +48,40 @@ def test_json_says_the_same_in_one_document(tmp_path: Path) -> None:
     assert second["message"].startswith(f"{bad}: 5 problems\n  data: is missing\n")
 
 
+IDENTITY = """
+name: identity
+data: {source: text, vocab_size: 300}
+model: {family: transformer, num_layers: 2, hidden_size: 32, num_heads: 2}
+stages:
+  - {name: d2, train_steps: 20}
+  - {name: d4, num_layers: 4, train_steps: 20}
+  - {name: d8, num_layers: 8, train_steps: 20}
+training: {sequence_length: 16, batch_size: 8}
+learning_rate: {peak: 1e-3}
+growth: {operator: identity-blocks}
+"""
+"""A ladder of which each growth is possible, and the jump from its first size to its last is not."""
+
+
+@pytest.mark.parametrize(
+    "command", [("validate",), ("plan",), ("run",), ("run", "--no-controls"), ("run", "--dry-run"), ("prepare",)]
+)
+def test_validate_plan_and_run_refuse_a_control_that_cannot_be_run_in_the_same_words(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    path = file_of(tmp_path, f"{IDENTITY}controls: [{{kind: single-jump}}]\n")
+    out, err = run(*command, path, expect=2)
+    assert out == ""
+    reason = "identity-blocks grows to num_layers from 3 to 4; it is asked for num_layers 8"
+    message = f"controls.0.kind = 'single-jump': cannot be run for this ladder: {reason}; leave it out"
+    assert err.removeprefix("growctl: ") == f"{path}: {message}\n"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["s.yaml"]
+
+
+def test_a_ladder_is_good_without_the_control_that_cannot_be_run(tmp_path: Path) -> None:
+    run("validate", file_of(tmp_path, IDENTITY))
+
+
 def test_a_choice_for_a_block_is_told_what_it_is() -> None:
     out, err = run("validate", "growctl_no_such", "schedules/launch/slurm.yaml", expect=2)
     assert out == ""
