@@ -33,6 +33,13 @@ def control_caveats(kind: str, control: Schedule, last_size: int) -> list[str]:
     return [*_decay_caveats(control), *_size_caveats(kind, control, last_size)]
 
 
+def decays(schedule: Schedule) -> bool:
+    """Whether the learning rate of a run has steps to come down in, at its end or at that of every stage."""
+    plans = plan_stages(schedule)
+    ends = plans if schedule.learning_rate.span == "stage" else plans[-1:]
+    return all(plan.learning_rate.total_steps > plan.learning_rate.warmup_steps for plan in ends)
+
+
 def _decay_caveats(control: Schedule) -> Iterator[str]:
     """Where the warm-up leaves the learning rate no steps to come down in, or few of those that it should have."""
     plans = plan_stages(control)

@@ -34,6 +34,12 @@ __all__ = [
 UNKNOWN = "unknown"
 """What stands for a device or a precision whose line is lost."""
 
+_JSON = ("conditions", "caveats")
+"""What of a run is no plain value, and kept as JSON."""
+
+_MAY_CHANGE = ("schedule", "dataset", "ladder_id", "decays", "caveats")
+"""What of a run may differ when it is recorded again."""
+
 _ANOMALY = tuple(f.name for f in fields(Anomaly) if f.name != "attempt")
 _MEASURED = tuple(f.name for f in fields(Evaluation) if f.name != "flops")
 
@@ -80,13 +86,14 @@ class Ledger:
         """Records the run and all stages of its schedule, before any work; the same again changes nothing.
 
         Raises LedgerError where they differ from those recorded. The places (`schedule`, `dataset`) may have other
-        names by now, and a control's ladder another id: the first ones stay.
+        names by now, a control's ladder another id, and caveats other words: the first ones stay.
         """
         now = {"run": asdict(run)} | {f"stage {stage.name}": asdict(stage) for stage in stages}
         with self._file.transaction():
             if not self._query("SELECT 1 FROM run"):
-                row = asdict(run) | {"conditions": json.dumps(run.conditions), "created_at": _now()}
-                self._append("run", {"id": 1, "run_id": uuid4().hex} | row)
+                row = {"id": 1, "run_id": uuid4().hex} | asdict(run) | {"decays": int(run.decays)}
+                texts = {name: json.dumps(row[name]) for name in _JSON}
+                self._append("run", row | texts | {"created_at": _now()})
                 for position, stage in enumerate(stages):
                     self._append("stage", _flat({"position": position} | asdict(stage)))
             held = {"run": asdict(self.run())} | {f"stage {stage.name}": asdict(stage) for stage in self.stages()}
@@ -94,7 +101,7 @@ class Ledger:
             raise LedgerError(f"{self.path} holds {', '.join(held)}; now there are {', '.join(now)}")
         for what, values in held.items():
             for name, value in values.items():
-                if name not in ("schedule", "dataset", "ladder_id") and now[what][name] != value:
+                if name not in _MAY_CHANGE and now[what][name] != value:
                     raise LedgerError(
                         f"{self.path}: {what} was recorded with {name} {value!r}, now it is {now[what][name]!r}; "
                         "other values need another run name"
@@ -167,7 +174,8 @@ class Ledger:
         if not rows:
             raise LedgerError(f"{self.path}: no run is recorded here yet")
         values = {f.name: rows[0][f.name] for f in fields(RunEntry)}
-        return RunEntry(**values | {"conditions": json.loads(values["conditions"])})
+        texts = {name: json.loads(values[name]) for name in _JSON}
+        return RunEntry(**values | texts | {"decays": bool(values["decays"])})
 
     def run_id(self) -> str:
         """What tells this run from every other, also from one of its name; a copy has the same."""

@@ -25,6 +25,10 @@ class RunEntry:
     """What a run must share with another to be compared with it: values by dotted path, as JSON holds them."""
     ladder_id: str | None = None
     """The id of the ladder's ledger when the control was started; None for a ladder."""
+    decays: bool = True
+    """Whether the learning rate comes down at the end of the run."""
+    caveats: list[str] = field(default_factory=list)
+    """What a reader of a comparison with this control should know, each to be read behind its name."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from growctl.attempt import Attempt, Outcome
 from growctl.conditions import comparison_conditions
+from growctl.control_caveats import control_caveats, decays
 from growctl.costs import largest_micro_batch, planned_micro_batch
 from growctl.devices import planned_devices
 from growctl.launch import Local, Machines, gpu_memory_bytes
@@ -154,8 +155,17 @@ class Execution:
             dataset_fingerprint=manifest.fingerprint,
             conditions=comparison_conditions(self.schedule),
             ladder_id=self.ladder.run_id if self.ladder else None,
+            decays=decays(self.schedule),
+            caveats=self._caveats(),
         )
         self.ledger.record_run(entry, [_stage_entry(plan) for plan in plan_stages(self.schedule)])
+
+    def _caveats(self) -> list[str]:
+        if self.ladder is None or self.request.control is None:
+            return []
+        with Ledger.open(self.ladder.directory / "ledger.db", read_only=True) as ledger:
+            last_size = ledger.stages()[-1].num_parameters
+        return control_caveats(self.request.control, self.schedule, last_size)
 
     def _stage(self, plan: StagePlan) -> None:
         directory = self.stage_directory(plan)

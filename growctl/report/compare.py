@@ -79,6 +79,8 @@ class Comparison:
     """The controls that count, by FLOPs."""
     excluded: tuple[str, ...]
     """Why the others do not, a sentence each."""
+    caveats: tuple[str, ...]
+    """What is to be known of those that count, a sentence each."""
     equal_loss: EqualLoss | None
     """None where no control came down to the ladder's loss, or there is nothing to compare."""
     equal_flops: EqualFlops | None
@@ -121,16 +123,18 @@ def compare(ladder: RunReport, runs: Sequence[RunReport]) -> list[Comparison]:
 def _compare(ladder: RunReport, kind: str, size: int | None, controls: Sequence[RunReport]) -> Comparison:
     points: list[Point] = []
     excluded: list[str] = []
+    caveats: list[str] = []
     for control in controls:
         if why := reason_not_to_count(ladder, control):
             excluded.append(f"{control.name} does not count: {why}.")
         else:
             assert control.final_loss is not None
             points.append(Point.of(control, control.final_loss))
+            caveats += [f"{control.name} {caveat}." for caveat in control.caveats]
     points.sort(key=lambda point: (point.flops, point.loss))
     loss = ladder.final_loss
     return Comparison(
-        *(ladder, kind, size, tuple(points), tuple(excluded)),
+        *(ladder, kind, size, tuple(points), tuple(excluded), tuple(caveats)),
         equal_loss=None if loss is None else flops_to_loss(points, loss),
         equal_flops=None if loss is None else _at_equal_flops(ladder.cumulative_flops, loss, points),
     )
@@ -140,6 +144,8 @@ def reason_not_to_count(ladder: RunReport, control: RunReport) -> str | None:
     """Why comparing `ladder` with `control` would be unfair or has to wait; None where it is fair."""
     if control.final_loss is None:
         return "it has no final loss" if control.finished else "it is not finished"
+    if not control.decays:
+        return "its learning rate never decays"
     if control.dataset_fingerprint != ladder.dataset_fingerprint:
         return "it was trained on other data"
     if differing := list(_differing_conditions(ladder, control)):

@@ -94,6 +94,10 @@ class RunReport:
     directory: Path
     conditions: dict[str, Any] = field(default_factory=dict)
     """What a run must share with another to be compared with it, by dotted path."""
+    decays: bool = True
+    """Whether the learning rate comes down at the end."""
+    caveats: tuple[str, ...] = ()
+    """What a reader of a comparison with this control should know, each to be read behind its name."""
     precisions: frozenset[str] = frozenset()
     """What it was trained in: `bf16`, `fp32`."""
     anomalies: tuple[tuple[str, Anomaly], ...] = ()
@@ -178,6 +182,8 @@ def read_run(path: Path) -> RunReport:
         dataset_fingerprint=run.dataset_fingerprint,
         directory=path.parent,
         conditions=run.conditions,
+        decays=run.decays,
+        caveats=tuple(run.caveats),
         precisions=precisions,
         anomalies=tuple(anomalies),
     )

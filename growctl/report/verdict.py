@@ -80,7 +80,9 @@ def _cautions(comparison: Comparison) -> list[str]:
         lacking = [f"{short_count(size)} at {sizes[size]}" for size in of_ladder if sizes[size] < most]
         if lacking:
             cautions.append(f"Caution: not every size counts at each of the {most} budgets: {', '.join(lacking)}.")
-    return cautions
+    if not comparison.ladder.decays:
+        cautions.append(f"Caution: the learning rate of {comparison.ladder.name} never decays; its controls' do.")
+    return [*cautions, *(f"Caution: {caveat}" for caveat in comparison.caveats)]
 
 
 def _neighbours(comparison: Comparison, size: int) -> Iterator[tuple[Point, Point]]:

@@ -31,6 +31,8 @@ class FakeRun:
         kind: str | None = None,
         data: str = "f00d",
         precision: str = "bf16",
+        decays: bool = True,
+        caveats: tuple[str, ...] = (),
         **conditions: Any,
     ):
         self.stages, self.path, self.precision = stages, runs / name / "ledger.db", precision
@@ -44,6 +46,8 @@ class FakeRun:
             dataset="data",
             dataset_fingerprint=data,
             conditions={"seed": 1, "training.sequence_length": 64} | conditions,
+            decays=decays,
+            caveats=list(caveats),
         )
         with Ledger.open(self.path) as ledger:
             ledger.record_run(entry, stages)

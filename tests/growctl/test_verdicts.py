@@ -13,7 +13,18 @@ from growctl.report.compare import Comparison, Point, compare, flops_to_loss
 from growctl.report.read import RunReport, StageReport, find_runs
 from growctl.report.table import scientific, verdicts
 from growctl.report.verdict import verdict
-from tests.growctl.invented_runs import SCRATCH, FakeRun, control, from_scratch, ladder, only_comparison, said, stage_of
+from tests.growctl.invented_runs import (
+    LARGE,
+    SCRATCH,
+    SMALL,
+    FakeRun,
+    control,
+    from_scratch,
+    ladder,
+    only_comparison,
+    said,
+    stage_of,
+)
 
 
 @pytest.fixture
@@ -321,6 +332,7 @@ def test_rounding_to_whole_steps_moves_the_saving_by_no_more_than_the_rounding(
         ({"evaluation.max_sequences": 9}, "in evaluation.max_sequences (9, the ladder None)"),
         ({"precision": "fp32"}, "in precision (fp32, the ladder bf16)"),
         ({"data": "other"}, "it was trained on other data"),
+        ({"decays": False}, "its learning rate never decays"),
     ],
 )
 def test_a_control_trained_under_other_conditions_does_not_count_and_they_are_named(
@@ -363,3 +375,10 @@ def test_a_copy_that_is_asked_for_and_a_renamed_run_go_by_their_directories(runs
     assert [(run.name, run.control_of) for run in found] == [
         *(("renamed", None), (f"quick-control-{SCRATCH}-933", "renamed"))
     ]
+
+
+def test_caveats_of_controls_are_said_and_those_of_a_ladder_that_never_decays(runs: Path) -> None:
+    FakeRun(runs, "quick", [SMALL, LARGE], decays=False).train(0, 1.42).train(1, 1.28, start=1.42)
+    control(runs, 933, 1.30, caveats=("has 1.3 times the parameters",))
+    assert f"Caution: quick-control-{SCRATCH}-933 has 1.3 times the parameters." in said(only_comparison(runs))
+    assert "Caution: the learning rate of quick never decays" in said(only_comparison(runs))
