@@ -42,7 +42,7 @@ def transformer_ladder(*kinds: str) -> Schedule:
     return ladder(*kinds, model=model, stages=stages, growth={"operator": "stack", "allow_jump": True})
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     steps=st.lists(st.integers(30, 300), min_size=3, max_size=4).map(tuple),
     budget=st.sampled_from([1.0, 1.5, 2.0, 3.0]),

@@ -71,14 +71,10 @@ class Hangs(BaseException):
 
 
 def cases(share: float) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """That share of all cases; the same ones every time but in a soak."""
-    checks = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture]
-    soak = bool(os.environ.get("GROWCTL_SOAK"))
+    """That share of all cases."""
     return settings(
         max_examples=max(1, round(CASES * share)),
-        deadline=None,
-        suppress_health_check=checks,
-        derandomize=not soak,
+        suppress_health_check=[*settings().suppress_health_check, HealthCheck.data_too_large],
         phases=[Phase.explicit, Phase.reuse, Phase.generate],  # a smaller case takes minutes to find
     )
 

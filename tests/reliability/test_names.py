@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from growctl import cli
@@ -36,7 +36,7 @@ DUMP = "import json, os, sys; json.dump([sys.argv[1:], dict(os.environ)], open(o
 """A program that leaves its arguments and environment in the file $DUMP."""
 
 OPTIONS = ("partition", "account", "qos", "constraint")
-quick = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+quick = settings(max_examples=60)
 
 
 def is_plain(name: str) -> bool:

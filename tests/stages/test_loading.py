@@ -22,7 +22,7 @@ def readers() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("read-ahead")]
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.lists(st.integers(0, 99)))
 def test_inputs_and_targets_come_in_the_order_that_was_asked_for(positions):
     batches = list(read_ahead(tokens, positions, CPU))
