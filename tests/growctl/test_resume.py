@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import sqlite3
-import time
 
 import pytest
 
@@ -23,10 +22,12 @@ from tests.growctl.runs import (
     reached,
     run,
     stop,
+    wait_for,
     wait_until,
     workers_of,
     write_schedule,
 )
+from tests.workers import HANG_SECONDS
 
 
 @pytest.fixture(scope="module")
@@ -84,10 +85,7 @@ def test_a_run_killed_mid_stage_ends_in_the_same_bits(undisturbed, runs):
     workers = workers_of(runs)
     assert workers
     stop(process, signal.SIGKILL)
-    deadline = time.monotonic() + 10
-    while workers_of(runs):
-        assert time.monotonic() < deadline, "workers outlived their parent"
-        time.sleep(0.05)
+    wait_for(lambda: not workers_of(runs))
     assert not (large / "final").exists()
     out, _ = run("run", schedule, "--runs-dir", runs)
     assert "resuming from step_" in out
@@ -123,10 +121,7 @@ def test_workers_whose_runner_is_killed_while_they_start_do_not_train_on(undistu
     process = growctl("run", schedule, "--runs-dir", runs)
     wait_until(lambda: bool(workers_of(runs)), process)
     stop(process, signal.SIGKILL)
-    deadline = time.monotonic() + 20
-    while workers_of(runs):
-        assert time.monotonic() < deadline, "workers outlived their parent"
-        time.sleep(0.05)
+    wait_for(lambda: not workers_of(runs))
     assert read_metrics(runs / "tiny/stages/0-small/metrics.jsonl") == []
 
 
@@ -151,7 +146,7 @@ def test_a_run_that_is_told_to_stop_saves_first_and_ends_in_the_same_bits(undist
         wait_until(reached(directory / "metrics.jsonl", "train", 5), process)
         with held(workers_of(runs), directory):
             process.send_signal(number)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=HANG_SECONDS)
         assert process.returncode == code
         assert "the workers save first" in out
         assert "a run that is given again goes on from where it was" in err

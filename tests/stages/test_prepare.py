@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 from stages import prepare as prepare_module
 from stages.corpus import SPLITS, is_validation, open_corpus
 from stages.prepare import DataError, DatasetManifest, DataSpec, prepare, read_dataset_manifest, verify_dataset
+from tests.workers import HANG_SECONDS
 
 REPOSITORY = Path(__file__).parents[2]
 SHARED = REPOSITORY.parent / "shared" / "data"
@@ -347,7 +348,7 @@ def test_nothing_is_printed_and_the_callers_log_handlers_stay(folder: Path, tmp_
         assert "torch" not in sys.modules
     """
     process = start(folder, tmp_path, body, workers=workers)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=HANG_SECONDS)
     assert (out, err, process.returncode) == ("", "", 0)
     assert not (tmp_path / "logs").exists(), "no directory of datatrove's in the working directory"
 
@@ -355,7 +356,7 @@ def test_nothing_is_printed_and_the_callers_log_handlers_stay(folder: Path, tmp_
 def test_two_processes_at_once_make_one_dataset(folder: Path, tmp_path: Path) -> None:
     body = "print(prepare(spec, datasets, log_path=log))"
     processes = [start(folder, tmp_path, body, workers=1, log=name) for name in ("first", "second")]
-    results = [process.communicate(timeout=60) for process in processes]
+    results = [process.communicate(timeout=HANG_SECONDS) for process in processes]
     assert results[0] == results[1]
     verify_dataset(Path(results[0][0].strip()))
     logs = "".join((tmp_path / name).read_text() for name in ("first", "second"))
@@ -376,9 +377,9 @@ def test_a_killed_process_leaves_no_dataset_no_workers_and_no_trace_after_the_ne
     assert process.stdout
     children = [int(pid) for pid in process.stdout.readline().split()]
     process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=20)
+    process.communicate(timeout=HANG_SECONDS)
     assert len(children) == 2
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + HANG_SECONDS
     while any(is_running(pid) for pid in children):
         assert time.monotonic() < deadline, "the workers outlive the process that they work for"
         time.sleep(0.05)
