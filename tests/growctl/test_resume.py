@@ -79,15 +79,16 @@ def booked(ledger):
 
 def test_a_run_killed_mid_stage_ends_in_the_same_bits(undisturbed, runs):
     schedule, _ = undisturbed
-    process = growctl("run", schedule, "--runs-dir", runs)
+    twice = "checkpoint.every=25"  # the kill comes long before the second, so that there is work to replay
+    process = growctl("run", schedule, twice, "--runs-dir", runs)
     large = runs / "tiny/stages/1-large"
-    wait_until(reached(large / "metrics.jsonl", "train", 25), process)
+    wait_until(reached(large / "metrics.jsonl", "train", 30), process)
     workers = workers_of(runs)
     assert workers
     stop(process, signal.SIGKILL)
     wait_for(lambda: not workers_of(runs))
     assert not (large / "final").exists()
-    out, _ = run("run", schedule, "--runs-dir", runs)
+    out, _ = run("run", schedule, twice, "--runs-dir", runs)
     assert "resuming from step_" in out
     assert_same_end(runs, undisturbed)
     kept, replayed, flops = totals(runs)["large"]
@@ -108,7 +109,7 @@ def test_a_run_killed_mid_stage_ends_in_the_same_bits(undisturbed, runs):
     assert "`growctl run` sets it aside" in run("status", "--runs-dir", runs)[0]
     with (large / "metrics.jsonl").open("ab") as metrics:
         metrics.write(b"\x00\xff\n")
-    out, _ = run("run", schedule, "--runs-dir", runs)
+    out, _ = run("run", schedule, twice, "--runs-dir", runs)
     said = " ".join(out.split())
     assert "moved to broken-ledger.db, making it anew from metrics.jsonl" in said
     assert "1-large/metrics.jsonl: 1 line could not be read" in said

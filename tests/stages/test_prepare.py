@@ -354,12 +354,19 @@ def test_nothing_is_printed_and_the_callers_log_handlers_stay(folder: Path, tmp_
 
 
 def test_two_processes_at_once_make_one_dataset(folder: Path, tmp_path: Path) -> None:
-    body = "print(prepare(spec, datasets, log_path=log))"
+    body = """
+        def together(message, fraction):
+            logs = log.with_name("first"), log.with_name("second")
+            while message == "tokenising train" and not all(path.exists() for path in logs):
+                time.sleep(0.01)
+        print(prepare(spec, datasets, log_path=log, on_progress=together))
+    """
     processes = [start(folder, tmp_path, body, workers=1, log=name) for name in ("first", "second")]
     results = [process.communicate(timeout=HANG_SECONDS) for process in processes]
     assert results[0] == results[1]
     verify_dataset(Path(results[0][0].strip()))
     logs = "".join((tmp_path / name).read_text() for name in ("first", "second"))
+    assert logs.count("waiting for another process that prepares the same dataset") == 1
     assert logs.count("prepared texts-") == 1
 
 
