@@ -96,7 +96,7 @@ class TrainingMemory:
     ) -> None:
         self._sequence_length = sequence_length
         self._sizes = _Sizes.of(config, world_size)
-        self._engine = _engine(self._sizes, zero_stage, precision, offload)
+        self._engine = _engine(self._sizes, zero_stage, precision, offload, device)
         self._model = model_bytes(config, precision, device)
         self._config, self._device = config, device
 
@@ -221,10 +221,12 @@ class _Engine:
     host: int = 0
 
 
-def _engine(sizes: _Sizes, zero_stage: Literal[1, 2, 3], precision: Precision, offload: Offload) -> _Engine:
+def _engine(
+    sizes: _Sizes, zero_stage: Literal[1, 2, 3], precision: Precision, offload: Offload, device: DeviceType
+) -> _Engine:
     b = BYTES[precision]
     if zero_stage == 3:
-        engine = _zero_3(sizes, b)
+        engine = _zero_3(sizes, b, device)
     elif zero_stage == 2:
         engine = _zero_2(sizes, b)
     elif b < FLOAT32 and offload == "none":
@@ -277,17 +279,24 @@ def _zero_2(sizes: _Sizes, b: int) -> _Engine:
     )
 
 
-def _zero_3(sizes: _Sizes, b: int) -> _Engine:
+def _zero_3(sizes: _Sizes, b: int, device: DeviceType) -> _Engine:
     """As ZeRO-2, with a bucket that lasts, and parameters that are gathered for a pass."""
     bucket, share, gathered = b * sizes.bucket, FLOAT32 * sizes.shard, b * sizes.gathered
     reduced = FLOAT32 * sizes.bucket * sizes.shard // sizes.total
+    fetched = b * min(sizes.gathered, FETCHED_AHEAD)
+    held, overlapping = 0, max(bucket, reduced)
+    if device == "cpu":
+        # gloo's thread may still hold a collective's buffers while the rank goes on: what was fetched ahead, and,
+        # while the rank casts what came of a reduction, the copy of the bucket that gloo reduces.
+        held, overlapping = fetched, bucket + (reduced if b < FLOAT32 else 0)
     return _Engine(
         parameters=b * sizes.shard + gathered,
         optimizer=sizes.masters,
         gradients=share + bucket,
         resting=share + bucket - gathered,
-        forward=b * min(sizes.gathered, FETCHED_AHEAD),
-        reducing=bucket + max(bucket, reduced) - b * sizes.released,
+        forward=fetched,
+        backward=held,
+        reducing=bucket + overlapping - b * sizes.released - held,
         updating=share - gathered,
     )
 

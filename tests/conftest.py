@@ -1,11 +1,21 @@
 """What tests of every floor share."""
 
+import os
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 SHARED = Path(__file__).resolve().parent.parent.parent / "shared"
 
+settings.register_profile(
+    "any-machine",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    derandomize=not os.environ.get("GROWCTL_SOAK"),
+)
+settings.load_profile("any-machine")
+"""No property test depends on how busy the machine is. Except in a soak, each tries the same examples every time."""
 
 LONGEST_FIRST = (
     *("test_resume", "test_kills_of_one_rank", "test_kills_of_two_ranks", "test_growth_runs", "test_numbers"),

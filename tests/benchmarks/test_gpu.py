@@ -26,6 +26,8 @@ from growctl.equal_size import equal_size_transformer
 from growctl.launch_schema import DEVICES
 from growctl.schedule import load_schedule
 from model.config import Kernels, TransformerConfig, tokenformer_config
+from tests.growctl.runs import wait_until
+from tests.workers import HANG_SECONDS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RUN = REPOSITORY / "benchmarks" / "gpu" / "run.sh"
@@ -41,8 +43,8 @@ def started(*arguments: object) -> subprocess.Popen[str]:
 @pytest.fixture(scope="module")
 def trial(tmp_path_factory) -> dict[str, Any]:
     output = tmp_path_factory.mktemp("trial") / "gpu_trial.json"
-    process = started("--trial", "--one-process", "--output", output)
-    out, err = process.communicate(timeout=300)
+    process = started("--trial", "--one-process", "--deadline", 10_000, "--output", output)
+    out, err = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 0, out + err
     return json.loads(output.read_text()) | {"path": output}
 
@@ -107,7 +109,7 @@ def test_the_documentation_refuses_the_results_of_a_trial(trial) -> None:
 
 def test_without_a_gpu_and_not_in_a_trial_it_says_so_and_writes_nothing(tmp_path) -> None:
     process = started("--only", "device", "--output", tmp_path / "gpu.json")
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 2
     assert "no GPU" in err
     assert not list(tmp_path.iterdir())
@@ -123,21 +125,23 @@ def test_without_a_gpu_and_not_in_a_trial_it_says_so_and_writes_nothing(tmp_path
 )
 def test_wrong_arguments_are_told_in_one_message(arguments, message) -> None:
     process = started(*arguments)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 2
     assert message in " ".join(err.split())
 
 
+def commands_of_children(pid: int) -> str:
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return " ".join(Path(f"/proc/{child}/cmdline").read_text().replace("\0", " ") for child in children)
+
+
 def test_a_run_that_is_terminated_leaves_what_it_has(tmp_path) -> None:
     output = tmp_path / "gpu.json"
-    process = started("--trial", "--only", "device,training_eager", "--output", output)
-    while process.poll() is None:
-        if output.exists() and json.loads(output.read_text())["sections"]["device"]["status"] == "done":
-            break
-        time.sleep(0.05)
-    time.sleep(0.5)  # into the next section
+    process = started("--trial", "--only", "device,training_eager", "--deadline", 10_000, "--output", output)
+    wait_until(lambda: "training_eager" in commands_of_children(process.pid), process)
+    time.sleep(0.5)  # from starting the section to waiting for it
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
+    process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 128 + signal.SIGTERM
     sections = json.loads(output.read_text())["sections"]
     assert sections["device"]["status"] == "done"
@@ -148,13 +152,13 @@ def test_a_run_that_is_terminated_leaves_what_it_has(tmp_path) -> None:
 def test_without_time_sections_are_skipped_and_say_so(tmp_path) -> None:
     output = tmp_path / "gpu.json"
     process = started("--trial", "--only", "device", "--deadline", 1, "--output", output)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 1, out + err
     assert json.loads(output.read_text())["sections"]["device"] == {"status": "skipped", "reason": "no time is left"}
 
 
 def new_run(tmp_path: Path, *names: str) -> Run:
-    return Run(list(names), tmp_path / "gpu.json", time.monotonic() + 100, trial=True, note=None)
+    return Run(list(names), tmp_path / "gpu.json", time.monotonic() + 10_000, trial=True, note=None)
 
 
 def test_a_section_whose_import_is_missing_is_skipped_and_the_import_is_named(tmp_path) -> None:
@@ -174,7 +178,7 @@ def test_triton_is_left_out_once_its_kernels_have_failed(tmp_path) -> None:
     assert run.document["sections"]["training_triton"]["reason"] == "the triton kernels failed in section kernels"
 
 
-def new_section(tmp_path: Path, seconds: float = 100) -> Section:
+def new_section(tmp_path: Path, seconds: float = 10_000) -> Section:
     return Section(TRIAL, CPU, time.monotonic() + seconds, tmp_path / "found.json")
 
 

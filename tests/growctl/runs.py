@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from stages.metrics import read_metrics
-from tests.workers import REPOSITORY
+from tests.workers import HANG_SECONDS, REPOSITORY
 
 TEXT = Path(asyncio.__file__).parent
 SCHEDULE = f"""
@@ -66,7 +66,7 @@ def growctl(*arguments: object, cwd: Path = REPOSITORY.parent) -> subprocess.Pop
 
 def finish(process: subprocess.Popen, expect: int = 0) -> tuple[str, str]:
     """(stdout, stderr) of a growctl that ends with the exit code `expect`."""
-    out, err = process.communicate(timeout=240)
+    out, err = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == expect, f"exit code {process.returncode}\n{out}\n{err}"
     return out, err
 
@@ -75,18 +75,18 @@ def run(*arguments: object, expect: int = 0) -> tuple[str, str]:
     return finish(growctl(*arguments), expect)
 
 
-def wait_until(condition: Callable[[], bool], process: subprocess.Popen, seconds: float = 90) -> None:
+def wait_until(condition: Callable[[], bool], process: subprocess.Popen) -> None:
     """Waits for something that a running growctl does."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + HANG_SECONDS
     while not condition():
         assert process.poll() is None, f"growctl ended first: {process.communicate()}"
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.01)
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 120) -> None:
+def wait_for(condition: Callable[[], bool]) -> None:
     """Waits for something that processes do which we did not start."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + HANG_SECONDS
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.02)
@@ -132,7 +132,7 @@ def workers_of(directory: Path) -> list[int]:
 def stop(process: subprocess.Popen, number: signal.Signals) -> tuple[str, str]:
     """Signals growctl itself, no one else, and waits for it to be gone."""
     process.send_signal(number)
-    return process.communicate(timeout=60)
+    return process.communicate(timeout=HANG_SECONDS)
 
 
 def final_hashes(run_directory: Path) -> dict[str, str]:

@@ -16,7 +16,7 @@ from growctl.runner import pause_after
 from stages.metrics import Record
 from tests.stages.checkpoints import small_config
 from tests.stages.specs import small_spec
-from tests.workers import REPOSITORY
+from tests.workers import HANG_SECONDS, REPOSITORY
 
 WORKER = """
 import os, signal, sys, time
@@ -64,7 +64,7 @@ class Stage:
         self.said: list[str] = []
         self.records: list[Record] = []
 
-    def attempt(self, code: str, grace: float = 30.0, hang_seconds: float = 600.0) -> Outcome:
+    def attempt(self, code: str, grace: float = HANG_SECONDS, hang_seconds: float = 600.0) -> Outcome:
         spec = small_spec(
             small_config(),
             directory=str(self.directory),
@@ -169,16 +169,24 @@ def test_workers_that_die_have_crashed_and_those_that_say_why_are_believed(stage
     assert others_had_begun == Outcome("crashed", "the machine is not back yet")
 
 
+@pytest.fixture
+def looked_at_often(monkeypatch):
+    """The runner looks at the workers' files more often than it does."""
+    monkeypatch.setattr("growctl.attempt.STALL_POLL_SECONDS", 0.2)
+
+
+@pytest.mark.usefixtures("looked_at_often")
 def test_a_worker_that_stalls_is_noticed_and_says_where_it_is(stage):
     code = "def stuck_here():\n    time.sleep(600)\nstart()\nstuck_here()"
-    hung = stage.attempt(code, hang_seconds=1.0)
+    hung = stage.attempt(code, hang_seconds=3.0)
     assert hung.kind == "hung"
     assert "rank 0: stuck_here (<string>:" in hung.reason
     assert "stuck_here" in (stage.directory / "stacks/attempt-1-rank-0.txt").read_text()
 
 
+@pytest.mark.usefixtures("looked_at_often")
 def test_a_worker_whose_process_is_stopped_is_noticed_by_its_silence(stage):
-    hung = stage.attempt("start(); os.kill(os.getpid(), signal.SIGSTOP)", hang_seconds=1.0)
+    hung = stage.attempt("start(); os.kill(os.getpid(), signal.SIGSTOP)", hang_seconds=3.0)
     assert hung.kind == "hung"
     assert "rank 0: no answer" in hung.reason
 

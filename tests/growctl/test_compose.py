@@ -498,7 +498,7 @@ def nested(values: dict[str, int]) -> dict[str, Any]:
     return plain
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(LAYER, st.dictionaries(st.sampled_from(["every", "keep"]), st.integers(1, 99)), LAYER, LAYER)
 def test_the_last_that_sets_a_value_wins_and_is_named(
     tmp_path_factory: pytest.TempPathFactory,

@@ -43,7 +43,7 @@ def transformer_ladder(*kinds: str) -> Schedule:
     return ladder(*kinds, model=model, stages=stages, growth={"operator": "stack", "allow_jump": True})
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     steps=st.lists(st.integers(30, 300), min_size=3, max_size=4).map(tuple),
     budget=st.sampled_from([1.0, 1.5, 2.0, 3.0]),
@@ -81,7 +81,7 @@ def test_best_scratch_is_every_size_of_the_ladder_alone() -> None:
     assert all(len(control.schedule.stages) == 1 for control in controls)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     names=st.lists(st.from_regex(r"[ab](-(0?\.?5|1|2|1e-05)x?){0,2}", fullmatch=True), min_size=2, unique=True),
     budgets=st.lists(st.sampled_from([0.001, 0.5, 1.0, 2.0, 1000.0]), min_size=1, unique=True),
@@ -124,7 +124,7 @@ def test_a_single_jump_begins_as_the_ladder_and_goes_to_its_last_size_at_once() 
     assert control.schedule.growth == schedule.growth
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     growth=st.fixed_dictionaries(
         {},

@@ -105,7 +105,7 @@ def test_a_sum_is_unknown_as_soon_as_a_part_is() -> None:
 # Micro-batches
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(1, 6), st.sampled_from([1, 6, 7, 48, 60]), st.integers(10**5, 10**8), st.sampled_from([1, 2, 3]))
 def test_the_largest_micro_batch_divides_the_share_fits_and_no_larger_divisor_does(
     devices: int, share: int, memory_bytes: int, zero_stage: int

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from growctl import devices
@@ -53,7 +53,6 @@ def test_here_a_plan_counts_the_gpus_that_torch_counts() -> None:
     assert count_gpus() == torch.cuda.device_count()
 
 
-@settings(deadline=None)
 @given(st.integers(1, 4096), st.sampled_from([None, 1, 2, 3]))
 def test_without_gpus_auto_is_the_ranks_that_a_run_starts(batch_size: int, micro: int | None) -> None:
     size = batch_size * (micro or 1)

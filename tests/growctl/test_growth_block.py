@@ -100,7 +100,6 @@ def test_a_preset_has_its_documented_values_and_every_other_key_its_default(pres
         assert parse(changed({"growth": DELETE})).growth == block
 
 
-@settings(deadline=None)
 @given(ANY_GROWTH)
 def test_the_policy_is_made_of_the_keys_and_a_key_that_is_not_given_has_the_presets_value(
     growth: dict[str, Any],
@@ -189,7 +188,7 @@ def test_layers_and_operators_survive_the_dump_and_are_no_part_of_a_control() ->
     assert plan_stages(plan_controls(stacked)[0].schedule)[0].model == plan_stages(stacked)[-1].model
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(ANY_GROWTH, st.sampled_from(["l2_norm_gelu", "softmax"]), st.booleans())
 def test_any_growth_block_makes_a_schedule_that_plans_and_reloads_or_a_message_of_short_lines(
     growth: dict[str, Any], score_function: str, transformer: bool
@@ -216,7 +215,6 @@ def test_any_growth_block_makes_a_schedule_that_plans_and_reloads_or_a_message_o
 # How generations learn
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.floats(0.0, 3.0), max_size=3),
     st.lists(st.floats(0.0, 1.0), max_size=3),
@@ -325,7 +323,7 @@ def test_chosen_layers_grow_alone_and_a_later_stage_evens_them_out() -> None:
     assert numbers == [[0, 1, 3], [0, 2, 3], [0, 1, 3]]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     st.lists(
         st.tuples(

@@ -152,7 +152,7 @@ HARDWARE = [f"launch.hardware.{key}" for key in SCHEMA["$defs"]["HardwareBlock"]
 STAGE = [f"stages.1.{key}" for key in SCHEMA["$defs"]["StageBlock"]["properties"]]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.sampled_from([*OPTIONAL, *SLURM, *HARDWARE, *STAGE, "training.batch_tokens", "seed"]), ANY_VALUE)
 def test_what_growctl_takes_an_editor_does_not_underline(path: str, value: Any) -> None:
     data = changed({path: value})

@@ -251,7 +251,7 @@ def histories(draw: st.DrawFn) -> tuple[list[dict[str, Any]], int]:
     raise AssertionError("the last attempt comes to the end")
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(history=histories(), data=st.data())
 def test_any_history_of_kills_adds_up_and_any_interleaving_gives_the_same_rows(
     history: tuple[list[dict[str, Any]], int], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
@@ -486,7 +486,7 @@ def test_a_clock_that_jumps_back_takes_no_seconds_away(ledger: Ledger) -> None:
     assert [row["wall_seconds"] for row in rows(ledger, "work")] == [31.0, 0.0, 22.0]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(history=histories(), data=st.data())
 def test_lines_that_are_lost_from_metrics_never_stop_a_run_and_nothing_counts_twice(
     history: tuple[list[dict[str, Any]], int], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

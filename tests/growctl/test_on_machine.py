@@ -10,18 +10,27 @@ from pathlib import Path
 
 import pytest
 
-from growctl.on_machine import LEAVING_SECONDS, PATIENCE_SECONDS, STARTED
+from growctl.on_machine import LEAVING_SECONDS, STARTED
 from stages.lifeline import STDIN, VARIABLE
 from tests.growctl.runs import wait_for
-from tests.workers import REPOSITORY
+from tests.workers import HANG_SECONDS, REPOSITORY
 
 RANK = """
 import os, signal, sys, time
 from pathlib import Path
 rank = int(os.environ["RANK"])
-Path(sys.argv[1], f"pid-{rank}").write_text(str(os.getpid()))
+def pid_of(rank):
+    file = Path(sys.argv[1], f"pid-{rank}")
+    return file.read_text() if file.exists() else ""
+def gone(rank):
+    return not Path("/proc", pid_of(rank)).exists()
+def wait_for(condition):
+    while not condition():
+        time.sleep(0.01)
 def stay():
-    time.sleep(600)
+    time.sleep(3600)
+Path(sys.argv[1], f"pid-{rank}").write_text(str(os.getpid()))
+wait_for(lambda: all(pid_of(other) for other in range(int(os.environ["WORLD_SIZE"]))))
 """
 
 
@@ -29,10 +38,13 @@ def stay():
 def start(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
     """Starts ranks that run `code`; their process ids come into files pid-0, pid-1, ..."""
 
-    def started(num_ranks: int, code: str, **environment: str) -> subprocess.Popen[str]:
+    def started(
+        num_ranks: int, code: str, leaving_seconds: float = LEAVING_SECONDS, **environment: str
+    ) -> subprocess.Popen[str]:
         (tmp_path / "rank.py").write_text(RANK + code)
         ranks = [str(num_ranks), "29999", str(tmp_path / "rank.py"), str(tmp_path)]
-        command = [sys.executable, "-m", "growctl.on_machine", *ranks]
+        main = f"from growctl import on_machine; on_machine.LEAVING_SECONDS = {leaving_seconds}; on_machine.main()"
+        command = [sys.executable, "-c", main, *ranks]
         return subprocess.Popen(
             command,
             cwd=REPOSITORY,
@@ -59,7 +71,7 @@ def all_there(folder: Path, num_ranks: int) -> bool:
 def test_each_rank_is_told_its_place_and_the_end_of_all_is_a_good_one(start):
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_SIZE", "MASTER_ADDR", "MASTER_PORT")
     process = start(2, f"os.write(1, (' '.join(os.environ[name] for name in {names}) + chr(10)).encode())")
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=HANG_SECONDS)
     first, *said = out.splitlines()
     assert first.startswith(STARTED)
     assert sorted(said) == ["0 0 2 2 127.0.0.1 29999", "1 1 2 2 127.0.0.1 29999"]
@@ -68,18 +80,22 @@ def test_each_rank_is_told_its_place_and_the_end_of_all_is_a_good_one(start):
 
 def test_a_rank_that_fails_ends_those_that_would_wait_for_it(start, tmp_path):
     process = start(3, "sys.exit('growctl: no such text') if rank == 1 else stay()")
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 1
     assert "growctl: no such text\n" in out
     assert "rank 1 exits with return code = 1" in out
     assert gone(tmp_path, 3)
 
 
-@pytest.mark.parametrize("third", ["sys.exit(3)", "stay()"])
-def test_of_several_that_fail_the_one_that_a_signal_ended_is_the_reason(start, tmp_path, third):
-    killed, failing = "os.kill(os.getpid(), signal.SIGKILL)", f"time.sleep({0.2 * LEAVING_SECONDS}); sys.exit(3)"
-    process = start(3, f"if rank == 1: {killed}\nif rank == 0: {failing}\n{third}")
-    process.communicate(timeout=30)
+@pytest.mark.parametrize("last", ["exits", "stays"])
+def test_of_several_that_fail_the_one_that_a_signal_ended_is_the_reason(start, tmp_path, last):
+    exits = "if rank == 0: sys.exit(3)\nif rank == 1: wait_for(lambda: gone(0))\n"
+    killed = "if rank == 1: os.kill(os.getpid(), signal.SIGKILL)\n"
+    if last == "exits":
+        process = start(3, f"{exits}{killed}wait_for(lambda: gone(1)); sys.exit(3)", leaving_seconds=HANG_SECONDS)
+    else:
+        process = start(3, f"{killed}if rank == 0: wait_for(lambda: gone(1)); sys.exit(3)\nstay()")
+    process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 128 + signal.SIGKILL
     assert gone(tmp_path, 3)
 
@@ -96,14 +112,14 @@ def test_signals_are_left_to_the_ranks(start, tmp_path):
     time.sleep(0.3)
     assert process.poll() is None
     os.kill(int((tmp_path / "pid-0").read_text()), signal.SIGTERM)
-    process.communicate(timeout=30)
+    process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 0
 
 
 def test_ranks_that_are_stopped_or_stuck_end_with_their_runner_too(start, tmp_path):
     code = "os.kill(os.getpid(), signal.SIGSTOP) if rank else stay()"
     process = start(2, code, **{VARIABLE: STDIN})
-    wait_for(lambda: all_there(tmp_path, 2), 30)
-    process.communicate(timeout=PATIENCE_SECONDS + 30)
+    wait_for(lambda: all_there(tmp_path, 2))
+    process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 143
-    wait_for(lambda: gone(tmp_path, 2), 30)
+    wait_for(lambda: gone(tmp_path, 2))

@@ -70,7 +70,6 @@ def test_a_stage_grows_by_the_difference_and_ends_fully_ramped_in_with_the_publi
     assert plans[2].num_parameters == num_parameters(alone)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 50_000), st.integers(1, 64), st.integers(1, 256))
 def test_tokens_become_the_nearest_whole_number_of_steps(train_tokens: int, batch: int, length: int) -> None:
     assume(train_tokens >= batch * length)
@@ -82,7 +81,6 @@ def test_tokens_become_the_nearest_whole_number_of_steps(train_tokens: int, batc
     assert plan.train_tokens == plan.num_steps * batch * length
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=5), st.floats(0.001, 1.0))
 def test_steps_flops_and_ramps_add_up_over_the_stages(steps: list[int], ramp: float) -> None:
     plans = plan_stages(schedule(tuple(steps), growth={"ramp": ramp}))
@@ -98,7 +96,6 @@ def test_steps_flops_and_ramps_add_up_over_the_stages(steps: list[int], ramp: fl
 # Learning rates
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.integers(1, 60), min_size=1, max_size=4),
     st.integers(0, 40),
@@ -166,7 +163,7 @@ def test_a_shipped_controls_flops_are_the_ladders_within_a_step_and_a_transforme
         assert plan.model.vocab_size == ladder[-1].model.vocab_size
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(st.integers(1, 60), min_size=1, max_size=3),
     st.lists(st.floats(0.01, 20.0), min_size=1, max_size=4, unique_by=lambda budget: f"{budget:g}"),

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from growctl.costs import Measurements, plan_costs
@@ -178,7 +178,6 @@ def test_a_plan_says_where_its_figures_are_bounds_and_what_gstack_would_do() -> 
     assert note.endswith("this schedule does after 2.56k.")
 
 
-@settings(deadline=None)
 @given(
     steps=st.lists(st.integers(5, 60), min_size=2, max_size=3).map(tuple),
     growth=st.fixed_dictionaries(

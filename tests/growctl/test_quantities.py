@@ -49,7 +49,6 @@ def test_what_is_no_whole_number_is_no_count(written: Any) -> None:
         parse_count(written)
 
 
-@settings(deadline=None)
 @given(st.integers(0, 10**9), st.sampled_from([("", 0), ("k", 3), ("M", 6), ("B", 9), ("T", 12)]))
 def test_a_suffix_multiplies_exactly_and_decimals_never_round(number: int, suffix: tuple[str, int]) -> None:
     letter, zeros = suffix
@@ -241,7 +240,7 @@ def test_a_batch_in_tokens_that_cannot_be_is_answered_by_one_line(changes: dict[
     assert message_of(parse, changed(changes)) == f"s.yaml: {problem}"
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(1, 512), st.integers(1, 64))
 def test_a_batch_in_tokens_is_the_batch_in_sequences_and_survives_the_dump(size: int, length: int) -> None:
     shape = {"training.sequence_length": length, "stages.0.train_tokens": "1M", "launch": {}}

@@ -297,7 +297,7 @@ def paths_in(data: Any, path: str = "") -> list[str]:
     return [path] * bool(path) + [p for key, value in entries for p in paths_in(value, f"{path}.{key}".lstrip("."))]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.dictionaries(st.sampled_from([*paths_in(BASE), "model.ffn_size", "x"]), ANY_VALUE, min_size=1, max_size=1))
 def test_any_value_anywhere_makes_a_schedule_that_plans_or_a_message_of_short_lines(changes: dict[str, Any]) -> None:
     try:

@@ -85,7 +85,7 @@ def test_overrides_are_written_as_for_hydra(tmp_path: Path, overrides: list[str]
     assert load_schedule(file_of(tmp_path, TEXT), overrides) == parse(changed(changes))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True),
     st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="\\$"), min_size=1),
@@ -267,7 +267,7 @@ def test_a_file_that_may_not_be_read_says_so(tmp_path: Path) -> None:
     assert message_of(load_schedule, str(memory)) == f"{memory}: cannot be read: Input/output error"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(
         st.builds(

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -547,7 +547,7 @@ def test_a_broken_file_is_said_and_the_rest_still_shown(tmp_path, file, damage):
         assert any(Path(file).name in note or "final" in note for note in status.notes), status.notes
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25)
 @given(file=st.sampled_from(FILES), data=st.binary(max_size=80))
 def test_no_bytes_in_any_file_end_it(tmp_path_factory, file, data):
     runs_dir = tmp_path_factory.mktemp("any")
@@ -555,7 +555,7 @@ def test_no_bytes_in_any_file_end_it(tmp_path_factory, file, data):
     assert seen(runs_dir)[0].name == "tiny"
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     values=st.dictionaries(
         st.sampled_from(["event", "attempt", "step", "loss", "tokens_per_second", "device", "num_devices"]),

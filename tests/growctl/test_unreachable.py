@@ -10,7 +10,7 @@ import pytest
 from growctl.schedule import load_schedule, shipped_schedules
 from stages.corpus import PYTHON_STDLIB
 from tests.growctl.fakes.hub import growctl, hub
-from tests.workers import REPOSITORY
+from tests.workers import HANG_SECONDS, REPOSITORY
 
 SOURCE = "hf://datasets/owner/texts/train"
 GIVEN = ("data.vocab_size=null", "model.vocab_size=50304", "data.tokenizer=owner/model")
@@ -21,7 +21,7 @@ START = ("checkpoint.check_space=false", "launch.devices=1")
 def fails(runs: Path, environment: dict[str, str], *arguments: object) -> str:
     """The one message of a command that must exit with 2, and leave no dataset, no run and no temporary folder."""
     done = subprocess.run(
-        growctl(*arguments, "--runs-dir", runs), env=environment, capture_output=True, text=True, timeout=300
+        growctl(*arguments, "--runs-dir", runs), env=environment, capture_output=True, text=True, timeout=HANG_SECONDS
     )
     assert done.returncode == 2, done.stdout + done.stderr
     *_, message = done.stderr.splitlines()
@@ -108,7 +108,7 @@ def test_a_hub_that_answers_is_read(tmp_path: Path) -> None:
             env=healthy.environment(tmp_path / "home"),
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=HANG_SECONDS,
         )
     assert done.returncode == 0, done.stderr
     assert "documents" in done.stdout

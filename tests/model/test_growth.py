@@ -60,7 +60,7 @@ def base(score_function: str) -> History:
 
 
 @pytest.mark.parametrize(("init", "tau", "score_function"), EXACT_ONES)
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_what_is_called_exact_keeps_the_whole_function_whatever_the_history(init, tau, score_function, data):
     history = data.draw(histories(score_function, published=init == "copy"))
@@ -85,7 +85,7 @@ def test_what_is_exact_stays_so_with_the_growths_of_a_whole_ladder_before_the_fi
 
 
 @pytest.mark.parametrize("score_function", SCORE_FUNCTIONS)
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_copies_of_copies_keep_the_function(score_function, data):
     """Also where the shares of the values differ already, and tokens of another kind came in between."""
@@ -98,7 +98,7 @@ def test_copies_of_copies_keep_the_function(score_function, data):
 
 
 @pytest.mark.parametrize(("init", "tau", "score_function"), OTHERS)
-@settings(deadline=None, max_examples=6)
+@settings(max_examples=6)
 @given(data=st.data())
 def test_every_other_policy_changes_the_function_but_copies_normalised_by_themselves(init, tau, score_function, data):
     """Copies with a norm of their own keep a published formula too, though growctl asks for allow_jump."""
@@ -125,7 +125,7 @@ def test_noise_on_copies_changes_the_function_a_little_or_much(noise):
         assert changed[0] < changed[1]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.data(), st.sampled_from(SCORE_FUNCTIONS))
 def test_copies_change_the_function_of_what_is_not_the_published_formula(data, score_function):
     history = data.draw(histories(score_function)).ramped()
@@ -148,7 +148,7 @@ def test_the_full_ramp_changes_the_function_and_a_small_one_little():
 # The function of a grown model, against the formula written out
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.data(), st.sampled_from(SCORE_FUNCTIONS))
 def test_a_grown_pattention_is_its_generations_written_out(data, score_function):
     """Ramps on keys, shares on values; one norm for all without a tau of their own, and one for each of the others."""
@@ -207,7 +207,6 @@ def test_growth_draws_only_what_it_adds():
         assert value.abs().min(dim=1).values.max() > 0
 
 
-@settings(deadline=None)
 @given(histories_and_growths(), st.integers(0, 3))
 def test_every_init_draws_what_it_is_named_after_and_touches_nothing_old(drawn, seed):
     history, growth = drawn
@@ -297,7 +296,7 @@ def test_growth_between_unrelated_models_is_refused():
 # Twice and once, there and back
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     st.sampled_from(["l2_norm_gelu", "gelu_l2_norm"]),
     st.sampled_from(["frozen", "recompute", "ramp"]),
@@ -318,7 +317,7 @@ def test_two_growths_and_one_by_the_sum_are_the_same_function_of_the_same_tokens
         assert a.query.tau == pytest.approx(b.query.tau)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(histories_and_growths())
 def test_a_growth_taken_back_is_the_old_model_bit_for_bit(drawn):
     history, growth = drawn

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from packaging.version import Version
 from torch import Tensor
@@ -108,7 +108,7 @@ def test_half_precision_is_as_near_as_the_written_out_form_in_it(call, fusion, d
 
 
 @needs_triton
-@settings(deadline=None, max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8)
 @given(
     sizes=st.tuples(st.integers(1, 40), st.integers(1, 70), st.integers(1, 35), st.integers(1, 35)),
     tau=st.floats(0.1, 50),

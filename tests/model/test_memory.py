@@ -5,7 +5,7 @@ from dataclasses import astuple
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from model import memory as memory_module
@@ -135,7 +135,6 @@ def test_the_fullest_moments_of_a_pass_are_within_5_percent_of_what_lives_then(
     assert memory.forward == pytest.approx(forward, rel=0.15)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 64), st.integers(1, 64), st.sampled_from(sorted(BYTES)), st.sampled_from(["cuda", "cpu"]))
 def test_a_pass_takes_more_for_more_sequences_and_little_more_on_either_device(batch, more, precision, device) -> None:
     passes = model_bytes(CONFIGS["ramped"], precision, device)

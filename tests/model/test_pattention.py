@@ -36,7 +36,7 @@ def formula(x_BTD: Tensor, key_ND: Tensor, value_ND: Tensor, tau: float, score_f
     return torch.stack(rows).reshape(*x_BTD.shape[:-1], -1)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     st.sampled_from(["l2_norm_gelu", "gelu_l2_norm", "softmax"]),
     st.integers(1, 9),

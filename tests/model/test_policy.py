@@ -212,7 +212,7 @@ def test_each_growth_is_a_generation_of_its_own_also_where_it_skips_a_pattention
         PattentionConfig(generations=(Generation(num_tokens=1), Generation(num_tokens=1)), tau=1.0)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(histories_and_growths())
 def test_a_new_generation_is_what_its_policy_says_and_nothing_else_changes(drawn):
     history, growth = drawn
@@ -372,7 +372,6 @@ def test_what_is_ramped_in_is_left_as_it_is_tau_included(drawn):
 # Annealing
 
 
-@settings(deadline=None)
 @given(histories_and_growths(), st.floats(0, 1), st.floats(0, 1))
 def test_annealing_moves_every_tau_straight_to_the_formula_and_nothing_else(drawn, first, second):
     history, growth = drawn
@@ -404,14 +403,13 @@ def test_annealing_ends_in_the_published_formula_exactly():
 # Shrinking
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(histories_and_growths())
 def test_shrinking_undoes_a_growth_exactly_whatever_its_policy(drawn):
     history, growth = drawn
     assert shrink_config(growth.of(history.config)) == history.config
 
 
-@settings(deadline=None)
 @given(st.data(), st.sampled_from(SCORE_FUNCTIONS))
 def test_several_growths_are_undone_one_by_one_or_at_once(data, score_function):
     configs = [data.draw(histories(score_function, max_growths=1)).ramped().config]
@@ -426,7 +424,6 @@ def test_several_growths_are_undone_one_by_one_or_at_once(data, score_function):
         assert shrunk == shrink_config(configs[-1], number) == configs[-1 - number]
 
 
-@settings(deadline=None)
 @given(histories_and_growths())
 def test_shrinking_after_the_stage_goes_back_to_the_tau_before_it_where_the_growth_was(drawn):
     """What did not grow stays as it is: annealing moves every tau that is not the formula's."""
@@ -439,7 +436,6 @@ def test_shrinking_after_the_stage_goes_back_to_the_tau_before_it_where_the_grow
         assert shrunk.tau == was.tau or growth.policy.tau == "anneal"
 
 
-@settings(deadline=None)
 @given(histories_and_growths(["l2_norm_gelu", "gelu_l2_norm"]), st.floats(0, 1))
 def test_shrinking_and_ramping_may_change_places(drawn, ramp):
     """Where a growth came before the ramp of the one before was over, the tau to go back to rises with that ramp."""

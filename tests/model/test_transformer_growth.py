@@ -24,7 +24,7 @@ GROWN = {
     "identity-blocks": {"num_layers": 3},
 }
 
-few = settings(deadline=None, max_examples=12)
+few = settings(max_examples=12)
 seeds = st.integers(0, 2**31)
 noises = st.sampled_from([0.0, 0.3])
 

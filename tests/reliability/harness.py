@@ -19,7 +19,7 @@ from stages.metrics import read_metrics
 from tests.growctl.runs import TEXT
 from tests.reliability.faults.sitecustomize import HERE, VARIABLE, processes
 from tests.reliability.points import BY_NAME
-from tests.workers import REPOSITORY
+from tests.workers import HANG_SECONDS, REPOSITORY
 
 SCHEDULE = f"""
 seed: 3
@@ -43,12 +43,6 @@ SWITCH = BY_NAME["checkpoint: renamed, not yet told"].fault("switch", "everybody
 
 EXIT_CODES = (0, 1, 130, 143, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT)
 """How a growctl may end that is killed, or whose workers are. The last two: before it has set its own handlers."""
-
-LIFE_SECONDS = 180.0
-"""No growctl takes longer here, however busy the machine: one that does hangs."""
-
-GONE_SECONDS = 30.0
-"""Patience with what hangs on a runner that was killed."""
 
 MAY_STAY = re.compile(r"/stages/[^/]+/converted_\d+(/|$)")
 """What a kill may leave in a stage's directory: a conversion that was needed last."""
@@ -119,7 +113,7 @@ class KilledRun:
         if meanwhile:
             meanwhile(process)
         try:
-            output, _ = process.communicate(timeout=LIFE_SECONDS)
+            output, _ = process.communicate(timeout=HANG_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             raise AssertionError(f"hangs, with {self.struck()}:\n{process.communicate()[0]}") from None
@@ -232,7 +226,7 @@ def check_books(run: KilledRun) -> None:
 
 def check_nothing_left(run: KilledRun) -> None:
     """That no process is left, nothing half-written, and that all checkpoints are whole."""
-    deadline = time.monotonic() + GONE_SECONDS
+    deadline = time.monotonic() + HANG_SECONDS
     while left := processes(str(run.marks)):
         assert time.monotonic() < deadline, f"left over: {left}"
         time.sleep(0.1)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.reliability.faults.sitecustomize import HERE, VARIABLE
-from tests.workers import REPOSITORY
+from tests.workers import HANG_SECONDS, REPOSITORY
 
 RENAME = "import os; open('a', 'w').close(); os.rename('a', 'b')"
 
@@ -27,7 +27,13 @@ def python(tmp_path):
         environment = os.environ | {"PYTHONPATH": ":".join(folders), VARIABLE: json.dumps(told)}
         command = [sys.executable, "-c", program]
         return subprocess.run(
-            command, env=environment, cwd=tmp_path / "work", capture_output=True, text=True, timeout=60, check=False
+            command,
+            env=environment,
+            cwd=tmp_path / "work",
+            capture_output=True,
+            text=True,
+            timeout=HANG_SECONDS,
+            check=False,
         )
 
     return run

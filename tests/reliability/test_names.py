@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from growctl import cli
@@ -31,12 +31,13 @@ from model.flops import Flops
 from stages.prepare import _name
 from tests.growctl.schedules import BASE, changed, parse
 from tests.reliability.hostile import HOSTILE, TEXTS
+from tests.workers import HANG_SECONDS
 
 DUMP = "import json, os, sys; json.dump([sys.argv[1:], dict(os.environ)], open(os.environ['DUMP'], 'w'))"
 """A program that leaves its arguments and environment in the file $DUMP."""
 
 OPTIONS = ("partition", "account", "qos", "constraint")
-quick = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+quick = settings(max_examples=60)
 
 
 def is_plain(name: str) -> bool:
@@ -115,7 +116,7 @@ def test_the_environment_of_workers_arrives_unchanged_and_what_cannot_is_refused
     given = environment_of(tmp_path)
     [started] = [Local(1, False, given).launch(tmp_path / "spec.json", 1, 1)]
     process = start(Launch([sys.executable, "-c", DUMP], started.environment), tmp_path / "log")
-    process.communicate(timeout=60)
+    process.communicate(timeout=HANG_SECONDS)
     assert {name: told(tmp_path / "dump")[1].get(name) for name in given} == given
     with pytest.raises(ScheduleError, match=r"launch\.environment\.A = 'a\\x00b': must not hold a NUL"):
         parse(changed({"launch.environment": {"A": "a\0b"}}))
@@ -138,12 +139,14 @@ def test_on_a_hostfiles_machines_the_environment_travels_in_a_private_file(tmp_p
     machines = hostfile_machines(parse(changed({"launch": block})).launch, 2)
     launch = machines.launch(tmp_path / "spec.json", 2, 1)
     assert shlex.join(launch.command) == " ".join(launch.command)
-    start(Launch([sys.executable, "-c", ""], {}, files=launch.files), tmp_path / "log").communicate(timeout=60)
+    start(Launch([sys.executable, "-c", ""], {}, files=launch.files), tmp_path / "log").communicate(
+        timeout=HANG_SECONDS
+    )
     file = tmp_path / "environment.json"
     assert file.stat().st_mode & 0o777 == 0o600
     root = Path(__file__).resolve().parent.parent.parent
     command = [sys.executable, "-m", "growctl.on_host", str(file), "stand_in", *no_nul(HOSTILE)]
-    subprocess.run(command, check=True, timeout=60, env=os.environ | {"PYTHONPATH": str(root)})
+    subprocess.run(command, check=True, timeout=HANG_SECONDS, env=os.environ | {"PYTHONPATH": str(root)})
     arguments, found = told(tmp_path / "dump")
     assert arguments == no_nul(HOSTILE)
     assert {name: found.get(name) for name in environment} == environment
@@ -152,7 +155,7 @@ def test_on_a_hostfiles_machines_the_environment_travels_in_a_private_file(tmp_p
 def test_the_commands_of_a_dry_run_mean_the_same_to_a_shell(tmp_path):
     given = environment_of(tmp_path)
     launch = Launch([sys.executable, "-c", DUMP, *no_nul(HOSTILE)], given, directory=tmp_path)
-    subprocess.run(["bash", "-c", "\n".join(_launch(launch))], check=True, timeout=60)
+    subprocess.run(["bash", "-c", "\n".join(_launch(launch))], check=True, timeout=HANG_SECONDS)
     arguments, environment = told(tmp_path / "dump")
     assert arguments == no_nul(HOSTILE)
     assert {name: environment.get(name) for name in given} == given
@@ -192,7 +195,9 @@ def test_a_jobs_script_starts_python_wherever_it_lies_and_nothing_else(tmp_path,
     python.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(python))
     script = script_of(tmp_path, dict.fromkeys(OPTIONS, "'; touch x; $(touch x) `touch x`"))
-    subprocess.run(["bash", "-c", script], check=True, timeout=60, env=os.environ | {"DUMP": str(tmp_path / "dump")})
+    subprocess.run(
+        ["bash", "-c", script], check=True, timeout=HANG_SECONDS, env=os.environ | {"DUMP": str(tmp_path / "dump")}
+    )
     assert told(tmp_path / "dump")[0] == ["-u", "-m", "submitit.core._submit", str(tmp_path / "slurm")]
     assert not (tmp_path / "x").exists()
 

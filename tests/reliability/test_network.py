@@ -9,13 +9,13 @@ import pytest
 
 from growctl.launch import local_environment, start_workers
 from tests.reliability.listening_worker import listening
-from tests.workers import REPOSITORY
+from tests.workers import HANG_SECONDS, REPOSITORY
 
 
 def test_two_ranks_of_one_machine_listen_on_its_loopback_only(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
     process = start_workers(tmp_path, tmp_path / "log.txt", 2, gpus=False, module="tests.reliability.listening_worker")
-    assert process.wait(120) == 0, (tmp_path / "log.txt").read_text()
+    assert process.wait(HANG_SECONDS) == 0, (tmp_path / "log.txt").read_text()
     told = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in (0, 1)]
     assert [rank["backend"] for rank in told] == ["gloo", "gloo"]
     found = {tuple(socket) for rank in told for socket in rank["listening"]}

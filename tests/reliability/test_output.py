@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 from rich.control import strip_control_codes
@@ -29,7 +29,7 @@ from tests.reliability.hostile import TEXTS
 COMMANDS = ["\x1b]0;owned\x07", "\x1b[2J", "\x9b31m", "\rgrowctl: done", "a\x08b", "\x1b]8;;http://x\x1b\\a", "\u202ea"]
 MARKUP = ["[bold red]a[/]", "[link=http://x]a[/link]", "[/]", ":bomb:", "[a]"]
 SHOWN = st.one_of(TEXTS, st.sampled_from(COMMANDS + MARKUP))
-quick = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100, deadline=None)
+quick = settings(max_examples=100)
 
 
 class Seen(HTMLParser):

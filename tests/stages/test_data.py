@@ -75,7 +75,7 @@ sizes = st.tuples(st.integers(1, 40), st.integers(0, 1500)).map(lambda pair: (pa
 """Sequence length, and a number of tokens that is enough for it."""
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(sizes, st.integers(0, 2**63), st.integers(0, 5))
 def test_every_window_comes_exactly_once_in_an_epoch(
     make_dataset: MakeDataset, size: tuple[int, int], seed: int, epoch: int
@@ -87,7 +87,7 @@ def test_every_window_comes_exactly_once_in_an_epoch(
     assert num_tokens - len(targets) < length, "less than one window is left out"
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(sizes, st.integers(0, 2**63), st.integers(0, 10**12), st.lists(st.integers(0, 9), max_size=5))
 def test_samples_do_not_depend_on_how_they_are_asked_for(
     make_dataset: MakeDataset, size: tuple[int, int], seed: int, first: int, counts: list[int]
@@ -107,7 +107,7 @@ def test_samples_do_not_depend_on_how_they_are_asked_for(
         assert np.array_equal(again.sample(first + row), whole[row])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(sizes, st.integers(0, 2**63), st.integers(0, 10**9))
 def test_a_sample_is_a_run_of_the_stream_joined_end_to_start(
     make_dataset: MakeDataset, size: tuple[int, int], seed: int, first: int
@@ -163,7 +163,7 @@ def test_a_read_may_cross_any_number_of_shards(make_dataset: MakeDataset, token_
             split.read(start, length)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(sizes, st.none() | st.integers(1, 60))
 def test_evaluation_windows_are_in_order_and_predict_no_token_twice(
     make_dataset: MakeDataset, size: tuple[int, int], max_sequences: int | None

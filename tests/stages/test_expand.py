@@ -15,7 +15,7 @@ from typing import get_args
 import pytest
 import safetensors.torch
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import model.initialization
@@ -86,7 +86,7 @@ def test_the_grown_model_is_the_same_function(final, tmp_path):
     torch.testing.assert_close(new, old, rtol=0, atol=1e-12)
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8)
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 9)), min_size=1, max_size=3))
 def test_any_number_of_growths_in_a_row_keeps_the_function(final, tmp_path_factory, growths):
     folder = tmp_path_factory.mktemp("growths")

@@ -9,18 +9,19 @@ from pathlib import Path
 import pytest
 
 from stages.lifeline import BEAT_SECONDS, STDIN, VARIABLE, Lifeline, cut_lifeline, watch
+from tests.workers import HANG_SECONDS
 
 WORKER = """
 import time
 from stages.lifeline import end_with_runner
 end_with_runner()
 print("working", flush=True)
-time.sleep(60)
+time.sleep(3600)
 """
 
 
 def worker(**environment: str) -> subprocess.Popen[str]:
-    """A process that works for a minute unless its lifeline ends it; returned once it works."""
+    """A process that works for an hour unless its lifeline ends it; returned once it works."""
     process = subprocess.Popen(
         [sys.executable, "-c", WORKER],
         env=os.environ | environment,
@@ -35,7 +36,7 @@ def worker(**environment: str) -> subprocess.Popen[str]:
 
 def test_a_worker_on_standard_input_ends_with_it():
     process = worker(**{VARIABLE: STDIN})
-    process.communicate(timeout=30)
+    process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 143
 
 
@@ -48,7 +49,7 @@ def test_a_worker_on_a_file_ends_when_it_is_removed_and_needs_no_standard_input(
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.3)
     lifeline.end()
-    assert process.wait(30) == 1
+    assert process.wait(HANG_SECONDS) == 1
 
 
 def test_a_worker_that_was_given_no_lifeline_depends_on_nobody():

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.loading import read_ahead
+from tests.workers import HANG_SECONDS
 
 CPU = torch.device("cpu")
 
@@ -22,7 +23,7 @@ def readers() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("read-ahead")]
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.lists(st.integers(0, 99)))
 def test_inputs_and_targets_come_in_the_order_that_was_asked_for(positions):
     batches = list(read_ahead(tokens, positions, CPU))
@@ -45,7 +46,7 @@ def test_one_micro_batch_and_no_more_is_read_while_another_is_computed_with():
     with closing(read_ahead(read, range(5), CPU)) as batches:
         for position in range(3):
             next(batches)
-            assert begun[position + 1].wait(10)
+            assert begun[position + 1].wait(HANG_SECONDS)
             assert not begun[position + 2].wait(0.05)
     assert readers() == []
     assert not begun[4].is_set()
@@ -69,7 +70,7 @@ def test_a_reading_that_is_under_way_is_waited_for_and_none_outlives_a_failure()
 
     def read(position: int) -> np.ndarray:
         if position:
-            slow.wait(10)
+            slow.wait(HANG_SECONDS)
             ended.append(position)
         return tokens(position)
 

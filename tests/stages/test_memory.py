@@ -93,7 +93,6 @@ ZERO = st.sampled_from([1, 2, 3])
 PRECISIONS = st.sampled_from(["bf16", "fp32"])
 
 
-@settings(deadline=None)
 @given(ZERO, PRECISIONS, st.sampled_from(["none", "optimizer"]), st.integers(1, 512), st.integers(1, 8))
 def test_more_ranks_never_take_more_of_one_and_more_sequences_never_less(
     stage, precision, offload, ranks, size
@@ -115,7 +114,7 @@ def test_more_ranks_never_take_more_of_one_and_more_sequences_never_less(
     assert total(ranks, size + 1) >= total(ranks, size)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(PRECISIONS, st.integers(1, 64))
 def test_the_optimizer_has_12_bytes_a_parameter_over_all_ranks(precision: str, ranks: int) -> None:
     for config in MODELS.values():

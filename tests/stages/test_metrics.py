@@ -138,7 +138,7 @@ def test_lines_that_are_no_records_are_passed_over(tmp_path):
     assert reader.complaint() == f"{path}: {len(lines)} lines could not be read"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(data=st.data())
 def test_a_flipped_bit_costs_the_line_it_is_in_and_never_gives_another_record(data, tmp_path_factory):
     path = tmp_path_factory.mktemp("flipped") / "m"

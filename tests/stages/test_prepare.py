@@ -20,6 +20,7 @@ from stages import prepare as prepare_module
 from stages import tokenizer as tokenizer_module
 from stages.corpus import SPLITS, is_validation, open_corpus
 from stages.prepare import DataError, DatasetManifest, DataSpec, prepare, read_dataset_manifest, verify_dataset
+from tests.workers import HANG_SECONDS
 
 REPOSITORY = Path(__file__).parents[2]
 SHARED = REPOSITORY.parent / "shared" / "data"
@@ -161,7 +162,7 @@ def test_the_content_of_a_source_decides_what_its_dataset_is_and_not_its_place_o
     assert read_dataset_manifest(third).fingerprint != read_dataset_manifest(first).fingerprint
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.lists(st.integers(0, 8), min_size=12, max_size=40),
     st.sampled_from(["folder", "jsonl"]),
@@ -426,18 +427,25 @@ def test_nothing_is_printed_and_the_callers_log_handlers_stay(folder: Path, tmp_
         assert "torch" not in sys.modules
     """
     process = start(folder, tmp_path, body, workers=workers)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=HANG_SECONDS)
     assert (out, err, process.returncode) == ("", "", 0)
     assert not (tmp_path / "logs").exists(), "no directory of datatrove's in the working directory"
 
 
 def test_two_processes_at_once_make_one_dataset(folder: Path, tmp_path: Path) -> None:
-    body = "print(prepare(spec, datasets, log_path=log))"
+    body = """
+        def together(message, fraction):
+            logs = log.with_name("first"), log.with_name("second")
+            while message == "tokenising train" and not all(path.exists() for path in logs):
+                time.sleep(0.01)
+        print(prepare(spec, datasets, log_path=log, on_progress=together))
+    """
     processes = [start(folder, tmp_path, body, workers=1, log=name) for name in ("first", "second")]
-    results = [process.communicate(timeout=60) for process in processes]
+    results = [process.communicate(timeout=HANG_SECONDS) for process in processes]
     assert results[0] == results[1]
     verify_dataset(Path(results[0][0].strip()))
     logs = "".join((tmp_path / name).read_text() for name in ("first", "second"))
+    assert logs.count("waiting for another process that prepares the same dataset") == 1
     assert logs.count("prepared texts-") == 1
 
 
@@ -455,9 +463,9 @@ def test_a_killed_process_leaves_no_dataset_no_workers_and_no_trace_after_the_ne
     assert process.stdout
     children = [int(pid) for pid in process.stdout.readline().split()]
     process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=20)
+    process.communicate(timeout=HANG_SECONDS)
     assert len(children) == 2
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + HANG_SECONDS
     while any(is_running(pid) for pid in children):
         assert time.monotonic() < deadline, "the workers outlive the process that they work for"
         time.sleep(0.05)

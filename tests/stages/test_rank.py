@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from growctl.launch import free_port
+from tests.workers import HANG_SECONDS
 
 RANK = """
 import atexit, sys
@@ -32,7 +33,7 @@ def run_rank_on(spec: str, **streams) -> subprocess.CompletedProcess[str]:
         "GLOO_SOCKET_IFNAME": "lo",
     }
     command = [sys.executable, "-c", RANK, spec]
-    return subprocess.run(command, env=environment, text=True, timeout=120, check=False, **streams)
+    return subprocess.run(command, env=environment, text=True, timeout=HANG_SECONDS, check=False, **streams)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from tests.workers import launch
 @pytest.fixture(scope="module", params=[1, 2], ids=["1 rank", "2 ranks"])
 def report(request, tmp_path_factory):
     found = tmp_path_factory.mktemp("refusal") / "report.json"
-    launch(Path(__file__).parent / "refusal_worker.py", request.param, str(found), timeout=240)
+    launch(Path(__file__).parent / "refusal_worker.py", request.param, str(found))
     return json.loads(found.read_text())
 
 

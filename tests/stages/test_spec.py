@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -223,7 +223,6 @@ def test_a_slope_is_the_fall_of_the_loss_per_flop_through_the_last_evaluations()
     assert trigger.fitted([(0, 3.0), (10, 3.0), (40, 0.0)]) == pytest.approx(21 / 260 / 4)
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 1000), st.floats(0.5, 12.0)), min_size=2, max_size=12),
     st.integers(2, 12),

@@ -36,7 +36,7 @@ from typing import Any
 
 VARIABLE = "GROWCTL_FAULTS"
 HERE = str(Path(__file__).parent)
-HOLD_SECONDS = 60.0
+HOLD_SECONDS = 300.0
 """How long a rank that had others killed stays where it is: their end brings its own."""
 
 MODULES = {"growctl.cli": "runner", "stages.convert": "converter", "growctl.on_machine": "launcher"}
