@@ -12,7 +12,6 @@ from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, Self
-from uuid import uuid4
 
 from growctl.ledger_entries import Anomaly, Cost, Evaluation, RunEntry, SplitCost, StageEntry
 from growctl.ledger_tables import BrokenLedger, LedgerError, LedgerFile
@@ -37,7 +36,7 @@ UNKNOWN = "unknown"
 _JSON = ("conditions", "caveats")
 """What of a run is no plain value, and kept as JSON."""
 
-_MAY_CHANGE = ("schedule", "dataset", "ladder_id", "decays", "caveats")
+_MAY_CHANGE = ("schedule", "dataset", "run_id", "ladder_id", "decays", "caveats")
 """What of a run may differ when it is recorded again."""
 
 _ANOMALY = tuple(f.name for f in fields(Anomaly) if f.name != "attempt")
@@ -86,12 +85,12 @@ class Ledger:
         """Records the run and all stages of its schedule, before any work; the same again changes nothing.
 
         Raises LedgerError where they differ from those recorded. The places (`schedule`, `dataset`) may have other
-        names by now, a control's ladder another id, and caveats other words: the first ones stay.
+        names by now, runs other ids, and caveats other words: the first ones stay.
         """
         now = {"run": asdict(run)} | {f"stage {stage.name}": asdict(stage) for stage in stages}
         with self._file.transaction():
             if not self._query("SELECT 1 FROM run"):
-                row = {"id": 1, "run_id": uuid4().hex} | asdict(run) | {"decays": int(run.decays)}
+                row = {"id": 1} | asdict(run) | {"decays": int(run.decays)}
                 texts = {name: json.dumps(row[name]) for name in _JSON}
                 self._append("run", row | texts | {"created_at": _now()})
                 for position, stage in enumerate(stages):
@@ -176,11 +175,6 @@ class Ledger:
         values = {f.name: rows[0][f.name] for f in fields(RunEntry)}
         texts = {name: json.loads(values[name]) for name in _JSON}
         return RunEntry(**values | texts | {"decays": bool(values["decays"])})
-
-    def run_id(self) -> str:
-        """What tells this run from every other, also from one of its name; a copy has the same."""
-        self.run()
-        return str(self._query("SELECT run_id FROM run")[0][0])
 
     def precisions(self) -> set[str]:
         """The precisions that the run has trained in so far: `bf16`, `fp32`."""

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, fields
 from typing import Any
+from uuid import uuid4
 
 from model.flops import Flops
 
@@ -24,11 +25,13 @@ class RunEntry:
     conditions: dict[str, Any] = field(default_factory=dict)
     """What a run must share with another to be compared with it: values by dotted path, as JSON holds them."""
     ladder_id: str | None = None
-    """The id of the ladder's ledger when the control was started; None for a ladder."""
+    """The `run_id` of the ladder when the control was started; None for a ladder."""
     decays: bool = True
     """Whether the learning rate comes down at the end of the run."""
     caveats: list[str] = field(default_factory=list)
     """What a reader of a comparison with this control should know, each to be read behind its name."""
+    run_id: str = field(default_factory=lambda: uuid4().hex)
+    """What tells this run from every other, also from one of its name; a copy has the same."""
 
 
 @dataclass(frozen=True)

@@ -179,8 +179,8 @@ class LedgerFile:
         schema = {row[0] for row in self.query("SELECT sql FROM sqlite_master WHERE sql NOT NULL")}
         if version > FORMAT_VERSION and schema != set(_SCHEMA):
             raise LedgerError(
-                f"{self.path}: written in format {version} by a newer growctl; this one reads format "
-                f"{FORMAT_VERSION}. Upgrade growctl."
+                f"{self.path}: written in format {version} by another version of growctl; this one reads format "
+                f"{FORMAT_VERSION}. Use the version that wrote it."
             )
         if version != FORMAT_VERSION or schema != set(_SCHEMA):
             raise BrokenLedger(self.path, "its tables are not those of its format")

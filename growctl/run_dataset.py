@@ -7,11 +7,11 @@ from pathlib import Path
 from growctl.datasets import DATASETS
 from growctl.ledger import Ledger, LedgerError, RunEntry
 from growctl.numbers import byte_count
-from growctl.run_requests import LadderRequest, RunError
+from growctl.run_requests import RunError
 from growctl.schema import Schedule
 from growctl.screen import Screen
 from stages.data import HASHED_BYTES, EvaluationWindows, TrainingSamples, check_dataset
-from stages.manifest import set_aside
+from stages.manifest import CheckpointError, read_manifest, set_aside
 from stages.prepare import DataError, prepare, read_dataset_manifest
 from stages.spec import TrainSpec
 
@@ -38,6 +38,8 @@ class RunDataset:
 
     def _whole(self, known: Path, fingerprint: str | None, directory: Path) -> Path:
         """The dataset `known` where it is whole, else one prepared again; RunError where that differs."""
+        moved_along = self.runs_dir / DATASETS / known.name  # `known` may be relative to where an earlier run stood
+        known = moved_along if moved_along.exists() else known
         try:
             if fingerprint in (None, check_dataset(known, self.screen.preparing).fingerprint):
                 return self._told_of_size(known)
@@ -91,8 +93,9 @@ class RecordedLadder:
     """A ladder as its ledger has it, for its controls."""
 
     directory: Path
-    run_id: str
     entry: RunEntry
+    last_size: int
+    """Parameters of its last stage."""
 
     @classmethod
     def read(cls, directory: Path) -> "RecordedLadder":
@@ -103,34 +106,30 @@ class RecordedLadder:
                 f"{path}: there is no ledger here, and a control trains on its ladder's data; run the ladder first"
             )
         with Ledger.open(path, read_only=True) as ledger:
-            return cls(directory, ledger.run_id(), ledger.run())
+            return cls(directory, ledger.run(), ledger.stages()[-1].num_parameters)
 
     def check_control(self, directory: Path) -> None:
         """RunError where the control in `directory` was begun on other data than the ladder's."""
-        path = directory / "ledger.db"
-        if not path.is_file():
-            return
-        try:
-            with Ledger.open(path, read_only=True) as ledger:
-                begun_on = ledger.run().dataset_fingerprint
-        except LedgerError:
-            return  # the runner makes a broken ledger anew
-        if begun_on != self.entry.dataset_fingerprint:
+        begun_on, ladders = fingerprint_begun_on(directory), self.entry.dataset_fingerprint
+        if begun_on not in (None, ladders):
             raise RunError(
-                f"{directory} was trained on other data (fingerprint {begun_on[:12]}...) than its ladder in "
-                f"{self.directory} ({self.entry.dataset_fingerprint[:12]}...), so they cannot be compared; move it "
-                "away and run again to train it anew, or leave controls out with --no-controls"
+                f"{directory} was trained on other data (fingerprint {str(begun_on)[:12]}...) than its ladder in "
+                f"{self.directory} ({ladders[:12]}...), so they cannot be compared; move it away and run again to "
+                "train it anew, or leave controls out with --no-controls"
             )
 
 
-def check_data_of_controls(request: LadderRequest) -> None:
-    """RunError where a control that has begun was trained on other data than its ladder, as far as both have begun."""
-    directory = request.directory(request.ladder)
-    if (directory / "ledger.db").is_file():
-        with suppress(LedgerError):
-            ladder = RecordedLadder.read(directory)
-            for control in request.controls():
-                ladder.check_control(request.directory(control))
+def fingerprint_begun_on(directory: Path) -> str | None:
+    """The fingerprint of the data that a run has trained on: by its ledger, else by its checkpoints; else None."""
+    path = directory / "ledger.db"
+    if path.is_file():
+        with suppress(LedgerError), Ledger.open(path, read_only=True) as ledger:
+            return ledger.run().dataset_fingerprint
+    for manifest in sorted(directory.glob("stages/*/*/manifest.json")):
+        with suppress(CheckpointError):
+            if fingerprint := read_manifest(manifest.parent).dataset_fingerprint:
+                return fingerprint
+    return None
 
 
 def first_dataset(ledger: Ledger, directory: Path) -> tuple[Path, str | None] | None:

@@ -1,9 +1,11 @@
 """The only place that decides what happens next. It reads what is on disk, so running again is resuming."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from uuid import uuid4
 
 from growctl.attempt import Attempt, Outcome
 from growctl.conditions import comparison_conditions
@@ -15,7 +17,7 @@ from growctl.ledger import BrokenLedger, Ledger, RunEntry, StageEntry
 from growctl.ledger_tables import move_aside
 from growctl.plan import StagePlan, plan_stages
 from growctl.resuming import World, checkpoint_to_resume
-from growctl.run_dataset import RecordedLadder, RunDataset, check_data_of_controls
+from growctl.run_dataset import RecordedLadder, RunDataset
 from growctl.run_lock import hold
 from growctl.run_requests import (
     LadderRequest,
@@ -47,6 +49,9 @@ from stages.prepare import read_dataset_manifest
 from stages.retention import clear_stage
 from stages.spec import TrainSpec
 
+RUN_ID = ".run_id"
+"""The file of a run that tells it from every other."""
+
 VERBS = {"refused": "failed", "crashed": "crashed", "hung": "hung"}
 LONGEST_PAUSE = 60.0
 """Seconds before a stage is started again: 1, 10, 60, ... for what is wrong with a machine to pass."""
@@ -63,9 +68,9 @@ def run(request: LadderRequest, screen: Screen) -> None:
     """
     machines = machines_of(request.ladder.schedule)
     check_space(request.checked(machines), request.runs_dir)
-    check_data_of_controls(request)
     machines.check(request.runs_dir)
-    Execution(request.ladder, request.runs_dir, machines, screen).run()
+    controls = [request.directory(control) for control in request.controls()]
+    Execution(request.ladder, request.runs_dir, machines, screen, controls).run()
     for control in request.controls():
         check_same_run(control, request.directory(control))
         Execution(control, request.runs_dir, machines, screen).run()
@@ -76,7 +81,6 @@ def run_part(request: LadderRequest, name: str, last_stage: int | None, screen: 
     machines = machines_of(request.ladder.schedule)
     [part] = [candidate for candidate in request.checked(machines) if candidate.name == name]
     check_space([part], request.runs_dir)
-    check_data_of_controls(request)
     machines.check(request.runs_dir)
     Execution(part, request.runs_dir, machines, screen).run(last_stage)
 
@@ -84,7 +88,11 @@ def run_part(request: LadderRequest, name: str, last_stage: int | None, screen: 
 class Execution:
     """One execution of one run."""
 
-    def __init__(self, request: RunRequest, runs_dir: Path, machines: Machines, screen: Screen) -> None:
+    def __init__(
+        self, request: RunRequest, runs_dir: Path, machines: Machines, screen: Screen, controls: Sequence[Path] = ()
+    ) -> None:
+        """`controls`: directories of the ladder's controls, which may have begun before it."""
+        self.controls = controls
         self.request = request
         self.schedule = request.schedule
         self.runs_dir = runs_dir
@@ -116,6 +124,8 @@ class Execution:
             with self._open_ledger() as self.ledger:
                 self.dataset = dataset or data.known(self.ledger, self.directory)
                 self._open_books()
+                for control in self.controls:
+                    RecordedLadder.read(self.directory).check_control(control)
                 for index in range(len(self.plans) if last_stage is None else last_stage + 1):
                     self._stage(self.plans[index])
                     self.plans = plan_stages(self.schedule, steps_done(self.schedule, self.directory)[: index + 1])
@@ -154,7 +164,8 @@ class Execution:
             dataset=str(self.dataset),
             dataset_fingerprint=manifest.fingerprint,
             conditions=comparison_conditions(self.schedule),
-            ladder_id=self.ladder.run_id if self.ladder else None,
+            run_id=self._run_id(),
+            ladder_id=self.ladder.entry.run_id if self.ladder else None,
             decays=decays(self.schedule),
             caveats=self._caveats(),
         )
@@ -163,9 +174,14 @@ class Execution:
     def _caveats(self) -> list[str]:
         if self.ladder is None or self.request.control is None:
             return []
-        with Ledger.open(self.ladder.directory / "ledger.db", read_only=True) as ledger:
-            last_size = ledger.stages()[-1].num_parameters
-        return control_caveats(self.request.control, self.schedule, last_size)
+        return control_caveats(self.request.control, self.schedule, self.ladder.last_size)
+
+    def _run_id(self) -> str:
+        """The run's id, which outlives its ledger; made when the run begins."""
+        path = self.directory / RUN_ID
+        if not path.exists():
+            write_file(path, uuid4().hex.encode())
+        return path.read_text()
 
     def _stage(self, plan: StagePlan) -> None:
         directory = self.stage_directory(plan)

@@ -2,8 +2,8 @@
 
 A control counts with the final evaluation of a finished run, decayed on its own budget, placed at the FLOPs of the
 work that was kept. What a loss costs is read off the lower convex envelope of all controls of a kind, never beyond it.
-So replayed work, rounding to whole steps and controls that another one dominates never help growing, and no other
-reading of the same runs is harder on it.
+So neither replayed work nor a control that another one dominates helps growing, and a step more or less moves the
+saving by no more than that step.
 """
 
 import math
@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from growctl.conditions import meant_to_differ
+from growctl.numbers import short_count
 from growctl.report.read import RunReport
 
 EQUAL_FLOPS_TOLERANCE = 0.02
@@ -18,6 +20,10 @@ EQUAL_FLOPS_TOLERANCE = 0.02
 
 BEST_SCRATCH = "best-scratch"
 """The control that trains every size of the ladder from scratch: the bar that growth must really clear."""
+
+
+_OF_LAST_SIZE = ("single-jump", "official-growth")
+_OF_SOME_SIZE = (BEST_SCRATCH, "tokenformer-scratch")
 
 
 @dataclass(frozen=True)
@@ -144,19 +150,25 @@ def reason_not_to_count(ladder: RunReport, control: RunReport) -> str | None:
     """Why comparing `ladder` with `control` would be unfair or has to wait; None where it is fair."""
     if control.final_loss is None:
         return "it has no final loss" if control.finished else "it is not finished"
-    if not control.decays:
-        return "its learning rate never decays"
+    if not control.decays and (ladder.final_loss is None or control.final_loss > ladder.final_loss):
+        return "its learning rate never decays"  # where it beats the ladder all the same, it counts
     if control.dataset_fingerprint != ladder.dataset_fingerprint:
         return "it was trained on other data"
+    size, sizes = control.stages[-1].num_parameters, [stage.num_parameters for stage in ladder.stages]
+    if control.control in _OF_LAST_SIZE and size != sizes[-1]:
+        return f"it has {short_count(size)} parameters, the ladder's last stage {short_count(sizes[-1])}"
+    if control.control in _OF_SOME_SIZE and size not in sizes:
+        return f"it has {short_count(size)} parameters, and no stage of the ladder has"
     if differing := list(_differing_conditions(ladder, control)):
         return f"it differs from the ladder in {', '.join(differing)}"
     return None
 
 
 def _differing_conditions(ladder: RunReport, control: RunReport) -> Iterator[str]:
+    kind, family = control.control or "", control.conditions.get("model.family")
     for path in sorted(ladder.conditions | control.conditions):
         its, ladders = control.conditions.get(path), ladder.conditions.get(path)
-        if its != ladders:
+        if its != ladders and not meant_to_differ(path, kind, family):
             yield f"{path} ({its}, the ladder {ladders})"
     if ladder.precisions and control.precisions and control.precisions != ladder.precisions:
         its, ladders = (" and ".join(sorted(run.precisions)) for run in (control, ladder))
@@ -200,17 +212,19 @@ def flops_to_loss(points: Sequence[Point], loss: float) -> EqualLoss | None:
     return EqualLoss(low.flops * (high.flops / low.flops) ** share, True, high.run)
 
 
+def slack(point: Point, flops: float) -> float:
+    """How far a control may be from a ladder's `flops` and still pass for as expensive."""
+    return max(EQUAL_FLOPS_TOLERANCE * flops, point.step_flops)
+
+
 def _at_equal_flops(flops: float, loss: float, points: Sequence[Point]) -> EqualFlops | None:
     """A ladder of that cost and loss against the best control that had no more FLOPs.
 
     None where no control had about as many, unless one with fewer already ended below the ladder.
     """
 
-    def slack(point: Point) -> float:
-        return max(EQUAL_FLOPS_TOLERANCE * flops, point.step_flops)
-
-    affordable = [point for point in points if point.flops <= flops + slack(point)]
+    affordable = [point for point in points if point.flops <= flops + slack(point, flops)]
     best = min(affordable, key=lambda point: (point.loss, point.flops), default=None)
-    if best is None or (best.loss > loss and all(point.flops < flops - slack(point) for point in affordable)):
+    if best is None or (best.loss > loss and all(point.flops < flops - slack(point, flops) for point in affordable)):
         return None
     return EqualFlops(best.run, best.flops / flops, loss - best.loss, math.exp(loss), math.exp(best.loss))

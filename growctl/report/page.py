@@ -44,8 +44,8 @@ _COUNTED = (
     "is what growing alone did to the loss, in nats a token: 0 where the function is preserved.",
     "<b>Equal loss</b>: the FLOPs at which the controls come down to the ladder's final loss: their lower convex "
     "envelope, with the loss linear in the logarithm of the FLOPs between two measured points, and never beyond them. "
-    "Only finished controls count that were trained as the ladder was: same data, seed, context, batch, precision, "
-    "optimizer, learning rate and validation windows, each with its own full decay.",
+    "Only finished controls count that were trained as the ladder was: same data, seed, model, context, batch, "
+    "precision, optimizer, learning rate and validation windows, each with a decay of its own.",
     "<b>The best size from scratch</b>: every size of the ladder trained alone for the same FLOPs, all under one "
     "envelope. A small model trained longer may beat both the ladder and the largest size.",
     "<b>In the chart</b>, large marks are ends of stages and runs; lines and small dots are evaluations on the way, "

@@ -131,7 +131,7 @@ class RunReport:
 def read_run(path: Path) -> RunReport:
     """The report of the run whose ledger is `path`; LedgerError when it cannot be read."""
     with Ledger.open(path, read_only=True) as ledger:
-        run, run_id, precisions = ledger.run(), ledger.run_id(), frozenset(ledger.precisions())
+        run, precisions = ledger.run(), frozenset(ledger.precisions())
         stages: list[StageReport] = []
         points: list[EvaluationPoint] = []
         anomalies: list[tuple[str, Anomaly]] = []
@@ -172,7 +172,7 @@ def read_run(path: Path) -> RunReport:
     return RunReport(
         name=path.parent.name,
         recorded_name=run.name,
-        run_id=run_id,
+        run_id=run.run_id,
         schedule=run.schedule,
         control=run.control,
         control_of=run.control_of,
@@ -203,12 +203,16 @@ def find_runs(runs_dir: Path, names: Sequence[str] = ()) -> list[RunReport]:
             near = difflib.get_close_matches(name, paths, n=3, cutoff=0.4) or list(paths)[:5]
             raise RunNotFoundError(f"no run {name!r} in {runs_dir}; the nearest are {', '.join(near)}")
     runs: dict[str, RunReport] = {}
+    unreadable: dict[str, LedgerError] = {}
     for name, path in paths.items():
         try:
             runs[name] = read_run(path)
-        except LedgerError:
-            if not names or name.startswith(tuple(n if n == name else f"{n}-control-" for n in names)):
-                raise
+        except LedgerError as error:
+            unreadable[name] = error
+    ladders = {known for name in names for known in (name, runs[name].recorded_name if name in runs else name)}
+    for name, why in unreadable.items():
+        if not names or name in names or name.startswith(tuple(f"{ladder}-control-" for ladder in ladders)):
+            raise why
     runs = _with_their_ladders(_without_copies(runs, names))
     found: dict[str, RunReport] = {}
     ladders_first = sorted(runs, key=lambda name: (runs[name].control is not None, name))
@@ -235,13 +239,18 @@ def _without_copies(runs: dict[str, RunReport], names: Sequence[str]) -> dict[st
 
 
 def _with_their_ladders(runs: dict[str, RunReport]) -> dict[str, RunReport]:
-    """The runs, each control under the directory's name of its ladder: by the ladder's id, else by its name."""
+    """The runs, each control with the directory's name of its ladder.
+
+    That is the ladder which still has the name that the control was started for, else the renamed one of that id.
+    """
     ladders = [run for run in runs.values() if run.control is None]
+    names = {run.recorded_name: run.name for run in ladders}
+    names |= {run.name: run.name for run in ladders if run.name == run.recorded_name}
     by_id = {run.run_id: run.name for run in ladders}
-    by_name = {run.recorded_name: run.name for run in sorted(ladders, key=lambda r: r.name == r.recorded_name)}
-    return {
-        name: run
-        if run.control_of is None
-        else replace(run, control_of=by_id.get(run.ladder_id or "", by_name.get(run.control_of, run.control_of)))
-        for name, run in runs.items()
-    }
+
+    def ladder_of(run: RunReport) -> str | None:
+        if run.control_of is None or names.get(run.control_of) == run.control_of:
+            return run.control_of
+        return by_id.get(run.ladder_id or "", names.get(run.control_of, run.control_of))
+
+    return {name: replace(run, control_of=ladder_of(run)) for name, run in runs.items()}

@@ -1,11 +1,9 @@
 """A comparison in plain words: what growing saved or lost, and what a reader must bear in mind."""
 
-from collections import Counter
-from collections.abc import Iterator
 from itertools import pairwise
 
 from growctl.numbers import scientific, short_count
-from growctl.report.compare import BEST_SCRATCH, EQUAL_FLOPS_TOLERANCE, Comparison, EqualFlops, Point, lower_envelope
+from growctl.report.compare import BEST_SCRATCH, EQUAL_FLOPS_TOLERANCE, Comparison, EqualFlops, lower_envelope, slack
 
 HONEST_NUM_BUDGETS = 3
 """Budgets that a control's curve should have at least, each with its own full decay."""
@@ -33,17 +31,20 @@ def _equal_loss(who: str, comparison: Comparison, loss: float) -> str:
     flops, equal, saving = comparison.ladder.cumulative_flops, comparison.equal_loss, comparison.saving
     if saving is not None:
         need = f"the control needs {scientific(saving * flops)} FLOPs for the ladder's loss of {loss:.4f} nats"
-        if saving >= 1.0:
-            return f"At equal loss {who} won: {need}, {saving:.2f}x what {who} spent."
+        times = f"{saving:.2f}x what {who} spent"
+        if abs(saving - 1.0) <= EQUAL_FLOPS_TOLERANCE:
+            return f"At equal loss {who} came out level: {need}, {times}."
+        if saving > 1.0:
+            return f"At equal loss {who} won: {need}, {times}."
         return f"At equal loss {who} lost: {need}, and {who} spent {1.0 / saving:.2f}x as many."
     if equal is not None:
-        lost = f" {who} lost" if equal.flops < flops else ""
+        lost = f" {who} lost" if equal.flops <= flops * (1 + EQUAL_FLOPS_TOLERANCE) else ""
         return (
             f"At equal loss{lost} (not bracketed): {equal.run} ended below the ladder's loss with "
             f"{equal.flops / flops:.2f}x its FLOPs, and no smaller budget ended above it."
         )
     best = lower_envelope(comparison.points)[-1]
-    won = f" {who} won" if best.flops > flops else ""
+    won = f" {who} won" if best.flops > flops + slack(best, flops) else ""
     return (
         f"At equal loss{won} (not bracketed): no control came down to the ladder's loss; the best, "
         f"{best.run}, has {best.flops / flops:.2f}x its FLOPs."
@@ -68,26 +69,34 @@ def _equal_flops(who: str, equal: EqualFlops | None) -> str:
 
 def _cautions(comparison: Comparison) -> list[str]:
     cautions = []
-    sizes = Counter(point.num_parameters for point in comparison.points)
-    most = max(sizes.values())
+    curves = {size: _losses_by_budget(comparison, size) for size in {p.num_parameters for p in comparison.points}}
+    most = max(len(curve) for curve in curves.values())
     if most < HONEST_NUM_BUDGETS:
         some = "only 1 control budget" if most == 1 else f"only {most} control budgets"
         cautions.append(f"Caution: {some}; a fair curve has {HONEST_NUM_BUDGETS} or more.")
-    if any(worse.loss > better.loss for size in sizes for better, worse in _neighbours(comparison, size)):
+    if any(larger > smaller for curve in curves.values() for smaller, larger in pairwise(curve)):
         cautions.append("Caution: a larger budget of one size ended worse than a smaller one; the smaller one counts.")
     if comparison.control == BEST_SCRATCH:
-        of_ladder = dict.fromkeys(stage.num_parameters for stage in comparison.ladder.stages)
-        lacking = [f"{short_count(size)} at {sizes[size]}" for size in of_ladder if sizes[size] < most]
+        sizes = {stage.num_parameters: len(curves.get(stage.num_parameters, ())) for stage in comparison.ladder.stages}
+        lacking = [f"{short_count(size)} at {number} of {most}" for size, number in sizes.items() if number < most]
         if lacking:
-            cautions.append(f"Caution: not every size counts at each of the {most} budgets: {', '.join(lacking)}.")
+            cautions.append(f"Caution: some sizes count at fewer budgets than others: {', '.join(lacking)}.")
     if not comparison.ladder.decays:
         cautions.append(f"Caution: the learning rate of {comparison.ladder.name} never decays; its controls' do.")
     return [*cautions, *(f"Caution: {caveat}" for caveat in comparison.caveats)]
 
 
-def _neighbours(comparison: Comparison, size: int) -> Iterator[tuple[Point, Point]]:
-    """The points of a size, each with the next budget's."""
-    return pairwise(point for point in comparison.points if point.num_parameters == size)
+def _losses_by_budget(comparison: Comparison, size: int) -> list[float]:
+    """The best loss of a size at each of its budgets, the smallest budget first."""
+    budgets: list[tuple[float, float]] = []
+    for point in comparison.points:
+        if point.num_parameters != size:
+            continue
+        if budgets and point.flops <= budgets[-1][0] + slack(point, budgets[-1][0]):
+            budgets[-1] = (budgets[-1][0], min(budgets[-1][1], point.loss))
+        else:
+            budgets.append((point.flops, point.loss))
+    return [loss for _, loss in budgets]
 
 
 def _replays(comparison: Comparison) -> list[str]:

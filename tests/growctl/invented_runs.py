@@ -33,6 +33,7 @@ class FakeRun:
         precision: str = "bf16",
         decays: bool = True,
         caveats: tuple[str, ...] = (),
+        ladder_id: str | None = None,
         **conditions: Any,
     ):
         self.stages, self.path, self.precision = stages, runs / name / "ledger.db", precision
@@ -48,6 +49,7 @@ class FakeRun:
             conditions={"seed": 1, "training.sequence_length": 64} | conditions,
             decays=decays,
             caveats=list(caveats),
+            ladder_id=ladder_id,
         )
         with Ledger.open(self.path) as ledger:
             ledger.record_run(entry, stages)

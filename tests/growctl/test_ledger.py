@@ -383,13 +383,13 @@ os.kill(os.getpid(), 9)"""
         assert len(repaired.evaluations("0-small")) == 1
 
 
-def test_a_newer_format_is_refused_with_the_way_out(ledger: Ledger, path: Path) -> None:
+def test_another_format_is_refused_with_the_way_out(ledger: Ledger, path: Path) -> None:
     ledger.close()
     connection = sqlite3.connect(path)
     connection.execute("CREATE TABLE something_new (x)")
     connection.execute("PRAGMA user_version = 3")
     connection.close()
-    with pytest.raises(LedgerError, match=r"format 3 by a newer growctl.*Upgrade"):
+    with pytest.raises(LedgerError, match=r"format 3 by another version of growctl.*reads format 1"):
         Ledger.open(path)
 
 

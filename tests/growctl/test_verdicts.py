@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from growctl.ledger import LedgerError
 from growctl.report.compare import Comparison, Point, compare, flops_to_loss
 from growctl.report.read import RunReport, StageReport, find_runs
 from growctl.report.table import scientific, verdicts
@@ -182,7 +183,7 @@ def test_best_scratch_counts_the_last_sizes_own_control_and_misses_what_did_not_
         *("quick-control-tokenformer-scratch-933", "quick-control-best-scratch-800k-2800"),
         "quick-control-best-scratch-800k-5600",
     )
-    assert "Caution: not every size counts at each of the 2 budgets: 2.4M at 1." in said(best)
+    assert "Caution: some sizes count at fewer budgets than others: 2.4M at 1 of 2." in said(best)
 
 
 SIZES = {"800k": 800_000, "1m": 1_200_000, "2m": 2_400_000}
@@ -192,7 +193,8 @@ LADDER_WORK = 1000 * 800_000 + 600 * 2_400_000
 
 @pytest.mark.parametrize("killed", [False, True])
 def test_a_control_that_replayed_some_of_its_work_changes_no_verdict(runs: Path, killed: bool) -> None:
-    ladder(runs, 1.28)
+    stages = [stage_of(name, size, steps) for (name, size), steps in zip(SIZES.items(), (400, 400, 600), strict=True)]
+    FakeRun(runs, "quick", stages).train(0, 1.42).train(1, 1.35).train(2, 1.28, start=1.35)
     for size, loss in (("800k", 1.18), ("1m", 1.30), ("2m", 1.35)):
         steps = round(LADDER_WORK / SIZES[size])
         killed_at = round(0.03 * steps) if killed and size == "800k" else 0
@@ -228,7 +230,7 @@ def test_a_size_that_lies_above_the_envelope_of_the_others_changes_nothing(runs:
     from_scratch(runs, "2m", 2_400_000, 933, 1.22)
     alone = only_comparison(runs)
     assert alone.saving == pytest.approx(0.25 ** (1 / 3), rel=1e-3)
-    from_scratch(runs, "1m", 1_200_000, 933, 1.39)
+    from_scratch(runs, "800k", 800_000, 1400, 1.39)
     assert only_comparison(runs).saving == alone.saving
 
 
@@ -259,7 +261,7 @@ CONTROLS = st.lists(
 
 def against(controls: list[tuple[int, int, float, float]], ladder_replays: float = 0.0) -> Comparison:
     """The invented ladder against best-scratch controls of (parameters, steps, loss, share of replays)."""
-    stages = [(800_000, 1000), (2_400_000, 600)]
+    stages = [(800_000, 400), (1_200_000, 400), (2_400_000, 600)]
     runs = [invented("quick", stages, 1.28, None, ladder_replays)]
     for size, steps, loss, replayed in controls:
         runs.append(invented(f"{size}-{steps}", [(size, steps)], loss, "best-scratch", replayed))
@@ -276,6 +278,12 @@ def claims(comparison: Comparison) -> tuple[float, float]:
     equal_loss, equal_flops = comparison.equal_loss, comparison.equal_flops
     saving = equal_loss.flops / comparison.ladder.cumulative_flops if equal_loss else math.inf
     return saving, math.inf if equal_flops is None else -equal_flops.loss_difference
+
+
+def outcome(comparison: Comparison) -> str:
+    """`won`, `lost`, `level` or, where nothing is claimed, nothing."""
+    head = verdict(comparison)[0].partition(":")[0]
+    return next((word for word in ("won", "lost", "level") if word in head), "")
 
 
 @given(controls=CONTROLS, replays=st.lists(st.floats(0.0, 3.0), min_size=10, max_size=10), data=st.data())
@@ -321,6 +329,9 @@ def test_rounding_to_whole_steps_moves_the_saving_by_no_more_than_the_rounding(
     before, after = against(plain), against(rounded)  # a step is 0.43 % of the smallest budget at most
     if before.saving is not None and after.saving is not None:
         assert after.saving == pytest.approx(before.saving, rel=0.005)
+    assert {outcome(before), outcome(after)} != {"won", "lost"}
+    if "(not bracketed)" in verdict(before)[0]:
+        assert outcome(after) == outcome(before)
     assert claims(after)[1] == claims(before)[1]
 
 
@@ -332,7 +343,6 @@ def test_rounding_to_whole_steps_moves_the_saving_by_no_more_than_the_rounding(
         ({"evaluation.max_sequences": 9}, "in evaluation.max_sequences (9, the ladder None)"),
         ({"precision": "fp32"}, "in precision (fp32, the ladder bf16)"),
         ({"data": "other"}, "it was trained on other data"),
-        ({"decays": False}, "its learning rate never decays"),
     ],
 )
 def test_a_control_trained_under_other_conditions_does_not_count_and_they_are_named(
@@ -382,3 +392,86 @@ def test_caveats_of_controls_are_said_and_those_of_a_ladder_that_never_decays(ru
     control(runs, 933, 1.30, caveats=("has 1.3 times the parameters",))
     assert f"Caution: quick-control-{SCRATCH}-933 has 1.3 times the parameters." in said(only_comparison(runs))
     assert "Caution: the learning rate of quick never decays" in said(only_comparison(runs))
+
+
+def test_equal_costs_and_losses_are_level_and_a_step_more_claims_nothing(runs: Path) -> None:
+    ladder(runs, 1.28)
+    control(runs, 933, 1.28)
+    assert "At equal loss growing came out level" in said(only_comparison(runs))
+    for steps in (932, 933, 934, 940):
+        head = verdict(against([(2_400_000, steps, 1.2801, 0.0)]))[0]
+        assert head.startswith("At equal loss (not bracketed): no control came down")
+
+
+def test_a_control_that_never_decays_counts_where_it_beats_the_ladder_all_the_same(runs: Path) -> None:
+    ladder(runs, 1.28)
+    control(runs, 467, 1.20, decays=False)
+    control(runs, 1866, 1.31)
+    comparison = only_comparison(runs)
+    assert outcome(comparison) == "lost"
+    assert "does not count" not in said(comparison)
+    control(runs, 900, 1.29, decays=False)
+    assert f"quick-control-{SCRATCH}-900 does not count: its learning rate never decays." in said(only_comparison(runs))
+
+
+def test_controls_of_sizes_that_the_ladder_does_not_have_do_not_count(runs: Path) -> None:
+    FakeRun(runs, "quick", [SMALL, stage_of("1-1m", 1_200_000, 600)]).train(0, 1.42).train(1, 1.28, start=1.42)
+    for kind in (SCRATCH, "best-scratch"):
+        control(runs, 933, 1.33, kind=kind)
+    control(runs, 933, 1.33, kind="single-jump")
+    found = find_runs(runs)
+    for comparison in compare(found[0], found):
+        assert comparison.points == ()
+        assert ("has 2.4M parameters" in said(comparison)) is True
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "counts"),
+    [
+        (SCRATCH, "model.num_heads", False),
+        (SCRATCH, "model.rotary_fraction", False),
+        ("transformer-scratch", "model.num_heads", True),
+        ("transformer-scratch", "model.rotary_fraction", False),
+        (SCRATCH, "growth.ramp", True),
+        ("single-jump", "growth.ramp", False),
+        ("single-jump", "growth.when", True),
+        ("official-growth", "growth.init", True),
+        ("official-growth", "growth.rewarmup.steps", False),
+    ],
+)
+def test_a_control_may_differ_in_what_its_kind_changes_and_in_nothing_else(
+    runs: Path, kind: str, path: str, counts: bool
+) -> None:
+    ladder(runs)
+    family = {"model.family": "transformer"} if kind.startswith("transformer") else {}
+    control(runs, 933, 1.30, kind=kind, **family, **{path: "other"})
+    comparison = only_comparison(runs)
+    assert bool(comparison.points) is counts
+    assert (f"differs from the ladder in {path} (other, the ladder None)" in said(comparison)) is not counts
+
+
+def test_several_runs_of_one_budget_are_one_budget(runs: Path) -> None:
+    ladder(runs)
+    for steps, loss in ((932, 1.31), (933, 1.32), (934, 1.33)):
+        control(runs, steps, loss)
+    comparison = only_comparison(runs)
+    assert "Caution: only 1 control budget" in said(comparison)
+    assert "ended worse" not in said(comparison)
+
+
+def test_controls_stay_with_the_ladder_that_has_the_name_they_were_started_for(runs: Path) -> None:
+    ladder(runs)
+    old = find_runs(runs)[0].run_id
+    FakeRun(runs, f"quick-control-{SCRATCH}-933", [stage_of("0-2m", 2_400_000, 933)], SCRATCH, ladder_id=old)
+    (runs / "quick").rename(runs / "quick-old")
+    assert [run.control_of for run in find_runs(runs)] == [None, "quick-old"]
+    ladder(runs)
+    assert [run.name for run in find_runs(runs, ["quick"])] == ["quick", f"quick-control-{SCRATCH}-933"]
+
+
+def test_a_broken_control_of_a_renamed_ladder_is_not_passed_over(runs: Path) -> None:
+    ladder(runs)
+    control(runs, 500, 1.30).path.write_bytes(b"torn" * 500)
+    (runs / "quick").rename(runs / "renamed")
+    with pytest.raises(LedgerError, match=f"{SCRATCH}-500"):
+        find_runs(runs, ["renamed"])
