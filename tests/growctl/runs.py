@@ -15,9 +15,11 @@ from pathlib import Path
 import pytest
 
 from stages.metrics import read_metrics
+from tests.reliability.faults.sitecustomize import VARIABLE
 from tests.workers import HANG_SECONDS, REPOSITORY
 
 TEXT = Path(asyncio.__file__).parent
+FAULTS = REPOSITORY / "tests/reliability/faults"
 SCHEDULE = f"""
 seed: 3
 data: {{source: {TEXT}, include: "*.py", vocab_size: 300, validation_fraction: 0.2}}
@@ -56,12 +58,25 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
 
 def growctl(*arguments: object, cwd: Path = REPOSITORY.parent) -> subprocess.Popen:
     """growctl as a user starts it in `cwd`, output captured."""
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
+    path = f"{FAULTS}:{REPOSITORY}" if VARIABLE in os.environ else str(REPOSITORY)
+    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
     environment.pop("GROWCTL_RUNS_DIR", None)
     command = [sys.executable, "-m", "growctl.cli", *map(str, arguments)]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=cwd
     )
+
+
+def pause_after(folder: Path, stage: str, event: str = "train") -> str:
+    """The value of VARIABLE with which the rank that writes a stage's metrics stops itself, once, behind such a line.
+
+    Other ranks then wait for it. So what a test does next it does in time, however busy the machine is; `held` has the
+    rank go on.
+    """
+    folder.mkdir(exist_ok=True)
+    fault = {"name": f"paused-{stage}-{event}", "at": "stages.metrics:MetricsWriter.write", "side": "after"}
+    fault |= {"matching": f"^{event}$", "command": stage, "process": "rank", "do": "SIGSTOP"}
+    return json.dumps({"folder": str(folder), "faults": [fault]})
 
 
 def finish(process: subprocess.Popen, expect: int = 0) -> tuple[str, str]:
@@ -94,10 +109,8 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 @contextmanager
 def held(workers: list[int], stage: Path) -> Iterator[None]:
-    """Holds workers while the block has their runner told to stop, until it has asked them to save, and a moment more.
-
-    What is left of these tiny trainings would take them less time than to hear of it; one that was held for long looks
-    at its next steps whether it is asked.
+    """Holds workers, paused by `pause_after`, while the block has their runner told to stop, until it has asked them to
+    save, and a moment more: a rank that was held for long looks at its next steps whether it is asked.
     """
     for pid in workers:
         os.kill(pid, signal.SIGSTOP)

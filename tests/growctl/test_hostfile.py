@@ -16,12 +16,14 @@ from tests.growctl.runs import (
     growctl,
     held,
     losses,
+    pause_after,
     reached,
     run,
     wait_until,
     workers_of,
     write_schedule,
 )
+from tests.reliability.faults.sitecustomize import VARIABLE
 
 OUR_LINE = "write the host's name and its number of devices"
 
@@ -147,9 +149,10 @@ def test_two_machines_train_the_same_bits_as_one_and_end_when_their_runner_does(
         *("launch.hostfile.master_address=127.0.0.1", "launch.hostfile.master_port=29417"),
         *(f"launch.environment={environment}", "--runs-dir", runs_dir),
     ]
+    monkeypatch.setenv(VARIABLE, pause_after(tmp_path / ".marks", "0-small"))
     process = growctl("run", schedule, *launch, cwd=tmp_path)
     small = runs_dir / "tiny/stages/0-small"
-    wait_until(reached(small / "metrics.jsonl", "start", 0), process)
+    wait_until(reached(small / "metrics.jsonl", "train", 1), process)
     trainers = [pid for pid in workers_of(runs_dir) if b'MARK=a "b" $c' in environ(pid)]
     assert len(trainers) == 2
     assert {b"CROSS_RANK=0", b"CROSS_RANK=1"} == {w for pid in trainers for w in environ(pid) if b"CROSS_RANK" in w}

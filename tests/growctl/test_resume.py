@@ -19,6 +19,7 @@ from tests.growctl.runs import (
     growctl,
     held,
     losses,
+    pause_after,
     reached,
     run,
     stop,
@@ -27,6 +28,7 @@ from tests.growctl.runs import (
     workers_of,
     write_schedule,
 )
+from tests.reliability.faults.sitecustomize import VARIABLE
 from tests.workers import HANG_SECONDS
 
 
@@ -138,10 +140,11 @@ def test_a_stage_whose_workers_are_killed_before_its_first_checkpoint_is_started
     assert_same_end(runs, undisturbed)
 
 
-def test_a_run_that_is_told_to_stop_saves_first_and_ends_in_the_same_bits(undisturbed, runs):
+def test_a_run_that_is_told_to_stop_saves_first_and_ends_in_the_same_bits(undisturbed, runs, tmp_path, monkeypatch):
     schedule, _ = undisturbed
     rarely = "checkpoint.every=1000"
     for stage, number, code in (("0-small", signal.SIGUSR1, 143), ("1-large", signal.SIGINT, 130)):
+        monkeypatch.setenv(VARIABLE, pause_after(tmp_path / ".marks", stage))
         process = growctl("run", schedule, rarely, "--name", "told", "--runs-dir", runs)
         directory = runs / "told/stages" / stage
         wait_until(reached(directory / "metrics.jsonl", "train", 5), process)

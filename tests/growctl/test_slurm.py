@@ -24,12 +24,14 @@ from tests.growctl.runs import (
     final_hashes,
     held,
     losses,
+    pause_after,
     reached,
     run,
     wait_for,
     workers_of,
     write_schedule,
 )
+from tests.reliability.faults.sitecustomize import VARIABLE
 
 LAUNCH = (
     *("launch.cluster=slurm", "launch.nodes=2", "launch.devices=1", "launch.slurm.gpus=false"),
@@ -54,18 +56,21 @@ def scancel(*arguments: object) -> None:
     subprocess.run(["scancel", *map(str, arguments)], check=True)
 
 
-def test_jobs_that_are_preempted_cancelled_and_out_of_time_end_in_the_same_bits(two_ranks, runs_dir, slurm):
+def test_jobs_that_are_preempted_cancelled_and_out_of_time_end_in_the_same_bits(
+    two_ranks, runs_dir, slurm, tmp_path, monkeypatch
+):
     schedule, done = two_ranks
     small, large = (runs_dir / "tiny/stages" / name for name in ("0-small", "1-large"))
     logs = runs_dir / "tiny/slurm"
 
     # a job a stage; pre-emption, which is not counted, comes as SIGTERM to all processes of the job
     chain = [*LAUNCH, "launch.slurm.job=stage", "launch.slurm.max_requeues=0", "--runs-dir", runs_dir]
+    monkeypatch.setenv(VARIABLE, pause_after(tmp_path / ".marks", "0-small"))
     out, _ = run("run", schedule, *chain)
     assert f"job 101: tiny.small (2 machines x 1); log: {logs}/101_0_log.out" in out
     assert "job 102: tiny.large (2 machines x 1, after tiny.small)" in out
     assert "growctl status tiny" in out
-    wait_for(reached(small / "metrics.jsonl", "start", 0))
+    wait_for(reached(small / "metrics.jsonl", "train", 1))
     with held(tasks(slurm, 101), small):
         _, err = run("run", schedule, *chain, expect=2)
         assert "this run has jobs already: 101 (tiny.small, RUNNING), 102 (tiny.large, PENDING)" in err
@@ -85,6 +90,7 @@ def test_jobs_that_are_preempted_cancelled_and_out_of_time_end_in_the_same_bits(
     assert (job_file(slurm, 102, "state"), job_file(slurm, 102, "starts")) == ("CANCELLED", "1")
 
     # one job for what is left; the time of the job is over, which is counted
+    monkeypatch.setenv(VARIABLE, pause_after(tmp_path / ".marks", "1-large", "checkpoint"))
     out, _ = run("run", schedule, *LAUNCH, "launch.slurm.time_limit=4m", "--runs-dir", runs_dir)
     assert "job 103: tiny (2 machines x 1); log: " in out
     wait_for(reached(large / "metrics.jsonl", "checkpoint", 10))
