@@ -22,7 +22,7 @@ from fsspec.implementations.local import LocalFileSystem
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
 from stages.folders import LocalFolders
-from stages.hub import by_hand
+from stages.hub import by_hand, make_local_copy
 from stages.outside import DataError, is_missing, reading
 from stages.source_hashes import SourceHashes
 
@@ -250,9 +250,10 @@ def open_corpus(spec: DataSpec) -> Corpus:
     if not files and info is not None and info["type"] == "directory":
         raise DataError(f"data.include: no file of the folder {spec.source!r} matches {spec.include!r}")
     if not files:
+        instead = make_local_copy(spec.source, spec.tokenizer)
         raise DataError(
             f"data.source: {spec.source!r} does not exist;"
-            f" give {PYTHON_STDLIB}, a file, a folder, a glob or a URL of one"
+            f" {instead or f'give {PYTHON_STDLIB}, a file, a folder, a glob or a URL of one'}"
         )
     _require_decompressors(files)
     return Corpus(spec, fs, tuple(sorted(files, key=lambda file: file.name)), is_folder)

@@ -12,6 +12,9 @@ from typing import Any
 MOST_SAID = 300
 """Characters of another library's message that are repeated."""
 
+PACKAGES = {"libarchive": "libarchive-c", "smbclient": "smbprotocol"}
+"""Packages of modules that are named otherwise."""
+
 REFUSED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 
 
@@ -21,7 +24,10 @@ class DataError(ValueError):
 
 @contextmanager
 def reading(what: str, way_out: str = "") -> Iterator[None]:
-    """Raises a DataError for any error inside: `what`, the key and its value, cannot be read, why, and the way out."""
+    """Raises a DataError for any error inside: `what`, the key and its value, cannot be read, why, and the way out.
+
+    The way out begins in lower case: where a package is missing, it is the other thing to do.
+    """
     try:
         yield
     except DataError:
@@ -29,7 +35,10 @@ def reading(what: str, way_out: str = "") -> Iterator[None]:
     except UnicodeDecodeError as error:
         raise DataError(f"{what} is not UTF-8 text ({error})") from error
     except Exception as error:  # every library has errors of its own
-        raise DataError(f"{what} cannot be read ({reason(error)}){way_out}") from error
+        package = _missing_package(error)
+        ways = ", or ".join(way for way in (package and f"to read it, `pip install {package}`", way_out) if way)
+        advice = f". {ways[0].upper()}{ways[1:]}" if ways else ""
+        raise DataError(f"{what} cannot be read ({reason(error)}){advice}") from error
 
 
 def is_missing(error: Exception) -> bool:
@@ -49,7 +58,24 @@ def reason(error: BaseException) -> str:
             )
         return answer
     texts = [" ".join(str(getattr(cause, "strerror", None) or cause).split()) for cause in _causes(error)]
-    return next((text[:MOST_SAID] for text in reversed(texts) if text), type(error).__name__)
+    return next((_shortened(text) for text in reversed(texts) if text), type(error).__name__)
+
+
+def _shortened(text: str) -> str:
+    """`text`, up to MOST_SAID characters of it, cut after a word."""
+    if len(text) <= MOST_SAID:
+        return text
+    room = MOST_SAID - len("...")
+    return (text[: room + 1].rpartition(" ")[0] or text[:room]) + "..."
+
+
+def _missing_package(error: BaseException) -> str | None:
+    """The package whose module could not be found; None where `error` is about something else."""
+    for cause in _causes(error):
+        if isinstance(cause, ModuleNotFoundError) and cause.name:
+            module = cause.name.partition(".")[0]
+            return PACKAGES.get(module, module)
+    return None
 
 
 def _causes(error: BaseException) -> list[BaseException]:

@@ -211,11 +211,11 @@ def _write_dataset(corpus: Corpus, given: Tokenizer | None, staging: Path, progr
         tasks = [_ShardTask(split, i, files, corpus, staging, token_bytes, hashes) for i, files in enumerate(shards)]
         parts = list(_write_shards(tasks, progress))
         splits[split] = _joined([part.content for part in parts])
-        hashes = frozenset().union(*(part.hashes for part in parts))
+        hashes = hashes.union(*(part.hashes for part in parts))
         num_dropped += sum(part.num_dropped for part in parts)
     if num_dropped:
         progress.say(f"left {num_dropped:,} documents out of train, because validation holds the same text")
-    _require_documents(spec, splits, num_dropped)
+    _require_documents(spec, splits, num_dropped, len(hashes))
     return DatasetManifest(
         format_version=FORMAT_VERSION,
         spec=spec,
@@ -239,11 +239,18 @@ def _joined(parts: list[DatasetSplit]) -> DatasetSplit:
     )
 
 
-def _require_documents(spec: DataSpec, splits: dict[SplitName, DatasetSplit], num_dropped: int) -> None:
+def _require_documents(
+    spec: DataSpec, splits: dict[SplitName, DatasetSplit], num_dropped: int, num_validation_texts: int
+) -> None:
     if num_dropped and not splits["train"].num_documents:
+        if num_validation_texts == 1:  # no fraction helps
+            raise DataError(
+                f"data.source: all {num_dropped + splits['validation'].num_documents:,} documents in {spec.source!r}"
+                " have the same text; give more text"
+            )
         raise DataError(
             f"data.source: all {num_dropped:,} documents that {spec.source!r} has for train have the same text as ones"
-            " of validation; give more text, or another data.validation_fraction"
+            " of validation; give more text, or a smaller data.validation_fraction"
         )
     num_documents = sum(split.num_documents for split in splits.values())
     if num_documents < 2:

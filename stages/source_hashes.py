@@ -1,7 +1,7 @@
 """The hashes of a large local source's files, remembered: reading hundreds of gigabytes takes minutes, for each run.
 
-Only an accelerator. What is remembered holds for a file of the same size, inode and times of change, to the
-nanosecond; a file that was merely touched is hashed again, and has the hash that it had.
+This only saves time. A remembered hash is used as long as the file's size, inode and times of change, to the
+nanosecond, stay the same. A file that was merely touched is hashed again, and the hash comes out the same.
 """
 
 import json

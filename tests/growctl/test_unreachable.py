@@ -47,13 +47,20 @@ def test_a_shipped_schedule_says_what_to_download_where_nothing_answers(
     message = fails(tmp_path / "runs", environment, command, schedule, *(START if command == "run" else ()))
     assert not (tmp_path / "runs").exists()
     assert message.startswith(f"growctl: data.source: {source!r} ")
-    if not source.startswith("hf://"):
+    if source.startswith("hf://"):
+        assert re.search(r"cannot be read \(.*refused.*\)", message)
+        assert "`hf download monology/pile-uncopyrighted --repo-type dataset --include 'train/*.jsonl.zst'" in message
+        assert "then set data.source=DIR/train." in message
+    else:
         assert "does not exist" in message
-        return
-    assert re.search(r"cannot be read \(.*refused.*\)", message)
-    assert "`hf download monology/pile-uncopyrighted --repo-type dataset --include 'train/**/*.jsonl.zst'" in message
-    assert "then set data.source=DIR/train." in message
-    assert "`hf download EleutherAI/gpt-neox-20b tokenizer.json --local-dir DIR`, data.tokenizer=DIR" in message
+        assert re.search(
+            r"`hf download segyges/OpenWebText2 |Skylion007/openwebtext|/wikitext-103-raw-v1\.zip", message
+        )
+        assert re.search(r"then set data\.source=DIR", message)
+    tokenizer = (
+        "`hf download EleutherAI/gpt-neox-20b tokenizer.json --local-dir FOLDER`; then set data.tokenizer=FOLDER"
+    )
+    assert (tokenizer in message) == (load_schedule(schedule).data.tokenizer is not None)
 
 
 @pytest.mark.parametrize(

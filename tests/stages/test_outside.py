@@ -2,8 +2,10 @@
 
 import io
 import re
+import shlex
 import socket
 import ssl
+import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -11,8 +13,10 @@ from typing import Any
 import fsspec
 import pytest
 from fsspec.spec import AbstractFileSystem
+from huggingface_hub.utils import filter_repo_objects
 
 from stages.corpus import SPLITS, DataError, DataSpec, open_corpus
+from stages.outside import MOST_SAID, reading, reason
 
 
 class ClientError(Exception):
@@ -128,9 +132,9 @@ def test_what_a_server_does_not_have_does_not_exist(failing: type[Failing]) -> N
     [
         (
             "hf://datasets/a/b",
-            r"`hf download a/b --repo-type dataset --include '\*\*/\*' --local-dir DIR`; then .*=DIR$",
+            r"`hf download a/b --repo-type dataset --include '\*' --local-dir DIR`; then .*=DIR$",
         ),
-        ("hf://datasets/a/b@v1/c/d", r"--include 'c/d/\*\*/\*' --revision v1 --local-dir DIR`; then .*=DIR/c/d$"),
+        ("hf://datasets/a/b@v1/c/d", r"--include 'c/d/\*' --revision v1 --local-dir DIR`; then .*=DIR/c/d$"),
         (
             "hf://datasets/a/b/c/d.jsonl",
             r"--include c/d\.jsonl --local-dir DIR`; then set data\.source=DIR/c/d\.jsonl$",
@@ -139,10 +143,69 @@ def test_what_a_server_does_not_have_does_not_exist(failing: type[Failing]) -> N
             "hf://datasets/a/b/c/*.jsonl",
             r"--include 'c/\*\.jsonl' --local-dir DIR`; then set data\.source=DIR/c/\*\.jsonl$",
         ),
-        ("s3://bucket/texts", r"Download its files where it can be reached, and set data\.source to where they are$"),
+        ("hf://datasets/a/b/c/**/*.jsonl", r"--include 'c/\*\.jsonl' --local-dir DIR`; then .*=DIR/c/\*\*/\*\.jsonl$"),
+        ("s3://bucket/texts", r"^download its files where it can be reached, and set data\.source to where they are$"),
         ("/local/texts", "^$"),
         ("file:///local/texts", "^$"),
     ],
 )
 def test_the_way_out_is_a_command_that_fetches_the_source(source: str, command: str) -> None:
     assert re.search(command, DataSpec(source=source).by_hand)
+
+
+@pytest.mark.parametrize(
+    ("include", "files"),
+    [
+        ("**/*.jsonl.zst", ["train/00.jsonl.zst", "train/29.jsonl.zst", "train/nested/deeper/30.jsonl.zst"]),
+        ("**/30.jsonl.zst", ["train/nested/deeper/30.jsonl.zst"]),
+        ("nested/**/*.zst", ["train/nested/deeper/30.jsonl.zst"]),
+        ("**/*", ["train/00.jsonl.zst", "train/29.jsonl.zst", "train/README.md", "train/nested/deeper/30.jsonl.zst"]),
+    ],
+)
+def test_the_command_fetches_the_files_that_the_source_takes(include: str, files: list[str]) -> None:
+    published = ["README.md", "test.jsonl.zst", "train/00.jsonl.zst", "train/29.jsonl.zst", "train/README.md"]
+    source = "hf://datasets/monology/pile-uncopyrighted/train"
+    words = shlex.split(DataSpec(source=source, include=include).by_hand.split("`")[1])
+    pattern = words[words.index("--include") + 1]
+    found = filter_repo_objects([*published, "train/nested/deeper/30.jsonl.zst"], allow_patterns=pattern)
+    assert list(found) == files
+
+
+@pytest.mark.parametrize("module", ["aiohttp", "s3fs", "gcsfs", "requests", "paramiko"])
+def test_a_missing_package_is_named_with_the_command_that_installs_it(failing: type[Failing], module: str) -> None:
+    cause = ModuleNotFoundError(f"No module named {module!r}", name=module)
+    for failing.error in (cause, caused(ImportError("as fsspec puts it"), cause)):
+        failing.point = "info"
+        with pytest.raises(DataError) as caught:
+            read_all("failing://folder")
+        assert str(caught.value) == (
+            f"data.source: 'failing://folder' cannot be read (No module named {module!r}). To read it, `pip install"
+            f" {module}`, or download its files where it can be reached, and set data.source to where they are"
+        )
+
+
+@pytest.mark.parametrize(
+    ("module", "package"), [("smbclient", "smbprotocol"), ("libarchive", "libarchive-c"), ("codec.fast", "codec")]
+)
+def test_the_package_to_install_is_not_always_named_as_the_module(module: str, package: str) -> None:
+    match = rf"^a file cannot be read \(.*\)\. To read it, `pip install {package}`$"
+    with pytest.raises(DataError, match=match), reading("a file"):
+        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+
+
+def test_a_file_system_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "s3fs", None)  # as if it were not installed
+    with pytest.raises(DataError, match=r"'s3://bucket' cannot be read \(.*\)\. To read it, `pip install s3fs`, or"):
+        open_corpus(DataSpec(source="s3://bucket"))
+
+
+def test_a_long_message_of_another_library_ends_at_a_word(failing: type[Failing]) -> None:
+    failing.point = "info"
+    failing.error = ClientError("word " * 200)
+    with pytest.raises(DataError, match=r"cannot be read \((word )+word\.\.\.\)\. Download"):
+        read_all("failing://folder")
+    for length in (MOST_SAID, MOST_SAID + 1):
+        said = reason(ClientError("x" * length))
+        assert len(said) == MOST_SAID
+        assert said.endswith("...") == (length > MOST_SAID), "one long word is cut"
+    assert len(reason(ClientError("word " * 200))) <= MOST_SAID

@@ -217,7 +217,15 @@ def test_a_source_whose_train_documents_all_stand_in_validation_is_refused(tmp_p
     (tmp_path / "source").mkdir()
     for number in range(40):
         (tmp_path / f"source/{number}").write_text("the same")
-    with pytest.raises(DataError, match=r"data\.source: all \d+ documents that .* has for train have the same text"):
+    with pytest.raises(DataError, match=r"data\.source: all 40 documents in .* have the same text; give more text$"):
+        prepare(spec_of(tmp_path / "source"), tmp_path / "datasets")
+    for number in range(40):
+        (tmp_path / f"source/{number}").write_text("the same" if number % 2 else "the other")
+    with pytest.raises(
+        DataError,
+        match=r"data\.source: all \d+ documents that .* has for train have the same text as ones of validation;"
+        r" give more text, or a smaller data\.validation_fraction$",
+    ):
         prepare(spec_of(tmp_path / "source"), tmp_path / "datasets")
 
 
