@@ -18,7 +18,7 @@ from stages.corpus import SPLITS, DataError, DataSpec, SplitName
 from stages.manifest import OnBytes, hash_file, hash_files
 from stages.sealed import DocumentError, PlainPath, Sealed, check_inside, read_sealed, seal
 
-FORMAT_VERSION: Literal[2] = 2
+FORMAT_VERSION = 1
 LAYOUT_VERSION = 1
 """Of the token files: a part of a dataset's identity, where that of its manifest is none."""
 MANIFEST_NAME = "manifest.json"
@@ -113,7 +113,7 @@ def read_dataset_manifest(dataset_dir: Path) -> DatasetManifest:
 
 
 def dataset_manifest_bytes(manifest: DatasetManifest) -> bytes:
-    """What a manifest.json holds: `manifest` in the newest format, sealed."""
+    """What a manifest.json holds: `manifest`, sealed."""
     return seal(manifest.model_copy(update={"format_version": FORMAT_VERSION})).model_dump_json(indent=1).encode()
 
 

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, FiniteFloat, NonNegativeInt
 from model.config import ModelConfig
 from stages.sealed import DocumentError, PlainPath, Sealed, check_inside, read_sealed, seal
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
 
 READERS = 4
@@ -121,7 +121,7 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def sealed_manifest(manifest: Manifest, sign: Callable[[str], str] | None = None) -> Manifest:
-    """`manifest` in the newest format, with its seal and with what `sign` makes of that."""
+    """`manifest` with its seal and with what `sign` makes of that."""
     sealed = seal(manifest.model_copy(update={"format_version": FORMAT_VERSION}))
     if sign is None:
         return sealed

@@ -166,17 +166,13 @@ class MetricsReader:
 
 
 def parse_line(line: bytes) -> Record | None:
-    """The record in a line, with what its event promises; None where it is damaged or none.
-
-    Lines without a CRC are taken as they are: growctl once wrote none.
-    """
+    """The record in a line, with what its event promises; None where it is damaged or none."""
     body, marked, crc = line.rpartition(_CRC.encode())
-    if marked:
-        line = body + b"}"
-        if crc.rstrip() != b'%08x"}' % zlib.crc32(line):
-            return None
+    text = body + b"}"
+    if not marked or crc.rstrip() != b'%08x"}' % zlib.crc32(text):
+        return None
     try:
-        record = json.loads(line)
+        record = json.loads(text)
     except (ValueError, RecursionError):
         return None
     if type(record) is not dict:

@@ -54,9 +54,7 @@ def check_origin(directory: Path, manifest: Manifest, keys: Path) -> None:
         if any(hmac.compare_digest(signature, manifest.signature) for signature in made):
             return
     trust, away = "", f"move {directory} away, and its stage goes on from the checkpoint before it"
-    if manifest.format_version == 1:
-        what = "was saved by a growctl that did not sign checkpoints yet"
-    elif manifest.signature is None:
+    if manifest.signature is None:
         what = "is not signed"
     else:
         what = f"was not saved by a run in {keys.parent}"

@@ -35,7 +35,7 @@ class Sealed(BaseModel):
 
     format_version: int
     seal: str | None = None
-    """sha256 of the rest; every document from format version 2 on has one."""
+    """sha256 of the rest; None only until `seal` has made it."""
 
     signature: str | None = None
     """Of the seal, by the runs directory in which this was written (stages/origin.py)."""
@@ -64,8 +64,8 @@ def seal(document: Document) -> Document:
     return bare.model_copy(update={"seal": _seal_of(_parsed(bare.model_dump_json()))})
 
 
-def read_sealed(path: Path, kind: type[Document], newest: int) -> Document:
-    """The document in the file `path`, its seal checked. `newest`: the latest format version that can be read.
+def read_sealed(path: Path, kind: type[Document], format_version: int) -> Document:
+    """The document in the file `path`, of that format version, its seal checked.
 
     Raises DocumentError, and OSError where the file cannot be read.
     """
@@ -73,9 +73,9 @@ def read_sealed(path: Path, kind: type[Document], newest: int) -> Document:
         raise DocumentError(f"it has {path.stat().st_size:,} bytes, more than any manifest")
     data = path.read_bytes()
     found = _parsed(data)
-    version = found.get("format_version", 0) if isinstance(found, dict) else 0
-    if isinstance(version, int) and version > newest:
-        raise DocumentError(f"it has format version {version}; this growctl reads up to {newest}")
+    version = found.get("format_version", format_version) if isinstance(found, dict) else format_version
+    if isinstance(version, int) and version != format_version:
+        raise DocumentError(f"it has format version {version}; this growctl reads {format_version}")
     try:
         document = kind.model_validate_json(data)
     except ValidationError as error:
@@ -85,11 +85,9 @@ def read_sealed(path: Path, kind: type[Document], newest: int) -> Document:
         raise DocumentError(f"{where[:MOST_SAID]}: {said[:MOST_SAID]}") from None
     except ArithmeticError as error:  # the models' own checks reckon with what they are given
         raise DocumentError(f"a number in it is out of all range ({error})") from None
-    if document.format_version < 1:
-        raise DocumentError(f"format_version: {document.format_version} is none")
-    if document.seal is None and document.format_version > 1:
+    if document.seal is None:
         raise DocumentError("its seal is missing")
-    if document.seal is not None and document.seal != _seal_of(found):
+    if document.seal != _seal_of(found):
         raise DocumentError("its seal does not fit the rest: something in it has changed")
     return document
 

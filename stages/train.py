@@ -1,4 +1,5 @@
-"""The worker: trains one stage of a run on a DeepSpeed engine. Started once per rank, by DeepSpeed's launcher or srun:
+"""The worker: trains one stage of a run on a DeepSpeed engine. Each rank is one, started by growctl itself, on other
+machines by DeepSpeed's runner or srun:
 
     python -m stages.train SPEC.json
 

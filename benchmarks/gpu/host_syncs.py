@@ -25,7 +25,14 @@ from benchmarks.gpu.timing import in_a_line, raise_if_lost, wait
 from benchmarks.gpu.training import PlainLoop, filled_model, random_batch, tokenformer
 from benchmarks.gpu.zero import join_alone, train_spec
 from stages.corpus import SPLITS, DataSpec
-from stages.data import MANIFEST_NAME, DatasetFile, DatasetManifest, DatasetSplit, dataset_fingerprint
+from stages.data import (
+    MANIFEST_NAME,
+    DatasetFile,
+    DatasetManifest,
+    DatasetSplit,
+    dataset_fingerprint,
+    dataset_manifest_bytes,
+)
 from stages.train import Worker
 
 WARM_UP_STEPS = 3
@@ -155,4 +162,4 @@ def random_dataset(folder: Path, settings: Settings) -> None:
         splits=splits,
         fingerprint=dataset_fingerprint(digest, splits),
     )
-    (folder / MANIFEST_NAME).write_text(manifest.model_dump_json())
+    (folder / MANIFEST_NAME).write_bytes(dataset_manifest_bytes(manifest))

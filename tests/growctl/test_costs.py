@@ -28,7 +28,7 @@ from growctl.schedule import load_schedule
 from growctl.schema import Schedule
 from growctl.worker_spec import worker_spec
 from stages.corpus import DataSpec
-from stages.data import DatasetManifest, DatasetSplit
+from stages.data import DatasetManifest, DatasetSplit, dataset_manifest_bytes
 from stages.retention import outdated
 from tests.growctl.ladders import ladder
 
@@ -196,7 +196,7 @@ def prepared(folder: Path, spec: DataSpec, num_tokens: int) -> None:
         fingerprint="",
     )
     folder.mkdir(parents=True)
-    (folder / "manifest.json").write_text(manifest.model_dump_json())
+    (folder / "manifest.json").write_bytes(dataset_manifest_bytes(manifest))
 
 
 def test_epochs_are_over_the_prepared_dataset_of_this_data_block_else_the_schedules_word(tmp_path: Path) -> None:

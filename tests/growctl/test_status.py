@@ -35,7 +35,7 @@ from tests.growctl.runs import CONTROL, SCHEDULE, finish, reached, run, stop, wa
 from tests.growctl.runs import growctl as start_growctl
 from tests.growctl.test_validate import IDENTITY
 from tests.stages.checkpoints import small_config
-from tests.stages.test_metrics import EVALUATION
+from tests.stages.test_metrics import EVALUATION, with_crc
 
 START = {"device": "CPU X", "num_devices": 2, "precision": "fp32", "zero_stage": 1, "resumed_from": None}
 LAUNCHED = "[2026-01-02 03:04:05,678] [INFO] [launch.py:152:main] WORLD INFO DICT: {'localhost': ['0']}\n"
@@ -68,10 +68,10 @@ class HandMade:
         """Lines of metrics.jsonl, and a log of a launcher that was never heard of again; long ago, both."""
         folder = self.stage(stage)
         folder.mkdir(parents=True, exist_ok=True)
-        with (folder / "metrics.jsonl").open("a") as file:
+        with (folder / "metrics.jsonl").open("ab") as file:
             for event, step, values in records:
-                file.write(json.dumps({"event": event, "attempt": attempt, "step": step, "seconds": 1.0} | values))
-                file.write("\n")
+                record = {"event": event, "attempt": attempt, "step": step, "seconds": 1.0} | values
+                file.write(with_crc(json.dumps(record).encode()))
         (folder / "log.txt").write_text(LAUNCHED)
         for name in ("metrics.jsonl", "log.txt"):
             os.utime(folder / name, (LONG_AGO, LONG_AGO))

@@ -51,11 +51,13 @@ from stages.manifest import (
     write_file,
 )
 from stages.metrics import read_metrics
+from stages.sealed import _seal_of
 from tests.growctl.ladders import ladder
 from tests.growctl.schedules import BASE, TEXT
 from tests.growctl.test_ledger import BASE as STAGE
 from tests.growctl.test_ledger import GROWN, RUN, killed_once
 from tests.stages.checkpoints import small_config
+from tests.stages.test_metrics import with_crc
 
 CASES = 10_000 if os.environ.get("GROWCTL_SOAK") else 300
 LONGEST_SECONDS = 300.0
@@ -343,7 +345,10 @@ def dataset_manifest(files: dict[str, FileEntry], tokenizer: FileEntry) -> dict[
 def damaged_json(data: st.DataObject, good: dict[str, Any]) -> bytes:
     """A manifest, mutated as JSON or as bytes."""
     if data.draw(st.booleans()):
-        return json.dumps(data.draw(mutated(good))).encode()
+        document = data.draw(mutated(good))
+        if isinstance(document, dict) and data.draw(st.booleans()):  # else the seal alone would refuse it
+            document["seal"] = _seal_of(json.loads(json.dumps(document), parse_float=str))
+        return json.dumps(document).encode()
     return data.draw(damaged(json.dumps(good, indent=1).encode()))
 
 
@@ -382,7 +387,8 @@ def test_a_datasets_manifest_is_taken_or_refused(folder: Path, data: st.DataObje
 # What a run says and books.
 
 RECORDS = killed_once(resumed_from=20).records
-LINES = [json.dumps(r | {"zero_stage": 1, "tokens_per_second": 9.0}).encode() for r in RECORDS]
+TEXTS = [json.dumps(r | {"zero_stage": 1, "tokens_per_second": 9.0}).encode() for r in RECORDS]
+LINES = [with_crc(text).rstrip() for text in TEXTS]
 
 
 @cases(0.15)
@@ -394,7 +400,7 @@ def test_no_line_of_metrics_stops_a_run_or_what_looks_at_it(folder: Path, data: 
     lines = list(LINES)
     for _ in range(data.draw(st.integers(1, 4))):
         number = data.draw(st.integers(0, len(lines) - 1))
-        changed = mutated(json.loads(LINES[number])).map(lambda record: json.dumps(record).encode())
+        changed = mutated(json.loads(TEXTS[number])).map(lambda record: with_crc(json.dumps(record).encode()).rstrip())
         lines[number] = data.draw(damaged(LINES[number]) | changed)
     stage = folder / "tiny/stages/0-small"
     stage.mkdir(parents=True, exist_ok=True)

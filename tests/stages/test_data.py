@@ -59,7 +59,7 @@ def write_dataset(directory: Path, train: list[int], validation: list[int], toke
         splits=splits,
         fingerprint=dataset_fingerprint(tokenizer_sha256, splits),
     )
-    (directory / "manifest.json").write_text(manifest.model_dump_json())
+    (directory / "manifest.json").write_bytes(dataset_manifest_bytes(manifest))
     return directory
 
 
@@ -220,7 +220,8 @@ def test_verification_finds_one_changed_byte_anywhere(make_dataset: MakeDataset)
             verify_dataset(directory)
         path.write_bytes(good)
     manifest = directory / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"fingerprint":"', '"fingerprint":"0'))
+    other = read_dataset_manifest(directory).model_copy(update={"fingerprint": "0"})
+    manifest.write_bytes(dataset_manifest_bytes(other))
     with pytest.raises(DataError, match="fingerprint"):
         verify_dataset(directory)
 
@@ -233,23 +234,17 @@ def test_what_is_no_dataset_is_named_plainly(make_dataset: MakeDataset, tmp_path
         read_dataset_manifest(tmp_path)
     text = (make_dataset([10]) / "manifest.json").read_text()
     for broken, where in (
-        (text.replace('"format_version":1', '"format_version":3'), "format version 3"),
-        (text.replace('"validation":', '"elsewhere":'), "splits"),
-        (text.replace('"vocab_size":65536', '"vocab_size":"many"'), "vocab_size"),
+        (text.replace('"format_version": 1', '"format_version": 3'), "format version 3"),
+        (text.replace('"validation": {', '"elsewhere": {'), "splits"),
+        (text.replace('"vocab_size": 65536', '"vocab_size": "many"'), "vocab_size"),
     ):
         (tmp_path / "manifest.json").write_text(broken)
         with pytest.raises(DataError, match=where):
             read_dataset_manifest(tmp_path)
 
 
-def sealed_dataset(dataset: Path) -> Path:
-    """Its manifest in the newest format."""
-    (dataset / "manifest.json").write_bytes(dataset_manifest_bytes(read_dataset_manifest(dataset)))
-    return dataset
-
-
 def test_a_changed_value_that_no_hash_covers_breaks_the_seal(make_dataset: MakeDataset) -> None:
-    dataset = sealed_dataset(make_dataset([10]))
+    dataset = make_dataset([10])
     verify_dataset(dataset)
     path = dataset / "manifest.json"
     whole = path.read_text()
@@ -280,8 +275,9 @@ def test_a_dataset_whose_file_is_a_link_to_elsewhere_is_refused(make_dataset: Ma
 
 def test_files_that_hold_other_than_the_tokens_told_are_refused(make_dataset: MakeDataset) -> None:
     dataset = make_dataset([10])
-    text = (dataset / "manifest.json").read_text()
-    (dataset / "manifest.json").write_text(text.replace('"num_tokens":10,', '"num_tokens":1000000,'))
+    manifest = read_dataset_manifest(dataset)
+    told = {name: split.model_copy(update={"num_tokens": 1_000_000}) for name, split in manifest.splits.items()}
+    (dataset / "manifest.json").write_bytes(dataset_manifest_bytes(manifest.model_copy(update={"splits": told})))
     with pytest.raises(DataError, match="do not hold 1000000 tokens"):
         TokenSplit(dataset, "train")
 

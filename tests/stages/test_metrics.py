@@ -2,6 +2,7 @@
 
 import json
 import math
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +49,14 @@ def written(path: Path) -> list[dict[str, Any]]:
 
 
 def line(event_name: str, **values: Any) -> bytes:
-    """A record as growctl once wrote it, without a CRC."""
+    """A line whose CRC fits, whatever its record says."""
     record = {"event": event_name, "attempt": 1, "step": 5, "seconds": 2.0} | EVENTS.get(event_name, {}) | values
-    return json.dumps(record).encode() + b"\n"
+    return with_crc(json.dumps(record).encode())
+
+
+def with_crc(text: bytes) -> bytes:
+    """The line that holds a record's JSON."""
+    return b'%s, "crc32": "%08x"}\n' % (text[:-1], zlib.crc32(text))
 
 
 def test_records_come_back_in_order_with_attempt_step_and_seconds(tmp_path):
@@ -79,13 +85,19 @@ def test_a_reader_gives_each_record_once_and_waits_for_the_end_of_a_line(tmp_pat
     writer = MetricsWriter(path, attempt=1)
     writer.write("end", 1, 0.1)
     assert [r["step"] for r in reader] == [1]
-    with path.open("a") as file:
-        file.write('{"event": "end", "attempt": 1, "st')
+    second = line("end")
+    with path.open("ab") as file:
+        file.write(second[:20])
         file.flush()
         assert list(reader) == []
-        file.write('ep": 2, "seconds": 1}\n')
-    assert [r["step"] for r in reader] == [2]
+        file.write(second[20:])
+    assert [r["step"] for r in reader] == [5]
     assert reader.complaint() is None
+
+
+def test_a_record_without_its_crc_is_none():
+    assert parse_line(line("end")) is not None
+    assert parse_line(line("end").partition(b', "crc32"')[0] + b"}\n") is None
 
 
 def test_every_event_comes_back_as_it_was_written(tmp_path):
@@ -122,8 +134,9 @@ def test_a_key_that_is_missing_is_no_record_and_what_was_measured_may_be_no_numb
     for event, values in EVENTS.items():
         for key in (*values, "attempt", "step", "seconds", "event"):
             record = json.loads(line(event))
+            del record["crc32"]
             del record[key]
-            assert (parse_line(json.dumps(record).encode()) is None) == (key != "anything")
+            assert (parse_line(with_crc(json.dumps(record).encode())) is None) == (key != "anything")
     record = parse_line(line("evaluation", loss=math.nan, perplexity=math.inf))
     assert record is not None
     assert math.isnan(record["loss"])

@@ -1,43 +1,33 @@
-"""Official checkpoints: layout, names, and the reference logits.
-
-The reference logits hold for the model without positions: with `rotary_fraction` 0 every logit agrees to 1e-6, with
-the 0.25 of the YAML only the first position of each sequence does. So positions had no effect when they were made, as
-when they are taken along the batch axis: the official layers want (T, B, D), and a rotation by one angle for a whole
-sequence cancels between query and key. The rotary embedding is tested by algebra in tests/model/test_language_model.py.
-"""
+"""Official checkpoints: layout, names, and the reference logits, positions included."""
 
 import pytest
 import torch
 
-from model.initialization import build_model
 from stages.manifest import CheckpointError
 from stages.official import load_official, official_config
 
-NAMES = ["tiny", "tiny_gelu_l2"]
+SCORE_FUNCTIONS = {"tiny": "l2_norm_gelu", "tiny_gelu_l2": "gelu_l2_norm", "tiny_softmax": "softmax"}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SCORE_FUNCTIONS)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-6)])
 def test_official_weights_give_the_reference_logits(shared, name, dtype, tolerance):
     """To `tolerance` absolute; the float32 model to as much relative too, its rounding on logits of up to 20."""
-    relative = tolerance if dtype == torch.float32 else 0
-    folder = shared / "vectors" / "official"
+    folder = shared / "vectors" / "tokenformer"
     expected = torch.load(folder / f"{name}.expected.pt", weights_only=True)
-    model = load_official(folder / f"{name}.bin", folder / f"{name}.yml")
-    still = build_model(model.config.model_copy(update={"rotary_fraction": 0.0}))
-    still.load_state_dict(model.state_dict())
+    model = load_official(folder / f"{name}.bin", folder / f"{name}.yml").to(dtype)
+    assert model.config.rotary_fraction == 0.25
     with torch.no_grad():
-        logits = still.to(dtype)(expected["input_ids"])
-        torch.testing.assert_close(logits.float(), expected["logits"], rtol=relative, atol=tolerance)
-        first = model.to(dtype)(expected["input_ids"])[:, 0]
-        torch.testing.assert_close(first.float(), expected["logits"][:, 0], rtol=relative, atol=tolerance)
+        logits = model(expected["input_ids"])
+    relative = tolerance if dtype == torch.float32 else 0
+    torch.testing.assert_close(logits.float(), expected["logits"], rtol=relative, atol=tolerance)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SCORE_FUNCTIONS)
 def test_the_official_configuration_is_read_as_written(shared, name):
-    config = official_config(shared / "vectors" / "official" / f"{name}.yml", vocab_size=128)
+    config = official_config(shared / "vectors" / "tokenformer" / f"{name}.yml", vocab_size=128)
     assert config.rotary_fraction == 0.25
-    assert config.score_function == ("gelu_l2_norm" if "gelu_l2" in name else "l2_norm_gelu")
+    assert config.score_function == SCORE_FUNCTIONS[name]
     assert (config.hidden_size, config.num_heads, config.vocab_size) == (64, 4, 128)
 
 
