@@ -186,8 +186,8 @@ class GrowthBlock(Block):
     """How a model grows between stages, and how it then trains. Without this block: exact, by a short ramp."""
 
     preset: Literal[Preset, "custom"] = _DEFAULT_PRESET
-    """Whose policy init, tau, copy_noise, moments and allow_jump are; no key may contradict it. custom: nobody's, and
-    the default where such a key differs from growctl-default's."""
+    """The named policy that init, tau, copy_noise, moments and allow_jump follow; no key may contradict it. custom: a
+    policy of your own, the default where one of those keys differs from growctl-default's."""
     init: Init = "matched"
     """What new tokens begin with."""
     tau: TauPolicy = "ramp"
