@@ -107,11 +107,17 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a signal has stopped a process."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
 @contextmanager
 def held(workers: list[int], stage: Path) -> Iterator[None]:
     """Holds workers, paused by `pause_after`, while the block has their runner told to stop, until it has asked them to
     save, and a moment more: a rank that was held for long looks at its next steps whether it is asked.
     """
+    wait_for(lambda: any(is_stopped(pid) for pid in workers))  # else it would stop once more when it goes on
     for pid in workers:
         os.kill(pid, signal.SIGSTOP)
     try:
