@@ -11,6 +11,7 @@ from growctl.hostfile import hostfile_machines, read_hostfile
 from growctl.launch import LaunchError
 from growctl.launch_schema import LaunchBlock
 from tests.growctl.runs import (
+    FAULTS,
     final_hashes,
     finish,
     growctl,
@@ -24,6 +25,7 @@ from tests.growctl.runs import (
     write_schedule,
 )
 from tests.reliability.faults.sitecustomize import VARIABLE
+from tests.workers import REPOSITORY
 
 OUR_LINE = "write the host's name and its number of devices"
 
@@ -147,9 +149,10 @@ def test_two_machines_train_the_same_bits_as_one_and_end_when_their_runner_does(
     launch = [
         *("launch.cluster=hostfile", f"launch.hostfile.path={write_hostfile(tmp_path)}", "launch.nodes=2"),
         *("launch.hostfile.master_address=127.0.0.1", "launch.hostfile.master_port=29417"),
-        *(f"launch.environment={environment}", "--runs-dir", runs_dir),
+        *(f"launch.environment={environment}", f"launch.environment.PYTHONPATH='{FAULTS}:{REPOSITORY}'"),
+        f"launch.environment.{VARIABLE}='{pause_after(tmp_path / '.marks', '0-small')}'",
+        *("--runs-dir", runs_dir),
     ]
-    monkeypatch.setenv(VARIABLE, pause_after(tmp_path / ".marks", "0-small"))
     process = growctl("run", schedule, *launch, cwd=tmp_path)
     small = runs_dir / "tiny/stages/0-small"
     wait_until(reached(small / "metrics.jsonl", "train", 1), process)
