@@ -68,14 +68,15 @@ def growctl(*arguments: object, cwd: Path = REPOSITORY.parent) -> subprocess.Pop
 
 
 def pause_after(folder: Path, stage: str, event: str = "train") -> str:
-    """The value of VARIABLE with which the rank that writes a stage's metrics stops itself, once, behind such a line.
+    """The value of VARIABLE with which rank 0 of a stage stops itself, once, some steps behind its first such line.
 
     Other ranks then wait for it. So what a test does next it does in time, however busy the machine is; `held` has the
-    rank go on.
+    rank go on. The stop lies between two lines, whose speed it lowers: from the second on a trainer looks at every step.
     """
     folder.mkdir(exist_ok=True)
-    fault = {"name": f"paused-{stage}-{event}", "at": "stages.metrics:MetricsWriter.write", "side": "after"}
-    fault |= {"matching": f"^{event}$", "command": stage, "process": "rank", "do": "SIGSTOP"}
+    nth = {"train": 7, "checkpoint": 12}[event]
+    fault = {"name": f"paused-{stage}-{event}", "at": "stages.train:Worker.train_step", "nth": nth}
+    fault |= {"command": stage, "process": "rank", "rank": 0, "do": "SIGSTOP"}
     return json.dumps({"folder": str(folder), "faults": [fault]})
 
 
