@@ -71,7 +71,7 @@ def pause_after(folder: Path, stage: str, event: str = "train") -> str:
     """The value of VARIABLE with which rank 0 of a stage stops itself, once, some steps behind its first such line.
 
     Other ranks then wait for it. So what a test does next it does in time, however busy the machine is; `held` has the
-    rank go on. The stop lies between two lines, whose speed it lowers: from the second on a trainer looks at every step.
+    rank go on. The stop lies between two lines, whose speed it lowers: from the second on it looks every step.
     """
     folder.mkdir(exist_ok=True)
     nth = {"train": 7, "checkpoint": 12}[event]
