@@ -108,9 +108,12 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def is_stopped(pid: int) -> bool:
-    """Whether a signal has stopped a process."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+def stat_of(pid: int) -> list[str]:
+    """What Linux says of a process behind its name, first its state and its parent; nothing once it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
 
 
 @contextmanager
@@ -118,7 +121,8 @@ def held(workers: list[int], stage: Path) -> Iterator[None]:
     """Holds workers, paused by `pause_after`, while the block has their runner told to stop, until it has asked them to
     save, and a moment more: a rank that was held for long looks at its next steps whether it is asked.
     """
-    wait_for(lambda: any(is_stopped(pid) for pid in workers))  # else it would stop once more when it goes on
+    wait_for(lambda: any(stat_of(pid)[:1] in ([], ["T"]) for pid in workers))  # else it would stop once more later
+    assert all(stat_of(pid) for pid in workers), "a worker ended before its pause"
     for pid in workers:
         os.kill(pid, signal.SIGSTOP)
     try:
@@ -136,8 +140,8 @@ def reached(metrics: Path, event: str, step: int) -> Callable[[], bool]:
 
 
 def workers_of(directory: Path) -> list[int]:
-    """Processes whose command line names a file below `directory`."""
-    found = []
+    """Processes whose command line names a file below `directory`, without children that have yet to become another."""
+    found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -145,8 +149,9 @@ def workers_of(directory: Path) -> list[int]:
             except OSError:
                 continue
             if str(directory) in command and "stages.train" in command:
-                found.append(int(entry.name))
-    return found
+                found[entry.name] = command
+    parents = {pid: stat_of(int(pid))[1:2] for pid in found}
+    return [int(pid) for pid, command in found.items() if command not in map(found.get, parents[pid])]
 
 
 def stop(process: subprocess.Popen, number: signal.Signals) -> tuple[str, str]:

@@ -79,7 +79,11 @@ def test_validate_plan_and_run_refuse_a_control_that_cannot_be_run_in_the_same_w
 
 
 def test_a_ladder_is_good_without_the_control_that_cannot_be_run(tmp_path: Path) -> None:
-    run("validate", file_of(tmp_path, IDENTITY))
+    path = file_of(tmp_path, IDENTITY)
+    out, err = run("validate", path)
+    assert out.startswith(f"{path}: ")
+    assert "3 stages" in out
+    assert err == ""
 
 
 def test_a_choice_for_a_block_is_told_what_it_is() -> None:

@@ -236,7 +236,7 @@ def _meant(fault: Fault) -> bool:
     part, rank = fault.get("process"), fault.get("rank")
     return (
         part in (None, part_of(sys.orig_argv))
-        and (rank is None or os.environ.get("RANK") == str(rank))
+        and (rank is None or os.environ.get("RANK", os.environ.get("SLURM_PROCID")) == str(rank))
         and re.search(fault.get("command", ""), " ".join(sys.orig_argv)) is not None
     )
 
