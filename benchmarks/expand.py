@@ -114,8 +114,8 @@ def build(size: str, parent: Path) -> None:
 
     from model.config import parameter_shapes, tokenformer_config
     from model.growth import ParameterState
-    from stages.checkpoint import write_parameter
-    from stages.manifest import Lineage, Manifest, finish_directory, whole_directory
+    from stages.checkpoint.manifest import Lineage, Manifest, finish_directory, whole_directory
+    from stages.checkpoint.parameters import write_parameter
 
     model = tokenformer_config(**SIZES[size].shape)
     steps = {"generation-0-decay": 1000, "generation-0-no-decay": 1000}
@@ -141,7 +141,7 @@ def build(size: str, parent: Path) -> None:
 
 def expanded(size: str, parent: Path, child: Path) -> dict[str, float]:
     """Grows `parent` into `child`."""
-    from stages.expand import expand
+    from stages.grow.expand import expand
 
     added = SIZES[size]
     before, start = peak_mb(), time.perf_counter()

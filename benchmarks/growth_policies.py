@@ -76,9 +76,9 @@ def overrides(policy: str, seed: int) -> list[str]:
 
 def run(policy: str, seed: int, directory: Path) -> None:
     """One real run, on the base of this seed and learning-rate schedule where that is trained already."""
-    from growctl.controls import plan_controls
-    from growctl.run_requests import schedule_yaml
-    from growctl.schedule import load_schedule
+    from growctl.controls.generate import plan_controls
+    from growctl.run.requests import schedule_yaml
+    from growctl.schedule.load import load_schedule
 
     name = run_name(policy, seed)
     with _HYDRA:
@@ -95,7 +95,7 @@ def run(policy: str, seed: int, directory: Path) -> None:
         (home / "stages").mkdir(parents=True)
         subprocess.run(["cp", "-al", str(base), str(home / BASE)], check=True)
         (home / "schedule.yaml").write_text(schedule_yaml(schedule))
-    command = [sys.executable, "-m", "growctl.cli", "run", str(SCHEDULE), *arguments]
+    command = [sys.executable, "-m", "growctl.cli.app", "run", str(SCHEDULE), *arguments]
     command += ["--name", name, "--runs-dir", str(directory), "--no-controls"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     with (directory / f"{name}.log").open("ab") as log:

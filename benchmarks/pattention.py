@@ -29,7 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.machine import machine
-from growctl.launch import KEPT_MEMORY
+from growctl.launch.local import KEPT_MEMORY
 from model.pattention import TokenGroup, pattend
 
 PAPER = [(4096, 768, num_tokens) for num_tokens in (576, 2140, 2304, 8560)]

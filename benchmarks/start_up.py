@@ -35,7 +35,7 @@ LONGEST_SECONDS = 120.0
 IMPORTS = """
 import contextlib, io, json, sys
 before = set(sys.modules)
-from growctl.cli import app
+from growctl.cli.app import app
 with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
     app(["--help"])
 print(json.dumps(sorted(set(sys.modules) - before)))
@@ -98,7 +98,7 @@ def measured(schedule: str, runs_dir: Path, repetitions: int) -> dict[str, Any]:
 def growctl() -> list[str]:
     """The command as it is installed beside this interpreter, else as a module."""
     installed = Path(sys.executable).with_name("growctl")
-    return [str(installed)] if installed.exists() else [sys.executable, "-m", "growctl.cli"]
+    return [str(installed)] if installed.exists() else [sys.executable, "-m", "growctl.cli.app"]
 
 
 def whole(command: list[str]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""What the trainer costs: a step of stages/train.py against a bare PyTorch loop, Tokenformer against Transformer.
+"""What the trainer costs: a step of stages/train/worker.py against bare PyTorch, Tokenformer against Transformer.
 
     python -m benchmarks.train_step > benchmarks/results/train_step.json    # eight minutes
     python -m benchmarks.train_step --case small                            # a quick trial
@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.machine import machine
-from growctl.launch import KEPT_MEMORY
+from growctl.launch.local import KEPT_MEMORY
 
 SETTINGS = {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", **KEPT_MEMORY}
 RANK = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
@@ -100,8 +100,8 @@ def in_fresh_process(function: Callable[..., Any], *arguments: Any) -> Any:
 
 def prepared(folder: Path) -> Path:
     """A dataset of the quickstart's text."""
-    from stages.corpus import DataSpec
-    from stages.prepare import prepare
+    from stages.data.corpus import DataSpec
+    from stages.data.prepare import prepare
 
     return prepare(DataSpec(source="python-stdlib", vocab_size=VOCAB_SIZE, validation_fraction=0.03), folder)
 
@@ -145,8 +145,8 @@ def measured(name: str, precision: str, dataset: Path, loops: tuple[str, ...], s
 def peak_bytes(name: str, precision: str, dataset: Path, loop: str) -> int:
     """Resident bytes at most in three steps, more than before the model was built."""
     join()
-    importlib.import_module("stages.train")
-    importlib.import_module("growctl.controls")
+    importlib.import_module("stages.train.worker")
+    importlib.import_module("growctl.controls.generate")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     step = loop_of(loop, CASES[name], precision, dataset)
     for _ in range(3):
@@ -160,8 +160,8 @@ def join() -> None:
     import torch
     from deepspeed.utils import logger
 
-    from growctl.launch import free_port
-    from stages.engine import start_distributed
+    from growctl.launch.local import free_port
+    from stages.engine.engine import start_distributed
 
     warnings.filterwarnings("ignore")
     logger.setLevel(logging.ERROR)
@@ -172,7 +172,7 @@ def join() -> None:
 
 def loop_of(loop: str, case: Case, precision: str, dataset: Path) -> Callable[[], object]:
     """A call that does one optimizer step."""
-    from growctl.equal_size import equal_size_transformer
+    from growctl.controls.equal_size import equal_size_transformer
     from model.config import tokenformer_config
 
     config = tokenformer_config(
@@ -229,7 +229,7 @@ def trainer_step(spec: Any) -> Callable[[], object]:
     """The worker's own step, logging and checkpoints aside."""
     import torch
 
-    from stages.train import Worker
+    from stages.train.worker import Worker
 
     worker = Worker(spec, torch.device("cpu"))
     engine, micro_batches, numbers = worker.start_engine(), worker.micro_batches(0), count()
@@ -241,7 +241,7 @@ def bare_step(spec: Any) -> Callable[[], object]:
     import torch
 
     from model.initialization import build_model
-    from stages.data import TrainingSamples
+    from stages.data.dataset import TrainingSamples
 
     samples = TrainingSamples(Path(spec.dataset), spec.sequence_length, spec.seed)
     model = build_model(spec.model, seed=0)

@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 
 from docs import performance
-from growctl.costs import RunCost, plan_costs
-from growctl.numbers import byte_count, scientific, short_count
-from growctl.schedule import load_schedule, shipped_schedules
+from growctl.plan.costs import RunCost, plan_costs
+from growctl.schedule.load import load_schedule, shipped_schedules
+from growctl.text.formatting import byte_count, scientific, short_count
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGE = Path(__file__).with_name("schedules.md")

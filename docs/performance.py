@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from docs.gpu_tables import gpu_tables
 from docs.tables import NOT_MEASURED, at_least, at_most, number, ratio, table, with_quartiles
-from growctl.numbers import byte_count
+from growctl.text.formatting import byte_count
 
 PAGE = Path(__file__).with_name("performance.md")
 PICTURE = Path(__file__).with_name("performance.png")

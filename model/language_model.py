@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from model import kernels as triton_kernels
 from model.attention import RotaryTable, rotary_table
 from model.config import Kernels, TokenformerConfig, TransformerConfig
+from model.kernels import launch as triton_kernels
 from model.loss import linear_cross_entropy
 
 if TYPE_CHECKING:

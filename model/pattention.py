@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from model import kernels as triton_kernels
 from model.config import Kernels, PattentionConfig, ScoreFunction
+from model.kernels import launch as triton_kernels
 from model.scores import score_factors, score_gradients
 
 Scale = Tensor | None

@@ -9,7 +9,8 @@ has `event`, `attempt` (1 for the first start of the stage), `step` (optimizer s
   learning_rate, gradient_norm (null where the last update was refused), tokens_seen (in the stage), tokens_per_second
 - anomaly: an update that was refused: kind (`non_finite`, `spike`), value (its loss; null where that is not finite),
   threshold (what a spike's loss was compared with, else null), action (`skip`, `rollback`, `stop`), first_step and
-  num_steps (the data that is left out: of so many updates from that number on, counted from 0; stages/left_out.py).
+  num_steps (the data that is left out: of so many updates from that number on, counted from 0;
+  stages/train/skipped_data.py).
   A rollback is its attempt's last word.
 - evaluation: point (`interval`, `after_growth`, `final`), loss (nats a token), perplexity, bits_per_byte, num_tokens
   (validation tokens), precision

@@ -139,7 +139,7 @@ class TrainSpec(_Frozen):
     """The stage's directory: metrics.jsonl, step_*/ and final/ are written there."""
 
     keys: str
-    """The file whose keys sign engine checkpoints, and tell those that may be loaded (stages/origin.py)."""
+    """The file of keys that sign engine checkpoints and tell which may be loaded (stages/checkpoint/signatures.py)."""
 
     dataset: str
     """A prepared dataset's directory."""
@@ -182,7 +182,7 @@ class TrainSpec(_Frozen):
 
     anomalies: Anomalies = Anomalies()
     left_out: tuple[tuple[NonNegativeInt, PositiveInt], ...] = ()
-    """Data that rollbacks left out, as stages/left_out.py has it."""
+    """Data that rollbacks left out, as stages/train/skipped_data.py has it."""
 
     zero_stage: Literal[1, 2, 3]
     offload: Literal["none", "optimizer"] = "none"

@@ -17,7 +17,7 @@ def launch(script: Path, num_ranks: int, *arguments: str) -> str:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-    command = [sys.executable, "-m", "growctl.on_machine", str(num_ranks), str(port)]
+    command = [sys.executable, "-m", "growctl.launch.start_ranks", str(num_ranks), str(port)]
     environment = os.environ | {
         "DS_ACCELERATOR": "cpu",
         "GLOO_SOCKET_IFNAME": "lo",

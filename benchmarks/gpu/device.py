@@ -62,7 +62,7 @@ def peak_flops(device: torch.device) -> float | None:
     if device.type != "cuda":
         return None
     try:
-        from growctl.launch_schema import DEVICES
+        from growctl.schema.launch_block import DEVICES
     except ImportError:  # for want of pydantic; what is left to run then has no MFU
         return None
     properties = torch.cuda.get_device_properties(device)

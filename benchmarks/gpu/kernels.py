@@ -1,4 +1,4 @@
-"""The triton kernels of model/kernels.py: whether they are right, and each beside the cuBLAS product that it contains.
+"""The triton kernels of model/kernels/launch.py: are they right, and each beside the cuBLAS product in it.
 
 Those without a product stand beside a copy of as many bytes. Shapes: M data tokens, D width, N parameter tokens.
 """
@@ -11,7 +11,7 @@ import torch
 from benchmarks.gpu.pattention import Inputs, deviations, random_inputs, ratios, triton, written_out
 from benchmarks.gpu.section import Section
 from benchmarks.gpu.timing import Call, interleaved, wait
-from model import kernels
+from model.kernels import launch as kernels
 
 
 def measure(section: Section) -> None:
@@ -27,7 +27,7 @@ def errors(section: Section, num_tokens: int, fusion: str) -> dict[str, Any]:
     """Largest deviations from float32, as shares of its largest numbers, and whether a second run has the same bits."""
     inputs = random_inputs(section.settings.rows - 1, section.settings.width, num_tokens, section.device)
     if not kernels.usable(inputs.x_MD):
-        raise RuntimeError("model.kernels.usable() says that the kernels do not take these tensors")
+        raise RuntimeError("model.kernels.launch.usable() says that the kernels do not take these tensors")
     reference = written_out(Inputs(*(tensor.float() for tensor in inputs)))
     form = triton(fusion)
     found = form(inputs)
@@ -108,7 +108,7 @@ def calls(inputs: Inputs) -> dict[str, tuple[Call, Call]]:
 
 def tiles() -> dict[str, dict[str, str]]:
     """{kernel: {what it was tuned for: the tile that was fastest}}."""
-    from model import kernel_products
+    from model.kernels import products as kernel_products
 
     tuned = {name: kernel for name, kernel in vars(kernel_products).items() if hasattr(kernel, "configs")}
     return {

@@ -152,8 +152,8 @@ def ours(inputs: Inputs, compiled: bool = False) -> Form:
 
 
 def triton(fusion: str) -> Form:
-    """The kernels of model/kernels.py, called as they are."""
-    from model import kernels
+    """The kernels of model/kernels/launch.py, called as they are."""
+    from model.kernels import launch as kernels
 
     def form(inputs: Inputs) -> Gradients:
         out_MD, score_MN, norm_M = kernels.forward(*inputs[:3], inputs.tau, fusion=fusion)  # type: ignore[arg-type]

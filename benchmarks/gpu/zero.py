@@ -20,10 +20,10 @@ from benchmarks.gpu.training import (
     tokenformer,
 )
 from model.config import TokenformerConfig
-from stages.engine import build_engine, start_distributed
-from stages.engine_state import start_moments
-from stages.measure import step_memory
-from stages.memory import TrainingMemory
+from stages.engine.device_memory import TrainingMemory
+from stages.engine.engine import build_engine, start_distributed
+from stages.engine.engine_state import start_moments
+from stages.probe.time_steps import step_memory
 from stages.spec import LearningRate, Optimizer, TrainSpec
 
 
@@ -88,7 +88,7 @@ def timed(section: Section, step: Any) -> dict[str, Any]:
 
 
 def engine_step(engine: Any, batch: Batch) -> None:
-    """One update, as stages/train.py makes it."""
+    """One update, as stages/train/worker.py makes it."""
     for input_ids_BT, targets_BT in batch:
         engine.backward(engine(input_ids_BT, targets_BT))
         engine.step()

@@ -16,16 +16,11 @@ from typing import Any, Literal
 
 from growctl.doctor import machine, software
 from growctl.doctor.check import Check, carried_out, run_command
-from growctl.launch import (
-    MOST_CPU_RANKS,
-    LaunchError,
-    failure_reason,
-    local_devices,
-    local_environment,
-    start_workers,
-    stop_workers,
-)
-from stages.machine_facts import MachineFacts
+from growctl.launch.local import MOST_CPU_RANKS, local_devices, local_environment
+from growctl.launch.machines import LaunchError
+from growctl.launch.worker_logs import failure_reason
+from growctl.launch.workers import start_workers, stop_workers
+from stages.probe.machine_facts import MachineFacts
 
 FLOAT32_BYTES = 4
 ALL_REDUCE_BYTES = 64 * 2**20
@@ -93,7 +88,7 @@ def _all_reduce(folder: Path, num_ranks: int, gpus: bool, num_bytes: int, patien
     spec, log = folder / "spec.json", folder / "log.txt"
     spec.write_text(json.dumps({"directory": str(folder), "num_elements": num_bytes // FLOAT32_BYTES}))
     log.touch()
-    process = start_workers(spec, log, num_ranks, gpus, module="stages.allreduce")
+    process = start_workers(spec, log, num_ranks, gpus, module="stages.probe.all_reduce")
     problem = None
     try:
         process.wait(patience)
@@ -111,7 +106,7 @@ def _all_reduce(folder: Path, num_ranks: int, gpus: bool, num_bytes: int, patien
 
 
 def judged(results: Sequence[Mapping[str, Any]], num_ranks: int, num_bytes: int) -> Check:
-    """What the ranks say (stages.allreduce.AllReduceResult) comes to: each must have been in it, with right sums."""
+    """What the ranks say (stages.probe.all_reduce.AllReduceResult): each must have been in it, with right sums."""
     wrong = [result["wrong_elements"] for result in results if result["wrong_elements"]]
     silent = num_ranks - sum(result["num_ranks"] == num_ranks for result in results)
     backend = results[0]["backend"] if results else "no backend"
@@ -139,7 +134,7 @@ def _machine_facts() -> MachineFacts | str:
     """What a worker finds here, or why it does not get that far."""
     try:
         output = run_command(
-            [sys.executable, "-m", "stages.machine"], local_environment(1, gpus=True), seconds=FACTS_SECONDS
+            [sys.executable, "-m", "stages.probe.machine"], local_environment(1, gpus=True), seconds=FACTS_SECONDS
         )
         if output.code:
             return output.last_error

@@ -14,9 +14,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from growctl.doctor.check import Check
-from growctl.numbers import duration
-from stages.machine_facts import MachineFacts
-from stages.manifest import sync_path, write_file
+from growctl.text.formatting import duration
+from stages.checkpoint.manifest import sync_path, write_file
+from stages.probe.machine_facts import MachineFacts
 
 WRITE_BYTES = 64 * 2**20
 """Written and synced to measure a disk."""

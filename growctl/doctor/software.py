@@ -13,8 +13,8 @@ from packaging.specifiers import SpecifierSet
 
 from growctl.doctor.check import Check, run_command
 from growctl.doctor.imports import ROOT
-from growctl.slurm import PROGRAMS as SLURM_PROGRAMS
-from stages.machine_facts import MachineFacts
+from growctl.launch.slurm_machines import PROGRAMS as SLURM_PROGRAMS
+from stages.probe.machine_facts import MachineFacts
 
 HOSTFILE_PROGRAMS = ("pdsh", "ssh", "mpirun")
 

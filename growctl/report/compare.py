@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from growctl.conditions import meant_to_differ
-from growctl.numbers import short_count
+from growctl.ladder.conditions import meant_to_differ
 from growctl.report.read import RunReport
+from growctl.text.formatting import short_count
 
 EQUAL_FLOPS_TOLERANCE = 0.02
 """How far from the ladder's FLOPs, as a share of them, a control still counts as one at equal FLOPs."""

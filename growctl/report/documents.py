@@ -10,7 +10,7 @@ from typing import Any
 from growctl.report.compare import Comparison, compare
 from growctl.report.read import RunReport
 from growctl.report.verdict import verdict
-from growctl.visible import visible
+from growctl.text.escaping import visible
 
 _STAGE_KEYS = (
     *("name", "num_parameters", "train_tokens", "flops", "cumulative_flops", "wall_seconds", "validation_loss"),

@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, Locator, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
-from growctl.numbers import short_count
 from growctl.report.read import EvaluationPoint, RunReport
-from growctl.visible import visible
+from growctl.text.escaping import visible
+from growctl.text.formatting import short_count
 
 _LADDERS = ("#0072b2", "#7a3fb0", "#008c8c")
 _CONTROLS = ("#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#a0522d", "#7f7f7f", "#9a9a00")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from growctl.ledger import Anomaly, Ledger, LedgerError
+from growctl.ledger.ledger import Anomaly, Ledger, LedgerError
 
 
 class RunNotFoundError(ValueError):

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from growctl.ledger import Anomaly
-from growctl.numbers import duration, scientific, short_count
+from growctl.ledger.ledger import Anomaly
 from growctl.report.compare import compare
 from growctl.report.read import RunReport, StageReport
 from growctl.report.verdict import verdict
+from growctl.text.formatting import duration, scientific, short_count
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -2,8 +2,8 @@
 
 from itertools import pairwise
 
-from growctl.numbers import scientific, short_count
 from growctl.report.compare import BEST_SCRATCH, EQUAL_FLOPS_TOLERANCE, Comparison, EqualFlops, lower_envelope, slack
+from growctl.text.formatting import scientific, short_count
 
 HONEST_NUM_BUDGETS = 3
 """Budgets that a control's curve should have at least, each with its own full decay."""

@@ -22,9 +22,9 @@ from benchmarks.gpu.section import SECTIONS, Section
 from benchmarks.gpu.settings import KERNELS, PAPER, TRIAL
 from benchmarks.gpu.timing import DeviceLost
 from docs.gpu_tables import TABLES, GpuResults, device_tables, gpu_tables
-from growctl.equal_size import equal_size_transformer
-from growctl.launch_schema import DEVICES
-from growctl.schedule import load_schedule
+from growctl.controls.equal_size import equal_size_transformer
+from growctl.schedule.load import load_schedule
+from growctl.schema.launch_block import DEVICES
 from model.config import Kernels, TransformerConfig, tokenformer_config
 from tests.growctl.runs import wait_until
 from tests.workers import HANG_SECONDS

@@ -52,7 +52,7 @@ def test_a_run_that_fails_ends_the_benchmark_with_its_reason(tmp_path) -> None:
 def test_what_help_imports_is_found() -> None:
     modules = start_up.help_imports()
     assert "typer" in modules
-    assert "growctl.cli" in modules
+    assert "growctl.cli.app" in modules
     assert not {"torch", "deepspeed", "matplotlib", "numpy", "pydantic"} & set(modules)
 
 

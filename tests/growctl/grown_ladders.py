@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from growctl.plan import plan_stages
-from growctl.schema import Schedule
+from growctl.ladder.stage_plans import plan_stages
+from growctl.schema.blocks import Schedule
 from model.config import TokenformerConfig
 from tests.growctl.schedules import BASE, parse
 

@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from growctl.ledger import Ledger, RunEntry, StageEntry
+from growctl.ledger.ledger import Ledger, RunEntry, StageEntry
 from growctl.report.compare import Comparison, compare
 from growctl.report.read import find_runs
 from growctl.report.verdict import verdict

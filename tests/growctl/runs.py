@@ -61,7 +61,7 @@ def growctl(*arguments: object, cwd: Path = REPOSITORY.parent) -> subprocess.Pop
     path = f"{FAULTS}:{REPOSITORY}" if VARIABLE in os.environ else str(REPOSITORY)
     environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
     environment.pop("GROWCTL_RUNS_DIR", None)
-    command = [sys.executable, "-m", "growctl.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "growctl.cli.app", *map(str, arguments)]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=cwd
     )
@@ -75,7 +75,7 @@ def pause_after(folder: Path, stage: str, event: str = "train") -> str:
     """
     folder.mkdir(exist_ok=True)
     nth = {"train": 7, "checkpoint": 12}[event]
-    fault = {"name": f"paused-{stage}-{event}", "at": "stages.train:Worker.train_step", "nth": nth}
+    fault = {"name": f"paused-{stage}-{event}", "at": "stages.train.worker:Worker.train_step", "nth": nth}
     fault |= {"command": stage, "process": "rank", "rank": 0, "do": "SIGSTOP"}
     return json.dumps({"folder": str(folder), "faults": [fault]})
 
@@ -148,7 +148,7 @@ def workers_of(directory: Path) -> list[int]:
                 command = (entry / "cmdline").read_bytes().decode()
             except OSError:
                 continue
-            if str(directory) in command and "stages.train" in command:
+            if str(directory) in command and "stages.train.worker" in command:
                 found[entry.name] = command
     parents = {pid: stat_of(int(pid))[1:2] for pid in found}
     return [int(pid) for pid, command in found.items() if command not in map(found.get, parents[pid])]

@@ -6,11 +6,11 @@ import sys
 import torch
 from torch import Tensor
 
-from model import kernels
+from model.kernels import launch as kernels
 
 
 def run(device: str, function: str, *arguments: Tensor | float | str) -> tuple[Tensor, ...] | Tensor | bool:
-    """A function of model/kernels.py, called with tensors on `device`; its tensors come back to the CPU.
+    """A function of model/kernels/launch.py, called with tensors on `device`; its tensors come back to the CPU.
 
     Memory that nothing has been written to is full of NaN.
     """
@@ -21,7 +21,7 @@ def run(device: str, function: str, *arguments: Tensor | float | str) -> tuple[T
 
 
 def has_triton() -> bool:
-    """Whether this process has imported triton. It has imported model/kernels.py."""
+    """Whether this process has imported triton. It has imported model/kernels/launch.py."""
     return "triton" in sys.modules
 
 
@@ -41,7 +41,7 @@ def compile_for_hopper(calls: list[tuple[int, int, int, int, float]]) -> dict[st
     import triton
     from triton.backends.compiler import GPUTarget
 
-    from model import kernel_products
+    from model.kernels import products as kernel_products
 
     class Hopper:
         def get_current_device(self) -> int:

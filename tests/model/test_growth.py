@@ -13,7 +13,7 @@ from model.config import generation_of, parameter_shapes, tokenformer_config
 from model.growth import added_parameters, draw_added
 from model.initialization import build_model, initial_parameter
 from model.policy import GrowthPolicy, grow_config, is_published, preserves, ramp_config, shrink_config
-from stages.train import Worker
+from stages.train.worker import Worker
 from tests.model.growths import (
     EXACT,
     IDS,

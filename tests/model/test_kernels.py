@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from packaging.version import Version
 from torch import Tensor
 
-from model import kernels
+from model.kernels import launch as kernels
 from tests.model import kernel_probe
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
@@ -46,7 +46,7 @@ def process(**environment: str) -> Iterator[ProcessPoolExecutor]:
 
 @pytest.fixture(scope="module", params=DEVICES)
 def call(request) -> Iterator[Call]:
-    """Calls a function of model/kernels.py on each device there is; on the CPU, interpreted."""
+    """Calls a function of model/kernels/launch.py on each device there is; on the CPU, interpreted."""
     triton, numpy = Version(version("triton")), Version(version("numpy"))
     if request.param == "cpu" and triton < Version("3.7") and numpy >= Version("2.4"):
         pytest.skip("triton before 3.7 interprets no loops with numpy 2.4 or newer")
@@ -214,7 +214,7 @@ def test_without_triton_the_module_loads_and_is_not_usable():
 import sys
 sys.modules["triton"] = None
 import torch
-from model import kernels
+from model.kernels import launch as kernels
 print(kernels.usable(torch.ones(1, 1)))
 """
     result = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, check=True)

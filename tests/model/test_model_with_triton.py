@@ -24,7 +24,7 @@ SHAPE = {"vocab_size": 61, "hidden_size": 32, "num_heads": 2}
 
 def gradients(family: str, score_function: ScoreFunction) -> dict[str, tuple[Tensor, list[Tensor], list[str]]]:
     """For each kind of kernels: the loss, all gradients, and which Triton functions were called. A process's work."""
-    from model import kernels
+    from model.kernels import launch as kernels
 
     config = TransformerConfig(num_layers=1, ffn_size=40, **SHAPE)
     if family == "tokenformer":

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from model.kernel_products import _tile
+from model.kernels.products import _tile
 
 
 @triton.jit

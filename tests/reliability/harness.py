@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from growctl.ledger import Ledger
-from stages.manifest import read_manifest, verify_checkpoint
+from growctl.ledger.ledger import Ledger
+from stages.checkpoint.manifest import read_manifest, verify_checkpoint
 from stages.metrics import read_metrics
 from tests.growctl.runs import TEXT
 from tests.reliability.faults.sitecustomize import HERE, VARIABLE, processes
@@ -94,7 +94,7 @@ class KilledRun:
             "TMPDIR": str(self.folder / "temporary"),
         }
         ranks = self.then if self.then and SWITCH["name"] in self.struck() else self.ranks
-        command = [sys.executable, "-m", "growctl.cli", "run", self.schedule, f"launch.devices={ranks}"]
+        command = [sys.executable, "-m", "growctl.cli.app", "run", self.schedule, f"launch.devices={ranks}"]
         return subprocess.Popen(
             [*command, "--runs-dir", self.runs],
             stdout=subprocess.PIPE,

@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 
 from model.initialization import build_model
-from stages.engine import build_engine
-from stages.rank import run_rank
+from stages.engine.engine import build_engine
+from stages.engine.rank_process import run_rank
 from tests.stages.checkpoints import small_config
 from tests.stages.specs import small_spec
 

@@ -73,12 +73,12 @@ GROWN = ("middle", "large")
 RUN = ()
 SLOW = {"seconds": 0.5}
 UPDATE = "deepspeed.runtime.engine:DeepSpeedEngine.backward"
-WRITE = "stages.checkpoint:write_parameter"
-FINISH = "stages.manifest:finish_directory"
-BOOK = "growctl.ledger:Ledger.sync"
-ROWS = "growctl.ledger:Ledger._sync_attempt"
+WRITE = "stages.checkpoint.parameters:write_parameter"
+FINISH = "stages.checkpoint.manifest:finish_directory"
+BOOK = "growctl.ledger.ledger:Ledger.sync"
+ROWS = "growctl.ledger.ledger:Ledger._sync_attempt"
 STOPPED = (
-    {"at": "stages.train:Worker.train_step", "process": "rank", "do": "sleep", "seconds": 1.1, "always": True},
+    {"at": "stages.train.worker:Worker.train_step", "process": "rank", "do": "sleep", "seconds": 1.1, "always": True},
     {"at": UPDATE, "process": "rank", "nth": 4, "do": "SIGTERM", "to": "runner"},
 )
 """Steps so slow that there is time to save, and a signal that asks for it."""
@@ -90,19 +90,19 @@ POINTS = (
     Point("data: after its rename", "os:rename", "runner", r"\.incomplete-", "after", stages=RUN),
     Point("schedule.yaml: before its rename", "os:replace", "runner", r"schedule\.yaml$", stages=RUN),
     Point("schedule.yaml: after its rename", "os:replace", "runner", r"schedule\.yaml$", "after", stages=RUN),
-    Point("ledger: before it is made", "growctl.ledger:Ledger.open", "runner", stages=RUN),
-    Point("ledger: no run in it yet", "growctl.ledger:Ledger.record_run", "runner", stages=RUN),
-    Point("ledger: first entries, not committed", "growctl.ledger:Ledger.run", "runner", stages=RUN),
+    Point("ledger: before it is made", "growctl.ledger.ledger:Ledger.open", "runner", stages=RUN),
+    Point("ledger: no run in it yet", "growctl.ledger.ledger:Ledger.record_run", "runner", stages=RUN),
+    Point("ledger: first entries, not committed", "growctl.ledger.ledger:Ledger.run", "runner", stages=RUN),
     Point("expand: initial/ half written", WRITE, "runner", INITIAL, "after", 10, GROWN),
     Point("expand: before its manifest", FINISH, "runner", INITIAL, stages=GROWN),
     Point("expand: a slow rename", "os:rename", "runner", INITIAL, "after", stages=GROWN, further=SLOW),
     Point("expand: after its rename", "os:rename", "runner", INITIAL, "after", stages=GROWN),
     Point("spec.json: before its rename", "os:replace", "runner", r"{stage}spec\.json$"),
     Point("spec.json: after its rename", "os:replace", "runner", r"{stage}spec\.json$", "after"),
-    Point("workers: about to meet", "stages.engine:start_distributed", "rank", both=True),
-    Point("workers: before the engine", "stages.train:Worker.start_engine", "rank", both=True),
-    Point("workers: engine loaded", "stages.train:Worker.start_engine", "rank", side="after", both=True),
-    Point("step: before it", "stages.train:Worker.train_step", "rank", most=6, both=True),
+    Point("workers: about to meet", "stages.engine.engine:start_distributed", "rank", both=True),
+    Point("workers: before the engine", "stages.train.worker:Worker.start_engine", "rank", both=True),
+    Point("workers: engine loaded", "stages.train.worker:Worker.start_engine", "rank", side="after", both=True),
+    Point("step: before it", "stages.train.worker:Worker.train_step", "rank", most=6, both=True),
     Point("step: gradients there, no update", UPDATE, "rank", "", "after", 6, both=True),
     Point("checkpoint: a file half written", "torch:save", "rank", STEP, "after", 2, further={"tear": True}, both=True),
     Point("checkpoint: all files, no manifest", FINISH, "rank", STEP, most=2),
@@ -115,8 +115,8 @@ POINTS = (
     Point("checkpoint: an old one half removed", "os:unlink", "rank", r"\.pt$", "after"),
     Point("checkpoint: half written, as asked to stop", "torch:save", "rank", NOT_DUE, "after", along=STOPPED),
     Point("checkpoint: renamed, as asked to stop", "os:rename", "rank", NOT_DUE, "after", along=STOPPED),
-    Point("evaluation: before it", "stages.evaluate:evaluate", "rank", most=3, both=True),
-    Point("evaluation: within it", "stages.data:EvaluationWindows.batch", "rank", most=6, both=True),
+    Point("evaluation: before it", "stages.train.evaluate:evaluate", "rank", most=3, both=True),
+    Point("evaluation: within it", "stages.data.dataset:EvaluationWindows.batch", "rank", most=6, both=True),
     Point("final: a parameter written", WRITE, "rank", FINAL, "after", 10),
     Point("final: before its manifest", FINISH, "rank", FINAL),
     Point("final: a slow rename", "os:rename", "rank", FINAL, "after", further=SLOW),
@@ -127,7 +127,7 @@ POINTS = (
     Point("disk error, rank", "os:fsync", "rank", "{runs}", most=40, victims=DISK_ERRORS),
 )
 CONVERSIONS = (
-    Point("conversion: before it", "stages.lifeline:end_with_runner", "converter", side="after", stages=RUN),
+    Point("conversion: before it", "stages.process.lifeline:end_with_runner", "converter", side="after", stages=RUN),
     Point(
         "conversion: the shards taken apart", "torch:save", "converter", "", "after", 40, RUN, further={"tear": True}
     ),
@@ -142,7 +142,7 @@ BY_NAME = {point.name: point for point in (*POINTS, *CONVERSIONS)}
 
 WEATHER = (
     {"at": "os:rename", "matching": "{runs}", "side": "after", "do": "sleep", "seconds": 2.0, "always": True},
-    {"at": "growctl.ledger:Ledger.sync", "process": "runner", "nth": 5, "do": "clock", "seconds": 3600.0},
+    {"at": "growctl.ledger.ledger:Ledger.sync", "process": "runner", "nth": 5, "do": "clock", "seconds": 3600.0},
     {"at": UPDATE, "process": "rank", "nth": 3, "do": "clock", "seconds": 3600.0},
 )
 """What nothing may depend on: a file system where every rename takes 2 s, clocks that go back by an hour."""

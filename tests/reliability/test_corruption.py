@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from growctl.integrity import check, things
-from stages.data import verify_dataset
-from stages.manifest import read_manifest, verify_checkpoint
+from growctl.verify.integrity import check, things
+from stages.checkpoint.manifest import read_manifest, verify_checkpoint
+from stages.data.dataset import verify_dataset
 from tests.growctl.runs import SCHEDULE, TEXT, final_hashes, finish, growctl, losses, write_schedule
 
 SHORT = SCHEDULE.replace("train_steps: 30", "train_steps: 20").replace("train_steps: 60", "train_steps: 40")

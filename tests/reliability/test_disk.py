@@ -9,14 +9,21 @@ from pathlib import Path
 import pytest
 import torch
 
-from growctl.run_requests import LadderRequest, RunError
-from growctl.schedule import load_schedule
-from growctl.space import check_space, remaining_bytes
-from stages import space
-from stages.manifest import begin_directory, staging_directory, write_file
+from growctl.run.disk_space import check_space, remaining_bytes
+from growctl.run.requests import LadderRequest, RunError
+from growctl.schedule.load import load_schedule
+from stages.checkpoint import disk_full
+from stages.checkpoint.disk_full import (
+    DiskFull,
+    clean_when_full,
+    free_bytes,
+    last_checkpoint_bytes,
+    require_space,
+    told_when_full,
+)
+from stages.checkpoint.manifest import begin_directory, staging_directory, write_file
+from stages.checkpoint.retention import checkpoints
 from stages.metrics import MetricsWriter
-from stages.retention import checkpoints
-from stages.space import DiskFull, clean_when_full, free_bytes, last_checkpoint_bytes, require_space, told_when_full
 from tests.growctl.runs import SCHEDULE, final_hashes, losses, run, write_schedule
 from tests.stages.checkpoints import write_checkpoint
 
@@ -128,9 +135,9 @@ def test_what_a_checkpoint_takes_is_that_of_the_last_one_and_has_to_be_free(tmp_
     manifest = write_checkpoint(tmp_path / "step_00000010")
     size = last_checkpoint_bytes(tmp_path)
     assert size == sum(entry.bytes for entry in manifest.files.values())
-    monkeypatch.setattr(space, "free_bytes", lambda path: size + space.MARGIN_BYTES)
+    monkeypatch.setattr(disk_full, "free_bytes", lambda path: size + disk_full.MARGIN_BYTES)
     require_space(tmp_path / "step_00000020", size)
-    monkeypatch.setattr(space, "free_bytes", lambda path: size + space.MARGIN_BYTES - 1)
+    monkeypatch.setattr(disk_full, "free_bytes", lambda path: size + disk_full.MARGIN_BYTES - 1)
     with pytest.raises(DiskFull, match="nothing was written"):
         require_space(tmp_path / "step_00000020", size)
     (tmp_path / "step_00000010/manifest.json").write_text("{")
@@ -142,9 +149,9 @@ def test_before_a_run_what_it_will_write_is_held_against_what_is_free(tmp_path, 
     request = LadderRequest.of(schedule, "tiny", tmp_path / "runs", None, with_controls=False).ladder
     directory = tmp_path / "runs/tiny"
     needed = remaining_bytes(request, directory)
-    monkeypatch.setattr("growctl.space.free_bytes", lambda path: needed)
+    monkeypatch.setattr("growctl.run.disk_space.free_bytes", lambda path: needed)
     check_space([request], tmp_path / "runs")
-    monkeypatch.setattr("growctl.space.free_bytes", lambda path: needed - 1)
+    monkeypatch.setattr("growctl.run.disk_space.free_bytes", lambda path: needed - 1)
     with pytest.raises(RunError, match=r"about \d.* and \d.* are free in .*checkpoint\.check_space=false"):
         check_space([request], tmp_path / "runs")
     with pytest.raises(RunError, match=r"^tiny, tiny: the checkpoints still to come"):
@@ -156,7 +163,7 @@ def test_before_a_run_what_it_will_write_is_held_against_what_is_free(tmp_path, 
     beside.rename(staging_directory(beside))
     assert remaining_bytes(request, directory) == left, "what a death left goes before"
     unchecked = load_schedule(str(tmp_path / "tiny.yaml"), ["checkpoint.check_space=false"])
-    monkeypatch.setattr("growctl.space.free_bytes", lambda path: 0)
+    monkeypatch.setattr("growctl.run.disk_space.free_bytes", lambda path: 0)
     check_space([LadderRequest.of(unchecked, "tiny", tmp_path, None, with_controls=False).ladder], tmp_path)
 
 

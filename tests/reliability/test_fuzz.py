@@ -20,28 +20,18 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from growctl.controls import plan_controls
-from growctl.hostfile import read_hostfile
-from growctl.launch import LaunchError
-from growctl.ledger import Ledger, LedgerError
-from growctl.plan import plan_stages
+from growctl.controls.generate import plan_controls
+from growctl.ladder.stage_plans import plan_stages
+from growctl.launch.hostfile import read_hostfile
+from growctl.launch.machines import LaunchError
+from growctl.ledger.ledger import Ledger, LedgerError
 from growctl.report.documents import to_json
 from growctl.report.read import read_run
-from growctl.run_requests import schedule_yaml
-from growctl.schedule import ScheduleError, load_schedule, parse_schedule
-from growctl.screen import Screen
-from growctl.status import find_status
-from stages.corpus import DataError, DataSpec
-from stages.data import (
-    DatasetFile,
-    DatasetManifest,
-    DatasetSplit,
-    EvaluationWindows,
-    TrainingSamples,
-    dataset_fingerprint,
-    verify_dataset,
-)
-from stages.manifest import (
+from growctl.run.requests import schedule_yaml
+from growctl.run.screen import Screen
+from growctl.schedule.load import ScheduleError, load_schedule, parse_schedule
+from growctl.status.runs import find_status
+from stages.checkpoint.manifest import (
     CheckpointError,
     FileEntry,
     Lineage,
@@ -50,12 +40,22 @@ from stages.manifest import (
     verify_checkpoint,
     write_file,
 )
+from stages.checkpoint.sealed import _seal_of
+from stages.data.corpus import DataError, DataSpec
+from stages.data.dataset import (
+    DatasetFile,
+    DatasetManifest,
+    DatasetSplit,
+    EvaluationWindows,
+    TrainingSamples,
+    dataset_fingerprint,
+    verify_dataset,
+)
 from stages.metrics import read_metrics
-from stages.sealed import _seal_of
 from tests.growctl.ladders import ladder
+from tests.growctl.ledger.test_ledger import BASE as STAGE
+from tests.growctl.ledger.test_ledger import GROWN, RUN, killed_once
 from tests.growctl.schedules import BASE, TEXT
-from tests.growctl.test_ledger import BASE as STAGE
-from tests.growctl.test_ledger import GROWN, RUN, killed_once
 from tests.stages.checkpoints import small_config
 from tests.stages.test_metrics import with_crc
 

@@ -16,19 +16,21 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from growctl import cli
-from growctl.controls import plan_controls
-from growctl.dry_run import _launch
-from growctl.hostfile import hostfile_machines, read_hostfile
-from growctl.launch import Launch, LaunchError, Local, plain_path, start
-from growctl.ledger import Ledger, RunEntry, StageEntry
+from growctl.cli import app
+from growctl.cli.dry_run import _launch
+from growctl.controls.generate import plan_controls
+from growctl.launch.hostfile import hostfile_machines, read_hostfile
+from growctl.launch.local import Local
+from growctl.launch.machines import Launch, LaunchError, plain_path
+from growctl.launch.workers import start
+from growctl.ledger.ledger import Ledger, RunEntry, StageEntry
+from growctl.queue.submit import check_slurm, job_executor, plan_jobs
 from growctl.report.read import RunNotFoundError, find_runs
-from growctl.run_requests import LadderRequest
-from growctl.schedule import ScheduleError
-from growctl.status import find_status
-from growctl.submit import check_slurm, job_executor, plan_jobs
+from growctl.run.requests import LadderRequest
+from growctl.schedule.load import ScheduleError
+from growctl.status.runs import find_status
 from model.flops import Flops
-from stages.prepare import _name
+from stages.data.prepare import _name
 from tests.growctl.schedules import BASE, changed, parse
 from tests.reliability.hostile import HOSTILE, TEXTS
 from tests.workers import HANG_SECONDS
@@ -86,7 +88,7 @@ def test_the_longest_names_still_make_names_of_controls():
 @pytest.mark.parametrize("name", [name for name in HOSTILE if not is_plain(name)] + ["a" * 101])
 def test_a_hostile_name_on_the_command_line_is_refused(name, tmp_path):
     with pytest.raises(ScheduleError, match="--name"):
-        cli.run("quickstart", name=name, runs_dir=tmp_path / "runs", dry_run=True)
+        app.run("quickstart", name=name, runs_dir=tmp_path / "runs", dry_run=True)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -145,7 +147,7 @@ def test_on_a_hostfiles_machines_the_environment_travels_in_a_private_file(tmp_p
     file = tmp_path / "environment.json"
     assert file.stat().st_mode & 0o777 == 0o600
     root = Path(__file__).resolve().parent.parent.parent
-    command = [sys.executable, "-m", "growctl.on_host", str(file), "stand_in", *no_nul(HOSTILE)]
+    command = [sys.executable, "-m", "growctl.launch.start_on_host", str(file), "stand_in", *no_nul(HOSTILE)]
     subprocess.run(command, check=True, timeout=HANG_SECONDS, env=os.environ | {"PYTHONPATH": str(root)})
     arguments, found = told(tmp_path / "dump")
     assert arguments == no_nul(HOSTILE)
@@ -255,7 +257,7 @@ def test_a_run_is_asked_for_by_its_name_and_by_no_path(tmp_path, name):
 def test_a_report_is_written_beside_its_ledger_whatever_that_calls_the_run(tmp_path, name):
     directory = run_of(tmp_path / "runs", "quick", name)
     before = set(tmp_path.rglob("*"))
-    cli.report(["quick"], runs_dir=tmp_path / "runs")
+    app.report(["quick"], runs_dir=tmp_path / "runs")
     written = set(tmp_path.rglob("*")) - before
     assert (directory / "report" / "report.html") in written
     assert {path for path in written if not path.is_relative_to(directory)} == set()

@@ -7,7 +7,8 @@ from ipaddress import ip_address
 
 import pytest
 
-from growctl.launch import local_environment, start_workers
+from growctl.launch.local import local_environment
+from growctl.launch.workers import start_workers
 from tests.reliability.listening_worker import listening
 from tests.workers import HANG_SECONDS, REPOSITORY
 

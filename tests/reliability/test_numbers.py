@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from growctl.launch import Local
-from growctl.ledger import Ledger, RunEntry
-from growctl.plan import plan_stages
-from growctl.run_requests import RunFailed, RunRequest
-from growctl.runner import Execution, _stage_entry
-from growctl.schedule import load_schedule
-from growctl.screen import Screen
-from stages.manifest import read_manifest
+from growctl.ladder.stage_plans import plan_stages
+from growctl.launch.local import Local
+from growctl.ledger.ledger import Ledger, RunEntry
+from growctl.run.requests import RunFailed, RunRequest
+from growctl.run.runner import Execution, _stage_entry
+from growctl.run.screen import Screen
+from growctl.schedule.load import load_schedule
+from stages.checkpoint.manifest import read_manifest
 from stages.metrics import MetricsWriter, Record, read_metrics
 from tests.growctl.runs import SCHEDULE, final_hashes, finish, losses, reached, stop, wait_until, write_schedule
 from tests.workers import REPOSITORY
@@ -35,7 +35,7 @@ def start(schedule: Path, poison: dict[str, list[int]], *arguments: object) -> s
     command = [
         sys.executable,
         "-m",
-        "growctl.cli",
+        "growctl.cli.app",
         "run",
         schedule,
         "--runs-dir",

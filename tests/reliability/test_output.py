@@ -14,15 +14,15 @@ from rich.control import strip_control_codes
 from rich.panel import Panel
 from rich.table import Table
 
-from growctl import cli
-from growctl.launch import failure_reason
-from growctl.ledger import Ledger, RunEntry, StageEntry
+from growctl.cli import app
+from growctl.launch.worker_logs import failure_reason
+from growctl.ledger.ledger import Ledger, RunEntry, StageEntry
 from growctl.report.documents import stages_csv
 from growctl.report.page import render_page
 from growctl.report.read import find_runs
-from growctl.screen import LiveScreen, Screen
-from growctl.terminal import Terminal
-from growctl.visible import visible
+from growctl.run.screen import LiveScreen, Screen
+from growctl.text.console import Terminal
+from growctl.text.escaping import visible
 from model.flops import Flops
 from tests.reliability.hostile import TEXTS
 
@@ -150,7 +150,7 @@ def test_what_workers_print_reaches_the_terminal_as_text(text, tmp_path):
     reason = failure_reason(tmp_path / "log.txt", 0)
     told = io.StringIO()
     with redirect_stderr(told), pytest.raises(SystemExit):
-        cli._fail(f"stage small failed: {reason}", 1)
+        app._fail(f"stage small failed: {reason}", 1)
     assert commands(told.getvalue()) == []
 
 
@@ -161,9 +161,9 @@ def test_commands_show_the_names_in_a_ledger_as_text(text, command, tmp_path, re
     told = io.StringIO()
     with redirect_stdout(told):
         if command == "report":
-            cli.report([], runs_dir=tmp_path / "runs")
+            app.report([], runs_dir=tmp_path / "runs")
         else:
-            cli.machine_commands.status([], runs_dir=tmp_path / "runs")
+            app.machine_commands.status([], runs_dir=tmp_path / "runs")
     warnings = "".join(str(warning.message) for warning in recwarn)  # of fonts, which name what they lack
     assert commands(told.getvalue() + warnings) == []
     assert "quick" in told.getvalue()
@@ -171,7 +171,7 @@ def test_commands_show_the_names_in_a_ledger_as_text(text, command, tmp_path, re
 
 def test_every_command_prints_through_the_terminal_that_shows_text_only():
     """rich's own console would take what it prints for markup, and pass escapes on."""
-    sources = sorted(Path(cli.__file__).parent.rglob("*.py"))
+    sources = sorted(Path(app.__file__).parent.parent.rglob("*.py"))
     made = [path.name for path in sources if " Console(" in path.read_text() or "(Console(" in path.read_text()]
     assert made == []
     console = Console(file=(got := io.StringIO()), force_terminal=True, color_system=None)

@@ -1,6 +1,6 @@
 """Nothing that growctl opens can run code: what could, of Python's and the libraries' calls, is not in its source.
 
-How a pickle is refused that comes as an official checkpoint: tests/stages/test_official.py.
+How a pickle is refused that comes as an official checkpoint: tests/stages/checkpoint/test_official.py.
 """
 
 import ast

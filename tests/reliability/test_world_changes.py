@@ -11,11 +11,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from stages.checkpoint import read_parameter
-from stages.manifest import read_manifest, verify_checkpoint
+from stages.checkpoint.manifest import read_manifest, verify_checkpoint
+from stages.checkpoint.parameters import read_parameter
 from stages.metrics import read_metrics
 from stages.spec import GenerationRule, LearningRate
-from stages.train import Worker
+from stages.train.worker import Worker
 from tests.growctl.runs import finish, growctl, losses, reached, run, stop, wait_until, write_schedule
 from tests.stages.checkpoints import small_config
 from tests.stages.specs import small_spec

@@ -7,8 +7,8 @@ import torch
 from model.config import TokenformerConfig, TransformerConfig, tokenformer_config
 from model.growth import ParameterState
 from model.initialization import build_model
-from stages.checkpoint import write_parameter
-from stages.manifest import Lineage, Manifest, finish_directory, whole_directory
+from stages.checkpoint.manifest import Lineage, Manifest, finish_directory, whole_directory
+from stages.checkpoint.parameters import write_parameter
 
 STEPS = {"generation-0-decay": 11, "generation-0-no-decay": 11}
 

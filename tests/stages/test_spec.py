@@ -14,10 +14,10 @@ from pydantic import ValidationError
 from model.config import TransformerConfig, generation_of
 from model.initialization import build_model
 from model.policy import GrowthPolicy, anneal_config, grow_config, ramp_config
-from stages.engine import parameter_groups
-from stages.guard import Guard
+from stages.engine.engine import parameter_groups
 from stages.spec import GenerationRule, LearningRate, SlopeTrigger, TrainSpec
-from stages.train import Worker, progress_at
+from stages.train.anomaly_guard import Guard
+from stages.train.worker import Worker, progress_at
 from tests.stages.checkpoints import small_config
 from tests.stages.specs import small_spec
 

@@ -46,7 +46,7 @@ class Hub(ThreadingHTTPServer):
         }
 
 
-IMPATIENT = "import time; time.sleep = lambda seconds: None; from growctl.cli import main; main()"
+IMPATIENT = "import time; time.sleep = lambda seconds: None; from growctl.cli.app import main; main()"
 
 
 def growctl(*arguments: object) -> list[str]:

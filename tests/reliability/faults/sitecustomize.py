@@ -39,8 +39,8 @@ HERE = str(Path(__file__).parent)
 HOLD_SECONDS = 300.0
 """How long a rank that had others killed stays where it is: their end brings its own."""
 
-MODULES = {"growctl.cli": "runner", "stages.convert": "converter", "growctl.on_machine": "launcher"}
-MODULES |= {"stages.train": "rank"}
+MODULES = {"growctl.cli.app": "runner", "stages.engine.convert": "converter", "growctl.launch.start_ranks": "launcher"}
+MODULES |= {"stages.train.worker": "rank"}
 CHANGES = {"os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.link", "os.truncate", "shutil.rmtree"}
 
 Fault = dict[str, Any]
@@ -210,7 +210,7 @@ class _Program(Armed):
     """Wraps functions of the program itself: `python -m` executes a module otherwise than an import does."""
 
     def __init__(self, armed: list[Armed]) -> None:
-        super().__init__({"name": "", "at": "stages.rank:run_rank", "do": ""}, "")
+        super().__init__({"name": "", "at": "stages.engine.rank_process:run_rank", "do": ""}, "")
         self.armed = armed
 
     def strike(self, arguments: tuple[Any, ...]) -> None:
@@ -256,7 +256,7 @@ def install(told: dict[str, Any]) -> None:
         else:
             by_module.setdefault(module, []).append(armed)
     if program in by_module:
-        by_module.setdefault("stages.rank", []).append(_Program(by_module.pop(program)))
+        by_module.setdefault("stages.engine.rank_process", []).append(_Program(by_module.pop(program)))
     sys.meta_path.insert(0, _Finder(by_module))
 
 

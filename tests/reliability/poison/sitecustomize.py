@@ -66,4 +66,4 @@ class Poisoner(importlib.abc.MetaPathFinder):
         return spec
 
 
-sys.meta_path.insert(0, Poisoner({"stages.data": poison_samples, "model.language_model": poison_losses}))
+sys.meta_path.insert(0, Poisoner({"stages.data.dataset": poison_samples, "model.language_model": poison_losses}))

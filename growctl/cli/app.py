@@ -1,0 +1,209 @@
+"""growctl's commands: each parses, calls and prints. What takes long to import is imported where it is used."""
+
+import errno
+import json
+import signal
+import sys
+from typing import Annotated, NoReturn
+
+import typer
+
+from growctl.cli import checkpoints, machine, schedules
+from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, Overrides, RunsDir, ScheduleName
+from growctl.run import signals
+from growctl.text.escaping import say
+
+app = typer.Typer(
+    name="growctl",
+    help="Grow a language model instead of retraining it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+UNUSABLE_PATH = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
+
+
+@app.command()
+def run(
+    schedule: ScheduleName,
+    overrides: Overrides = None,
+    name: Annotated[str | None, typer.Option(help="Name of the run; by default the schedule's.")] = None,
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
+    no_controls: Annotated[bool, typer.Option("--no-controls", help="Train the ladder only.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print commands, environment and sbatch scripts; write nothing.")
+    ] = False,
+) -> None:
+    """Train a growth schedule, stage after stage; running again goes on where it stopped.
+
+    With launch.cluster=slurm this submits jobs and returns.
+
+    Example: growctl run quickstart stages.0.train_tokens=200k seed=1 --name try-seed-1
+    """
+    from growctl.run.requests import LadderRequest
+    from growctl.run.screen import Screen, make_screen
+    from growctl.schedule.load import RUN_NAME, ScheduleError, load_schedule
+    from growctl.text.console import Terminal
+
+    if name is not None and not RUN_NAME.fullmatch(name):
+        raise ScheduleError(
+            f"--name {name!r}: a run's name is letters, digits, . _ - and starts with a letter or digit"
+        )
+    loaded = load_schedule(schedule, overrides or [])
+    request = LadderRequest.of(loaded, schedule, runs_dir, name, with_controls=not no_controls)
+    ladder = request.ladder.name
+    where = "" if runs_dir == DEFAULT_RUNS_DIR else f" --runs-dir {runs_dir}"
+    if dry_run:
+        from growctl.cli.dry_run import dry_run_text
+
+        say(dry_run_text(request))
+    elif loaded.launch.cluster == "slurm":
+        from growctl.queue.submit import submit
+
+        submit(request, Screen(Terminal()))
+        say(f"\nHow far it is: growctl status {ladder}{where}")
+    else:
+        from growctl.run.runner import run as run_schedule
+
+        with make_screen(Terminal()) as screen:
+            run_schedule(request, screen)
+        say(f"\nWhat it cost and what it gave: growctl report {ladder}{where}")
+
+
+@app.command()
+def plan(
+    schedule: ScheduleName,
+    overrides: Overrides = None,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Time a few real steps of each size on this machine, on random tokens.")
+    ] = False,
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a schedule comes to: sizes, FLOPs, memory, time and money of every stage and control. Trains nothing.
+
+    Memory, time and money are of the devices that launch.hardware describes.
+
+    Example: growctl plan pile_1.4b launch.devices=8 launch.hardware.device=h100 launch.hardware.mfu=0.4
+    """
+    from growctl.plan.costs import plan_costs
+    from growctl.plan.table import plan_json, print_plan
+    from growctl.schedule.load import load_schedule
+    from growctl.text.console import Terminal
+
+    loaded = load_schedule(schedule, overrides or [])
+    costs = plan_costs(loaded, runs_dir)
+    if measure:
+        from growctl.plan.time_steps import measure_sizes
+
+        progress = Terminal(stderr=True, highlight=False)
+        costs = plan_costs(loaded, runs_dir, measure_sizes(costs, lambda line: progress.print(line, soft_wrap=True)))
+    if as_json:
+        print(json.dumps(plan_json(loaded, costs), indent=1))
+    else:
+        print_plan(loaded, Terminal(), costs)
+
+
+@app.command()
+def prepare(
+    schedule: ScheduleName,
+    overrides: Overrides = None,
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
+    as_json: AsJson = False,
+) -> None:
+    """Make a schedule's dataset now, on a machine without GPUs for example; `run` then finds it.
+
+    Example: growctl prepare quickstart
+    """
+    from growctl.plan.datasets import DATASETS
+    from growctl.run.screen import Screen
+    from growctl.schedule.load import load_schedule
+    from growctl.text.console import Terminal
+    from stages.data.prepare import prepare as prepare_dataset
+    from stages.data.prepare import read_dataset_manifest
+
+    loaded = load_schedule(schedule, overrides or [])
+    screen = Screen(Terminal(stderr=True))
+    datasets = runs_dir / DATASETS
+    path = prepare_dataset(loaded.data, datasets, log_path=datasets / "log.txt", on_progress=screen.preparing)
+    manifest = read_dataset_manifest(path)
+    if as_json:
+        print(json.dumps({"path": str(path), **manifest.model_dump(mode="json")}, indent=1))
+    else:
+        for split, content in manifest.splits.items():
+            say(
+                f"{split}: {content.num_documents:,} documents, {content.num_tokens:,} tokens, "
+                f"{content.num_bytes:,} bytes"
+            )
+        if manifest.num_dropped:
+            say(f"left out of train: {manifest.num_dropped:,} documents, because validation holds the same text")
+        say(str(path))
+
+
+@app.command()
+def report(
+    runs: Annotated[
+        list[str] | None, typer.Argument(help="Runs to report on; by default all.", metavar="[RUN]...")
+    ] = None,
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
+    as_json: AsJson = False,
+) -> None:
+    """Compare compute against perplexity: every stage, every growth, and what growing saved or lost.
+
+    Example: growctl report quickstart
+    """
+    from growctl.report.documents import to_json
+    from growctl.report.read import find_runs
+    from growctl.text.console import Terminal
+
+    found = find_runs(runs_dir, runs or [])
+    if as_json:
+        print(json.dumps(to_json(found), indent=1))
+        return
+    from growctl.report.page import write_report
+    from growctl.report.table import print_report
+
+    print_report(found, Terminal())
+    ladder = next((run for run in found if run.control is None), found[0])
+    page = write_report(found, ladder.directory / "report")
+    say(f"\nPictures and tables: {page}")
+
+
+app.command()(checkpoints.expand)
+app.command()(checkpoints.shrink)
+app.command()(checkpoints.verify)
+app.command()(schedules.validate)
+app.command()(schedules.schema)
+app.command()(machine.status)
+app.command()(machine.doctor)
+
+
+def main() -> NoReturn:
+    """The console script: runs a command and turns what went wrong into one message and an exit code."""
+    signals.heed()
+    try:
+        app(standalone_mode=True)
+    except ValueError as error:
+        # ScheduleError, CheckpointError, DataError, LedgerError, RunError: input that the user can mend
+        _fail(str(error), 2)
+    except OSError as error:
+        # A path that cannot be read or written is the user's to mend, a full or failing disk is not unusable input.
+        path = f"{error.filename}: " if error.filename else ""
+        _fail(f"{path}{error.strerror or error}", 2 if error.errno in UNUSABLE_PATH else 1)
+    except RuntimeError as error:
+        _fail(str(error), 1)
+    except signals.Stopped as stop:
+        word = "interrupted" if stop.number == signal.SIGINT else "terminated"
+        _fail(f"{word}; a run that is given again goes on from where it was", stop.exit_code)
+    sys.exit(0)
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    say(f"growctl: {message}", error=True)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

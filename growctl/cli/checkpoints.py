@@ -1,0 +1,308 @@
+"""growctl's commands on checkpoints: expand, shrink, verify. What takes long to import is imported where it is used."""
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from growctl.cli.options import AsJson
+from growctl.text.escaping import say
+
+if TYPE_CHECKING:
+    from growctl.verify.integrity import Found
+    from model.policy import GrowthPolicy
+    from stages.checkpoint.manifest import Lineage
+    from stages.grow.compare import Comparison
+
+MOST_TOKENS = 10_000_000
+_LAYERS = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
+
+Checkpoint = Annotated[Path, typer.Argument(help="A final/, initial/ or expanded checkpoint directory.")]
+Data = Annotated[
+    Path | None,
+    typer.Option(help="Dataset to verify on; by default the one that the checkpoint was trained on.", metavar="DIR"),
+]
+
+
+def expand(
+    checkpoint: Checkpoint,
+    add_tokens: Annotated[
+        int,
+        typer.Option(help="Parameter tokens to add to each of Q, K, V and O, in every layer.", min=0, max=MOST_TOKENS),
+    ],
+    output: Annotated[Path, typer.Option(help="Directory of the larger checkpoint; must not exist.")],
+    add_ffn_tokens: Annotated[
+        int | None,
+        typer.Option(
+            help="Tokens to add to each FFN; by default in the model's own proportion.", min=0, max=MOST_TOKENS
+        ),
+    ] = None,
+    layers: Annotated[str | None, typer.Option(help="Layers that grow, as 0,2,5-7; by default all.")] = None,
+    preset: Annotated[
+        Literal["growctl-default", "official", "paper-appendix"],
+        typer.Option(help="Whose policy: its values hold for every option below that is not given."),
+    ] = "growctl-default",
+    init: Annotated[
+        Literal["random", "matched", "zero-key", "zero-value", "copy"] | None,
+        typer.Option(help="What new tokens begin with."),
+    ] = None,
+    tau: Annotated[
+        Literal["ramp", "anneal", "frozen", "recompute", "per-generation"] | None,
+        typer.Option(
+            help="The scale of the scores: as if new keys were zero (ramp), as it was (frozen, anneal), sqrt(n) at "
+            "once (recompute), or one for each generation."
+        ),
+    ] = None,
+    copy_noise: Annotated[
+        float | None, typer.Option(help="Noise on copies, in units of a new token's standard deviation.", min=0)
+    ] = None,
+    moments: Annotated[
+        Literal["keep", "reset"] | None, typer.Option(help="Adam's moments of the old parameters.")
+    ] = None,
+    allow_jump: Annotated[
+        bool | None, typer.Option("--allow-jump", help="Accept a growth that changes the function.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the new values; by default the checkpoint's.", min=0)
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--verify", help="Compare the result with the source, as `growctl verify` does.")
+    ] = False,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Grow a checkpoint: by default new tokens enter with zero keys, so the function stays. Old files are shared.
+
+    Example: growctl expand runs/quickstart/stages/2-262k/final --add-tokens 48 --output grown
+    """
+    from rich.progress import Progress
+
+    from growctl.run.screen import added_words
+    from growctl.text.console import Terminal
+    from growctl.verify.table import comparison_document, print_comparison
+    from stages.checkpoint.manifest import read_manifest
+    from stages.grow.expand import expand as expand_checkpoint
+    from stages.grow.expand import ffn_tokens_in_proportion
+
+    policy = _policy(preset, init=init, tau=tau, copy_noise=copy_noise, moments=moments, allow_jump=allow_jump)
+    model = read_manifest(checkpoint).model
+    if data and not check:
+        raise ValueError("--data is what --verify runs on; give both, or neither")
+    dataset = _dataset(data, checkpoint) if check else None
+    chosen = _layers(layers, model.num_layers)
+    attention_tokens = [add_tokens if layer in chosen else 0 for layer in range(model.num_layers)]
+    ffn_tokens = ffn_tokens_in_proportion(model, attention_tokens)
+    if add_ffn_tokens is not None:
+        ffn_tokens = tuple(add_ffn_tokens if layer in chosen else 0 for layer in range(model.num_layers))
+
+    console = Terminal(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("writing new tokens", total=None)
+        manifest = expand_checkpoint(
+            checkpoint,
+            output,
+            attention_tokens=attention_tokens,
+            ffn_tokens=ffn_tokens,
+            policy=policy,
+            seed=seed,
+            on_progress=lambda done, total: progress.update(task, completed=done, total=total),
+        )
+    comparison = _comparison(checkpoint, output, dataset) if dataset else None
+    if as_json:
+        document = _document(output, manifest.lineage)
+        if dataset and comparison:
+            document["verify"] = comparison_document(checkpoint, output, dataset, comparison)
+        print(json.dumps(document, indent=1))
+    else:
+        kept = manifest.lineage.details["preserves"]
+        what = "the same function until trained" if kept else "the function has changed"
+        say(f"{_sizes(output, manifest.lineage)} ({added_words(attention_tokens, ffn_tokens)}); {what}")
+        if dataset and comparison:
+            print()
+            print_comparison(checkpoint, output, dataset, comparison, Terminal())
+    if comparison and comparison.breaks_promise:
+        raise typer.Exit(1)
+
+
+def shrink(
+    checkpoint: Checkpoint,
+    output: Annotated[Path, typer.Option(help="Directory of the smaller checkpoint; must not exist.")],
+    drop_generations: Annotated[int, typer.Option(help="How many of the newest growths to take off.", min=1)] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Take the newest growths off again: their tokens go, tau goes back, what is left is the same files.
+
+    Example: growctl shrink grown --drop-generations 1 --output as-before
+    """
+    from stages.grow.expand import shrink as shrink_checkpoint
+
+    manifest = shrink_checkpoint(checkpoint, output, drop_generations=drop_generations)
+    if as_json:
+        print(json.dumps(_document(output, manifest.lineage), indent=1))
+    else:
+        say(_sizes(output, manifest.lineage))
+
+
+def verify(
+    old: Annotated[
+        Path,
+        typer.Argument(
+            help="A final/, initial/ or expanded checkpoint directory; with --integrity also a step_*, a dataset, "
+            "a ledger.db, a run, or the whole directory of runs.",
+            metavar="OLD",
+        ),
+    ],
+    new: Annotated[
+        Path | None,
+        typer.Argument(help="Another of the same vocabulary, grown from OLD for example.", metavar="[NEW]"),
+    ] = None,
+    integrity: Annotated[
+        bool, typer.Option("--integrity", help="Read everything at OLD again, and check its hashes; and at NEW.")
+    ] = False,
+    data: Data = None,
+    sequences: Annotated[int, typer.Option(help="Most sequences of validation text to run on.", min=1)] = 16,
+    length: Annotated[
+        int | None, typer.Option(help="Their tokens; by default 256, or what there is.", min=1, show_default=False)
+    ] = None,
+    dtype: Annotated[
+        Literal["float64", "float32"], typer.Option(help="In which both run; float32 takes half the memory.")
+    ] = "float64",
+    as_json: AsJson = False,
+) -> None:
+    """Compare two checkpoints as functions on real text: are they the same, and what do new tokens do?
+
+    Exit code 1: NEW was grown from OLD by a policy that keeps the function, and is not the same; or --integrity found
+    something broken. What was set aside before, or never finished, is named and is no failure.
+
+    Example: growctl verify runs/quickstart/stages/0-115k/final runs/quickstart/stages/1-164k/initial
+
+    Example: growctl verify --integrity runs
+    """
+    from growctl.text.console import Terminal
+    from growctl.verify.table import comparison_document, print_comparison
+
+    if new is None and not integrity:
+        raise ValueError("verify compares two checkpoints: give NEW too, or --integrity to check the files of one")
+    document: dict[str, Any] = {}
+    broken, comparison = False, None
+    if integrity:
+        found = _integrity([path for path in (old, new) if path], as_json)
+        document["integrity"] = [entry.document() for entry in found]
+        broken = any(entry.whole is False for entry in found)
+    if new is not None and not broken:
+        dataset = _dataset(data, old)
+        comparison = _comparison(old, new, dataset, num_sequences=sequences, sequence_length=length, dtype=dtype)
+        document |= comparison_document(old, new, dataset, comparison)
+        if not as_json:
+            print_comparison(old, new, dataset, comparison, Terminal())
+    if as_json:
+        print(json.dumps(document, indent=1))
+    if broken or (comparison and comparison.breaks_promise):
+        raise typer.Exit(1)
+
+
+def _integrity(paths: list[Path], as_json: bool) -> list["Found"]:
+    """What reading everything at `paths` again found, said as it is found unless `as_json`."""
+    from rich.progress import DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    from growctl.text.console import Terminal
+    from growctl.verify.integrity import check, things
+
+    console = Terminal(stderr=True)
+    columns = TextColumn("{task.description}", markup=False), DownloadColumn(), TransferSpeedColumn()
+    every = [thing for path in paths for thing in things(path)]
+    found = []
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("")
+        for number, thing in enumerate(every, 1):
+            progress.update(task, description=f"reading {thing.path.name} ({number} of {len(every)})")
+            found.append(check(thing, lambda num_bytes: progress.advance(task, num_bytes)))
+            if not as_json:
+                say(found[-1].line())
+    return found
+
+
+def _comparison(old: Path, new: Path, dataset: Path, **settings: Any) -> "Comparison":
+    from growctl.text.console import Terminal
+    from stages.grow.compare import compare
+
+    with Terminal(stderr=True).status("running both checkpoints on the same text"):
+        return compare(old, new, dataset, **settings)
+
+
+def _dataset(given: Path | None, checkpoint: Path) -> Path:
+    """The dataset `given`, or the checkpoint's own: of the runs above it, or else of those here. It can be read."""
+    from growctl.plan.datasets import DATASETS
+    from stages.checkpoint.manifest import read_manifest
+    from stages.data.dataset import DataError, verify_dataset
+
+    manifest = read_manifest(checkpoint)
+    if given is not None:
+        from stages.grow.compare import require_readable
+
+        require_readable(given, checkpoint, manifest)
+        return given
+    fingerprint = manifest.dataset_fingerprint
+    here = Path(os.environ.get("GROWCTL_RUNS_DIR", "runs"))
+    folders = [runs / DATASETS for runs in (*checkpoint.resolve().parents, here)]
+    for dataset in (path.parent for folder in folders for path in sorted(folder.glob("*/manifest.json"))):
+        try:
+            if verify_dataset(dataset, hashes=False).fingerprint == fingerprint:
+                return dataset
+        except DataError:
+            continue
+    sought = f"with the fingerprint {fingerprint[:12]}... of {checkpoint}" if fingerprint else f"named by {checkpoint}"
+    raise ValueError(
+        f"there is no dataset {sought}, neither in a {DATASETS} above it nor in {here / DATASETS}; give one as "
+        "--data DIR: `growctl prepare SCHEDULE` makes it and prints where it is"
+    )
+
+
+def _policy(preset: Any, **given: Any) -> "GrowthPolicy":
+    """The preset's policy with what was given; ValueError where that makes no sense."""
+    from pydantic import ValidationError
+
+    from model.policy import GrowthPolicy
+
+    try:
+        return GrowthPolicy.of(preset, **{name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        [problem, *_] = error.errors()
+        option = "".join(f"--{name} {given[str(name)]}: ".replace("_", "-") for name in problem["loc"])
+        finite = "must be a finite number" if problem["type"] == "finite_number" else problem["msg"]
+        raise ValueError(option + finite.removeprefix("Value error, ")) from None
+
+
+def _sizes(output: Path, lineage: "Lineage") -> str:
+    from growctl.text.formatting import short_count
+
+    before, after = (short_count(lineage.details[key]) for key in ("num_parameters_before", "num_parameters"))
+    return f"{output}: {before} -> {after} parameters"
+
+
+def _document(output: Path, lineage: "Lineage") -> dict[str, Any]:
+    return {"path": str(output), "parent": lineage.parent, **lineage.details}
+
+
+def _layers(text: str | None, num_layers: int) -> set[int]:
+    """`0,2,5-7` as numbers of layers; ValueError where it is not that, or the model lacks one of them."""
+    if text is None:
+        return set(range(num_layers))
+    chosen: set[int] = set()
+    missing = []
+    for part in text.split(","):
+        match = _LAYERS.fullmatch(part.strip())
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if last < first:
+            raise ValueError(f"--layers {text!r}: write numbers and rising ranges, as 0,2,5-7")
+        if last >= num_layers:
+            missing.append(part.strip())
+        else:
+            chosen |= set(range(first, last + 1))
+    if missing:
+        there_are = f"the layers 0 to {num_layers - 1}" if num_layers > 1 else "layer 0 alone"
+        raise ValueError(f"--layers {text!r}: the model has {there_are}, not {', '.join(missing)}")
+    return chosen

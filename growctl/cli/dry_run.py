@@ -1,0 +1,88 @@
+"""`growctl run --dry-run`: what a run would start, word for word, by the code that starts it. Writes nothing."""
+
+import os
+import shlex
+from collections.abc import Iterator
+
+from growctl.ladder.stage_plans import StagePlan, plan_stages
+from growctl.launch.local import Local
+from growctl.launch.machines import Launch, LaunchError, Machines
+from growctl.queue.submit import check_slurm, job_executor, job_folder, plan_jobs
+from growctl.run.requests import LadderRequest, RunRequest, machines_of, stage_directory
+from stages.metrics import MetricsReader
+
+
+def dry_run_text(request: LadderRequest) -> str:
+    """Everything that `growctl run` would start for what is left to do of a ladder and its controls.
+
+    Raises what `growctl run` would raise before it starts; but what it finds missing on this machine is only said.
+    """
+    return "\n".join(_lines(request))
+
+
+def _lines(request: LadderRequest) -> Iterator[str]:
+    schedule = request.ladder.schedule
+    launch, machines = schedule.launch, machines_of(schedule)
+    requests = request.checked(machines)
+    if launch.cluster == "slurm":
+        check_slurm(launch)
+        yield from _jobs(request, requests, machines)
+    else:
+        for run in requests:
+            yield f"# {run.name}: {f'control ({run.control})' if run.control else 'ladder'}"
+            done = request.steps_done(run)
+            for plan in plan_stages(run.schedule, done):
+                if plan.index < len(done):
+                    yield f"\n## stage {plan.name}: done"
+                else:
+                    yield from _stage(request, run, plan, machines)
+            yield ""
+    if isinstance(machines, Local):
+        yield "# The port after the number of ranks is free now; a run takes one that is free then."
+    if launch.devices == "auto" and isinstance(machines, Local):
+        found = "GPUs" if machines.gpus else "ranks on the CPU, as there is no GPU"
+        yield f"# launch.devices = auto: here {machines.devices} {found}"
+    elif launch.devices == "auto":
+        yield f"# launch.devices = auto: the {machines.devices} slots of every host"
+    try:
+        machines.check(request.runs_dir)
+    except LaunchError as error:
+        yield f"# Nothing of this can start here. {error}"
+
+
+def _jobs(request: LadderRequest, requests: list[RunRequest], machines: Machines) -> Iterator[str]:
+    folder = job_folder(request)
+    jobs = plan_jobs(request, requests)
+    if not jobs:
+        yield f"# {request.ladder.name}: done; there is nothing to submit"
+    for job in jobs:
+        # What only sbatch's answer tells is written as a name.
+        dependency = f"ID-OF-{job.after}" if job.after else None
+        executor = job_executor(job, folder, dependency)
+        yield f"# job {job.name}: sbatch {folder}/JOB-ID_submission.sh"
+        yield executor._make_submission_file_text(executor._submitit_command_str, "")
+        yield f"# in the job {job.name}, on its first machine:"
+        for plan in job.stages:
+            yield from _stage(request, job.request, plan, machines)
+        yield ""
+
+
+def _stage(request: LadderRequest, run: RunRequest, plan: StagePlan, machines: Machines) -> Iterator[str]:
+    nodes = run.schedule.launch.nodes_of(plan.index)
+    directory = stage_directory(request.directory(run), plan.index, plan.name)
+    attempts = [record["attempt"] for record in MetricsReader(directory / "metrics.jsonl")]
+    launch = machines.launch(directory / "spec.json", nodes, attempt=1 + max(attempts, default=0))
+    where = f"{nodes} machine{'s' if nodes > 1 else ''} x {machines.devices} = " if nodes > 1 else ""
+    yield f"\n## stage {plan.name}: {where}{nodes * machines.devices} rank{'s' if nodes * machines.devices > 1 else ''}"
+    yield from _launch(launch)
+
+
+def _launch(launch: Launch) -> Iterator[str]:
+    for path, content in launch.files.items():
+        yield f"# {path}:"
+        yield from (f"#   {line}" for line in content.splitlines())
+    if launch.directory:
+        yield f"cd {shlex.quote(str(launch.directory))}"
+    added = {name: value for name, value in launch.environment.items() if os.environ.get(name) != value}
+    yield from (f"export {name}={shlex.quote(value)}" for name, value in added.items())
+    yield shlex.join(launch.command)

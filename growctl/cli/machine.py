@@ -1,0 +1,90 @@
+"""growctl's commands on a machine and what runs on it: doctor, status. What is slow is imported where it is used."""
+
+import json
+from typing import Annotated, Literal
+
+import typer
+
+from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, RunsDir
+
+
+def doctor(
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
+    devices: Annotated[
+        str, typer.Option(help="Ranks that add up numbers; auto: as many as a run would start.", metavar="N|auto")
+    ] = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Check this machine for what a run needs: versions, devices, disk, and ranks that really talk to each other.
+
+    Exit code 1: something failed. A warning is no failure.
+
+    Example: growctl doctor --devices 2
+    """
+    from dataclasses import asdict
+
+    from growctl.doctor.check import Check, carried_out
+    from growctl.doctor.imports import check_imports
+    from growctl.doctor.table import print_check, print_summary
+    from growctl.text.console import Terminal
+
+    if devices != "auto" and not (devices.isdecimal() and int(devices) > 0):
+        raise ValueError(f"--devices {devices!r}: must be auto, or a whole number above 0")
+    ranks: Literal["auto"] | int = "auto" if devices == "auto" else int(devices)
+    console = Terminal(highlight=False)
+    checks: list[Check] = []
+
+    def done(check: Check) -> None:
+        checks.append(check)
+        if not as_json:
+            print_check(check, console)
+
+    # A spinner and lines on one terminal must come from one console.
+    spinner = console if console.is_terminal and not as_json else Terminal(stderr=True)
+    with spinner.status("imports") as progress:
+        done(carried_out("imports", check_imports))
+        if checks[0].state != "failed":  # else what follows would be someone else's
+            from growctl.doctor.diagnosis import diagnose
+
+            for check in diagnose(runs_dir, ranks, progress.update):
+                done(check)
+    failed = any(check.state == "failed" for check in checks)
+    if as_json:
+        print(json.dumps({"ok": not failed, "checks": [asdict(check) for check in checks]}, indent=1))
+    else:
+        print_summary(checks, console)
+    if failed:
+        raise typer.Exit(1)
+
+
+def status(
+    runs: Annotated[
+        list[str] | None, typer.Argument(help="Runs to show in full; by default a line for each.", metavar="[RUN]...")
+    ] = None,
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
+    as_json: AsJson = False,
+) -> None:
+    """Show what is done, running, stopped or failed, how far it is, and how to go on. Reads files only.
+
+    Example: growctl status quickstart
+    """
+    from growctl.status.runs import find_status, status_document
+    from growctl.text.console import Terminal
+
+    found = find_status(runs_dir, runs or [])
+    document = status_document(runs_dir, found)
+    if as_json:
+        print(json.dumps(document, indent=1))
+        return
+    from growctl.status.table import print_commands, print_details, print_runs
+
+    console = Terminal(highlight=False)
+    if not found:
+        console.print(f"there are no runs in {runs_dir} yet", soft_wrap=True)
+    elif runs:
+        print_details(found, console)
+    else:
+        print_runs(found, [run.name for run in found], console)
+    print_commands(found, console)
+    for dataset in document["preparing"]:
+        console.print(f"dataset {dataset} is being prepared", soft_wrap=True)

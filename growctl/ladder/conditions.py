@@ -1,0 +1,44 @@
+"""What two runs must share before their losses may be compared."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from model.policy import GrowthPolicy
+
+if TYPE_CHECKING:
+    from growctl.schema.blocks import Schedule
+
+_BLOCKS = ("seed", "model", "training", "optimizer", "learning_rate", "growth", "evaluation")
+_IRRELEVANT = ("training.log_every", "training.batch_tokens", "evaluation.every")
+"""Keys of those blocks that change neither the weights nor what is measured."""
+
+
+_WHEN = frozenset({"when", "slope", "slope_window"})
+_POLICY = frozenset({"preset", *GrowthPolicy.model_fields})
+_SHAPE = frozenset({"family", "num_layers", "hidden_size", "num_heads", "ffn_size"})
+
+
+def comparison_conditions(schedule: "Schedule") -> dict[str, Any]:
+    """Values by dotted path: seed, model, context, batch, precision, optimizer, learning rate, growth, evaluation.
+
+    The dataset is not among them: the ledger has its fingerprint in a column of its own.
+    """
+    blocks = schedule.model_dump(mode="json", include=set(_BLOCKS))
+    values = dict(_leaves(blocks)) | {"model.vocab_size": schedule.vocab_size}
+    return {path: value for path, value in sorted(values.items()) if path not in _IRRELEVANT}
+
+
+def meant_to_differ(path: str, control: str, family: str | None) -> bool:
+    """Whether a control of that kind and model family differs from its ladder in the condition `path` by design."""
+    block, _, key = path.partition(".")
+    if block == "growth":
+        return control.endswith("-scratch") or key in (_WHEN | _POLICY if control == "official-growth" else _WHEN)
+    return block == "model" and key in _SHAPE and family == "transformer"
+
+
+def _leaves(block: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in block.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

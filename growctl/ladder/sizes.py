@@ -1,0 +1,90 @@
+"""The steps and the model of each stage of a schedule: what every growth adds, layer by layer."""
+
+from typing import Any
+
+from growctl.schema.blocks import Schedule, StageBlock
+from model.config import TokenformerConfig, TransformerConfig, tokenformer_config
+from model.policy import anneal_config, grow_config, ramp_config
+from model.transformer_sizes import check_transformer_growth
+
+
+def num_steps(stage: StageBlock, tokens_per_step: int) -> int:
+    """Optimizer steps of a stage's whole budget."""
+    if stage.train_steps is not None:
+        return stage.train_steps
+    assert stage.train_tokens is not None
+    return max(1, round(stage.train_tokens / tokens_per_step))
+
+
+def layer_tokens(schedule: Schedule, index: int) -> list[tuple[int, int]]:
+    """(attention tokens, FFN tokens) of each layer of a tokenformer's stage."""
+    tokens = [(0, 0)] * schedule.model.num_layers
+    for stage in schedule.stages[: index + 1]:
+        for layer in range(len(tokens)) if stage.layers is None else stage.layers:
+            tokens[layer] = stage.attention_tokens or 0, stage.ffn_tokens or 0
+    return tokens
+
+
+def added_tokens(schedule: Schedule, index: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """What the growth before a stage adds, layer by layer: to each of Q, K, V and O, and to the FFN. 0s for the first.
+
+    A transformer has no tokens: empty.
+    """
+    if schedule.model.family == "transformer":
+        return (), ()
+    after = layer_tokens(schedule, index)
+    before = layer_tokens(schedule, index - 1) if index else after
+    attention, ffn = zip(*((a - b, f - g) for (a, f), (b, g) in zip(after, before, strict=True)), strict=True)
+    return attention, ffn
+
+
+def stage_model(schedule: Schedule, index: int) -> TokenformerConfig | TransformerConfig:
+    """The model of a stage as it is at the stage's end, fully ramped in or annealed.
+
+    Raises ValueError where the stage cannot be grown from the one before.
+    """
+    if schedule.model.family == "transformer":
+        return _transformer(schedule, index)
+    stage = schedule.stages[0]
+    if index == 0:
+        assert stage.attention_tokens is not None
+        assert stage.ffn_tokens is not None
+        return tokenformer_config(
+            num_layers=schedule.model.num_layers,
+            attention_tokens=stage.attention_tokens,
+            ffn_tokens=stage.ffn_tokens,
+            score_function=schedule.model.score_function,
+            hidden_size=schedule.model.hidden_size,
+            num_heads=schedule.model.num_heads,
+            **_shape(schedule),
+        )
+    attention, ffn = added_tokens(schedule, index)
+    before = stage_model(schedule, index - 1)
+    grown = grow_config(before, attention_tokens=attention, ffn_tokens=ffn, policy=schedule.growth.policy())
+    return anneal_config(grown, 1.0) if schedule.growth.tau == "anneal" else ramp_config(grown, 1.0)
+
+
+def _transformer(schedule: Schedule, index: int) -> TransformerConfig:
+    model = schedule.model
+    num_layers, width, ffn_size = model.num_layers, model.hidden_size, model.ffn_size or 4 * model.hidden_size
+    for stage in schedule.stages[: index + 1]:
+        ffn_size = stage.ffn_size or max(1, ffn_size * (stage.hidden_size or width) // width)
+        num_layers, width = stage.num_layers or num_layers, stage.hidden_size or width
+    head_width = model.hidden_size // model.num_heads
+    if width % head_width:
+        raise ValueError(f"hidden_size {width} must be a multiple of the heads' width, {head_width}")
+    config = TransformerConfig(
+        num_layers=num_layers, hidden_size=width, num_heads=width // head_width, ffn_size=ffn_size, **_shape(schedule)
+    )
+    if index and schedule.growth.operator:
+        check_transformer_growth(_transformer(schedule, index - 1), config, schedule.growth.operator)
+    return config
+
+
+def _shape(schedule: Schedule) -> dict[str, Any]:
+    block = schedule.model
+    return {
+        "vocab_size": schedule.vocab_size,
+        "rotary_fraction": block.rotary_fraction,
+        "rotary_base": block.rotary_base,
+    }

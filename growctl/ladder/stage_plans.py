@@ -1,0 +1,115 @@
+"""The stages of a schedule, worked out from its text alone: sizes, steps, FLOPs, learning rates."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from growctl.ladder.sizes import added_tokens, num_steps, stage_model
+from growctl.schema.blocks import Schedule
+from model.config import TokenformerConfig, TransformerConfig, num_parameters
+from model.flops import Flops, forward_flops_per_token, training_flops_per_token
+from stages.spec import LearningRate
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """One stage, worked out."""
+
+    index: int
+    name: str
+    model: TokenformerConfig | TransformerConfig
+    """As it is at the stage's end, fully ramped in."""
+
+    num_parameters: int
+    num_embedding_parameters: int
+    num_steps: int
+    first_step: int
+    """Steps of the stages before."""
+
+    tokens_per_step: int
+    step_flops: Flops
+    """Training FLOPs of one optimizer step."""
+
+    evaluation_flops_per_token: float
+    learning_rate: LearningRate
+    ramp_steps: int
+    """Steps over which the new keys rise."""
+
+    anneal_steps: int | None
+    """Steps over which tau moves to the published formula; None: it stays."""
+
+    attention_tokens: tuple[int, ...]
+    """Parameter tokens that the growth before the stage adds to each of Q, K, V and O, layer by layer."""
+
+    ffn_tokens: tuple[int, ...]
+    """The same for the FFN."""
+
+    @property
+    def train_tokens(self) -> int:
+        """Data tokens of the stage, in whole steps."""
+        return self.num_steps * self.tokens_per_step
+
+    @property
+    def flops(self) -> Flops:
+        """Training FLOPs of the stage."""
+        return self.step_flops * self.num_steps
+
+
+def plan_stages(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[StagePlan]:
+    """The stages of `schedule`, in order.
+
+    `steps_done` are the steps of the stages that are over, which a slope may have ended before their budget.
+    """
+    training, growth = schedule.training, schedule.growth
+    tokens_per_step = training.batch_size * training.sequence_length
+    budgets = [num_steps(stage, tokens_per_step) for stage in schedule.stages]
+    steps = [*steps_done, *budgets[len(steps_done) :]]
+    plans: list[StagePlan] = []
+    for index, stage in enumerate(schedule.stages):
+        model = stage_model(schedule, index)
+        attention_tokens, ffn_tokens = added_tokens(schedule, index)
+        first_step = sum(steps[:index])
+        plans.append(
+            StagePlan(
+                index=index,
+                name=stage.name,
+                model=model,
+                num_parameters=num_parameters(model),
+                num_embedding_parameters=model.vocab_size * model.hidden_size,
+                num_steps=steps[index],
+                first_step=first_step,
+                tokens_per_step=tokens_per_step,
+                step_flops=tokens_per_step * training_flops_per_token(model, training.sequence_length),
+                evaluation_flops_per_token=forward_flops_per_token(model, training.sequence_length).total,
+                learning_rate=_learning_rate(schedule, steps, index),
+                ramp_steps=_share_of_steps(growth.ramp, steps[index]) if index and growth.tau == "ramp" else 0,
+                anneal_steps=_share_of_steps(growth.anneal, steps[index]) if index and growth.tau == "anneal" else None,
+                attention_tokens=attention_tokens,
+                ffn_tokens=ffn_tokens,
+            )
+        )
+    return plans
+
+
+def total_flops(plans: list[StagePlan]) -> Flops:
+    """Training FLOPs of all stages."""
+    return sum((plan.flops for plan in plans), Flops(0.0, 0.0, 0.0))
+
+
+def _share_of_steps(share: float, num_steps: int) -> int:
+    """At least one step, and one less than the stage has: its last update is at the end of the share."""
+    return min(max(1, round(share * num_steps)), num_steps - 1)
+
+
+def _learning_rate(schedule: Schedule, steps: list[int], index: int) -> LearningRate:
+    block = schedule.learning_rate
+    total = sum(steps) if block.span == "ladder" else steps[index]
+    after_warmup = max(0, total - block.warmup_steps)
+    return LearningRate(
+        shape=block.shape,
+        peak=block.peak,
+        final=block.final,
+        warmup_steps=block.warmup_steps,
+        decay_steps=min(round(block.decay * total), after_warmup),
+        total_steps=total,
+        first_step=sum(steps[:index]) if block.span == "ladder" else 0,
+    )

@@ -1,0 +1,54 @@
+"""What a worker is told of a stage, as far as the schedule says it."""
+
+from typing import Any
+
+from growctl.ladder.stage_plans import StagePlan
+from growctl.schema.blocks import Schedule
+from stages.spec import SlopeTrigger, TrainSpec
+
+
+def worker_spec(schedule: Schedule, plan: StagePlan, **attempt: Any) -> TrainSpec:
+    """The spec of a stage of `schedule`; `attempt` is what belongs to one attempt, and what it has otherwise."""
+    checkpoint = schedule.checkpoint
+    settings: dict[str, Any] = {
+        "stage": plan.name,
+        "model": plan.model,
+        "seed": schedule.seed,
+        "num_steps": plan.num_steps,
+        "batch_size": schedule.training.batch_size,
+        "sequence_length": schedule.training.sequence_length,
+        "learning_rate": plan.learning_rate,
+        "optimizer": schedule.optimizer.optimizer(),
+        "ramp_steps": plan.ramp_steps,
+        "anneal_steps": plan.anneal_steps,
+        "anomalies": schedule.anomalies.policy(),
+        "zero_stage": schedule.launch.zero_stage,
+        "offload": schedule.launch.offload,
+        "kernels": schedule.launch.kernels,
+        "precision": schedule.training.precision,
+        "log_every": schedule.training.log_every,
+        "evaluate_every": schedule.evaluation.every,
+        "checkpoint_every": checkpoint.every,
+        "keep_checkpoints": checkpoint.keep,
+        "keep_every_steps": checkpoint.keep_every and checkpoint.keep_every * checkpoint.every,
+        "evaluation_sequences": schedule.evaluation.max_sequences,
+        "hang_seconds": float(schedule.launch.hang_timeout),
+    }
+    return TrainSpec(**(settings | attempt))
+
+
+def slope_trigger(schedule: Schedule, plan: StagePlan) -> SlopeTrigger | None:
+    """What may end a stage early: there must be something to grow into."""
+    growth = schedule.growth
+    if growth.slope is None or plan.index + 1 == len(schedule.stages):
+        return None
+    rules = growth.rules(plan.index, plan.num_steps) if plan.index else ()
+    # Until then the loss is no measure: rates, ramps or tau still move. What is frozen for good does not wait.
+    resting = [rule.warmup_steps + rule.frozen_steps for rule in rules if rule.frozen_steps < plan.num_steps]
+    warmup = plan.learning_rate.warmup_steps - plan.learning_rate.first_step
+    return SlopeTrigger(
+        slope=growth.slope,
+        window=growth.slope_window,
+        step_flops=plan.step_flops.total,
+        first_step=max(0, warmup, plan.ramp_steps, plan.anneal_steps or 0, *resting),
+    )

@@ -1,0 +1,141 @@
+"""How workers start on the machines of a hostfile: through DeepSpeed's own runners, pdsh or Open MPI.
+
+The machines share a file system, and growctl is installed at the same path on each. What comes from YAML or the
+hostfile and goes through a shell on the way (host names, addresses, paths) is checked to mean itself there; the rest
+travels in files.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from growctl.launch.machines import Launch, LaunchError, need_programs, plain_path
+from growctl.schedule.errors import shown
+from growctl.schema.launch_block import HostfileBlock, LaunchBlock
+from stages.process.lifeline import VARIABLE
+
+_LINE = re.compile(r"(\S+)\s+slots=(\d{1,6})\s*(?:#.*)?")
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_ADDRESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
+
+_PROGRAMS = {
+    "pdsh": {
+        "pdsh": "install pdsh, or set launch.hostfile.runner=openmpi",
+        "ssh": "install an SSH client; every host must be reachable without a password",
+    },
+    "openmpi": dict.fromkeys(("mpirun", "ompi_info"), "install Open MPI, or set launch.hostfile.runner=pdsh"),
+}
+_BINDS_NO_CORES = "--launcher_args=--bind-to none"
+"""For mpirun, which else gives each rank, with all its threads, one core."""
+
+
+@dataclass(frozen=True)
+class Hostfile:
+    """The machines of a hostfile."""
+
+    devices: int
+    hosts: Mapping[str, int]
+    """{host: slots}, in the file's order."""
+
+    block: HostfileBlock
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """`launch.environment`."""
+
+    def check(self, runs_dir: Path) -> None:
+        """LaunchError where a program is missing, or a path would not pass through the shells on the way."""
+        need_programs(_PROGRAMS[self.block.runner], f"launch.cluster = 'hostfile' with runner {self.block.runner!r}")
+        plain_path(runs_dir, "the runs directory")
+        plain_path(Path(sys.executable), "Python's path")
+
+    def launch(self, spec: Path, nodes: int, attempt: int) -> Launch:
+        """DeepSpeed's multi-node runner, on the first `nodes` hosts.
+
+        It gets a hostfile of just those hosts and slots (with Open MPI it could not be told otherwise), and runs in
+        the stage's directory: it would put the directory that the user stands in before growctl's packages.
+        """
+        directory = spec.absolute().parent
+        hostfile, environment = directory / "hostfile", directory / "environment.json"
+        alive = directory / f".lifeline.{attempt}"
+        hosts = list(self.hosts)[:nodes]
+        address, port = self.block.master_address or hosts[0], str(self.block.master_port)
+        workers = {
+            "PYTHONSAFEPATH": "1",
+            VARIABLE: str(alive),
+            "MASTER_ADDR": address,
+            "MASTER_PORT": port,
+            **self.environment,
+        }
+        return Launch(
+            command=[
+                *(sys.executable, "-m", "deepspeed.launcher.runner"),
+                *("--hostfile", str(hostfile)),
+                *("--launcher", self.block.runner, *([_BINDS_NO_CORES] if self.block.runner == "openmpi" else [])),
+                *("--force_multi", "--master_addr", address, "--master_port", port),
+                *("--no_local_rank", "--module", "growctl.launch.start_on_host"),
+                *(str(environment), "stages.train.worker", str(spec.absolute())),
+            ],
+            environment={"PYTHONSAFEPATH": "1"},
+            lifeline=alive,
+            files={
+                hostfile: "".join(f"{host} slots={self.devices}\n" for host in hosts),
+                environment: json.dumps(workers, indent=1) + "\n",
+            },
+            directory=directory,
+        )
+
+
+def hostfile_machines(launch: LaunchBlock, nodes: int) -> Hostfile:
+    """The machines of `launch.hostfile`, for stages that take up to `nodes` of them.
+
+    `launch.devices: auto` is the smallest number of slots among these hosts. Raises LaunchError where the file cannot
+    be used or has too few hosts or slots.
+    """
+    path = Path(launch.hostfile.path).expanduser()
+    hosts = read_hostfile(path)
+    if nodes > len(hosts):
+        raise LaunchError(f"launch.nodes = {nodes}: {path} has {len(hosts)} hosts")
+    address = launch.hostfile.master_address
+    if address is not None and not _ADDRESS.fullmatch(address):
+        raise LaunchError(f"launch.hostfile.master_address = {address!r}: must be a host's name or IP address")
+    used = list(hosts.items())[:nodes]
+    fewest, slots = min(used, key=lambda host: host[1])
+    if launch.devices != "auto" and launch.devices > slots:
+        raise LaunchError(f"launch.devices = {launch.devices}: host {fewest} in {path} has slots={slots}")
+    devices = slots if launch.devices == "auto" else launch.devices
+    return Hostfile(devices, hosts, launch.hostfile, launch.environment)
+
+
+def read_hostfile(path: Path) -> dict[str, int]:
+    """{host: slots} of a file in DeepSpeed's form, a line `name slots=8` for each host; # begins a comment.
+
+    Raises LaunchError with file and line.
+    """
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is not text"
+        raise LaunchError(f"launch.hostfile.path = {str(path)!r}: {reason}") from None
+    hosts: dict[str, int] = {}
+    for number, line in enumerate(lines, 1):
+        text = line.strip()
+        if not text or text.startswith("#"):
+            continue
+        match = _LINE.fullmatch(text)
+        if not match:
+            problem = "write the host's name and its number of devices, as in: worker-1 slots=8"
+        elif not _HOST.fullmatch(match[1]):
+            problem = "a host's name is letters, digits, . _ - and starts with a letter or digit"
+        elif int(match[2]) < 1:
+            problem = "slots must be 1 or more"
+        elif match[1] in hosts:
+            problem = "this host is there already"
+        else:
+            hosts[match[1]] = int(match[2])
+            continue
+        raise LaunchError(f"{path}, line {number}: {shown(text)}: {problem}")
+    if not hosts:
+        raise LaunchError(f"{path}: names no host; write a line for each, as in: worker-1 slots=8")
+    return hosts

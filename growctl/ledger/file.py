@@ -1,0 +1,245 @@
+"""The ledger's file: SQLite tables whose rows are appended and never changed, and how damage to them is noticed.
+
+Every row carries its number in the ledger, counted from 1 over all tables, and a hash over its values and the hash of
+the row before. Opening the file reads all of it: the pages and indexes (SQLite's own check), the schema word by word,
+the numbers and the hashes. So a changed value, a row that vanished and a page that was cut off show. What does not show
+is an older state of the whole file; the runner then appends what is missing from metrics.jsonl.
+"""
+
+import errno
+import hashlib
+import json
+import math
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from stages.checkpoint.manifest import set_aside
+
+FORMAT_VERSION = 1
+_APPLICATION_ID = 0x67726F77  # "grow": tells a ledger from any other SQLite file
+_BUSY_SECONDS = 60.0
+_COMPANIONS = ("-journal", "-wal", "-shm")
+"""What SQLite keeps beside a database, by what is appended to its name."""
+
+_CHAIN = "entry INTEGER NOT NULL UNIQUE, sha256 TEXT NOT NULL"
+
+TABLES = {
+    "run": """
+        id INTEGER PRIMARY KEY CHECK (id = 1), run_id TEXT NOT NULL, name TEXT NOT NULL, schedule TEXT NOT NULL,
+        control TEXT, control_of TEXT, ladder_id TEXT, seed INTEGER NOT NULL, dataset TEXT NOT NULL,
+        dataset_fingerprint TEXT NOT NULL, conditions TEXT NOT NULL, decays INTEGER NOT NULL, caveats TEXT NOT NULL,
+        created_at TEXT NOT NULL""",
+    "stage": """
+        position INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, num_parameters INTEGER NOT NULL,
+        num_embedding_parameters INTEGER NOT NULL, train_tokens INTEGER NOT NULL, num_steps INTEGER NOT NULL,
+        tokens_per_step INTEGER NOT NULL, step_flops_parameters REAL NOT NULL, step_flops_attention REAL NOT NULL,
+        step_flops_head REAL NOT NULL, evaluation_flops_per_token REAL NOT NULL""",
+    "attempt": """
+        stage TEXT NOT NULL REFERENCES stage (name), attempt INTEGER NOT NULL, first_step INTEGER NOT NULL,
+        resumed_from INTEGER NOT NULL, PRIMARY KEY (stage, attempt)""",
+    "work": """
+        stage TEXT NOT NULL, attempt INTEGER NOT NULL, first_step INTEGER NOT NULL, last_step INTEGER NOT NULL,
+        num_records INTEGER NOT NULL, closed_by TEXT NOT NULL, tokens INTEGER NOT NULL, flops_parameters REAL NOT NULL,
+        flops_attention REAL NOT NULL, flops_head REAL NOT NULL, evaluation_flops REAL NOT NULL,
+        wall_seconds REAL NOT NULL, device_seconds REAL NOT NULL, device TEXT NOT NULL, num_devices INTEGER NOT NULL,
+        precision TEXT NOT NULL, recorded_at TEXT NOT NULL, CHECK (first_step <= last_step),
+        UNIQUE (stage, attempt, first_step, last_step, num_records),
+        FOREIGN KEY (stage, attempt) REFERENCES attempt (stage, attempt)""",
+    "evaluation": """
+        stage TEXT NOT NULL, attempt INTEGER NOT NULL, step INTEGER NOT NULL, point TEXT NOT NULL, loss REAL,
+        perplexity REAL, bits_per_byte REAL, num_tokens INTEGER NOT NULL, precision TEXT NOT NULL,
+        UNIQUE (stage, attempt, step, point), FOREIGN KEY (stage, attempt) REFERENCES attempt (stage, attempt)""",
+    "anomaly": """
+        stage TEXT NOT NULL, attempt INTEGER NOT NULL, step INTEGER NOT NULL, seconds REAL NOT NULL, kind TEXT NOT NULL,
+        value REAL, threshold REAL, action TEXT NOT NULL, first_step INTEGER, num_steps INTEGER,
+        UNIQUE (stage, attempt, step, seconds, kind),
+        FOREIGN KEY (stage, attempt) REFERENCES attempt (stage, attempt)""",
+}
+"""A work row covers the steps (first_step, last_step] of one attempt. Its `num_records` counts that attempt's
+lines of metrics.jsonl that the rows up to it cover; `closed_by`: `checkpoint`, `end` or `interruption`."""
+
+_SCHEMA = [
+    statement
+    for table, columns in TABLES.items()
+    for statement in (
+        f"CREATE TABLE {table} ({_CHAIN}, {columns})",
+        *(
+            f"CREATE TRIGGER {table}_keeps_on_{verb} BEFORE {verb} ON {table} "
+            f"BEGIN SELECT RAISE(ABORT, 'the ledger is append-only: {table}'); END"
+            for verb in ("update", "delete")
+        ),
+    )
+]
+
+
+_DISK = {sqlite3.SQLITE_FULL: errno.ENOSPC, sqlite3.SQLITE_IOERR: errno.EIO}
+"""The disk's failures, which are nobody's input."""
+
+
+class LedgerError(ValueError):
+    """A ledger that cannot be used, or values that contradict what it holds."""
+
+
+class BrokenLedger(LedgerError):
+    """A file that is no ledger, or no longer whole."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        super().__init__(
+            f"{path}: the ledger is broken: {why}; `growctl run` sets it aside and makes it anew from metrics.jsonl"
+        )
+        self.why = why
+
+
+class LedgerFile:
+    """An open ledger: rows in, rows out."""
+
+    def __init__(self, path: Path, read_only: bool) -> None:
+        """Opens the file; creates it when it is missing, unless `read_only`.
+
+        Raises LedgerError when it is missing (read-only) or of another format, BrokenLedger when it is damaged.
+        """
+        if read_only and not path.is_file():
+            raise LedgerError(f"{path}: there is no ledger here")
+        self.path = path
+        self._last = (0, "")
+        """Number and hash of the last row, while a transaction is open."""
+        uri = f"{path.resolve().as_uri()}?mode={'ro' if read_only else 'rwc'}"
+        with _explained(path):
+            self._connection = sqlite3.connect(uri, uri=True, timeout=_BUSY_SECONDS, isolation_level=None)
+            self._connection.row_factory = sqlite3.Row
+            try:
+                self._recognise(read_only)
+            except BaseException:
+                self._connection.close()
+                raise
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._connection.close()
+
+    def query(self, sql: str, **values: Any) -> list[sqlite3.Row]:
+        """The rows that a statement gives."""
+        with _explained(self.path):
+            return self._connection.execute(sql, values).fetchall()
+
+    def append(self, table: str, row: dict[str, Any], once: bool = False) -> None:
+        """Adds a row with a value for every column, within a transaction; `once`: unless its key is there."""
+        number, before = self._last
+        row = {"entry": number + 1, **row}
+        row["sha256"] = _row_hash(before, table, row)
+        sql = f"INSERT INTO {table} ({', '.join(row)}) VALUES (:{', :'.join(row)})"
+        with _explained(self.path):
+            added = self._connection.execute(f"{sql} ON CONFLICT DO NOTHING" if once else sql, row).rowcount
+        if added:
+            self._last = (row["entry"], row["sha256"])
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All that is appended within, or nothing."""
+        self.query("BEGIN IMMEDIATE")
+        try:
+            self._last = (0, "")
+            for table in TABLES if self._tables() else ():
+                for row in self.query(f"SELECT entry, sha256 FROM {table} ORDER BY entry DESC LIMIT 1"):
+                    self._last = max(self._last, tuple(row))
+            yield
+            self.query("COMMIT")
+        except BaseException:
+            self._connection.rollback()
+            raise
+
+    def _recognise(self, read_only: bool) -> None:
+        if not read_only and not self._tables():
+            with self.transaction():
+                self._create()
+        self.query("BEGIN")  # so that a writer cannot come in between
+        self._check()
+        self.query("COMMIT")
+        self.query("PRAGMA foreign_keys = ON")
+
+    def _tables(self) -> set[str]:
+        return {row[0] for row in self.query("SELECT name FROM sqlite_master WHERE type = 'table'")}
+
+    def _create(self) -> None:
+        pragmas = (f"PRAGMA application_id = {_APPLICATION_ID}", f"PRAGMA user_version = {FORMAT_VERSION}")
+        for statement in (*pragmas, *_SCHEMA):
+            self.query(statement)
+
+    def _check(self) -> None:
+        """Raises LedgerError for another format, BrokenLedger for what is damaged."""
+        [(application,)] = self.query("PRAGMA application_id")
+        [(version,)] = self.query("PRAGMA user_version")
+        if self.path.stat().st_size == 0:
+            raise LedgerError(f"{self.path}: no run is recorded here yet")
+        if application != _APPLICATION_ID:
+            raise BrokenLedger(self.path, "this is not a growctl ledger")
+        schema = {row[0] for row in self.query("SELECT sql FROM sqlite_master WHERE sql NOT NULL")}
+        if version > FORMAT_VERSION and schema != set(_SCHEMA):
+            raise LedgerError(
+                f"{self.path}: written in format {version} by another version of growctl; this one reads format "
+                f"{FORMAT_VERSION}. Use the version that wrote it."
+            )
+        if version != FORMAT_VERSION or schema != set(_SCHEMA):
+            raise BrokenLedger(self.path, "its tables are not those of its format")
+        for problem in self.query("PRAGMA integrity_check(1)"):
+            if problem[0] != "ok":
+                raise BrokenLedger(self.path, str(problem[0]).splitlines()[-1])
+        self._check_rows()
+
+    def _check_rows(self) -> None:
+        rows = [(table, dict(row)) for table in TABLES for row in self.query(f"SELECT * FROM {table}")]
+        numbered = {row["entry"]: (table, row) for table, row in rows}
+        before = ""
+        for number in range(1, len(rows) + 1):
+            if number not in numbered:
+                raise BrokenLedger(self.path, f"row {number} of {len(rows)} is missing")
+            table, row = numbered[number]
+            if _row_hash(before, table, row) != row["sha256"]:
+                raise BrokenLedger(self.path, f"row {number}, of {table}, does not have its hash")
+            before = row["sha256"]
+
+
+def move_aside(path: Path) -> Path:
+    """Renames a broken ledger to `broken-ledger.db` (numbered if need be), SQLite's files beside it too. The new path.
+
+    Nothing is deleted.
+    """
+    target = set_aside(path)
+    for companion in _COMPANIONS:
+        beside = path.with_name(path.name + companion)
+        if beside.exists():
+            beside.rename(target.with_name(target.name + companion))
+    return target
+
+
+def _row_hash(before: str, table: str, row: dict[str, Any]) -> str:
+    """sha256 over the hash of the row before and what a row holds."""
+    values = {name: _as_kept(value) for name, value in row.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps([before, table, values], sort_keys=True, default=repr).encode()).hexdigest()
+
+
+def _as_kept(value: Any) -> Any:
+    """A value as it comes from SQLite, whatever its column's type: 2 for 2.0, and nothing for what is no number."""
+    if isinstance(value, float):
+        if math.isnan(value):
+            return None
+        return int(value) if value.is_integer() else value
+    return value
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        why, code = str(error), getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
+        if code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR):
+            raise BrokenLedger(path, why) from error
+        if code & 0xFF in _DISK:
+            raise OSError(_DISK[code & 0xFF], why, str(path)) from error
+        if code == sqlite3.SQLITE_READONLY_ROLLBACK:
+            why = "its runner died while writing; `growctl run` puts that right when it goes on"
+        raise LedgerError(f"{path}: the ledger cannot be used: {why}") from error

@@ -1,0 +1,316 @@
+"""What every stage of a schedule and of its controls costs: memory, time, money, disk. What is unknown is None."""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from growctl.controls.generate import plan_controls
+from growctl.ladder.stage_plans import StagePlan, plan_stages, total_flops
+from growctl.plan.datasets import training_tokens
+from growctl.plan.devices import PlannedDevices, planned_devices, planned_precision
+from growctl.schema.blocks import Schedule
+from model.activation_memory import DeviceType, Precision
+from model.config import TokenformerConfig, TransformerConfig
+from model.flops import Flops
+from stages.engine.device_memory import Memory, TrainingMemory, engine_checkpoint_bytes, parameters_checkpoint_bytes
+
+HEADROOM = 0.1
+"""Share of a device's memory that is left free: the CUDA context, NCCL's buffers, fragments."""
+
+MeasuredSize = tuple[TokenformerConfig | TransformerConfig, int]
+"""A model and its micro-batch: what `plan --measure` times once."""
+
+
+@dataclass(frozen=True)
+class MeasuredSteps:
+    """What `plan --measure` found for one size on this machine."""
+
+    micro_batch_seconds: float
+    """Forward and backward of a micro-batch, but for the last one of a step."""
+
+    last_micro_batch_seconds: float
+    """The same for the last one, with the gradients' reduction and the update."""
+
+    memory: Mapping[str, int] | None
+    """What the device's allocator had given out (`stages.probe.time_steps.StepMemory`); None on a CPU."""
+
+    def step_seconds(self, num_micro_batches: int) -> float:
+        """An optimizer step of so many micro-batches."""
+        return (num_micro_batches - 1) * self.micro_batch_seconds + self.last_micro_batch_seconds
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """What `plan --measure` found."""
+
+    where: str
+    """The devices that it was measured on."""
+
+    num_devices: int
+    steps: Mapping[MeasuredSize, MeasuredSteps]
+    failures: tuple[str, ...] = ()
+    """What could not be measured and why, a sentence each."""
+
+
+@dataclass(frozen=True)
+class StageCost:
+    """One stage's, on the devices that it is planned for."""
+
+    plan: StagePlan
+    num_devices: int
+    micro_batch_size: int | None
+    """That a run would use; None where the batch cannot be dealt out to the devices."""
+
+    largest_micro_batch_size: int | None
+    """That fits into a device's memory, 0 where none does; None where that memory is unknown."""
+
+    memory: Memory | None
+    """Of one device, with `micro_batch_size`."""
+
+    epochs: float | None
+    """Over the training data, from the run's start to the stage's end."""
+
+    seconds: float | None
+    peak_flops: float | None
+    """FLOPs a second of one device, in the training precision."""
+
+    price_per_device_hour: float | None
+    checkpoint_bytes: int
+    """On disk once the stage is done: `final/`, and the checkpoints within the stage that are kept."""
+
+    measured: MeasuredSteps | None = None
+
+    @property
+    def device_hours(self) -> float | None:
+        """Hours times devices."""
+        return None if self.seconds is None else self.seconds * self.num_devices / 3600
+
+    @property
+    def money(self) -> float | None:
+        """In the currency of `launch.hardware.price_per_device_hour`."""
+        if self.device_hours is None or self.price_per_device_hour is None:
+            return None
+        return self.device_hours * self.price_per_device_hour
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Training tokens a second, over all devices."""
+        return self.plan.train_tokens / self.seconds if self.seconds else None
+
+    @property
+    def mfu(self) -> float | None:
+        """Share of the devices' peak FLOPs that the time comes to."""
+        if not self.seconds or self.peak_flops is None:
+            return None
+        return self.plan.flops.total / (self.seconds * self.num_devices * self.peak_flops)
+
+
+@dataclass(frozen=True)
+class Total:
+    """Sums over stages; None as soon as one of them is unknown."""
+
+    train_tokens: int
+    flops: Flops
+    seconds: float | None
+    device_hours: float | None
+    money: float | None
+    checkpoint_bytes: int
+
+    @classmethod
+    def of(cls, stages: Iterable[StageCost]) -> "Total":
+        """The sums."""
+        costs = list(stages)
+        return cls(
+            train_tokens=sum(cost.plan.train_tokens for cost in costs),
+            flops=total_flops([cost.plan for cost in costs]),
+            seconds=_sum(cost.seconds for cost in costs),
+            device_hours=_sum(cost.device_hours for cost in costs),
+            money=_sum(cost.money for cost in costs),
+            checkpoint_bytes=sum(cost.checkpoint_bytes for cost in costs),
+        )
+
+
+@dataclass(frozen=True)
+class RunCost:
+    """A ladder's, or a control's."""
+
+    name: str
+    kind: str | None
+    """Of a control."""
+
+    schedule: Schedule
+    stages: list[StageCost]
+
+    @cached_property
+    def total(self) -> Total:
+        """Over the stages."""
+        return Total.of(self.stages)
+
+
+@dataclass(frozen=True)
+class PlanCosts:
+    """All that a schedule comes to."""
+
+    ladder: RunCost
+    controls: list[RunCost]
+    devices: PlannedDevices
+    precision: Precision
+    memory_bytes: int | None
+    """Of one device."""
+
+    training_tokens: int | None
+    """In the dataset."""
+
+    measurements: Measurements | None = None
+    """Where times come from, if they were measured."""
+
+    runs: list[RunCost] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "runs", [self.ladder, *self.controls])
+
+
+def plan_costs(schedule: Schedule, runs_dir: Path | None = None, measurements: Measurements | None = None) -> PlanCosts:
+    """What the ladder of `schedule` and its controls cost.
+
+    The dataset is looked for in `runs_dir`. With `measurements` times come from them; a size that they lack has none.
+    """
+    tokens = training_tokens(schedule.data, runs_dir)
+    devices = planned_devices(schedule)
+
+    def run_cost(name: str, kind: str | None, planned: Schedule) -> RunCost:
+        stages = list(_stage_costs(planned, devices, tokens, measurements))
+        return RunCost(name=name, kind=kind, schedule=planned, stages=stages)
+
+    return PlanCosts(
+        ladder=run_cost(schedule.name or "", None, schedule),
+        controls=[run_cost(control.name, control.kind, control.schedule) for control in plan_controls(schedule)],
+        devices=devices,
+        precision=planned_precision(schedule, devices.type),
+        memory_bytes=schedule.launch.hardware.memory_bytes,
+        training_tokens=tokens,
+        measurements=measurements,
+    )
+
+
+def largest_micro_batch(
+    schedule: Schedule, plan: StagePlan, num_devices: int, device_memory_bytes: int, device: DeviceType = "cuda"
+) -> int | None:
+    """The most sequences at once with which `plan` fits into devices of that memory, `HEADROOM` left free.
+
+    It divides each device's share of the batch. None where not even one sequence fits.
+    """
+    share = max(1, schedule.training.batch_size // num_devices)
+    return _largest(stage_memory(schedule, plan, num_devices, device), share, device_memory_bytes)
+
+
+def planned_micro_batch(schedule: Schedule, plan: StagePlan, num_devices: int, device: DeviceType = "cuda") -> int:
+    """The micro-batch that a run uses on `num_devices`, which divide the batch.
+
+    `launch.micro_batch_size`; for auto, the largest that fits where the device's memory is known (1 where none does),
+    else the device's whole share of the batch.
+    """
+    micro, _ = _micro_batches(schedule, num_devices, stage_memory(schedule, plan, num_devices, device))
+    assert micro is not None
+    return micro
+
+
+def _largest(memory: TrainingMemory, share: int, device_memory_bytes: int) -> int | None:
+    """The largest divisor of `share` that fits."""
+    free = (1 - HEADROOM) * device_memory_bytes
+    # More sequences never take less: the most that fit, then down to as many as divide the share.
+    most = bisect_right(range(1, share + 1), free, key=lambda size: memory.of(size).total)
+    return next((size for size in range(most, 0, -1) if share % size == 0), None)
+
+
+def stage_memory(schedule: Schedule, plan: StagePlan, num_devices: int, device: DeviceType = "cuda") -> TrainingMemory:
+    """What a stage takes of each of its devices."""
+    return TrainingMemory(
+        plan.model,
+        zero_stage=schedule.launch.zero_stage,
+        world_size=num_devices,
+        precision=planned_precision(schedule, device),
+        sequence_length=schedule.training.sequence_length,
+        offload=schedule.launch.offload,
+        device=device,
+    )
+
+
+def stage_devices(schedule: Schedule, index: int, per_machine: int) -> int:
+    """Devices of a stage, over all its machines."""
+    return schedule.launch.nodes_of(index) * per_machine
+
+
+def _stage_costs(
+    schedule: Schedule, devices: PlannedDevices, dataset_tokens: int | None, measurements: Measurements | None
+) -> Iterable[StageCost]:
+    hardware, precision = schedule.launch.hardware, planned_precision(schedule, devices.type)
+    peak_flops = hardware.peak_flops(precision)
+    seen = 0
+    for plan in plan_stages(schedule):
+        num_devices = stage_devices(schedule, plan.index, devices.per_machine)
+        memory = stage_memory(schedule, plan, num_devices, devices.type)
+        micro, largest = _micro_batches(schedule, num_devices, memory)
+        measured = measurements.steps.get((plan.model, micro)) if measurements and micro else None
+        seen += plan.train_tokens
+        yield StageCost(
+            plan=plan,
+            num_devices=num_devices,
+            micro_batch_size=micro,
+            largest_micro_batch_size=largest,
+            memory=memory.of(micro) if micro else None,
+            epochs=seen / dataset_tokens if dataset_tokens else None,
+            seconds=_seconds(schedule, plan, num_devices, micro, measured, None if measurements else peak_flops),
+            peak_flops=peak_flops,
+            price_per_device_hour=hardware.price_per_device_hour,
+            checkpoint_bytes=stage_checkpoint_bytes(schedule, plan, precision),
+            measured=measured,
+        )
+
+
+def _micro_batches(schedule: Schedule, num_devices: int, memory: TrainingMemory) -> tuple[int | None, int | None]:
+    """(the one that a run would use, the largest that fits), as in `StageCost`."""
+    batch_size, given = schedule.training.batch_size, schedule.launch.micro_batch_size
+    share, memory_bytes = max(1, batch_size // num_devices), schedule.launch.hardware.memory_bytes
+    largest = None if memory_bytes is None else _largest(memory, share, memory_bytes) or 0
+    if batch_size % num_devices:
+        return None, largest
+    if given != "auto":
+        return given, largest
+    return (share if largest is None else largest or 1), largest
+
+
+def _seconds(
+    schedule: Schedule,
+    plan: StagePlan,
+    num_devices: int,
+    micro_batch_size: int | None,
+    measured: MeasuredSteps | None,
+    peak_flops: float | None,
+) -> float | None:
+    """Of the stage's optimizer steps alone: measured, else by the device's peak and its share that training reaches."""
+    mfu, batch_size = schedule.launch.hardware.mfu, schedule.training.batch_size
+    if measured and micro_batch_size:
+        num_micro_batches = max(1, batch_size // (micro_batch_size * num_devices))
+        return plan.num_steps * measured.step_seconds(num_micro_batches)
+    if peak_flops is None or mfu is None:
+        return None
+    return plan.flops.total / (num_devices * peak_flops * mfu)
+
+
+def stage_checkpoint_bytes(schedule: Schedule, plan: StagePlan, precision: Precision) -> int:
+    """On disk once a stage is done: `final/`, and the checkpoints within the stage that are kept."""
+    checkpoint = schedule.checkpoint
+    saved = (plan.num_steps - 1) // checkpoint.every
+    newest = min(checkpoint.keep, saved)
+    kept = newest + ((saved - newest) // checkpoint.keep_every if checkpoint.keep_every else 0)
+    within = engine_checkpoint_bytes(plan.num_parameters, schedule.launch.zero_stage, precision)
+    return parameters_checkpoint_bytes(plan.num_parameters) + kept * within
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    numbers = list(values)
+    known = [number for number in numbers if number is not None]
+    return sum(known) if len(known) == len(numbers) else None

@@ -1,0 +1,282 @@
+"""A plan shown: as tables, and as JSON for scripts."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from growctl.plan.costs import PlanCosts, StageCost, Total, plan_costs
+from growctl.plan.warnings import plan_notes, plan_warnings
+from growctl.schema.blocks import Schedule
+from growctl.text.formatting import byte_count, duration, scientific, short_count
+from model.flops import Flops
+
+UNKNOWN = "-"
+MOST_NAME = 26
+"""Columns that a name takes at most, before it is folded."""
+
+Row = dict[str, str]
+"""What a table's row says, by the heading of the column."""
+
+
+def plan_json(schedule: Schedule, costs: PlanCosts | None = None) -> dict[str, Any]:
+    """The plan for scripts: `stages`, `controls` with stages of their own, totals, `warnings` and `notes`."""
+    costs = costs or plan_costs(schedule)
+    return {
+        "name": schedule.name,
+        "stages": [_stage_entry(cost) for cost in costs.ladder.stages],
+        "controls": [
+            {
+                "name": control.name,
+                "kind": control.kind,
+                "stages": [_stage_entry(cost) for cost in control.stages],
+                "total": _total_entry(control.total),
+            }
+            for control in costs.controls
+        ],
+        "total": _total_entry(costs.ladder.total),
+        "total_with_controls": _total_entry(_everything(costs)),
+        "warnings": plan_warnings(costs),
+        "notes": plan_notes(costs),
+    }
+
+
+def print_plan(schedule: Schedule, console: Console, costs: PlanCosts | None = None) -> None:
+    """The plan as tables: sizes and compute, a device's memory, time and money, the controls. Then the warnings.
+
+    Made for 100 columns; narrower ones get fewer columns. What nothing is known of is left out.
+    """
+    costs = costs or plan_costs(schedule)
+    console.print(Text(schedule.name or "", style="bold", overflow="fold"))
+    for title, rows, narrower in _tables(costs):
+        _print_table(console, title, rows, narrower)
+    console.print(Text(_legend(costs), style="dim"))
+    if costs.memory_bytes is None and not costs.measurements:
+        cpu = "The plan is for ranks on CPUs. " if costs.devices.type == "cpu" else ""
+        console.print(
+            f"{cpu}What fits, how long it takes and what it costs is not known: say launch.hardware.device and "
+            "launch.hardware.mfu, or measure with --measure.",
+            highlight=False,
+        )
+    for warning in plan_warnings(costs):
+        console.print(Text("warning: ", style="bold yellow") + Text(warning, style=""))
+    for note in plan_notes(costs):
+        console.print(Text(note))
+
+
+def _stage_entry(cost: StageCost) -> dict[str, Any]:
+    plan, memory, measured = cost.plan, cost.memory, cost.measured
+    parts = ("parameters", "gradients", "optimizer", "activations", "temporary", "total")
+    return {
+        "name": plan.name,
+        "num_parameters": plan.num_parameters,
+        "num_embedding_parameters": plan.num_embedding_parameters,
+        "train_tokens": plan.train_tokens,
+        "num_steps": plan.num_steps,
+        "epochs": cost.epochs,
+        "flops": plan.flops.total,
+        "flops_by_part": asdict(plan.flops),
+        "num_devices": cost.num_devices,
+        "memory_bytes": {part: getattr(memory, part) for part in parts} if memory else None,
+        "micro_batch_size": cost.micro_batch_size,
+        "largest_micro_batch_size": cost.largest_micro_batch_size,
+        "seconds": cost.seconds,
+        "device_hours": cost.device_hours,
+        "money": cost.money,
+        "checkpoint_bytes": cost.checkpoint_bytes,
+        "measured": asdict(measured) | {"tokens_per_second": cost.tokens_per_second, "mfu": cost.mfu}
+        if measured
+        else None,
+    }
+
+
+def _total_entry(total: Total) -> dict[str, Any]:
+    return asdict(total) | {"flops": total.flops.total, "flops_by_part": asdict(total.flops)}
+
+
+def _everything(costs: PlanCosts) -> Total:
+    return Total.of(cost for run in costs.runs for cost in run.stages)
+
+
+def _tables(costs: PlanCosts) -> Iterator[tuple[str, list[Row], tuple[str, ...]]]:
+    """Title and rows of each table, and the columns that a narrow terminal does without, in that order."""
+    yield (
+        "sizes and compute: FLOPs, and their shares in parameters, attention and output head",
+        _size_rows(costs),
+        ("embedding", "head", "attention", "parameters "),
+    )
+    yield (
+        _memory_title(costs),
+        _memory_rows(costs),
+        ("largest", "temporary", "activations", "optimizer", "gradients", "parameters"),
+    )
+    yield _time_title(costs), _time_rows(costs), ("tokens/s", "checkpoints", "MFU", "steps", "device-hours")
+    if costs.controls:
+        yield (
+            "controls",
+            _control_rows(costs),
+            ("checkpoints", "epochs", "micro-batch", "tokens/p", "memory", "device-hours", "parameters"),
+        )
+
+
+def _legend(costs: PlanCosts) -> str:
+    time = "" if costs.ladder.total.seconds is None else " time: of the training steps alone."
+    return f"tokens/p: training tokens so far for each parameter.{time}"
+
+
+def _size_rows(costs: PlanCosts) -> list[Row]:
+    rows, tokens = [], 0
+    for cost in costs.ladder.stages:
+        plan = cost.plan
+        tokens += plan.train_tokens
+        row = {
+            "stage": plan.name,
+            "parameters": short_count(plan.num_parameters),
+            "embedding": short_count(plan.num_embedding_parameters),
+            "tokens": short_count(plan.train_tokens),
+            "tokens/p": _ratio(tokens / plan.num_parameters),
+            "epochs": _or_unknown(cost.epochs, _ratio),
+        }
+        rows.append(row | _compute(plan.flops))
+    if len(rows) > 1:
+        total = costs.ladder.total
+        rows.append({"stage": "total", "tokens": short_count(total.train_tokens)} | _compute(total.flops))
+    return rows
+
+
+def _compute(flops: Flops) -> Row:
+    """FLOPs, and where they go."""
+    parts = {"parameters ": flops.parameters, "attention": flops.attention, "head": flops.head}
+    return {"FLOPs": scientific(flops.total)} | {name: f"{part / flops.total:.0%}" for name, part in parts.items()}
+
+
+def _memory_title(costs: PlanCosts) -> str:
+    launch = costs.ladder.schedule.launch
+    capacity = f" of {byte_count(costs.memory_bytes)}" if costs.memory_bytes else ""
+    offload = ", optimizer offloaded" if launch.offload == "optimizer" else ""
+    return f"memory of a device{capacity}: ZeRO-{launch.zero_stage}{offload}, {costs.precision}"
+
+
+def _time_title(costs: PlanCosts) -> str:
+    hardware = costs.ladder.schedule.launch.hardware
+    what = "time" if hardware.price_per_device_hour is None else "time and money"
+    if costs.measurements:
+        return f"{what}, measured on {costs.measurements.where}"
+    known = hardware.mfu is not None and hardware.peak_flops(costs.precision) is not None
+    return f"{what}, at an MFU of {hardware.mfu:.0%}" if known else "devices and disk"
+
+
+def _memory_rows(costs: PlanCosts) -> list[Row]:
+    rows = []
+    for cost in costs.ladder.stages:
+        parts = ("parameters", "gradients", "optimizer", "activations", "temporary", "total")
+        sizes = {part: byte_count(getattr(cost.memory, part)) if cost.memory else UNKNOWN for part in parts}
+        measured = cost.measured.memory["peak_bytes"] if cost.measured and cost.measured.memory else None
+        rows.append(
+            {
+                "stage": cost.plan.name,
+                "micro-batch": _or_unknown(cost.micro_batch_size, str),
+                "largest": _or_unknown(cost.largest_micro_batch_size, lambda size: str(size) if size else "none"),
+                **sizes,
+                "measured": _or_unknown(measured, byte_count),
+            }
+        )
+    return rows
+
+
+def _time_rows(costs: PlanCosts) -> list[Row]:
+    rows = [
+        {
+            "stage": cost.plan.name,
+            "devices": str(cost.num_devices),
+            "steps": f"{cost.plan.num_steps:,}",
+            "tokens/s": _or_unknown(cost.tokens_per_second, short_count),
+            "MFU": _or_unknown(cost.mfu, "{:.1%}".format),
+            **_spent(cost),
+        }
+        for cost in costs.ladder.stages
+    ]
+    return [*rows, {"stage": "total"} | _spent(costs.ladder.total)] if len(rows) > 1 else rows
+
+
+def _control_rows(costs: PlanCosts) -> list[Row]:
+    """A row a control, with its last and largest stage's size; then the sum over all runs, the ladder with them."""
+    rows = []
+    for control in costs.controls:
+        last = control.stages[-1]
+        fullest = max((cost.memory.total for cost in control.stages if cost.memory), default=None)
+        row = {
+            "control": control.name.removeprefix(f"{costs.ladder.name}-control-"),
+            "parameters": short_count(last.plan.num_parameters),
+            "tokens": short_count(control.total.train_tokens),
+            "tokens/p": _ratio(control.total.train_tokens / last.plan.num_parameters),
+            "epochs": _or_unknown(last.epochs, _ratio),
+            "FLOPs": scientific(control.total.flops.total),
+            "memory": _or_unknown(fullest, byte_count),
+            "micro-batch": _or_unknown(last.micro_batch_size, str),
+        }
+        rows.append(row | _spent(control.total))
+    everything = _everything(costs)
+    total = {"control": "all, and the ladder", "tokens": short_count(everything.train_tokens)}
+    return [*rows, total | {"FLOPs": scientific(everything.flops.total)} | _spent(everything)]
+
+
+def _spent(cost: StageCost | Total) -> Row:
+    return {
+        "time": _or_unknown(cost.seconds, duration),
+        "device-hours": _or_unknown(cost.device_hours, _amount),
+        "money": _or_unknown(cost.money, _amount),
+        "checkpoints": byte_count(cost.checkpoint_bytes),
+    }
+
+
+def _amount(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _ratio(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" if value >= 1 else f"{value:.2g}"
+
+
+def _or_unknown(value: Any, shown: Callable[[Any], str]) -> str:
+    return UNKNOWN if value is None else shown(value)
+
+
+def _print_table(console: Console, title: str, rows: Sequence[Row], narrower: Sequence[str]) -> None:
+    """A table without the columns of which nothing is known.
+
+    Where it is too wide, headings break at hyphens, then columns go, those of `narrower` first. A row that has nothing
+    to say in a column leaves it empty.
+    """
+    headings = [h for h in rows[0] if any(row.get(h, UNKNOWN) != UNKNOWN for row in rows)]
+    table, unlimited = _table(title, headings, rows), console.options.update(width=10_000)
+    unwanted = [None, *narrower, *reversed(headings[1:])]
+    while unwanted and Measurement.get(console, unlimited, table).maximum > console.width:
+        first = unwanted.pop(0)
+        headings = [heading for heading in headings if heading != first]
+        table = _table(title, headings, rows, broken=True)
+    console.print(table, "")
+
+
+def _table(title: str, headings: Sequence[str], rows: Sequence[Row], broken: bool = False) -> Table:
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+        title=title,
+        title_justify="left",
+    )
+    name, *others = headings
+    table.add_column(name, min_width=8, max_width=MOST_NAME, overflow="fold")
+    for heading in others:
+        shown = heading.strip().replace("-", "-\n") if broken else heading.strip()
+        table.add_column(shown, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(row.get(heading, "") for heading in headings))
+    return table

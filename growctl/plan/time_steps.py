@@ -1,0 +1,103 @@
+"""`growctl plan --measure`: real optimizer steps of every size of a plan, timed on this machine."""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from growctl.ladder.train_spec import worker_spec
+from growctl.launch.local import local_devices
+from growctl.launch.worker_logs import failure_reason
+from growctl.launch.workers import start_workers, stop_workers
+from growctl.plan.costs import MeasuredSize, MeasuredSteps, Measurements, PlanCosts, RunCost, StageCost
+from growctl.schema.blocks import Schedule
+from stages.spec import TrainSpec
+
+MICRO_BATCHES = 2
+"""Of a timed step at most: one that does not end the step and one that does. Longer steps have more of the first."""
+
+RESULT = "measured.json"
+"""Where stages.probe.time_steps leaves what it found."""
+
+
+def measure_sizes(costs: PlanCosts, on_start: Callable[[str], None]) -> Measurements:
+    """Times each distinct model and micro-batch of a plan once, on this machine's devices.
+
+    `on_start` is told what is being measured. A size that cannot be measured, for want of memory say, is among
+    `failures` with the reason. Nothing stays on disk.
+    """
+    schedule = costs.ladder.schedule
+    num_devices, gpus = _devices_here(schedule)
+    sizes: dict[MeasuredSize, tuple[RunCost, StageCost]] = {}
+    for run in costs.runs:
+        for cost in run.stages:
+            if cost.micro_batch_size:
+                sizes.setdefault((cost.plan.model, cost.micro_batch_size), (run, cost))
+    steps, failures, device = {}, [], ""
+    for number, (size, (run, cost)) in enumerate(sizes.items(), 1):
+        name = f"stage {cost.plan.name} of {run.name}"
+        on_start(f"measuring {name}, micro-batches of {size[1]} ({number} of {len(sizes)})")
+        found, reason = _measured(run, cost, num_devices, gpus)
+        if found is None:
+            failures.append(f"{name[0].upper()}{name[1:]} could not be measured: {reason}")
+            continue
+        steps[size] = MeasuredSteps(**{field.name: found[field.name] for field in fields(MeasuredSteps)})
+        device = found["device"]
+    where = f"{num_devices} x {device}" if device else "this machine"
+    return Measurements(where, num_devices, steps, tuple(failures))
+
+
+def _devices_here(schedule: Schedule) -> tuple[int, bool]:
+    """(ranks, whether they are GPUs): a run's own on this machine; for a cluster, those that are here."""
+    launch, batch_size = schedule.launch, schedule.training.batch_size
+    if launch.cluster == "local":
+        micro = launch.micro_batch_size
+        return local_devices(launch.devices, batch_size // (1 if micro == "auto" else micro))
+    found, gpus = local_devices("auto", batch_size)
+    return (found if launch.devices == "auto" else min(found, launch.devices)), gpus
+
+
+def _measured(run: RunCost, cost: StageCost, num_devices: int, gpus: bool) -> tuple[dict[str, Any] | None, str]:
+    """What the workers found, or None and the reason."""
+    folder = Path(tempfile.mkdtemp(prefix="growctl-measure-"))
+    try:
+        spec, log = folder / "spec.json", folder / "log.txt"
+        spec.write_text(_spec(run.schedule, cost, num_devices, folder).model_dump_json())
+        log.touch()
+        process = start_workers(spec, log, num_devices, gpus, module="stages.probe.time_steps")
+        try:
+            process.wait()
+        finally:
+            stop_workers(process)
+        result = folder / RESULT
+        if result.exists():
+            return json.loads(result.read_text()), ""
+        return None, failure_reason(log, 0)
+    finally:
+        shutil.rmtree(folder)
+
+
+def _spec(schedule: Schedule, cost: StageCost, num_devices: int, folder: Path) -> TrainSpec:
+    """The stage's training, without its data: so many micro-batches a step that one of each kind is timed."""
+    plan, micro = cost.plan, cost.micro_batch_size
+    assert micro is not None
+    per_step = schedule.training.batch_size // (micro * cost.num_devices)
+    return worker_spec(
+        schedule,
+        plan,
+        attempt=1,
+        directory=str(folder),
+        keys="",
+        dataset="",
+        initial=None,
+        resume=None,
+        samples_seen=0,
+        batch_size=max(1, min(MICRO_BATCHES, per_step)) * micro * num_devices,
+        micro_batch_size=micro,
+        ramp_steps=0,
+        anneal_steps=None,
+        launched_at=0.0,
+    )

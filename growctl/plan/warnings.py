@@ -1,0 +1,225 @@
+"""What a reader of a plan should be warned of, and what else they should know: a sentence each."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+from growctl.controls.caveats import schedule_caveats
+from growctl.ladder.stage_plans import StagePlan, total_flops
+from growctl.ladder.train_spec import slope_trigger
+from growctl.plan.costs import HEADROOM, PlanCosts, RunCost, StageCost, stage_memory
+from growctl.schema.blocks import Schedule
+from growctl.text.formatting import byte_count, short_count
+from model.transformer_sizes import stack_tokens
+
+LARGEST_GROWTH = 4.0
+"""Factor in parameters beyond which a growth keeps little of what the stages before cost: more than three quarters of
+the model are new then."""
+
+OPTIMAL_TOKENS = 20.0
+"""Training tokens a parameter at which a budget buys the most (Hoffmann et al., arXiv 2203.15556)."""
+
+FAR = 4.0
+"""Factor from there at which it matters: by that paper's loss formula (approach 3), four times fewer or more tokens a
+parameter cost 16 % more FLOPs for the same loss, which is of the order of what growing saves."""
+
+MOST_EPOCHS = 4.0
+"""Passes over the same text after which another is worth clearly less than new text (Muennighoff et al., arXiv
+2305.16264)."""
+
+
+def plan_warnings(costs: PlanCosts) -> list[str]:
+    """What is likely to waste what the plan costs, or to make its comparison unfair."""
+    checks = (_growth_factors, _tokens_per_parameter, _epochs, _batches, _memory, _settings, _caveats)
+    failures = costs.measurements.failures if costs.measurements else ()
+    return [*(warning for check in checks for warning in check(costs)), *failures]
+
+
+def plan_notes(costs: PlanCosts) -> list[str]:
+    """What a reader of the figures should know: of the schedule, then of the devices."""
+    return [*_schedule_notes(costs), *_device_notes(costs)]
+
+
+def _schedule_notes(costs: PlanCosts) -> list[str]:
+    schedule, plans = costs.ladder.schedule, [cost.plan for cost in costs.ladder.stages]
+    notes = []
+    if schedule.growth.when == "slope" and len(plans) > 1:
+        notes.append(
+            "Every stage but the last may end before its budget: as soon as its loss falls by less than "
+            f"{schedule.growth.slope:g} nats per FLOP. Tokens and FLOPs, the controls' too, are the most it comes to."
+        )
+        window, every = schedule.growth.slope_window, schedule.evaluation.every
+        fixed = [plan.name for plan in plans[:-1] if _counted_evaluations(schedule, plan) < window]
+        if fixed:
+            notes.append(
+                f"Too few evaluations for a slope over {window}: {', '.join(fixed)} will train the whole budget; "
+                f"evaluation.every is {every} steps, and those during warm-up, ramp, annealing or rest do not count."
+            )
+    if schedule.growth.operator == "stack" and len(plans) > 1:
+        tokens = stack_tokens(plans[-1].num_parameters, total_flops(plans).total)
+        notes.append(
+            f"G_stack's timing formula, fitted to large runs, would stack after {short_count(round(tokens))} tokens; "
+            f"this schedule does after {short_count(plans[0].train_tokens)}."
+        )
+    return notes
+
+
+def _counted_evaluations(schedule: Schedule, plan: StagePlan) -> int:
+    """Evaluations of a stage before its last step that its slope may be fitted through."""
+    trigger, every = slope_trigger(schedule, plan), schedule.evaluation.every
+    first = max(1, -(-trigger.first_step // every)) if trigger else 1
+    return max(0, (plan.num_steps - 1) // every - first + 1)
+
+
+def _device_notes(costs: PlanCosts) -> list[str]:
+    notes = [costs.devices.note] if costs.devices.note else []
+    host = max((cost.memory.host for cost in costs.ladder.stages if cost.memory), default=0)
+    if host:
+        notes.append(f"launch.offload puts up to {byte_count(host)} for each device into the host's memory.")
+    measured = costs.measurements
+    if measured:
+        notes.append(
+            f"Times are from a few real steps of each size on {measured.where}; a longer step is more of the same "
+            "micro-batches."
+        )
+        if any(cost.num_devices != measured.num_devices for run in costs.runs for cost in run.stages):
+            notes.append(
+                f"More devices than these {measured.num_devices} are taken to be as fast each; what they wait for each "
+                "other is not in the times."
+            )
+    return notes
+
+
+def _growth_factors(costs: PlanCosts) -> Iterator[str]:
+    for before, after in pairwise(cost.plan for cost in costs.ladder.stages):
+        factor = after.num_parameters / before.num_parameters
+        if factor > LARGEST_GROWTH:
+            yield (
+                f"Stage {after.name} has {factor:.1f} times the parameters of {before.name}: above "
+                f"{LARGEST_GROWTH:g} times, little of what was trained before is kept; put a stage between them."
+            )
+
+
+def _tokens_per_parameter(costs: PlanCosts) -> Iterator[str]:
+    stages = costs.ladder.stages
+    first, last = stages[0].plan, stages[-1].plan
+    base = first.train_tokens / first.num_parameters
+    if len(stages) > 1 and base > OPTIMAL_TOKENS * FAR:
+        yield (
+            f"The base is overtrained: stage {first.name} sees {base:,.0f} tokens a parameter, {OPTIMAL_TOKENS:g} are "
+            "compute-optimal; its FLOPs would buy more in a larger stage."
+        )
+    end = costs.ladder.total.train_tokens / last.num_parameters
+    if OPTIMAL_TOKENS / FAR <= end <= OPTIMAL_TOKENS * FAR:
+        return
+    below = end < OPTIMAL_TOKENS
+    easy = ", and beats the last size from scratch too" if below and costs.controls else ""
+    yield (
+        f"{costs.ladder.name} ends with {end:,.3g} tokens a parameter in stage {last.name}, far "
+        f"{'below' if below else 'above'} {OPTIMAL_TOKENS:g}: a {'smaller' if below else 'larger'} last size would "
+        f"reach a lower loss for the same FLOPs{easy}."
+    )
+
+
+def _epochs(costs: PlanCosts) -> Iterator[str]:
+    def read(run: RunCost) -> float:
+        return run.stages[-1].epochs or 0
+
+    first = next((cost.plan.name for cost in costs.ladder.stages if (cost.epochs or 0) > MOST_EPOCHS), None)
+    if first:
+        yield (
+            f"{costs.ladder.name} reads its {short_count(costs.training_tokens or 0)} training tokens "
+            f"{read(costs.ladder):.1f} times, more than {MOST_EPOCHS:g} times from stage {first} on: repeated text "
+            "teaches less."
+        )
+    many = [f"{_short(costs, run)} {read(run):.1f} times" for run in costs.controls if read(run) > MOST_EPOCHS]
+    if many:
+        yield f"Controls read the training tokens more than {MOST_EPOCHS:g} times: {', '.join(many)}."
+
+
+def _batches(costs: PlanCosts) -> Iterator[str]:
+    for run, cost in _each_once(costs, lambda cost: cost.num_devices):
+        training, micro = run.schedule.training, run.schedule.launch.micro_batch_size
+        share = cost.num_devices * (1 if micro == "auto" else micro)
+        if training.batch_size % share:
+            per_pass = "" if micro == "auto" else f" x micro-batches of {micro}"
+            yield (
+                f"Stage {cost.plan.name} of {run.name} cannot run so: a batch of {training.batch_size} cannot be dealt "
+                f"out evenly to {cost.num_devices} devices{per_pass}."
+            )
+
+
+def _memory(costs: PlanCosts) -> Iterator[str]:
+    capacity = costs.memory_bytes
+    if capacity is None:
+        return
+    for run, cost in _each_once(costs, lambda cost: (cost.plan.model, cost.num_devices)):
+        where = f"Stage {cost.plan.name} of {run.name}"
+        largest, micro = cost.largest_micro_batch_size, cost.micro_batch_size
+        device = f"a device of {byte_count(capacity)} with {HEADROOM:.0%} left free"
+        memory = stage_memory(run.schedule, cost.plan, cost.num_devices, costs.devices.type)
+        if largest == 0:
+            yield f"{where} does not fit: one sequence at a time takes {byte_count(memory.of(1).total)} of {device}."
+        elif largest and micro and micro > largest:
+            yield (
+                f"{where} does not fit: micro-batches of {micro} take {byte_count(memory.of(micro).total)} of "
+                f"{device}; {largest} is the largest that fits."
+            )
+
+
+def _settings(costs: PlanCosts) -> Iterator[str]:
+    """Settings that differ between the ladder and its controls, each with the controls that it differs in."""
+    ladder = _effective(costs.ladder)
+    differing: dict[tuple[str, Any], list[str]] = {}
+    for control in costs.controls:
+        for setting, value in _effective(control).items():
+            if value != ladder[setting]:
+                differing.setdefault((setting, value), []).append(_short(costs, control))
+    for (setting, value), names in differing.items():
+        yield (
+            f"Compared runs differ in {setting}: {ladder[setting]} in the ladder, {value} in {', '.join(names)}; a "
+            "difference in loss is then not due to growth alone."
+        )
+
+
+def _caveats(costs: PlanCosts) -> list[str]:
+    return schedule_caveats(costs.ladder.schedule)
+
+
+def _effective(run: RunCost) -> dict[str, Any]:
+    """What a run's learning rate and batch come to, each under the name that a warning gives it."""
+    schedule = run.schedule
+    rate, optimizer, training = schedule.learning_rate, schedule.optimizer, schedule.training
+    stages = len(run.stages)
+    return {
+        "how often the learning rate warms up and decays": _times(stages if rate.span == "stage" else 1),
+        "how often it warms up once more": _times(stages - 1 if schedule.growth.rewarmup.steps else 0),
+        "learning_rate.shape": rate.shape,
+        "learning_rate.peak": f"{rate.peak:g}",
+        "learning_rate.final": f"{rate.final:g}",
+        "learning_rate.warmup_steps": rate.warmup_steps,
+        "training.batch_size": training.batch_size,
+        "training.sequence_length": training.sequence_length,
+        "optimizer.betas": tuple(optimizer.betas),
+        "optimizer.weight_decay": f"{optimizer.weight_decay:g}",
+        "optimizer.gradient_clipping": f"{optimizer.gradient_clipping:g}",
+    }
+
+
+def _times(count: int) -> str:
+    return {0: "never", 1: "once", 2: "twice"}.get(count, f"{count} times")
+
+
+def _short(costs: PlanCosts, control: RunCost) -> str:
+    """A control's name without its ladder's."""
+    return control.name.removeprefix(f"{costs.ladder.name}-control-")
+
+
+def _each_once(costs: PlanCosts, key: Any) -> Iterator[tuple[RunCost, StageCost]]:
+    """Stages of all runs, those alike by `key` once: what is wrong with one is wrong with all."""
+    seen = []
+    for run in costs.runs:
+        for cost in run.stages:
+            if key(cost) not in seen:
+                seen.append(key(cost))
+                yield run, cost

@@ -1,0 +1,91 @@
+"""What happens inside a SLURM job: the ordinary runner on the job's first machine, its workers started by srun.
+
+Jobs are submitted through submitit (growctl/queue/submit.py), whose protocol they follow: shortly before its time is
+over the job is warned by SIGUSR2, has its workers save and leave, writes itself down and is put into the queue again.
+What it then does is what running again always does: it reads what is on disk.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from growctl.launch.slurm_machines import job_states
+from growctl.run import signals
+from growctl.run.requests import LadderRequest
+from growctl.text.escaping import say
+
+if TYPE_CHECKING:
+    from submitit.core.utils import DelayedSubmission
+
+
+ASK_AGAIN_SECONDS = (1.0, 5.0, 10.0)
+
+
+class JobPart:
+    """What one job does: a run, or its stages up to one of them. submitit pickles it into the run's directory."""
+
+    def __init__(self, request: LadderRequest, name: str, last_stage: int | None) -> None:
+        """The run `name`, the ladder itself or one of its controls, up to the stage of that index."""
+        self.name = name
+        self.last_stage = last_stage
+        self.ladder = request.ladder.name
+        self.label = request.ladder.label
+        self.runs_dir = str(request.runs_dir.absolute())
+        self.schedule = json.dumps(request.ladder.schedule.model_dump(mode="json"))
+
+    def __call__(self) -> None:
+        """Runs the part. Ends the process where it fails, is warned or terminated."""
+        requeue = signal.getsignal(signal.SIGUSR2)
+        assert callable(requeue), "submitit waits for another signal than SIGUSR2"
+        signals.heed((signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2))
+        try:
+            try:
+                self._run()
+            except signals.Stopped as stop:
+                # Everything is closed, no worker is left. submitit counts, writes `checkpoint()` down and requeues.
+                for number in signals.STOPS:
+                    signal.signal(number, signal.SIG_IGN)
+                if stop.number == signal.SIGTERM and not _runs_on():
+                    sys.exit(stop.exit_code)
+                requeue(signal.SIGUSR2, None)
+        except (ValueError, RuntimeError, OSError, subprocess.SubprocessError) as error:
+            say(f"growctl: {error}", error=True)
+            sys.exit(2 if isinstance(error, ValueError) else 1)
+
+    def checkpoint(self) -> "DelayedSubmission":
+        """What the job does when it is started again: the same."""
+        from submitit.core.utils import DelayedSubmission
+
+        return DelayedSubmission(self)
+
+    def _run(self) -> None:
+        from growctl.run.runner import run_part
+        from growctl.run.screen import Screen
+        from growctl.schedule.load import parse_schedule
+        from growctl.text.console import Terminal
+
+        schedule = parse_schedule(json.loads(self.schedule), label=self.label, default_name=self.ladder)
+        request = LadderRequest.of(schedule, self.label, Path(self.runs_dir), self.ladder, with_controls=True)
+        run_part(request, self.name, self.last_stage, Screen(Terminal()))
+
+
+def _runs_on() -> bool:
+    """Whether SLURM means to keep this job, which it terminates to make room for another, or takes it away for good.
+
+    A controller that is busy is asked again, as long as SLURM usually waits before it kills.
+    """
+    for pause in ASK_AGAIN_SECONDS:
+        with suppress(RuntimeError):
+            return _kept()
+        time.sleep(pause)
+    return _kept()
+
+
+def _kept() -> bool:
+    return job_states([os.environ["SLURM_JOB_ID"]]) == {os.environ["SLURM_JOB_ID"]: "RUNNING"}

@@ -1,0 +1,243 @@
+"""How a run becomes jobs of a SLURM cluster, submitted through submitit.
+
+`launch.slurm.job: ladder` makes one job of a run, with as many machines as its largest stage takes; `stage` makes one
+of each stage, with that stage's machines, each behind the one before. A control is a run like the ladder, and waits for
+it: its budget may depend on it, and the ladder is what the user waits for; controls do not wait for each other. What is
+done already gets no job.
+
+The dataset is prepared inside the first job unless it is there already: that can take hours, which login nodes do not
+allow. `growctl prepare` makes it beforehand, in a job without devices.
+"""
+
+import json
+import math
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stderr
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from growctl.ladder.stage_plans import StagePlan, plan_stages
+from growctl.launch.machines import LaunchError, plain_path
+from growctl.launch.slurm_machines import job_states
+from growctl.queue.slurm_job import JobPart
+from growctl.run.lock import hold
+from growctl.run.requests import (
+    LadderRequest,
+    RunError,
+    RunFailed,
+    RunRequest,
+    machines_of,
+    schedule_yaml,
+)
+from growctl.run.screen import Screen
+from growctl.schema.launch_block import LaunchBlock
+from stages.checkpoint.manifest import write_file
+
+_OWN_OPTIONS = {
+    "account": "launch.slurm.account",
+    "constraint": "launch.slurm.constraint",
+    "cpus-per-task": "launch.slurm.cpus_per_device",
+    "gpus-per-node": "launch.devices and launch.slurm.gpus",
+    "mem": "launch.slurm.memory",
+    "nodes": "launch.nodes",
+    "ntasks-per-node": "launch.devices",
+    "partition": "launch.slurm.partition",
+    "qos": "launch.slurm.qos",
+    "signal": "launch.slurm.warn_before",
+    "time": "launch.slurm.time_limit",
+}
+"""Options of sbatch that have a key of their own."""
+
+_NOT_OPTIONS = {
+    "array",
+    "dependency",
+    "error",
+    "export",
+    "job-name",
+    "ntasks",
+    "open-mode",
+    "output",
+    "requeue",
+    "wrap",
+}
+"""Options of sbatch that growctl sets itself."""
+
+_LONGEST_WARNING = 65_535
+"""Seconds, SLURM's limit."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One job: a run, or one stage of it."""
+
+    name: str
+    request: RunRequest
+    stages: tuple[StagePlan, ...]
+    """What it trains."""
+
+    nodes: int
+    last_stage: int | None
+    """The index of the stage that it ends with; None: it ends with the run."""
+
+    after: str | None
+    """The name of the job that must have ended well before."""
+
+
+def plan_jobs(request: LadderRequest, requests: Sequence[RunRequest]) -> list[Job]:
+    """The jobs that are left to do of the ladder and its controls (`requests`, in that order)."""
+    jobs: list[Job] = []
+    ladder_end = None
+    for run in requests:
+        launch, done = run.schedule.launch, request.steps_done(run)
+        left = tuple(plan_stages(run.schedule, done)[len(done) :])
+        parts = [(stage,) for stage in left] if launch.slurm.job == "stage" else [left] * bool(left)
+        after = ladder_end
+        for part in parts:
+            by_stage = launch.slurm.job == "stage"
+            name = f"{run.name}.{part[0].name}" if by_stage else run.name
+            nodes = max(launch.nodes_of(stage.index) for stage in part)
+            jobs.append(Job(name, run, part, nodes, part[-1].index if by_stage else None, after))
+            after = name
+        if run.control is None:
+            ladder_end = after
+    return jobs
+
+
+def job_executor(job: Job, folder: Path, dependency: str | None) -> Any:
+    """submitit's executor with the options of `job`; its files and logs lie in `folder`. Writes nothing.
+
+    `dependency` is the id of the job that must have ended well before.
+    """
+    from submitit.slurm.slurm import SlurmExecutor
+
+    class Executor(SlurmExecutor):
+        """One that can be made, to look at its script, on a machine without SLURM."""
+
+        @classmethod
+        def affinity(cls) -> int:
+            return 1
+
+    launch = job.request.schedule.launch
+    slurm = launch.slurm
+    # The shell is replaced by Python, which so becomes the process that `--signal=B:` warns. Without `B:` SLURM warns
+    # the workers alone, who can do nothing about it.
+    executor = Executor(folder, max_num_timeout=slurm.max_requeues, python=f"exec {shlex.quote(sys.executable)}")
+    executor.update_parameters(
+        job_name=job.name,
+        nodes=job.nodes,
+        ntasks_per_node=launch.devices,
+        cpus_per_task=slurm.cpus_per_device,
+        gpus_per_node=launch.devices if slurm.gpus else None,
+        mem="0" if slurm.memory is None else f"{math.ceil(slurm.memory / 2**20)}M",  # 0: all of it
+        time=math.ceil(slurm.time_limit / 60),
+        partition=slurm.partition,
+        account=slurm.account,
+        qos=slurm.qos,
+        constraint=slurm.constraint,
+        dependency=f"afterok:{dependency}" if dependency else None,
+        setup=["export PYTHONSAFEPATH=1 SUBMITIT_PREEMPT_SIGNAL=USR2", *slurm.setup],
+        stderr_to_stdout=True,
+        use_srun=False,
+        wckey=None,
+        additional_parameters={
+            "signal": f"B:USR2@{slurm.warn_before}",
+            "requeue": True,
+            **({"kill-on-invalid-dep": "yes"} if dependency else {}),
+            **{name: value for name, value in slurm.options.items() if value is not False},
+        },
+    )
+    return executor
+
+
+def check_slurm(launch: LaunchBlock) -> None:
+    """LaunchError where `launch.slurm` asks for what no job can have."""
+    slurm = launch.slurm
+    if not 0 < slurm.warn_before <= min(_LONGEST_WARNING, slurm.time_limit - 60):
+        raise LaunchError(
+            f"launch.slurm.warn_before = {slurm.warn_before} s: must be above 0, {_LONGEST_WARNING} at most, and leave "
+            f"a minute or more of launch.slurm.time_limit, {slurm.time_limit} s"
+        )
+    for name in slurm.options:
+        if name in _OWN_OPTIONS:
+            raise LaunchError(f"launch.slurm.options.{name}: has a key of its own, {_OWN_OPTIONS[name]}")
+        if name in _NOT_OPTIONS:
+            raise LaunchError(f"launch.slurm.options.{name}: is set by growctl")
+    named = {"partition": slurm.partition, "account": slurm.account, "qos": slurm.qos, "constraint": slurm.constraint}
+    for name, value in [*named.items(), *((f"options.{name}", value) for name, value in slurm.options.items())]:
+        if isinstance(value, str) and not value.isprintable():
+            raise LaunchError(f"launch.slurm.{name} = {value!r}: must be one line of text")
+
+
+def job_folder(request: LadderRequest) -> Path:
+    """Where a ladder's jobs, and its controls', keep scripts, pickles and logs."""
+    return plain_path(request.directory(request.ladder), "the run's directory") / "slurm"
+
+
+def submit(request: LadderRequest, screen: Screen) -> None:
+    """Submits what is left to do of a ladder and its controls, and says what was submitted.
+
+    Raises RunError and LaunchError before anything is written, among them where jobs of this run are queued or running
+    already; RunFailed where SLURM refuses a job (those submitted before it are taken back).
+    """
+    launch = request.ladder.schedule.launch
+    check_slurm(launch)
+    machines = machines_of(request.ladder.schedule)
+    machines.check(request.runs_dir)
+    requests = request.checked(machines)
+    folder = job_folder(request)
+    _check_no_jobs(folder)
+    jobs = plan_jobs(request, requests)
+    directory = request.directory(request.ladder)
+    if not jobs:
+        screen.message(f"{request.ladder.name}: done; there is nothing to submit")
+        return
+    with hold(directory):
+        pass  # no growctl runs it now; the first job may, as soon as it is submitted
+    folder.mkdir(exist_ok=True)
+    with hold(folder):
+        _check_no_jobs(folder)
+        write_file(directory / "schedule.yaml", schedule_yaml(request.ladder.schedule).encode())
+        for job, number, log in _submitted(request, jobs, folder):
+            behind = f", after {job.after}" if job.after else ""
+            machines_words = f"{job.nodes} machine{'s' if job.nodes > 1 else ''} x {machines.devices}"
+            screen.message(f"job {number}: {job.name} ({machines_words}{behind}); log: {log}")
+
+
+def _submitted(request: LadderRequest, jobs: list[Job], folder: Path) -> list[tuple[Job, str, Path]]:
+    """Submits `jobs`; each with its id and log."""
+    from submitit.core.utils import FailedJobError, FailedSubmissionError
+
+    ids: dict[str, str] = {}
+    logs: list[Path] = []
+    try:
+        for job in jobs:
+            executor = job_executor(job, folder, ids.get(job.after or ""))
+            with redirect_stderr(StringIO()):  # submitit prints what sbatch said, and raises it too
+                submitted = executor.submit(JobPart(request, job.request.name, job.last_stage))
+            ids[job.name] = submitted.job_id
+            logs.append(submitted.paths.stdout)
+            write_file(folder / "jobs.json", (json.dumps(ids, indent=1) + "\n").encode())
+    except (FailedJobError, FailedSubmissionError) as error:
+        if ids:
+            subprocess.run(["scancel", *ids.values()], capture_output=True, check=False)
+        raise RunFailed(f"sbatch refused the job {job.name}: {error}") from None
+    return list(zip(jobs, ids.values(), logs, strict=True))
+
+
+def _check_no_jobs(folder: Path) -> None:
+    """RunError where jobs that were submitted before are queued or running."""
+    path = folder / "jobs.json"
+    if not path.exists():
+        return
+    names = {number: name for name, number in json.loads(path.read_text()).items()}
+    living = job_states(list(names))
+    if living:
+        words = ", ".join(f"{number} ({names.get(number, 'another')}, {state})" for number, state in living.items())
+        raise RunError(
+            f"this run has jobs already: {words}; wait for them, or take them away first: scancel {' '.join(living)}"
+        )

@@ -1,0 +1,48 @@
+"""Whether what a run will still write fits on its disk: asked before anything is started."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from growctl.ladder.stage_plans import plan_stages
+from growctl.plan.costs import stage_checkpoint_bytes
+from growctl.plan.devices import planned_devices, planned_precision
+from growctl.run.lock import find_holder
+from growctl.run.requests import RunError, RunRequest, stage_directory, steps_done
+from growctl.text.formatting import byte_count
+from stages.checkpoint.disk_full import free_bytes
+from stages.checkpoint.retention import checkpoints, leftovers
+
+
+def check_space(requests: Iterable[RunRequest], runs_dir: Path) -> None:
+    """RunError where the checkpoints that `requests` will still write take more than is free in `runs_dir`.
+
+    `checkpoint.check_space: false` in a schedule leaves its run out; so does a growctl that is at it, which `hold` will
+    tell of.
+    """
+    asked = [
+        request
+        for request in requests
+        if request.schedule.checkpoint.check_space and find_holder(runs_dir / request.name) is None
+    ]
+    needed = sum(remaining_bytes(request, runs_dir / request.name) for request in asked)
+    free = free_bytes(runs_dir)
+    if needed > free:
+        raise RunError(
+            f"{', '.join(request.name for request in asked)}: the checkpoints still to come take about "
+            f"{byte_count(needed)}, and {byte_count(free)} are free in {runs_dir}; make room, keep fewer "
+            "(checkpoint.keep, checkpoint.keep_every), or start all the same with checkpoint.check_space=false"
+        )
+
+
+def remaining_bytes(request: RunRequest, directory: Path) -> int:
+    """What the stages of a run that are not over will have on disk, beyond what they have, in bytes."""
+    schedule = request.schedule
+    precision = planned_precision(schedule, planned_devices(schedule).type)
+    done = steps_done(schedule, directory)
+    total = 0
+    for plan in plan_stages(schedule, done)[len(done) :]:
+        stage = stage_directory(directory, plan.index, plan.name)
+        within = [*checkpoints(stage).values(), *leftovers(stage)]  # these go before anything is written
+        there = sum(path.stat().st_size for folder in within for path in folder.rglob("*") if path.is_file())
+        total += max(0, stage_checkpoint_bytes(schedule, plan, precision) - there)
+    return total

@@ -1,0 +1,196 @@
+"""What is asked of a run, and what is checked of it before anything is written: runs, their machines, their past."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from growctl.controls.generate import plan_controls
+from growctl.launch.hostfile import hostfile_machines
+from growctl.launch.local import Local, local_devices
+from growctl.launch.machines import LaunchError, Machines
+from growctl.launch.slurm_machines import SlurmMachines
+from growctl.schedule.load import ScheduleError, parse_schedule
+from growctl.schema.blocks import Schedule
+from stages.checkpoint.manifest import CheckpointError, read_manifest
+
+
+class RunError(ValueError):
+    """A run that cannot be started or gone on with as asked: the user's to mend, exit code 2."""
+
+
+class RunFailed(RuntimeError):
+    """Training failed: exit code 1."""
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """One run: a ladder, or a control of one."""
+
+    name: str
+    schedule: Schedule
+    label: str
+    """The schedule as the user named it."""
+
+    control: str | None = None
+    control_of: str | None = None
+
+
+@dataclass(frozen=True)
+class LadderRequest:
+    """A ladder with its controls, and where they go."""
+
+    ladder: RunRequest
+    runs_dir: Path
+    with_controls: bool
+
+    @classmethod
+    def of(
+        cls, schedule: Schedule, label: str, runs_dir: Path, name: str | None, with_controls: bool
+    ) -> "LadderRequest":
+        """The ladder of `schedule`, under its own name or another."""
+        name = name or schedule.name
+        assert name is not None
+        return cls(RunRequest(name, schedule.model_copy(update={"name": name}), label), runs_dir, with_controls)
+
+    def directory(self, request: RunRequest) -> Path:
+        """Where a run keeps everything."""
+        return self.runs_dir / request.name
+
+    def steps_done(self, request: RunRequest) -> list[int]:
+        """Steps of a run's stages that are over, oldest first."""
+        return steps_done(request.schedule, self.directory(request))
+
+    def controls(self) -> list[RunRequest]:
+        """The controls. Where a slope ends stages, their budgets are final once the ladder is over."""
+        if not self.with_controls:
+            return []
+        schedule = self.ladder.schedule
+        planned = plan_controls(schedule, self.steps_done(self.ladder))
+        return [
+            RunRequest(plan.name, plan.schedule, self.ladder.label, plan.kind, self.ladder.name) for plan in planned
+        ]
+
+    def checked(self, machines: Machines) -> list[RunRequest]:
+        """The ladder and its controls; RunError where one of them cannot be run, or gone on with, on `machines`."""
+        schedule = self.ladder.schedule
+        over = len(self.steps_done(self.ladder)) == len(schedule.stages)
+        requests = [self.ladder, *self.controls()]
+        for request in requests:
+            check_batch(request, machines.devices)
+            if request.control is None or schedule.growth.when == "fixed" or over:
+                check_same_run(request, self.directory(request))
+        return requests
+
+
+def machines_of(schedule: Schedule) -> Machines:
+    """The machines that a schedule's `launch` names. Raises LaunchError where they cannot do what it asks.
+
+    For `cluster: slurm` they are those of the job that this process runs in.
+    """
+    launch = schedule.launch
+    nodes = max(launch.nodes_of(index) for index in range(len(schedule.stages)))
+    if launch.cluster == "slurm":
+        return SlurmMachines.of(launch)
+    if launch.cluster == "hostfile":
+        return hostfile_machines(launch, nodes)
+    if nodes > 1:
+        raise LaunchError(f"launch.nodes = {nodes}: launch.cluster = 'local' is one machine; use hostfile or slurm")
+    micro = launch.micro_batch_size
+    return Local(
+        *local_devices(launch.devices, schedule.training.batch_size // (1 if micro == "auto" else micro)),
+        launch.environment,
+    )
+
+
+def stage_directory(directory: Path, index: int, name: str) -> Path:
+    """Where a stage of the run in `directory` keeps everything."""
+    return directory / "stages" / f"{index}-{name}"
+
+
+def steps_done(schedule: Schedule, directory: Path) -> list[int]:
+    """Steps of the stages that are over, oldest first."""
+    steps: list[int] = []
+    for index, stage in enumerate(schedule.stages):
+        final = stage_directory(directory, index, stage.name) / "final"
+        if not final.exists():
+            break
+        try:
+            steps.append(read_manifest(final).step)
+        except CheckpointError:
+            break  # it will be set aside, with a message, when its turn comes
+    return steps
+
+
+def check_same_run(request: RunRequest, directory: Path) -> None:
+    """RunError where `directory` is something else's, or its schedule differs in anything but `launch`.
+
+    The schedule of a run that never began (its job was taken out of the queue, say) may be changed.
+    """
+    path = directory / "schedule.yaml"
+    if not path.exists():
+        if directory.exists() and any(not p.name.startswith(".") for p in directory.iterdir()):
+            raise RunError(f"{directory} exists and is not a growctl run; choose another name with --name")
+        return
+    if not any((directory / name).exists() for name in ("ledger.db", "stages")):
+        return
+    old = own_schedule(path)
+    for key, was, now in _differences(_comparable(old), _comparable(request.schedule)):
+        raise RunError(
+            f"{key} = {now!r}, but the run in {directory} was started with {was!r}; "
+            "give this one another name with --name, or put the value back"
+        )
+
+
+def own_schedule(path: Path) -> Schedule:
+    """The schedule that a run keeps in the file `path`; RunError where it cannot be read."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    try:
+        data = OmegaConf.to_container(OmegaConf.load(path))
+        return parse_schedule(data, label=str(path), default_name=path.parent.name)
+    except (ScheduleError, OmegaConfBaseException, OSError, YAMLError, UnicodeDecodeError) as error:
+        raise RunError(f"{path}, the run's own schedule, cannot be read: {error}") from error
+
+
+def check_batch(request: RunRequest, devices: int) -> None:
+    """RunError where the batch cannot be dealt out evenly to all ranks of every stage, `devices` on each machine."""
+    schedule, launch = request.schedule, request.schedule.launch
+    batch, micro = schedule.training.batch_size, launch.micro_batch_size
+    for index, stage in enumerate(schedule.stages):
+        nodes = launch.nodes_of(index)
+        ranks = nodes * devices
+        share = ranks * (1 if micro == "auto" else micro)
+        if batch % share:
+            where = f" of stage {stage.name} ({nodes} machines x {devices})" if nodes > 1 else ""
+            per_pass = "" if micro == "auto" else f" x launch.micro_batch_size {micro}"
+            raise RunError(
+                f"training.batch_size = {batch}: must be a multiple of the {ranks} devices{where}{per_pass}, {share}"
+            )
+
+
+def schedule_yaml(schedule: Schedule) -> str:
+    """The schedule as a run keeps it, every default written out."""
+    from omegaconf import OmegaConf
+
+    return OmegaConf.to_yaml(OmegaConf.create(schedule.model_dump(mode="json")))
+
+
+def _comparable(schedule: Schedule) -> dict[str, Any]:
+    data = schedule.model_dump(exclude={"launch", "controls"})
+    del data["data"]["workers"], data["data"]["approximate_tokens"]
+    del data["checkpoint"]["keep"], data["checkpoint"]["keep_every"], data["checkpoint"]["check_space"]
+    return data
+
+
+def _differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in old | new:
+            yield from _differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for i, (before, after) in enumerate(zip(old, new, strict=True)):
+            yield from _differences(before, after, f"{path}.{i}")
+    elif old != new:
+        yield path, old, new

@@ -1,0 +1,112 @@
+"""What a stage goes on from: its newest whole checkpoint, rewritten first where other workers are to read it."""
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from growctl.launch.machines import Launch
+from growctl.launch.worker_logs import ending_signal, failure_reason, signal_reason, told_reason
+from growctl.launch.workers import Workers
+from growctl.run.requests import RunFailed
+from stages.checkpoint.manifest import (
+    CheckpointError,
+    Manifest,
+    converted_directories,
+    converted_directory,
+    manifest_hash,
+    newest_checkpoint,
+    read_manifest,
+    remove_converted,
+    set_aside,
+    verify_checkpoint,
+)
+from stages.checkpoint.retention import clear_leftovers
+from stages.checkpoint.signatures import check_origin
+from stages.process.lifeline import STDIN, VARIABLE
+
+POLL_SECONDS = 0.05
+
+
+class World(NamedTuple):
+    """What DeepSpeed's own checkpoints depend on."""
+
+    num_devices: int | None
+    zero_stage: int | None
+    offload: str | None
+
+    def __str__(self) -> str:
+        devices = "1 device" if self.num_devices == 1 else f"{self.num_devices} devices"
+        return f"{devices} at ZeRO {self.zero_stage}" + (", offloaded" if self.offload == "optimizer" else "")
+
+
+def checkpoint_to_resume(
+    stage_directory: Path,
+    world: World,
+    keys: Path,
+    tell: Callable[[str], None],
+    wanted: Callable[[Manifest], bool] = lambda _: True,
+) -> Path | None:
+    """The checkpoint that workers of `world` go on from: the newest that is `wanted`; None where the stage has none.
+
+    An engine checkpoint of another world is converted first, once: the conversion stays until a newer checkpoint is
+    whole. Broken ones are set aside, each with a message. Raises RunFailed where converting fails, and OriginError
+    where none of the keys in the file `keys` signed the engine checkpoint.
+    """
+    clear_leftovers(stage_directory)  # nobody writes here now, and what is to be written may need the room
+    newest = newest_checkpoint(stage_directory, tell, wanted)
+    if newest:
+        remove_converted(stage_directory, newest)
+    fits = newest is not None and _world(read_manifest(newest)) == world
+    for converted in converted_directories(stage_directory):
+        own = newest is not None and converted == converted_directory(newest)
+        # One that is newer is of a step_* that broke since: then it is the newest whole one, whatever the world.
+        if not (own and fits) and _whole(converted, newest if own else None, tell, wanted):
+            return converted
+    if newest:
+        check_origin(newest, read_manifest(newest), keys)
+    if newest is None or fits:
+        return newest
+    tell(f"{newest.name} was saved by {_world(read_manifest(newest))}; converting it for {world}")
+    return _convert(newest, stage_directory / "log.txt")
+
+
+def _whole(
+    converted: Path, checkpoint: Path | None, tell: Callable[[str], None], wanted: Callable[[Manifest], bool]
+) -> bool:
+    """Whether a conversion is whole and `wanted`, and of `checkpoint` where that is there; else it is set aside with a
+    message."""
+    try:
+        manifest = verify_checkpoint(converted)
+    except CheckpointError as error:
+        tell(f"{error}; moved to {set_aside(converted).name}")
+        return False
+    if checkpoint and manifest.lineage.parent != manifest_hash(checkpoint):
+        tell(f"{converted} was not made from {checkpoint.name}; moved to {set_aside(converted).name}")
+        return False
+    if not wanted(manifest):
+        tell(f"{converted} is of a way that the stage has left; moved to {set_aside(converted).name}")
+        return False
+    return True
+
+
+def _world(manifest: Manifest) -> World:
+    return World(manifest.world_size, manifest.zero_stage, manifest.offload)
+
+
+def _convert(checkpoint: Path, log: Path) -> Path:
+    """`checkpoint`, converted by a process of its own, which ends with this one."""
+    converted = converted_directory(checkpoint)
+    command = [sys.executable, "-m", "stages.engine.convert", str(checkpoint), str(converted)]
+    environment = {"PYTHONSAFEPATH": "1", "DS_ACCELERATOR": "cpu", VARIABLE: STDIN}
+    log_start = log.stat().st_size if log.exists() else 0
+    with Workers(Launch(command, environment), log) as workers:
+        while workers.running():
+            time.sleep(POLL_SECONDS)
+    if workers.exit_code != 0:
+        ended_by = ending_signal(workers.exit_code)
+        reason = signal_reason(ended_by) if ended_by else failure_reason(log, log_start)
+        told = told_reason(log, log_start)
+        raise RunFailed(f"{told or f'{checkpoint} cannot be converted: {reason}'}\nfull log: {log}")
+    return converted

@@ -1,0 +1,381 @@
+"""The only place that decides what happens next. It reads what is on disk, so running again is resuming."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from uuid import uuid4
+
+from growctl.controls.caveats import control_caveats, decays
+from growctl.ladder.conditions import comparison_conditions
+from growctl.ladder.stage_plans import StagePlan, plan_stages
+from growctl.ladder.train_spec import slope_trigger, worker_spec
+from growctl.launch.local import Local, gpu_memory_bytes
+from growctl.launch.machines import Machines
+from growctl.ledger.file import move_aside
+from growctl.ledger.ledger import BrokenLedger, Ledger, RunEntry, StageEntry
+from growctl.plan.costs import largest_micro_batch, planned_micro_batch
+from growctl.plan.devices import planned_devices
+from growctl.run.attempt import Attempt, Outcome
+from growctl.run.dataset import RecordedLadder, RunDataset
+from growctl.run.disk_space import check_space
+from growctl.run.lock import hold
+from growctl.run.requests import (
+    LadderRequest,
+    RunFailed,
+    RunRequest,
+    check_same_run,
+    machines_of,
+    schedule_yaml,
+    stage_directory,
+    steps_done,
+)
+from growctl.run.resume import World, checkpoint_to_resume
+from growctl.run.screen import Screen
+from model.config import TransformerConfig
+from stages.checkpoint.manifest import (
+    CheckpointError,
+    Manifest,
+    manifest_hash,
+    read_manifest,
+    set_aside,
+    verify_checkpoint,
+    write_file,
+)
+from stages.checkpoint.retention import clear_stage
+from stages.checkpoint.signatures import KEYS_NAME, check_keys
+from stages.data.prepare import read_dataset_manifest
+from stages.metrics import MetricsReader, Record
+from stages.spec import TrainSpec
+from stages.train.skipped_data import LeftOut, of_this_course, rollbacks_in_place, standing
+
+RUN_ID = ".run_id"
+"""The file of a run that tells it from every other."""
+
+VERBS = {"refused": "failed", "crashed": "crashed", "hung": "hung"}
+LONGEST_PAUSE = 60.0
+"""Seconds before a stage is started again: 1, 10, 60, ... for what is wrong with a machine to pass."""
+
+EXACT_GROWTH = 1e-5
+"""Nats by which the validation loss may differ right after a growth: the rounding of float32."""
+
+
+def run(request: LadderRequest, screen: Screen) -> None:
+    """Runs a ladder and then its controls, or goes on where an earlier execution stopped.
+
+    Raises RunError (and the other ValueErrors of unusable input) before anything is written, RunFailed when a stage
+    fails.
+    """
+    machines = machines_of(request.ladder.schedule)
+    check_space(request.checked(machines), request.runs_dir)
+    machines.check(request.runs_dir)
+    controls = [request.directory(control) for control in request.controls()]
+    Execution(request.ladder, request.runs_dir, machines, screen, controls).run()
+    for control in request.controls():
+        check_same_run(control, request.directory(control))
+        Execution(control, request.runs_dir, machines, screen).run()
+
+
+def run_part(request: LadderRequest, name: str, last_stage: int | None, screen: Screen) -> None:
+    """Runs one of them, the ladder or the control of that name, up to the stage of that index. Raises as `run` does."""
+    machines = machines_of(request.ladder.schedule)
+    [part] = [candidate for candidate in request.checked(machines) if candidate.name == name]
+    check_space([part], request.runs_dir)
+    machines.check(request.runs_dir)
+    Execution(part, request.runs_dir, machines, screen).run(last_stage)
+
+
+class Execution:
+    """One execution of one run."""
+
+    def __init__(
+        self, request: RunRequest, runs_dir: Path, machines: Machines, screen: Screen, controls: Sequence[Path] = ()
+    ) -> None:
+        """`controls`: directories of the ladder's controls, which may have begun before it."""
+        self.controls = controls
+        self.request = request
+        self.schedule = request.schedule
+        self.runs_dir = runs_dir
+        self.directory = runs_dir / request.name
+        self.plans = plan_stages(request.schedule)
+        self.machines = machines
+        self.screen = screen
+        self.keys = runs_dir / KEYS_NAME
+        self.dataset = Path()
+        self.ladder: RecordedLadder | None = None
+        """The ladder of a control, once it runs."""
+        self.ledger: Ledger
+
+    def run(self, last_stage: int | None = None) -> None:
+        """Prepares the data, then takes each stage up to that index to its `final/`, growing in between."""
+        check_keys(self.keys)
+        self.screen.run_started(self.request.name, self.request.control, self.plans)
+        data = RunDataset(self.schedule, self.runs_dir, self.screen)
+        dataset = None
+        if self.request.control_of:
+            self.ladder = RecordedLadder.read(self.runs_dir / self.request.control_of)
+            self.ladder.check_control(self.directory)
+            dataset = data.of_ladder(self.ladder)
+        elif not (self.directory / "ledger.db").exists():
+            dataset = data.prepared()
+        with hold(self.directory):
+            # The schedule first: it is by this file that the directory is known for a run's.
+            write_file(self.directory / "schedule.yaml", schedule_yaml(self.schedule).encode())
+            with self._open_ledger() as self.ledger:
+                self.dataset = dataset or data.known(self.ledger, self.directory)
+                self._open_books()
+                for control in self.controls:
+                    RecordedLadder.read(self.directory).check_control(control)
+                for index in range(len(self.plans) if last_stage is None else last_stage + 1):
+                    self._stage(self.plans[index])
+                    self.plans = plan_stages(self.schedule, steps_done(self.schedule, self.directory)[: index + 1])
+        if last_stage is None or last_stage + 1 == len(self.plans):
+            self.screen.run_finished()
+
+    def stage_directory(self, plan: StagePlan) -> Path:
+        """Where a stage keeps everything."""
+        return stage_directory(self.directory, plan.index, plan.name)
+
+    def num_devices(self, plan: StagePlan) -> int:
+        """Ranks that train a stage, on all machines."""
+        return self.schedule.launch.nodes_of(plan.index) * self.machines.devices
+
+    def _world(self, plan: StagePlan) -> World:
+        return World(self.num_devices(plan), self.schedule.launch.zero_stage, self.schedule.launch.offload)
+
+    def _open_ledger(self) -> Ledger:
+        """The run's ledger. A broken one is set aside; each stage then books anew what its metrics.jsonl tells."""
+        path = self.directory / "ledger.db"
+        try:
+            return Ledger.open(path)
+        except BrokenLedger as error:
+            aside = move_aside(path).name
+            self.screen.message(f"{path} is broken: {error.why}; moved to {aside}, making it anew from metrics.jsonl")
+            return Ledger.open(path)
+
+    def _open_books(self) -> None:
+        manifest = read_dataset_manifest(self.dataset)
+        entry = RunEntry(
+            name=self.request.name,
+            schedule=self.request.label,
+            control=self.request.control,
+            control_of=self.request.control_of,
+            seed=self.schedule.seed,
+            dataset=str(self.dataset),
+            dataset_fingerprint=manifest.fingerprint,
+            conditions=comparison_conditions(self.schedule),
+            run_id=self._run_id(),
+            ladder_id=self.ladder.entry.run_id if self.ladder else None,
+            decays=decays(self.schedule),
+            caveats=self._caveats(),
+        )
+        self.ledger.record_run(entry, [_stage_entry(plan) for plan in plan_stages(self.schedule)])
+
+    def _caveats(self) -> list[str]:
+        if self.ladder is None or self.request.control is None:
+            return []
+        return control_caveats(self.request.control, self.schedule, self.ladder.last_size)
+
+    def _run_id(self) -> str:
+        """The run's id, which outlives its ledger; made when the run begins."""
+        path = self.directory / RUN_ID
+        if not path.exists():
+            write_file(path, uuid4().hex.encode())
+        return path.read_text()
+
+    def _stage(self, plan: StagePlan) -> None:
+        directory = self.stage_directory(plan)
+        metrics = MetricsReader(directory / "metrics.jsonl")
+        self.ledger.sync(plan.name, list(metrics), attempt_over=True)
+        if complaint := metrics.complaint():
+            self.screen.message(complaint)
+        if not self._whole(directory / "final"):
+            directory.mkdir(parents=True, exist_ok=True)
+            self._train(plan, self._grow(plan) if plan.index else None)
+        clear_stage(directory)
+        self.screen.stage_finished(plan, list(MetricsReader(directory / "metrics.jsonl")))
+
+    def _train(self, plan: StagePlan, initial: Path | None) -> None:
+        """Attempts at a stage until it has its `final/`: another one where workers crashed or hung, or where they sent
+        it back to a checkpoint, within bounds."""
+        directory, most = self.stage_directory(plan), self.schedule.launch.max_restarts
+        failures, start = 0, None
+        while True:
+            left_out = self._left_out(plan)
+            wanted = partial(of_this_course, left_out)
+            resume = checkpoint_to_resume(directory, self._world(plan), self.keys, self.screen.message, wanted)
+            failures = failures if resume == start else 0
+            start = resume
+            outcome = self._attempt(plan, initial, resume, left_out)
+            if self._whole(directory / "final"):
+                if outcome.kind != "ended":
+                    self.screen.message(
+                        f"stage {plan.name} is complete, but its workers {outcome.kind}: {outcome.reason}"
+                    )
+                return
+            if self._left_out(plan) != left_out:
+                continue  # the workers sent it back
+            if outcome.kind == "ended":
+                raise RunFailed(f"stage {plan.name} ended without a whole final/; see {directory / 'log.txt'}")
+            failed = f"stage {plan.name} {VERBS[outcome.kind]}: {outcome.reason}"
+            failures += 1
+            if outcome.kind == "refused" or failures > most:
+                often = f" ({failures} times in a row, with no checkpoint in between)" if failures > 1 else ""
+                raise RunFailed(f"{failed}{often}\nfull log: {directory / 'log.txt'}")
+            self.screen.message(f"{failed}; starting it again ({failures} of {most})")
+            time.sleep(pause_after(failures))
+
+    def _left_out(self, plan: StagePlan) -> tuple[LeftOut, ...]:
+        """The data that a stage leaves out by now; RunFailed where it went back to the same step too often.
+
+        By the ledger, which is never behind metrics.jsonl here, and may know of a line that was damaged there since.
+        """
+        records = [{"event": "anomaly"} | asdict(anomaly) for anomaly in self.ledger.anomalies(plan.name)]
+        left_out, most = standing(records), self.schedule.anomalies.most
+        if (times := rollbacks_in_place(records)) > most:
+            raise RunFailed(
+                f"stage {plan.name} went back to step {left_out[-1][0]} {times} times, each time with more data left "
+                f"out, and never came to its next checkpoint (anomalies.most = {most}); try a lower "
+                f"learning_rate.peak (now {self.schedule.learning_rate.peak}) or more warm-up, under another --name"
+            )
+        return left_out
+
+    def _grow(self, plan: StagePlan) -> Path:
+        """The stage's `initial/`: the previous stage's `final/`, expanded."""
+        initial = self.stage_directory(plan) / "initial"
+        previous = self.stage_directory(self.plans[plan.index - 1]) / "final"
+        if not self._whole(initial):
+            self.screen.growing(plan)
+            self.screen.grown(plan, self._expanded(plan, previous, initial))
+        if read_manifest(initial).lineage.parent != manifest_hash(previous):
+            raise RunFailed(f"{initial} was not grown from {previous}; move it away and run again")
+        return initial
+
+    def _expanded(self, plan: StagePlan, previous: Path, initial: Path) -> Manifest:
+        from stages.grow.expand import expand, expand_transformer
+
+        growth, seed = self.schedule.growth, self.schedule.seed
+        if isinstance(plan.model, TransformerConfig):
+            assert growth.operator is not None
+            return expand_transformer(
+                previous, initial, plan.model, growth.operator, noise=growth.copy_noise, seed=seed
+            )
+        return expand(
+            previous,
+            initial,
+            attention_tokens=plan.attention_tokens,
+            ffn_tokens=plan.ffn_tokens,
+            policy=growth.policy(),
+            seed=seed,
+        )
+
+    def _micro_batch_size(self, plan: StagePlan) -> int:
+        """Sequences a forward pass on one device: as `plan` shows it, or for auto by the memory of the GPUs here."""
+        schedule, num_devices = self.schedule, self.num_devices(plan)
+        unknown = schedule.launch.micro_batch_size == "auto" and schedule.launch.hardware.memory_bytes is None
+        if unknown and isinstance(self.machines, Local) and self.machines.gpus:
+            return largest_micro_batch(schedule, plan, num_devices, gpu_memory_bytes()) or 1
+        return planned_micro_batch(schedule, plan, num_devices, planned_devices(schedule).type)
+
+    def _spec(
+        self, plan: StagePlan, attempt: int, initial: Path | None, resume: Path | None, left_out: tuple[LeftOut, ...]
+    ) -> TrainSpec:
+        schedule = self.schedule
+        manifest: Manifest | None = read_manifest(initial) if initial else None
+        return worker_spec(
+            schedule,
+            plan,
+            attempt=attempt,
+            # In full: on another machine, or in a job, the worker stands elsewhere.
+            directory=str(self.stage_directory(plan).absolute()),
+            keys=str(self.keys.absolute()),
+            dataset=str(self.dataset.absolute()),
+            model=manifest.model if manifest else plan.model,
+            initial=str(initial.absolute()) if initial else None,
+            resume=str(resume.absolute()) if resume else None,
+            samples_seen=manifest.samples_seen if manifest else 0,
+            left_out=left_out,
+            micro_batch_size=self._micro_batch_size(plan),
+            generations=schedule.growth.rules(plan.index, plan.num_steps) if plan.index else (),
+            trigger=slope_trigger(schedule, plan),
+            save_request=str(self.stage_directory(plan).absolute() / f".save_request.{attempt}"),
+            launched_at=time.time(),
+        )
+
+    def _attempt(
+        self, plan: StagePlan, initial: Path | None, resume: Path | None, left_out: tuple[LeftOut, ...]
+    ) -> Outcome:
+        """Starts the workers and follows them to their end, keeping screen and ledger up to date."""
+        directory = self.stage_directory(plan)
+        records = list(MetricsReader(directory / "metrics.jsonl"))
+        last = max((record["attempt"] for record in records), default=0)
+        number = 1 + max(last, self.ledger.last_attempt(plan.name))
+        if number > 1:
+            start = f"from {resume.name}" if resume else "from the start"
+            self.screen.message(f"stage {plan.name}: resuming {start} (attempt {number})")
+        spec = self._spec(plan, number, initial, resume, left_out)
+        write_file(directory / "spec.json", spec.model_dump_json(indent=1).encode())
+        launch = self.machines.launch(directory / "spec.json", self.schedule.launch.nodes_of(plan.index), number)
+        self.screen.stage_started(plan, records)
+
+        def on_records(new: list[Record]) -> None:
+            records.extend(new)
+            for record in new:
+                self.screen.record(plan, record)
+                self._check_growth(plan, record)
+            if any(record["event"] != "train" for record in new):
+                self.ledger.sync(plan.name, records)
+
+        try:
+            return Attempt(spec, launch, self.schedule.launch.grace, on_records, self.screen.message).run()
+        finally:
+            self.ledger.sync(plan.name, list(MetricsReader(directory / "metrics.jsonl")), attempt_over=True)
+
+    def _check_growth(self, plan: StagePlan, record: Record) -> None:
+        """Says so where the loss right after a growth is not the loss before it: a warning where it should be."""
+        if record.get("point") != "after_growth":
+            return
+        known = self.ledger.evaluations(self.plans[plan.index - 1].name)
+        before = known[-1].loss if known else None
+        if before is None:  # it was not a number, or is lost
+            return
+        jump = record["loss"] - before
+        if abs(jump) <= EXACT_GROWTH:
+            return
+        moved = f"growing to {plan.name} moved the validation loss by {jump:+.2e} nats, from {before:.6f}"
+        if read_manifest(self.stage_directory(plan) / "initial").lineage.details.get("preserves"):
+            moved = (
+                f"WARNING: {moved}; it should keep it to {EXACT_GROWTH:g}. "
+                f"Please report this with {self.stage_directory(plan)}"
+            )
+        self.screen.message(moved)
+
+    def _whole(self, checkpoint: Path) -> bool:
+        """Whether `checkpoint` is there and whole; a broken one is set aside with a message."""
+        if not checkpoint.exists():
+            return False
+        try:
+            verify_checkpoint(checkpoint)
+        except CheckpointError as error:
+            self.screen.message(f"{error}; moved to {set_aside(checkpoint).name}")
+            return False
+        return True
+
+
+def pause_after(failures: int) -> float:
+    """Seconds between so many failures of a stage in a row and its next start."""
+    return min(LONGEST_PAUSE, 10 ** (failures - 1))
+
+
+def _stage_entry(plan: StagePlan) -> StageEntry:
+    return StageEntry(
+        name=plan.name,
+        num_parameters=plan.num_parameters,
+        num_embedding_parameters=plan.num_embedding_parameters,
+        train_tokens=plan.train_tokens,
+        num_steps=plan.num_steps,
+        tokens_per_step=plan.tokens_per_step,
+        step_flops=plan.step_flops,
+        evaluation_flops_per_token=plan.evaluation_flops_per_token,
+    )

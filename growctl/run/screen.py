@@ -1,0 +1,259 @@
+"""What a run shows while it works: a live view on a terminal, plain lines elsewhere."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from growctl.ladder.stage_plans import StagePlan, total_flops
+from growctl.text.formatting import duration, scientific, short_count
+from stages.checkpoint.manifest import Manifest
+from stages.metrics import Record
+
+PLAIN_SECONDS = 10.0
+"""A plain screen prints a line of training progress at most this often."""
+
+
+class StageProgress:
+    """What is known of one stage, gathered from its records."""
+
+    def __init__(self, plan: StagePlan) -> None:
+        self.plan = plan
+        self.state = "waiting"
+        self.step = 0
+        self.loss: float | None = None
+        self.validation_loss: float | None = None
+        self.loss_after_growth: float | None = None
+        self.tokens_per_second: float | None = None
+
+    def update(self, record: Record) -> None:
+        """Takes in one record of metrics.jsonl."""
+        self.step = int(record["step"])
+        if record["event"] == "train":
+            self.loss = self.loss if record["loss"] is None else record["loss"]  # null: no update was made
+            self.tokens_per_second = record["tokens_per_second"]
+        elif record["event"] == "evaluation":
+            if record["point"] == "after_growth":
+                self.loss_after_growth = record["loss"]
+            self.validation_loss = record["loss"]
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Estimated from the last measured speed; None before there is one."""
+        if not self.tokens_per_second:
+            return None
+        return (self.plan.num_steps - self.step) * self.plan.tokens_per_step / self.tokens_per_second
+
+
+class Screen:
+    """Plain lines. The live view of a terminal is `LiveScreen`."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.name = ""
+        self.stages: list[StageProgress] = []
+        self._last_line = 0.0
+        self._last_phase = ""
+
+    def run_started(self, name: str, control: str | None, plans: list[StagePlan]) -> None:
+        """A run begins, or is gone on with."""
+        self.name = name
+        self.stages = [StageProgress(plan) for plan in plans]
+        sizes = " -> ".join(short_count(plan.num_parameters) for plan in plans)
+        tokens, flops = sum(plan.train_tokens for plan in plans), total_flops(plans).total
+        what = f"control ({control})" if control else "ladder"
+        self.message(f"{name}: {what} {sizes}, {short_count(tokens)} tokens, {scientific(flops)} FLOPs")
+
+    def run_finished(self) -> None:
+        """Every stage is done."""
+        self.message(f"{self.name}: done")
+
+    def message(self, text: str) -> None:
+        """One line for the user."""
+        self.console.print(Text(text), soft_wrap=True)
+
+    def preparing(self, phase: str, fraction: float | None) -> None:
+        """The dataset is being made."""
+        if phase != self._last_phase:
+            self._last_phase = phase
+            self.message(f"data: {phase}")
+
+    def growing(self, plan: StagePlan) -> None:
+        """A checkpoint is being expanded."""
+        self.message(f"growing to {plan.name}: {added_words(plan.attention_tokens, plan.ffn_tokens)}")
+
+    def grown(self, plan: StagePlan, manifest: Manifest) -> None:
+        """The expanded checkpoint is whole."""
+        details = manifest.lineage.details
+        before, after = details["num_parameters_before"], details["num_parameters"]
+        self.message(f"grown: {short_count(before)} -> {short_count(after)} parameters")
+
+    def stage_started(self, plan: StagePlan, records: list[Record]) -> None:
+        """Workers were started on a stage."""
+        self._begin(plan, records)
+        self.message(
+            f"stage {plan.name}: {short_count(plan.num_parameters)} parameters, {plan.num_steps} steps, "
+            f"{short_count(plan.train_tokens)} tokens"
+        )
+
+    def record(self, plan: StagePlan, record: Record) -> None:
+        """A worker said something."""
+        stage = self.stages[plan.index]
+        stage.state = "training"
+        stage.update(record)
+        if record["event"] == "start":
+            self.message(
+                f"stage {plan.name}: {record['num_devices']} x {record['device']}, {record['precision']}, "
+                f"ZeRO-{record['zero_stage']}"
+            )
+        elif record["event"] == "train" and time.monotonic() - self._last_line >= PLAIN_SECONDS:
+            self._last_line = time.monotonic()
+            self.progress(stage)
+        elif record["event"] == "evaluation":
+            point = {"after_growth": "right after growth", "final": "final, float32"}.get(record["point"], "")
+            said = f"validation loss {record['loss']:.5f}, perplexity {record['perplexity']:.3f}"
+            said += f", {record['bits_per_byte']:.4f} bits/byte" + (f" ({point})" if point else "")
+            self.message(f"stage {plan.name} step {record['step']}: {said}")
+        elif record["event"] == "anomaly":
+            self.message(f"stage {plan.name} step {record['step']}: {anomaly_words(record)}")
+        elif record["event"] == "trigger" and record["fired"] and record["slope"] is not None:
+            self.message(
+                f"stage {plan.name} ends at step {record['step']}: its loss falls by {record['slope']:.2e} nats per "
+                f"FLOP, less than {record['threshold']:.2e}"
+            )
+
+    def _begin(self, plan: StagePlan, records: list[Record]) -> None:
+        stage = self.stages[plan.index]
+        for record in records:
+            stage.update(record)
+        stage.state = "starting"
+
+    def progress(self, stage: StageProgress) -> None:
+        """A line of training progress."""
+        left = stage.seconds_left
+        loss = "no loss yet" if stage.loss is None else f"loss {stage.loss:.4f}"
+        self.message(
+            f"stage {stage.plan.name} step {stage.step}/{stage.plan.num_steps}: {loss}, "
+            f"{short_count(stage.tokens_per_second or 0)} tokens/s"
+            + (f", {duration(left)} left in the stage" if left is not None else "")
+        )
+
+    def stage_finished(self, plan: StagePlan, records: list[Record]) -> None:
+        """A stage's `final/` is whole, now or since an earlier execution."""
+        stage = self.stages[plan.index]
+        for record in records:
+            stage.update(record)
+        stage.state = "done"
+
+    def __enter__(self) -> "Screen":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        return None
+
+
+class LiveScreen(Screen):
+    """A table of the ladder that is redrawn in place, with messages scrolling above it."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        self._phase = ""
+        self._live = Live(get_renderable=self._render, console=console, refresh_per_second=4, transient=False)
+
+    def __enter__(self) -> "LiveScreen":
+        self._live.start(refresh=True)
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._live.stop()
+
+    def preparing(self, phase: str, fraction: float | None) -> None:
+        """The dataset is being made."""
+        self._phase = f"data: {phase}" + (f" {fraction:.0%}" if fraction is not None else "")
+
+    def run_finished(self) -> None:
+        """Every stage is done: the table is printed for good, and makes room for the next run's."""
+        self.console.print(self._render())
+        self.stages = []
+
+    def stage_started(self, plan: StagePlan, records: list[Record]) -> None:
+        """Workers were started on a stage."""
+        self._phase = ""
+        self._begin(plan, records)
+
+    def progress(self, stage: StageProgress) -> None:
+        """The table shows it."""
+
+    def _render(self) -> Group:
+        if not self.stages:
+            return Group()
+        table = Table(title=self.name, title_justify="left", expand=False, pad_edge=False, box=None)
+        for heading in (
+            "stage",
+            "parameters",
+            "progress",
+            "steps",
+            "loss",
+            "validation",
+            "tokens/s",
+            "left",
+            "FLOPs",
+        ):
+            right = heading not in ("stage", "progress")
+            table.add_column(heading, justify="right" if right else "left", no_wrap=True)
+        spent = 0.0
+        for stage in self.stages:
+            plan = stage.plan
+            done = stage.step
+            spent += plan.step_flops.total * done
+            active = stage.state in ("starting", "training")
+            left = stage.seconds_left if stage.state == "training" else None
+            table.add_row(
+                plan.name,
+                short_count(plan.num_parameters),
+                ProgressBar(total=plan.num_steps, completed=done, width=16, pulse=stage.state == "starting"),
+                f"{done}/{plan.num_steps}",
+                f"{stage.loss:.4f}" if stage.loss is not None else "",
+                f"{stage.validation_loss:.4f}" if stage.validation_loss is not None else "",
+                short_count(stage.tokens_per_second) if active and stage.tokens_per_second else "",
+                duration(left) if left is not None else stage.state,
+                scientific(spent) if done else "",
+                style="bold" if active else "",
+            )
+        return Group(table, Text(self._phase, style="dim")) if self._phase else Group(table)
+
+
+def anomaly_words(record: Record) -> str:
+    """What went wrong with an update that was refused, and what follows."""
+    if record["kind"] == "spike":
+        wrong = f"a loss of {record['value']:.4f} is a spike (above {record['threshold']:.4f})"
+    else:
+        wrong = "the gradient is not finite"
+    follows = {
+        "skip": "the update is left out",
+        "rollback": f"back to step {record['first_step']}, with {record['num_steps']} steps' data left out",
+        "stop": "the stage stops",
+    }
+    return f"{wrong}: {follows[record['action']]}"
+
+
+def added_words(attention_tokens: Sequence[int], ffn_tokens: Sequence[int]) -> str:
+    """What a growth adds, given layer by layer, in words."""
+    if not attention_tokens:
+        return "a transformer's width and depth"
+    sizes = set(zip(attention_tokens, ffn_tokens, strict=True)) - {(0, 0)}
+    num_layers = sum(1 for size in zip(attention_tokens, ffn_tokens, strict=True) if size in sizes)
+    where = "of every layer" if num_layers == len(attention_tokens) else f"of {num_layers} layers"
+    attention, ffn = ({min(added), max(added)} for added in zip(*sizes, strict=True))
+    most, most_ffn = (" to ".join(f"+{tokens}" for tokens in sorted(ends)) for ends in (attention, ffn))
+    return f"{most} tokens in Q, K, V and O, {most_ffn} in the FFN, {where}"
+
+
+def make_screen(console: Console) -> Screen:
+    """The live view where `console` is a terminal, else plain lines."""
+    return LiveScreen(console) if console.is_terminal else Screen(console)

@@ -1,0 +1,279 @@
+"""Combinations in a schedule that no single field can see, each as `path = value: what is allowed`."""
+
+import math
+import re
+from collections.abc import Iterator
+from typing import Any, get_args
+
+from growctl.controls.generate import plan_controls
+from growctl.ladder.sizes import added_tokens, num_steps, stage_model
+from growctl.ladder.stage_plans import plan_stages, total_flops
+from growctl.schedule.errors import NAME_ALLOWED, shown
+from growctl.schema.blocks import GrowthBlock, Schedule
+from model.policy import refused, senseless
+from model.transformer_sizes import PRESERVING, WIDENING, Operator
+
+RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+OPERATORS = get_args(Operator)
+
+
+_FOREIGN = {
+    "tokenformer": (
+        ("num_layers", "hidden_size", "ffn_size"),
+        "a tokenformer grows by tokens only; set it for all stages under model",
+    ),
+    "transformer": (
+        ("attention_tokens", "ffn_tokens", "layers"),
+        "a transformer has no parameter tokens; leave it out",
+    ),
+}
+"""By family, the keys of a stage that are the other family's, and what is said of them."""
+
+
+def impossible(schedule: Schedule) -> list[str]:
+    """Everything that does not fit together."""
+    checks = (
+        _impossible_model,
+        _impossible_stages,
+        _impossible_sizes,
+        _impossible_training,
+        _impossible_growth,
+        _impossible_controls,
+    )
+    return [problem for check in checks for problem in check(schedule)] or [
+        problem for check in (_impossible_steps, _impossible_slope, _impossible_jump) for problem in check(schedule)
+    ]
+
+
+def unusable_controls(schedule: Schedule) -> list[str]:
+    """What is wrong with the controls of a `schedule` that is good by itself: with the schedule of one of them.
+
+    Apart from `impossible`, so that a run trained without its controls can be read whatever becomes of them.
+    """
+    problems = []
+    for index, block in enumerate(schedule.controls):
+        extremes = sorted({min(block.budgets), max(block.budgets)})
+        alone = schedule.model_copy(update={"controls": [block.model_copy(update={"budgets": extremes})]})
+        try:
+            reasons = [reason for control in plan_controls(alone) for reason in impossible(control.schedule)]
+        except ValueError as error:
+            reasons = [str(error)]
+        if reasons:
+            problems.append(
+                f"controls.{index}.kind = {block.kind!r}: cannot be run for this ladder: {reasons[0]}; leave it out"
+            )
+    return problems
+
+
+def _impossible_model(schedule: Schedule) -> Iterator[str]:
+    model, num_tokens = schedule.model, schedule.data.num_tokens
+    if model.vocab_size is None and num_tokens is None:
+        yield "model.vocab_size: is missing; data.tokenizer is a given one, so say how many tokens it has"
+    if model.vocab_size and num_tokens and model.vocab_size < num_tokens:
+        yield f"model.vocab_size = {model.vocab_size}: must be at least the tokenizer's {num_tokens}"
+    if model.family == "tokenformer" and model.ffn_size is not None:
+        yield f"model.ffn_size = {model.ffn_size}: is a transformer's; a tokenformer's stages have ffn_tokens"
+    if model.hidden_size % model.num_heads:
+        yield f"model.num_heads = {model.num_heads}: must divide model.hidden_size, {model.hidden_size}"
+        return
+    head_width = model.hidden_size // model.num_heads
+    turned = int(head_width * model.rotary_fraction)
+    if model.rotary_fraction and (turned < 2 or turned % 2):
+        yield (
+            f"model.rotary_fraction = {model.rotary_fraction}: turns {turned} of the {head_width} dimensions of a "
+            "head; it must come to an even number, 2 or more, or be 0"
+        )
+
+
+def _impossible_stages(schedule: Schedule) -> Iterator[str]:
+    stages, step = schedule.stages, schedule.training.batch_size * schedule.training.sequence_length
+    for index, stage in enumerate(stages):
+        here = f"stages.{index}"
+        if stage.name in [other.name for other in stages[:index]]:
+            yield f"{here}.name = {stage.name!r}: another stage has that name; each needs its own"
+        if stage.train_tokens is None and stage.train_steps is None:
+            yield f"{here}: needs train_tokens or train_steps"
+        if stage.train_tokens is not None and stage.train_steps is not None:
+            yield f"{here}: has both train_tokens and train_steps; drop one (as an override: ~{here}.train_tokens)"
+        if stage.train_tokens is not None and stage.train_tokens < step:
+            yield f"{here}.train_tokens = {stage.train_tokens}: one step alone takes {step}; that or more"
+        foreign, why = _FOREIGN[schedule.model.family]
+        for field in foreign:
+            if (value := getattr(stage, field)) is not None:
+                yield f"{here}.{field} = {shown(value)}: {why}"
+
+
+def _impossible_sizes(schedule: Schedule) -> Iterator[str]:
+    if schedule.model.family == "transformer":
+        return
+    num_layers = schedule.model.num_layers
+    missing = False
+    for index, stage in enumerate(schedule.stages):
+        here = f"stages.{index}"
+        for field in ("attention_tokens", "ffn_tokens"):
+            if getattr(stage, field) is None:
+                missing = True
+                yield f"{here}.{field}: is missing; a tokenformer's stage says how many parameter tokens it has"
+        if stage.layers is None:
+            continue
+        wrong = [layer for layer in stage.layers if layer >= num_layers]
+        if index == 0 or not stage.layers or wrong or len(set(stage.layers)) < len(stage.layers):
+            missing = True
+            which = (
+                "is for growth; the first stage has all layers"
+                if index == 0
+                else (f"must be different layers, from 0 to {num_layers - 1}, one at least")
+            )
+            yield f"{here}.layers = {shown(stage.layers)}: {which}"
+    for index in range(1, 0 if missing else len(schedule.stages)):
+        stage, here = schedule.stages[index], f"stages.{index}"
+        added = dict(zip(("attention_tokens", "ffn_tokens"), added_tokens(schedule, index), strict=True))
+        for field, by_layer in added.items():
+            if (fewest := min(by_layer)) < 0:
+                value = getattr(stage, field)
+                before = value - fewest
+                yield f"{here}.{field} = {value}: is less than the {before} of the stage before; growth only adds"
+        if not any(map(any, added.values())):
+            yield f"{here}: is as large as the stage before; add tokens, or make the two one stage"
+
+
+def _impossible_growth(schedule: Schedule) -> Iterator[str]:
+    growth, model, grows = schedule.growth, schedule.model, len(schedule.stages) > 1
+    if growth.preset != "custom" and (wanted := growth.departures(growth.preset)):
+        yield _contradicted_preset(growth, wanted)
+        return
+    if growth.when == "slope" and growth.slope is None:
+        yield "growth.slope: is missing; growth.when = 'slope' needs the nats per FLOP below which a stage ends"
+    if growth.when != "slope" and growth.slope is not None:
+        yield f"growth.slope = {growth.slope}: goes with growth.when = 'slope', not {growth.when!r}"
+    if growth.when == "slope" and (schedule.learning_rate.shape, schedule.learning_rate.span) != ("wsd", "ladder"):
+        yield (
+            "growth.when = 'slope': needs learning_rate.shape wsd and learning_rate.span ladder, so that no decay is "
+            "cut short"
+        )
+    if model.family == "transformer":
+        if grows and growth.operator is None:
+            yield f"growth.operator: is missing; a transformer of several stages needs one of {', '.join(OPERATORS)}"
+        if grows and growth.operator not in (None, *PRESERVING) and not growth.allow_jump:
+            yield f"growth.operator = {growth.operator!r}: changes the function; that needs growth.allow_jump = true"
+        yield from _of_tokenformers(schedule) if grows else ()
+        return
+    if growth.operator is not None:
+        yield f"growth.operator = {growth.operator!r}: is for a transformer; a tokenformer grows by growth.init"
+    reason = senseless(growth.init, growth.tau, growth.copy_noise)
+    if grows and not reason:
+        reason = refused(growth.policy(), model.score_function)
+    if reason:
+        yield f"growth: {reason}"
+
+
+def _contradicted_preset(growth: GrowthBlock, wanted: dict[str, Any]) -> str:
+    """What is said of a preset that the keys beside it contradict: it would be no more than a label."""
+    keys = ", ".join(f"{key} = {shown(getattr(growth, key))} (not {shown(value)})" for key, value in wanted.items())
+    return (
+        f"growth.preset = {growth.preset!r}: is contradicted by {keys}; leave out what contradicts it (as an override: "
+        "~growth.KEY), or set preset to custom"
+    )
+
+
+def _impossible_slope(schedule: Schedule) -> Iterator[str]:
+    """Where a slope would cut a decay short."""
+    growth, rate = schedule.growth, schedule.learning_rate
+    if growth.when != "slope" or (rate.shape, rate.span) != ("wsd", "ladder"):
+        return
+    tokens_per_step = schedule.training.batch_size * schedule.training.sequence_length
+    steps = [num_steps(stage, tokens_per_step) for stage in schedule.stages]
+    if round(rate.decay * sum(steps)) > steps[-1]:
+        yield (
+            f"learning_rate.decay = {rate.decay:g}: with growth.when = 'slope' the decay must fit into the last stage, "
+            f"so {math.floor(1000 * steps[-1] / sum(steps)) / 1000:g} at most"
+        )
+
+
+def _of_tokenformers(schedule: Schedule) -> Iterator[str]:
+    """What sets new parameters apart from old ones, which nothing does in a grown transformer; noise without copies."""
+    growth = schedule.growth
+    apart = {
+        "preset": growth.preset if growth.preset in ("official", "paper-appendix") else None,
+        "old_tokens": growth.old_tokens if growth.old_tokens != "train" else None,
+        "lr_scale": growth.lr_scale,
+        "weight_decay": growth.weight_decay,
+        "rewarmup.of": growth.rewarmup.of if growth.rewarmup.of != "all" else None,
+    }
+    for key, value in apart.items():
+        if value:
+            yield f"growth.{key} = {shown(value)}: is for a tokenformer; a grown transformer has no old and new tokens"
+    if growth.copy_noise and growth.operator is not None and growth.operator not in WIDENING:
+        yield (
+            f"growth.copy_noise = {growth.copy_noise:g}: goes with {' and '.join(sorted(WIDENING))}; "
+            f"{growth.operator} copies whole blocks"
+        )
+
+
+def _impossible_steps(schedule: Schedule) -> Iterator[str]:
+    """What only building the stages' models tells; asked where nothing simpler was wrong."""
+    for index in range(len(schedule.stages)):
+        try:
+            stage_model(schedule, index)
+        except ValueError as error:
+            yield f"stages.{index}: {error}"
+            return
+
+
+def _impossible_training(schedule: Schedule) -> Iterator[str]:
+    rate = schedule.learning_rate
+    if rate.final > rate.peak:
+        yield f"learning_rate.final = {rate.final}: must not be above learning_rate.peak, {rate.peak}"
+    micro, batch = schedule.launch.micro_batch_size, schedule.training.batch_size
+    if micro != "auto" and batch % micro:
+        yield f"launch.micro_batch_size = {micro}: must divide training.batch_size, {batch}"
+    if schedule.launch.kernels == "compiled" and schedule.launch.zero_stage == 3:
+        yield "launch.kernels = 'compiled': needs launch.zero_stage 1 or 2; ZeRO-3 has no whole weights to compile with"
+    nodes = schedule.launch.nodes
+    if isinstance(nodes, list) and len(nodes) != len(schedule.stages):
+        yield f"launch.nodes = {nodes}: has {len(nodes)} entries for {len(schedule.stages)} stages; one for each"
+
+
+def _impossible_controls(schedule: Schedule) -> Iterator[str]:
+    if schedule.controls and schedule.name and not RUN_NAME.fullmatch(schedule.name):
+        yield f"name = {shown(schedule.name)}: must be {NAME_ALLOWED}"
+    for index, control in enumerate(schedule.controls):
+        here = f"controls.{index}"
+        if reason := _senseless_control(schedule, control.kind):
+            yield f"{here}.kind = {control.kind!r}: {reason}"
+        if control.kind in [other.kind for other in schedule.controls[:index]]:
+            yield f"{here}.kind = {control.kind!r}: is there already; write all its budgets in one list"
+        if len({f"{budget:g}" for budget in control.budgets}) < len(control.budgets):
+            yield f"{here}.budgets = {shown(control.budgets)}: has a budget twice; each needs its own run"
+
+
+def _senseless_control(schedule: Schedule, kind: str) -> str | None:
+    """Why a kind of control means nothing for this ladder."""
+    tokenformer, num_stages = schedule.model.family == "tokenformer", len(schedule.stages)
+    if kind == "tokenformer-scratch" and not tokenformer:
+        return "the schedule has no tokenformer; use 'transformer-scratch'"
+    if kind == "official-growth" and not tokenformer:
+        return "the schedule has no tokenformer, and the official growth is one's"
+    of_one_size = ("tokenformer-scratch", "best-scratch", "single-jump")
+    if kind in of_one_size and any(stage.layers is not None for stage in schedule.stages):
+        return "needs layers of one size; this ladder grows chosen layers only"
+    if kind == "single-jump" and num_stages < 3:
+        return f"needs a ladder of three stages or more; this one has {num_stages}"
+    if kind == "official-growth" and num_stages < 2:
+        return "needs a ladder that grows; this one has 1 stage"
+    if kind == "official-growth" and not schedule.growth.departures("official"):
+        return "the ladder itself grows so; use another preset for it"
+    return None
+
+
+def _impossible_jump(schedule: Schedule) -> Iterator[str]:
+    """Where a single jump has no FLOPs left after its first stage."""
+    for index, control in enumerate(schedule.controls):
+        if control.kind == "single-jump":
+            first, *others = plan_stages(schedule)
+            share = first.flops.total / total_flops([first, *others]).total
+            if min(control.budgets) <= share:
+                yield (
+                    f"controls.{index}.budgets = {shown(control.budgets)}: the first stage alone takes {share:.3g} of "
+                    "the ladder's FLOPs, and a single jump begins with it; more than that"
+                )

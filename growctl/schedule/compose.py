@@ -1,0 +1,318 @@
+"""How a schedule's file, the files that its defaults list names, and overrides become plain data; and what came whence.
+
+hydra composes, in two steps: files first, then overrides. What a defaults list names is looked for beside the schedule,
+then among the shipped ones. Nothing that is written in any of them is imported or called.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hydra import compose, initialize
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.object_type import ObjectType
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.plugins import Plugins
+from hydra.errors import HydraException, MissingConfigException
+from hydra.plugins.config_source import ConfigResult, ConfigSource
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from growctl.schedule.errors import ScheduleError, did_you_mean, innermost_reason, shown
+from growctl.schedule.files import GROUPS, SHIPPED, choices, file_label, find_file, shipped_schedules
+from growctl.schedule.reading import NOT_HYDRA, bounded_interpolation, read_file, refuse_code
+from growctl.schema.blocks import Schedule
+
+_NODE = "<schedule>"
+"""What hydra calls the schedule itself; no file is called so."""
+
+_ABSENT = object()
+_OVERRIDE = re.compile(r"(~|\+{0,2})([A-Za-z_]\w*)(?:\.\w+)*(=.*)?", re.DOTALL | re.ASCII)
+_FAILURES = (HydraException, OmegaConfBaseException, YAMLError, OSError, ValueError, TypeError, RecursionError)
+
+
+class _Override(NamedTuple):
+    """A change to single values."""
+
+    text: str
+    """As it was given."""
+    written: str
+    """As hydra gets it."""
+    keys: tuple[str, ...]
+    value: Any
+    """None where it deletes."""
+
+
+class _Layer(NamedTuple):
+    """What one file contributes."""
+
+    origin: str
+    package: tuple[str, ...]
+    content: Any
+
+
+class Composition:
+    """The plain data of a schedule, and where each of its values comes from."""
+
+    def __init__(self, path: Path, overrides: Sequence[str], label: str) -> None:
+        """`label` is what messages call the file. Raises ScheduleError."""
+        self._label = label
+        self._folders = (path.parent, SHIPPED)
+        self._own = read_file(path, label) or OmegaConf.create()
+        self._plain: Any = OmegaConf.to_container(self._own, resolve=False)
+        group, keys = path.parent.name, {str(key) for key in self._own} - {"defaults"}
+        if group in GROUPS and keys and not keys & Schedule.model_fields.keys():
+            raise ScheduleError(
+                f"{label}: is no schedule but a choice for {group}; use it in one: {group}={path.stem}, or "
+                f"defaults: [{{{group}: {path.stem}}}, _self_]"
+            )
+        self._choices: dict[str, str] = {}
+        self._values: list[_Override] = []
+        for text in overrides:
+            self._take(text)
+        self._chosen: list[str] = []
+        with bounded_interpolation(label):
+            files = self._compose_files() if "defaults" in self._own or self._choices else self._own
+            self.data = self._with_overrides(files, self._values)
+
+    def origin(self, path: str) -> str:
+        """What a message about the value at a dotted path begins with: where it was set, if not by the file itself."""
+        keys = tuple(path.split("."))
+        for override in reversed(self._values):
+            if _value_at(override.value, override.keys, keys) is not _ABSENT:
+                return f"override {shown(override.text)}: "
+        return self._file_of(keys)
+
+    def _file_of(self, keys: tuple[str, ...]) -> str:
+        """The same without overrides."""
+        number = next((number for number, key in enumerate(keys) if key.isdigit()), None)
+        known = keys[:number]  # lists are not laid over each other: the last file that sets one sets all its entries
+        values = [(layer.origin, _value_at(layer.content, layer.package, known)) for layer in self._layers]
+        set_by = [(origin, value) for origin, value in values if value is not _ABSENT]
+        if not set_by or (len(set_by) > 1 and isinstance(set_by[-1][1], dict)):
+            return ""  # by none, or a block by several
+        return set_by[-1][0]
+
+    @cached_property
+    def _layers(self) -> list[_Layer]:
+        """Every file's content, in the order in which they are laid over each other."""
+        own = _Layer("", (), self._plain)
+        if "defaults" not in self._own and not self._chosen:
+            return [own]
+        layers = []
+        with _searching(self._own, self._folders) as loader:
+            defaults = loader.compute_defaults_list(_NODE, self._chosen, RunMode.RUN).defaults
+        for default in defaults:
+            file = find_file(default.config_path, self._folders)
+            if default.config_path == _NODE:
+                layers.append(own)
+            elif file:
+                content = OmegaConf.to_container(read_file(file, file_label(file)), resolve=False)
+                package = tuple(filter(None, default.package.split(".")))
+                layers.append(_Layer(f"in {file_label(file)}: ", package, content))
+        return layers
+
+    def _take(self, text: str) -> None:
+        """Sorts an override: a choice for a block, or a change of a value."""
+        match = _OVERRIDE.fullmatch(text)
+        if not match or (match[1] != "~" and match[3] is None):
+            raise ScheduleError(f"{shown(text)} is no override; write key=value, for example training.batch_size=64")
+        if match[2] == "hydra":
+            raise ScheduleError(f"override {shown(text)}: {NOT_HYDRA}")
+        try:
+            parsed = OverridesParser.create().parse_override(text)
+            key, value = parsed.key_or_group, None if parsed.is_sweep_override() else parsed.value()
+            keys = tuple(key.split("."))
+            refuse_code(value, f"override {shown(text)}: ", keys)
+        except ScheduleError:
+            raise
+        except (HydraException, OmegaConfBaseException, ValueError, RecursionError):
+            hint = "put text with special characters in quotes, inside those for the shell: 'key=\"...\"'"
+            raise ScheduleError(f"override {shown(text)}: the value cannot be read; {hint}") from None
+        if parsed.is_sweep_override():
+            raise ScheduleError(f"override {shown(text)}: gives several values; write a list as key=[1,2]")
+        if key in GROUPS and value and isinstance(value, str) and "${" not in value and match[1] != "~":
+            if not find_file(f"{key}/{value}", self._folders):
+                one = f"; one of its values is set as {key}.KEY=VALUE"
+                raise ScheduleError(f"override {shown(text)}: {self._no_choice(key, value, otherwise=one)}")
+            self._choices[key] = value
+            return
+        written = text if match[1] else f"++{text}"
+        self._values.append(_Override(text, written, keys, None if match[1] == "~" else value))
+
+    def _compose_files(self) -> Any:
+        """The schedule's own mapping laid over those that it starts from."""
+        try:
+            with _searching(self._own, self._folders) as loader:
+                named: Any = {}
+                if self._choices:
+                    named = loader.compute_defaults_list(_NODE, [], RunMode.MULTIRUN).overrides.known_choices
+                # a choice that the schedule makes is made differently; one that it does not make comes last
+                self._chosen = [f"{'' if g in named else '+'}{g}={c}" for g, c in self._choices.items()]
+                composed = compose(_NODE, self._chosen)
+        except ScheduleError as error:
+            raise ScheduleError(f"{self._label}: in {error}") from error
+        except MissingConfigException as error:
+            raise ScheduleError(f"{self._label}: {self._missing(error)}") from error
+        except RecursionError as error:
+            reason = "defaults: a file starts from itself, by way of another"
+            raise ScheduleError(f"{self._label}: {reason}") from error
+        except _FAILURES as error:
+            raise ScheduleError(f"{self._label}: {self._in_our_words(error)}") from error
+        OmegaConf.set_struct(composed, None)
+        return composed
+
+    def _with_overrides(self, config: Any, overrides: Sequence[_Override]) -> Any:
+        """Plain data, every interpolation resolved."""
+        try:
+            if overrides:
+                ConfigStore.instance().store(_NODE, config)
+                # without a search path: else a folder data/ beside the file would pass for choices of `data`
+                with initialize(None, version_base="1.3"):
+                    composed = compose(_NODE, [override.written for override in overrides])
+            return OmegaConf.to_container(composed if overrides else config, resolve=True, throw_on_missing=True)
+        except _FAILURES as error:
+            if overrides:
+                self._with_overrides(config, overrides[:-1])  # raises, unless it takes the last one to fail
+                where = f"override {shown(overrides[-1].text)}: "
+            else:
+                where = f"{self._label}: {self._file_of(_keys_of(error))}"
+            raise ScheduleError(f"{where}{innermost_reason(error)}") from error
+
+    def _missing(self, error: MissingConfigException) -> str:
+        """What is said of a file that a defaults list names and that is not there."""
+        asker = re.match("In '(.*?)': ", str(error))
+        file = find_file(asker[1], self._folders) if asker else None
+        where = f"in {file_label(file)}: " if file else ""
+        name = error.missing_cfg_file or ""
+        group, _, choice = name.partition("/")
+        if group in GROUPS and choice:
+            if {f"/{group}": choice} in [_without_keywords(entry) for entry in self._plain["defaults"]]:
+                where = ""  # it overrides what another file chose
+            return f"{where}defaults: {self._no_choice(group, choice)}"
+        known = list(shipped_schedules())
+        return (
+            f"{where}defaults: no schedule {shown(name)} beside the file, and growctl comes with "
+            f"{', '.join(known)}{did_you_mean(name, known)}"
+        )
+
+    def _in_our_words(self, error: BaseException) -> str:
+        """What hydra says of files, in the words of schedules; anything else as it is."""
+        reason = innermost_reason(error).replace(_NODE, "this file")
+        if twice := re.match(r"Multiple values for (\S+)\. To override a value use '(.*)'", reason):
+            return f"defaults: {twice[1]} is chosen by another file too; to choose differently: {{{twice[2]}}}"
+        if open_ := re.match(r"You must specify '(\w+)'", reason):
+            return f"defaults: {open_[1]} must be chosen: {open_[1]}={'|'.join(choices(open_[1], self._folders))}"
+        if idle := re.search(r"Could not override '(\w+)'\. No match", reason):
+            group = idle[1]
+            return (
+                f"defaults: nothing above chooses {group}, so there is nothing to override; write {{{group}: CHOICE}}"
+            )
+        if early := re.search(r"Override '(\w+) : .*' is defined before", reason):
+            return f"defaults: the override of {early[1]} must come after what it overrides"
+        if unknown := re.match(r"Error resolving interpolation '(.*)'", reason):
+            return f"defaults: {shown(unknown[1])} is not known yet; here only ${{oc.env:NAME}} is"
+        if reason.endswith("raised while composing config:"):
+            return self._clash() or reason
+        return reason
+
+    def _clash(self) -> str:
+        """Where a block and a list would be laid over each other, which hydra says without a path."""
+        kinds: dict[tuple[str, ...], type] = {}
+        for layer in self._layers:
+            for keys, kind in _containers(layer.content, layer.package):
+                if kinds.setdefault(keys, kind) is not kind:
+                    what = "a block of keys for a list" if kind is dict else "a list for a block of keys"
+                    hint = "; write the whole list, or change entries by overrides (stages.0.name=a)"
+                    return f"{layer.origin}{'.'.join(keys)}: is {what}{hint if kind is dict else ''}"
+        return ""
+
+    def _no_choice(self, group: str, name: str, otherwise: str = "") -> str:
+        known = choices(group, self._folders)
+        there_are = f"there are {', '.join(known)}" if known else f"there are no files {group}/NAME.yaml"
+        return f"no choice {shown(name)} for {group}; {there_are}{did_you_mean(name, known) or otherwise}"
+
+
+class _Folder(ConfigSource):
+    """A folder as hydra looks into it for schedules and for choices of blocks."""
+
+    @staticmethod
+    def scheme() -> str:
+        return "schedules"
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        file = find_file(config_path, (Path(self.path),))
+        assert file is not None, f"hydra asked for {config_path}, which is_config() denies"
+        config = read_file(file, file_label(file))
+        if config is None:
+            raise ScheduleError(f"{file_label(file)}: must be a block of keys")
+        group, slash, _ = config_path.partition("/")
+        return ConfigResult(
+            provider=self.provider,
+            path=str(file),
+            config=config,
+            header={"package": group if slash and group in GROUPS else "_global_"},
+        )
+
+    def available(self) -> bool:
+        return True
+
+    def is_group(self, config_path: str) -> bool:
+        return config_path in GROUPS and (Path(self.path) / config_path).is_dir()
+
+    def is_config(self, config_path: str) -> bool:
+        return find_file(config_path, (Path(self.path),)) is not None
+
+    def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
+        return choices(config_path, (Path(self.path),))
+
+
+@contextmanager
+def _searching(own: DictConfig, folders: Sequence[Path]) -> Iterator[ConfigLoader]:
+    """hydra with a schedule, which finds further files in `folders`, the first first."""
+    Plugins.instance().register(_Folder)
+    places = [f"{_Folder.scheme()}://{folder}".replace("${", r"\${") for folder in folders]
+    ConfigStore.instance().store(_NODE, OmegaConf.merge(own, {"hydra": {"searchpath": places}}))
+    with initialize(None, version_base="1.3"):
+        yield GlobalHydra.instance().config_loader()
+
+
+def _without_keywords(entry: Any) -> Any:
+    """An entry of a defaults list without `override` and `optional`."""
+    return {key.split(" ")[-1]: choice for key, choice in entry.items()} if isinstance(entry, dict) else entry
+
+
+def _value_at(content: Any, package: tuple[str, ...], keys: tuple[str, ...]) -> Any:
+    """What plain data that belongs at `package` has at `keys`, or the interpolation that sets it; else _ABSENT."""
+    if keys[: len(package)] != package:
+        return _ABSENT
+    for key in keys[len(package) :]:
+        if isinstance(content, dict) and key in content:
+            content = content[key]
+        elif isinstance(content, list) and key.isdigit() and int(key) < len(content):
+            content = content[int(key)]
+        else:
+            return content if isinstance(content, str) and "${" in content else _ABSENT
+    return content
+
+
+def _containers(content: Any, keys: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], type]]:
+    """Every block and list in plain data that belongs at `keys`, but for what is inside lists."""
+    if isinstance(content, dict | list):
+        yield keys, type(content)
+    if isinstance(content, dict):
+        for key, below in content.items():
+            yield from _containers(below, (*keys, str(key)))
+
+
+def _keys_of(error: BaseException) -> tuple[str, ...]:
+    """Where in the schedule OmegaConf's error is."""
+    path = str(getattr(error, "full_key", None) or "")
+    return tuple(path.replace("[", ".").replace("]", "").split("."))

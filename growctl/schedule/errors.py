@@ -1,0 +1,192 @@
+"""What is wrong with a schedule, in its author's words: `dotted.path = value: what is allowed`, a line a problem."""
+
+import difflib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+from growctl.text.formatting import short_count
+
+SHOWN_CHARACTERS = 60
+REASON_CHARACTERS = 200
+SHOWN_PROBLEMS = 20
+NAME_ALLOWED = "letters, digits, . _ - (a letter or digit first, 100 at most)"
+
+PYTHON_KEYS = ("_target_", "_partial_", "_convert_", "_recursive_", "_args_")
+"""How hydra's configurations name code to call. growctl never lets it; refused so that no one believes it does."""
+
+_WORDING = {
+    "int_type": "must be a whole number",
+    "float_type": "must be a number",
+    "finite_number": "must be a finite number",
+    "string_type": "must be text; put it in quotes",
+    "string_unicode": "must be text that UTF-8 can write",
+    "list_type": "must be a list",
+    "model_type": "must be a block of keys",
+    "dict_type": "must be a block of keys",
+    "invalid_key": "keys must be text",
+    "greater_than": "must be above {gt}",
+    "greater_than_equal": "must be {ge} or more",
+    "less_than": "must be below {lt}",
+    "less_than_equal": "must be {le} or less",
+    "literal_error": "must be {expected}",
+    "string_too_short": "must not be empty",
+    "string_pattern_mismatch": f"must be {NAME_ALLOWED}",
+    "too_short": "must have {min_length} or more entries",
+    "too_long": "must have {max_length} or fewer entries",
+}
+"""pydantic's error types, put plainly. What is not here keeps pydantic's words."""
+
+LOOK_UPS = "${other.key}, ${oc.env:NAME}, ${oc.select:other.key,DEFAULT}, ${oc.decode:TEXT}"
+"""The interpolations that a schedule may have."""
+
+_UNRESOLVED = re.compile(r"(\w+) (?:raised )?while resolving interpolation: (.*)")
+
+
+class ScheduleError(ValueError):
+    """A schedule that cannot be used: one message, with the dotted path, the value and what is allowed."""
+
+
+def describe(error: ValidationError, root: type[BaseModel]) -> list[str]:
+    """A line for every mistake. A misspelt key is one mistake, not also the absence of the right one."""
+    lines, meant = [], set()
+    problems = error.errors(include_url=False)
+    for problem in sorted(problems, key=lambda problem: problem["type"] != "extra_forbidden"):
+        location = problem["loc"]
+        path, value = dotted(location), problem["input"]
+        if problem["type"] == "extra_forbidden":
+            close, why = _unknown_key(location, root)
+            meant.add((*location[:-1], close))
+            lines.append(f"{path} = {shown(value)}: {why}")
+        elif problem["type"] == "missing":
+            if location not in meant:
+                lines.append(f"{path}: is missing")
+        elif problem["type"] == "value_error":
+            # a block's own message says what it is about; that of a single value follows the value
+            where = (f"{path}: " if isinstance(value, dict) else f"{path} = {shown(value)}: ") if path else ""
+            lines += [f"{where}{line}" for line in str(problem["ctx"]["error"]).splitlines()]
+        elif location[-1:] == ("[key]",):
+            pattern = problem.get("ctx", {}).get("pattern")
+            why = f"no possible key; one here matches {pattern}" if pattern else "keys must be text; put this in quotes"
+            lines.append(f"{dotted(location[:-1])}: {why}")
+        else:
+            limits = {name: _limit(limit) for name, limit in problem.get("ctx", {}).items()}
+            wording = _WORDING.get(problem["type"], problem["msg"]).format(**limits)
+            lines.append(f"{path} = {shown(value)}: {wording}")
+    return lines
+
+
+def named_python(value: Any, keys: tuple[Any, ...] = ()) -> Iterator[str]:
+    """A line for every key in plain data that names Python to call; `keys` lead to `value`."""
+    if any(str(key).startswith(PYTHON_KEYS) for key in keys[-1:]):
+        yield f"{dotted(keys)} = {shown(value)}: {dotted(keys[-1:])} names Python to call, and a schedule calls none"
+        return
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, below in entries:
+        yield from named_python(below, (*keys, key))
+
+
+def several(lines: Sequence[str]) -> str:
+    """All problems of a schedule as the rest of a message, the last ones left out where there are very many."""
+    if len(lines) < 2:
+        return "".join(lines)
+    told = [*lines[:SHOWN_PROBLEMS], "..."] if len(lines) > SHOWN_PROBLEMS else lines
+    return "\n  ".join([f"{len(lines)} problems", *told])
+
+
+def dotted(keys: Sequence[Any]) -> str:
+    """A dotted path. What would not be seen in it, or move the cursor, is quoted."""
+    texts = [str(key) for key in keys]
+    return ".".join(shorten(text, SHOWN_CHARACTERS) if text.isprintable() and text else shown(text) for text in texts)
+
+
+def path_of(line: str) -> str:
+    """The dotted path that a problem's line begins with; nothing where it begins with none."""
+    match = re.match(r"([\w.-]+)(?=:| = )", line)
+    return match[1] if match else ""
+
+
+def innermost_reason(error: BaseException) -> str:
+    """hydra wraps the reason; the innermost cause says what the user can mend."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    if isinstance(error, IndexError):
+        return "the list has no such entry; they count from 0"
+    if isinstance(error, RecursionError):
+        return "is nested too deeply, or contains itself"
+    if isinstance(error, TypeError):
+        return "does not fit; a list stays a list, and its entries are set by number (stages.0.name=a), not deleted"
+    key = str(getattr(error, "full_key", None) or "").replace("[", ".").replace("]", "")
+    reason = str(error).splitlines()[0]
+    if unresolved := _UNRESOLVED.match(reason):
+        told = unresolved[1] in ("KeyError", "ConfigKeyError")  # others are of Python
+        reason = unresolved[2].strip('"') if told else f"cannot be resolved; there are {LOOK_UPS}"
+    if reason.startswith("Missing mandatory value"):
+        reason = "must be given"
+    if reason.startswith("Incompatible key type"):
+        reason = "keys must be text"
+    return shorten(f"{key}: {reason}" if key else reason, REASON_CHARACTERS)
+
+
+def shown(value: Any) -> str:
+    """A value as YAML writes it, on one line, shortened."""
+    text = repr(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False, skipkeys=True, default=str)
+    return shorten(text, SHOWN_CHARACTERS)
+
+
+def shorten(text: str, num_characters: int) -> str:
+    """`text`, its end left out where it is longer than that; what UTF-8 cannot write as its number."""
+    text = text[: num_characters + 1].encode(errors="backslashreplace").decode()
+    return text if len(text) <= num_characters else f"{text[: num_characters - 3]}..."
+
+
+def did_you_mean(word: str, known: Sequence[str]) -> str:
+    """`; did you mean 'x'?`, or nothing where nothing in `known` is near."""
+    close = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _limit(limit: Any) -> Any:
+    if isinstance(limit, float):
+        return f"{limit:g}"
+    return short_count(limit) if isinstance(limit, int) and limit >= 10**10 else limit
+
+
+def _unknown_key(location: tuple[int | str, ...], root: type[BaseModel]) -> tuple[str | None, str]:
+    """The key that was meant, if it is one of that block, and the message."""
+    key, parents = str(location[-1]), location[:-1]
+    blocks = dict(_blocks(root))
+    here = ".".join("N" if isinstance(part, int) else part for part in parents)
+    known = list(blocks[here].model_fields)
+    allowed = f"(allowed here: {', '.join(known)})"
+    if here == "stages.N" and key in blocks["model"].model_fields:
+        return None, f"a stage cannot change this; set model.{key} for all stages"
+    homes = [path or "the top level" for path, block in blocks.items() if key in block.model_fields]
+    if homes and not difflib.get_close_matches(key, known, n=1, cutoff=0.9):
+        return None, f"no such key here; it belongs to {' or '.join(homes)} {allowed}"
+    close = next(iter(difflib.get_close_matches(key, known, n=1)), None)
+    return close, f"no such key{did_you_mean(key, known)} {allowed}"
+
+
+def _blocks(root: type[BaseModel], path: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
+    """Every block of the schema by its dotted path, N for the number of a list's entry."""
+    yield path, root
+    for name, field in root.model_fields.items():
+        block, is_list = _block_in(field.annotation)
+        if block:
+            yield from _blocks(block, ".".join(filter(None, (path, name, "N" if is_list else ""))))
+
+
+def _block_in(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation, False
+    if get_origin(annotation) in (list, Union, UnionType, Annotated):
+        for argument in get_args(annotation):
+            block, is_list = _block_in(argument)
+            if block:
+                return block, is_list or get_origin(annotation) is list
+    return None, False

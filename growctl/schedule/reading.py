@@ -1,0 +1,214 @@
+"""One YAML file of a schedule or of a choice for a block, read: what is refused in it, and its defaults list."""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from io import StringIO
+from itertools import chain
+from os.path import normpath
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.base import Container, Node
+from omegaconf.errors import OmegaConfBaseException
+from omegaconf.grammar_parser import parse
+
+from growctl.schedule.errors import LOOK_UPS, ScheduleError, did_you_mean, dotted, innermost_reason, named_python, shown
+from growctl.schedule.files import GROUPS, SHIPPED, find_file
+
+NOT_HYDRA = "hydra's own settings are no part of a schedule"
+MOST_BYTES = 10**6
+"""In a file; a schedule has a few thousand."""
+MOST_VALUES = 10_000
+"""In a file, those of an alias counted wherever it stands: ten lines of aliases of aliases come to billions."""
+_LONGEST_NUMBER = 1000
+"""Characters. Python writes no number of more than 4300 digits, so no message could show it."""
+_LONGEST_NAME = 255
+_OPEN = "???"
+"""For hydra, a choice that is still to be made."""
+_KEYWORDS = ("optional", "override")
+_RESOLVERS = ("oc.env", "oc.select", "oc.decode")
+"""What may stand before the colon of an interpolation: these look things up. Others make new ones up, like the time."""
+
+
+def read_file(path: Path, label: str) -> DictConfig | None:
+    """A YAML file's mapping, its defaults list in the form that hydra wants; None where it holds something else.
+
+    Interpolations are left as they are. Read here and not by hydra, so that the file may have any name and errors have
+    a line. Raises ScheduleError.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise ValueError(f"has more than {MOST_BYTES:,} bytes, and a schedule a few thousand")
+        text = content.decode()
+        if _num_values(yaml.compose(text, Loader=yaml.SafeLoader), {}) > MOST_VALUES:
+            raise ValueError(f"comes to more than {MOST_VALUES:,} values, and a schedule to a few hundred")
+        config = OmegaConf.load(StringIO(text))
+    except UnicodeDecodeError:
+        raise ScheduleError(f"{label}: is not text in UTF-8; a schedule is a YAML file") from None
+    except yaml.MarkedYAMLError as error:
+        raise ScheduleError(f"{label}: {_yaml_problem(error)}") from None
+    except (OmegaConfBaseException, yaml.YAMLError, OSError, ValueError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or innermost_reason(error)
+        raise ScheduleError(f"{label}: cannot be read: {reason}") from None
+    if not isinstance(config, DictConfig):
+        return None
+    if "hydra" in config:
+        raise ScheduleError(f"{label}: hydra: {NOT_HYDRA}")
+    refuse_code(OmegaConf.to_container(config, resolve=False), f"{label}: ")
+    if "defaults" in config:
+        written = OmegaConf.to_container(config, resolve=False)
+        assert isinstance(written, dict)
+        try:
+            config["defaults"] = _defaults(written["defaults"], path)
+        except ValueError as error:
+            raise ScheduleError(f"{label}: defaults{error}") from None
+    return config
+
+
+def _num_values(node: Any, counted: dict[int, int]) -> int:
+    """Values in a YAML tree once its aliases are written out; `counted` has those of nodes seen before.
+
+    Raises RecursionError where one stands in itself, ValueError for an endless number.
+    """
+    if counted.get(id(node)) == 0:
+        raise RecursionError
+    if isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:int" and len(node.value) > _LONGEST_NUMBER:
+        raise ValueError(f"line {node.start_mark.line + 1}: a number of {len(node.value)} characters")
+    if id(node) not in counted:
+        counted[id(node)] = 0
+        below = node.value if isinstance(node, yaml.CollectionNode) else ()
+        parts = chain.from_iterable(below) if isinstance(node, yaml.MappingNode) else below
+        counted[id(node)] = 1 + sum(_num_values(part, counted) for part in parts)
+    return counted[id(node)]
+
+
+@contextmanager
+def bounded_interpolation(where: str) -> Iterator[None]:
+    """Within the block, interpolations resolve to a bounded number of values; else a ScheduleError at `where`.
+
+    Twenty lines that each name the one before twice come to a million, and OmegaConf would write out any number.
+    """
+    left = MOST_VALUES
+
+    def counting(plain: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*arguments: Any, **named: Any) -> Any:
+            nonlocal left
+            value = plain(*arguments, **named)
+            left -= _size(value)
+            if left < 0:
+                raise _TooMuch
+            return value
+
+        return counted
+
+    # a name in a text, and a whole text, also one that oc.select finds
+    hooked = {name: getattr(Container, name) for name in ("_resolve_node_interpolation", "resolve_parse_tree")}
+    for name, plain in hooked.items():
+        setattr(Container, name, counting(plain))
+    try:
+        yield
+    except _TooMuch:
+        raise ScheduleError(f"{where}: its interpolations come to more than {MOST_VALUES:,} values") from None
+    finally:
+        for name, plain in hooked.items():
+            setattr(Container, name, plain)
+
+
+class _TooMuch(BaseException):
+    """Not an Exception, which OmegaConf would take for a value that is not there."""
+
+
+def _size(node: Any) -> int:
+    """Values below a node, a long text counted as several."""
+    content = node._value() if isinstance(node, Node) else node
+    if isinstance(content, dict | list):
+        return 1 + sum(map(_size, content.values() if isinstance(content, dict) else content))
+    return 1 + (len(content) // 100 if isinstance(content, str) else 0)
+
+
+def _yaml_problem(error: yaml.MarkedYAMLError) -> str:
+    """What is wrong with a file as YAML, and where."""
+    problem, mark = str(error.problem), error.problem_mark
+    if tag := re.match("could not determine a constructor for the tag (.*)", problem):
+        problem = f"the tag {tag[1]} means nothing here: a schedule is plain data; text that YAML reads so wants quotes"
+    return f"line {mark.line + 1}, column {mark.column + 1}: {problem}" if mark else problem
+
+
+def refuse_code(value: Any, where: str, keys: tuple[str, ...] = ()) -> None:
+    """Raises ScheduleError where `value`, at `keys`, names Python, or an interpolation in it does more than look up.
+
+    `where` is what the message begins with.
+    """
+    nested = value
+    for key in reversed(keys):
+        nested = {key: nested}
+    for line in (*named_python(nested), *_foreign_resolvers(nested)):
+        raise ScheduleError(f"{where}{line}")
+
+
+def _foreign_resolvers(value: Any, keys: tuple[Any, ...] = ()) -> Iterator[str]:
+    """A line for every text in plain data that has an interpolation by a resolver not in _RESOLVERS."""
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, below in entries:
+        yield from _foreign_resolvers(below, (*keys, key))
+    if isinstance(value, str) and "${" in value:
+        for name in _resolvers(parse(value)):
+            if name not in _RESOLVERS:
+                yield (
+                    f"{dotted(keys)} = {shown(value)}: {shown(name)} is not among what a schedule may ask for: "
+                    f"{LOOK_UPS}"
+                )
+
+
+def _defaults(entries: Any, path: Path) -> list[Any]:
+    """A defaults list with choices found from the top, whichever file makes them, and with the file itself last.
+
+    Raises ValueError with what is wrong, from the entry's number on.
+    """
+    if not isinstance(entries, list):
+        raise ValueError(f" = {shown(entries)}: must be a list: [quickstart, {{launch: slurm}}, _self_]")
+    written: list[Any] = []
+    for number, entry in enumerate(entries):
+        where = f".{number} = {shown(entry)}: "
+        if isinstance(entry, dict) and len(entry) == 1:
+            written.append(_choice(entry, where))
+        elif _is_name(entry) and entry.partition("/")[0] not in ("", "hydra"):
+            if entry != "_self_" and find_file(entry, (path.parent,)) == Path(normpath(path)):
+                hint = "; to start from the shipped one, give the file another name"
+                raise ValueError(f"{where}is this file itself{hint if find_file(entry, (SHIPPED,)) else ''}")
+            written.append(f"/{entry}" if entry.partition("/")[0] in GROUPS else entry)
+        else:
+            raise ValueError(f"{where}must be the name of a schedule, {{BLOCK: CHOICE}}, or _self_")
+    return written if "_self_" in written else [*written, "_self_"]
+
+
+def _choice(entry: dict[Any, Any], where: str) -> dict[str, Any]:
+    """`{BLOCK: CHOICE}` as hydra wants it. Raises ValueError with a message that begins with `where`."""
+    ((key, choice),) = entry.items()
+    *keywords, block = str(key).split(" ")
+    block = block.removeprefix("/")
+    if block not in GROUPS:
+        raise ValueError(f"{where}no such block{did_you_mean(block, GROUPS)} (blocks: {', '.join(GROUPS)})")
+    if not set(keywords) <= set(_KEYWORDS):
+        raise ValueError(f"{where}before the block may stand {' or '.join(_KEYWORDS)}")
+    if choice not in (None, _OPEN) and not all(map(_is_name, choice if isinstance(choice, list) else [choice])):
+        raise ValueError(f"{where}must be the name of a choice for {block}, or a list of them")
+    return {" ".join([*keywords, f"/{block}"]): choice}
+
+
+def _is_name(value: Any) -> bool:
+    """Whether a file could be meant. A package behind the name (`name@package`), which hydra knows, is none here."""
+    return isinstance(value, str) and 0 < len(value) <= _LONGEST_NAME and "@" not in value and _OPEN not in value
+
+
+def _resolvers(tree: Any) -> Iterator[str]:
+    """The names of all resolvers in a parsed interpolation."""
+    if type(tree).__name__ == "ResolverNameContext":
+        yield tree.getText()
+    for child in getattr(tree, "children", None) or ():
+        yield from _resolvers(child)

@@ -1,0 +1,224 @@
+"""How far one stage of a run is, read from its directory, which may be in use or broken. No torch here."""
+
+import os
+import re
+import sys
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from growctl.launch.start_ranks import STARTED
+from growctl.launch.worker_logs import failure_reason, signal_reason
+from growctl.run.requests import stage_directory
+from stages.checkpoint.manifest import CheckpointError, Manifest, verify_checkpoint
+from stages.metrics import Record, parse_line
+
+StageState = Literal["done", "training", "starting", "growing", "stopped", "failed", "waiting"]
+
+LOG_BYTES = 4 * 2**20
+"""As much of the end of a log is searched for why an attempt ended."""
+
+QUIET_CODES = (1, 143, 130, -15, -2)
+"""Exit codes of workers that were told to stop, or whose runner is gone. One that fails itself has 1 and says why."""
+
+_EXIT_CODE = re.compile(r"exits with return code = (-?\d+)")
+_SAID = re.compile(r"^(?:\S+: )?(?:growctl: |Traceback \(most recent call last\))", re.MULTILINE)
+"""A worker's own word on its failure, behind its host's name where pdsh collects the output."""
+
+
+@dataclass(frozen=True)
+class StageStatus:
+    """One stage of a run, as far as its files tell."""
+
+    name: str
+    state: StageState
+    directory: str | None = None
+    """None while there is none."""
+    num_parameters: int | None = None
+    step: int = 0
+    """Optimizer steps, by the last word of its workers."""
+    num_steps: int | None = None
+    """What it comes to: the budget, or for a stage that is done what it took."""
+    loss: float | None = None
+    """Nats a token, over the last steps that were told of."""
+    validation_loss: float | None = None
+    """Nats a token, last measured."""
+    tokens_per_second: float | None = None
+    seconds_left: float | None = None
+    """Of the stage, by its last speed; only while it trains."""
+    checkpoint: str | None = None
+    """The newest that is whole: `final`, `step_...` or `initial`."""
+    checkpoint_at: str | None = None
+    attempts: int = 0
+    device: str | None = None
+    """What its last attempt trained on."""
+    last_word_at: str | None = None
+    """When its workers last said something."""
+    reason: str | None = None
+    """Why it failed."""
+
+
+@dataclass(frozen=True)
+class PlannedStage:
+    """What a stage is to be, as far as it is known."""
+
+    index: int
+    name: str
+    num_parameters: int | None = None
+    num_steps: int | None = None
+    tokens_per_step: int | None = None
+
+
+def read_stage(
+    run: Path, planned: PlannedStage, *, reached: bool, held_since: float | None, notes: list[str]
+) -> StageStatus:
+    """A stage of the run in the directory `run`; what cannot be read is added to `notes`.
+
+    `reached`: the stages before it are done. `held_since`: when the process that is at this stage started, if any is.
+    """
+    directory = stage_directory(run, planned.index, planned.name)
+    final = _whole(directory / "final", notes)
+    records = _last_records(directory / "metrics.jsonl", notes)
+    start, train, evaluation = (records.get(event, {}) for event in ("start", "train", "evaluation"))
+    newest = next(iter(records.values()), {})
+    last_word = modified(directory / "metrics.jsonl")
+    state, reason = _state(directory, final, last_word, reached, held_since, notes)
+    if state == "starting" and planned.index and not (directory / "initial").is_dir():
+        state = "growing"
+    step = final.step if final else newest.get("step", 0)
+    num_steps = final.step if final else planned.num_steps
+    speed = _number(train.get("tokens_per_second"))
+    left = None
+    if state == "training" and num_steps and planned.tokens_per_step and speed:
+        left = max(0, num_steps - step) * planned.tokens_per_step / speed
+    checkpoint = directory / "final" if final else _newest(directory, notes)
+    saved = modified(checkpoint / "manifest.json") if checkpoint else None
+    return StageStatus(
+        name=planned.name,
+        state=state,
+        directory=str(directory) if directory.is_dir() else None,
+        num_parameters=planned.num_parameters,
+        step=step,
+        num_steps=num_steps,
+        loss=_number(train.get("loss")),
+        validation_loss=_number(evaluation.get("loss")),
+        tokens_per_second=speed,
+        seconds_left=left,
+        checkpoint=checkpoint.name if checkpoint else None,
+        checkpoint_at=in_utc(saved),
+        attempts=newest.get("attempt", 0),
+        device=_device(start),
+        last_word_at=in_utc(last_word),
+        reason=reason,
+    )
+
+
+def _state(
+    directory: Path,
+    final: Manifest | None,
+    last_word: float | None,
+    reached: bool,
+    held_since: float | None,
+    notes: list[str],
+) -> tuple[StageState, str | None]:
+    """The stage's state, and for one that failed the reason."""
+    if final is not None:
+        return "done", None
+    if held_since is not None:
+        return "starting" if last_word is None or last_word < held_since else "training", None
+    if not reached or not directory.is_dir():
+        return "waiting", None
+    reason = _failure(directory / "log.txt", notes)
+    return ("failed" if reason else "stopped"), reason
+
+
+def _last_records(path: Path, notes: list[str]) -> dict[str, Record]:
+    """The last whole record of each event, the newest first.
+
+    A long file is mostly `train`: only the last of those is looked into.
+    """
+    try:
+        lines = path.read_bytes().split(b"\n")[:-1]
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        notes.append(f"{path} cannot be read: {error.strerror}")
+        return {}
+    found: dict[str, Record] = {}
+    for line in reversed(lines):
+        if "train" in found and b'"train"' in line:
+            continue
+        record = parse_line(line)
+        if record is not None:
+            found.setdefault(record["event"], record)
+    return found
+
+
+def _whole(checkpoint: Path, notes: list[str]) -> Manifest | None:
+    """The manifest of a checkpoint whose files are there in their sizes; one that is not whole is noted."""
+    if not checkpoint.is_dir():
+        return None
+    try:
+        return verify_checkpoint(checkpoint, hashes=False)
+    except (CheckpointError, OSError) as error:
+        if checkpoint.is_dir():  # else a runner at work has just removed it
+            notes.append(f"{error}; `growctl run` sets it aside")
+        return None
+
+
+def _newest(directory: Path, notes: list[str]) -> Path | None:
+    """From where the stage would go on."""
+    candidates = [*sorted(directory.glob("step_*"), reverse=True), directory / "initial"]
+    return next((path for path in candidates if _whole(path, notes)), None)
+
+
+def _failure(log: Path, notes: list[str]) -> str | None:
+    """What the last attempt failed of; None where it was stopped, or its machine went down."""
+    try:
+        with log.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            offset = file.seek(max(0, size - LOG_BYTES))
+            end = file.read()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        notes.append(f"{log} cannot be read: {error.strerror}")
+        return None
+    # The first words of what starts ranks: ours, and on other machines DeepSpeed's.
+    begin = max(0, end.rfind(STARTED.encode()), end.rfind(b"WORLD INFO DICT"))
+    attempt = end[begin:].decode(errors="replace")
+    codes = [code for code in map(int, _EXIT_CODE.findall(attempt)) if code not in QUIET_CODES]
+    if not _SAID.search(attempt) and (not codes or "received SIGTERM" in attempt):
+        return None
+    if not _SAID.search(attempt) and codes[0] < 0:
+        return signal_reason(-codes[0])
+    return failure_reason(log, offset + begin)
+
+
+def _device(start: Record) -> str | None:
+    if not start:
+        return None
+    name, num_devices, precision, zero = (
+        start.get(key, "?") for key in ("device", "num_devices", "precision", "zero_stage")
+    )
+    return f"{num_devices} x {name}, {precision}, ZeRO-{zero}"
+
+
+def _number(value: Any) -> float | None:
+    """A finite number, else None; what a file holds may be anything."""
+    is_number = isinstance(value, int | float) and -sys.float_info.max <= value <= sys.float_info.max
+    return float(value) if is_number else None
+
+
+def modified(path: Path) -> float | None:
+    """When a file was last written, in seconds since 1970; None where there is none."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return None
+
+
+def in_utc(moment: float | None) -> str | None:
+    """A time in ISO 8601, to the second."""
+    return None if moment is None else datetime.fromtimestamp(moment, UTC).isoformat(timespec="seconds")

@@ -1,0 +1,175 @@
+"""The status of runs as tables of 80 columns."""
+
+from collections.abc import Collection, Sequence
+from datetime import UTC, datetime
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from growctl.status.runs import CONTROL_INFIX, RunStatus, StageStatus
+from growctl.text.formatting import duration, short_count
+
+MANY_STEPS = 10_000
+
+_STYLES = {
+    "running": "bold",
+    "finished": "green",
+    "failed": "red",
+    "stopped": "yellow",
+    "not started": "dim",
+    "unreadable": "red",
+}
+
+
+def print_runs(runs: Sequence[RunStatus], ladders: Collection[str], console: Console) -> None:
+    """A line a run, controls below their ladder, and below that what is wrong with any.
+
+    Names of controls go on from those of `ladders`, after CONTROL_INFIX.
+    """
+    below = [run.control_of in ladders for run in runs]
+    heading = "control" if all(below) else "run, its controls" if any(below) else "run"
+    table = _table(heading, "state", "stage", step=9, loss=7, left=7)
+    for run, is_below in zip(runs, below, strict=True):
+        stage = run.current
+        table.add_row(
+            Text(f"  {run.name.removeprefix(f'{run.control_of}{CONTROL_INFIX}')}" if is_below else run.name),
+            Text(run.state, style=_STYLES[run.state]),
+            _place(run),
+            *(_steps(stage, brief=True), _loss(stage), _left(stage) if run.state == "running" else ""),
+        )
+    console.print(table)
+    for run in runs:
+        _print_remarks(run, console, named=True)
+
+
+def print_run(run: RunStatus, console: Console) -> None:
+    """One run in full: every stage, where it is, what it runs on."""
+    what = f"control ({run.control}) of {run.control_of}" if run.control else "ladder"
+    sizes = " -> ".join(short_count(stage.num_parameters) for stage in run.stages if stage.num_parameters)
+    title = Text.assemble((run.name, "bold"), "  ", (run.state, _STYLES[run.state]), f"{_holder(run)}\n{what} {sizes}")
+    console.print(title, soft_wrap=True)
+    table = _table("stage", "state", steps=13, loss=7, validation=10, **{"tokens/s": 8, "left": 7})
+    for stage in run.stages:
+        speed = stage.tokens_per_second if stage.state not in ("starting", "growing") else None
+        table.add_row(
+            Text(stage.name),
+            stage.state,
+            _steps(stage),
+            f"{stage.loss:.4f}" if stage.loss is not None else "",
+            f"{stage.validation_loss:.4f}" if stage.validation_loss is not None else "",
+            short_count(speed) if speed else "",
+            _left(stage),
+            style="bold" if run.state == "running" and stage is run.current else "",
+        )
+    console.print(table)
+    begun = [stage for stage in run.stages if stage.attempts or stage.checkpoint]
+    if begun:
+        places = _table("stage", "attempts", "last checkpoint", "device")
+        for stage in begun:
+            saved = f"{stage.checkpoint} ({_ago(stage.checkpoint_at)})" if stage.checkpoint else "none"
+            places.add_row(Text(stage.name), str(stage.attempts), saved, Text(stage.device or ""))
+        console.print(Text(), places)
+    _print_remarks(run, console, named=False)
+
+
+def print_details(runs: Sequence[RunStatus], console: Console) -> None:
+    """Each ladder or named control in full; controls that came with their ladder as lines below it."""
+    shown = {run.name for run in runs if run.control_of not in {other.name for other in runs}}
+    for number, run in enumerate(run for run in runs if run.name in shown):
+        if number:
+            console.print()
+        print_run(run, console)
+        controls = [other for other in runs if other.control_of == run.name]
+        if controls:
+            console.print()
+            print_runs(controls, [run.name], console)
+
+
+def _print_remarks(run: RunStatus, console: Console, named: bool) -> None:
+    prefix = f"{run.name}: " if named else ""
+    if run.reason:
+        console.print(Text(f"{prefix}failed: {run.reason}"), style="red", soft_wrap=True)
+    if run.jobs and run.state != "finished":
+        words = ", ".join(f"{number} ({name})" for name, number in run.jobs.items())
+        asks = f"squeue --jobs={','.join(run.jobs.values())}"
+        console.print(Text(f"{prefix}SLURM jobs {words}; what SLURM says of them: {asks}"), soft_wrap=True)
+    for note in run.notes:
+        console.print(Text(f"{prefix}{note}"), style="yellow", soft_wrap=True)
+
+
+def print_commands(runs: Sequence[RunStatus], console: Console) -> None:
+    """How to go on, a command once, however many runs it takes further."""
+    commands: dict[str, list[str]] = {}
+    for run in runs:
+        if run.go_on:
+            commands.setdefault(run.go_on, []).append(run.name)
+    for command, names in commands.items():
+        others = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        console.print(Text(f"to go on with {names[0]}{others}: {command}"), soft_wrap=True)
+
+
+def _table(*left: str, **right: int) -> Table:
+    """Columns of text, then of numbers with their least widths."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for heading in left:
+        table.add_column(heading, overflow="fold")
+    for heading, width in right.items():
+        table.add_column(heading, justify="right", no_wrap=True, min_width=min(width, len(heading)))
+    return table
+
+
+def _place(run: RunStatus) -> Text:
+    """Which stage of how many."""
+    stage, num_stages = run.current, len(run.stages)
+    if stage is None:
+        return Text("")
+    if num_stages == 1:
+        return Text(stage.name)
+    if run.state == "finished":
+        return Text(f"{num_stages}/{num_stages}")
+    return Text(f"{stage.name} {run.stages.index(stage) + 1}/{num_stages}")
+
+
+def _steps(stage: StageStatus | None, brief: bool = False) -> str:
+    """Steps done of how many; `brief`: in three figures where there are very many."""
+    if stage is None:
+        return ""
+    count = short_count if brief and max(stage.step, stage.num_steps or 0) >= MANY_STEPS else str
+    return f"{count(stage.step)}/{count(stage.num_steps) if stage.num_steps is not None else '?'}"
+
+
+def _loss(stage: StageStatus | None) -> str:
+    """The validation loss of a stage that is done, else the newest of training."""
+    if stage is None:
+        return ""
+    loss = stage.validation_loss if stage.state == "done" or stage.loss is None else stage.loss
+    return "" if loss is None else f"{loss:.4f}"
+
+
+def _left(stage: StageStatus | None) -> str:
+    """Time left, or why it cannot be told yet."""
+    if stage is None:
+        return ""
+    if stage.seconds_left is not None:
+        return duration(stage.seconds_left)
+    return stage.state if stage.state in ("starting", "growing") else ""
+
+
+def _holder(run: RunStatus) -> str:
+    """Who is at it, since when, and when it last said something."""
+    if run.since is None:
+        return ""
+    elsewhere = f" on {run.host}" if run.host else " of another machine or container"
+    where = "" if run.here else elsewhere
+    process = f"process {run.process}{where}" if run.process else f"a process{where}"
+    stage = run.current
+    word = f", last word {_ago(stage.last_word_at)}" if stage and stage.last_word_at else ""
+    return f" since {datetime.fromisoformat(run.since).astimezone():%Y-%m-%d %H:%M} ({process}{word})"
+
+
+def _ago(moment: str | None) -> str:
+    if moment is None:
+        return "?"
+    return f"{duration((datetime.now(UTC) - datetime.fromisoformat(moment)).total_seconds())} ago"

@@ -1,0 +1,133 @@
+"""What `growctl verify` found: tables of 80 columns for people, plain values for JSON."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from growctl.text.formatting import short_count
+from model.config import PATTENTIONS
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from stages.grow.compare import Comparison, Descent
+
+RMS_HEADERS = ("layer", "RMS\nOLD", "RMS\nNEW")
+
+
+def comparison_document(old: Path, new: Path, dataset: Path, comparison: "Comparison") -> dict[str, Any]:
+    """Everything that was found, for JSON."""
+    found = asdict(comparison)
+    shares = found.pop("new_score_shares")
+    by_layer = shares and [
+        {name: {"old_tokens": 1 - share, "new_tokens": share} for name, share in layer.items()} for layer in shares
+    ]
+    return {
+        "verdict": _verdict(comparison),
+        "breaks_promise": comparison.breaks_promise,
+        "tolerance": comparison.tolerance,
+        "relative_difference": comparison.relative_difference,
+        "jump": comparison.jump,
+        **found,
+        "old": {"path": str(old), **found["old"]},
+        "new": {"path": str(new), **found["new"]},
+        "dataset": str(dataset),
+        "score_shares": by_layer,
+        "lineage": {**found["lineage"], "preserves": comparison.lineage.preserves},
+    }
+
+
+def print_comparison(old: Path, new: Path, dataset: Path, comparison: "Comparison", console: "Console") -> None:
+    """Prints what was found. Only paths may be wider than 80 columns."""
+    from rich.table import Table
+    from rich.text import Text
+
+    for name, path, measured in (("OLD", old, comparison.old), ("NEW", new, comparison.new)):
+        parameters = f"  ({short_count(measured.num_parameters)} parameters)"
+        console.print(Text.assemble((name, "bold"), f"  {path}", (parameters, "dim")), soft_wrap=True)
+
+    facts = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    facts.add_column(no_wrap=True, style="bold")
+    facts.add_column(overflow="fold")
+    for label, words in _facts(dataset, comparison):
+        facts.add_row(label, Text(words))
+    console.print(facts)
+
+    console.print()
+    title = "residual stream after each block" + (
+        "; share of the score mass on new tokens" if comparison.new_score_shares else ""
+    )
+    console.print(Text(title, "dim"))
+    layers = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for header in (*RMS_HEADERS, *(PATTENTIONS if comparison.new_score_shares else ())):
+        layers.add_column(header, justify="right", no_wrap=True, vertical="bottom")
+    for row in _layer_rows(comparison):
+        layers.add_row(*row)
+    console.print(layers)
+
+    console.print()
+    style = "bold red" if comparison.breaks_promise else "bold"
+    console.print(Text.assemble((_verdict(comparison), style), _verdict_words(comparison)))
+
+
+def _descent_words(descent: "Descent") -> str:
+    shared = f"{descent.shared_files} of OLD's {descent.old_files} files are in NEW"
+    if descent.operation is None:
+        return f"NEW does not name OLD as its parent; {shared}"
+    made = {"train": "trained", "expand": "expanded", "shrink": "shrunk", "import": "imported"}[descent.operation]
+    policy = descent.details.get("policy", {})
+    how = descent.details.get("operator") or ", ".join(f"{key} {policy[key]}" for key in ("init", "tau") if policy)
+    promise = {True: ", which keeps the function", False: ", which may change the function", None: ""}
+    return f"NEW was {made} from OLD{f' ({how})' if how else ''}{promise[descent.preserves]}; {shared}"
+
+
+def _facts(dataset: Path, comparison: "Comparison") -> list[tuple[str, str]]:
+    """One line each, by label."""
+    logits = f"differ by {comparison.largest_difference:.1e} at most, {comparison.mean_difference:.1e} on average"
+    loss = f"{comparison.old.loss:.5f} -> {comparison.new.loss:.5f} nats a token"
+    return [
+        ("lineage", _descent_words(comparison.lineage)),
+        ("text", f"{comparison.num_sequences} x {comparison.sequence_length} tokens of {dataset.name}"),
+        ("logits", f"{logits}; OLD's largest is {comparison.largest_logit:.3g}"),
+        ("loss", f"{loss}, a jump of {comparison.jump:+.1e}"),
+        *_gradient_rows(comparison),
+    ]
+
+
+def _gradient_rows(comparison: "Comparison") -> list[tuple[str, str]]:
+    rows = [
+        (f"generation {counts.generation}", f"{counts.without_gradient:,} of {counts.num_tokens:,} tokens")
+        for counts in comparison.gradients or ()
+    ]
+    if not rows:
+        return []
+    labels = ["no gradient", *[""] * (len(rows) - 1)]
+    words = [f"{generation}: {counts}" for generation, counts in rows]
+    if comparison.gradient_ramp is not None:
+        words[-1] += f" (ramps at 0 were raised to {comparison.gradient_ramp:g}: at 0 none can have one)"
+    return list(zip(labels, words, strict=True))
+
+
+def _layer_rows(comparison: "Comparison") -> list[list[str]]:
+    """One a layer, and the mean of the shares over all."""
+    old, new, shares = comparison.old.block_rms, comparison.new.block_rms, comparison.new_score_shares or ()
+    rows = [
+        [str(layer), *(f"{rms[layer]:.5g}" if layer < len(rms) else "-" for rms in (old, new))]
+        for layer in range(max(len(old), len(new)))
+    ]
+    for row, share in zip(rows, shares, strict=False):
+        row += [f"{share[name]:.1%}" for name in PATTENTIONS]
+    if shares:
+        means = [sum(share[name] for share in shares) / len(shares) for name in PATTENTIONS]
+        rows.append(["mean", "", "", *(f"{mean:.1%}" for mean in means)])
+    return rows
+
+
+def _verdict(comparison: "Comparison") -> str:
+    return "preserved" if comparison.preserved else "changed"
+
+
+def _verdict_words(comparison: "Comparison") -> str:
+    share, limit = f"{comparison.relative_difference:.1e}", f"{comparison.tolerance:.0e}"
+    words = f": the largest difference is {share} of the largest logit, the limit in {comparison.dtype} is {limit}"
+    return words + ("; NEW breaks its policy's promise" if comparison.breaks_promise else "")

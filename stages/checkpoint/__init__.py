@@ -1,0 +1,17 @@
+"""Checkpoints: files, manifest, seal, the official layout. From Python, `load_model` is the way in."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stages.checkpoint.parameters import load_model
+
+__all__ = ["load_model"]
+
+
+def __getattr__(name: str) -> Any:
+    """`load_model`, imported when asked for: it needs torch, which those who only read a manifest do without."""
+    if name != "load_model":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from stages.checkpoint.parameters import load_model
+
+    return load_model

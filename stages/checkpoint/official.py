@@ -1,0 +1,120 @@
+"""Checkpoints of the official PyTorch code (Haiyang-W/TokenFormer, on GPT-NeoX): their configuration and weights."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from torch import Tensor
+from yaml import YAMLError
+
+from model.config import TokenformerConfig, parameter_shapes, tokenformer_config
+from model.initialization import build_model
+from model.language_model import LanguageModel
+from stages.checkpoint.manifest import CheckpointError
+
+_PATTENTIONS = {
+    "query": "attention.query",
+    "key": "attention.key",
+    "value": "attention.value",
+    "projection": "attention.proj",
+    "ffn": "mlp",
+}
+
+_SUPPORTED = {
+    "pos_emb": "rotary",
+    "no_weight_tying": False,
+    "norm": "layernorm_nonparam",
+    "final_norm": "layernorm",
+    "gpt_j_residual": False,
+    "use_bias_in_attn_linear": False,
+}
+"""Settings with which the architecture is the published one, and the only one that is read."""
+
+
+def official_config(path: Path, vocab_size: int) -> TokenformerConfig:
+    """The model that a NeoX-style YAML describes; `vocab_size` is the embedding's, which NeoX pads.
+
+    Raises CheckpointError where a setting asks for an architecture that is not the published one.
+    """
+    settings = _settings(path)
+    for key, expected in _SUPPORTED.items():
+        if settings.get(key, expected) != expected:
+            raise CheckpointError(f"{path}: {key} is {settings[key]!r}; only {expected!r} can be read")
+    try:
+        return tokenformer_config(
+            num_layers=settings["num_layers"],
+            attention_tokens=settings["qkv_slot_num"],
+            projection_tokens=settings["proj_slot_num"],
+            ffn_tokens=settings["ffn_slot_num"],
+            score_function=settings.get("norm_activation_type", "l2_norm_gelu"),
+            vocab_size=vocab_size,
+            hidden_size=settings["hidden_size"],
+            num_heads=settings["num_attention_heads"],
+            rotary_fraction=float(settings.get("rotary_pct", 1.0)),
+            rotary_base=float(settings.get("rotary_emb_base", 10000)),
+        )
+    except KeyError as error:
+        raise CheckpointError(f"{path} lacks {error.args[0]}") from error
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"{path} describes no model: {str(error).splitlines()[0]}") from error
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    """The YAML's keys and values, as written: nothing in it is looked up or called."""
+    try:
+        loaded = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+    except (YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{path} is no YAML file of settings: {str(error).splitlines()[0]}") from error
+    if not isinstance(loaded, dict):
+        raise CheckpointError(f"{path} is no YAML file of settings: it holds no keys")
+    return {str(key).replace("-", "_"): value for key, value in loaded.items()}
+
+
+def official_names(config: TokenformerConfig) -> dict[str, str]:
+    """Our parameter names -> the official flat state dict's."""
+    names = {"embedding.weight": "sequential.0.word_embeddings.weight"}
+    for i in range(config.num_layers):
+        for ours, theirs in _PATTENTIONS.items():
+            for kind in ("key", "value"):
+                names[f"blocks.{i}.{ours}.{kind}_tokens.0"] = f"sequential.{i + 2}.{theirs}.{kind}_param_tokens"
+    for kind in ("weight", "bias"):
+        names[f"final_norm.{kind}"] = f"sequential.{config.num_layers + 3}.norm.{kind}"
+    return names
+
+
+def load_official(weights: Path, settings: Path) -> LanguageModel:
+    """The model of an official `.bin` (a flat state dict, opened with weights_only) and its NeoX YAML, float32 on CPU.
+
+    Raises CheckpointError where a tensor is missing, left over or of the wrong shape.
+    """
+    try:
+        state: dict[str, Tensor] = torch.load(weights, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        # torch's own words go on to how such a file can be opened all the same.
+        raise CheckpointError(
+            f"{weights} is refused: it is no plain state dict of tensors, and opening anything else may run code in it"
+        ) from error
+    except (RuntimeError, EOFError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CheckpointError(f"{weights} cannot be opened: {reason}") from error
+    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise CheckpointError(f"{weights} is not an official checkpoint: it holds something else than named tensors")
+    embedding = state.get("sequential.0.word_embeddings.weight")
+    if embedding is None:
+        raise CheckpointError(f"{weights} is not an official checkpoint: it has no sequential.0.word_embeddings.weight")
+    config = official_config(settings, vocab_size=embedding.shape[0])
+    names = official_names(config)
+    left_over = set(state) - set(names.values())
+    if left_over:
+        raise CheckpointError(f"{weights} holds {min(left_over)}, which {settings} has no place for")
+    for name, shape in parameter_shapes(config).items():
+        found = state.get(names[name])
+        if found is None or tuple(found.shape) != shape:
+            what = "is missing" if found is None else f"has shape {list(found.shape)}, not {list(shape)}"
+            raise CheckpointError(f"{weights}: {names[name]} {what}")
+    model = build_model(config)
+    model.load_state_dict({name: state[official] for name, official in names.items()})
+    return model.eval()

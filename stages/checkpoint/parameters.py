@@ -1,0 +1,131 @@
+"""The tensors of a `parameters` checkpoint: one safetensors file each, with its float32 value and Adam moments.
+
+`stages.checkpoint.manifest` describes the directory, `stages.engine.engine_state` takes it into and out of
+a live engine.
+"""
+
+import hashlib
+import math
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from model.growth import ParameterState
+from model.initialization import build_model
+from model.language_model import LanguageModel
+from stages.checkpoint.manifest import (
+    CheckpointError,
+    FileEntry,
+    Manifest,
+    parameter_file,
+    read_manifest,
+    write_file,
+)
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+WRITERS = 2
+"""Parameters written at a time: one is hashed while another is on its way to the disk."""
+
+
+def write_parameter(directory: Path, name: str, state: ParameterState | Tensor) -> tuple[str, FileEntry]:
+    """Writes one parameter's float32 value and moments below `directory`: its relative path and manifest entry.
+
+    A bare value has moments of zero, which are not written.
+    """
+    file = parameter_file(name)
+    parts = state._asdict() if isinstance(state, ParameterState) else {"fp32": state}
+    tensors = {key: tensor.detach().to("cpu", torch.float32).contiguous() for key, tensor in parts.items()}
+    entry = write_file(directory / file, safetensors.torch.save(tensors))
+    return file, entry.model_copy(update={"rms": root_mean_square(tensors["fp32"])})
+
+
+def root_mean_square(value: Tensor) -> float:
+    """sqrt(mean of squares) to six digits, which do not depend on how many threads summed."""
+    return float(f"{torch.linalg.vector_norm(value).item() / math.sqrt(value.numel()):.6g}")
+
+
+def write_parameters(
+    directory: Path,
+    parameters: Iterable[tuple[str, ParameterState | Tensor]],
+    on_written: Callable[[int], None] | None = None,
+) -> dict[str, FileEntry]:
+    """Writes parameters as they come, up to two at a time while the next is made; the manifest's entries.
+
+    `on_written(done)` counts them. The first error, in making one or in writing one, is raised as soon as nothing is
+    being written any more.
+    """
+    files: dict[str, FileEntry] = {}
+
+    def collect(written: Future[tuple[str, FileEntry]]) -> None:
+        file, files[file] = written.result()
+        if on_written:
+            on_written(len(files))
+
+    with ThreadPoolExecutor(WRITERS) as pool:
+        writing: deque[Future[tuple[str, FileEntry]]] = deque()
+        for name, state in parameters:
+            if len(writing) == WRITERS:
+                collect(writing.popleft())
+            writing.append(pool.submit(write_parameter, directory, name, state))
+        while writing:
+            collect(writing.popleft())
+    return files
+
+
+def read_parameter(directory: Path, manifest: Manifest, name: str, *, moments: bool = True) -> ParameterState:
+    """One parameter of a `parameters` checkpoint, float32 on the CPU; moments that it does not hold are zeros.
+
+    Its hash is checked against the manifest. With `moments=False` they come back as empty tensors.
+    """
+    file = parameter_file(name)
+    if manifest.kind != "parameters" or file not in manifest.files:
+        raise CheckpointError(f"{directory} holds no values of {name}")
+    try:
+        data = (directory / file).read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{directory} is broken: {file}: {error.strerror}") from error
+    if hashlib.sha256(data).hexdigest() != manifest.files[file].sha256:
+        raise CheckpointError(f"{directory} is broken: {file} does not have the hash in the manifest")
+    try:
+        tensors = safetensors.torch.load(data)
+        fp32 = tensors["fp32"]
+    except (SafetensorError, KeyError) as error:
+        raise CheckpointError(f"{directory} is broken: {file} holds no value of {name} ({error})") from error
+    if not moments:
+        return ParameterState(fp32, torch.empty(0), torch.empty(0))
+    first, second = (tensors.get(key, torch.zeros_like(fp32)) for key in MOMENTS)
+    return ParameterState(fp32, first, second)
+
+
+def fill_model(model: LanguageModel, directory: Path, manifest: Manifest) -> None:
+    """Copies the float32 values of a `parameters` checkpoint into a plain model of the manifest's configuration."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            value = read_parameter(directory, manifest, name, moments=False).fp32
+            if value.shape != parameter.shape:
+                raise CheckpointError(
+                    f"{directory} is broken: {name} has shape {list(value.shape)}, not {list(parameter.shape)}"
+                )
+            parameter.copy_(value)
+
+
+def load_model(
+    path: str | Path, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32
+) -> LanguageModel:
+    """The model of any finished, expanded or imported checkpoint, ready to call; CheckpointError if unusable."""
+    directory = Path(path)
+    manifest = read_manifest(directory)
+    if manifest.kind != "parameters":
+        raise CheckpointError(
+            f"{directory} is an engine checkpoint, good only for resuming its stage; use a final/ or initial/ directory"
+        )
+    model = build_model(manifest.model, device=device)
+    fill_model(model, directory, manifest)
+    return model.to(dtype).eval()

@@ -1,0 +1,356 @@
+"""Where documents come from: the standard library, text files, folders, JSON lines, on any fsspec URL.
+
+Everything streams: a file of any size is read piece by piece, and one document is held at a time. A
+document's split depends on its id alone, so on the file's name below the source and the place in that file:
+neither moving the source nor the number of workers moves a document to the other split.
+"""
+
+import glob
+import hashlib
+import sysconfig
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TextIO
+
+import fsspec
+import fsspec.compression
+import orjson
+from fsspec.implementations.local import LocalFileSystem
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
+
+from stages.data.folders import LocalFolders
+from stages.data.hub import by_hand, make_local_copy
+from stages.data.source_errors import DataError, is_missing, reading
+from stages.data.source_hashes import SourceHashes
+
+PYTHON_STDLIB = "python-stdlib"
+DEFAULT_VOCAB_SIZE = 8192
+NOT_STDLIB = {"test", "tests", "site-packages", "dist-packages", "idlelib", "lib2to3", "__pycache__"}
+PIECE_CHARACTERS = 16 * 1024
+"""Length at which a plain text file without separator is cut, at the end of a line."""
+LONG_FILE_BYTES = 1024 * 1024
+"""A file of a folder is one document up to this size, and is cut into pieces above it."""
+LONGEST_DOCUMENT_CHARACTERS = 64 * 1024 * 1024
+"""Between two separators; more than this means that the separator is not what the file uses."""
+
+SplitName = Literal["train", "validation"]
+SPLITS: tuple[SplitName, ...] = ("train", "validation")
+Advance = Callable[[int], None]
+
+
+class DataSpec(BaseModel):
+    """The `data:` block of a schedule: which text, in which tokens."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+
+    source: str = Field(min_length=1)
+    """`python-stdlib`, or a text file, a folder or a glob: a local path or any fsspec URL (`s3://`, `gs://`,
+    `hf://`, `memory://`). Links in a local folder are followed. Files named `.jsonl` (also `.jsonl.gz`,
+    `.jsonl.zst`) hold one JSON document a line. All others are UTF-8 text: in a folder each file is a document, a file
+    by itself is cut into pieces of whole lines of about 16 KiB."""
+
+    include: str = Field("**/*", min_length=1)
+    """Which files of a folder to take, as a glob relative to it, for example `**/*.jsonl.zst`."""
+
+    document_separator: str | None = Field(None, min_length=1)
+    """Text between two documents of a plain text file; it belongs to neither. Applies to every such file, and must
+    occur in one of them."""
+
+    text_key: str = Field("text", min_length=1)
+    """The key of a JSON document's text."""
+
+    tokenizer: str | None = Field(None, min_length=1)
+    """A `tokenizer.json`, a folder with one, or a name on the Hugging Face hub. Without it a byte-level BPE
+    is trained on the train split."""
+
+    vocab_size: int | None = Field(None, ge=257, le=2**20)
+    """Entries of the BPE to train, default 8192; at least the 256 bytes and the end of text. A small source
+    may give fewer. Not allowed with `tokenizer`, which has its own size."""
+
+    end_of_text: str = Field("<|endoftext|>", min_length=1)
+    """The special token after each document. A given tokenizer must have it."""
+
+    validation_fraction: float = Field(0.01, gt=0, lt=1)
+    """Share of the documents kept for validation; a hash of their names chooses them, so the same anywhere. Train
+    leaves out what has the same text as one of them."""
+
+    workers: PositiveInt = 1
+    """Processes that tokenise, each a shard at a time. Changes the time only; one already uses every core."""
+
+    @model_validator(mode="after")
+    def _one_source_of_tokens(self) -> "DataSpec":
+        if self.tokenizer is not None and self.vocab_size is not None:
+            raise ValueError(
+                f"vocab_size ({self.vocab_size}) is the size of a tokenizer to train, but the tokenizer"
+                f" {self.tokenizer!r} is given: leave one of the two out"
+            )
+        return self
+
+    @property
+    def by_hand(self) -> str:
+        """What to download, and which keys point to it, where the source cannot be read."""
+        return by_hand(self.source, self.include, self.tokenizer)
+
+
+class Document(NamedTuple):
+    """One text that is trained on as a whole, and belongs to exactly one split."""
+
+    id: str
+    text: str
+
+
+class SourceFile(NamedTuple):
+    """One file of the source."""
+
+    path: str
+    """Where the file system finds it."""
+    name: str
+    """Relative to the source, with forward slashes: what document ids begin with."""
+    num_bytes: int
+    """Size as stored, so before any decompression; 0 where the file system does not say."""
+    version: str
+    """What a remote file system says of the content: an ETag or a time. Empty on this machine, where it is hashed."""
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The files of a source, sorted by name, and how documents are cut from them. Can be pickled."""
+
+    spec: DataSpec
+    fs: Any
+    files: tuple[SourceFile, ...]
+    is_folder: bool
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of all files as stored."""
+        return sum(file.num_bytes for file in self.files)
+
+    def shards(self, shard_bytes: int) -> list[tuple[SourceFile, ...]]:
+        """Consecutive files in groups of up to `shard_bytes`; a longer file is a group of its own."""
+        groups: list[list[SourceFile]] = []
+        size = shard_bytes
+        for file in self.files:
+            if not groups or size + file.num_bytes > shard_bytes:
+                groups.append([])
+                size = 0
+            groups[-1].append(file)
+            size += file.num_bytes
+        return [tuple(group) for group in groups]
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the files lie on this machine, so that their content can be hashed."""
+        return isinstance(self.fs, LocalFileSystem)
+
+    def contents(self, hashes: SourceHashes, advance: Advance = lambda num_bytes: None) -> Iterator[str]:
+        """What identifies the content of each file, in order: its sha256 on this machine, else its `version`.
+
+        `advance` is told of bytes read. Raises DataError where a file cannot be read.
+        """
+        found = hashes.of([Path(file.path) for file in self.files]) if self.is_local else None
+        for file in self.files:
+            with reading(f"data.source: {file.path}"):
+                content = next(found) if found else file.version
+            advance(file.num_bytes)
+            yield content
+
+    def check_separator(self) -> None:
+        """Raises DataError where a `document_separator` is given and no file of the source holds it."""
+        separator = self.spec.document_separator
+        texts = [file for file in self.files if not _is_json_lines(file.name)]
+        if separator is None or any(len(list(islice(self._read(file), 2))) == 2 for file in texts):
+            return
+        where = f"any of its {len(texts):,} text files" if texts else "JSON lines, where each line is a document"
+        raise DataError(
+            f"data.document_separator: {separator!r} does not occur in {self.spec.source!r}, not in {where};"
+            " give the one that separates its documents, or none"
+        )
+
+    def documents(
+        self, files: tuple[SourceFile, ...], split: SplitName, advance: Advance = lambda num_bytes: None
+    ) -> Iterator[Document]:
+        """The documents of one split in `files`, in order; those with nothing but white space are left out.
+
+        `advance` is told of source bytes as they pass, of all of a file's by its end. Raises DataError where
+        a file cannot be read, is not UTF-8, or is not the JSON lines that its name promises.
+        """
+        for file in files:
+            left = file.num_bytes
+            for document in self._read(file):
+                passed = min(left, len(document.text))
+                left -= passed
+                advance(passed)
+                if document.text.isspace() or not document.text:
+                    continue
+                if is_validation(document.id, self.spec.validation_fraction) == (split == "validation"):
+                    yield document
+            advance(left)
+
+    def _read(self, file: SourceFile) -> Iterator[Document]:
+        try:
+            with (
+                reading(f"data.source: {file.path}", self.spec.by_hand),
+                self.fs.open(file.path, "rt", encoding="utf-8-sig", newline="\n", compression="infer") as stream,
+            ):
+                yield from self._cut(file, stream)
+        except DataError as error:
+            if not (self.spec.source == PYTHON_STDLIB and isinstance(error.__cause__, UnicodeDecodeError | OSError)):
+                raise
+
+    def _cut(self, file: SourceFile, stream: TextIO) -> Iterator[Document]:
+        if _is_json_lines(file.name):
+            texts = self._json_texts(file, stream)
+        elif self.spec.document_separator is not None:
+            texts = _separated_texts(file, stream, self.spec.document_separator)
+        elif self.is_folder and file.num_bytes <= LONG_FILE_BYTES:
+            yield Document(file.name, stream.read())
+            return
+        else:
+            texts = _pieces(stream)
+        for number, text in enumerate(texts, start=1):
+            yield Document(f"{file.name}#{number}", text)
+
+    def _json_texts(self, file: SourceFile, stream: TextIO) -> Iterator[str]:
+        """The text of every line. Strict: datatrove's JsonlReader passes over what it cannot read."""
+        key = self.spec.text_key
+        for number, line in enumerate(stream, start=1):
+            if line.isspace():
+                yield ""
+                continue
+            try:
+                record = orjson.loads(line)
+            except orjson.JSONDecodeError as error:
+                raise DataError(f"data.source: {file.path} line {number} is not JSON ({error})") from error
+            text = record.get(key) if isinstance(record, dict) else None
+            if not isinstance(text, str):
+                found = f"the keys {sorted(record)}" if isinstance(record, dict) else "no object"
+                raise DataError(f"data.text_key: {file.path} line {number} has {found}, no text under {key!r}")
+            yield text
+
+
+def open_corpus(spec: DataSpec) -> Corpus:
+    """Lists the files of `spec.source`. Hidden files of folders and globs are left out.
+
+    Raises DataError where nothing is found, or where something is missing that could read it.
+    """
+    if spec.source == PYTHON_STDLIB:
+        return _open_stdlib(spec)
+    with reading(f"data.source: {spec.source!r}", spec.by_hand):
+        fs, path = fsspec.url_to_fs(spec.source)
+        fs = LocalFolders() if type(fs) is LocalFileSystem else fs
+        info = _info(fs, path)
+        files = _list_files(fs, path, info, spec.include)
+    is_folder = info is None or info["type"] != "file"
+    if is_folder:
+        files = [file for file in files if not any(part.startswith(".") for part in file.name.split("/"))]
+    if not files and info is not None and info["type"] == "directory":
+        raise DataError(f"data.include: no file of the folder {spec.source!r} matches {spec.include!r}")
+    if not files:
+        instead = make_local_copy(spec.source, spec.tokenizer)
+        raise DataError(
+            f"data.source: {spec.source!r} does not exist;"
+            f" {instead or f'give {PYTHON_STDLIB}, a file, a folder, a glob or a URL of one'}"
+        )
+    _require_decompressors(files)
+    return Corpus(spec, fs, tuple(sorted(files, key=lambda file: file.name)), is_folder)
+
+
+def content_hash(text: str) -> bytes:
+    """16 bytes that are the same for documents of the same text, and for no others."""
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()
+
+
+def is_validation(document_id: str, validation_fraction: float) -> bool:
+    """Whether a document belongs to the validation split: a fixed pseudo-random function of its id alone."""
+    digest = hashlib.blake2b(document_id.encode("utf-8", "surrogateescape"), digest_size=8).digest()
+    return int.from_bytes(digest, "big") < validation_fraction * 2**64
+
+
+def _open_stdlib(spec: DataSpec) -> Corpus:
+    """The running Python's own library source, about 11 MB; files that are not UTF-8 are left out when
+    read."""
+    fs, root = fsspec.url_to_fs(sysconfig.get_paths()["stdlib"])
+    files = []
+    for _, folders, found in fs.walk(root, detail=True):
+        for name in NOT_STDLIB & folders.keys():
+            del folders[name]
+        files += [_source_file(info, root) for name, info in found.items() if name.endswith(".py")]
+    if not files:
+        raise DataError(f"data.source: this Python has no library source in {root}; give a file or a folder")
+    return Corpus(spec, fs, tuple(sorted(files, key=lambda file: file.name)), is_folder=True)
+
+
+def _info(fs: Any, path: str) -> dict[str, Any] | None:
+    """What is at `path`, None where nothing is. `isfile` and `isdir` say so too where nothing could be reached."""
+    try:
+        found: dict[str, Any] = fs.info(path)
+    except Exception as error:
+        if is_missing(error):
+            return None
+        raise
+    return found
+
+
+def _list_files(fs: Any, path: str, info: dict[str, Any] | None, include: str) -> list[SourceFile]:
+    if info is not None and info["type"] == "file":
+        return [_source_file(info, path.rpartition("/")[0])]
+    if info is not None and info["type"] == "directory":
+        root = path.rstrip("/")
+        pattern = f"{glob.escape(root)}/{include}"
+    elif glob.has_magic(path):
+        first_magic = min(path.find(sign) for sign in "*?[" if sign in path)
+        root, pattern = path[:first_magic].rpartition("/")[0], path
+    else:
+        return []
+    found = fs.glob(pattern, detail=True).values()
+    return [_source_file(info, root) for info in found if info["type"] == "file"]
+
+
+def _source_file(info: dict[str, Any], root: str) -> SourceFile:
+    known = () if "ino" in info else ("ETag", "etag", "blob_id", "mtime", "created")  # inodes are local
+    version = next((str(info[key]) for key in known if info.get(key)), "")
+    name = info["name"].removeprefix(root).lstrip("/")
+    return SourceFile(info["name"], name, int(info.get("size") or 0), version)
+
+
+def _require_decompressors(files: list[SourceFile]) -> None:
+    """fsspec also reads .zst through `zstandard`, but then only a file's first frame, and says nothing."""
+    zst = next((file.path for file in files if file.name.endswith(".zst")), None)
+    if zst and getattr(fsspec.compression.compr.get("zstd"), "__name__", "") != "ZstdFile":
+        raise DataError(f"data.source: {zst} is compressed by Zstandard; to read it, `pip install backports.zstd`")
+
+
+def _is_json_lines(name: str) -> bool:
+    stem, _, ending = name.rpartition(".")
+    return (stem if ending in fsspec.utils.compressions else name).endswith(".jsonl")
+
+
+def _pieces(stream: TextIO) -> Iterator[str]:
+    """Consecutive whole lines, PIECE_CHARACTERS or somewhat more together; a line longer than that is cut
+    too."""
+    lines, size = [], 0
+    while line := stream.readline(PIECE_CHARACTERS):
+        lines.append(line)
+        size += len(line)
+        if size >= PIECE_CHARACTERS:
+            yield "".join(lines)
+            lines, size = [], 0
+    if lines:
+        yield "".join(lines)
+
+
+def _separated_texts(file: SourceFile, stream: TextIO, separator: str) -> Iterator[str]:
+    rest = ""
+    for chunk in iter(partial(stream.read, 1024 * 1024), ""):
+        *texts, rest = (rest + chunk).split(separator)
+        yield from texts
+        if len(rest) > LONGEST_DOCUMENT_CHARACTERS:
+            raise DataError(
+                f"data.document_separator: {separator!r} does not occur in {len(rest):,} characters of"
+                f" {file.path}; give the one that this file uses, or none"
+            )
+    yield rest

@@ -1,0 +1,324 @@
+"""A dataset: its manifest, and its token shards as batches. Memory-mapped numpy; the position is one integer.
+
+A training sample is a function of the seed and its global index, and of nothing else: not of the number of
+ranks, the micro-batch, or where a run was stopped. Shapes: B batch, T sequence.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+
+from stages.checkpoint.manifest import OnBytes, hash_file, hash_files
+from stages.checkpoint.sealed import DocumentError, PlainPath, Sealed, check_inside, read_sealed, seal
+from stages.data.corpus import SPLITS, DataError, DataSpec, SplitName
+
+FORMAT_VERSION = 1
+LAYOUT_VERSION = 1
+"""Of the token files: a part of a dataset's identity, where that of its manifest is none."""
+MANIFEST_NAME = "manifest.json"
+TOKENIZER_NAME = "tokenizer.json"
+HASHED_BYTES = 20_000_000_000
+"""A dataset of no more bytes is read as a whole by `check_dataset`."""
+PERMUTATION_ROUNDS = 6
+
+Int64Array = npt.NDArray[np.int64]
+UInt64Array = npt.NDArray[np.uint64]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+Amount = Annotated[int, Field(ge=0, lt=2**63)]
+"""Bytes, tokens or documents, as many as can be counted."""
+
+
+class DatasetFile(_Strict):
+    """One file of a split."""
+
+    name: PlainPath
+    """Relative to the dataset, for example `train/00000.ds`."""
+
+    bytes: Amount
+    sha256: str
+
+
+class DatasetSplit(_Strict):
+    """What one split holds."""
+
+    num_tokens: Amount
+    """With the end of text after each document."""
+
+    num_bytes: Amount
+    """UTF-8 bytes of the documents' text, for bits a byte."""
+
+    num_documents: Amount
+    files: tuple[DatasetFile, ...]
+    """In the order of the stream: each shard, then its index (document ends: uint64, in tokens)."""
+
+
+class DatasetManifest(Sealed):
+    """Everything about a dataset but its tokens."""
+
+    spec: DataSpec
+    vocab_size: PositiveInt
+    """One more than the tokenizer's largest id: the rows that an embedding needs."""
+
+    token_bytes: Literal[2, 4]
+    """Size of a stored token, an unsigned little-endian integer."""
+
+    tokenizer_sha256: str
+    end_of_text_id: int
+    splits: dict[SplitName, DatasetSplit] = Field(min_length=len(SPLITS))
+    num_dropped: Amount = 0
+    """Documents left out of train, because validation holds the same text under another name."""
+
+    fingerprint: str
+    """sha256 over the tokenizer and all files in their order; no path, no time, no number of workers."""
+
+    @property
+    def files(self) -> list[DatasetFile]:
+        """Those of all splits."""
+        return [file for split in self.splits.values() for file in split.files]
+
+    @property
+    def num_file_bytes(self) -> int:
+        """What the files of all splits come to."""
+        return sum(file.bytes for file in self.files)
+
+
+def dataset_fingerprint(tokenizer_sha256: str, splits: dict[SplitName, DatasetSplit]) -> str:
+    """The identity of what a dataset holds."""
+    hashes = [[file.sha256 for file in splits[split].files] for split in SPLITS]
+    return hashlib.sha256(json.dumps([LAYOUT_VERSION, tokenizer_sha256, hashes]).encode()).hexdigest()
+
+
+def read_dataset_manifest(dataset_dir: Path) -> DatasetManifest:
+    """The manifest of a dataset; DataError where there is none or it cannot be read."""
+    path = dataset_dir / MANIFEST_NAME
+    if not path.is_file():
+        raise DataError(f"{dataset_dir} is not a dataset: it has no {MANIFEST_NAME}; `growctl prepare` makes one")
+    try:
+        return read_sealed(path, DatasetManifest, FORMAT_VERSION)
+    except DocumentError as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def dataset_manifest_bytes(manifest: DatasetManifest) -> bytes:
+    """What a manifest.json holds: `manifest`, sealed."""
+    return seal(manifest.model_copy(update={"format_version": FORMAT_VERSION})).model_dump_json(indent=1).encode()
+
+
+def check_dataset(dataset_dir: Path, on_progress: Callable[[str, float | None], None] | None = None) -> DatasetManifest:
+    """As `verify_dataset`, with the hashes of a dataset that has no more than `HASHED_BYTES`.
+
+    `on_progress` is told what is being done, and the fraction of it.
+    """
+    total = read_dataset_manifest(dataset_dir).num_file_bytes
+    if total > HASHED_BYTES:
+        return verify_dataset(dataset_dir, hashes=False)
+    if on_progress is None:
+        return verify_dataset(dataset_dir)
+    told, done = on_progress, 0
+
+    def advance(num_bytes: int) -> None:
+        nonlocal done
+        done += num_bytes
+        told("checking the dataset", done / max(1, total))
+
+    told("checking the dataset", 0.0)
+    return verify_dataset(dataset_dir, on_bytes=advance)
+
+
+def verify_dataset(dataset_dir: Path, *, hashes: bool = True, on_bytes: OnBytes | None = None) -> DatasetManifest:
+    """The manifest, once every file that it names is there with its size and, with `hashes`, its sha256.
+
+    Raises DataError naming the first file that is missing or differs, or leads out of the directory by a link.
+    """
+    manifest = read_dataset_manifest(dataset_dir)
+    for file in manifest.files:
+        _require_size(dataset_dir, file)
+    tokenizer = dataset_dir / TOKENIZER_NAME
+    if not tokenizer.is_file() or hash_file(tokenizer) != manifest.tokenizer_sha256:
+        raise DataError(f"{dataset_dir} is damaged: its {TOKENIZER_NAME} is missing or changed")
+    if dataset_fingerprint(manifest.tokenizer_sha256, manifest.splits) != manifest.fingerprint:
+        raise DataError(f"{dataset_dir} is damaged: its manifest's fingerprint is not that of its files")
+    if hashes:
+        found = hash_files(dataset_dir / file.name for file in manifest.files)
+        for file, sha256 in zip(manifest.files, found, strict=True):
+            if sha256 != file.sha256:
+                raise DataError(f"{dataset_dir} is damaged: {file.name} does not have the hash in the manifest")
+            if on_bytes:
+                on_bytes(file.bytes)
+    return manifest
+
+
+class TokenSplit:
+    """One split's tokens as one stream, whatever the number of shards; read from disk when asked for."""
+
+    def __init__(self, dataset_dir: Path, split: SplitName) -> None:
+        """Maps the shards. Raises DataError where one is missing or has another size than in the manifest."""
+        manifest = read_dataset_manifest(dataset_dir)
+        described = manifest.splits[split]
+        self.num_tokens = described.num_tokens
+        self.bytes_per_token = described.num_bytes / max(1, described.num_tokens)
+        """UTF-8 bytes of text for each token, the ends of text counted as tokens."""
+        dtype = np.dtype(f"<u{manifest.token_bytes}")
+        shards = [file for file in described.files if file.name.endswith(".ds")]
+        if sum(file.bytes for file in shards) != described.num_tokens * manifest.token_bytes:
+            raise DataError(f"{dataset_dir} is damaged: its {split} files do not hold {described.num_tokens} tokens")
+        self._shards = []
+        for file in shards:
+            _require_size(dataset_dir, file)
+            self._shards.append(np.memmap(dataset_dir / file.name, dtype, mode="r"))
+        self._ends = np.cumsum([len(shard) for shard in self._shards])
+
+    def read(self, start: int, length: int) -> Int64Array:
+        """Tokens `start` to `start + length` of the stream: (length,) int64. IndexError beyond either end."""
+        if not 0 <= start <= start + length <= self.num_tokens:
+            raise IndexError(f"tokens {start} to {start + length} of a split of {self.num_tokens}")
+        tokens = np.empty(length, np.int64)
+        shard = int(np.searchsorted(self._ends, start, side="right"))
+        filled = 0
+        while filled < length:
+            first = start + filled - (int(self._ends[shard - 1]) if shard else 0)
+            part = self._shards[shard][first : first + length - filled]
+            tokens[filled : filled + len(part)] = part
+            filled += len(part)
+            shard += 1
+        return tokens
+
+
+class TrainingSamples:
+    """The train split as an endless sequence of samples, each T + 1 tokens: T inputs, and the targets one
+    further.
+
+    An epoch cuts the stream, joined end to start, into windows of T, and takes every window once, in a
+    pseudo-random order. Where the cutting starts, and the order, differ from epoch to epoch. Nothing is held:
+    the order is a permutation computed for the indices asked for.
+    """
+
+    def __init__(self, dataset_dir: Path, sequence_length: int, seed: int) -> None:
+        """Raises DataError when the split is shorter than one sample."""
+        self._split = TokenSplit(dataset_dir, "train")
+        self._length = sequence_length
+        self._seed = seed
+        _require_tokens(dataset_dir, "train", self._split.num_tokens, sequence_length)
+        self.num_windows = self._split.num_tokens // sequence_length
+        """Samples in an epoch."""
+
+    def epochs(self, num_samples: int) -> float:
+        """How many times over `num_samples` samples go through the data."""
+        return num_samples / self.num_windows
+
+    def starts(self, first_index: int, count: int) -> Int64Array:
+        """Where in the stream the samples begin: (count,) int64, each in [0, tokens of the split)."""
+        epochs, positions = np.divmod(np.arange(first_index, first_index + count), self.num_windows)
+        seed = _scatter(np.array([self._seed % 2**64], np.uint64))
+        keys = _scatter(seed ^ epochs.astype(np.uint64))
+        windows = _permute(positions.astype(np.uint64), self.num_windows, keys)
+        offsets = _scatter(keys) % np.uint64(self._split.num_tokens)
+        starts = (offsets + windows * np.uint64(self._length)) % np.uint64(self._split.num_tokens)
+        return starts.astype(np.int64)
+
+    def batch(self, first_index: int, count: int) -> Int64Array:
+        """Samples `first_index` to `first_index + count`: (count, T + 1) int64."""
+        tokens_BT = np.empty((count, self._length + 1), np.int64)
+        for row, start in zip(tokens_BT, self.starts(first_index, count).tolist(), strict=True):
+            before_end = min(len(row), self._split.num_tokens - start)
+            row[:before_end] = self._split.read(start, before_end)
+            row[before_end:] = self._split.read(0, len(row) - before_end)
+        return tokens_BT
+
+    def sample(self, index: int) -> Int64Array:
+        """Sample number `index`, counted from the start of the run: (T + 1,) int64."""
+        return self.batch(index, 1)[0]
+
+
+class EvaluationWindows:
+    """A split as consecutive windows of T + 1 tokens that overlap by one: no token is a target twice.
+
+    The last tokens, fewer than T, are left out, so that all windows are full and weigh the same. A limited
+    number of windows is spread evenly over the split, since neighbouring documents are often alike.
+    """
+
+    def __init__(
+        self, dataset_dir: Path, split: SplitName, sequence_length: int, max_sequences: int | None = None
+    ) -> None:
+        """Raises DataError when the split is shorter than one window."""
+        self._split = TokenSplit(dataset_dir, split)
+        self._length = sequence_length
+        _require_tokens(dataset_dir, split, self._split.num_tokens, sequence_length)
+        total = (self._split.num_tokens - 1) // sequence_length
+        count = total if max_sequences is None else min(max_sequences, total)
+        self._windows = np.arange(count) * total // count
+        self.bytes_per_token = self._split.bytes_per_token
+
+    def __len__(self) -> int:
+        return len(self._windows)
+
+    def batch(self, start: int, stop: int) -> Int64Array:
+        """Windows `start` to `stop`, in order, fewer at the end: (stop - start, T + 1) int64."""
+        windows = self._windows[start:stop].tolist()
+        tokens_BT = np.empty((len(windows), self._length + 1), np.int64)
+        for row, window in zip(tokens_BT, windows, strict=True):
+            row[:] = self._split.read(window * self._length, self._length + 1)
+        return tokens_BT
+
+
+def _require_size(dataset_dir: Path, file: DatasetFile) -> None:
+    path = dataset_dir / file.name
+    if not path.is_file():
+        raise DataError(f"{dataset_dir} is damaged: {file.name} is missing")
+    try:
+        check_inside(dataset_dir, file.name)
+    except DocumentError as error:
+        raise DataError(f"{dataset_dir} is damaged: {error}") from error
+    if (size := path.stat().st_size) != file.bytes:
+        raise DataError(f"{dataset_dir} is damaged: {file.name} has {size} bytes, the manifest says {file.bytes}")
+
+
+def _require_tokens(dataset_dir: Path, split: SplitName, num_tokens: int, sequence_length: int) -> None:
+    if num_tokens <= sequence_length:
+        raise DataError(
+            f"data.source: the {split} split of {dataset_dir} has {num_tokens} tokens, and one sample of"
+            f" {sequence_length} needs {sequence_length + 1}; give more text, a shorter sequence"
+            f"{', or a larger data.validation_fraction' if split == 'validation' else ''}"
+        )
+
+
+def _scatter(values: UInt64Array) -> UInt64Array:
+    """SplitMix64 (Steele, Lea and Flood, 2014): a bijection of 64-bit integers that parts neighbours."""
+    values = values + np.uint64(0x9E3779B97F4A7C15)
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+def _permute(positions: UInt64Array, size: int, keys: UInt64Array) -> UInt64Array:
+    """A permutation of range(`size`) for each key, applied to `positions`: any shape (N,), in O(N) memory.
+
+    A Feistel network permutes the power of four at or above `size`; a result outside is sent through again
+    until it falls inside (cycle walking), at most four times on average.
+    """
+    half_bits = np.uint64(max(1, ((size - 1).bit_length() + 1) // 2))
+    mask = (np.uint64(1) << half_bits) - np.uint64(1)
+    permuted = positions.copy()
+    outside = np.arange(len(permuted))
+    while len(outside):
+        left, right = permuted[outside] >> half_bits, permuted[outside] & mask
+        round_keys = keys[outside]
+        for _ in range(PERMUTATION_ROUNDS):
+            round_keys = _scatter(round_keys)
+            left, right = right, left ^ (_scatter(round_keys ^ right) & mask)
+        permuted[outside] = (left << half_bits) | right
+        outside = outside[permuted[outside] >= size]
+    return permuted

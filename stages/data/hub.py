@@ -1,0 +1,97 @@
+"""The Hugging Face hub: a tokenizer from it, and how to do without it where it cannot be reached."""
+
+import re
+import shlex
+from pathlib import Path
+
+from stages.data.source_errors import reading
+
+LOCAL_COPIES = {
+    "openwebtext": (
+        "where the hub can be reached, `hf download Skylion007/openwebtext --repo-type dataset --local-dir DIR`; write"
+        " the 'text' of its parquet files as JSON lines to DIR/openwebtext.jsonl; then set data.source=DIR"
+    ),
+    "openwebtext2": (
+        "where the hub can be reached, `hf download segyges/OpenWebText2 openwebtext2.jsonl.zst.tar --repo-type dataset"
+        " --local-dir DIR`; unpack it in DIR; then set data.source=DIR"
+    ),
+    "wikitext-103-raw/wiki.train.raw": (
+        "download https://wikitext.smerity.com/wikitext-103-raw-v1.zip; unpack it in DIR; then set"
+        " data.source=DIR/wikitext-103-raw/wiki.train.raw"
+    ),
+}
+"""The sources in `schedules/data` that stand for a local copy, and how to make one."""
+
+
+def local_tokenizer(name: str) -> Path | None:
+    """Where `name` leads on this machine: a file, or a folder's tokenizer.json. None for a name on the hub."""
+    path = Path(name).expanduser()
+    path = path / "tokenizer.json" if path.is_dir() else path
+    if path.is_file() or name.endswith(".json") or name.startswith((".", "/", "~")) or name.count("/") > 1:
+        return path
+    return None
+
+
+def download_tokenizer(name: str) -> Path:
+    """The tokenizer.json of a model on the hub, from its cache or downloaded. DataError where it cannot be had."""
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub import utils as hub
+
+    had_bars, verbosity = not hub.are_progress_bars_disabled(), hub.logging.get_verbosity()
+    hub.disable_progress_bars()
+    hub.logging.set_verbosity_error()
+    try:
+        with reading(
+            f"data.tokenizer: {name!r} is no file here, and on the Hugging Face hub it",
+            f"where the hub can be reached, {_tokenizer_by_hand(name)}",
+        ):
+            return Path(hf_hub_download(name, "tokenizer.json"))
+    finally:
+        hub.logging.set_verbosity(verbosity)
+        if had_bars:
+            hub.enable_progress_bars()
+
+
+def by_hand(source: str, include: str, tokenizer: str | None) -> str:
+    """What to download, and which keys point to it, where `source` cannot be read. Empty for a local source."""
+    if "://" not in source or source.startswith(("file://", "local://")):
+        return ""
+    kind, _, rest = source.removeprefix("hf://").partition("/")
+    if source.startswith("hf://") and kind == "datasets" and rest.count("/") >= 1:
+        owner, name, *below = rest.rstrip("/").split("/")
+        name, _, revision = name.partition("@")
+        is_file = bool(below) and any(sign in below[-1] for sign in ".*?[")
+        wanted = _for_fnmatch("/".join(below if is_file else [*below, include]))
+        options = f"--repo-type dataset --include {shlex.quote(wanted)}" + (
+            f" --revision {revision}" if revision else ""
+        )
+        local = "/".join(["DIR", *below])
+        download = _download(f"{owner}/{name}", options, "DIR")
+        text = f"where the hub can be reached, {download}; then set data.source={local}"
+    else:
+        text = "download its files where it can be reached, and set data.source to where they are"
+    return text + _tokenizer_too(tokenizer)
+
+
+def make_local_copy(source: str, tokenizer: str | None) -> str:
+    """How to make the local copy that a source of `schedules/data` stands for. Empty for any other source."""
+    return LOCAL_COPIES[source] + _tokenizer_too(tokenizer) if source in LOCAL_COPIES else ""
+
+
+def _for_fnmatch(pattern: str) -> str:
+    """A pattern for `hf download`, which matches with fnmatch: there `*` also crosses slashes, so `**/` is one `*`."""
+    return re.sub(r"\*+", "*", pattern.replace("**/", "*"))
+
+
+def _tokenizer_too(tokenizer: str | None) -> str:
+    if tokenizer is None or local_tokenizer(tokenizer) is not None:
+        return ""
+    return f". The tokenizer is on the hub, too: {_tokenizer_by_hand(tokenizer)}"
+
+
+def _tokenizer_by_hand(tokenizer: str) -> str:
+    return f"{_download(tokenizer, 'tokenizer.json', 'FOLDER')}; then set data.tokenizer=FOLDER"
+
+
+def _download(repository: str, what: str, folder: str) -> str:
+    return f"`hf download {shlex.quote(repository)} {what} --local-dir {folder}`"

@@ -1,0 +1,390 @@
+"""Text or documents -> a dataset: token shards written by datatrove, their tokenizer, and a manifest.
+
+    <datasets_dir>/<name>-<key>/
+        tokenizer.json
+        train/00000.ds, 00000.ds.index, ...    tokens; where documents end (uint64, in tokens)
+        validation/00000.ds, ...
+        manifest.json                          written last
+
+The key is a hash of all that determines the result, so a dataset is made once and then found. It is built
+under a temporary name and renamed: a directory under its own name is whole. Shards follow from the source
+alone, so the number of workers changes the time and nothing else.
+
+datatrove's DocumentTokenizer is run directly rather than by its LocalPipelineExecutor, which logs to stderr
+from every process it starts and replaces the log handlers of the process that calls it.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from tokenizers import Tokenizer
+
+from stages.checkpoint.manifest import hash_file, set_aside, sync_path, write_file
+from stages.data.corpus import (
+    SPLITS,
+    Advance,
+    Corpus,
+    DataError,
+    DataSpec,
+    SourceFile,
+    SplitName,
+    content_hash,
+    open_corpus,
+)
+from stages.data.dataset import (
+    FORMAT_VERSION,
+    LAYOUT_VERSION,
+    MANIFEST_NAME,
+    DatasetFile,
+    DatasetManifest,
+    DatasetSplit,
+    check_dataset,
+    dataset_fingerprint,
+    dataset_manifest_bytes,
+    read_dataset_manifest,
+    verify_dataset,
+)
+from stages.data.progress import OnProgress, Progress
+from stages.data.source_hashes import REMEMBERED_BYTES, SourceHashes
+from stages.data.tokenizer import given_tokenizer, tokenizer_file, train_tokenizer
+
+__all__ = ["DataError", "DataSpec", "DatasetManifest", "prepare", "read_dataset_manifest", "verify_dataset"]
+
+SHARD_BYTES = 64 * 1024 * 1024
+"""Source bytes of a shard, which a worker takes as a whole. A longer file is one shard."""
+LONGEST_NAME = 100
+"""Characters of a source's name that its dataset's is made of."""
+
+CHOICE_VERSION = 2
+"""Of the rules by which documents are cut, chosen and left out: a part of a dataset's key."""
+
+TOKENIZE_BATCH = 256
+"""Documents encoded at a time, by all cores."""
+
+
+class _ShardTask(NamedTuple):
+    """One shard of one split, to be written by any process."""
+
+    split: SplitName
+    number: int
+    files: tuple[SourceFile, ...]
+    corpus: Corpus
+    directory: Path
+    token_bytes: int
+    dropped: frozenset[bytes]
+    """Content hashes of documents to leave out."""
+
+
+class _Shard(NamedTuple):
+    """What was written of one split in one shard."""
+
+    content: DatasetSplit
+    hashes: frozenset[bytes]
+    """Of the content of its documents, where they are validation's."""
+
+    num_dropped: int
+
+
+def prepare(
+    spec: DataSpec, datasets_dir: Path, *, log_path: Path | None = None, on_progress: OnProgress | None = None
+) -> Path:
+    """Makes the dataset that `spec` describes, or finds it whole: its directory in `datasets_dir`.
+
+    A damaged one is set aside, never deleted, and made again. A second process that wants the same dataset
+    waits for the first. `on_progress` gets what is done and the fraction of it, None where that is unknown.
+    Messages go to `log_path`; nothing is printed. Raises DataError for all that the user can put
+    right, having written nothing where the source or the tokenizer cannot be opened.
+    """
+    if on_progress:
+        on_progress("reading the source", None)
+    corpus = open_corpus(spec)
+    hashes = SourceHashes(_memory(corpus, datasets_dir))
+    target = datasets_dir / f"{_name(spec.source)}-{_key(corpus, hashes, Progress(None, on_progress))}"
+    if _damage(target, on_progress) is None:
+        hashes.save()
+        return target
+    corpus.check_separator()
+    given = given_tokenizer(spec) if spec.tokenizer else None
+    datasets_dir.mkdir(parents=True, exist_ok=True)
+    progress = Progress(log_path, on_progress)
+    with _lock(target.with_name(f".{target.name}.lock"), progress) as alone:
+        if damage := _damage(target, on_progress):
+            if target.exists():
+                progress.say(f"{damage}; set aside as {set_aside(target)}, preparing it again")
+            if alone:
+                for leftover in datasets_dir.glob(f".{target.name}.incomplete-*"):
+                    shutil.rmtree(leftover)
+            _build(corpus, given, target, progress)
+            hashes.save()
+    return target
+
+
+def _damage(dataset_dir: Path, on_progress: OnProgress | None = None) -> str | None:
+    """What is wrong with a dataset, None when it is whole."""
+    try:
+        check_dataset(dataset_dir, on_progress)
+    except DataError as error:
+        return str(error)
+    return None
+
+
+def _name(source: str) -> str:
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", source.rstrip("/").rpartition("/")[2])
+    return plain[:LONGEST_NAME].strip("-.") or "data"
+
+
+def _memory(corpus: Corpus, datasets_dir: Path) -> Path | None:
+    """Where the hashes of a source's files are remembered; None where hashing them again takes no time."""
+    if not corpus.is_local or corpus.num_bytes < REMEMBERED_BYTES:
+        return None
+    place = hashlib.sha256(os.path.abspath(corpus.spec.source).encode("utf-8", "surrogateescape")).hexdigest()[:12]
+    return datasets_dir / f".{_name(corpus.spec.source)}-{place}.hashes.json"
+
+
+def _key(corpus: Corpus, hashes: SourceHashes, progress: Progress) -> str:
+    """Short hash of what determines a dataset: all of the spec but workers, the files' content, a tokenizer's."""
+    spec = corpus.spec
+    contents = corpus.contents(hashes, progress.meter("reading the source", corpus.num_bytes))
+    tokenizer = tokenizer_file(spec)
+    determining = {
+        "format_version": LAYOUT_VERSION,
+        "choice_version": CHOICE_VERSION,
+        "spec": spec.model_dump(include=DataSpec.model_fields.keys() - {"workers"}),
+        "tokenizer": hash_file(tokenizer) if tokenizer else None,
+        "files": [(file.name, file.num_bytes, content) for file, content in zip(corpus.files, contents, strict=True)],
+    }
+    return hashlib.sha256(json.dumps(determining, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _build(corpus: Corpus, given: Tokenizer | None, target: Path, progress: Progress) -> None:
+    """Writes the dataset beside `target`, then renames it. Whatever happens, nothing half-written remains."""
+    staging = target.with_name(f".{target.name}.incomplete-{os.getpid()}-{secrets.token_hex(4)}")
+    try:
+        for split in SPLITS:
+            (staging / split).mkdir(parents=True)
+        manifest = _write_dataset(corpus, given, staging, progress)
+        write_file(staging / MANIFEST_NAME, dataset_manifest_bytes(manifest))
+        for folder in (*(staging / split for split in SPLITS), staging):
+            sync_path(folder)
+        try:
+            os.rename(staging, target)
+        except OSError:  # only where locks do not work: another process was faster
+            if _damage(target) is not None:
+                raise
+        sync_path(target.parent)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    progress.say(f"prepared {target.name}", 1.0)
+
+
+def _write_dataset(corpus: Corpus, given: Tokenizer | None, staging: Path, progress: Progress) -> DatasetManifest:
+    """Tokenizer and shards; the manifest is left to the caller.
+
+    Validation comes first. It is small, and finds what is wrong with the source before the long work on train, which
+    leaves out what it holds. A tokenizer is trained before that, on all of train's documents.
+    """
+    spec, shards = corpus.spec, corpus.shards(SHARD_BYTES)
+    tokenizer = given or train_tokenizer(corpus, shards, progress)
+    tokenizer_sha256 = write_file(staging / "tokenizer.json", tokenizer.to_str(pretty=True).encode()).sha256
+    vocab_size = max(tokenizer.get_vocab().values()) + 1
+    token_bytes: Literal[2, 4] = 2 if vocab_size <= 2**16 else 4
+    end_of_text_id = tokenizer.token_to_id(spec.end_of_text)
+    assert end_of_text_id is not None  # trained with it, or refused without it
+    splits: dict[SplitName, DatasetSplit] = {}
+    hashes: frozenset[bytes] = frozenset()
+    num_dropped = 0
+    for split in reversed(SPLITS):
+        tasks = [_ShardTask(split, i, files, corpus, staging, token_bytes, hashes) for i, files in enumerate(shards)]
+        parts = list(_write_shards(tasks, progress))
+        splits[split] = _joined([part.content for part in parts])
+        hashes = hashes.union(*(part.hashes for part in parts))
+        num_dropped += sum(part.num_dropped for part in parts)
+    if num_dropped:
+        progress.say(f"left {num_dropped:,} documents out of train, because validation holds the same text")
+    _require_documents(spec, splits, num_dropped, len(hashes))
+    return DatasetManifest(
+        format_version=FORMAT_VERSION,
+        spec=spec,
+        vocab_size=vocab_size,
+        token_bytes=token_bytes,
+        tokenizer_sha256=tokenizer_sha256,
+        end_of_text_id=end_of_text_id,
+        splits={split: splits[split] for split in SPLITS},
+        num_dropped=num_dropped,
+        fingerprint=dataset_fingerprint(tokenizer_sha256, splits),
+    )
+
+
+def _joined(parts: list[DatasetSplit]) -> DatasetSplit:
+    """A split, of what its shards hold."""
+    return DatasetSplit(
+        num_tokens=sum(part.num_tokens for part in parts),
+        num_bytes=sum(part.num_bytes for part in parts),
+        num_documents=sum(part.num_documents for part in parts),
+        files=tuple(file for part in parts for file in part.files),
+    )
+
+
+def _require_documents(
+    spec: DataSpec, splits: dict[SplitName, DatasetSplit], num_dropped: int, num_validation_texts: int
+) -> None:
+    if num_dropped and not splits["train"].num_documents:
+        if num_validation_texts == 1:  # no fraction helps
+            raise DataError(
+                f"data.source: all {num_dropped + splits['validation'].num_documents:,} documents in {spec.source!r}"
+                " have the same text; give more text"
+            )
+        raise DataError(
+            f"data.source: all {num_dropped:,} documents that {spec.source!r} has for train have the same text as ones"
+            " of validation; give more text, or a smaller data.validation_fraction"
+        )
+    num_documents = sum(split.num_documents for split in splits.values())
+    if num_documents < 2:
+        raise DataError(
+            f"data.source: {spec.source!r} holds {num_documents} documents, and training and validation need"
+            " one each; give more text, or a data.document_separator that cuts it"
+        )
+    for name, split in splits.items():
+        if not split.num_documents:
+            raise DataError(
+                f"data.validation_fraction: {spec.validation_fraction} of the {num_documents} documents in"
+                f" {spec.source!r} leaves none for {name}; about {min(0.5, 5 / num_documents):.2g} would do"
+            )
+
+
+# Shards
+
+
+def _write_shards(tasks: list[_ShardTask], progress: Progress) -> Iterator[_Shard]:
+    """Writes every shard, here or in `workers` processes, and describes each in order."""
+    corpus = tasks[0].corpus
+    advance = progress.meter(f"tokenising {tasks[0].split}", corpus.num_bytes)
+    in_memory = "memory" in corpus.fs.protocol  # which other processes do not see
+    workers = 1 if in_memory else min(corpus.spec.workers, len(tasks))
+    if workers == 1:
+        yield from (_write_shard(task, advance) for task in tasks)
+        return
+    processes = get_context("spawn")
+    held, lifeline = processes.Pipe(duplex=False)
+    threads = max(1, (os.cpu_count() or 1) // workers)
+    log_path = progress.log_path or Path(os.devnull)
+    pool = ProcessPoolExecutor(workers, processes, _start_worker, (held, log_path, threads))
+    with held, pool, lifeline:  # left in reverse: the lifeline is cut before the pool waits for its workers
+        try:
+            for task, shard in zip(tasks, pool.map(_write_shard, tasks), strict=True):
+                advance(sum(file.num_bytes for file in task.files))
+                yield shard
+        except BrokenProcessPool as error:
+            raise DataError(
+                f"data.workers: one of {workers} processes died, of too little memory perhaps; try fewer"
+            ) from error
+
+
+def _start_worker(lifeline: Connection, log_path: Path, threads: int) -> None:
+    """Prepares a worker process: its share of the cores, its output to the log, its end with its parent's."""
+    os.environ["RAYON_NUM_THREADS"] = str(threads)
+    log = os.open(log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+
+    def end_with_parent() -> None:
+        lifeline.poll(None)  # nothing is ever sent: this returns when the other end is closed, by death too
+        os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+
+
+def _write_shard(task: _ShardTask, advance: Advance = lambda num_bytes: None) -> _Shard:
+    """Tokenises the documents of one split in one shard's files, and forces what it wrote onto the disk."""
+    directory = task.directory / task.split
+    num_bytes = num_dropped = 0
+    hashes = set()
+    with _quiet_datatrove() as (DocumentTokenizer, DatatroveDocument):
+        step = DocumentTokenizer(
+            str(directory),
+            str(task.directory / "tokenizer.json"),
+            eos_token=task.corpus.spec.end_of_text,
+            batch_size=TOKENIZE_BATCH,
+            shuffle_documents=False,  # training reads windows in random order, evaluation spreads its own
+            save_final_metadata=False,
+        )
+        step.tokenizer.encode_special_tokens = True  # where a text spells the end of text, it is text
+        step.token_size = task.token_bytes  # datatrove goes by the number of entries; ids may be larger
+
+        def documents() -> Iterator[Any]:
+            nonlocal num_bytes, num_dropped
+            for document in task.corpus.documents(task.files, task.split, advance):
+                content = content_hash(document.text)
+                if content in task.dropped:
+                    num_dropped += 1
+                    continue
+                if task.split == "validation":
+                    hashes.add(content)
+                num_bytes += len(document.text.encode())
+                yield DatatroveDocument(text=document.text, id=document.id)
+
+        step.run(documents(), rank=task.number)
+    files = []
+    for ending in ("ds", "ds.index"):
+        path = directory / f"{task.number:05d}.{ending}"
+        os.rename(directory / f"{task.number:05d}_unshuffled.{ending}", path)
+        if path.stat().st_size == 0:  # no document of this split
+            path.unlink()
+            continue
+        sync_path(path)
+        name = path.relative_to(task.directory).as_posix()
+        files.append(DatasetFile(name=name, bytes=path.stat().st_size, sha256=hash_file(path)))
+    split = DatasetSplit(
+        num_tokens=files[0].bytes // task.token_bytes if files else 0,
+        num_bytes=num_bytes,
+        num_documents=files[1].bytes // 8 if files else 0,
+        files=tuple(files),
+    )
+    return _Shard(split, frozenset(hashes), num_dropped)
+
+
+@contextmanager
+def _quiet_datatrove() -> Iterator[tuple[Any, Any]]:
+    """datatrove's tokeniser and document class. It logs by loguru, whose handlers its import would replace."""
+    from loguru import logger
+
+    vars(logger).update(add=lambda *_, **__: 0, remove=lambda *_: None)
+    try:
+        from datatrove.data import Document
+        from datatrove.pipeline.tokens import DocumentTokenizer
+    finally:
+        del vars(logger)["add"], vars(logger)["remove"]
+    logger.disable("datatrove")
+    try:
+        yield DocumentTokenizer, Document
+    finally:
+        logger.enable("datatrove")
+
+
+@contextmanager
+def _lock(path: Path, progress: Progress) -> Iterator[bool]:
+    """Waits until no other process holds `path`; death lets go of it too. False where there are no locks."""
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress.say("waiting for another process that prepares the same dataset")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError:
+            yield False
+            return
+        yield True

@@ -1,0 +1,43 @@
+"""How far preparing a dataset is: told to whoever asked for it, and to its log."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from stages.data.corpus import Advance
+
+OnProgress = Callable[[str, float | None], None]
+"""Gets what is being done, and the fraction of it, None where that is unknown."""
+
+
+class Progress:
+    """Tells the caller and the log what is going on."""
+
+    def __init__(self, log_path: Path | None, on_progress: OnProgress | None) -> None:
+        if log_path:
+            log_path.parent.mkdir(parents=True, exist_ok=True)
+        self.log_path = log_path
+        self._on_progress = on_progress
+
+    def say(self, message: str, fraction: float | None = None) -> None:
+        """Something new is going on."""
+        if self.log_path:
+            with self.log_path.open("a", encoding="utf-8") as log:
+                log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
+        if self._on_progress:
+            self._on_progress(message, fraction)
+
+    def meter(self, message: str, total_bytes: int) -> Advance:
+        """Announces work on `total_bytes`; what it returns is told of bytes done, and reports each percent."""
+        done = percent = 0
+        self.say(message, 0.0)
+
+        def advance(num_bytes: int) -> None:
+            nonlocal done, percent
+            done += num_bytes
+            if (now := min(100, 100 * done // max(1, total_bytes))) > percent:
+                percent = now
+                if self._on_progress:
+                    self._on_progress(message, percent / 100)
+
+        return advance

@@ -1,0 +1,67 @@
+"""A dataset's tokenizer: given as a file or a name on the Hugging Face hub, or trained on the train split."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from stages.data.corpus import DEFAULT_VOCAB_SIZE, Corpus, DataSpec, SourceFile
+from stages.data.hub import download_tokenizer, local_tokenizer
+from stages.data.progress import Progress
+from stages.data.source_errors import DataError, reason
+
+TOKENIZER_SAMPLE_BYTES = 256 * 1024 * 1024
+"""The most text a tokenizer is trained on, in equal parts from the beginning of every shard."""
+
+
+def given_tokenizer(spec: DataSpec) -> Tokenizer:
+    """The tokenizer that the spec names, without the truncation and padding it may bring along."""
+    assert spec.tokenizer is not None
+    path = tokenizer_file(spec) or download_tokenizer(spec.tokenizer)
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises nothing narrower
+        raise DataError(f"data.tokenizer: {spec.tokenizer!r} is not a tokenizer.json ({reason(error)})") from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    if tokenizer.token_to_id(spec.end_of_text) is None:
+        known = sorted(token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special)
+        raise DataError(
+            f"data.end_of_text: the tokenizer {spec.tokenizer!r} has no token {spec.end_of_text!r};"
+            f" its special tokens are {', '.join(known) or 'none'}"
+        )
+    return tokenizer
+
+
+def tokenizer_file(spec: DataSpec) -> Path | None:
+    """The local file that `data.tokenizer` names, None where it names a model on the hub, or nothing."""
+    path = local_tokenizer(spec.tokenizer) if spec.tokenizer else None
+    if path and not path.is_file():
+        raise DataError(f"data.tokenizer: there is no file {str(path)!r}")
+    return path
+
+
+def train_tokenizer(corpus: Corpus, shards: list[tuple[SourceFile, ...]], progress: Progress) -> Tokenizer:
+    """A byte-level BPE from the train split: any text can be encoded, and decodes to itself."""
+    advance = progress.meter("training the tokenizer", min(corpus.num_bytes, TOKENIZER_SAMPLE_BYTES))
+
+    def texts() -> Iterator[str]:
+        for files in shards:
+            left = TOKENIZER_SAMPLE_BYTES // len(shards)
+            for document in corpus.documents(files, "train", advance):
+                yield document.text
+                left -= len(document.text)
+                if left <= 0:
+                    break
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=corpus.spec.vocab_size or DEFAULT_VOCAB_SIZE,
+        special_tokens=[corpus.spec.end_of_text],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts(), trainer)
+    return tokenizer

@@ -1,0 +1,120 @@
+"""An engine checkpoint rewritten parameter by parameter, so that its stage goes on with other ranks or at another ZeRO
+stage. A process of its own, which ends with the runner that starts it:
+
+    python -m stages.engine.convert STEP_DIRECTORY TARGET
+
+DeepSpeed's converter to its universal format takes the shards apart. The rest of that format is not used: it would
+take three copies on the disk, and loading it loses groups without a word (docs/architecture.md, decision 3).
+"""
+
+import shutil
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from deepspeed.checkpoint import DeepSpeedCheckpoint, ds_to_universal
+from torch import Tensor
+
+from model.config import parameter_shapes
+from model.growth import ParameterState
+from stages.checkpoint.manifest import (
+    CheckpointError,
+    Lineage,
+    Manifest,
+    finish_directory,
+    manifest_hash,
+    read_manifest,
+    whole_directory,
+)
+from stages.checkpoint.parameters import MOMENTS, write_parameters
+from stages.checkpoint.signatures import check_pickles, list_pickles
+from stages.engine.engine_state import ENGINE_TAG
+from stages.process.lifeline import end_with_runner
+
+ROOM = 1.5
+"""Room on the disk, in sizes of the engine checkpoint: the ranks' parts, which go as the new files come."""
+
+
+class ConversionFailed(RuntimeError):
+    """A whole checkpoint could not be converted, in one sentence for the user."""
+
+
+def convert(source: Path, target: Path) -> Manifest:
+    """Writes the engine checkpoint `source` as the `parameters` checkpoint `target`, whole or not at all, bit for bit.
+
+    `source` is unpickled by DeepSpeed: it must be one that this runs directory signed
+    (stages/checkpoint/signatures.py). The manifest says what that of `source` says, of which the new one is a child.
+    Raises CheckpointError where `source` is no engine checkpoint, holds what DeepSpeed does not write, or lacks a
+    parameter, ConversionFailed where the disk has no room.
+    """
+    manifest = read_manifest(source)
+    if manifest.kind != "engine":
+        raise CheckpointError(f"{source} is not an engine checkpoint: nothing to convert")
+    check_pickles(source, list_pickles(source, manifest))
+    needed = ROOM * sum(entry.bytes for entry in manifest.files.values())
+    free = shutil.disk_usage(target.parent).free
+    if free < needed:
+        raise ConversionFailed(
+            f"{source} cannot be converted: it takes {needed / 1e9:.2f} GB for a while, and {target.parent} has "
+            f"{free / 1e9:.2f} GB free"
+        )
+    with whole_directory(target) as staging:
+        fragments = staging / "fragments"
+        _take_apart(source / ENGINE_TAG, fragments)
+        files = write_parameters(staging, _states(fragments, source, manifest))
+        shutil.rmtree(fragments)
+        lineage = Lineage(operation="train", parent=manifest_hash(source), details=manifest.lineage.details)
+        converted = manifest.model_copy(update={"kind": "parameters", "files": files, "lineage": lineage})
+        return finish_directory(target, converted)
+
+
+def _take_apart(shards: Path, fragments: Path) -> None:
+    """Writes each rank's part of each parameter's values to `fragments/<parameter>/0/<key>.<rank>`, flat."""
+    optimizer_files = ds_to_universal._get_optim_files(str(shards))
+    if ds_to_universal._get_zero_stage(optimizer_files) <= 2:
+        checkpoint = DeepSpeedCheckpoint(str(shards))
+        ds_to_universal._inject_missing_state(checkpoint)
+        for rank in range(checkpoint.dp_degree):
+            ds_to_universal.extract_zero_shards(str(fragments), checkpoint, (0, 0, rank))
+        return
+    model_files = ds_to_universal._get_zero3_model_state_files(str(shards))
+    shapes, num_ranks = ds_to_universal._parse_model_states_stage3(model_files), len(optimizer_files)
+    for rank in range(num_ranks):
+        ds_to_universal.extract_zero_shards_stage3([optimizer_files], [shapes], num_ranks, str(fragments), (0, rank))
+
+
+def _states(fragments: Path, source: Path, manifest: Manifest) -> Iterator[tuple[str, ParameterState]]:
+    """Every parameter of the manifest's model, whole. What has been read goes from the disk."""
+    for name, shape in parameter_shapes(manifest.model).items():
+        folder = fragments / name
+        try:
+            value, *moments = (_joined(folder / "0", key).reshape(shape) for key in ("fp32", *MOMENTS))
+        except (RuntimeError, ValueError) as error:
+            raise CheckpointError(f"{source} does not hold all of {name}: {error}") from error
+        yield name, ParameterState(value, *moments)
+        shutil.rmtree(folder)
+
+
+def _joined(folder: Path, key: str) -> Tensor:
+    """The ranks' parts, in their order."""
+    parts = sorted(folder.glob(f"{key}.*"), key=lambda path: int(path.suffix[1:]))
+    return torch.cat([torch.load(part, map_location="cpu", weights_only=True) for part in parts])
+
+
+def main() -> None:
+    """Converts as the command line says; exit code 1 with the reason in the log, in one line for the user."""
+    end_with_runner()
+    source, target = map(Path, sys.argv[1:])
+    try:
+        convert(source, target)
+    except (CheckpointError, ConversionFailed) as error:
+        raise SystemExit(f"growctl: {error}") from error
+    except Exception as error:
+        traceback.print_exc()
+        raise SystemExit(f"growctl: {source} cannot be converted: {error}") from error
+
+
+if __name__ == "__main__":
+    main()

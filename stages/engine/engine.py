@@ -1,0 +1,159 @@
+"""Devices, precision and the DeepSpeed engine of a worker."""
+
+import os
+import socket
+from typing import Any, Literal
+
+import deepspeed
+import torch
+import torch.distributed as dist
+from deepspeed.constants import default_pg_timeout
+
+from model.config import generation_of
+from model.language_model import LanguageModel
+from stages.engine.device_memory import reduce_bucket
+from stages.spec import TrainSpec
+
+Precision = Literal["bf16", "fp32"]
+
+
+_RANKS = {
+    "RANK": ("OMPI_COMM_WORLD_RANK", "SLURM_PROCID"),
+    "WORLD_SIZE": ("OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"),
+    "LOCAL_RANK": ("OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"),
+}
+"""What DeepSpeed's launcher says of a rank, and the names that mpirun and srun have for it."""
+
+LOOPBACK = "127.0.0.1"
+"""Where the ranks of one machine meet, and nobody else can come."""
+
+
+def start_distributed() -> torch.device:
+    """Joins the process group that the launcher described; this rank's device: CUDA where there is one, else CPU.
+
+    Where no launcher of DeepSpeed's set RANK, mpirun's or srun's word for it is taken.
+    """
+    if "RANK" not in os.environ:
+        for name, others in _RANKS.items():
+            for other in others:
+                if name not in os.environ and other in os.environ:
+                    os.environ[name] = os.environ[other]
+    if torch.cuda.is_available():
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(device)
+        _join("nccl", device)
+        return device
+    # An all-reduce over shared memory that would be compiled for 40 s at first use; gloo gives the same sums.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    _join("gloo", None)
+    return torch.device("cpu")
+
+
+def _join(backend: str, device: torch.device | None) -> None:
+    """Makes the process group, which DeepSpeed then finds; on several machines DeepSpeed makes it itself."""
+    if os.environ.get("MASTER_ADDR") == LOOPBACK:
+        store = _loopback_store()
+        rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        bound = device if num_ranks > 1 else None  # as DeepSpeed does: a rank alone has no peer to reach
+        dist.init_process_group(
+            backend, store=store, rank=rank, world_size=num_ranks, timeout=default_pg_timeout, device_id=bound
+        )
+    deepspeed.init_distributed(dist_backend=backend)
+
+
+def _loopback_store() -> dist.TCPStore:
+    """Where the ranks of this machine meet. torch would have rank 0 listen on every address that the machine has."""
+    port, num_ranks, is_first = int(os.environ["MASTER_PORT"]), int(os.environ["WORLD_SIZE"]), os.environ["RANK"] == "0"
+    listener = socket.create_server((LOOPBACK, port), backlog=num_ranks).detach() if is_first else None
+    return dist.TCPStore(
+        LOOPBACK, port, num_ranks, is_first, default_pg_timeout, master_listen_fd=listener, use_libuv=True
+    )
+
+
+def device_name(device: torch.device) -> str:
+    """What the device calls itself, for the ledger."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    with open("/proc/cpuinfo") as cpuinfo:
+        names = [line.split(":", 1)[1].strip() for line in cpuinfo if line.startswith("model name")]
+    return f"CPU {names[0]}" if names else "CPU"
+
+
+def choose_precision(wanted: Literal["auto", "bf16", "fp32"], device: torch.device) -> Precision:
+    """`auto` is bf16 where the device is fast at it: CUDA from compute capability 8, a CPU with AVX512-BF16 or AMX."""
+    if wanted != "auto":
+        return wanted
+    if device.type == "cuda":
+        return "bf16" if torch.cuda.get_device_capability(device) >= (8, 0) else "fp32"
+    fast = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return "bf16" if fast else "fp32"
+
+
+def group_name(parameter_name: str, num_dimensions: int) -> str:
+    """The parameter group of a parameter: one per generation and decay/no-decay. Decay acts on matrices only."""
+    return f"generation-{generation_of(parameter_name)}-{'no-decay' if num_dimensions < 2 else 'decay'}"
+
+
+def parameter_groups(model: LanguageModel, spec: TrainSpec) -> list[dict[str, Any]]:
+    """AdamW's groups, one per generation and decay/no-decay, in that order from generation 0 on; empty ones left out.
+
+    Growth appends groups and leaves the earlier ones as they are.
+    """
+    groups: dict[tuple[int, bool], list[tuple[str, torch.nn.Parameter]]] = {}
+    for name, parameter in model.named_parameters():
+        groups.setdefault((generation_of(name), parameter.ndim < 2), []).append((name, parameter))
+    return [
+        {
+            "name": group_name(named[0][0], named[0][1].ndim),
+            "generation": generation,
+            "params": [parameter for _, parameter in named],
+            "weight_decay": 0.0 if is_vector else _weight_decay(spec, generation),
+        }
+        for (generation, is_vector), named in sorted(groups.items())
+    ]
+
+
+def _weight_decay(spec: TrainSpec, generation: int) -> float:
+    own = spec.rule(generation).weight_decay
+    return spec.optimizer.weight_decay if own is None else own
+
+
+def adamw(model: LanguageModel, spec: TrainSpec) -> torch.optim.AdamW:
+    """AdamW over the model's parameter groups.
+
+    Fused: one pass over each tensor that takes no memory of its own, where the default makes a dozen.
+    """
+    return torch.optim.AdamW(
+        parameter_groups(model, spec),
+        lr=spec.learning_rate.at(0),
+        betas=spec.optimizer.betas,
+        eps=spec.optimizer.epsilon,
+        fused=True,
+    )
+
+
+def build_engine(model: LanguageModel, spec: TrainSpec, precision: Precision) -> deepspeed.DeepSpeedEngine:
+    """The engine around `model`: ZeRO, gradient accumulation in float32, clipping, AdamW on float32 master weights.
+
+    The learning rate is set by the loop, not by a DeepSpeed scheduler.
+    """
+    model.use_kernels(spec.kernels)
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    zero: dict[str, Any] = {"stage": spec.zero_stage, "reduce_bucket_size": reduce_bucket(num_parameters)}
+    if spec.offload == "optimizer":
+        zero["offload_optimizer"] = {"device": "cpu"}
+    config = {
+        "train_batch_size": spec.batch_size,
+        "train_micro_batch_size_per_gpu": spec.micro_batch_size,
+        "gradient_accumulation_steps": spec.batch_size // (spec.micro_batch_size * dist.get_world_size()),
+        "gradient_clipping": spec.optimizer.gradient_clipping,
+        # The same sums in float32, made as gradients come, so that those in bf16 do not wait for the pass to end.
+        "bf16": {"enabled": precision == "bf16", "immediate_grad_update": True},
+        "data_types": {"grad_accum_dtype": "fp32"},
+        "zero_optimization": zero,
+        "zero_force_ds_cpu_optimizer": False,  # offloaded, too, it is the AdamW above: the same numbers, no compiler
+        "zero_allow_untested_optimizer": True,
+        "steps_per_print": 1_000_000_000,
+    }
+    engine, *_ = deepspeed.initialize(model=model, optimizer=adamw(model, spec), config=config)
+    return engine

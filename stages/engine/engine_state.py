@@ -1,0 +1,182 @@
+"""A live engine's state: out to per-parameter files and in again, and DeepSpeed's own sharded checkpoints.
+
+Between stages the state passes through the per-parameter API, so any ZeRO stage and any number of ranks goes on from
+any other. Within a stage, on the same ranks, the engine's own files resume bit for bit. Every function here is
+collective: all ranks call it.
+"""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from deepspeed import DeepSpeedEngine
+from deepspeed.utils import (
+    safe_get_full_fp32_param,
+    safe_get_full_optimizer_state,
+    safe_set_full_fp32_param,
+    safe_set_full_optimizer_state,
+    safe_set_local_fp32_param,
+    safe_set_local_optimizer_state,
+)
+from torch import Tensor
+
+from model.growth import ParameterState
+from stages.checkpoint.manifest import (
+    CheckpointError,
+    FileEntry,
+    Manifest,
+    begin_directory,
+    finish_directory,
+    list_files,
+    read_manifest,
+    staging_directory,
+)
+from stages.checkpoint.parameters import MOMENTS, read_parameter, write_parameter
+from stages.checkpoint.signatures import check_origin, check_pickles, list_pickles, sign
+from stages.engine.engine import group_name
+
+ENGINE_TAG = "engine"
+
+
+def engine_states(engine: DeepSpeedEngine) -> Iterator[tuple[str, ParameterState]]:
+    """Each parameter's master value and moments, whole and exact, on every rank. Collective: all ranks iterate."""
+    for name, parameter in engine.module.named_parameters():
+        fp32 = safe_get_full_fp32_param(parameter)
+        first, second = (safe_get_full_optimizer_state(parameter, key) for key in MOMENTS)
+        yield name, ParameterState(fp32.view(_shape(parameter)), first, second)
+
+
+def group_steps(engine: DeepSpeedEngine) -> dict[str, int]:
+    """Adam's step of each parameter group, by the group's name."""
+    optimizer = engine.optimizer.optimizer
+    groups = optimizer.param_groups
+    return {groups[index]["name"]: int(optimizer.state[flat]["step"]) for index, flat in _flat_partitions(engine)}
+
+
+def start_moments(engine: DeepSpeedEngine, steps: dict[str, int]) -> None:
+    """Gives every parameter group Adam moments of zero, and the step that `steps` says (0 for a group it lacks).
+
+    For a new engine, before its first step. DeepSpeed would create them as it steps, but then ZeRO-1 and 2 link only
+    the first group's to its parameters, and the others' moments cannot be read.
+    """
+    optimizer = engine.optimizer.optimizer
+    for index, flat in _flat_partitions(engine):
+        step = steps.get(optimizer.param_groups[index]["name"], 0)
+        optimizer.state[flat] = {
+            "step": torch.tensor(float(step), device=flat.device),  # where fused AdamW keeps it
+            "exp_avg": torch.zeros_like(flat),
+            "exp_avg_sq": torch.zeros_like(flat),
+        }
+    _link_moments(engine)
+
+
+def drop_refused_gradient(engine: DeepSpeedEngine) -> None:
+    """Forgets the gradient of an update that DeepSpeed has just refused, as it does itself but where Adam is offloaded.
+
+    ZeRO-1 and 2 in bf16 then keep it, would add every later gradient to it, and so never make an update again.
+    """
+    wrapper = engine.optimizer
+    if getattr(wrapper, "cpu_offload", False):  # ZeRO-3 calls it otherwise, and clears what it has
+        wrapper.averaged_gradients = dict.fromkeys(wrapper.averaged_gradients)
+
+
+def load_states(engine: DeepSpeedEngine, directory: Path, manifest: Manifest) -> None:
+    """Puts a checkpoint's master values, moments and steps into an engine whose module holds those values already.
+
+    The moments of a group whose step the manifest does not name are zeros.
+    """
+    start_moments(engine, manifest.group_steps)
+    for name, parameter in engine.module.named_parameters():
+        state = read_parameter(directory, manifest, name)
+        if group_name(name, len(_shape(parameter))) not in manifest.group_steps:
+            state = state._replace(**{key: torch.zeros_like(state.fp32) for key in MOMENTS})
+        value, *moments = (tensor.to(parameter.device) for tensor in state)
+        if hasattr(parameter, "ds_tensor"):  # ZeRO-3, whose setters of whole tensors overrun an uneven last partition
+            safe_set_local_fp32_param(parameter, _partition(value, parameter))
+            for key, moment in zip(MOMENTS, moments, strict=True):
+                safe_set_local_optimizer_state(parameter, _partition(moment, parameter), key)
+        else:
+            safe_set_full_fp32_param(parameter, value)
+            for key, moment in zip(MOMENTS, moments, strict=True):
+                safe_set_full_optimizer_state(parameter, moment, key)
+
+
+def save_parameters(directory: Path, states: Iterable[tuple[str, ParameterState]]) -> dict[str, FileEntry]:
+    """Writes `states` into the staging directory of `directory` on rank 0; the manifest's entries (empty elsewhere)."""
+    entries: dict[str, FileEntry] = {}
+    staging = begin_directory(directory) if dist.get_rank() == 0 else None
+    for name, state in states:
+        if staging is not None:
+            file, entries[file] = write_parameter(staging, name, state)
+    return entries
+
+
+def save_engine(engine: DeepSpeedEngine, directory: Path, fields: dict[str, Any], keys: Path) -> None:
+    """Saves the engine's sharded state as the checkpoint `directory`, whole or not at all. Collective.
+
+    `fields` are the manifest's, but for kind, files and world size; `keys` is the file that signs it.
+    """
+    if dist.get_rank() == 0:
+        begin_directory(directory)
+    dist.barrier()
+    staging = staging_directory(directory)
+    engine.save_checkpoint(str(staging), tag=ENGINE_TAG, save_latest=False)
+    dist.barrier()
+    if dist.get_rank() == 0:
+        manifest = Manifest(kind="engine", files=list_files(staging), world_size=dist.get_world_size(), **fields)
+        finish_directory(directory, manifest, lambda seal: sign(seal, keys))
+    dist.barrier()
+
+
+def load_engine(engine: DeepSpeedEngine, directory: Path, keys: Path) -> Manifest:
+    """Restores what `save_engine` saved, bit for bit, on as many ranks and at the same ZeRO stage. Collective.
+
+    Raises CheckpointError where it cannot, and OriginError where none of `keys` signed it; both before DeepSpeed, which
+    unpickles, opens anything.
+    """
+    manifest = read_manifest(directory)
+    if manifest.kind != "engine" or manifest.world_size != dist.get_world_size():
+        raise CheckpointError(
+            f"{directory} was saved by {manifest.world_size} ranks and resumes only on as many; "
+            f"this run has {dist.get_world_size()}"
+        )
+    check_origin(directory, manifest, keys)
+    check_pickles(directory, list_pickles(directory, manifest)[dist.get_rank() :: dist.get_world_size()])
+    dist.barrier()
+    path, _ = engine.load_checkpoint(str(directory), tag=ENGINE_TAG)
+    if path is None:
+        raise CheckpointError(f"{directory} is broken: DeepSpeed finds no checkpoint in it")
+    _link_moments(engine)
+    return manifest
+
+
+def _link_moments(engine: DeepSpeedEngine) -> None:
+    """Makes the per-parameter API see the moments that are now in the optimizer (ZeRO-3 needs no links)."""
+    wrapper = engine.optimizer
+    if hasattr(wrapper, "_lazy_init_hp_params_optimizer_state"):
+        wrapper._hp_optimizer_states_linked = False
+        wrapper._lazy_init_hp_params_optimizer_state()
+
+
+def _flat_partitions(engine: DeepSpeedEngine) -> list[tuple[int, Tensor]]:
+    """(parameter group, flat float32 tensor) of this rank: what Adam steps on, under each of DeepSpeed's wrappers."""
+    wrapper = engine.optimizer
+    if hasattr(wrapper, "fp32_partitioned_groups_flat"):  # ZeRO-3
+        return [(wrapper.sub_group_to_group_id[i], t) for i, t in enumerate(wrapper.fp32_partitioned_groups_flat)]
+    if hasattr(wrapper, "fp32_groups_flat_partition"):  # BF16_Optimizer, which serves ZeRO-1 in bf16
+        return list(enumerate(wrapper.fp32_groups_flat_partition))
+    return list(enumerate(wrapper.single_partition_of_fp32_groups))  # ZeRO-1 and 2
+
+
+def _partition(tensor: Tensor, parameter: Tensor) -> Tensor:
+    """This rank's ZeRO-3 partition of a whole tensor, the last one padded with zeros."""
+    size = parameter.ds_tensor.numel()  # type: ignore[attr-defined]
+    padded = tensor.new_zeros(size * dist.get_world_size())
+    padded[: tensor.numel()] = tensor.flatten()
+    return padded[size * dist.get_rank() :][:size]
+
+
+def _shape(parameter: Tensor) -> torch.Size:
+    return getattr(parameter, "ds_shape", parameter.shape)

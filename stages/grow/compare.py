@@ -1,0 +1,308 @@
+"""Two `parameters` checkpoints compared as functions on real text: OLD and NEW, which often was grown from it.
+
+One model is in memory at a time: OLD runs first and leaves its logits, one sequence at a time, then NEW.
+Shapes: B sequences, T sequence, V vocabulary, L layers, P the Pattentions of a block, D model width.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from model.config import PATTENTIONS, TokenformerConfig, num_parameters
+from model.language_model import LanguageModel
+from model.policy import ramp_config
+from model.tokenformer import Tokenformer
+from stages.checkpoint.manifest import CheckpointError, Manifest, manifest_hash, read_manifest
+from stages.checkpoint.parameters import load_model
+from stages.data.dataset import EvaluationWindows, read_dataset_manifest
+
+Dtype = Literal["float64", "float32"]
+
+TOLERANCE: dict[Dtype, float] = {"float64": 1e-6, "float32": 1e-4}
+"""How far NEW's logits may be from OLD's, in units of OLD's largest absolute logit, for the function to be the same.
+
+Checkpoints hold float32. Growths that add zeros, or divide by a power of two, came out at 2e-15 and less in float64.
+Dividing by 3 or 7 (copies, net2net, hypercloning) rounds every quotient as it is stored: that alone gave up to 1.3e-7.
+Running in float32 gave up to 1.1e-6 whatever the growth (12 layers, untrained). Noise of 0.1 % on copies gave 1e-3.
+"""
+
+GRADIENT_RAMP = 0.01
+"""The key ramp at which gradients are taken where a generation is at 0, the state right after growth in which no new
+token has one. Training's first update is above 0 too (`stages.train.worker.progress_at`): at this, with a ramp of 99
+steps."""
+
+LONGEST_DEFAULT = 256
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One model on the text."""
+
+    num_parameters: int
+
+    loss: float
+    """Mean cross-entropy, nats a token."""
+
+    block_rms: tuple[float, ...]
+    """By layer: root mean square of the residual stream after the block."""
+
+
+@dataclass(frozen=True)
+class GenerationGradients:
+    """The parameter tokens of one generation, over all layers and Pattentions."""
+
+    generation: int
+    num_tokens: int
+
+    without_gradient: int
+    """Those whose key and value both have a gradient of exactly zero: no optimizer step on this text moves them."""
+
+
+@dataclass(frozen=True)
+class Descent:
+    """What the two manifests say of each other."""
+
+    operation: Literal["train", "expand", "shrink", "import"] | None
+    """What made NEW out of OLD; None where NEW's parent is another checkpoint, or nothing."""
+
+    details: dict[str, Any]
+    """NEW's lineage where its parent is OLD, else empty."""
+
+    shared_files: int
+    """Files that both have under one name and with one hash."""
+
+    old_files: int
+
+    @property
+    def preserves(self) -> bool | None:
+        """Whether the growth claims to have kept the function; None where nothing is claimed."""
+        return self.details.get("preserves") if self.operation == "expand" else None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What `compare` found."""
+
+    dtype: Dtype
+    num_sequences: int
+    sequence_length: int
+    old: Measured
+    new: Measured
+
+    largest_logit: float
+    """OLD's, in absolute value, as all differences are."""
+
+    largest_difference: float
+    mean_difference: float
+
+    new_score_shares: tuple[dict[str, float], ...] | None
+    """By layer and Pattention: the part of the sum of |score| that is on generations which OLD lacks there.
+
+    None unless both are Tokenformers, as are the gradients."""
+
+    gradients: tuple[GenerationGradients, ...] | None
+    """NEW's, by generation, oldest first."""
+
+    gradient_ramp: float | None
+    """The key ramp to which generations at 0 were raised for the gradients; None where all were as in NEW."""
+
+    lineage: Descent
+
+    @property
+    def jump(self) -> float:
+        """NEW's loss less OLD's, nats."""
+        return self.new.loss - self.old.loss
+
+    @property
+    def relative_difference(self) -> float:
+        """The largest difference in units of OLD's largest logit (as it is, should all of OLD's be 0)."""
+        return self.largest_difference / (self.largest_logit or 1.0)
+
+    @property
+    def tolerance(self) -> float:
+        """What `relative_difference` may be."""
+        return TOLERANCE[self.dtype]
+
+    @property
+    def preserved(self) -> bool:
+        """Whether NEW is the same function, as far as the text shows."""
+        return self.relative_difference <= self.tolerance
+
+    @property
+    def breaks_promise(self) -> bool:
+        """Whether NEW was grown from OLD in a way that claims to preserve the function, and did not."""
+        return self.lineage.preserves is True and not self.preserved
+
+
+def compare(
+    old: Path,
+    new: Path,
+    dataset: Path,
+    *,
+    num_sequences: int = 16,
+    sequence_length: int | None = None,
+    dtype: Dtype = "float64",
+) -> Comparison:
+    """Runs both checkpoints on the same validation text of `dataset`, on the CPU and in `dtype`.
+
+    At most `num_sequences` windows, spread over the split, of `sequence_length` tokens (None: 256, or all there are).
+    OLD's logits are kept: num_sequences x sequence_length x vocabulary values.
+
+    Raises CheckpointError for what is no whole `parameters` checkpoint, DataError for a dataset that cannot be read or
+    is too short, ValueError where vocabularies or tokenizers do not fit, RuntimeError for logits that are not finite.
+    """
+    parent, child = _parameters(old), _parameters(new)
+    if parent.model.vocab_size != child.model.vocab_size:
+        raise ValueError(
+            f"{old} has a vocabulary of {parent.model.vocab_size} tokens, {new} of {child.model.vocab_size}"
+        )
+    for directory, manifest in ((old, parent), (new, child)):
+        require_readable(dataset, directory, manifest)
+    tokens_BT = _text(dataset, num_sequences, sequence_length)
+    old_logits: list[Tensor] = []
+    before = _measured(load_model(old, dtype=getattr(torch, dtype)), old, tokens_BT, old_logits.append)
+
+    model = load_model(new, dtype=getattr(torch, dtype))
+    differences: list[tuple[float, float]] = []
+
+    def add_difference(logits_TV: Tensor) -> None:
+        difference_TV = (logits_TV - old_logits[len(differences)]).abs()
+        differences.append((difference_TV.max().item(), difference_TV.mean().item()))
+
+    shares = gradients = ramp = None
+    if isinstance(model, Tokenformer) and isinstance(parent.model, TokenformerConfig):
+        mass_LP2, hooks = _watch_scores(model, parent.model)
+        after = _measured(model, new, tokens_BT, add_difference)
+        for hook in hooks:
+            hook.remove()
+        shares = tuple(_new_shares(mass_P2) for mass_P2 in mass_LP2)
+        ramp = _raise_ramps(model)
+        gradients = _gradients(model, tokens_BT)
+    else:
+        after = _measured(model, new, tokens_BT, add_difference)
+
+    return Comparison(
+        dtype=dtype,
+        num_sequences=len(tokens_BT),
+        sequence_length=tokens_BT.shape[1] - 1,
+        old=before,
+        new=after,
+        largest_logit=max(logits_TV.abs().max().item() for logits_TV in old_logits),
+        largest_difference=max(largest for largest, _ in differences),
+        mean_difference=sum(mean for _, mean in differences) / len(differences),
+        new_score_shares=shares,
+        gradients=gradients,
+        gradient_ramp=ramp,
+        lineage=_descent(old, parent, child),
+    )
+
+
+def require_readable(dataset: Path, directory: Path, manifest: Manifest) -> None:
+    """ValueError where the dataset's tokens mean nothing to the checkpoint, DataError where there is no dataset."""
+    described = read_dataset_manifest(dataset)
+    if described.vocab_size > manifest.model.vocab_size:
+        raise ValueError(
+            f"{dataset} has a vocabulary of {described.vocab_size} tokens, {directory} of {manifest.model.vocab_size}"
+        )
+    if manifest.tokenizer_sha256 not in (None, described.tokenizer_sha256):
+        raise ValueError(f"{dataset} was made with another tokenizer than {directory} was trained with")
+
+
+def _parameters(directory: Path) -> Manifest:
+    manifest = read_manifest(directory)
+    if manifest.kind != "parameters":
+        raise CheckpointError(
+            f"{directory} is an engine checkpoint, only its integrity can be verified; compare final/ or initial/"
+        )
+    return manifest
+
+
+def _text(dataset: Path, num_sequences: int, sequence_length: int | None) -> Tensor:
+    """Windows of the validation split, (B, T + 1) int64."""
+    num_tokens = read_dataset_manifest(dataset).splits["validation"].num_tokens
+    length = sequence_length or max(1, min(LONGEST_DEFAULT, num_tokens - 1))
+    windows = EvaluationWindows(dataset, "validation", length, num_sequences)
+    return torch.from_numpy(windows.batch(0, len(windows)))
+
+
+@torch.no_grad()
+def _measured(
+    model: LanguageModel, directory: Path, tokens_BT: Tensor, on_logits: Callable[[Tensor], None]
+) -> Measured:
+    squares_L, loss = torch.zeros(len(model.blocks), dtype=torch.float64), 0.0
+
+    def add_square(layer: int, block: nn.Module, inputs: Any, output_BTD: Tensor) -> None:
+        squares_L[layer] += output_BTD.double().square().mean()
+
+    hooks = [block.register_forward_hook(partial(add_square, layer)) for layer, block in enumerate(model.blocks)]
+    for tokens_T in tokens_BT:
+        logits_TV = model(tokens_T[None, :-1])[0]
+        if not logits_TV.isfinite().all():
+            raise RuntimeError(f"{directory} gives logits that are not finite; there is nothing to compare")
+        loss += F.cross_entropy(logits_TV, tokens_T[1:]).item() / len(tokens_BT)
+        on_logits(logits_TV)
+    for hook in hooks:
+        hook.remove()
+    return Measured(num_parameters(model.config), loss, tuple((squares_L / len(tokens_BT)).sqrt().tolist()))
+
+
+def _watch_scores(model: Tokenformer, old: TokenformerConfig) -> tuple[Tensor, list[RemovableHandle]]:
+    """(L, P, 2) float64, to which each forward pass adds |scores| on old and on new tokens; and hooks to remove."""
+    mass_LP2 = torch.zeros(len(model.blocks), len(PATTENTIONS), 2, dtype=torch.float64)
+
+    def add_scores(mass_2: Tensor, known: Iterable[int], pattention: Any, inputs: tuple[Tensor]) -> None:
+        for number, score_BTN in pattention.scores(*inputs).items():
+            mass_2[int(number not in known)] += score_BTN.abs().sum(dtype=torch.float64)
+
+    hooks = []
+    for layer, block in enumerate(model.blocks):
+        olds = old.blocks[layer].pattentions() if layer < old.num_layers else {}
+        for i, name in enumerate(PATTENTIONS):
+            known = {generation.number for generation in olds[name].generations} if olds else set()
+            hooks.append(getattr(block, name).register_forward_pre_hook(partial(add_scores, mass_LP2[layer, i], known)))
+    return mass_LP2, hooks
+
+
+def _new_shares(mass_P2: Tensor) -> dict[str, float]:
+    masses = zip(PATTENTIONS, mass_P2.tolist(), strict=True)
+    return {name: new / (old + new) if new else 0.0 for name, (old, new) in masses}
+
+
+def _raise_ramps(model: Tokenformer) -> float | None:
+    """Gives new tokens that have no gradient yet a chance of one; the ramp that generations at 0 are at now."""
+    pattentions = [pattention for block in model.config.blocks for pattention in block.pattentions().values()]
+    if all(generation.key_ramp for pattention in pattentions for generation in pattention.generations):
+        return None
+    model.set_scales(ramp_config(model.config, GRADIENT_RAMP))
+    return GRADIENT_RAMP
+
+
+def _gradients(model: Tokenformer, tokens_BT: Tensor) -> tuple[GenerationGradients, ...]:
+    """Of the summed loss of all sequences; the model keeps them."""
+    for tokens_T in tokens_BT:
+        model(tokens_T[None, :-1], tokens_T[None, 1:]).backward()
+    counts: dict[int, list[int]] = {}
+    for block in model.blocks:
+        for pattention in (getattr(block, name) for name in PATTENTIONS):
+            for number, key_ND in pattention.key_tokens.items():
+                moved_N = key_ND.grad.any(dim=-1) | pattention.value_tokens[number].grad.any(dim=-1)
+                count = counts.setdefault(int(number), [0, 0])
+                count[0] += len(moved_N)
+                count[1] += int((~moved_N).sum())
+    return tuple(GenerationGradients(number, *counts[number]) for number in sorted(counts))
+
+
+def _descent(old: Path, parent: Manifest, child: Manifest) -> Descent:
+    lineage = child.lineage
+    hashes = {(name, entry.sha256) for name, entry in child.files.items()}
+    shared_files = sum((name, entry.sha256) in hashes for name, entry in parent.files.items())
+    if lineage.parent != manifest_hash(old):
+        return Descent(None, {}, shared_files, len(parent.files))
+    return Descent(lineage.operation, lineage.details, shared_files, len(parent.files))

@@ -1,0 +1,180 @@
+"""A `parameters` checkpoint in, a larger or smaller one out. What is there is hard-linked, only what is new is written.
+
+The parent's hashes are taken from its manifest: expanding costs what it adds, not what there is. `read_parameter`
+checks them whenever a value is read, and `growctl verify --integrity` all of them.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from model.config import TokenformerConfig, TransformerConfig, num_parameters, parameter_shapes
+from model.growth import added_parameters, draw_added
+from model.policy import GrowthPolicy, grow_config, is_published, one_if_equal, preserves, shrink_config
+from model.transformer_growth import grow_transformer
+from model.transformer_sizes import PRESERVING, Operator
+from stages.checkpoint.manifest import (
+    CheckpointError,
+    Lineage,
+    Manifest,
+    finish_directory,
+    link_or_copy,
+    manifest_hash,
+    parameter_file,
+    verify_checkpoint,
+    whole_directory,
+)
+from stages.checkpoint.parameters import read_parameter, root_mean_square, write_parameters
+
+
+def ffn_tokens_in_proportion(
+    config: TokenformerConfig | TransformerConfig, attention_tokens: int | Sequence[int]
+) -> tuple[int, ...]:
+    """The FFN tokens a layer that keep its own ratio of FFN to query tokens when `attention_tokens` are added."""
+    if not isinstance(config, TokenformerConfig):
+        return ()
+    added = [attention_tokens] * config.num_layers if isinstance(attention_tokens, int) else attention_tokens
+    ratios = [block.ffn.num_tokens / block.query.num_tokens for block in config.blocks]
+    return tuple(round(tokens * ratio) for tokens, ratio in zip(added, ratios, strict=True))
+
+
+def expand(
+    source: Path,
+    output: Path,
+    *,
+    attention_tokens: int | Sequence[int],
+    ffn_tokens: int | Sequence[int] | None = None,
+    policy: GrowthPolicy | None = None,
+    seed: int | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Manifest:
+    """Writes `output`, the checkpoint `source` with one more generation of parameter tokens, and returns its manifest.
+
+    `attention_tokens` are added to each of Q, K, V and O, `ffn_tokens` to each FFN (None: in the layer's own
+    proportion): a number for every layer, or one a layer. What the new tokens begin with and what becomes of tau is
+    `policy`'s; by default the function does not change. Old values and moments are the same files, new moments are
+    zeros in groups whose step starts at 0. `seed` defaults to the checkpoint's. `on_progress(done, total)` counts new
+    parameters.
+
+    Raises CheckpointError where `source` is not a whole `parameters` checkpoint or `output` exists, and ValueError
+    where the growth itself is not possible. Nothing half-written is left behind.
+    """
+    source, output = Path(source), Path(output)
+    policy = policy or GrowthPolicy()
+    parent = _parent(source, "expand")
+    if ffn_tokens is None:
+        ffn_tokens = ffn_tokens_in_proportion(parent.model, attention_tokens)
+    model = grow_config(parent.model, attention_tokens=attention_tokens, ffn_tokens=ffn_tokens, policy=policy)
+    assert isinstance(parent.model, TokenformerConfig)
+    seed = parent.seed if seed is None else seed
+    total = len(added_parameters(parent.model, model))
+
+    def read(name: str) -> Tensor:
+        return read_parameter(source, parent, name, moments=False).fp32
+
+    def rms_of(name: str) -> float:
+        recorded = parent.files[parameter_file(name)].rms
+        return root_mean_square(read(name)) if recorded is None else recorded
+
+    with whole_directory(output) as staging:
+        files = dict(parent.files)
+        for name in parent.files:
+            link_or_copy(source / name, staging / name)
+        added = draw_added(parent.model, model, seed, policy, read, rms_of)
+        files |= write_parameters(staging, added, _counted(on_progress, total))
+        details = {
+            "attention_tokens": _shown(attention_tokens),
+            "ffn_tokens": _shown(ffn_tokens),
+            "policy": policy.model_dump(),
+            "preserves": preserves(policy, model.score_function, published=is_published(parent.model)),
+            "seed": seed,
+        }
+        group_steps = parent.group_steps if policy.moments == "keep" else {}
+        return _finish(output, source, parent, "expand", model, files, group_steps, details)
+
+
+def expand_transformer(
+    source: Path,
+    output: Path,
+    model: TransformerConfig,
+    operator: Operator,
+    *,
+    noise: float = 0.0,
+    seed: int | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Manifest:
+    """Writes `output`, the Transformer checkpoint `source` grown to `model` by a peer's operator; returns its manifest.
+
+    Every parameter is written anew, and the optimizer starts from the beginning. Raises as `expand` does.
+    """
+    source, output = Path(source), Path(output)
+    parent = _parent(source, "expand")
+    if not isinstance(parent.model, TransformerConfig):
+        raise ValueError(f"{operator} grows a transformer; {source} is a {parent.model.family}")
+    seed = parent.seed if seed is None else seed
+
+    def read(name: str) -> Tensor:
+        return read_parameter(source, parent, name, moments=False).fp32
+
+    grown = grow_transformer(parent.model, model, operator, read, seed=seed, noise=noise)
+    total = len(parameter_shapes(model))
+    with whole_directory(output) as staging:
+        files = write_parameters(staging, grown, _counted(on_progress, total))
+        details = {"operator": operator, "noise": noise, "preserves": operator in PRESERVING, "seed": seed}
+        return _finish(output, source, parent, "expand", model, files, {}, details)
+
+
+def shrink(source: Path, output: Path, *, drop_generations: int = 1) -> Manifest:
+    """Writes `output`, the checkpoint `source` without its newest generations, and returns its manifest.
+
+    tau goes back to what it was before them; what is left is the same files. Right after `expand` this gives back the
+    model that was expanded, bit for bit, and its optimizer too unless moments were reset. Raises as `expand` does.
+    """
+    source, output = Path(source), Path(output)
+    parent = _parent(source, "shrink")
+    model = shrink_config(parent.model, drop_generations)
+    kept = {parameter_file(name) for name in parameter_shapes(model)}
+    dropped = range(model.newest_generation + 1, model.newest_generation + 1 + drop_generations)
+    gone = tuple(f"generation-{number}-" for number in dropped)
+    with whole_directory(output) as staging:
+        files = {name: entry for name, entry in parent.files.items() if name in kept}
+        for name in files:
+            link_or_copy(source / name, staging / name)
+        group_steps = {name: step for name, step in parent.group_steps.items() if not name.startswith(gone)}
+        details = {"drop_generations": drop_generations}
+        return _finish(output, source, parent, "shrink", model, files, group_steps, details)
+
+
+def _counted(on_progress: Callable[[int, int], None] | None, total: int) -> Callable[[int], None] | None:
+    return on_progress and (lambda done: on_progress(done, total))
+
+
+def _shown(tokens: int | Sequence[int]) -> int | list[int]:
+    return tokens if isinstance(tokens, int) else one_if_equal(tokens)
+
+
+def _parent(source: Path, verb: str) -> Manifest:
+    parent = verify_checkpoint(source, hashes=False)
+    if parent.kind != "parameters":
+        raise CheckpointError(
+            f"{source} is an engine checkpoint, good only for resuming its stage; {verb} a final/ or initial/ directory"
+        )
+    return parent
+
+
+def _finish(
+    output: Path,
+    source: Path,
+    parent: Manifest,
+    operation: Any,
+    model: TokenformerConfig | TransformerConfig,
+    files: dict[str, Any],
+    group_steps: dict[str, int],
+    details: dict[str, Any],
+) -> Manifest:
+    counts = {"num_parameters_before": num_parameters(parent.model), "num_parameters": num_parameters(model)}
+    lineage = Lineage(operation=operation, parent=manifest_hash(source), details=details | counts)
+    update = {"model": model, "step": 0, "group_steps": group_steps, "files": files, "lineage": lineage}
+    return finish_directory(output, parent.model_copy(update=update))

@@ -1,0 +1,139 @@
+"""The worker of `growctl plan --measure`: times a few optimizer steps of one size. Started as stages.train.worker is:
+
+    python -m stages.probe.time_steps SPEC.json
+
+The engine is a run's, the text is random tokens. Rank 0 leaves `measured.json` in the spec's directory. Shapes: B
+micro-batch, T sequence.
+"""
+
+import json
+import statistics
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from deepspeed import DeepSpeedEngine
+from torch import Tensor
+
+from model.initialization import build_model
+from stages.checkpoint.manifest import write_file
+from stages.engine.engine import build_engine, choose_precision, device_name
+from stages.engine.engine_state import start_moments
+from stages.engine.rank_process import run_rank
+from stages.spec import TrainSpec
+
+RESULT = "measured.json"
+
+WARM_UP_STEPS = 2
+"""Steps that are not counted: kernels are chosen and memory is allocated in them."""
+
+FEWEST_STEPS, MOST_STEPS = 3, 20
+ENOUGH_SECONDS = 3.0
+"""Between those, as many steps are counted as take this long."""
+
+
+class StepMemory(NamedTuple):
+    """Bytes that a rank's CUDA allocator had given out in one step, at its last micro-batch."""
+
+    lasting_bytes: int
+    """Before its forward pass: parameters, gradients and optimizer."""
+
+    activation_bytes: int
+    """More after its forward pass."""
+
+    peak_bytes: int
+    """At most, in the whole step."""
+
+
+class Measured(NamedTuple):
+    """What was found, medians over the counted steps."""
+
+    micro_batch_seconds: float
+    """Forward and backward of a micro-batch, but for the last one of a step."""
+
+    last_micro_batch_seconds: float
+    """The same for the last one, with the gradients' reduction and the update."""
+
+    num_steps: int
+    num_devices: int
+    device: str
+    memory: dict[str, int] | None
+    """`StepMemory`; None on a CPU."""
+
+
+def measure(spec: TrainSpec, device: torch.device) -> Measured:
+    """Trains a new model of `spec` for a few steps, each of one or more micro-batches, and times them. Collective."""
+    num_micro_batches = spec.batch_size // (spec.micro_batch_size * dist.get_world_size())
+    model = build_model(spec.model, seed=spec.seed, device=device)
+    engine = build_engine(model, spec, choose_precision(spec.precision, device))
+    start_moments(engine, {})
+    generator = torch.Generator().manual_seed(dist.get_rank())
+    shape = spec.micro_batch_size, spec.sequence_length + 1
+    tokens_BT = torch.randint(spec.model.vocab_size, shape, generator=generator).to(device)
+    for _ in range(WARM_UP_STEPS):
+        warm_up = timed_step(engine, tokens_BT, num_micro_batches)
+    num_steps = _agreed_steps(sum(warm_up), device)
+    times = [timed_step(engine, tokens_BT, num_micro_batches) for _ in range(num_steps)]
+    on_cuda = device.type == "cuda"
+    return Measured(
+        micro_batch_seconds=statistics.median(step[0] for step in times),
+        last_micro_batch_seconds=statistics.median(step[-1] for step in times),
+        num_steps=num_steps,
+        num_devices=dist.get_world_size(),
+        device=device_name(device),
+        memory=step_memory(engine, tokens_BT, num_micro_batches)._asdict() if on_cuda else None,
+    )
+
+
+def timed_step(engine: DeepSpeedEngine, tokens_BT: Tensor, num_micro_batches: int) -> list[float]:
+    """One optimizer step: the seconds of each micro-batch, the last with the update. Devices are waited for."""
+    input_ids_BT, targets_BT = tokens_BT[:, :-1].contiguous(), tokens_BT[:, 1:].contiguous()
+    seconds = []
+    for _ in range(num_micro_batches):
+        _wait(tokens_BT.device)
+        start = time.perf_counter()
+        engine.backward(engine(input_ids_BT, targets_BT))
+        engine.step()
+        _wait(tokens_BT.device)
+        seconds.append(time.perf_counter() - start)
+    return seconds
+
+
+def step_memory(engine: DeepSpeedEngine, tokens_BT: Tensor, num_micro_batches: int) -> StepMemory:
+    """One more optimizer step, on CUDA, with an eye on the allocator."""
+    input_ids_BT, targets_BT = tokens_BT[:, :-1].contiguous(), tokens_BT[:, 1:].contiguous()
+    torch.cuda.reset_peak_memory_stats(tokens_BT.device)
+    for _ in range(num_micro_batches):
+        before = torch.cuda.memory_allocated(tokens_BT.device)
+        loss = engine(input_ids_BT, targets_BT)
+        activations = torch.cuda.memory_allocated(tokens_BT.device) - before
+        engine.backward(loss)
+        engine.step()
+        del loss
+    return StepMemory(before, activations, torch.cuda.max_memory_allocated(tokens_BT.device))
+
+
+def _agreed_steps(step_seconds: float, device: torch.device) -> int:
+    """How many steps to count: the same on all ranks, by the slowest."""
+    slowest = torch.tensor(step_seconds, device=device)
+    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+    return min(MOST_STEPS, max(FEWEST_STEPS, round(ENOUGH_SECONDS / slowest.item())))
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def measure_to_file(spec_path: Path, device: torch.device) -> None:
+    """Measures what the spec file names; rank 0 writes what it found beside it."""
+    spec = TrainSpec.model_validate_json(spec_path.read_bytes())
+    measured = measure(spec, device)
+    if dist.get_rank() == 0:
+        write_file(Path(spec.directory) / RESULT, json.dumps(measured._asdict()).encode())
+
+
+if __name__ == "__main__":
+    run_rank(measure_to_file)

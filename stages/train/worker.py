@@ -1,0 +1,400 @@
+"""The worker: trains one stage of a run on a DeepSpeed engine. Each rank is one, started by growctl itself, on other
+machines by DeepSpeed's runner or srun:
+
+    python -m stages.train.worker SPEC.json
+
+It obeys its `TrainSpec` and decides nothing: what comes next is the runner's business (growctl/run/runner.py). It
+speaks through metrics.jsonl and leaves step_*/ and final/ in the stage's directory.
+
+Shapes: B micro-batch, T sequence.
+"""
+
+import math
+import statistics
+import time
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from deepspeed import DeepSpeedEngine
+from torch import Tensor
+
+from model.config import TokenformerConfig, TransformerConfig, num_parameters
+from model.initialization import build_model
+from model.language_model import KernelsMissing, LanguageModel
+from model.policy import anneal_config, ramp_config
+from stages.checkpoint.disk_full import DiskFull, clean_when_full, last_checkpoint_bytes, require_space, told_when_full
+from stages.checkpoint.manifest import (
+    CheckpointError,
+    Lineage,
+    Manifest,
+    finish_directory,
+    manifest_hash,
+    read_manifest,
+    remove_converted,
+)
+from stages.checkpoint.parameters import fill_model
+from stages.checkpoint.retention import prune
+from stages.checkpoint.signatures import OriginError
+from stages.data.corpus import DataError
+from stages.data.dataset import EvaluationWindows, TrainingSamples
+from stages.data.prepare import read_dataset_manifest
+from stages.data.read_ahead import read_ahead
+from stages.engine.device_memory import engine_checkpoint_bytes, parameters_checkpoint_bytes
+from stages.engine.engine import Precision, build_engine, choose_precision, device_name
+from stages.engine.engine_state import (
+    drop_refused_gradient,
+    engine_states,
+    group_steps,
+    load_engine,
+    load_states,
+    save_engine,
+    save_parameters,
+    start_moments,
+)
+from stages.engine.rank_process import run_rank
+from stages.metrics import MetricsWriter
+from stages.process.save_request import SaveRequest
+from stages.process.watchdog import Watchdog, stack_file
+from stages.spec import TrainSpec
+from stages.train.anomaly_guard import Guard
+from stages.train.evaluate import Evaluation, evaluate
+from stages.train.pending_losses import PendingLosses
+from stages.train.skipped_data import consumed, position
+
+LOOK_SECONDS = 0.5
+"""Ranks find out together about this often whether one of them was asked to leave."""
+
+
+class TrainingFailed(RuntimeError):
+    """Training cannot go on, in one sentence for the user."""
+
+
+class Worker:
+    """One rank's part in one attempt at a stage."""
+
+    def __init__(self, spec: TrainSpec, device: torch.device) -> None:
+        self.spec = spec
+        self.device = device
+        self.directory = Path(spec.directory)
+        self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+        saved = read_manifest(Path(spec.resume)).precision if spec.resume else None
+        self.precision: Precision = saved or choose_precision(spec.precision, device)
+        self.dataset = read_dataset_manifest(Path(spec.dataset))
+        self.samples = TrainingSamples(Path(spec.dataset), spec.sequence_length, spec.seed)
+        self.windows = EvaluationWindows(
+            Path(spec.dataset), "validation", spec.sequence_length, spec.evaluation_sequences
+        )
+        self.metrics = MetricsWriter(self.directory / "metrics.jsonl", spec.attempt) if self.rank == 0 else None
+        self.progress: tuple[float, float] | None = None
+        self.losses: list[tuple[int, float]] = []
+        self.pending = PendingLosses(device)
+        self.guard = Guard(spec)
+        self.look_every = 1
+        self.request = SaveRequest(Path(spec.save_request) if spec.save_request and self.rank == 0 else None)
+        self.watchdog = Watchdog(stack_file(self.directory, spec.attempt, self.rank), spec.hang_seconds)
+        self._started = time.monotonic() - max(0.0, time.time() - spec.launched_at)
+
+    def run(self) -> None:
+        """Trains from the stage's start, or from the checkpoint to resume, to `final/`, or to where it is to leave."""
+        spec = self.spec
+        resumed = read_manifest(Path(spec.resume)) if spec.resume else None
+        step = resumed.step if resumed else 0
+        self.record(
+            "start",
+            step,
+            device=device_name(self.device),
+            num_devices=self.world_size,
+            precision=self.precision,
+            zero_stage=spec.zero_stage,
+            resumed_from=resumed and step,
+            converted=resumed is not None and resumed.kind == "parameters",
+        )
+        engine = self.start_engine()
+        with closing(self.micro_batches(step)) as micro_batches:
+            step, over = self.train(engine, step, micro_batches)
+        if over:
+            self.finish(engine, step)
+        self.watchdog.end()
+
+    def train(
+        self, engine: DeepSpeedEngine, step: int, micro_batches: Iterator[tuple[Tensor, Tensor]]
+    ) -> tuple[int, bool]:
+        """Steps from `step` on, logged, evaluated and saved on the way: how many are done, and whether that is all.
+
+        It is not where the workers were asked to leave: then a checkpoint of the last step is there. Nor where the
+        stage goes back to an earlier one: then the record of that is the last word.
+        """
+        spec = self.spec
+        last_logged, first = time.monotonic(), step
+        over = self.flat_enough(step)  # where a resumed attempt's checkpoint is of the very step that ended the stage
+        while step < spec.num_steps and not over:
+            loss = self.train_step(engine, step, micro_batches)
+            step += 1
+            if engine.was_step_applied():
+                self.pending.add(loss)
+                self.guard.passed()
+            elif not self.refused(engine, step, loss):
+                return step, False
+            # Also before a checkpoint, so that a resumed attempt's lines cover the same steps.
+            every = (spec.log_every, spec.checkpoint_every, spec.evaluate_every, spec.num_steps)
+            if any(step % interval == 0 for interval in every):
+                self.log(engine, step, (step - first) / (time.monotonic() - last_logged))
+            if step % spec.evaluate_every == 0 and step < spec.num_steps:
+                engine.eval()
+                result = self.evaluate(engine)
+                engine.train()
+                self.record_evaluation("interval", step, self.precision, result)
+                self.losses.append((step, result.loss))
+                over = self.flat_enough(step)
+            due = step % spec.checkpoint_every == 0 and step < spec.num_steps
+            if due:
+                self.save(engine, step)
+            if step % self.look_every == 0 and step < spec.num_steps and not over and self.asked_to_leave():
+                if not due:
+                    self.save(engine, step)
+                self.record("saved", step, path=f"step_{step:08d}")
+                return step, False
+            if self.pending.num_steps == 0:
+                last_logged, first = time.monotonic(), step  # what follows a line is no part of the next line's speed
+        return step, True
+
+    def asked_to_leave(self) -> bool:
+        """Whether any rank was asked to save and to leave. Collective: all learn it at the same step."""
+        asked = torch.tensor(float(self.request.made), device=self.device)
+        dist.all_reduce(asked, dist.ReduceOp.MAX)
+        return bool(asked.item())
+
+    def flat_enough(self, step: int) -> bool:
+        """Whether the trigger ends the stage at `step`: decided from recorded losses alone, by all ranks alike."""
+        trigger = self.spec.trigger
+        if trigger is None or not self.losses or self.losses[-1][0] != step:
+            return False
+        slope = trigger.fitted(self.losses)
+        over = slope is not None and slope < trigger.slope
+        self.record("trigger", step, slope=slope, threshold=trigger.slope, fired=over)
+        return over
+
+    def start_engine(self) -> DeepSpeedEngine:
+        """The engine with this attempt's first weights, moments and steps in it."""
+        spec = self.spec
+        start = Path(spec.resume or spec.initial or "")
+        manifest = read_manifest(start) if spec.resume or spec.initial else None
+        model = build_model(spec.model, seed=spec.seed if manifest is None else None, device=self.device)
+        if manifest and manifest.kind == "parameters":
+            fill_model(model, start, manifest)
+            if not spec.resume:
+                self.record_evaluation("after_growth", 0, "fp32", self.evaluate(model))
+        engine = build_engine(model, spec, self.precision)
+        if manifest is None:
+            start_moments(engine, {})
+        elif manifest.kind == "engine":
+            load_engine(engine, start, Path(spec.keys))
+        else:
+            load_states(engine, start, manifest)
+        if manifest and spec.resume:
+            details = manifest.lineage.details  # JSON, which has null for what is not a number
+            self.losses = [(step, math.nan if loss is None else loss) for step, loss in details.get("losses", [])]
+            self.pending.restore(details.get("pending"))
+            self.guard.restore(details.get("guard"))
+        return engine
+
+    def train_step(self, engine: DeepSpeedEngine, step: int, micro_batches: Iterator[tuple[Tensor, Tensor]]) -> Tensor:
+        """One optimizer step: every micro-batch forward and backward, then the update. This rank's mean loss, float64.
+
+        It takes the step's share of `micro_batches`, and does not wait for the device of its own accord.
+        """
+        spec = self.spec
+        learning_rate = spec.learning_rate.at(step)
+        for group in engine.optimizer.param_groups:
+            group["lr"] = learning_rate * spec.rule(group["generation"]).factor(step)
+        progress = progress_at(step, spec.ramp_steps), progress_at(step, spec.anneal_steps or 0)
+        if progress != self.progress and isinstance(spec.model, TokenformerConfig):
+            engine.module.set_scales(self.model_config(step + 1))
+            self.progress = progress
+        num_micro_batches = spec.batch_size // (spec.micro_batch_size * self.world_size)
+        loss = torch.zeros((), dtype=torch.float64, device=self.device)
+        for number, (input_ids_BT, targets_BT) in enumerate(islice(micro_batches, num_micro_batches), 1):
+            self.watchdog.beat()
+            micro_loss = engine(input_ids_BT, targets_BT)
+            loss += micro_loss.detach() / num_micro_batches
+            engine.backward(self.guard.judged(micro_loss, loss) if number == num_micro_batches else micro_loss)
+            engine.step()
+        return loss
+
+    def refused(self, engine: DeepSpeedEngine, step: int, loss: Tensor) -> bool:
+        """Records that the update of `step`, the number done with it, was refused; whether the stage goes on behind it.
+
+        Raises TrainingFailed where it is to stop.
+        """
+        drop_refused_gradient(engine)
+        anomaly = self.guard.verdict(step, loss)
+        self.record("anomaly", step, **anomaly._asdict())
+        if anomaly.action == "stop":
+            raise TrainingFailed(self.guard.reason(step, anomaly))
+        if anomaly.action == "rollback" and self.metrics:
+            self.metrics.sync()
+        return anomaly.action == "skip"
+
+    def micro_batches(self, step: int) -> Generator[tuple[Tensor, Tensor]]:
+        """This rank's inputs and targets, each (B, T) int64 on the device, from `step` to the stage's last."""
+        spec, size = self.spec, self.spec.micro_batch_size
+        firsts = (
+            spec.samples_seen + position(number, spec.left_out) * spec.batch_size
+            for number in range(step, spec.num_steps)
+        )
+        own = range(self.rank * size, spec.batch_size, self.world_size * size)
+        positions = (first + offset for first in firsts for offset in own)
+        return read_ahead(lambda position: self.samples.batch(position, size), positions, self.device)
+
+    def evaluate(self, model: LanguageModel | DeepSpeedEngine) -> Evaluation:
+        """The validation loss of a plain model or of the engine, in whatever precision it is in."""
+
+        def loss_of(input_ids_BT: Tensor, targets_BT: Tensor) -> Tensor:
+            self.watchdog.beat()
+            return model(input_ids_BT, targets_BT)
+
+        return evaluate(loss_of, self.windows, self.spec.micro_batch_size, self.device)
+
+    def log(self, engine: DeepSpeedEngine, step: int, steps_per_second: float) -> None:
+        """Records training loss over all ranks since the last line: of the updates made."""
+        speed = torch.tensor([steps_per_second], dtype=torch.float64).to(self.device)
+        both = torch.cat((self.pending.taken(), speed))
+        dist.all_reduce(both)
+        *losses, mean_speed = (both / self.world_size).tolist()
+        self.look_every = max(1, int(LOOK_SECONDS * mean_speed))
+        self.guard.learn(step, losses)
+        tokens_per_step = self.spec.batch_size * self.spec.sequence_length
+        norm = engine.get_global_grad_norm()
+        self.record(
+            "train",
+            step,
+            loss=statistics.fmean(losses) if losses else None,
+            learning_rate=self.spec.learning_rate.at(step - 1),
+            gradient_norm=None if norm is None or not math.isfinite(norm) else float(norm),
+            tokens_seen=step * tokens_per_step,
+            tokens_per_second=round(steps_per_second * tokens_per_step, 1),
+        )
+
+    def save(self, engine: DeepSpeedEngine, step: int) -> None:
+        """An engine checkpoint of this step; those that are not to be kept go once it is whole.
+
+        Raises DiskFull where it does not fit on the disk, with nothing left of it.
+        """
+        spec = self.spec
+        path = self.directory / f"step_{step:08d}"
+        details = {
+            "stage": spec.stage,
+            "losses": self.losses,
+            "pending": self.pending.gathered(),
+            "guard": self.guard.state(),
+            "left_out": spec.left_out,
+        }
+        fields = {**self.manifest_fields(engine, step), "lineage": Lineage(operation="train", details=details)}
+        num_bytes = last_checkpoint_bytes(self.directory) or engine_checkpoint_bytes(
+            num_parameters(spec.model), spec.zero_stage, self.precision
+        )
+        self.watchdog.beat()
+        if self.metrics:
+            self.metrics.sync()
+            require_space(path, num_bytes)
+        with clean_when_full(path, num_bytes):
+            save_engine(engine, path, fields, Path(spec.keys))
+        self.record("checkpoint", step, path=path.name)
+        if self.rank == 0:
+            prune(self.directory, spec.keep_checkpoints, spec.keep_every_steps, due=spec.checkpoint_every)
+            remove_converted(self.directory, path)
+
+    def finish(self, engine: DeepSpeedEngine, step: int) -> None:
+        """Writes `final/` from the live engine and measures its loss in float32 before it becomes visible.
+
+        Raises DiskFull where it does not fit on the disk, with nothing left of it.
+        """
+        final = self.directory / "final"
+        num_bytes = parameters_checkpoint_bytes(num_parameters(self.spec.model))
+        if self.rank == 0:
+            require_space(final, num_bytes)
+        with clean_when_full(final, num_bytes):
+            self.write_final(engine, step, final)
+        dist.barrier()
+
+    def write_final(self, engine: DeepSpeedEngine, step: int, final: Path) -> None:
+        """The parameters of the live engine, their loss in float32, and then the manifest that makes them `final/`."""
+        spec = self.spec
+        plain = build_model(self.model_config(step), device=self.device)
+        targets = dict(plain.named_parameters())
+
+        def states() -> Any:
+            for name, state in engine_states(engine):
+                self.watchdog.beat()
+                targets[name].data.copy_(state.fp32)
+                yield name, state
+
+        files = save_parameters(final, states())
+        result = self.evaluate(plain)
+        self.record_evaluation("final", step, "fp32", result)
+        self.record("end", step)
+        if self.metrics:
+            self.metrics.sync()
+            parent = manifest_hash(Path(spec.initial)) if spec.initial else None
+            details = {"stage": spec.stage, "steps": step, "validation_loss": result.loss}
+            lineage = Lineage(operation="train", parent=parent, details=details)
+            fields = self.manifest_fields(engine, step)
+            finish_directory(final, Manifest(kind="parameters", files=files, lineage=lineage, **fields))
+
+    def model_config(self, step: int) -> TokenformerConfig | TransformerConfig:
+        """The configuration after `step` steps: key ramps and tau as the last update used them."""
+        config = self.spec.model
+        if step == 0 or not isinstance(config, TokenformerConfig):
+            return config
+        config = ramp_config(config, progress_at(step - 1, self.spec.ramp_steps))
+        if self.spec.anneal_steps is None:
+            return config
+        return anneal_config(config, progress_at(step - 1, self.spec.anneal_steps))
+
+    def manifest_fields(self, engine: DeepSpeedEngine, step: int) -> dict[str, Any]:
+        """What a manifest says after `step` steps, but for its kind, files and lineage."""
+        return {
+            "model": self.model_config(step),
+            "step": step,
+            "group_steps": group_steps(engine),
+            "samples_seen": self.spec.samples_seen + consumed(step, self.spec.left_out) * self.spec.batch_size,
+            "seed": self.spec.seed,
+            "dataset_fingerprint": self.dataset.fingerprint,
+            "tokenizer_sha256": self.dataset.tokenizer_sha256,
+            "zero_stage": self.spec.zero_stage,
+            "offload": self.spec.offload,
+            "precision": self.precision,
+        }
+
+    def record(self, event: str, step: int, **values: Any) -> None:
+        """One line of metrics.jsonl, from rank 0."""
+        if self.metrics:
+            self.metrics.write(event, step, time.monotonic() - self._started, **values)
+
+    def record_evaluation(self, point: str, step: int, precision: str, result: Evaluation) -> None:
+        """An evaluation's line of metrics.jsonl."""
+        self.record("evaluation", step, point=point, precision=precision, **result._asdict())
+
+
+def progress_at(step: int, num_steps: int) -> float:
+    """How far a ramp over `num_steps` is at the update number `step`, counted from 0.
+
+    Above 0 at once (at a ramp of 0 no new token gets a gradient), and 1 from update number `num_steps` on.
+    """
+    return min(1.0, (step + 1) / (num_steps + 1))
+
+
+def train(spec: Path, device: torch.device) -> None:
+    """Trains the stage that the spec file names, as one of its ranks."""
+    told = TrainSpec.model_validate_json(spec.read_bytes())
+    with told_when_full(Path(told.directory)):
+        Worker(told, device).run()
+
+
+if __name__ == "__main__":
+    run_rank(train, told=(TrainingFailed, DiskFull, KernelsMissing, CheckpointError, OriginError, DataError))

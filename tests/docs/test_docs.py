@@ -1,0 +1,13 @@
+"""What the documentation takes from the code is as the code is now."""
+
+from docs.generate import PAGE, plans_table, with_plans
+from growctl.schedule.load import shipped_schedules
+
+
+def test_the_table_of_plans_is_not_stale() -> None:
+    assert PAGE.read_text() == with_plans(PAGE.read_text()), "run `make docs`"
+
+
+def test_the_table_has_every_shipped_schedule() -> None:
+    table = plans_table()
+    assert all(f"[`{name}`]" in table for name in shipped_schedules())

@@ -1,0 +1,123 @@
+"""The command line: quick to start, clear when wrong."""
+
+import json
+import subprocess
+import sys
+from typing import get_args, get_type_hints
+
+import pytest
+from typer.testing import CliRunner
+
+from growctl.cli import checkpoints
+from growctl.cli.app import app
+from model.policy import Init, Preset, TauPolicy
+from stages.checkpoint.manifest import read_manifest
+from tests.growctl.runs import run
+from tests.stages.checkpoints import small_config, write_checkpoint
+
+COMMANDS = [
+    *("run", "plan", "validate", "schema", "prepare", "expand", "shrink", "verify", "report", "status", "doctor")
+]
+
+
+def test_help_imports_nothing_heavy():
+    code = (
+        "import sys\nfrom growctl.cli.app import app\n"
+        "try: app(['--help'])\nexcept SystemExit: pass\n"
+        "heavy = {'torch', 'deepspeed', 'matplotlib', 'hydra', 'datatrove', 'numpy', 'pydantic'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    for command in COMMANDS:
+        assert command in result.stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example(command):
+    out, _ = run(command, "--help")
+    assert f"Example: growctl {command}" in " ".join(out.split())
+
+
+def test_expand_offers_every_policy_that_there_is():
+    hints = get_type_hints(checkpoints.expand)
+    for option, known in {"preset": Preset, "init": Init, "tau": TauPolicy}.items():
+        nested = [hints[option], *get_args(hints[option])]
+        offered = {choice for part in nested for choice in get_args(part) if isinstance(choice, str)}
+        assert offered == set(get_args(known)), option
+
+
+def test_expand_grows_a_checkpoint_and_says_so(tmp_path):
+    write_checkpoint(tmp_path / "final")
+    out, _ = run("expand", tmp_path / "final", "--add-tokens", 8, "--output", tmp_path / "grown")
+    assert "+8 tokens in Q, K, V and O, +16 in the FFN" in " ".join(out.split())
+    out, err = run(
+        *("expand", tmp_path / "final", "--add-tokens", 8, "--add-ffn-tokens", 3),
+        *("--output", tmp_path / "two", "--json"),
+    )
+    assert err == ""
+    told = json.loads(out)
+    assert told["ffn_tokens"] == 3
+    assert read_manifest(tmp_path / "two").model.blocks[0].ffn.num_tokens == 13
+
+
+@pytest.mark.parametrize(
+    ("layers", "message"),
+    [
+        ("0,9", "--layers '0,9': the model has the layers 0 to 2, not 9"),
+        ("9", "--layers '9': the model has the layers 0 to 2, not 9"),
+        ("1-9", "--layers '1-9': the model has the layers 0 to 2, not 1-9"),
+        ("3,1,4-5", "--layers '3,1,4-5': the model has the layers 0 to 2, not 3, 4-5"),
+        ("2-1", "--layers '2-1': write numbers and rising ranges, as 0,2,5-7"),
+        ("0,", "--layers '0,': write numbers and rising ranges, as 0,2,5-7"),
+        ("\u0661", "write numbers and rising ranges, as 0,2,5-7"),
+        ("0-" + "9" * 5000, "write numbers and rising ranges, as 0,2,5-7"),
+    ],
+    ids=lambda value: value[:20],
+)
+def test_expand_refuses_layers_that_the_model_does_not_have(tmp_path, layers, message):
+    write_checkpoint(tmp_path / "final", small_config(num_layers=3))
+    arguments = ("expand", tmp_path / "final", "--add-tokens", 8, "--layers", layers, "--output", tmp_path / "grown")
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert isinstance(result.exception, ValueError)
+    assert message in str(result.exception)
+    assert not (tmp_path / "grown").exists()
+
+
+def test_expand_grows_the_layers_that_are_chosen_and_no_other(tmp_path):
+    write_checkpoint(tmp_path / "final", small_config(num_layers=3))
+    run("expand", tmp_path / "final", "--add-tokens", 8, "--layers", "0, 2-2", "--output", tmp_path / "grown")
+    before, after = (read_manifest(tmp_path / name).model.blocks for name in ("final", "grown"))
+    grown = [new.query.num_tokens - old.query.num_tokens for old, new in zip(before, after, strict=True)]
+    assert grown == [8, 0, 8]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["expand", "nowhere", "--add-tokens", "4", "--output", "x"], "nowhere does not exist"),
+        (["expand", "final", "--add-tokens", "0", "--output", "x"], "growth adds 0 attention and 0 FFN tokens"),
+        (["expand", "final", "--add-tokens", "4", "--output", "final"], "final exists already"),
+        (
+            ["expand", "final", "--add-tokens", "4", "--layers", "0,9", "--output", "x"],
+            "the model has the layers 0 to 1, not 9",
+        ),
+        (["expand", "final", "--output", "x"], "Missing option '--add-tokens'"),
+        (["report", "--runs-dir", "empty"], "there are no runs in"),
+        (["report", "finall", "--runs-dir", "empty"], "there are no runs in"),
+        (["expand", "final", "--add-tokens", "99999999999", "--output", "x"], "less than or equal to"),
+        (["run", "quickstart", "--runs-dir", "file"], "file"),
+        (["run", "quikstart"], "did you mean 'quickstart'?"),
+        (["run", "quickstart", "--name", "../escape"], "--name '../escape'"),
+        (["plan", "quickstart", "stages.0.train_token=5"], "did you mean 'train_tokens'?"),
+    ],
+)
+def test_wrong_input_is_one_message_and_exit_code_2(tmp_path, arguments, message):
+    write_checkpoint(tmp_path / "final")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").touch()
+    paths = {"nowhere", "final", "x", "empty", "file"}
+    out, err = run(*(tmp_path / a if a in paths else a for a in arguments), expect=2)
+    assert message in " ".join(err.split()).replace("│ ", "")
+    assert "Traceback" not in out + err
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["empty", "file", "final"]

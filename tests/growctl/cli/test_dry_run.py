@@ -1,0 +1,133 @@
+"""`growctl run --dry-run`: word for word what a run would start, and nothing written."""
+
+import os
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from growctl.cli.dry_run import dry_run_text
+from growctl.launch.hostfile import hostfile_machines
+from growctl.queue.submit import job_executor, plan_jobs
+from growctl.run.requests import LadderRequest, machines_of
+from growctl.schedule.load import load_schedule
+from tests.growctl.runs import CONTROL, SCHEDULE, run, write_schedule
+
+SLURM = (
+    *("launch.cluster=slurm", "launch.nodes=[1,2]", "launch.devices=4", "training.batch_size=64"),
+    *("launch.slurm.partition=gpu", "launch.slurm.account=lab", "launch.slurm.time_limit=90m"),
+    *("launch.slurm.warn_before=5m", "launch.slurm.memory=40GiB", "launch.slurm.setup=['module load cuda']"),
+    "launch.slurm.options={reservation: mine, exclusive: true, contiguous: false}",
+)
+
+
+def files(folder: Path) -> set[Path]:
+    return set(folder.rglob("*"))
+
+
+def dry_run(folder: Path, *overrides: str, controls: bool = True) -> tuple[str, LadderRequest]:
+    """What a dry run of a ladder with two controls prints, and what it is of; it must have written nothing."""
+    schedule = load_schedule(str(write_schedule(folder, SCHEDULE + CONTROL)), overrides)
+    request = LadderRequest.of(schedule, "tiny", folder / "runs", None, controls)
+    before = files(folder)
+    text = dry_run_text(request)
+    assert files(folder) == before
+    return text, request
+
+
+def test_the_command_prints_and_writes_nothing(tmp_path):
+    schedule = write_schedule(tmp_path)
+    out, err = run("run", schedule, "--dry-run", "--runs-dir", tmp_path / "runs")
+    assert err == ""
+    assert f"stages.train.worker {tmp_path}/runs/tiny/stages/1-large/spec.json" in out
+    assert files(tmp_path) == {schedule}
+
+
+def test_controls_are_shown_unless_they_are_left_out(tmp_path):
+    text, _ = dry_run(tmp_path)
+    assert text.count("growctl.launch.start_ranks") == 4
+    assert "# tiny-control-transformer-scratch-0.5x: control (transformer-scratch)" in text
+    text, _ = dry_run(tmp_path, controls=False)
+    assert text.count("growctl.launch.start_ranks") == 2
+
+
+def test_what_auto_devices_come_to_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    text, _ = dry_run(tmp_path, "launch.devices=auto")
+    assert "# launch.devices = auto: here 2 ranks on the CPU, as there is no GPU" in text
+    assert "## stage small: 2 ranks" in text
+
+
+def test_of_a_hostfile_it_prints_the_very_launch_and_what_is_missing_here(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "hosts").write_text("one slots=4\ntwo slots=4\n")
+    cluster = ["launch.cluster=hostfile", f"launch.hostfile.path={tmp_path}/hosts", "launch.devices=auto"]
+    text, request = dry_run(tmp_path, *cluster, "launch.nodes=[1,2]", "launch.environment={NCCL_DEBUG: INFO}")
+    launch = hostfile_machines(request.ladder.schedule.launch, 2).launch(
+        tmp_path / "runs/tiny/stages/1-large/spec.json", nodes=2, attempt=1
+    )
+    assert "## stage small: 4 ranks" in text.splitlines()
+    assert "## stage large: 2 machines x 4 = 8 ranks" in text.splitlines()
+    assert shlex.join(launch.command) in text.splitlines()
+    assert f"cd {tmp_path}/runs/tiny/stages/1-large" in text.splitlines()
+    for path, content in launch.files.items():
+        assert f"# {path}:\n" + "".join(f"#   {line}\n" for line in content.splitlines()) in text
+    assert "# launch.devices = auto: the 4 slots of every host" in text
+    assert "# Nothing of this can start here. launch.cluster = 'hostfile' with runner 'pdsh': needs pdsh" in text
+
+
+def test_of_slurm_it_prints_the_very_scripts_and_commands(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    text, request = dry_run(tmp_path, *SLURM, "launch.slurm.job=stage")
+    machines = machines_of(request.ladder.schedule)
+    jobs = plan_jobs(request, request.checked(machines))
+    assert [job.name for job in jobs][:2] == ["tiny.small", "tiny.large"]
+    for job in jobs:
+        executor = job_executor(job, tmp_path / "runs/tiny/slurm", f"ID-OF-{job.after}" if job.after else None)
+        assert executor._make_submission_file_text(executor._submitit_command_str, "") in text
+        for plan in job.stages:
+            directory = request.directory(job.request) / "stages" / f"{plan.index}-{plan.name}"
+            launch = machines.launch(directory / "spec.json", job.nodes, attempt=1)
+            assert shlex.join(launch.command) in text.splitlines()
+    assert "# Nothing of this can start here. launch.cluster = 'slurm': needs sbatch" in text
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "#SBATCH --account=lab",
+        "#SBATCH --cpus-per-task=8",
+        "#SBATCH --dependency=afterok:ID-OF-tiny",
+        "#SBATCH --exclusive",
+        "#SBATCH --gpus-per-node=4",
+        "#SBATCH --job-name=tiny",
+        "#SBATCH --kill-on-invalid-dep=yes",
+        "#SBATCH --mem=40960M",
+        "#SBATCH --nodes=2",
+        "#SBATCH --ntasks-per-node=4",
+        "#SBATCH --open-mode=append",
+        "#SBATCH --partition=gpu",
+        "#SBATCH --requeue",
+        "#SBATCH --reservation=mine",
+        "#SBATCH --signal=B:USR2@300",  # the batch shell, which Python has replaced; the workers must not die of it
+        "#SBATCH --time=90",
+        "module load cuda",
+    ],
+)
+def test_a_job_asks_for_what_the_schedule_says(slurm_text, line):
+    assert line in slurm_text
+
+
+def test_a_job_becomes_python_and_asks_for_nothing_it_was_not_told_to(slurm_text):
+    commands = [line for line in slurm_text if "submitit.core._submit" in line]
+    assert len(commands) == 3
+    assert all(line.startswith(f"exec {sys.executable} -u -m submitit.core._submit /") for line in commands)
+    assert not [line for line in slurm_text if "contiguous" in line or "wckey" in line or "qos" in line]
+
+
+@pytest.fixture(scope="module")
+def slurm_text(tmp_path_factory):
+    """The lines of a dry run on SLURM, one job a run."""
+    return dry_run(tmp_path_factory.mktemp("slurm"), *SLURM)[0].splitlines()

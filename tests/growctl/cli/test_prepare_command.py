@@ -1,0 +1,21 @@
+"""`growctl prepare`: what it says of the dataset."""
+
+from pathlib import Path
+
+from stages.data.corpus import is_validation
+from tests.growctl.runs import run
+
+
+def test_prepare_says_how_many_documents_it_left_out_of_train_each_time(tmp_path: Path) -> None:
+    source = tmp_path / "texts"
+    source.mkdir()
+    names = [f"{number}.txt" for number in range(60)]
+    for name in names:
+        (source / name).write_text(f"the text of {name}")
+    kept = next(name for name in names if is_validation(name, 0.2))
+    for name in [name for name in names if not is_validation(name, 0.2)][:2]:
+        (source / name).write_text(f"the text of {kept}")
+    values = (f"data.source={source}", "data.vocab_size=300", "data.validation_fraction=0.2")
+    for _ in range(2):
+        out, _ = run("prepare", "quickstart", *values, "--runs-dir", tmp_path / "runs")
+        assert "left out of train: 2 documents, because validation holds the same text" in out.splitlines()

@@ -1,0 +1,246 @@
+"""`growctl verify` and `growctl expand --verify`: what is printed, what text is found, and the exit codes."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from growctl.cli.app import app
+from model.policy import GrowthPolicy
+from stages.checkpoint.manifest import read_manifest, verify_checkpoint
+from stages.grow import expand as expand_module
+from stages.grow.expand import expand, expand_transformer
+from tests.growctl.runs import run
+from tests.stages.grow.test_compare import TRANSFORMER, alter, kill_generation, prepare_text, rewrite, write_trained
+
+FEW = ("--sequences", "2", "--length", "16")
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A prepared dataset, among the datasets of a folder of runs."""
+    return prepare_text(tmp_path_factory.mktemp("runs") / ".datasets")
+
+
+@pytest.fixture
+def old(dataset: Path, tmp_path: Path) -> Path:
+    """A checkpoint where a run would have it: below the folder that has the datasets."""
+    return write_trained(dataset.parent.parent / tmp_path.name / "final", dataset)
+
+
+@pytest.fixture
+def new(old: Path) -> Path:
+    expand(old, old.with_name("new"), attention_tokens=6)
+    return old.with_name("new")
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., str]:
+    """growctl within this process, in an empty folder: what it prints, having ended with the exit code `expect`."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("GROWCTL_RUNS_DIR", raising=False)
+
+    def invoke(*arguments: object, expect: int = 0) -> str:
+        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+        if result.exception and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        assert (result.exit_code, result.stderr) == (expect, "")
+        return result.stdout
+
+    return invoke
+
+
+def document(text: str) -> dict[str, Any]:
+    """The one JSON document that `text` is, strictly."""
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def test_a_kept_promise_exits_with_0_and_a_broken_one_with_1(old, new, call):
+    assert "preserved: the largest difference is" in " ".join(call("verify", old, new, *FEW).split())
+    alter(new, "embedding.weight", lambda value: value * 1.01)
+    out, err = run("verify", old, new, *FEW, "--json", expect=1)
+    assert err == ""
+    told = document(out)
+    assert (told["verdict"], told["breaks_promise"], told["lineage"]["preserves"]) == ("changed", True, True)
+
+
+def test_a_broken_file_is_named_and_exits_with_1(old, new):
+    out, _ = run("verify", "--integrity", old)
+    files = read_manifest(old).files
+    num_bytes = sum((old / name).stat().st_size for name in files)
+    assert out == f"{old}: OK, {len(files)} files, {num_bytes:,} bytes\n"
+    victim = new / "parameters/blocks.0.ffn.key_tokens.1.safetensors"
+    data = bytearray(victim.read_bytes())
+    data[-9] ^= 4
+    victim.write_bytes(data)
+    out, err = run("verify", "--integrity", old, new, expect=1)
+    assert out.splitlines()[1:] == [
+        f"{new} is broken: parameters/blocks.0.ffn.key_tokens.1.safetensors does not have the hash in the manifest"
+    ]
+    assert err == ""
+    victim.unlink()
+    out, _ = run("verify", "--integrity", new, "--json", expect=1)
+    (told,) = document(out)["integrity"]
+    assert (told["whole"], "ffn.key_tokens.1.safetensors is missing" in told["problem"]) == (False, True)
+
+
+def test_without_a_dataset_one_message_says_how_to_get_one(tmp_path, dataset):
+    write_trained(tmp_path / "final", dataset)
+    out, err = run("verify", tmp_path / "final", tmp_path / "final", expect=2)
+    assert out == ""
+    assert len(err.splitlines()) == 1
+    for words in ("there is no dataset with the fingerprint", "--data DIR", "growctl prepare", "runs/.datasets"):
+        assert words in err
+
+
+def test_integrity_is_checked_of_engine_checkpoints_and_of_damaged_manifests(old, call):
+    rewrite(old, kind="engine")
+    assert ": OK, " in call("verify", "--integrity", old)
+    with pytest.raises(ValueError, match="is an engine checkpoint, only its integrity can be verified"):
+        call("verify", old, old)
+    (old / "manifest.json").write_text("{")
+    assert "manifest.json cannot be read" in call("verify", "--integrity", old, expect=1)
+    with pytest.raises(ValueError, match="nowhere does not exist"):
+        call("verify", "--integrity", old.with_name("nowhere"))
+
+
+def test_integrity_and_comparison_make_one_document(old, new, call):
+    told = document(call("verify", "--integrity", old, new, *FEW, "--json"))
+    assert [entry["whole"] for entry in told["integrity"]] == [True, True]
+    assert (told["verdict"], told["num_sequences"], told["sequence_length"]) == ("preserved", 2, 16)
+    assert told["gradients"][1] == {"generation": 1, "num_tokens": 72, "without_gradient": 0}
+    assert told["gradient_ramp"] == 0.01
+    assert [set(layer) for layer in told["score_shares"]] == [{"query", "key", "value", "projection", "ffn"}] * 2
+    assert told["score_shares"][0]["ffn"] == {"old_tokens": 1, "new_tokens": 0}
+    assert told["old"]["path"] == str(old)
+    assert told["lineage"]["details"]["policy"]["init"] == "matched"
+
+
+def test_one_checkpoint_alone_is_refused_without_integrity(old, call):
+    with pytest.raises(ValueError, match="give NEW too, or --integrity"):
+        call("verify", old)
+
+
+def test_the_table_fits_80_columns_and_says_what_was_measured(old, new, call):
+    lines = call("verify", old, new, *FEW).splitlines()
+    assert [line.split()[:2] for line in lines[:2]] == [["OLD", str(old)], ["NEW", str(new)]]
+    assert max(len(line) for line in lines[2:]) <= 80
+    words = " ".join(" ".join(lines).split())
+    assert "expanded from OLD (init matched, tau ramp), which keeps the function; 23 of OLD's 23 files" in words
+    assert "generation 0: 0 of 60 tokens generation 1: 0 of 72 tokens (ramps at 0 were raised to 0.01" in words
+    assert "layer OLD NEW query key value projection ffn" in words
+    assert "mean 0.0% 0.0% 0.0% 0.0% 0.0%" in words
+
+
+def test_a_dead_generation_is_on_the_screen(old, new, call):
+    kill_generation(new, 1)
+    assert "generation 1: 72 of 72 tokens" in call("verify", old, new, *FEW)
+
+
+def test_transformers_have_no_columns_for_tokens(old, dataset, call):
+    small = write_trained(old.with_name("small"), dataset, TRANSFORMER)
+    deep = old.with_name("deep")
+    expand_transformer(small, deep, TRANSFORMER.model_copy(update={"num_layers": 4}), "stack")
+    words = " ".join(call("verify", small, deep, *FEW).split())
+    assert "expanded from OLD (stack), which may change the function" in words
+    assert "layer OLD NEW 0" in words
+    assert "no gradient" not in words
+    assert " 3 - " in words, "OLD has no such layer"
+    told = document(call("verify", small, deep, *FEW, "--json"))
+    assert told["score_shares"] is told["gradients"] is None
+
+
+def test_text_is_that_of_the_checkpoint_or_what_is_given(old, dataset, tmp_path, call, monkeypatch):
+    assert document(call("verify", old, old, *FEW, "--json"))["dataset"] == str(dataset)
+    away = write_trained(tmp_path / "away", dataset)
+    assert call("verify", away, away, *FEW, "--data", dataset)
+    with pytest.raises(ValueError, match="is not a dataset"):
+        call("verify", old, old, "--data", tmp_path)
+    with pytest.raises(ValueError, match="there is no dataset"):
+        call("verify", away, away)
+    monkeypatch.setenv("GROWCTL_RUNS_DIR", str(dataset.parent.parent))
+    assert call("verify", away, away, *FEW)
+    monkeypatch.delenv("GROWCTL_RUNS_DIR")
+    (tmp_path / "runs").symlink_to(dataset.parent.parent)
+    assert call("verify", away, away, *FEW)
+
+
+def test_a_damaged_dataset_is_passed_over(tmp_path, call):
+    own = prepare_text(tmp_path / ".datasets")
+    checkpoint = write_trained(tmp_path / "final", own)
+    broken = own.rename(own.with_name(f"broken-{own.name}"))
+    (broken / "tokenizer.json").unlink()
+    with pytest.raises(ValueError, match="there is no dataset"):
+        call("verify", checkpoint, checkpoint)
+    whole = prepare_text(tmp_path / ".datasets")
+    assert document(call("verify", checkpoint, checkpoint, *FEW, "--json"))["dataset"] == str(whole)
+
+
+def test_expand_verifies_what_it_wrote(old, call):
+    out = call("expand", old, "--add-tokens", 5, "--output", old.with_name("a"), "--verify")
+    assert "the same function until trained" in " ".join(out.split())
+    assert "preserved: the largest difference is" in " ".join(out.split())
+    told = document(
+        call(
+            "expand",
+            old,
+            "--add-tokens",
+            5,
+            "--output",
+            old.with_name("b"),
+            "--preset",
+            "official",
+            "--verify",
+            "--json",
+        )
+    )
+    assert (told["preserves"], told["verify"]["verdict"]) == (False, "changed")
+    assert told["verify"]["lineage"]["operation"] == "expand"
+    assert "verify" not in document(call("expand", old, "--add-tokens", 5, "--output", old.with_name("c"), "--json"))
+
+
+def test_expand_exits_with_1_and_keeps_the_checkpoint_when_a_promise_is_broken(old, call, monkeypatch):
+    monkeypatch.setattr(expand_module, "preserves", lambda *arguments, **keywords: True)
+    output = old.with_name("grown")
+    out = call(
+        "expand", old, "--add-tokens", 5, "--preset", "official", "--output", output, "--verify", "--json", expect=1
+    )
+    assert document(out)["verify"]["breaks_promise"] is True
+    assert verify_checkpoint(output).lineage.details["policy"] == GrowthPolicy.of("official").model_dump()
+
+
+def test_expand_looks_for_the_text_before_it_writes(tmp_path, dataset, call):
+    away, output = write_trained(tmp_path / "away", dataset), tmp_path / "grown"
+    for arguments, message in [
+        (["--verify"], "--data DIR"),
+        (["--verify", "--data", tmp_path], "is not a dataset"),
+        (["--data", dataset], "--data is what --verify runs on"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            call("expand", away, "--add-tokens", 5, "--output", output, *arguments)
+        assert not output.exists()
+    rewrite(away, tokenizer_sha256="f" * 64)
+    with pytest.raises(ValueError, match="another tokenizer"):
+        call("expand", away, "--add-tokens", 5, "--output", output, "--verify", "--data", dataset)
+    assert not output.exists()
+
+
+def test_help_has_an_example(call):
+    assert "Example: growctl verify" in " ".join(call("verify", "--help").split())
+
+
+def test_a_generation_at_ramp_0_is_measured_above_it_and_the_checkpoint_stays_as_it_was(old, new, call):
+    before = {path: path.read_bytes() for path in new.rglob("*") if path.is_file()}
+    assert "ramps at 0 were raised" in " ".join(call("verify", old, new, *FEW).split())
+    assert {path: path.read_bytes() for path in before} == before
+    alter(new, "blocks.0.query.key_tokens.1", torch.zeros_like)
+    assert document(call("verify", old, new, *FEW, "--json"))["gradients"][1]["without_gradient"] == 0

@@ -1,0 +1,215 @@
+"""What a schedule comes to: sizes, steps, FLOPs, learning rates, controls."""
+
+import math
+from itertools import pairwise
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+
+from growctl.controls.generate import plan_controls
+from growctl.ladder.stage_plans import StagePlan, plan_stages, total_flops
+from growctl.schedule.load import load_schedule, parse_schedule, shipped_schedules
+from growctl.schema.blocks import Schedule
+from model.config import TokenformerConfig, num_parameters, tokenformer_config
+from model.flops import training_flops_per_token
+from model.initialization import build_model
+from tests.growctl.ladders import ladder as schedule
+
+SHIPPED_NAMES = list(shipped_schedules())
+TOKENS_PER_STEP = 8 * 16
+
+
+def rates(plans: list[StagePlan]) -> list[float]:
+    """The learning rate of every step, stage after stage."""
+    return [plan.learning_rate.at(step) for plan in plans for step in range(plan.num_steps)]
+
+
+def test_the_papers_ladder_has_the_published_sizes_budgets_and_recipe() -> None:
+    loaded = load_schedule("pile_1.4b")
+    plans = plan_stages(loaded)
+    assert [plan.num_parameters / 1e6 for plan in plans] == pytest.approx([123.6, 354.2, 753.8, 1310], rel=5e-4)
+    assert [plan.name for plan in plans] == ["124m", "354m", "757m", "1.4b"]
+    assert all(plan.train_tokens == pytest.approx(60e9, rel=1e-5) for plan in plans)
+    assert {plan.tokens_per_step for plan in plans} == {512 * 1024}
+    assert plans[-1].num_embedding_parameters == 50304 * 768
+    assert all(isinstance(plan.model, TokenformerConfig) and plan.model.num_layers == 12 for plan in plans)
+    optimizer = loaded.optimizer.optimizer()
+    assert (optimizer.betas, optimizer.epsilon) == ((0.9, 0.95), 1e-8)
+    assert (optimizer.weight_decay, optimizer.gradient_clipping) == (0.1, 1.0)
+    for plan in plans:
+        rate = plan.learning_rate
+        assert rate.at(0) == pytest.approx(6e-4 / 2000)
+        assert rate.at(1999) == pytest.approx(6e-4)
+        assert rate.at(plan.num_steps - 1) < 1e-9
+        assert plan.index == 0 or plan.ramp_steps < rate.warmup_steps
+
+
+@pytest.mark.parametrize("name", SHIPPED_NAMES)
+def test_every_shipped_size_has_the_parameters_of_the_built_model(name: str) -> None:
+    loaded = load_schedule(name)
+    runs = [loaded, *(control.schedule for control in plan_controls(loaded))]
+    planned = {plan.model: plan for run in runs for plan in plan_stages(run)}
+    for model, plan in planned.items():
+        built = build_model(model, device="meta")
+        assert plan.num_parameters == sum(parameter.numel() for parameter in built.parameters())
+        assert plan.num_embedding_parameters == built.embedding.weight.numel()
+
+
+def test_a_stage_grows_by_the_difference_and_ends_fully_ramped_in_with_the_published_tau() -> None:
+    plans = plan_stages(schedule())
+    assert [(plan.attention_tokens, plan.ffn_tokens) for plan in plans] == [((0, 0), (0, 0)), *[((4, 4), (8, 8))] * 2]
+    model = plans[2].model
+    assert isinstance(model, TokenformerConfig)
+    assert [(g.num_tokens, g.key_ramp) for g in model.blocks[1].ffn.generations] == [(8, 1.0)] * 3
+    assert model.blocks[1].ffn.tau == pytest.approx(math.sqrt(24))
+    alone = tokenformer_config(
+        num_layers=2, attention_tokens=12, ffn_tokens=24, vocab_size=300, hidden_size=32, num_heads=2
+    )
+    assert plans[2].num_parameters == num_parameters(alone)
+
+
+@given(st.integers(1, 50_000), st.integers(1, 64), st.integers(1, 256))
+def test_tokens_become_the_nearest_whole_number_of_steps(train_tokens: int, batch: int, length: int) -> None:
+    assume(train_tokens >= batch * length)
+    stages = [{"name": "a", "attention_tokens": 4, "ffn_tokens": 8, "train_tokens": train_tokens}]
+    training = {"batch_size": batch, "sequence_length": length}
+    (plan,) = plan_stages(schedule(stages=stages, training=training))
+    assert plan.num_steps >= 1
+    assert abs(plan.train_tokens - train_tokens) <= batch * length / 2
+    assert plan.train_tokens == plan.num_steps * batch * length
+
+
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=5), st.floats(0.001, 1.0))
+def test_steps_flops_and_ramps_add_up_over_the_stages(steps: list[int], ramp: float) -> None:
+    plans = plan_stages(schedule(tuple(steps), growth={"ramp": ramp}))
+    assert [plan.num_steps for plan in plans] == steps
+    assert [plan.first_step for plan in plans] == [sum(steps[:i]) for i in range(len(steps))]
+    for plan in plans:
+        assert plan.flops.total == pytest.approx(plan.train_tokens * training_flops_per_token(plan.model, 16).total)
+        assert (plan.ramp_steps == 0) == (plan.index == 0 or plan.num_steps == 1)
+        assert plan.ramp_steps < plan.num_steps  # the last update is at the published formula
+    assert total_flops(plans).total == pytest.approx(sum(plan.flops.total for plan in plans))
+
+
+# Learning rates
+
+
+@given(
+    st.lists(st.integers(1, 60), min_size=1, max_size=4),
+    st.integers(0, 40),
+    st.floats(0.0, 1.0),
+    st.sampled_from(["wsd", "cosine"]),
+    st.sampled_from([0.0, 1e-4]),
+)
+def test_over_a_ladder_the_rate_rises_once_then_never_again_and_has_no_jumps_between_stages(
+    steps: list[int], warmup: int, decay: float, shape: str, final: float
+) -> None:
+    total = sum(steps)
+    assume(total > warmup)
+    block = {"peak": 1e-3, "final": final, "shape": shape, "warmup_steps": warmup, "decay": decay}
+    plans = plan_stages(schedule(tuple(steps), learning_rate=block))
+    curve = rates(plans)
+    assert curve[:warmup] == pytest.approx([1e-3 * (i + 1) / warmup for i in range(warmup)])
+    after = curve[warmup:]
+    assert max(after) == pytest.approx(1e-3)
+    assert all(later <= earlier for earlier, later in pairwise(after))
+    # the stages make no difference: the same rates as one stage that takes as long
+    assert curve == rates(plan_stages(schedule((total,), learning_rate=block)))
+    if shape == "wsd":
+        decay_steps = min(round(decay * total), total - warmup)
+        assert after[: total - warmup - decay_steps] == [1e-3] * (total - warmup - decay_steps)
+        falls = [earlier - later for earlier, later in pairwise(after) if later < earlier]
+        assert falls == pytest.approx([(1e-3 - final) / max(1, decay_steps)] * max(0, decay_steps - 1))
+
+
+@pytest.mark.parametrize("shape", ["wsd", "cosine"])
+def test_with_span_stage_every_stage_warms_up_and_decays_by_itself(shape: str) -> None:
+    block = {"peak": 1e-3, "shape": shape, "span": "stage", "warmup_steps": 5, "decay": 0.2}
+    plans = plan_stages(schedule((20, 40), learning_rate=block))
+    for plan in plans:
+        curve = rates([plan])
+        assert curve[:5] == pytest.approx([2e-4, 4e-4, 6e-4, 8e-4, 1e-3])
+        assert curve[5] == pytest.approx(1e-3)
+        assert curve[-1] < 3e-4
+    half = rates(plans)[20 + 5 + 17]  # of the second stage's 35 steps after its warm-up
+    expected = 0.5 * (1 + math.cos(math.pi * 17 / 35)) if shape == "cosine" else 1.0
+    assert half == pytest.approx(1e-3 * expected)
+
+
+def test_a_warm_up_longer_than_the_training_only_rises() -> None:
+    block = {"peak": 1e-3, "warmup_steps": 200, "decay": 0.5}
+    assert rates(plan_stages(schedule((3, 7), learning_rate=block))) == [1e-3 * (i + 1) / 200 for i in range(10)]
+
+
+# Controls
+
+
+@pytest.mark.parametrize("name", ["quickstart", "wikitext", "pile_1.4b"])  # whose controls are from scratch
+def test_a_shipped_controls_flops_are_the_ladders_within_a_step_and_a_transformer_is_of_equal_size(name: str) -> None:
+    loaded = load_schedule(name)
+    ladder = plan_stages(loaded)
+    budgets = [(block.kind, budget) for block in loaded.controls for budget in block.budgets]
+    controls = plan_controls(loaded)
+    assert len(controls) == len(budgets) > 0
+    assert len({control.name for control in controls} | {loaded.name}) == len(controls) + 1
+    for control, (kind, budget) in zip(controls, budgets, strict=True):
+        (plan,) = plan_stages(control.schedule)
+        assert control.kind == kind
+        assert plan.flops.total == pytest.approx(budget * total_flops(ladder).total, abs=plan.step_flops.total / 1.99)
+        assert plan.num_parameters == pytest.approx(ladder[-1].num_parameters, rel=0.05)
+        assert plan.model.family == kind.split("-")[0]
+        assert plan.model.vocab_size == ladder[-1].model.vocab_size
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.integers(1, 60), min_size=1, max_size=3),
+    st.lists(st.floats(0.01, 20.0), min_size=1, max_size=4, unique_by=lambda budget: f"{budget:g}"),
+    st.sampled_from(["tokenformer-scratch", "transformer-scratch"]),
+)
+def test_budgets_are_multiples_of_the_ladders_flops_and_give_names(
+    steps: list[int], budgets: list[float], kind: str
+) -> None:
+    ladder = schedule(tuple(steps), controls=[{"kind": kind, "budgets": budgets}])
+    whole = total_flops(plan_stages(ladder)).total
+    for control, budget in zip(plan_controls(ladder), budgets, strict=True):
+        (plan,) = plan_stages(control.schedule)
+        assert plan.num_steps >= 1
+        assert plan.num_steps == 1 or abs(plan.flops.total - budget * whole) <= plan.step_flops.total / 1.99
+        assert control.name == control.schedule.name == f"s-control-{kind}" + (f"-{budget:g}x" if budget != 1 else "")
+        assert plan.learning_rate.total_steps == plan.num_steps
+        assert plan.learning_rate.first_step == 0
+
+
+def test_a_control_differs_from_the_ladder_in_model_and_stages_alone() -> None:
+    ladder = schedule(controls=[{"kind": "tokenformer-scratch"}, {"kind": "transformer-scratch", "budgets": [2]}])
+    tokenformer, transformer = plan_controls(ladder)
+    assert (tokenformer.name, transformer.name) == (
+        "s-control-tokenformer-scratch",
+        "s-control-transformer-scratch-2x",
+    )
+    for control in (tokenformer, transformer):
+        same = Schedule.model_fields.keys() - {"name", "model", "stages", "controls"}
+        assert all(getattr(control.schedule, field) == getattr(ladder, field) for field in same)
+        assert control.schedule.controls == []
+        assert [stage.name for stage in control.schedule.stages] == ["stage-2"]
+    assert tokenformer.schedule.model == ladder.model
+    assert plan_stages(tokenformer.schedule)[0].num_parameters == plan_stages(ladder)[-1].num_parameters
+
+
+def test_the_controls_of_the_longest_name_can_be_loaded_again() -> None:
+    ladder = schedule(name="x" * 100, controls=[{"kind": "transformer-scratch", "budgets": [0.5, 0.00123456]}])
+    for control in plan_controls(ladder):
+        data = OmegaConf.to_container(OmegaConf.create(control.schedule.model_dump(mode="json")))
+        assert parse_schedule(data, label="c", default_name="c") == control.schedule
+
+
+def test_stages_that_ended_early_move_what_follows_them() -> None:
+    plans = plan_stages(schedule(), steps_done=[12])
+    assert [(plan.num_steps, plan.first_step) for plan in plans] == [(12, 0), (30, 12), (50, 42)]
+    assert {plan.learning_rate.total_steps for plan in plans} == {92}
+    control = {"kind": "tokenformer-scratch"}
+    whole, early = (plan_controls(schedule(controls=[control]), done)[0].schedule for done in ((), [12]))
+    assert early.stages[0].train_steps < whole.stages[0].train_steps

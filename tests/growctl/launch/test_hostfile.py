@@ -1,0 +1,180 @@
+"""Training on the machines of a hostfile: what is refused, what starts, and that it computes the same."""
+
+import json
+import signal
+import stat
+from pathlib import Path
+
+import pytest
+
+from growctl.launch.hostfile import hostfile_machines, read_hostfile
+from growctl.launch.machines import LaunchError
+from growctl.schema.launch_block import LaunchBlock
+from tests.growctl.runs import (
+    FAULTS,
+    final_hashes,
+    finish,
+    growctl,
+    held,
+    losses,
+    pause_after,
+    reached,
+    run,
+    wait_until,
+    workers_of,
+    write_schedule,
+)
+from tests.reliability.faults.sitecustomize import VARIABLE
+from tests.workers import REPOSITORY
+
+OUR_LINE = "write the host's name and its number of devices"
+
+
+def write_hostfile(folder: Path, text: str = "one slots=1\ntwo slots=1\n") -> Path:
+    path = folder / "hostfile"
+    path.write_text(text)
+    return path
+
+
+def block(path: Path, **keys: object) -> LaunchBlock:
+    return LaunchBlock.model_validate({"cluster": "hostfile", "hostfile": {"path": str(path)}} | keys)
+
+
+def test_hosts_are_read_in_their_order_without_comments(tmp_path):
+    path = write_hostfile(tmp_path, "# ours\n\nworker-2 slots=8\n  10.0.0.7\tslots=4   # the old one\n")
+    assert list(read_hostfile(path).items()) == [("worker-2", 8), ("10.0.0.7", 4)]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("one slots=1\ntwo\n", f"line 2: 'two': {OUR_LINE}"),
+        ("one slots=many\n", f"line 1: 'one slots=many': {OUR_LINE}"),
+        ("one slots=1 two slots=2\n", OUR_LINE),
+        ("one slots=0\n", "line 1: 'one slots=0': slots must be 1 or more"),
+        ("one slots=1\n\none slots=2\n", "line 3: 'one slots=2': this host is there already"),
+        ("$(reboot) slots=1\n", "line 1: '$(reboot) slots=1': a host's name is letters"),
+        ("a;reboot slots=1\n", "a host's name is letters"),
+        ("-oProxyCommand=x slots=1\n", "a host's name is letters"),
+        ("one,two slots=1\n", "a host's name is letters"),
+        ("one[1-9] slots=1\n", "a host's name is letters"),
+        ("# nobody\n", "names no host"),
+    ],
+)
+def test_a_bad_line_is_named_with_its_file_and_number(tmp_path, text, message):
+    path = write_hostfile(tmp_path, text)
+    with pytest.raises(LaunchError) as error:
+        read_hostfile(path)
+    assert str(error.value).startswith(str(path))
+    assert message in str(error.value)
+
+
+def test_a_missing_hostfile_is_named(tmp_path):
+    with pytest.raises(LaunchError, match=r"launch.hostfile.path = '.*/none': No such file"):
+        read_hostfile(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("keys", "nodes", "message"),
+    [
+        ({}, 3, "launch.nodes = 3: .*hostfile has 2 hosts"),
+        ({"devices": 5}, 2, "launch.devices = 5: host two in .*hostfile has slots=4"),
+        ({"hostfile": {"master_address": "a b; reboot"}}, 2, "launch.hostfile.master_address = 'a b; reboot': must be"),
+    ],
+)
+def test_what_the_hosts_do_not_have_is_refused(tmp_path, keys, nodes, message):
+    path = write_hostfile(tmp_path, "one slots=8\ntwo slots=4\n")
+    keys["hostfile"] = {"path": str(path)} | keys.get("hostfile", {})
+    with pytest.raises(LaunchError, match=message):
+        hostfile_machines(block(path, **keys), nodes)
+
+
+def test_devices_auto_is_what_every_host_that_is_used_has(tmp_path):
+    path = write_hostfile(tmp_path, "one slots=8\ntwo slots=4\nthree slots=2\n")
+    assert [hostfile_machines(block(path), nodes).devices for nodes in (1, 2, 3)] == [8, 4, 2]
+    assert hostfile_machines(block(path, devices=3), 2).devices == 3
+
+
+def test_a_launch_names_the_machines_and_devices_of_its_stage_only(tmp_path):
+    path = write_hostfile(tmp_path, "one slots=8\ntwo slots=8\n")
+    launch = hostfile_machines(block(path, devices=4, environment={"NCCL_IB_HCA": '^"mlx5"; $(x)'}), 2).launch(
+        tmp_path / "stage/spec.json", nodes=1, attempt=7
+    )
+    files = {path.name: content for path, content in launch.files.items()}
+    assert files["hostfile"] == "one slots=4\n"
+    assert json.loads(files["environment.json"])["NCCL_IB_HCA"] == '^"mlx5"; $(x)'
+    assert "mlx5" not in " ".join(launch.command)
+    assert launch.directory == tmp_path / "stage"
+    assert launch.lifeline == tmp_path / "stage/.lifeline.7"
+    assert launch.command[launch.command.index("--master_addr") + 1] == "one"
+
+
+def test_open_mpi_does_not_bind_a_rank_to_one_core(tmp_path):
+    path = write_hostfile(tmp_path)
+    launch = hostfile_machines(block(path, hostfile={"path": str(path), "runner": "openmpi"}), 2).launch(
+        tmp_path / "spec.json", nodes=2, attempt=1
+    )
+    assert launch.command[launch.command.index("--launcher") + 1] == "openmpi"
+    assert "--launcher_args=--bind-to none" in launch.command
+
+
+@pytest.mark.parametrize(("runner", "missing"), [("pdsh", "pdsh"), ("openmpi", "mpirun and ompi_info")])
+def test_a_missing_program_is_said_before_anything_is_written(two_ranks, tmp_path, monkeypatch, runner, missing):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "ssh").touch(stat.S_IRWXU)
+    hostfile = ["launch.cluster=hostfile", f"launch.hostfile.path={write_hostfile(tmp_path)}"]
+    options = [*hostfile, "launch.nodes=2", f"launch.hostfile.runner={runner}", "--runs-dir", tmp_path / "runs"]
+    _, err = run("run", two_ranks[0], *options, expect=2)
+    assert f"with runner '{runner}': needs {missing} on PATH: install" in err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_path_that_a_shell_would_take_for_more_is_refused(two_ranks, tmp_path, pdsh):
+    hostfile = ["launch.cluster=hostfile", f"launch.hostfile.path={write_hostfile(tmp_path)}", "launch.nodes=2"]
+    for name in ("with blank", "a;b", "100%n"):
+        _, err = run("run", two_ranks[0], *hostfile, "--runs-dir", tmp_path / name, expect=2)
+        assert f"{name}': goes through shells on other machines" in err
+        assert not (tmp_path / name).exists()
+
+
+def test_two_machines_train_the_same_bits_as_one_and_end_when_their_runner_does(
+    two_ranks, runs_dir, tmp_path, pdsh, monkeypatch
+):
+    text = two_ranks[0].read_text()
+    schedule = write_schedule(tmp_path, "".join(line for line in text.splitlines(True) if "name: large" not in line))
+    expected = two_ranks[1] / "tiny"
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")  # as it is for the script growctl, but not for python -m
+    (tmp_path / "model.py").write_text("raise SystemExit('the directory that the user stands in is not growctl')")
+    environment = "{GLOO_SOCKET_IFNAME: lo, OMP_NUM_THREADS: '1', MARK: 'a \"b\" $c'}"
+    launch = [
+        *("launch.cluster=hostfile", f"launch.hostfile.path={write_hostfile(tmp_path)}", "launch.nodes=2"),
+        *("launch.hostfile.master_address=127.0.0.1", "launch.hostfile.master_port=29417"),
+        *(f"launch.environment={environment}", f"launch.environment.PYTHONPATH='{FAULTS}:{REPOSITORY}'"),
+        f"launch.environment.{VARIABLE}='{pause_after(tmp_path / '.marks', '0-small')}'",
+        *("--runs-dir", runs_dir),
+    ]
+    process = growctl("run", schedule, *launch, cwd=tmp_path)
+    small = runs_dir / "tiny/stages/0-small"
+    wait_until(reached(small / "metrics.jsonl", "train", 1), process)
+    trainers = [pid for pid in workers_of(runs_dir) if b'MARK=a "b" $c' in environ(pid)]
+    assert len(trainers) == 2
+    assert {b"CROSS_RANK=0", b"CROSS_RANK=1"} == {w for pid in trainers for w in environ(pid) if b"CROSS_RANK" in w}
+    with held(trainers, small):
+        process.send_signal(signal.SIGTERM)
+    _, err = finish(process, expect=143)
+    assert "terminated; a run that is given again goes on" in err
+    assert workers_of(runs_dir) == []
+    assert not (small / "final").exists()
+
+    process = growctl("run", schedule, *launch, cwd=tmp_path)
+    out, _ = finish(process)
+    assert "stage small: resuming from step_" in out
+    assert final_hashes(runs_dir / "tiny").items() <= final_hashes(expected).items()
+    assert losses(runs_dir / "tiny").items() <= losses(expected).items()
+    assert ("0-small", 30, "final") in losses(runs_dir / "tiny")
+    assert "two: " in (small / "log.txt").read_text()
+    assert not list(small.glob(".lifeline*"))
+
+
+def environ(pid: int) -> list[bytes]:
+    return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")

@@ -1,0 +1,209 @@
+"""How workers are laid on the machine: devices, threads and the launcher's command."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from growctl.launch.local import (
+    FIRST_PORT,
+    GPU_FILES,
+    KEPT_MEMORY,
+    MOST_CPU_RANKS,
+    NUM_PORTS,
+    Local,
+    local_command,
+    local_devices,
+    local_environment,
+)
+from growctl.launch.machines import Launch, LaunchError, need_programs, plain_path
+from growctl.launch.slurm_machines import SlurmMachines
+from growctl.launch.worker_logs import failure_reason
+from growctl.launch.workers import Workers
+from growctl.run.requests import machines_of
+from growctl.schedule.load import load_schedule
+from growctl.schema.launch_block import LaunchBlock
+from stages.process.lifeline import VARIABLE
+from tests.growctl.runs import wait_for, write_schedule
+from tests.workers import REPOSITORY
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="counts GPUs instead")
+def test_without_gpus_there_is_a_rank_a_core_as_far_as_they_divide_the_batch(monkeypatch):
+    for cores, batch_size, expected in [(2, 8, 2), (2, 9, 1), (6, 8, 4), (64, 64, MOST_CPU_RANKS), (1, 8, 1)]:
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, cores=cores: set(range(cores)))
+        assert local_devices("auto", batch_size) == (expected, False)
+    assert local_devices(3, 8) == (3, False)
+
+
+def test_cpu_workers_share_the_cores_and_stay_on_the_loopback(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))
+    environment = local_environment(2, gpus=False)
+    assert (environment["OMP_NUM_THREADS"], environment["GLOO_SOCKET_IFNAME"]) == ("3", "lo")
+    assert environment["PYTHONSAFEPATH"] == "1"
+
+
+def test_cpu_workers_keep_the_memory_that_tensors_leave_unless_the_user_says_otherwise(monkeypatch):
+    for name in KEPT_MEMORY:
+        monkeypatch.delenv(name, raising=False)
+    assert KEPT_MEMORY.items() <= local_environment(1, gpus=False).items()
+    assert not KEPT_MEMORY.keys() & local_environment(1, gpus=True).keys()
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "100000")
+    assert local_environment(1, gpus=False)["MALLOC_TRIM_THRESHOLD_"] == "100000"
+
+
+def test_a_model_py_where_the_user_stands_is_not_taken_for_growctls(tmp_path):
+    (tmp_path / "model.py").write_text("raise SystemExit(3)")
+    result = subprocess.run(
+        [sys.executable, "-c", "import stages.spec"],
+        cwd=tmp_path,
+        env=local_environment(1, gpus=False),
+        check=False,
+    )
+    assert result.returncode == 0
+
+
+def test_the_schedules_environment_is_the_last_word(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    launch = Local(2, False, {"OMP_NUM_THREADS": "3", "NEW": "$(x)"}).launch(Path("spec.json"), nodes=1, attempt=1)
+    assert (launch.environment["OMP_NUM_THREADS"], launch.environment["NEW"]) == ("3", "$(x)")
+    assert "OMP_NUM_THREADS" not in Local(2, False).launch(Path("spec.json"), nodes=1, attempt=1).environment
+
+
+def test_this_machine_is_one_machine(tmp_path):
+    schedule = load_schedule(str(write_schedule(tmp_path)), ["launch.nodes=[1,2]"])
+    with pytest.raises(LaunchError, match=r"launch\.nodes = 2: launch\.cluster = 'local' is one machine"):
+        machines_of(schedule)
+
+
+def test_what_is_missing_is_said_with_its_fix(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(LaunchError, match=r"^it: needs one and two on PATH: install both$"):
+        need_programs({"one": "install both", "two": "install both"}, "it")
+
+
+@pytest.mark.parametrize("name", ["a b", "a;b", "a%n", "a$b", "a'b", "a\nb", "ü"])
+def test_a_path_that_means_more_to_a_shell_is_no_plain_path(name):
+    assert plain_path(Path("/data/run-1_2.3@x"), "the path") == Path("/data/run-1_2.3@x")
+    with pytest.raises(LaunchError, match=r"the path .*: goes through shells"):
+        plain_path(Path("/data") / name, "the path")
+
+
+def test_workers_on_other_machines_are_told_to_end_before_their_launcher_is(tmp_path):
+    alive = tmp_path / ".lifeline.1"
+    (tmp_path / ".lifeline.0").touch()
+    script = f"trap 'echo told' TERM; echo started; while [ -e {alive} ]; do sleep 0.05; done; echo ended; exit 5"
+    launch = Launch(["sh", "-c", script], {}, lifeline=alive, files={tmp_path / "note": "text"})
+    with Workers(launch, tmp_path / "log") as workers:
+        wait_for(lambda: (tmp_path / "log").read_text() == "started\n")
+        assert workers.running()
+        assert not (tmp_path / ".lifeline.0").exists()
+        assert (tmp_path / "note").read_text() == "text"
+    assert (tmp_path / "log").read_text() == "started\nended\n"
+    assert workers.exit_code == 5
+
+
+def job(devices: int = 2) -> SlurmMachines:
+    return SlurmMachines.of(LaunchBlock.model_validate({"cluster": "slurm", "devices": devices}))
+
+
+def test_a_jobs_workers_meet_on_its_first_host_at_a_port_of_its_own(monkeypatch):
+    monkeypatch.setenv("SUBMITIT_EXECUTOR", "slurm")
+    monkeypatch.setenv("SLURM_JOB_ID", "4000123")
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "gpu[07-09,12],big1")
+    launch = job().launch(Path("/runs/stage/spec.json"), nodes=3, attempt=2)
+    assert (launch.environment["MASTER_ADDR"], launch.environment["MASTER_PORT"]) == ("gpu07", "25123")
+    assert launch.environment[VARIABLE] == "/runs/stage/.lifeline.2"
+    assert {"--nodes=3", "--ntasks=6", "--ntasks-per-node=2", "--kill-on-bad-exit=1"} < set(launch.command)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (
+            {"SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "8", "SLURM_NTASKS": "16", "SLURM_LOCALID": "1"},
+            ("5", "8", "1"),
+        ),
+        (
+            {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}
+            | {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_LOCALID": "0"},  # mpirun inside a job
+            ("3", "4", "1"),
+        ),
+        ({"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "SLURM_PROCID": "0"}, ("1", "2", "0")),
+    ],
+)
+def test_a_rank_takes_its_place_from_whatever_started_it(monkeypatch, given, expected):
+    import deepspeed
+
+    from stages.engine.engine import start_distributed
+
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.setenv(name, "")  # so that it is put back
+        monkeypatch.delenv(name)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    places = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(
+        deepspeed,
+        "init_distributed",
+        lambda **_: places.append(tuple(os.environ[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))),
+    )
+    start_distributed()
+    assert places == [expected]
+
+
+@pytest.mark.parametrize(
+    ("printed", "reason"),
+    [
+        ("noise\ngrowctl: the loss is nan\nmore noise\n", "the loss is nan"),
+        ("one: growctl: the loss is nan\ntwo: RuntimeError: connection closed\n", "the loss is nan"),
+        ("one: Traceback\none: RuntimeError: connection closed\none: bye\n", "one: RuntimeError: connection closed"),
+        ("", "no output"),
+    ],
+)
+def test_the_reason_of_a_failure_is_the_workers_own_word_where_it_has_one(tmp_path, printed, reason):
+    (tmp_path / "log").write_text("growctl: an earlier attempt\n" + printed)
+    assert failure_reason(tmp_path / "log", len("growctl: an earlier attempt\n")) == reason
+
+
+def test_ranks_meet_on_a_port_that_nobody_has_and_linux_hands_to_nobody(monkeypatch):
+    def port() -> int:
+        return int(local_command(Path("spec.json"), 1)[4])
+
+    first = port()
+    assert FIRST_PORT <= first < FIRST_PORT + NUM_PORTS
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", first))
+        drawn = iter([first - FIRST_PORT, 7, 8, 9])
+        monkeypatch.setattr("secrets.randbelow", lambda number: next(drawn))
+        assert port() in {FIRST_PORT + 7, FIRST_PORT + 8, FIRST_PORT + 9}
+
+
+def test_devices_of_a_machine_without_gpus_are_counted_without_torch():
+    if any(path for pattern in GPU_FILES for path in Path("/dev").glob(pattern)):
+        pytest.skip("this machine has device files of GPUs")
+    code = (
+        "import sys; from growctl.launch.local import local_devices; print(local_devices(2, 4), 'torch' in sys.modules)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY)
+    assert result.stdout == "(2, False) False\n"
+
+
+def test_a_stuck_rank_whose_launcher_was_killed_ends_too(tmp_path):
+    rank = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"  # which hears of no lifeline
+    command = [sys.executable, "-m", "growctl.launch.start_ranks", "1", "29998", "-c", rank]
+    environment = {"PYTHONPATH": str(REPOSITORY), VARIABLE: "stdin"}
+    with Workers(Launch(command, environment), tmp_path / "log") as workers:
+        wait_for(lambda: len((tmp_path / "log").read_text().splitlines()) == 2)
+        pid = int((tmp_path / "log").read_text().splitlines()[1])
+        os.kill(workers._process.pid, signal.SIGKILL)
+        wait_for(lambda: not workers.running())
+        assert Path(f"/proc/{pid}").exists()
+    wait_for(lambda: not Path(f"/proc/{pid}").exists())

@@ -1,0 +1,125 @@
+"""What starts the ranks of a machine: where they are told that they are, and that none outlives the others."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from growctl.launch.start_ranks import LEAVING_SECONDS, STARTED
+from stages.process.lifeline import STDIN, VARIABLE
+from tests.growctl.runs import wait_for
+from tests.workers import HANG_SECONDS, REPOSITORY
+
+RANK = """
+import os, signal, sys, time
+from pathlib import Path
+rank = int(os.environ["RANK"])
+def pid_of(rank):
+    file = Path(sys.argv[1], f"pid-{rank}")
+    return file.read_text() if file.exists() else ""
+def gone(rank):
+    return not Path("/proc", pid_of(rank)).exists()
+def wait_for(condition):
+    while not condition():
+        time.sleep(0.01)
+def stay():
+    time.sleep(3600)
+Path(sys.argv[1], f"pid-{rank}").write_text(str(os.getpid()))
+wait_for(lambda: all(pid_of(other) for other in range(int(os.environ["WORLD_SIZE"]))))
+"""
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
+    """Starts ranks that run `code`; their process ids come into files pid-0, pid-1, ..."""
+
+    def started(
+        num_ranks: int, code: str, leaving_seconds: float = LEAVING_SECONDS, **environment: str
+    ) -> subprocess.Popen[str]:
+        (tmp_path / "rank.py").write_text(RANK + code)
+        ranks = [str(num_ranks), "29999", str(tmp_path / "rank.py"), str(tmp_path)]
+        main = f"from growctl import on_machine; on_machine.LEAVING_SECONDS = {leaving_seconds}; on_machine.main()"
+        command = [sys.executable, "-c", main, *ranks]
+        return subprocess.Popen(
+            command,
+            cwd=REPOSITORY,
+            env=os.environ | environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    return started
+
+
+def gone(folder: Path, num_ranks: int) -> bool:
+    pids = [(folder / f"pid-{rank}").read_text() for rank in range(num_ranks)]
+    return not any(Path("/proc", pid).exists() for pid in pids)
+
+
+def all_there(folder: Path, num_ranks: int) -> bool:
+    files = [folder / f"pid-{rank}" for rank in range(num_ranks)]
+    return all(file.exists() and file.read_text() for file in files)
+
+
+def test_each_rank_is_told_its_place_and_the_end_of_all_is_a_good_one(start):
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    process = start(2, f"os.write(1, (' '.join(os.environ[name] for name in {names}) + chr(10)).encode())")
+    out, _ = process.communicate(timeout=HANG_SECONDS)
+    first, *said = out.splitlines()
+    assert first.startswith(STARTED)
+    assert sorted(said) == ["0 0 2 2 127.0.0.1 29999", "1 1 2 2 127.0.0.1 29999"]
+    assert process.returncode == 0
+
+
+def test_a_rank_that_fails_ends_those_that_would_wait_for_it(start, tmp_path):
+    process = start(3, "sys.exit('growctl: no such text') if rank == 1 else stay()")
+    out, _ = process.communicate(timeout=HANG_SECONDS)
+    assert process.returncode == 1
+    assert "growctl: no such text\n" in out
+    assert "rank 1 exits with return code = 1" in out
+    assert gone(tmp_path, 3)
+
+
+@pytest.mark.parametrize("last", ["exits", "stays"])
+def test_of_several_that_fail_the_one_that_a_signal_ended_is_the_reason(start, tmp_path, last):
+    exits = "if rank == 0: sys.exit(3)\nif rank == 1: wait_for(lambda: gone(0))\n"
+    killed = "if rank == 1: os.kill(os.getpid(), signal.SIGKILL)\n"
+    if last == "exits":
+        process = start(3, f"{exits}{killed}wait_for(lambda: gone(1)); sys.exit(3)", leaving_seconds=HANG_SECONDS)
+    else:
+        process = start(3, f"{killed}if rank == 0: wait_for(lambda: gone(1)); sys.exit(3)\nstay()")
+    process.communicate(timeout=HANG_SECONDS)
+    assert process.returncode == 128 + signal.SIGKILL
+    assert gone(tmp_path, 3)
+
+
+def test_signals_are_left_to_the_ranks(start, tmp_path):
+    process = start(
+        1, "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); os.write(1, b'ready' + bytes([10])); stay()"
+    )
+    assert process.stdout
+    assert process.stdout.readline().startswith(STARTED)
+    assert process.stdout.readline() == "ready\n"
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+        process.send_signal(number)
+    time.sleep(0.3)
+    assert process.poll() is None
+    os.kill(int((tmp_path / "pid-0").read_text()), signal.SIGTERM)
+    process.communicate(timeout=HANG_SECONDS)
+    assert process.returncode == 0
+
+
+def test_ranks_that_are_stopped_or_stuck_end_with_their_runner_too(start, tmp_path):
+    code = "os.kill(os.getpid(), signal.SIGSTOP) if rank else stay()"
+    process = start(2, code, **{VARIABLE: STDIN})
+    wait_for(lambda: all_there(tmp_path, 2))
+    process.communicate(timeout=HANG_SECONDS)
+    assert process.returncode == 143
+    wait_for(lambda: gone(tmp_path, 2))

@@ -1,0 +1,275 @@
+"""What stages cost: devices, micro-batches, time, money, disk, epochs; unknown where something is not said."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from growctl.ladder.stage_plans import plan_stages
+from growctl.ladder.train_spec import worker_spec
+from growctl.plan.costs import (
+    HEADROOM,
+    MeasuredSteps,
+    Measurements,
+    StageCost,
+    Total,
+    largest_micro_batch,
+    plan_costs,
+    planned_micro_batch,
+    stage_memory,
+)
+from growctl.plan.datasets import DATASETS
+from growctl.run import dataset
+from growctl.schedule.load import load_schedule
+from growctl.schema.blocks import Schedule
+from growctl.schema.launch_block import DEVICES
+from stages.checkpoint.retention import outdated
+from stages.data.corpus import DataSpec
+from stages.data.dataset import DatasetManifest, DatasetSplit, dataset_manifest_bytes
+from tests.growctl.ladders import ladder
+
+GPU = {"flops": "1T", "mfu": 0.5, "memory": "1GB", "price_per_device_hour": 2.0}
+TRAINING = {"sequence_length": 16, "batch_size": 48}
+
+
+def launched(training: dict[str, Any] = TRAINING, **launch: Any) -> Schedule:
+    """The small ladder on devices that are said to be so."""
+    return ladder(training=training, launch={"devices": 2, "hardware": GPU} | launch)
+
+
+def costs_of(schedule: Schedule) -> list[StageCost]:
+    return plan_costs(schedule).ladder.stages
+
+
+def test_time_is_flops_by_what_the_devices_do_and_money_is_by_the_hour() -> None:
+    schedule = launched()
+    for cost, plan in zip(costs_of(schedule), plan_stages(schedule), strict=True):
+        assert cost.num_devices == 2
+        assert cost.seconds == pytest.approx(plan.flops.total / (2 * 1e12 * 0.5))
+        assert cost.device_hours == pytest.approx(2 * cost.seconds / 3600)
+        assert cost.money == pytest.approx(2.0 * cost.device_hours)
+        assert cost.mfu == pytest.approx(0.5)
+        assert cost.tokens_per_second == pytest.approx(plan.train_tokens / cost.seconds)
+
+
+def test_every_stage_and_control_has_the_machines_that_it_is_given() -> None:
+    schedule = ladder(
+        training=TRAINING,
+        launch={"cluster": "slurm", "devices": 2, "nodes": [1, 2, 4]},
+        controls=[{"kind": "tokenformer-scratch"}, {"kind": "single-jump"}, {"kind": "best-scratch"}],
+    )
+    costs = plan_costs(schedule)
+    assert [cost.num_devices for cost in costs.ladder.stages] == [2, 4, 8]
+    devices = {run.name.partition("control-")[2]: [cost.num_devices for cost in run.stages] for run in costs.controls}
+    assert devices == {
+        "tokenformer-scratch": [8],
+        "single-jump": [2, 8],
+        "best-scratch-stage-0": [2],
+        "best-scratch-stage-1": [4],
+    }
+
+
+@pytest.mark.parametrize(
+    ("hardware", "unknown"),
+    [
+        ({}, {"seconds", "device_hours", "money", "largest_micro_batch_size"}),
+        ({"device": "h100"}, {"seconds", "device_hours", "money"}),
+        ({"mfu": 0.4, "price_per_device_hour": 2}, {"seconds", "device_hours", "money", "largest_micro_batch_size"}),
+        ({"flops": "1T", "mfu": 0.4}, {"money", "largest_micro_batch_size"}),
+        ({"device": "h100", "mfu": 0.4, "price_per_device_hour": 0}, set()),
+    ],
+)
+def test_what_is_not_said_of_the_hardware_is_unknown_and_not_guessed(hardware: dict, unknown: set[str]) -> None:
+    for cost in costs_of(launched(hardware=hardware)):
+        for name in ("seconds", "device_hours", "money", "largest_micro_batch_size"):
+            assert (getattr(cost, name) is None) == (name in unknown), name
+        assert cost.memory is not None
+    assert costs_of(launched(hardware={"device": "h100", "mfu": 0.4, "price_per_device_hour": 0}))[0].money == 0
+
+
+def test_a_sum_is_unknown_as_soon_as_a_part_is() -> None:
+    first, *others = costs_of(launched())
+    whole = Total.of([first, *others])
+    assert whole.seconds == pytest.approx(sum(cost.seconds or 0 for cost in [first, *others]))
+    assert whole.checkpoint_bytes == sum(cost.checkpoint_bytes for cost in [first, *others])
+    lacking = costs_of(launched(hardware={}))[0]
+    mixed = Total.of([lacking, *others])
+    assert (mixed.seconds, mixed.device_hours, mixed.money) == (None, None, None)
+    assert mixed.flops == whole.flops
+
+
+# Micro-batches
+
+
+@settings(max_examples=60)
+@given(st.integers(1, 6), st.sampled_from([1, 6, 7, 48, 60]), st.integers(10**5, 10**8), st.sampled_from([1, 2, 3]))
+def test_the_largest_micro_batch_divides_the_share_fits_and_no_larger_divisor_does(
+    devices: int, share: int, memory_bytes: int, zero_stage: int
+) -> None:
+    schedule = launched({"sequence_length": 16, "batch_size": share * devices}, devices=devices, zero_stage=zero_stage)
+    plan = plan_stages(schedule)[-1]
+    memory = stage_memory(schedule, plan, devices)
+    fitting = [
+        size
+        for size in range(1, share + 1)
+        if share % size == 0 and memory.of(size).total <= (1 - HEADROOM) * memory_bytes
+    ]
+    found = largest_micro_batch(schedule, plan, devices, memory_bytes)
+    assert found == (max(fitting) if fitting else None)
+    auto = planned_micro_batch(
+        launched(
+            {"sequence_length": 16, "batch_size": share * devices},
+            devices=devices,
+            zero_stage=zero_stage,
+            hardware={"memory": memory_bytes},
+        ),
+        plan,
+        devices,
+    )
+    assert auto == (found or 1)
+
+
+def test_a_run_uses_the_micro_batch_that_is_given_and_its_whole_share_where_memory_is_unknown() -> None:
+    given_one = costs_of(launched(micro_batch_size=3))
+    assert {cost.micro_batch_size for cost in given_one} == {3}
+    assert {cost.largest_micro_batch_size for cost in given_one} == {24}
+    assert {cost.micro_batch_size for cost in costs_of(launched(hardware={}))} == {24}
+    tight = costs_of(launched(hardware={"memory": "100kB"}))
+    assert {cost.largest_micro_batch_size for cost in tight} == {0}
+    assert {cost.micro_batch_size for cost in tight} == {1}
+
+
+def test_a_batch_that_cannot_be_dealt_out_has_no_micro_batch_and_no_memory() -> None:
+    for cost in costs_of(launched(devices=5)):
+        assert (cost.micro_batch_size, cost.memory) == (None, None)
+        assert cost.seconds is not None
+
+
+def test_batches_beyond_all_reason_are_planned_at_once() -> None:
+    schedule = launched({"sequence_length": 1, "batch_size": 2**40}, devices=1, hardware={"memory": "1GB"})
+    largest = costs_of(schedule)[0].largest_micro_batch_size
+    assert largest in {2**power for power in range(10, 20)}
+
+
+# Disk and data
+
+
+@pytest.mark.parametrize(("every", "keep", "kept"), [(5, 2, 2), (5, 100, 3), (19, 2, 1), (20, 2, 0), (500, 2, 0)])
+def test_a_stage_leaves_its_result_and_the_checkpoints_that_are_kept(every: int, keep: int, kept: int) -> None:
+    schedule = ladder((20,), checkpoint={"every": every, "keep": keep}, launch={"devices": 1})
+    [cost] = costs_of(schedule)
+    size = cost.plan.num_parameters
+    precision_bytes = {"bf16": 2, "fp32": 4}[plan_costs(schedule).precision]
+    assert cost.checkpoint_bytes == 12 * size + kept * (12 + precision_bytes) * size
+
+
+@pytest.mark.parametrize(("keep", "keep_every"), [(1, 1), (1, 2), (2, 3), (3, 2), (100, 2), (2, 50)])
+def test_the_checkpoints_that_are_planned_for_are_those_that_pruning_leaves(keep: int, keep_every: int) -> None:
+    checkpoint = {"every": 5, "keep": keep, "keep_every": keep_every}
+    schedule = ladder((61,), checkpoint=checkpoint, launch={"devices": 1})
+    [cost] = costs_of(schedule)
+    spec = worker_spec(
+        schedule, cost.plan, attempt=1, directory="", keys="", dataset="", initial=None, resume=None, samples_seen=0,
+        micro_batch_size=1, launched_at=0.0,
+    )  # fmt: skip
+    saved = range(spec.checkpoint_every, spec.num_steps, spec.checkpoint_every)
+    kept = len(saved) - len(outdated(saved, spec.keep_checkpoints, spec.keep_every_steps))
+    precision_bytes = {"bf16": 2, "fp32": 4}[plan_costs(schedule).precision]
+    assert cost.checkpoint_bytes == (12 + kept * (12 + precision_bytes)) * cost.plan.num_parameters
+
+
+def prepared(folder: Path, spec: DataSpec, num_tokens: int) -> None:
+    """A dataset's manifest, as `prepare` leaves it."""
+    split = DatasetSplit(num_tokens=num_tokens, num_bytes=num_tokens, num_documents=1, files=())
+    manifest = DatasetManifest(
+        format_version=1,
+        spec=spec,
+        vocab_size=300,
+        token_bytes=2,
+        tokenizer_sha256="",
+        end_of_text_id=0,
+        splits={"train": split, "validation": split},
+        fingerprint="",
+    )
+    folder.mkdir(parents=True)
+    (folder / "manifest.json").write_bytes(dataset_manifest_bytes(manifest))
+
+
+def test_epochs_are_over_the_prepared_dataset_of_this_data_block_else_the_schedules_word(tmp_path: Path) -> None:
+    assert DATASETS == dataset.DATASETS
+    data = {"source": "text", "vocab_size": 300}
+    schedule = ladder(data=data | {"workers": 4}, controls=[{"kind": "tokenformer-scratch"}])
+    datasets = tmp_path / DATASETS
+
+    def epochs(schedule: Schedule) -> list[float | None]:
+        return [cost.epochs for cost in plan_costs(schedule, tmp_path).ladder.stages]
+
+    assert epochs(schedule) == [None] * 3
+    approximate = ladder(data=data | {"approximate_tokens": "1280"})
+    assert epochs(approximate) == [2.0, 5.0, 10.0]  # of 128 tokens a step, 20 + 30 + 50 of them
+    prepared(datasets / "other-0", DataSpec(source="other", vocab_size=300), 10)
+    (datasets / "broken-1").mkdir()
+    (datasets / "broken-1/manifest.json").write_text('{"spec": 3}')
+    assert epochs(approximate) == [2.0, 5.0, 10.0]
+    prepared(datasets / "text-2", schedule.data, 12_800)
+    assert epochs(approximate) == epochs(schedule) == [0.2, 0.5, 1.0]
+    control = plan_costs(schedule, tmp_path).controls[0].stages[0]
+    assert control.epochs == pytest.approx(control.plan.train_tokens / 12_800)
+
+
+# Measured times
+
+
+def test_measured_steps_give_the_time_of_as_many_micro_batches_as_a_step_takes() -> None:
+    schedule = launched(micro_batch_size=6, hardware=GPU | {"mfu": 0.001})
+    first, second, third = plan_stages(schedule)
+    steps = MeasuredSteps(micro_batch_seconds=0.5, last_micro_batch_seconds=2.0, memory=None)
+    measured = Measurements("2 x CPU", 2, {(first.model, 6): steps, (third.model, 12): steps})
+    one, two, three = plan_costs(schedule, measurements=measured).ladder.stages
+    assert one.seconds == pytest.approx(20 * (3 * 0.5 + 2.0))  # 48 sequences are 4 micro-batches of 6 on 2 devices
+    assert one.mfu == pytest.approx(first.step_flops.total / (3.5 * 2 * 1e12))
+    assert (two.seconds, three.seconds) == (None, None), "not measured, and not reckoned in their place either"
+    assert two.plan == second
+
+
+def test_nothing_heavy_is_imported_for_a_plan_whatever_it_reckons(tmp_path: Path) -> None:
+    arguments = ["plan", "pile_1.4b", "launch=slurm", "launch.offload=optimizer", "--runs-dir", str(tmp_path)]
+    code = (
+        f"import sys\nsys.argv = ['growctl', *{arguments!r}]\nfrom growctl.cli.app import app\n"
+        "try: app()\nexcept SystemExit as end: assert not end.code, end\n"
+        "heavy = {'torch', 'deepspeed', 'numpy', 'datatrove', 'matplotlib', 'tokenizers'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert "into the host's memory" in " ".join(result.stdout.split())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_training_in_fp32_is_priced_at_the_devices_fp32_peak(device: str) -> None:
+    on = ["launch=slurm", f"launch.hardware.device={device}", "launch.hardware.mfu=0.4"]
+    in_bf16, in_fp32 = (
+        costs_of(load_schedule("pile_1.4b", [*on, f"training.precision={precision}"])) for precision in ("bf16", "fp32")
+    )
+    for fast, slow in zip(in_bf16, in_fp32, strict=True):
+        assert fast.seconds is not None
+        slower = DEVICES[device].bf16_flops / DEVICES[device].fp32_flops
+        assert slow.seconds == pytest.approx(slower * fast.seconds)
+        assert [fast.mfu, slow.mfu] == pytest.approx([0.4, 0.4])
+
+
+def test_the_papers_ladder_on_sixteen_h100s() -> None:
+    """The figures that docs and readers check by hand."""
+    schedule = load_schedule("pile_1.4b", ["launch=slurm", "launch.hardware.price_per_device_hour=2.5"])
+    stages = costs_of(schedule)
+    assert [cost.num_devices for cost in stages] == [16] * 4
+    total = Total.of(stages)
+    assert total.seconds == pytest.approx(total.flops.total / (16 * 989e12 * 0.4))
+    assert total.money == pytest.approx(total.seconds * 16 / 3600 * 2.5)
+    for cost in stages:
+        assert cost.memory is not None
+        assert cost.memory.total < 0.9 * 80e9

@@ -1,0 +1,178 @@
+"""A plan as people and scripts get it: tables that fit, JSON that adds up."""
+
+import io
+import json
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from growctl.controls.generate import plan_controls
+from growctl.ladder.stage_plans import plan_stages, total_flops
+from growctl.plan.costs import MeasuredSteps, Measurements, PlanCosts, plan_costs
+from growctl.plan.table import plan_json, print_plan
+from growctl.schedule.load import load_schedule, shipped_schedules
+from growctl.schema.blocks import Schedule
+from tests.growctl.ladders import ladder
+
+TOKENS_PER_STEP = 8 * 16
+CLUSTER = ["launch=slurm", "launch.hardware.price_per_device_hour=2.5", "launch.slurm.gpus=true"]
+ENTRY = {
+    "name", "num_parameters", "num_embedding_parameters", "train_tokens", "num_steps", "epochs", "flops",
+    "flops_by_part", "num_devices", "memory_bytes", "micro_batch_size", "largest_micro_batch_size", "seconds",
+    "device_hours", "money", "checkpoint_bytes", "measured",
+}  # fmt: skip
+TOTAL = {"train_tokens", "flops", "flops_by_part", "seconds", "device_hours", "money", "checkpoint_bytes"}
+
+
+def printed(schedule: Schedule, width: int = 100, costs: PlanCosts | None = None) -> str:
+    output = io.StringIO()
+    print_plan(schedule, Console(file=output, width=width), costs)
+    return output.getvalue()
+
+
+def cells(text: str, start: str) -> list[str]:
+    """The first line that starts so, by words."""
+    return next(line.split() for line in text.splitlines() if line.startswith(start))
+
+
+# JSON
+
+
+@pytest.mark.parametrize("hardware", [{}, {"device": "h100", "mfu": 0.5, "price_per_device_hour": 3.0}])
+def test_the_json_plan_has_stages_controls_and_totals_that_add_up(hardware: dict[str, Any]) -> None:
+    schedule = ladder(
+        launch={"devices": 2, "hardware": hardware}, controls=[{"kind": "transformer-scratch", "budgets": [0.5, 1]}]
+    )
+    plan = json.loads(json.dumps(plan_json(schedule)))
+    assert list(plan) == ["name", "stages", "controls", "total", "total_with_controls", "warnings", "notes"]
+    assert plan["name"] == "s"
+    assert (plan["notes"], len(plan["warnings"])) == ([], 1)
+    for stage in [*plan["stages"], *(stage for control in plan["controls"] for stage in control["stages"])]:
+        assert stage.keys() == ENTRY
+        assert stage["flops_by_part"].keys() == {"parameters", "attention", "head"}
+        assert stage["flops"] == pytest.approx(sum(stage["flops_by_part"].values()))
+        assert stage["train_tokens"] == stage["num_steps"] * TOKENS_PER_STEP
+        *parts, total = stage["memory_bytes"].values()
+        assert list(stage["memory_bytes"])[-1] == "total"
+        assert sum(parts) == total
+        assert (stage["seconds"] is None) == (not hardware)
+        assert stage["measured"] is None
+    assert [stage["name"] for stage in plan["stages"]] == ["stage-0", "stage-1", "stage-2"]
+    assert [(control["kind"], control["name"]) for control in plan["controls"]] == [
+        ("transformer-scratch", "s-control-transformer-scratch-0.5x"),
+        ("transformer-scratch", "s-control-transformer-scratch"),
+    ]
+    totals = [plan["total"], *(control["total"] for control in plan["controls"])]
+    for total, run in zip(totals, [plan, *plan["controls"]], strict=True):
+        assert total.keys() == TOTAL
+        for key in TOTAL - {"flops_by_part"}:
+            values = [stage[key] for stage in run["stages"]]
+            assert total[key] == (None if None in values else pytest.approx(sum(values)))
+    for key in ("flops", "checkpoint_bytes", "train_tokens"):
+        assert plan["total_with_controls"][key] == pytest.approx(sum(total[key] for total in totals))
+
+
+def test_what_was_measured_is_in_the_json_with_tokens_a_second_and_mfu() -> None:
+    schedule = ladder((20,), launch={"devices": 1, "hardware": {"flops": "1T"}})
+    [plan] = plan_stages(schedule)
+    memory = {"lasting_bytes": 1_000_000, "activation_bytes": 1_500_000, "peak_bytes": 3_000_000}
+    steps = MeasuredSteps(0.25, 0.5, memory)
+    costs = plan_costs(schedule, measurements=Measurements("1 x GPU", 1, {(plan.model, 8): steps}))
+    [stage] = plan_json(schedule, costs)["stages"]
+    assert stage["seconds"] == pytest.approx(20 * 0.5)
+    assert stage["measured"] == {
+        "micro_batch_seconds": 0.25,
+        "last_micro_batch_seconds": 0.5,
+        "memory": memory,
+        "tokens_per_second": pytest.approx(TOKENS_PER_STEP / 0.5),
+        "mfu": pytest.approx(plan.step_flops.total / 0.5e12),
+    }
+    text = printed(schedule, costs=costs)
+    assert "time, measured on 1 x GPU" in text
+    assert "3 MB" in text
+
+
+# Tables
+
+
+@pytest.mark.parametrize("name", list(shipped_schedules()))
+@pytest.mark.parametrize(("width", "overrides"), [(100, CLUSTER), (80, []), (40, CLUSTER)])
+def test_a_shipped_plan_fits_its_terminal_and_cuts_nothing(name: str, width: int, overrides: list[str]) -> None:
+    loaded = load_schedule(name, overrides)
+    text = printed(loaded, width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text
+    for plan in plan_stages(loaded):
+        assert cells(text, plan.name)
+    if width == 100:
+        assert {"parameters", "embedding", "tokens", "tokens/p", "FLOPs", "attention", "head"} <= set(
+            cells(text, "stage")
+        )
+        names = [control.name.removeprefix(f"{loaded.name}-control-") for control in plan_controls(loaded)]
+        assert all(control in text for control in names)
+
+
+def test_with_all_known_every_column_is_there_in_a_hundred_columns() -> None:
+    text = printed(load_schedule("pile_1.4b", [*CLUSTER, "data.approximate_tokens=300B"]))
+    assert [" ".join(line.split()) for line in text.splitlines() if line.startswith("stage ")] == [
+        "stage parameters embedding tokens tokens/p epochs FLOPs parameters attention head",
+        "stage micro-batch largest parameters gradients optimizer activations temporary total",
+        "stage devices steps tokens/s MFU time device-hours money checkpoints",
+    ]
+    assert {"parameters", "tokens", "FLOPs", "memory", "time", "hours", "money"} <= set(cells(text, "control "))
+    sizes = ["124m", "354m", "757m", "1.4b"]
+    rows = [line.split()[0] for line in text.splitlines() if line.startswith((*sizes, "total"))]
+    assert rows == [*sizes, "total", *sizes, *sizes, "total"]
+
+
+def test_what_nothing_is_known_of_has_no_column_and_a_hint_says_how_to_know() -> None:
+    text = printed(ladder(launch={"devices": 2}))
+    for heading in ("time", "money", "MFU", "largest", "epochs", "measured", "device-hours"):
+        assert heading not in [word for line in text.splitlines() if line.startswith("stage ") for word in line.split()]
+    assert "launch.hardware.device" in text
+    known = printed(ladder(launch={"devices": 2, "hardware": {"device": "h100", "mfu": 0.4}}))
+    assert "launch.hardware.device" not in known
+    assert "money" not in known
+
+
+def test_a_single_stage_has_no_row_of_totals_and_no_controls_no_table() -> None:
+    text = printed(ladder((20,)))
+    assert "total " not in text.replace("total\n", "")
+    assert "controls" not in text
+
+
+def test_the_largest_numbers_and_longest_names_fit_too() -> None:
+    long = "a" * 100
+    stages = [
+        {"name": f"{letter}{long[1:]}", "attention_tokens": tokens, "ffn_tokens": 10**6, "train_steps": 987_654_321}
+        for letter, tokens in (("a", 10**5), ("b", 2 * 10**5))
+    ]
+    schedule = ladder(name=long, stages=stages, controls=[{"kind": "transformer-scratch"}], launch={"devices": 1})
+    for width in (100, 60):
+        text = printed(schedule, width)
+        assert max(map(len, text.splitlines())) <= width
+        assert "…" not in text
+        assert "transformer-scratch" in text
+    assert "987,654,321" in printed(schedule)
+
+
+def test_tokens_are_counted_from_the_start_of_the_ladder_and_flops_by_stage() -> None:
+    plans = plan_stages(ladder())
+    row = cells(printed(ladder()), "stage-2")
+    name, parameters, embedding, tokens, per_parameter, flops, *shares = row
+    assert (name, tokens) == ("stage-2", "6.4k")
+    assert parameters == f"{plans[2].num_parameters / 1e3:.3g}k"
+    assert embedding == "9.6k"
+    assert float(per_parameter) == pytest.approx(100 * TOKENS_PER_STEP / plans[2].num_parameters, abs=0.05)
+    assert float(flops) == pytest.approx(plans[2].flops.total, rel=5e-3)
+    assert sum(float(share.rstrip("%")) for share in shares) == pytest.approx(100, abs=1)
+    total = cells(printed(ladder()), "total")
+    assert total[1] == "12.8k"
+    assert float(total[2]) == pytest.approx(total_flops(plans).total, rel=5e-3)
+
+
+def test_warnings_and_notes_come_last_and_are_told_apart() -> None:
+    lines = printed(ladder(growth={"when": "slope", "slope": 3e-12}, evaluation={"every": 3})).splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith("warning: "))
+    assert "falls by less than 3e-12" in " ".join(" ".join(lines[first:]).split())

@@ -1,0 +1,226 @@
+"""What a plan warns of, each as soon as there is reason and not before; and its notes."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from growctl.ladder.stage_plans import plan_stages
+from growctl.ladder.train_spec import slope_trigger
+from growctl.plan.costs import Measurements, plan_costs
+from growctl.plan.warnings import plan_notes, plan_warnings
+from growctl.schedule.load import load_schedule
+from growctl.schema.blocks import Schedule
+from tests.growctl.ladders import ladder
+
+
+def staged(*sizes: tuple[str, int, int]) -> dict[str, Any]:
+    """Stages of (name, attention tokens, steps): 9,664 + 1,024 x attention tokens parameters, 128 tokens a step."""
+    return {
+        "stages": [
+            {"name": name, "attention_tokens": tokens, "ffn_tokens": 4 * tokens, "train_steps": steps}
+            for name, tokens, steps in sizes
+        ]
+    }
+
+
+def optimal(**blocks: Any) -> Schedule:
+    """A ladder that nothing is wrong with, with blocks replaced: 9 tokens a parameter for the base, 11 at the end."""
+    return ladder(**staged(("a", 8, 1200), ("b", 24, 1800)) | blocks)
+
+
+def warnings(schedule: Schedule) -> list[str]:
+    return plan_warnings(plan_costs(schedule))
+
+
+def test_nothing_is_said_of_a_ladder_near_compute_optimal_and_its_twins() -> None:
+    controls = [{"kind": kind} for kind in ("tokenformer-scratch", "best-scratch", "official-growth")]
+    assert warnings(optimal(controls=controls)) == []
+    assert warnings(load_schedule("quickstart")) == []
+
+
+def test_a_growth_above_four_times_is_named() -> None:
+    assert warnings(ladder(**staged(("a", 8, 1200), ("b", 60, 3000)))) == []  # 3.98 times
+    [warning] = warnings(ladder(**staged(("a", 8, 1200), ("b", 61, 3000))))
+    assert warning.startswith("Stage b has 4.0 times the parameters of a: ")
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        ((300, 1000), "s ends with 4.86 tokens a parameter in stage b, far below 20"),
+        ((300, 1050), None),
+        ((1300, 20000), None),
+        ((1500, 20000), "s ends with 80.4 tokens a parameter in stage b, far above 20"),
+    ],
+)
+def test_tokens_a_parameter_far_from_twenty_are_named(steps: tuple[int, int], said: str | None) -> None:
+    found = warnings(ladder(**staged(("a", 8, steps[0]), ("b", 24, steps[1]))))
+    assert len(found) == (said is not None)
+    assert said is None or found[0].startswith(said)
+
+
+def test_too_few_tokens_make_the_comparison_with_scratch_easy() -> None:
+    few = staged(("a", 8, 300), ("b", 24, 400))
+    assert "from scratch" not in warnings(ladder(**few))[0]
+    assert "beats the last size from scratch too" in warnings(ladder(**few, controls=[{"kind": "best-scratch"}]))[0]
+
+
+def test_an_overtrained_base_is_named_but_a_single_stage_is_no_base() -> None:
+    assert warnings(ladder(**staged(("a", 8, 11100), ("b", 24, 100)))) == []
+    found = warnings(ladder(**staged(("a", 8, 11200), ("b", 24, 100))))
+    assert [warning.split(",")[0] for warning in found] == [
+        "The base is overtrained: stage a sees 80 tokens a parameter"
+    ]
+    alone = warnings(ladder(**staged(("a", 8, 11200))))
+    assert [warning.partition(" tokens")[0] for warning in alone] == ["s ends with 80.3"]
+
+
+def test_more_than_four_epochs_are_counted_for_the_ladder_and_for_each_control() -> None:
+    controls = [{"kind": "tokenformer-scratch", "budgets": [0.5, 1.0]}]
+    data = {"source": "text", "vocab_size": 300}
+    four = 3000 * 128 // 4
+    assert warnings(optimal(data=data | {"approximate_tokens": four}, controls=controls)) == []
+    found = warnings(optimal(data=data | {"approximate_tokens": four // 2}, controls=controls))
+    assert found[0].startswith("s reads its 48k training tokens 8.0 times, more than 4 times from stage b on")
+    assert found[1].startswith("Controls read the training tokens more than 4 times: tokenformer-scratch ")
+    assert "0.5x" not in found[1]
+
+
+def test_a_micro_batch_that_does_not_fit_is_named_with_the_largest_that_does() -> None:
+    def fitting(memory: str, micro: Any) -> list[str]:
+        launch = {"devices": 1, "micro_batch_size": micro, "hardware": {"device": "h100", "memory": memory}}
+        return warnings(optimal(launch=launch))
+
+    assert fitting("2MB", 8) == fitting("950kB", "auto") == []
+    large = fitting("950kB", 8)
+    assert [warning.partition(":")[0] for warning in large] == [
+        "Stage a of s does not fit",
+        "Stage b of s does not fit",
+    ]
+    assert "micro-batches of 8 take" in large[1]
+    assert "of a device of 950 kB with 10% left free" in large[1]
+    assert large[1].endswith("is the largest that fits.")
+    tiny = fitting("400kB", "auto")
+    assert all("one sequence at a time takes" in warning for warning in tiny)
+    assert len(tiny) == 2
+
+
+def test_a_batch_that_cannot_be_dealt_out_is_named_once() -> None:
+    controls = [{"kind": "tokenformer-scratch"}]
+    found = warnings(optimal(launch={"devices": 3}, controls=controls))
+    assert found == ["Stage a of s cannot run so: a batch of 8 cannot be dealt out evenly to 3 devices."]
+    found = warnings(optimal(launch={"devices": 4, "micro_batch_size": 4}, controls=controls))
+    assert found == [
+        "Stage a of s cannot run so: a batch of 8 cannot be dealt out evenly to 4 devices x micro-batches of 4."
+    ]
+
+
+def test_learning_rates_that_differ_between_compared_runs_are_named_with_the_runs() -> None:
+    rate = {"peak": 1e-3, "warmup_steps": 5, "span": "stage"}
+    kinds = ("tokenformer-scratch", "official-growth", "transformer-scratch")
+    [found] = warnings(optimal(learning_rate=rate, controls=[{"kind": kind} for kind in kinds]))
+    assert found.startswith(
+        "Compared runs differ in how often the learning rate warms up and decays: twice in the ladder, once in "
+        "tokenformer-scratch, transformer-scratch;"
+    )
+    rewarmed = optimal(growth={"rewarmup": {"steps": 3}}, controls=[{"kind": "best-scratch"}])
+    [found] = warnings(rewarmed)
+    assert "how often it warms up once more: once in the ladder, never in best-scratch-a, best-scratch-b;" in found
+
+
+def test_any_other_setting_that_differs_is_named_with_both_values() -> None:
+    costs = plan_costs(optimal(controls=[{"kind": "tokenformer-scratch"}]))
+    control = costs.controls[0].schedule
+    changed = control.model_copy(
+        update={
+            "learning_rate": control.learning_rate.model_copy(update={"peak": 2e-3}),
+            "training": control.training.model_copy(update={"batch_size": 16}),
+        }
+    )
+    object.__setattr__(costs.controls[0], "schedule", changed)
+    found = plan_warnings(costs)
+    assert [warning.partition(";")[0] for warning in found] == [
+        "Compared runs differ in learning_rate.peak: 0.001 in the ladder, 0.002 in tokenformer-scratch",
+        "Compared runs differ in training.batch_size: 8 in the ladder, 16 in tokenformer-scratch",
+    ]
+
+
+def test_what_could_not_be_measured_is_a_warning() -> None:
+    schedule = optimal()
+    failed = Measurements("this machine", 1, {}, ("Stage a of s could not be measured: no memory",))
+    assert plan_warnings(plan_costs(schedule, measurements=failed)) == list(failed.failures)
+
+
+# Notes
+
+
+def notes(schedule: Schedule) -> list[str]:
+    return plan_notes(plan_costs(schedule))
+
+
+def test_a_plan_says_where_its_figures_are_bounds_and_what_gstack_would_do() -> None:
+    flat = ladder(growth={"when": "slope", "slope": 3e-12}, evaluation={"every": 3})
+    assert notes(flat) == [
+        "Every stage but the last may end before its budget: as soon as its loss falls by less than 3e-12 nats per "
+        "FLOP. Tokens and FLOPs, the controls' too, are the most it comes to."
+    ]
+    rare = ladder(growth={"when": "slope", "slope": 3e-12}, evaluation={"every": 5})
+    assert notes(rare)[1] == (
+        "Too few evaluations for a slope over 5: stage-0 will train the whole budget; evaluation.every is 5 steps, "
+        "and those during warm-up, ramp, annealing or rest do not count."
+    )
+    stages = [{"name": "small", "train_steps": 20}, {"name": "large", "num_layers": 4, "train_steps": 20}]
+    model = {"family": "transformer", "num_layers": 2, "hidden_size": 32, "num_heads": 2}
+    [note] = notes(ladder(stages=stages, model=model, growth={"operator": "stack", "allow_jump": True}))
+    assert note.startswith("G_stack's timing formula, fitted to large runs, would stack after ")
+    assert note.endswith("this schedule does after 2.56k.")
+
+
+@given(
+    steps=st.lists(st.integers(5, 60), min_size=2, max_size=3).map(tuple),
+    growth=st.fixed_dictionaries(
+        {"slope_window": st.integers(2, 6)},
+        optional={
+            "ramp": st.floats(0.01, 1.0),
+            "old_tokens": st.one_of(st.just("freeze"), st.builds(lambda n: {"freeze_for": n}, st.integers(1, 20))),
+            "rewarmup": st.builds(lambda n: {"steps": n}, st.integers(0, 20)),
+        },
+    ),
+    warmup=st.integers(0, 40),
+    every=st.integers(1, 9),
+)
+def test_stages_are_said_to_have_too_few_evaluations_for_a_slope_just_where_none_is_ever_fitted(
+    steps: tuple[int, ...], growth: dict[str, Any], warmup: int, every: int
+) -> None:
+    rate = {"peak": 1e-3, "warmup_steps": warmup, "decay": 0.0}
+    slope = {"when": "slope", "slope": 1e-9} | growth
+    schedule = ladder(steps, growth=slope, evaluation={"every": every}, learning_rate=rate)
+    fixed = []
+    for plan in plan_stages(schedule)[:-1]:
+        trigger = slope_trigger(schedule, plan)
+        assert trigger is not None
+        losses = [(step, 1.0) for step in range(every, plan.num_steps, every)]
+        if trigger.fitted(losses) is None:
+            fixed.append(plan.name)
+    said = [note for note in notes(schedule) if note.startswith("Too few evaluations")]
+    assert len(said) == bool(fixed)
+    assert not fixed or f": {', '.join(fixed)} will train the whole budget" in said[0]
+
+
+def test_notes_say_what_was_assumed_of_devices_and_what_the_host_must_hold() -> None:
+    assert notes(ladder()) == []
+    [note] = notes(ladder(launch={"cluster": "slurm"}))
+    assert note.startswith("The plan is for one device on each machine")
+    [note] = notes(ladder(launch={"offload": "optimizer", "devices": 2}))
+    assert note.startswith("launch.offload puts up to ")
+
+
+def test_measured_times_say_where_they_are_from_and_that_more_devices_were_not_seen() -> None:
+    schedule = ladder(launch={"devices": 2})
+    same = plan_notes(plan_costs(schedule, measurements=Measurements("2 x CPU", 2, {})))
+    assert len(same) == 1
+    assert "on 2 x CPU" in same[0]
+    fewer = plan_notes(plan_costs(schedule, measurements=Measurements("1 x CPU", 1, {})))
+    assert fewer[1].startswith("More devices than these 1 are taken to be as fast each")

@@ -1,0 +1,216 @@
+"""The report: the ladder against its controls, said plainly, on a screen and in files."""
+
+import csv
+import io
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from growctl.ledger.ledger import Ledger, LedgerError
+from growctl.report.documents import stages_csv, to_json
+from growctl.report.page import render_page, write_report
+from growctl.report.plots import png, svg
+from growctl.report.read import RunNotFoundError, find_runs, read_run
+from growctl.report.table import print_report, scientific
+from growctl.text.formatting import short_count
+from tests.growctl.invented_runs import LARGE, SCRATCH, SMALL, FakeRun, control, ladder, stage_of
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    return tmp_path / "runs"
+
+
+def test_a_stage_says_what_it_cost_and_what_growing_did(runs: Path) -> None:
+    ladder(runs, killed_at=200)
+    small, large = read_run(runs / "quick" / "ledger.db").stages
+    assert small.flops == small.cumulative_flops == 1000 * SMALL.step_flops.total
+    assert large.flops == pytest.approx(600 * LARGE.step_flops.total)
+    assert large.replayed_flops == pytest.approx(200 * LARGE.step_flops.total)
+    assert large.num_steps == 600
+    assert large.cumulative_flops == small.flops + large.flops
+    assert (large.train_tokens, large.num_parameters) == (600_000, 2_400_000)
+    assert (large.validation_loss, large.perplexity) == (1.28, math.exp(1.28))
+    assert (small.loss_before_growth, small.loss_after_growth, small.jump) == (None, None, None)
+    assert (large.loss_before_growth, large.loss_after_growth, large.jump) == (1.42, 1.42, 0.0)
+    assert large.device_seconds == 2 * large.wall_seconds > 0
+
+
+def test_points_lie_at_the_flops_of_their_steps_whatever_was_replayed(runs: Path) -> None:
+    ladder(runs, killed_at=200)
+    run = read_run(runs / "quick" / "ledger.db")
+    grown = [point for point in run.points if point.stage == "1-2m"]
+    base = run.stages[0].flops
+    assert [point.point for point in grown] == ["after_growth"] + ["interval"] * 10 + ["final"]
+    assert grown[0].cumulative_flops == pytest.approx(base)
+    assert grown[1].cumulative_flops == pytest.approx(base + 60 * LARGE.step_flops.total)
+    assert grown[-1].cumulative_flops == pytest.approx(run.cumulative_flops)
+
+
+def test_the_json_has_exactly_these_keys(runs: Path) -> None:
+    ladder(runs)
+    control(runs, 900, 1.30)
+    unfinished = FakeRun(runs, "waits", [SMALL, LARGE]).train(0, float("inf"))
+    documents = json.loads(json.dumps(to_json(find_runs(runs)), allow_nan=False))
+    assert isinstance(documents, list)
+    assert [document["name"] for document in documents] == ["quick", "quick-control-tokenformer-scratch-900", "waits"]
+    assert list(documents[0]) == ["name", "schedule", "control", "stages", "anomalies", "notes", "comparisons"]
+    assert list(documents[1]) == ["name", "schedule", "control", "stages", "anomalies", "notes"]
+    assert (documents[0]["control"], documents[1]["control"]) == (None, SCRATCH)
+    promised = ["name", "num_parameters", "train_tokens", "flops", "cumulative_flops", "wall_seconds"]
+    promised += ["validation_loss", "perplexity", "loss_before_growth", "loss_after_growth"]
+    more = ["device_seconds", "replayed_flops", "replayed_device_seconds", "bits_per_byte", "finished"]
+    for document in documents:
+        for stage in document["stages"]:
+            assert list(stage) == promised + more
+    assert unfinished.stages[1].name == documents[2]["stages"][1]["name"]
+    assert documents[2]["stages"][0]["validation_loss"] is None, "infinity is no JSON"
+    assert documents[2]["stages"][1] | {"finished": False, "validation_loss": None} == documents[2]["stages"][1]
+    comparison = documents[0]["comparisons"][0]
+    keys = ["control", "num_parameters", "control_runs", "flops_to_equal_loss", "saving", "equal_flops", "verdict"]
+    assert list(comparison) == keys
+
+
+def test_a_ladder_brings_its_controls_and_a_wrong_name_the_nearest(runs: Path) -> None:
+    for names in ([], ["quick"]):
+        with pytest.raises(RunNotFoundError, match=r"there are no runs in .* yet"):
+            find_runs(runs, names)
+    ladder(runs)
+    ladder(runs, name="alone")
+    control(runs, 500, 1.30)
+    control(runs, 900, 1.28)
+    prefix = f"quick-control-{SCRATCH}"
+    assert [run.name for run in find_runs(runs)] == ["alone", "quick", f"{prefix}-500", f"{prefix}-900"]
+    assert [run.name for run in find_runs(runs, ["quick"])] == ["quick", f"{prefix}-500", f"{prefix}-900"]
+    assert [run.name for run in find_runs(runs, [f"{prefix}-900", "alone"])] == [f"{prefix}-900", "alone"]
+    with pytest.raises(RunNotFoundError, match=r"no run 'quikc' in .*; the nearest are quick"):
+        find_runs(runs, ["quikc"])
+
+
+def test_an_unreadable_ledger_stops_only_reports_that_need_it(runs: Path) -> None:
+    ladder(runs)
+    ladder(runs, name="alone")
+    control(runs, 500, 1.30).path.write_bytes(b"torn" * 500)
+    assert [run.name for run in find_runs(runs, ["alone"])] == ["alone"]
+    for names in ([], ["quick"], [f"quick-control-{SCRATCH}-500"]):
+        with pytest.raises(LedgerError, match=f"{SCRATCH}-500"):
+            find_runs(runs, names)
+
+
+def large_report(runs: Path) -> Path:
+    """Paper-sized counts and long names: what a table must hold."""
+    name = "openwebtext-four-stages-and-a-rather-long-name"
+    sizes = ((123_600_000, 20_000), (354_200_000, 30_000), (753_800_000, 30_000), (1_310_000_000, 60_000))
+    stages = [stage_of(f"{i}-{short_count(size).lower()}", size, steps) for i, (size, steps) in enumerate(sizes)]
+    run = FakeRun(runs, name, stages)
+    for i, loss in enumerate((2.80, 2.63, 2.52, 2.45)):
+        run.train(i, loss, start=2.83 if i else 10.8, killed_at=18_000 if i == 2 else 0)
+    for budget, loss in ((20_000, 2.62), (40_000, 2.53), (80_000, 2.44)):
+        FakeRun(
+            runs, f"{name}-control-{SCRATCH}-{budget}", [stage_of("0-1.31b", 1_310_000_000, budget)], SCRATCH
+        ).train(0, loss, start=10.8)
+    return runs
+
+
+def printed(found: list[Any], width: int = 100) -> str:
+    console = Console(width=width, file=io.StringIO(), color_system=None)
+    print_report(found, console)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_the_table_holds_everything_at_its_width(runs: Path, width: int) -> None:
+    text = printed(find_runs(large_report(runs)), width)
+    assert "…" not in text
+    assert max(len(line) for line in text.splitlines()) <= width
+    for words in ("1.31B", "754M", "60M", "2-754m", "Replayed after interruptions"):
+        assert words in text
+    assert "At equal loss growing lost: the control needs" in " ".join(text.split())
+
+
+def test_the_table_shows_markup_in_names_as_it_is(runs: Path) -> None:
+    ladder(runs, name="a[red]b")
+    assert "a[red]b" in printed(find_runs(runs))
+
+
+def test_the_page_needs_nothing_from_elsewhere_and_escapes_names(runs: Path, tmp_path: Path) -> None:
+    ladder(runs, name="<script>alert(1)&", killed_at=200)
+    control(runs, 500, 1.30, of="<script>alert(1)&")
+    page = write_report(find_runs(runs), tmp_path / "report").read_text()
+    assert "<script" not in page
+    assert "&lt;script&gt;alert(1)&amp;" in page
+    assert not re.search(r"https?://|src=|@import|url\((?!#)", page)
+    assert "growing" in page
+    assert "Replayed after interruptions" in page
+    assert {path.name for path in (tmp_path / "report").iterdir()} == {
+        *("report.html", "compute_vs_perplexity.png", "stages.csv")
+    }
+
+
+def test_the_csv_has_a_line_for_each_stage(runs: Path) -> None:
+    ladder(runs, None, name='of "two", stages')
+    rows = list(csv.DictReader(io.StringIO(stages_csv(find_runs(runs)))))
+    assert [(row["run"], row["stage"], row["finished"]) for row in rows] == [
+        ('of "two", stages', "0-800k", "True"),
+        ('of "two", stages', "1-2m", "False"),
+    ]
+    assert float(rows[0]["flops"]) == 1000 * SMALL.step_flops.total
+    assert rows[1]["validation_loss"] == ""
+
+
+def test_the_chart_is_a_png_of_1200_by_750(runs: Path) -> None:
+    data = png(find_runs(large_report(runs)))
+    assert data.startswith(b"\x89PNG\r\n\x1a\n")
+    assert (int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")) == (1200, 750)
+
+
+def test_few_or_no_points_still_make_a_chart_and_a_page(runs: Path) -> None:
+    assert png([]).startswith(b"\x89PNG")
+    FakeRun(runs, "diverged", [SMALL]).train(0, float("inf"))
+    assert "has no final loss" not in render_page(find_runs(runs))
+    control(runs, 500, 1.30, of="diverged")
+    assert "Nothing to compare yet: diverged has no final loss." in render_page(find_runs(runs))
+    FakeRun(runs, "new $run_ with $", [SMALL, LARGE])
+    assert "</svg>" in svg(find_runs(runs))
+    FakeRun(runs, "_one", [SMALL]).train(0, 1.4)
+    assert "-" in printed(find_runs(runs))
+    assert "no controls" in render_page(find_runs(runs))
+
+
+def test_flops_are_printed_for_people() -> None:
+    assert (scientific(1.234e15), scientific(0)) == ("1.23e15", "0")
+
+
+def test_numbers_that_went_wrong_are_said_on_screen_page_and_in_json(runs: Path) -> None:
+    run = ladder(runs)
+    head = {"event": "anomaly", "attempt": 1, "step": 70}
+    spike = {"kind": "spike", "value": 9.5, "threshold": 6.0, "action": "rollback", "first_step": 60, "num_steps": 20}
+    none = {"kind": "non_finite", "value": math.inf, "threshold": None, "action": "<stop>"}
+    records = [head | spike | {"seconds": 1.0 + n} for n in range(11)] + [head | none | {"seconds": 90.0}]
+    with Ledger.open(run.path) as ledger:
+        ledger.sync("1-2m", records)
+    found = find_runs(runs)
+    out = io.StringIO()
+    print_report(found, Console(file=out, width=120))
+    said = " ".join(out.getvalue().split())
+    assert "quick: numbers that went wrong 2 earlier ones are in the JSON report. 1-2m, attempt 1" in said
+    spike_said = (
+        "1-2m, attempt 1, step 70: a spike, 9.5 against 6; rolled back, without the data of 20 steps from 60 on."
+    )
+    assert said.count(spike_said) == 9
+    assert "a number that was none; <stop>." in said
+    page = render_page(found)
+    assert spike_said in page
+    assert "&lt;stop&gt;" in page
+    document = json.loads(json.dumps(to_json(found), allow_nan=False))[0]
+    assert len(document["anomalies"]) == 12
+    stop = {key: document["anomalies"][-1][key] for key in ("stage", "seconds", "kind", "value", "action")}
+    assert stop == {"stage": "1-2m", "seconds": 90.0, "kind": "non_finite", "value": None, "action": "<stop>"}
+    ladder(runs, name="well")
+    assert "went wrong" not in render_page(find_runs(runs, ["well"]))

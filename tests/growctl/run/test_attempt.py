@@ -1,0 +1,195 @@
+"""An attempt at a stage, with workers that only pretend to train: what ends it, and what is made of that."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from growctl.launch.machines import Launch
+from growctl.run import signals as stop_signals
+from growctl.run.attempt import Attempt, Outcome
+from growctl.run.runner import pause_after
+from stages.metrics import Record
+from tests.stages.checkpoints import small_config
+from tests.stages.specs import small_spec
+from tests.workers import HANG_SECONDS, REPOSITORY
+
+WORKER = """
+import os, signal, sys, time
+from pathlib import Path
+from stages.process.lifeline import end_with_runner
+from stages.metrics import MetricsWriter
+from stages.process.save_request import SaveRequest
+from stages.process.watchdog import Watchdog, stack_file
+
+stage, rank = Path(sys.argv[1]), 0
+metrics = MetricsWriter(stage / "metrics.jsonl", 1)
+end_with_runner()
+watchdog = Watchdog(stack_file(stage, 1, rank), {hang_seconds})
+request = SaveRequest(stage / ".save_request.1")
+
+def start():
+    metrics.write("start", 0, 0.0, device="none", num_devices=1, precision="fp32", zero_stage=1, resumed_from=None)
+
+def train_until_asked():
+    while not request.made:
+        watchdog.beat()
+        time.sleep(0.01)
+
+def save():
+    metrics.write("saved", 7, 1.0, path="step_00000007")
+
+"""
+
+
+@pytest.fixture
+def signals():
+    """growctl's handlers, for the test."""
+    before = {number: signal.getsignal(number) for number in stop_signals.STOPS}
+    stop_signals.heed()
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+class Stage:
+    """A stage's directory, and an attempt at it by workers that run `code`."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.said: list[str] = []
+        self.records: list[Record] = []
+
+    def attempt(self, code: str, grace: float = HANG_SECONDS, hang_seconds: float = 600.0) -> Outcome:
+        spec = small_spec(
+            small_config(),
+            directory=str(self.directory),
+            save_request=str(self.directory / ".save_request.1"),
+            hang_seconds=hang_seconds,
+        )
+        command = [
+            sys.executable,
+            "-c",
+            WORKER.replace("{hang_seconds}", str(hang_seconds)) + code,
+            str(self.directory),
+        ]
+        launch = Launch(command, {"PYTHONPATH": str(REPOSITORY), "GROWCTL_LIFELINE": "stdin"})
+        return Attempt(spec, launch, grace, self.records.extend, self.said.append).run()
+
+    def signal_when(self, event: str, *numbers: signal.Signals, pause: float = 0.0) -> None:
+        """Sends this process the signals once a worker has said `event`."""
+
+        def send() -> None:
+            while not any(record["event"] == event for record in self.records):
+                time.sleep(0.01)
+            for number in numbers:
+                os.kill(os.getpid(), number)
+                time.sleep(pause)
+
+        threading.Thread(target=send, daemon=True).start()
+
+
+@pytest.fixture
+def stage(tmp_path):
+    return Stage(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("number", "exit_code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, 143), (signal.SIGUSR2, 143)],
+)
+def test_a_signal_has_the_workers_save_and_leave_before_growctl_does(signals, stage, number, exit_code):
+    stage.signal_when("start", number)
+    with pytest.raises(signals.Stopped) as stopped:
+        stage.attempt("start(); train_until_asked(); time.sleep(0.3); save()")
+    assert stopped.value.exit_code == exit_code
+    assert [record["event"] for record in stage.records] == ["start", "saved"]
+    assert stage.said == ["stopping: the workers save first; once more to stop at once"]
+    assert {path.name for path in stage.directory.iterdir()} == {"metrics.jsonl", "log.txt"}
+
+
+def test_a_second_signal_is_heeded_at_once(signals, stage):
+    stage.signal_when("start", signal.SIGTERM, signal.SIGTERM, pause=0.5)
+    with pytest.raises(signals.Stopped):
+        stage.attempt("start(); train_until_asked(); time.sleep(600); save()")
+    assert [record["event"] for record in stage.records] == ["start"]
+
+
+def test_workers_that_do_not_save_within_the_time_of_grace_are_ended(signals, stage):
+    stage.signal_when("start", signal.SIGTERM)
+    with pytest.raises(signals.Stopped):
+        stage.attempt("start(); time.sleep(600)", grace=0.5)
+    assert stage.said[-1].startswith("the workers have not saved within")
+
+
+def test_before_the_workers_have_begun_there_is_nothing_to_save(signals, stage):
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    with pytest.raises(signals.Stopped):
+        stage.attempt("time.sleep(600)", grace=600)
+    assert stage.said == []
+
+
+def test_workers_that_a_cluster_told_to_leave_stop_growctl_too(signals, stage):
+    code = "start(); os.kill(os.getpid(), signal.SIGUSR1); train_until_asked(); save()"
+    with pytest.raises(signals.Stopped) as stopped:
+        stage.attempt(code)
+    assert stopped.value.exit_code == 143
+
+
+@pytest.mark.parametrize("told", ["by the runner", "by the cluster"])
+def test_workers_that_are_told_of_the_same_thing_again_save_all_the_same(signals, stage, told):
+    again = "train_until_asked(); [os.kill(os.getpid(), signal.SIGTERM) for _ in range(2)]; time.sleep(0.1); save()"
+    if told == "by the runner":
+        stage.signal_when("start", signal.SIGTERM)
+    with pytest.raises(signals.Stopped):
+        stage.attempt(f"start(); {'' if told == 'by the runner' else 'os.kill(os.getpid(), signal.SIGTERM); '}{again}")
+    assert [record["event"] for record in stage.records] == ["start", "saved"]
+
+
+def test_a_worker_that_is_told_again_later_ends_at_once(stage):
+    told_again = "start(); request._first_signal = time.monotonic() - 6; os.kill(os.getpid(), signal.SIGTERM); save()"
+    assert "ended by signal 15" in stage.attempt(told_again).reason
+    assert [record["event"] for record in stage.records] == ["start"]
+
+
+def test_workers_that_die_have_crashed_and_those_that_say_why_are_believed(stage):
+    before_any_began = stage.attempt("raise SystemExit('no GPU here')")
+    assert before_any_began == Outcome("refused", "no GPU here")
+    assert stage.attempt("start()") == Outcome("ended")
+    crashed = stage.attempt("start(); os.kill(os.getpid(), signal.SIGKILL)")
+    assert crashed.kind == "crashed"
+    assert "ended by signal 9" in crashed.reason
+    assert stage.attempt("start(); 1 / 0") == Outcome("crashed", "ZeroDivisionError: division by zero")
+    assert stage.attempt("start(); sys.exit('growctl: no such text')") == Outcome("refused", "no such text")
+    others_had_begun = stage.attempt("raise SystemExit('the machine is not back yet')")
+    assert others_had_begun == Outcome("crashed", "the machine is not back yet")
+
+
+@pytest.fixture
+def looked_at_often(monkeypatch):
+    """The runner looks at the workers' files more often than it does."""
+    monkeypatch.setattr("growctl.run.attempt.STALL_POLL_SECONDS", 0.2)
+
+
+@pytest.mark.usefixtures("looked_at_often")
+def test_a_worker_that_stalls_is_noticed_and_says_where_it_is(stage):
+    code = "def stuck_here():\n    time.sleep(600)\nstart()\nstuck_here()"
+    hung = stage.attempt(code, hang_seconds=3.0)
+    assert hung.kind == "hung"
+    assert "rank 0: stuck_here (<string>:" in hung.reason
+    assert "stuck_here" in (stage.directory / "stacks/attempt-1-rank-0.txt").read_text()
+
+
+@pytest.mark.usefixtures("looked_at_often")
+def test_a_worker_whose_process_is_stopped_is_noticed_by_its_silence(stage):
+    hung = stage.attempt("start(); os.kill(os.getpid(), signal.SIGSTOP)", hang_seconds=3.0)
+    assert hung.kind == "hung"
+    assert "rank 0: no answer" in hung.reason
+
+
+def test_the_pauses_before_a_stage_is_started_again_grow_to_a_minute():
+    assert [pause_after(failures) for failures in (1, 2, 3, 1000)] == [1, 10, 60, 60]

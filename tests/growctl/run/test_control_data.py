@@ -1,0 +1,46 @@
+"""A control trains on the data of its ladder, whatever has become of the source since, or it does not begin."""
+
+import shutil
+from pathlib import Path
+
+from growctl.ledger.ledger import Ledger
+from tests.growctl.ledger.test_ledger import RUN
+from tests.growctl.runs import SCHEDULE, TEXT, run, write_schedule
+
+CONTROL = "tiny-control-tokenformer-scratch"
+
+
+def fingerprint(run_directory: Path) -> str:
+    with Ledger.open(run_directory / "ledger.db", read_only=True) as ledger:
+        return ledger.run().dataset_fingerprint
+
+
+def test_a_control_takes_its_ladders_data_though_the_source_has_changed_and_other_data_is_refused(tmp_path):
+    source, runs = tmp_path / "text", tmp_path / "runs"
+    source.mkdir()
+    for file in TEXT.glob("*.py"):
+        shutil.copy(file, source)
+    text = SCHEDULE.replace(str(TEXT), str(source)).replace("train_steps: 30", "train_steps: 6")
+    text = "\n".join(line for line in text.splitlines() if "name: large" not in line)
+    schedule = write_schedule(tmp_path, text + "\ncontrols: [{kind: tokenformer-scratch}]\n")
+    run("run", schedule, "--runs-dir", runs, "--no-controls")
+    (source / "new.py").write_text("print('other words than before')\n" * 500)
+    run("run", schedule, "--runs-dir", runs)
+    assert fingerprint(runs / CONTROL) == fingerprint(runs / "tiny")
+    assert len(list((runs / ".datasets").glob("*/manifest.json"))) == 1
+
+    (runs / "tiny").rename(tmp_path / "kept")
+    (runs / CONTROL / "ledger.db").write_bytes(b"torn")
+    _, err = run("run", schedule, "--runs-dir", runs, expect=2)
+    assert f"{CONTROL} was trained on other data" in err, "the ladder is new, the control's checkpoints tell"
+    assert not list(runs.glob("tiny/stages/*"))
+    shutil.rmtree(runs / "tiny")
+    (tmp_path / "kept").rename(runs / "tiny")
+
+    (runs / CONTROL / "ledger.db").unlink()
+    with Ledger.open(runs / CONTROL / "ledger.db") as ledger:
+        ledger.record_run(RUN, [])
+    before = sorted(runs.rglob("*"))
+    _, err = run("run", schedule, "--runs-dir", runs, expect=2)
+    assert f"{CONTROL} was trained on other data (fingerprint f00d...) than its ladder" in " ".join(err.split())
+    assert sorted(runs.rglob("*")) == before

@@ -1,0 +1,127 @@
+"""Growth policies in real runs: what a stage under each trains, records and ends in."""
+
+import json
+import signal
+
+import pytest
+import torch
+
+from growctl.report.read import find_runs
+from model.config import generation_of, parameter_shapes
+from stages.checkpoint.manifest import read_manifest
+from stages.checkpoint.parameters import load_model, read_parameter
+from stages.metrics import read_metrics
+from tests.growctl.runs import (
+    SCHEDULE,
+    final_hashes,
+    finish,
+    growctl,
+    losses,
+    reached,
+    run,
+    stop,
+    wait_until,
+    write_schedule,
+)
+
+SHORT = ("stages.0.train_steps=12", "stages.1.train_steps=15", "evaluation.every=10")
+TRANSFORMER = """
+  - {name: small, train_steps: 12}
+  - {name: large, hidden_size: 64, train_steps: 15}
+"""
+
+
+def values(directory):
+    """{parameter: float32 value} of a checkpoint."""
+    manifest = read_manifest(directory)
+    names = parameter_shapes(manifest.model)
+    return {name: read_parameter(directory, manifest, name, moments=False).fp32 for name in names}
+
+
+def test_the_official_growth_jumps_says_so_and_starts_a_fresh_optimizer_and_rate(tmp_path):
+    schedule = write_schedule(tmp_path)
+    out, _ = run("run", schedule, *SHORT, "growth.preset=official", "--runs-dir", tmp_path)
+    found = losses(tmp_path / "tiny")
+    jump = found["1-large", 0, "after_growth"] - found["0-small", 12, "final"]
+    assert abs(jump) > 1e-4
+    assert f"growing to large moved the validation loss by {jump:+.2e} nats" in out
+    assert "WARNING" not in out
+    assert find_runs(tmp_path)[0].stages[1].jump == pytest.approx(jump)
+    large = read_manifest(tmp_path / "tiny/stages/1-large/final")
+    assert large.group_steps == {"generation-0-decay": 15, "generation-0-no-decay": 15, "generation-1-decay": 15}
+    rates = [r["learning_rate"] for r in read_metrics(tmp_path / "tiny/stages/1-large/metrics.jsonl") if "loss" in r
+             and r["event"] == "train"]  # fmt: skip
+    assert rates[0] == pytest.approx(5e-3)  # warmed up again, at step 5 of this stage
+    assert rates[-1] < 1e-3
+
+
+def test_frozen_generations_keep_their_bits_and_chosen_layers_alone_grow(tmp_path):
+    schedule = write_schedule(tmp_path)
+    policy = ("growth.init=zero-value", "growth.tau=per-generation", "growth.old_tokens=freeze")
+    run("run", schedule, *SHORT, *policy, "stages.1.layers=[1]", "training.precision=bf16", "--runs-dir", tmp_path)
+    stages = tmp_path / "tiny/stages"
+    before, after = values(stages / "1-large/initial"), values(stages / "1-large/final")
+    assert before.keys() == after.keys()
+    for name, value in before.items():
+        assert torch.equal(after[name], value) is (generation_of(name) == 0), name
+    assert {name.split(".")[1] for name in after if generation_of(name) == 1} == {"1"}
+    found = losses(tmp_path / "tiny")
+    assert found["1-large", 0, "after_growth"] == pytest.approx(found["0-small", 12, "final"], abs=1e-5)
+    assert found["1-large", 15, "final"] < found["0-small", 12, "final"]
+    old, new = (
+        load_model(stages / "1-large" / name)(torch.zeros(1, 4, dtype=torch.int64)) for name in ("initial", "final")
+    )
+    assert not torch.equal(old, new)
+
+
+def test_a_slope_ends_a_stage_early_and_a_killed_run_decides_the_same(tmp_path):
+    slope = ("growth.when=slope", "growth.slope=1", "growth.slope_window=4", "evaluation.every=5", "checkpoint.every=5")
+    steps = ("stages.0.train_steps=200", "stages.1.train_steps=60")
+    folders = tmp_path / "whole", tmp_path / "killed"
+    for folder in folders:
+        folder.mkdir()
+    arguments = [("run", write_schedule(folder), *slope, *steps, "--runs-dir", folder) for folder in folders]
+    out, _ = run(*arguments[0])
+    killed = growctl(*arguments[1])
+    wait_until(reached(folders[1] / "tiny/stages/0-small/metrics.jsonl", "checkpoint", 10), killed)
+    stop(killed, signal.SIGKILL)
+    again, _ = finish(growctl(*arguments[1]))
+
+    assert "resuming from step_000000" in again
+    assert "stage small ends at step 20: its loss falls by " in out
+    whole, resumed = ({"hashes": final_hashes(f / "tiny"), "losses": losses(f / "tiny")} for f in folders)
+    assert whole == resumed
+    assert read_manifest(folders[0] / "tiny/stages/0-small/final").step == 20
+    fired = [r for r in read_metrics(folders[0] / "tiny/stages/0-small/metrics.jsonl") if r["event"] == "trigger"]
+    assert [(r["step"], r["fired"]) for r in fired] == [(5, False), (10, False), (15, False), (20, True)]
+    assert fired[0]["slope"] is None
+    assert 0 < fired[-1]["slope"] < fired[-1]["threshold"] == 1
+    small, large = find_runs(folders[0])[0].stages
+    assert (small.train_tokens, large.train_tokens) == (20 * 8 * 32, 60 * 8 * 32)
+    assert small.finished
+    assert large.finished
+    # The ladder's decay is laid over the steps that were trained: 20 and 60, of which the last fifth.
+    spec = json.loads((folders[0] / "tiny/stages/1-large/spec.json").read_text())
+    assert (spec["learning_rate"]["first_step"], spec["learning_rate"]["total_steps"]) == (20, 80)
+    assert "stage small" not in run(*arguments[0])[0]
+
+
+def test_a_transformer_is_widened_by_a_peers_operator_without_a_jump(tmp_path):
+    text = SCHEDULE[: SCHEDULE.index("\n  - {name: small")] + TRANSFORMER + SCHEDULE[SCHEDULE.index("training:") :]
+    text = text.replace("model: {", "model: {family: transformer, ")
+    schedule = write_schedule(tmp_path, text)
+    run(
+        "run",
+        schedule,
+        "evaluation.every=10",
+        "growth.operator=hypercloning",
+        "growth.copy_noise=0.3",
+        "--runs-dir",
+        tmp_path,
+    )
+    found = losses(tmp_path / "tiny")
+    assert found["1-large", 0, "after_growth"] == pytest.approx(found["0-small", 12, "final"], abs=1e-5)
+    assert found["1-large", 15, "final"] < found["0-small", 12, "final"]
+    large = read_manifest(tmp_path / "tiny/stages/1-large/final")
+    assert (large.model.hidden_size, large.model.num_heads, large.model.ffn_size) == (64, 4, 256)
+    assert set(large.group_steps.values()) == {15}

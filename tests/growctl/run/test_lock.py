@@ -1,0 +1,142 @@
+"""One growctl at a time on a run: who is told what, whose lock is taken over, and where there are no locks."""
+
+import errno
+import fcntl
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from growctl.run.lock import LOCK, STAND_IN, Holder, find_holder, hold, read_holder
+from growctl.run.requests import RunError
+from tests.workers import REPOSITORY
+
+HOLDS = """
+import errno, fcntl, sys, time
+from pathlib import Path
+from growctl.run.lock import hold
+if sys.argv[2:]:
+    def no_locks(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+    fcntl.flock = no_locks
+with hold(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+NOT_HELD = Holder()
+
+
+def no_locks(*_: Any) -> None:
+    raise OSError(errno.ENOLCK, "No locks available")
+
+
+def holder_process(directory: Path, *arguments: str) -> subprocess.Popen[str]:
+    """A process that holds `directory`, and does until it is killed."""
+    command = [sys.executable, "-c", HOLDS, str(directory), *arguments]
+    process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+@pytest.mark.parametrize("locks", [True, False])
+def test_a_second_one_is_told_who_has_it_since_when_and_a_dead_ones_lock_is_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, locks: bool
+) -> None:
+    process = holder_process(tmp_path, *([] if locks else ["without"]))
+    if not locks:
+        monkeypatch.setattr(fcntl, "flock", no_locks)
+    try:
+        when = r"\d{4}-\d\d-\d\d \d\d:\d\d"
+        who = rf"in use by another growctl \(process {process.pid} on {socket.gethostname()} since {when}\)"
+        with pytest.raises(RunError, match=who), hold(tmp_path):
+            pass
+        holder = find_holder(tmp_path)
+        assert holder is not None
+        assert holder.process == process.pid
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert find_holder(tmp_path) is None
+    with hold(tmp_path):
+        assert find_holder(tmp_path) == read_holder(tmp_path / (LOCK if locks else STAND_IN))
+        with pytest.raises(RunError, match=f"process {os.getpid()} on"), hold(tmp_path):
+            pass
+    assert find_holder(tmp_path) is None
+    assert sorted(path.name for path in tmp_path.iterdir()) == [LOCK]
+
+
+def test_one_that_leaves_in_peace_says_nothing_more_of_itself(tmp_path: Path) -> None:
+    with suppress(ZeroDivisionError), hold(tmp_path):
+        assert read_holder(tmp_path / LOCK).process == os.getpid()
+        _ = 1 / 0
+    assert read_holder(tmp_path / LOCK) == NOT_HELD
+
+
+def test_a_stand_in_is_taken_over_only_from_a_process_of_this_machine_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    me, path = Holder.me(), tmp_path / STAND_IN
+    assert me.process_start is not None
+    path.write_text(json.dumps(asdict(replace(me, process_start=me.process_start - 1))))
+    with hold(tmp_path):
+        """The number of this process was once another's."""
+    for text in (json.dumps(asdict(replace(me, host="node-9", process=1, process_start=1))), "", "{", "[1]", "17"):
+        path.write_text(text)
+        named = rf"by {re.escape(str(path))}: this file system has no locks; .* remove that file"
+        with pytest.raises(RunError, match=named), hold(tmp_path):
+            pass
+        assert path.read_text() == text
+    path.unlink()
+    with hold(tmp_path):
+        """As the message said."""
+    assert not path.exists()
+
+
+def test_a_file_that_came_in_the_place_of_a_dead_ones_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    me = Holder.me()
+    dead, other = replace(me, process_start=1), replace(me, host="node-9")
+    (tmp_path / STAND_IN).write_text(json.dumps(asdict(other)))
+    read = iter([dead, other, other])
+    monkeypatch.setattr("growctl.run.lock.read_holder", lambda path: next(read))
+    with pytest.raises(RunError, match="on node-9"), hold(tmp_path):
+        pass
+    assert [path.name for path in tmp_path.iterdir() if path.name != LOCK] == [STAND_IN]
+
+
+def test_another_trouble_with_the_lock_is_no_holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(fcntl, "flock", broken)
+    with pytest.raises(OSError, match="Input/output error") as caught, hold(tmp_path):
+        pass
+    assert caught.value.filename == str(tmp_path / LOCK)
+
+
+@pytest.mark.parametrize("text", ["", "nonsense", "[" * 10_000, '{"process": "1", "host": 3}', "[]", "true", "\x00"])
+def test_a_lock_file_that_says_nothing_useful_is_of_nobody_known(tmp_path: Path, text: str) -> None:
+    (tmp_path / LOCK).write_text(text)
+    assert read_holder(tmp_path / LOCK) == NOT_HELD
+    with (tmp_path / LOCK).open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(RunError, match="a process that does not say which"), hold(tmp_path):
+            pass
+
+
+def test_times_that_are_none_are_shown_as_they_are() -> None:
+    assert str(Holder(7, "node-1", "yesterday")) == "process 7 on node-1 since yesterday"
+    assert str(Holder(7)) == "process 7"

@@ -1,0 +1,149 @@
+"""What a stage goes on from, by what lies in its directory. With real runs: tests/reliability/test_world_changes.py."""
+
+from functools import partial
+
+import pytest
+
+from growctl.run import resume
+from growctl.run.requests import RunFailed
+from growctl.run.resume import World, checkpoint_to_resume
+from stages.checkpoint.manifest import Lineage, converted_directory, manifest_hash, sealed_manifest
+from stages.checkpoint.signatures import OriginError, sign
+from stages.train.skipped_data import of_this_course
+from tests.stages.checkpoints import write_checkpoint
+from tests.workers import REPOSITORY
+
+SAVED, OTHER = World(2, 1, "none"), World(1, 3, "optimizer")
+
+
+def rewritten(directory, **changes):
+    """A whole checkpoint whose manifest says something else."""
+    manifest = write_checkpoint(directory).model_copy(update=changes)
+    sealed = sealed_manifest(manifest, lambda seal: sign(seal, directory.parent / ".keys"))
+    (directory / "manifest.json").write_text(sealed.model_dump_json())
+    return directory
+
+
+def saved(directory):
+    return rewritten(directory, kind="engine", world_size=2, zero_stage=1, offload="none")
+
+
+def converted(step):
+    return rewritten(converted_directory(step), lineage=Lineage(operation="train", parent=manifest_hash(step)))
+
+
+@pytest.fixture
+def conversions(monkeypatch):
+    """What was converted, one after the other; nothing is."""
+    made = []
+
+    def convert(checkpoint, log):
+        made.append(checkpoint.name)
+        return converted_directory(checkpoint)
+
+    monkeypatch.setattr(resume, "_convert", convert)
+    return made
+
+
+def test_the_newest_checkpoint_of_the_same_world_is_taken_as_it_is(tmp_path, conversions):
+    saved(tmp_path / "step_00000010")
+    newest = saved(tmp_path / "step_00000020")
+    converted(newest)
+    assert checkpoint_to_resume(tmp_path, SAVED, tmp_path / ".keys", pytest.fail) == newest
+    assert checkpoint_to_resume(tmp_path / "empty", SAVED, tmp_path / ".keys", pytest.fail) is None
+    assert conversions == []
+
+
+@pytest.mark.parametrize("other", [World(1, 1, "none"), World(2, 2, "none"), World(2, 1, "optimizer")])
+def test_one_of_another_world_is_converted_and_that_is_said(tmp_path, conversions, other):
+    newest, said = saved(tmp_path / "step_00000020"), []
+    assert checkpoint_to_resume(tmp_path, other, tmp_path / ".keys", said.append) == converted_directory(newest)
+    assert conversions == ["step_00000020"]
+    assert said == [f"step_00000020 was saved by 2 devices at ZeRO 1; converting it for {other}"]
+
+
+def test_a_checkpoint_that_does_not_say_its_offload_is_converted(tmp_path, conversions):
+    rewritten(tmp_path / "step_00000020", kind="engine", world_size=2, zero_stage=1)
+    checkpoint_to_resume(tmp_path, SAVED, tmp_path / ".keys", print)
+    assert conversions == ["step_00000020"]
+
+
+def test_a_whole_conversion_is_used_again_in_silence(tmp_path, conversions):
+    old, newest = saved(tmp_path / "step_00000010"), saved(tmp_path / "step_00000020")
+    left, expected = converted(old), converted(newest)
+    assert checkpoint_to_resume(tmp_path, OTHER, tmp_path / ".keys", pytest.fail) == expected
+    assert conversions == []
+    assert not left.exists()
+
+
+def test_a_broken_conversion_is_set_aside_and_made_again(tmp_path, conversions):
+    newest, said = saved(tmp_path / "step_00000020"), []
+    victim = next(converted(newest).rglob("*.safetensors"))
+    victim.write_bytes(victim.read_bytes()[:-1])
+    assert checkpoint_to_resume(tmp_path, OTHER, tmp_path / ".keys", said.append) == converted_directory(newest)
+    assert conversions == ["step_00000020"]
+    assert victim.name in said[0]
+    assert "moved to broken-converted_00000020" in said[0]
+
+
+def test_a_conversion_of_something_else_is_set_aside(tmp_path, conversions):
+    newest, said = saved(tmp_path / "step_00000020"), []
+    write_checkpoint(converted_directory(newest))
+    assert checkpoint_to_resume(tmp_path, OTHER, tmp_path / ".keys", said.append) == converted_directory(newest)
+    assert conversions == ["step_00000020"]
+    assert "was not made from step_00000020; moved to broken-converted_00000020" in said[0]
+
+
+@pytest.mark.parametrize("world", [SAVED, OTHER])
+def test_a_conversion_whose_checkpoint_broke_is_the_newest_whole_one(tmp_path, conversions, world):
+    saved(tmp_path / "step_00000010")
+    newest, said = saved(tmp_path / "step_00000020"), []
+    expected = converted(newest)
+    next(newest.rglob("*.safetensors")).unlink()
+    assert checkpoint_to_resume(tmp_path, world, tmp_path / ".keys", said.append) == expected
+    assert len(said) == 1
+    assert "moved to broken-step_00000020" in said[0]
+    assert conversions == []
+
+
+def test_a_conversion_that_fails_says_why_and_leaves_the_checkpoint(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    newest = saved(tmp_path / "step_00000020")
+    (newest / "engine").mkdir()
+    with pytest.raises(RunFailed, match=r"step_00000020 cannot be converted: can't find .*optim_states.pt files"):
+        checkpoint_to_resume(tmp_path, OTHER, tmp_path / ".keys", print)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".keys", "log.txt", "step_00000020"]
+
+
+@pytest.mark.parametrize("world", [SAVED, OTHER])
+def test_one_that_nobody_here_signed_stops_the_run_and_stays_where_it_is(tmp_path, conversions, world):
+    newest = saved(tmp_path / "step_00000020")
+    (tmp_path / ".keys").write_text("0" * 64)
+    with pytest.raises(OriginError, match="can run any code"):
+        checkpoint_to_resume(tmp_path, world, tmp_path / ".keys", pytest.fail)
+    assert newest.is_dir()
+    assert conversions == []
+
+
+@pytest.mark.parametrize("name", ["step_00000023", "converted_00000023"])
+def test_what_learnt_from_data_that_is_left_out_by_now_is_set_aside_in_either_form(tmp_path, conversions, name):
+    """It was saved at step 23; later the stage went back to step 20 and left the data of 20 to 25 out."""
+    before, said = saved(tmp_path / "step_00000010"), []
+    rewritten(tmp_path / name, step=23, kind="engine", world_size=2, zero_stage=1, offload="none")
+    wanted = partial(of_this_course, [(20, 5)])
+    assert checkpoint_to_resume(tmp_path, SAVED, tmp_path / ".keys", said.append, wanted) == before
+    assert said == [f"{tmp_path / name} is of a way that the stage has left; moved to broken-{name}"]
+    assert (tmp_path / f"broken-{name}").is_dir()
+
+
+def test_what_a_death_left_half_written_takes_no_room_from_what_comes(tmp_path, conversions):
+    for name in (
+        ".step_00000020.incomplete",
+        ".step_00000005.removed",
+        ".final.incomplete",
+        ".converted_00000010.incomplete",
+    ):
+        (tmp_path / name / "engine").mkdir(parents=True)
+    step = saved(tmp_path / "step_00000010")
+    assert checkpoint_to_resume(tmp_path, SAVED, tmp_path / ".keys", pytest.fail) == step
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".keys", step.name]

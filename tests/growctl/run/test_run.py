@@ -1,0 +1,183 @@
+"""A whole ladder with its control, as a user runs it: what it leaves, what it says, what a second run does."""
+
+import json
+import math
+import sqlite3
+
+import pytest
+import torch
+
+from model.config import num_parameters
+from stages.checkpoint.manifest import manifest_hash, read_manifest, verify_checkpoint
+from stages.checkpoint.parameters import load_model
+from tests.growctl.runs import CONTROL, SCHEDULE, losses, run, write_schedule
+
+
+@pytest.fixture(scope="module")
+def ladder(tmp_path_factory):
+    """(runs directory, schedule file, stdout of the run) of a finished ladder and control."""
+    folder = tmp_path_factory.mktemp("ladder")
+    schedule = write_schedule(folder, SCHEDULE + CONTROL)
+    out, err = run("run", schedule, "training.precision=bf16", "--runs-dir", folder / "runs")
+    return folder / "runs", schedule, out, err
+
+
+def test_a_run_leaves_what_the_design_says(ladder):
+    runs, _, _, _ = ladder
+    tiny = runs / "tiny"
+    for name in ("schedule.yaml", "ledger.db", "stages/0-small/metrics.jsonl", "stages/0-small/log.txt"):
+        assert (tiny / name).is_file(), name
+    for name in ("0-small/final", "1-large/initial", "1-large/final"):
+        assert verify_checkpoint(tiny / "stages" / name).kind == "parameters"
+    steps = sorted(p.name for p in (tiny / "stages/1-large").glob("step_*"))
+    assert steps == ["step_00000040", "step_00000050"]
+    assert verify_checkpoint(tiny / "stages/1-large/step_00000050").kind == "engine"
+    assert sorted(p.name for p in runs.iterdir()) == [
+        ".datasets",
+        ".keys",
+        "tiny",
+        "tiny-control-tokenformer-scratch",
+        "tiny-control-transformer-scratch-0.5x",
+    ]
+    assert not list(runs.rglob("*incomplete*"))
+
+
+def test_growth_keeps_the_validation_loss_and_is_recorded(ladder):
+    runs, _, _, _ = ladder
+    found = losses(runs / "tiny")
+    before, after = found["0-small", 30, "final"], found["1-large", 0, "after_growth"]
+    assert after == pytest.approx(before, abs=1e-5)
+    assert found["1-large", 60, "final"] < before - 0.05
+
+
+def test_lineage_steps_and_data_position_are_continued(ladder):
+    runs, _, _, _ = ladder
+    stages = runs / "tiny" / "stages"
+    names = ("0-small/final", "1-large/initial", "1-large/final")
+    small, grown, large = (read_manifest(stages / name) for name in names)
+    assert grown.lineage.operation == "expand"
+    assert grown.lineage.parent == manifest_hash(stages / "0-small/final")
+    assert large.lineage.parent == manifest_hash(stages / "1-large/initial")
+    assert (small.samples_seen, grown.samples_seen, large.samples_seen) == (240, 240, 720)
+    assert large.group_steps == {"generation-0-decay": 90, "generation-0-no-decay": 90, "generation-1-decay": 60}
+    assert {g.key_ramp for g in grown.model.blocks[0].query.generations} == {1.0, 0.0}
+    assert {g.key_ramp for g in large.model.blocks[0].query.generations} == {1.0}
+    assert large.model.blocks[0].query.tau == math.sqrt(16)
+    assert large.dataset_fingerprint == small.dataset_fingerprint
+
+
+def test_old_parameters_are_shared_with_the_grown_checkpoint_not_copied(ladder):
+    stages = ladder[0] / "tiny" / "stages"
+    small = read_manifest(stages / "0-small/final")
+    for name in small.files:
+        old, grown = ((stages / where / name).stat() for where in ("0-small/final", "1-large/initial"))
+        assert old.st_ino == grown.st_ino, name
+
+
+def test_the_loaded_model_has_the_recorded_loss_and_gives_logits(ladder):
+    final = ladder[0] / "tiny/stages/1-large/final"
+    model = load_model(final)
+    logits = model(torch.zeros(1, 5, dtype=torch.int64))
+    assert logits.shape == (1, 5, 300)
+    assert logits.dtype == torch.float32
+    assert sum(p.numel() for p in model.parameters()) == num_parameters(read_manifest(final).model)
+
+
+def test_the_screen_is_plain_and_free_of_library_chatter(ladder):
+    _, _, out, err = ladder
+    assert "stage large step 60: validation loss" in out.replace("\n", " ")
+    assert "right after growth" in out.replace("\n", " ")
+    assert "growctl report tiny" in out
+    for word in ("deepspeed", "DeepSpeed", "WARNING", "\x1b["):
+        assert word not in out + err
+    assert "growctl.launch.start_ranks: starting" in (ladder[0] / "tiny/stages/0-small/log.txt").read_text()
+
+
+def test_the_report_adds_up(ladder):
+    runs, schedule, _, _ = ladder
+    out, err = run("report", "tiny", "--runs-dir", runs, "--json")
+    assert err == ""
+    ladder_report, control, transformer = json.loads(out)
+    assert (ladder_report["name"], ladder_report["schedule"], ladder_report["control"]) == ("tiny", str(schedule), None)
+    assert (control["name"], control["control"]) == ("tiny-control-tokenformer-scratch", "tokenformer-scratch")
+    small, large = ladder_report["stages"]
+    assert large["cumulative_flops"] == small["flops"] + large["flops"]
+    assert control["stages"][0]["flops"] == pytest.approx(large["cumulative_flops"], rel=0.02)
+    assert transformer["control"] == "transformer-scratch"
+    assert transformer["stages"][0]["flops"] == pytest.approx(large["cumulative_flops"] / 2, rel=0.02)
+    assert transformer["stages"][0]["num_parameters"] == pytest.approx(large["num_parameters"], rel=0.1)
+    assert transformer["stages"][0]["perplexity"] < 300
+    assert large["train_tokens"] == 60 * 8 * 32
+    assert small["loss_before_growth"] is None
+    assert small["loss_after_growth"] is None
+    assert large["loss_before_growth"] == small["validation_loss"]
+    assert large["loss_after_growth"] == pytest.approx(small["validation_loss"], abs=1e-5)
+    assert large["perplexity"] == pytest.approx(math.exp(large["validation_loss"]))
+    assert small["wall_seconds"] > 0
+
+
+def test_the_report_has_a_table_a_picture_and_a_page(ladder):
+    runs, _, _, _ = ladder
+    out, _ = run("report", "tiny", "--runs-dir", runs)
+    assert "not bracketed" in out
+    assert "…" not in out
+    report = runs / "tiny" / "report"
+    assert (report / "compute_vs_perplexity.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (report / "report.html").read_text() or "data:image/png" in (report / "report.html").read_text()
+
+
+def test_running_again_redoes_nothing(ladder):
+    runs, schedule, _, _ = ladder
+    before = {p: p.stat().st_mtime_ns for p in runs.rglob("final/manifest.json")}
+    rows = sqlite3.connect(runs / "tiny/ledger.db").execute("select count(*) from work").fetchone()
+    run("run", schedule, "training.precision=bf16", "--runs-dir", runs)
+    assert {p: p.stat().st_mtime_ns for p in runs.rglob("final/manifest.json")} == before
+    assert sqlite3.connect(runs / "tiny/ledger.db").execute("select count(*) from work").fetchone() == rows
+
+
+def test_a_changed_schedule_stops_with_the_first_difference_and_changes_nothing(ladder):
+    runs, schedule, _, _ = ladder
+    before = (runs / "tiny/schedule.yaml").read_bytes()
+    out, err = run("run", schedule, "training.precision=bf16", "stages.1.train_steps=61", "--runs-dir", runs, expect=2)
+    assert "stages.1.train_steps = 61" in err
+    assert "was started with 60" in err
+    assert "--name" in err
+    assert "Traceback" not in out + err
+    assert (runs / "tiny/schedule.yaml").read_bytes() == before
+
+
+def test_launch_settings_may_change(ladder):
+    runs, schedule, _, _ = ladder
+    launch = ["launch.devices=2", "launch.zero_stage=2"]
+    out, _ = run("run", schedule, "training.precision=bf16", *launch, "--runs-dir", runs)
+    assert "tiny: done" in out
+    assert "zero_stage: 2" in (runs / "tiny/schedule.yaml").read_text()
+
+
+def test_a_directory_that_is_no_run_is_left_alone(tmp_path):
+    schedule = write_schedule(tmp_path)
+    (tmp_path / "runs/tiny").mkdir(parents=True)
+    (tmp_path / "runs/tiny/thesis.txt").write_text("years of work")
+    _, err = run("run", schedule, "--runs-dir", tmp_path / "runs", expect=2)
+    assert "is not a growctl run" in err
+    assert [p.name for p in (tmp_path / "runs/tiny").iterdir()] == ["thesis.txt"]
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("training.batch_size=9 launch.devices=2", "training.batch_size = 9: must be a multiple of the 2 devices"),
+        ("training.sequence_length=100000", "one sample of 100000 needs 100001; give more text, a shorter sequence"),
+        ("data.source=/no/such/text", "data.source: '/no/such/text' does not exist"),
+        ("launch.zero_stage=0", "launch.zero_stage = 0: "),
+        ("stages.1.attention_tokens=4", "stages.1.attention_tokens = 4: "),
+        ("model.vocab_size=10", "model.vocab_size = 10: "),
+    ],
+)
+def test_bad_input_is_one_message_and_writes_nothing(tmp_path, override, message):
+    schedule = write_schedule(tmp_path)
+    out, err = run("run", schedule, *override.split(), "--runs-dir", tmp_path / "runs", expect=2)
+    assert message in err
+    assert "Traceback" not in out + err
+    assert not (tmp_path / "runs/tiny").exists()
+    assert not (tmp_path / "runs").exists() or "sequence_length" in override  # known once the text is prepared

@@ -1,0 +1,526 @@
+"""Schedules that start from others and from choices for blocks: what wins, what is refused, whence errors come."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+
+from growctl.schedule.compose import Composition
+from growctl.schedule.files import GROUPS
+from growctl.schedule.load import find_schedule, load_schedule, shipped_schedules
+from tests.growctl.schedules import TEXT, changed, file_of, message_of, parse
+
+ROOT = Path(__file__).resolve().parent.parent.parent.parent
+CODE = "names Python to call, and a schedule calls none"
+LOOK_UPS = (
+    "is not among what a schedule may ask for: ${other.key}, ${oc.env:NAME}, ${oc.select:other.key,DEFAULT}, "
+    "${oc.decode:TEXT}"
+)
+CLUSTERS = "there are hostfile, local, slurm"
+DATA = "there are openwebtext, openwebtext2, pile, python-stdlib, wikitext"
+
+
+def choice_of(folder: Path, group: str, name: str, content: str) -> str:
+    (folder / group).mkdir(exist_ok=True)
+    return file_of(folder / group, content, f"{name}.yaml")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, so that messages name files as a user sees them. It has a schedule, s.yaml."""
+    monkeypatch.chdir(tmp_path)
+    file_of(tmp_path, TEXT)
+    return tmp_path
+
+
+# Starting from another schedule
+
+
+@pytest.mark.parametrize("defaults", ["[quickstart]", "[quickstart, _self_]", "[quickstart.yaml]"])
+def test_a_schedule_starts_from_a_shipped_one_wherever_it_lies_and_its_own_values_win(
+    folder: Path, defaults: str
+) -> None:
+    path = file_of(folder, f"defaults: {defaults}\nseed: 9\ntraining: {{batch_size: 32}}\n", "mine.yaml")
+    mine, quickstart = load_schedule(path), load_schedule("quickstart")
+    assert (mine.name, mine.seed, mine.training.batch_size) == ("mine", 9, 32)
+    assert mine.training.sequence_length == quickstart.training.sequence_length
+    assert mine.stages == quickstart.stages
+
+
+def test_a_schedule_starts_from_one_beside_it_before_a_shipped_one_of_that_name(folder: Path) -> None:
+    file_of(folder, TEXT, "quickstart.yml")
+    path = file_of(folder, "defaults: [quickstart]\nseed: 9\n", "mine.yaml")
+    assert load_schedule(path) == parse(changed({"seed": 9})).model_copy(update={"name": "mine"})
+
+
+def test_what_comes_after_the_file_itself_in_its_defaults_list_wins_over_it(folder: Path) -> None:
+    path = file_of(folder, "defaults: [_self_, s]\nseed: 9\noptimizer: {weight_decay: 0.5}\n", "mine.yaml")
+    mine = load_schedule(path)
+    assert (mine.seed, mine.optimizer.weight_decay) == (3, 0.5)
+
+
+def test_schedules_start_from_each_other_through_folders_and_choices_are_found_from_the_top(folder: Path) -> None:
+    (folder / "ladders").mkdir()
+    choice_of(folder, "launch", "mine", "nodes: 7\n")
+    file_of(folder / "ladders", "defaults: [../s, {launch: mine}]\nseed: 1\n", "base.yaml")
+    file_of(folder / "ladders", "defaults: [base]\noptimizer: {weight_decay: 0.5}\n", "middle.yaml")
+    path = file_of(folder, "defaults: [ladders/middle]\nseed: 2\n", "top.yaml")
+    top = load_schedule(path)
+    assert (top.seed, top.optimizer.weight_decay, top.launch.nodes, top.training.batch_size) == (2, 0.5, 7, 8)
+
+
+def test_lists_are_replaced_and_not_laid_over_each_other(folder: Path) -> None:
+    one = "{name: one, attention_tokens: 4, ffn_tokens: 8, train_steps: 5}"
+    path = file_of(folder, f"defaults: [s]\nstages: [{one}]\ncontrols: []\n", "mine.yaml")
+    assert [stage.name for stage in load_schedule(path).stages] == ["one"]
+
+
+def test_a_user_may_start_from_every_shipped_schedule(folder: Path) -> None:
+    for name in shipped_schedules():
+        path = file_of(folder, f"defaults: [{name}]\nseed: 9\n", "mine.yaml")
+        update = {"name": "mine", "seed": 9}
+        assert load_schedule(path) == load_schedule(name).model_copy(update=update)
+
+
+def test_composing_imports_nothing_heavy() -> None:
+    heavy = "{'torch', 'deepspeed', 'datatrove', 'matplotlib', 'tokenizers', 'jsonschema'}"
+    load = "from growctl.schedule.load import load_schedule; load_schedule('pile/tokenformer_450m', ['launch=slurm'])"
+    code = f"import sys; {load}; sys.exit(str({heavy} & set(sys.modules)))"
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert ended.stderr.strip() == "set()"
+
+
+# Choices for blocks
+
+
+def test_every_block_may_be_chosen_by_name() -> None:
+    assert set(GROUPS) == {
+        *("data", "model", "training", "learning_rate", "optimizer"),
+        *("growth", "evaluation", "checkpoint", "anomalies", "launch"),
+    }
+
+
+@pytest.mark.parametrize("prefix", ["", "+", "++"])
+def test_a_choice_on_the_command_line_is_that_of_a_defaults_list(folder: Path, prefix: str) -> None:
+    path = file_of(folder, "defaults: [s, {launch: slurm}]\n", "mine.yaml")
+    by_defaults = load_schedule(path)
+    assert by_defaults.launch.cluster == "slurm"
+    assert by_defaults.launch.micro_batch_size == "auto", "a later choice wins over s"
+    by_override = load_schedule("s.yaml", [f"{prefix}launch=slurm"])
+    assert by_override.launch == by_defaults.launch
+
+
+def test_a_choice_that_the_schedule_makes_is_replaced_in_its_place(folder: Path) -> None:
+    path = file_of(folder, "defaults: [s, {launch: slurm}]\nlaunch: {nodes: 5}\n", "mine.yaml")
+    launch = load_schedule(path, ["launch=hostfile"]).launch
+    assert (launch.cluster, launch.nodes) == ("hostfile", 5)
+    assert launch.slurm == load_schedule("s.yaml").launch.slurm, "nothing of slurm's choice is left"
+
+
+def test_a_choice_that_the_schedule_does_not_make_comes_last(folder: Path) -> None:
+    path = file_of(folder, "defaults: [s]\nlaunch: {nodes: 5, offload: optimizer}\n", "mine.yaml")
+    launch = load_schedule(path, ["launch=hostfile"]).launch
+    assert (launch.cluster, launch.nodes, launch.offload) == ("hostfile", 2, "optimizer")
+
+
+def test_single_values_are_set_after_choices_and_the_last_choice_counts(folder: Path) -> None:
+    for overrides in (["launch.nodes=4", "launch=local", "launch=slurm"], ["launch=slurm", "launch.nodes=4"]):
+        launch = load_schedule("s.yaml", overrides).launch
+        assert (launch.cluster, launch.nodes) == ("slurm", 4)
+
+
+def test_a_choice_beside_the_schedule_is_taken_before_a_shipped_one(folder: Path) -> None:
+    choice_of(folder, "launch", "slurm", "cluster: slurm\nnodes: 11\n")
+    assert load_schedule("s.yaml", ["launch=slurm"]).launch.nodes == 11
+
+
+def test_a_choice_starts_from_another(folder: Path) -> None:
+    choice_of(folder, "launch", "big", "defaults: [slurm]\nnodes: 64\n")
+    launch = load_schedule("s.yaml", ["launch=big"]).launch
+    assert (launch.cluster, launch.nodes, launch.devices) == ("slurm", 64, 8)
+
+
+def test_a_schedule_overrides_what_another_chose(folder: Path) -> None:
+    path = file_of(folder, "defaults: [pile/tokenformer_150m, {override data: wikitext}]\n", "mine.yaml")
+    mine = load_schedule(path)
+    assert mine.data == load_schedule("wikitext").data
+
+
+def test_folders_beside_a_schedule_do_not_pass_for_choices(folder: Path) -> None:
+    for name in ("seed", "data", "stages", "controls"):
+        (folder / name).mkdir()
+    overrides = ["seed=1", "data={source: other}", "~controls", "launch=slurm"]
+    loaded = load_schedule("s.yaml", overrides)
+    assert (loaded.seed, loaded.data.source, loaded.controls) == (1, "other", [])
+
+
+def test_a_folder_may_have_a_name_that_looks_like_an_interpolation(tmp_path: Path) -> None:
+    folder = tmp_path / "a${b}=c"
+    folder.mkdir()
+    file_of(folder, TEXT)
+    path = file_of(folder, "defaults: [s]\nseed: 9\n", "mine.yaml")
+    assert load_schedule(path).seed == 9
+
+
+# Interpolation
+
+
+def test_interpolations_are_resolved_between_blocks_files_and_stages_after_overrides(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CORPUS", "somewhere")
+    monkeypatch.setenv("SEED", "7")
+    path = file_of(
+        folder,
+        "defaults: [s]\nseed: ${oc.decode:${oc.env:SEED}}\ndata: {source: '${oc.env:CORPUS}'}\n"
+        "evaluation: {every: '${training.batch_size}', max_sequences: '${oc.select:no.such,5}'}\n",
+        "mine.yaml",
+    )
+    mine = load_schedule(path, ["training.batch_size=16", "checkpoint.every=${evaluation.every}"])
+    assert (mine.seed, mine.data.source) == (7, "somewhere")
+    assert (mine.evaluation.every, mine.evaluation.max_sequences, mine.checkpoint.every) == (16, 5, 16)
+
+
+def test_one_override_changes_all_that_refers_to_it() -> None:
+    for budget in ("15B", "60B"):
+        loaded = load_schedule("openwebtext_1.4b", [f"stages.1.train_tokens={budget}"])
+        assert [stage.train_tokens for stage in loaded.stages[1:]] == [int(budget[:-1]) * 10**9] * 3
+        assert loaded.stages[0].train_tokens == 300 * 10**9
+
+
+# Refused
+
+
+@pytest.mark.parametrize("key", ["_target_", "_partial_", "_convert_", "_recursive_", "_args_", "_target_x"])
+def test_no_file_choice_or_override_can_name_python(folder: Path, key: str) -> None:
+    problem = f"{key} = 'os.system': {key} {CODE}"
+    file_of(folder, f"{key}: os.system\nseed: 1\n", "own.yaml")
+    assert message_of(load_schedule, "own.yaml") == f"own.yaml: {problem}"
+    file_of(folder, "defaults: [own]\n", "mine.yaml")
+    assert message_of(load_schedule, "mine.yaml") == f"mine.yaml: in own.yaml: {problem}"
+    choice_of(folder, "launch", "bad", f"environment: {{{key}: os.system}}\n")
+    assert message_of(load_schedule, "s.yaml", ["launch=bad"]) == f"s.yaml: in launch/bad.yaml: environment.{problem}"
+    file_of(folder, f"{TEXT}growth: {{lr_scale: [1, {{{key}: os.system}}]}}\n".replace("growth:\n  ramp: 0.1\n", ""))
+    assert message_of(load_schedule, "s.yaml") == f"s.yaml: growth.lr_scale.1.{problem}"
+
+
+@pytest.mark.parametrize(
+    ("override", "where"),
+    [
+        ("model._target_=os.system", "model"),
+        ("++launch.environment._target_=os.system", "launch.environment"),
+        ("launch={environment: {_target_: os.system}}", "launch.environment"),
+        ("controls=[{kind: {_target_: os.system}}]", "controls.0.kind"),
+    ],
+)
+def test_no_override_can_name_python(folder: Path, override: str, where: str) -> None:
+    assert message_of(load_schedule, "s.yaml", [override]) == (
+        f"override '{override}': {where}._target_ = 'os.system': _target_ {CODE}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("${now:%Y}", "now"),
+        ("${hydra:job.name}", "hydra"),
+        ("${python_version:}", "python_version"),
+        ("${oc.create:{a: 1}}", "oc.create"),
+        ("${oc.dict.keys:data}", "oc.dict.keys"),
+        ("${oc.deprecated:seed}", "oc.deprecated"),
+        ("text ${oc.env:A,${now:%Y}} text", "now"),
+        ("${oc.env:A,'${now:%Y}'}", "now"),
+        ("${${data.source}:1}", "${data.source}"),
+    ],
+)
+def test_interpolations_only_look_things_up(folder: Path, written: str, name: str) -> None:
+    problem = f"data.source = {written!r}: {name!r} {LOOK_UPS}"
+    file_of(folder, f'data: {{source: "{written}"}}\n', "own.yaml")
+    assert message_of(load_schedule, "own.yaml") == f"own.yaml: {problem}"
+    file_of(folder, "defaults: [own]\n", "mine.yaml")
+    assert message_of(load_schedule, "mine.yaml") == f"mine.yaml: in own.yaml: {problem}"
+
+
+def test_a_resolver_in_an_override_is_refused_and_an_escaped_one_is_text(folder: Path) -> None:
+    override = "data.source=${now:%Y}"
+    problem = f"data.source = '${{now:%Y}}': 'now' {LOOK_UPS}"
+    assert message_of(load_schedule, "s.yaml", [override]) == f"override '{override}': {problem}"
+    assert load_schedule("s.yaml", [r"data.source='\${now:%Y}'"]).data.source == "${now:%Y}"
+
+
+@pytest.mark.parametrize("entry", ["hydra/config", "{hydra/launcher: basic}", "{override hydra/job_logging: none}"])
+def test_no_defaults_list_reaches_hydras_own_settings(folder: Path, entry: str) -> None:
+    file_of(folder, f"defaults: [s, {entry}]\n", "mine.yaml")
+    assert message_of(load_schedule, "mine.yaml").startswith("mine.yaml: defaults.1 = ")
+
+
+# What a defaults list or a choice cannot be
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("defaults: s\n", "defaults = 's': must be a list: [quickstart, {launch: slurm}, _self_]"),
+        (
+            "defaults: {launch: slurm}\n",
+            'defaults = {"launch": "slurm"}: must be a list: [quickstart, {launch: slurm}, _self_]',
+        ),
+        ("defaults: [3]\n", "defaults.0 = 3: must be the name of a schedule, {BLOCK: CHOICE}, or _self_"),
+        ("defaults: [/s]\n", "defaults.0 = '/s': must be the name of a schedule, {BLOCK: CHOICE}, or _self_"),
+        ("defaults: [s@data]\n", "defaults.0 = 's@data': must be the name of a schedule, {BLOCK: CHOICE}, or _self_"),
+        ("defaults: ['???']\n", "defaults.0 = '???': must be the name of a schedule, {BLOCK: CHOICE}, or _self_"),
+        (
+            f"defaults: [{'x' * 999}]\n",
+            f"defaults.0 = '{'x' * 56}...: must be the name of a schedule, {{BLOCK: CHOICE}}, or _self_",
+        ),
+        (
+            "defaults: [s, {launch: 5}]\n",
+            'defaults.1 = {"launch": 5}: must be the name of a choice for launch, or a list of them',
+        ),
+        (
+            "defaults: [s, {launch: ''}]\n",
+            'defaults.1 = {"launch": ""}: must be the name of a choice for launch, or a list of them',
+        ),
+        (
+            f"defaults: [s, {{launch: [slurm, {'x' * 999}]}}]\n",
+            f'defaults.1 = {{"launch": ["slurm", "{"x" * 35}...: must be the name of a choice for launch, or a list of '
+            "them",
+        ),
+        (
+            "defaults: [s, {overide launch: slurm}]\n",
+            'defaults.1 = {"overide launch": "slurm"}: before the block may stand optional or override',
+        ),
+        (
+            "defaults: [s, {launch@data: slurm}]\n",
+            'defaults.1 = {"launch@data": "slurm"}: no such block; did you mean \'launch\'? '
+            f"(blocks: {', '.join(GROUPS)})",
+        ),
+        (
+            "defaults: [s, {override launch: slurm}]\n",
+            "defaults: nothing above chooses launch, so there is nothing to override; write {launch: CHOICE}",
+        ),
+        (
+            "defaults: [s, {override launch: local}, {launch: slurm}]\n",
+            "defaults: the override of launch must come after what it overrides",
+        ),
+        (
+            "defaults: [s, {launch: '${seed}'}]\n",
+            "defaults: '${seed}' is not known yet; here only ${oc.env:NAME} is",
+        ),
+        (
+            "defaults: [../../../etc/passwd]\n",
+            "defaults: no schedule '../../../etc/passwd' beside the file, and growctl comes with "
+            f"{', '.join(shipped_schedules())}",
+        ),
+        ("defaults: [s, [s]]\n", 'defaults.1 = ["s"]: must be the name of a schedule, {BLOCK: CHOICE}, or _self_'),
+        (
+            "defaults: [{lunch: slurm}]\n",
+            f'defaults.0 = {{"lunch": "slurm"}}: no such block; did you mean \'launch\'? (blocks: {", ".join(GROUPS)})',
+        ),
+        (
+            "defaults: [quikstart]\n",
+            "defaults: no schedule 'quikstart' beside the file, and growctl comes with "
+            f"{', '.join(shipped_schedules())}; did you mean 'quickstart'?",
+        ),
+        (
+            "defaults: [s, {launch: slrum}]\n",
+            f"defaults: no choice 'slrum' for launch; {CLUSTERS}; did you mean 'slurm'?",
+        ),
+        ("defaults: [s, launch/slrum]\n", f"defaults: no choice 'slrum' for launch; {CLUSTERS}; did you mean 'slurm'?"),
+        (
+            "defaults: [pile_1.4b, {override data: wikitxt}]\n",
+            f"defaults: no choice 'wikitxt' for data; {DATA}; did you mean 'wikitext'?",
+        ),
+        (
+            "defaults: [pile_1.4b, {data: wikitext}]\n",
+            "defaults: data is chosen by another file too; to choose differently: {override data: wikitext}",
+        ),
+        (
+            "defaults: [s, {training: big}]\n",
+            "defaults: no choice 'big' for training; there are no files training/NAME.yaml",
+        ),
+        ("defaults: [s, {launch: '???'}]\n", "defaults: launch must be chosen: launch=hostfile|local|slurm"),
+        ("defaults: [s, _self_, _self_]\n", "Duplicate _self_ defined in this file"),
+        ("defaults: [mine]\n", "defaults.0 = 'mine': is this file itself"),
+        ("defaults: [bad]\n", "in bad.yaml: line 1, column 5: mapping values are not allowed here"),
+        ("defaults: [list]\n", "in list.yaml: must be a block of keys"),
+        (
+            "defaults: [asks]\n",
+            f"in asks.yaml: defaults: no choice 'slrum' for launch; {CLUSTERS}; did you mean 'slurm'?",
+        ),
+        ("defaults: [s]\ntraining: [1]\n", "training: is a list for a block of keys"),
+        (
+            "defaults: [s]\nstages: {1: {train_steps: 5}}\n",
+            "stages: is a block of keys for a list; write the whole list, or change entries by overrides "
+            "(stages.0.name=a)",
+        ),
+        ("defaults: [s]\ntraining: 5\n", "training = 5: must be a block of keys"),
+        ("defaults: [loop]\n", "defaults: a file starts from itself, by way of another"),
+    ],
+)
+def test_an_unusable_defaults_list_is_answered_by_one_line(folder: Path, content: str, problem: str) -> None:
+    file_of(folder, "a: b: c\n", "bad.yaml")
+    file_of(folder, "- 1\n", "list.yaml")
+    file_of(folder, "defaults: [s, {launch: slrum}]\n", "asks.yaml")
+    file_of(folder, "defaults: [s, loop2]\n", "loop.yaml")
+    file_of(folder, "defaults: [loop]\n", "loop2.yaml")
+    file_of(folder, content, "mine.yaml")
+    assert message_of(load_schedule, "mine.yaml") == f"mine.yaml: {problem}"
+
+
+def test_a_file_that_means_the_shipped_one_of_its_own_name_is_told_how(folder: Path) -> None:
+    file_of(folder, "defaults: [quickstart]\nseed: 9\n", "quickstart.yaml")
+    assert message_of(load_schedule, "quickstart.yaml") == (
+        "quickstart.yaml: defaults.0 = 'quickstart': is this file itself; to start from the shipped one, give the file "
+        "another name"
+    )
+
+
+@pytest.mark.parametrize(
+    ("override", "problem"),
+    [
+        ("launch=slrum", f"no choice 'slrum' for launch; {CLUSTERS}; did you mean 'slurm'?"),
+        ("+data=/my/text", f"no choice '/my/text' for data; {DATA}; one of its values is set as data.KEY=VALUE"),
+        (
+            "growth=official",
+            "no choice 'official' for growth; there are no files growth/NAME.yaml; one of its values is set as "
+            "growth.KEY=VALUE",
+        ),
+    ],
+)
+def test_a_wrong_choice_is_answered_by_the_choices_there_are_and_the_nearest(
+    folder: Path, override: str, problem: str
+) -> None:
+    assert message_of(load_schedule, "s.yaml", [override]) == f"override {override!r}: {problem}"
+
+
+@pytest.mark.parametrize(("override", "shown"), [("launch=", "''"), ("launch=3", "3")])
+def test_what_cannot_be_the_name_of_a_choice_is_a_value(folder: Path, override: str, shown: str) -> None:
+    problem = f"override {override!r}: launch = {shown}: must be a block of keys"
+    assert message_of(load_schedule, "s.yaml", [override]) == f"s.yaml: {problem}"
+
+
+def test_a_choice_given_for_a_schedule_is_told_how_it_is_used(folder: Path) -> None:
+    choice_of(folder, "launch", "big", "defaults: [slurm]\nnodes: 64\n")
+    for reference, use in (
+        ("launch/big.yaml", "launch=big, or defaults: [{launch: big}, _self_]"),
+        (str(find_schedule("quickstart").parent / "data/pile.yaml"), "data=pile, or defaults: [{data: pile}, _self_]"),
+    ):
+        group = use.partition("=")[0]
+        problem = f"is no schedule but a choice for {group}; use it in one: {use}"
+        assert message_of(load_schedule, reference) == f"{reference}: {problem}"
+    # a schedule may lie in a folder of any name
+    assert load_schedule(choice_of(folder, "data", "mine", "defaults: [quickstart]\n")).name == "mine"
+
+
+# Where errors come from
+
+
+def test_an_error_names_the_file_that_set_the_value(folder: Path) -> None:
+    choice_of(folder, "launch", "bad", "devices: all\n")
+    file_of(folder, "defaults: [s, {launch: bad}]\nseed: x\nlearning_rate: {peek: 1}\n", "base.yaml")
+    file_of(folder, "defaults: [base]\noptimizer: {weight_decay: heavy}\n", "mine.yaml")
+    schema = "peak, final, shape, span, warmup_steps, decay"
+    assert message_of(load_schedule, "mine.yaml", ["training.batch_size=0"]).splitlines() == [
+        "mine.yaml: 5 problems",
+        "  in base.yaml: learning_rate.peek = 1: no such key; did you mean 'peak'? (allowed here: " + schema + ")",
+        "  in base.yaml: seed = 'x': must be a whole number",
+        "  override 'training.batch_size=0': training.batch_size = 0: must be above 0",
+        "  optimizer.weight_decay = 'heavy': must be a number",
+        "  in launch/bad.yaml: launch.devices = 'all': must be auto, or a whole number above 0",
+    ]
+    shipped = message_of(
+        load_schedule, "s.yaml", ["launch=slurm", "training.batch_size=1", "launch.micro_batch_size=2"]
+    )
+    assert shipped == (
+        "s.yaml: override 'launch.micro_batch_size=2': launch.micro_batch_size = 2: must divide training.batch_size, 1"
+    )
+
+
+def test_of_two_overrides_of_a_value_the_last_is_named(folder: Path) -> None:
+    problem = "override 'training={batch_size: -2}': training.batch_size = -2: must be above 0"
+    overrides = ["training.batch_size=-1", "training={batch_size: -2}"]
+    assert message_of(load_schedule, "s.yaml", overrides) == f"s.yaml: {problem}"
+
+
+def test_what_an_entry_of_a_list_lacks_is_lacking_in_the_file_that_has_the_list(folder: Path) -> None:
+    file_of(folder, "defaults: [s]\nstages: [{name: a, train_steps: 3}, {name: b}]\n", "base.yaml")
+    file_of(folder, "defaults: [base]\nseed: 1\n", "mine.yaml")
+    lines = message_of(load_schedule, "mine.yaml").splitlines()
+    assert lines[1] == "  in base.yaml: stages.1: needs train_tokens or train_steps"
+    assert lines[2].startswith("  in base.yaml: stages.0.attention_tokens: is missing")
+
+
+def test_a_block_that_several_files_make_up_is_no_ones_fault(folder: Path) -> None:
+    message = message_of(load_schedule, "s.yaml", ["data=pile"])
+    assert message.startswith("s.yaml: data: vocab_size (300) is the size of a tokenizer to train")
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("${no.such}", "Interpolation key 'no.such' not found"),
+        ("${oc.env:GROWCTL_NO_SUCH}", "Environment variable 'GROWCTL_NO_SUCH' not found"),
+        ("???", "must be given"),
+    ],
+)
+def test_what_cannot_be_resolved_names_its_file_and_path(folder: Path, value: str, reason: str) -> None:
+    choice_of(folder, "launch", "mine", f"slurm: {{partition: '{value}'}}\n")
+    file_of(folder, "defaults: [s, {launch: mine}]\n", "mine.yaml")
+    problem = f"in launch/mine.yaml: launch.slurm.partition: {reason}"
+    assert message_of(load_schedule, "mine.yaml") == f"mine.yaml: {problem}"
+    assert message_of(load_schedule, "mine.yaml", ["seed=1"]) == f"mine.yaml: {problem}"
+    assert message_of(load_schedule, "mine.yaml", ["launch=mine"]) == f"mine.yaml: {problem}"
+
+
+def test_an_override_that_makes_another_value_unresolvable_is_named(folder: Path) -> None:
+    file_of(folder, "defaults: [s]\nevaluation: {every: '${checkpoint.every}'}\ncheckpoint: {every: 5}\n", "mine.yaml")
+    assert message_of(load_schedule, "mine.yaml", ["seed=1", "~checkpoint"]) == (
+        "override '~checkpoint': evaluation.every: Interpolation key 'checkpoint.every' not found"
+    )
+
+
+KEYS = ("seed", "checkpoint.every", "checkpoint.keep", "evaluation.every", "training.batch_size")
+LAYER = st.dictionaries(st.sampled_from(KEYS), st.integers(1, 99))
+
+
+def nested(values: dict[str, int]) -> dict[str, Any]:
+    config = OmegaConf.create()
+    for key, value in values.items():
+        OmegaConf.update(config, key, value)
+    plain = OmegaConf.to_container(config)
+    assert isinstance(plain, dict)
+    return plain
+
+
+@settings(max_examples=12)
+@given(LAYER, st.dictionaries(st.sampled_from(["every", "keep"]), st.integers(1, 99)), LAYER, LAYER)
+def test_the_last_that_sets_a_value_wins_and_is_named(
+    tmp_path_factory: pytest.TempPathFactory,
+    base: dict[str, int],
+    choice: dict[str, int],
+    own: dict[str, int],
+    overrides: dict[str, int],
+) -> None:
+    folder = tmp_path_factory.mktemp("layers")
+    base_path = file_of(folder, OmegaConf.to_yaml(OmegaConf.create(nested(base))), "base.yaml")
+    choice_path = choice_of(folder, "checkpoint", "mine", OmegaConf.to_yaml(OmegaConf.create(choice)))
+    defaults = {"defaults": ["base", {"checkpoint": "mine"}]}
+    path = Path(file_of(folder, OmegaConf.to_yaml(OmegaConf.create(defaults | nested(own)))))
+    texts = [f"{key}={value}" for key, value in overrides.items()]
+    composed = Composition(path, texts, "s.yaml")
+    layers = [
+        (base, f"in {base_path}: "),
+        ({f"checkpoint.{key}": value for key, value in choice.items()}, f"in {choice_path}: "),
+        (own, ""),
+        *(({key: value}, f"override '{key}={value}': ") for key, value in overrides.items()),
+    ]
+    for key in KEYS:
+        setting = [(values[key], origin) for values, origin in layers if key in values]
+        found = OmegaConf.select(OmegaConf.create(composed.data), key)
+        assert (found, composed.origin(key)) == (setting[-1] if setting else (None, ""))

@@ -1,0 +1,292 @@
+"""A schedule's file, its name and overrides: which file is meant, how overrides are written, what neither may be."""
+
+import contextlib
+import os
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+
+from growctl.schedule.errors import LOOK_UPS, NAME_ALLOWED
+from growctl.schedule.load import ScheduleError, load_schedule, shipped_schedules
+from growctl.schema.blocks import Schedule
+from tests.growctl.schedules import DELETE, TEXT, changed, file_of, message_of, parse
+
+ROOT = Path(__file__).resolve().parent.parent.parent.parent
+
+
+def test_a_file_that_exists_wins_over_a_shipped_name_and_a_folder_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "quickstart").mkdir()
+    assert load_schedule("quickstart").data.source != "text"
+    (tmp_path / "quickstart").rmdir()
+    file_of(tmp_path, TEXT, "quickstart")
+    file_of(tmp_path, "not: this", "quickstart.yml")
+    assert load_schedule("quickstart").data.source == "text"
+
+
+@pytest.mark.parametrize("name", ["s.yaml", "s.yml", "s", "s.txt", "s.YAML", "a=b $c:d {}/s.yaml"])
+def test_a_schedule_may_have_any_ending_and_lie_in_any_folder(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    for key in ("data", "name", "seed"):  # what hydra would take for config groups
+        (tmp_path / name).parent.joinpath(key).mkdir()
+    loaded = load_schedule(file_of(tmp_path, TEXT, name), ["name=run", "seed=5"])
+    assert loaded == parse(changed({"seed": 5, "name": "run"}))
+
+
+def test_the_name_of_a_run_is_the_files_unless_the_schedule_has_one(tmp_path: Path) -> None:
+    assert load_schedule(file_of(tmp_path, TEXT, "pile_1.4b.yaml")).name == "pile_1.4b"
+    assert load_schedule(file_of(tmp_path, f"name: mine\n{TEXT}")).name == "mine"
+    assert load_schedule(file_of(tmp_path, TEXT), ["name=mine"]).name == "mine"
+    (tmp_path / "link.yaml").symlink_to(tmp_path / "s.yaml")
+    assert load_schedule(str(tmp_path / "link.yaml")).name == "link"
+    path = file_of(tmp_path, TEXT, "my run.yaml")
+    assert (
+        message_of(load_schedule, path)
+        == f"{path}: name: is missing, and the file's 'my run' cannot be one: {NAME_ALLOWED}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("overrides", "changes"),
+    [
+        (["stages.0.train_tokens=200k", "seed=1"], {"stages.0.train_tokens": 200_000, "seed": 1}),
+        (["++seed=1"], {"seed": 1}),
+        (["+checkpoint.every=7"], {"checkpoint.every": 7}),
+        (["checkpoint.every=7", "checkpoint.keep=1"], {"checkpoint": {"every": 7, "keep": 1}}),
+        (["learning_rate.peak=2e-4"], {"learning_rate.peak": 2e-4}),
+        (["optimizer.betas=[0.8,0.9]"], {"optimizer.betas": [0.8, 0.9]}),
+        (["optimizer.betas.1=0.99"], {"optimizer.betas": [0.9, 0.99]}),
+        (["controls=[]"], {"controls": []}),
+        (["~controls", "~launch.micro_batch_size"], {"controls": DELETE, "launch.micro_batch_size": DELETE}),
+        (
+            ["~stages.1.train_steps", "stages.1.train_tokens=4k"],
+            {"stages.1.train_steps": DELETE, "stages.1.train_tokens": 4000},
+        ),
+        (["data.source=s3://bucket/a file.txt"], {"data.source": "s3://bucket/a file.txt"}),
+        (["data={source: other}"], {"data.source": "other"}),
+        (["data.source=${model.family}"], {"data.source": "tokenformer"}),
+        (["seed=1", "seed=2"], {"seed": 2}),
+        (
+            ["stages=[{name: one, attention_tokens: 4, ffn_tokens: 8, train_steps: 5}]"],
+            {"stages": [{"name": "one", "attention_tokens": 4, "ffn_tokens": 8, "train_steps": 5}]},
+        ),
+    ],
+)
+def test_overrides_are_written_as_for_hydra(tmp_path: Path, overrides: list[str], changes: dict[str, Any]) -> None:
+    assert load_schedule(file_of(tmp_path, TEXT), overrides) == parse(changed(changes))
+
+
+@settings(max_examples=25)
+@given(
+    st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True),
+    st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="\\$"), min_size=1),
+    st.floats(1e-12, 10.0),
+)
+def test_names_texts_and_rates_survive_the_dump(name: str, separator: str, peak: float) -> None:
+    original = parse(changed({"name": name, "data.document_separator": separator, "learning_rate.peak": peak}))
+    text = OmegaConf.to_yaml(OmegaConf.create(original.model_dump(mode="json")))
+    assert parse(OmegaConf.to_container(OmegaConf.create(text))) == original
+
+
+def test_importing_schedules_and_plans_imports_nothing_heavy() -> None:
+    heavy = "{'torch', 'deepspeed', 'hydra', 'omegaconf', 'datatrove', 'matplotlib', 'tokenizers'}"
+    code = f"import sys, growctl.schedule.load, growctl.ladder.stage_plans; sys.exit(str({heavy} & set(sys.modules)))"
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert ended.stderr.strip() == "set()"
+
+
+@pytest.mark.parametrize(
+    ("override", "problem"),
+    [
+        ("foo", "'foo' is no override; write key=value, for example training.batch_size=64"),
+        ("a..b=1", "'a..b=1' is no override; write key=value, for example training.batch_size=64"),
+        ("=5", "'=5' is no override; write key=value, for example training.batch_size=64"),
+        ("--name=x", "'--name=x' is no override; write key=value, for example training.batch_size=64"),
+        ("model/family=x", "'model/family=x' is no override; write key=value, for example training.batch_size=64"),
+        ("stages.9.name=x", "override 'stages.9.name=x': the list has no such entry; they count from 0"),
+        (
+            "stages.x.name=x",
+            "override 'stages.x.name=x': does not fit; a list stays a list, and its entries are set by number "
+            "(stages.0.name=a), not deleted",
+        ),
+        (
+            "~stages.0",
+            "override '~stages.0': does not fit; a list stays a list, and its entries are set by number "
+            "(stages.0.name=a), not deleted",
+        ),
+        ("~nothing", "override '~nothing': Could not delete from config. 'nothing' does not exist."),
+        ("+seed=1", "override '+seed=1': Could not append to config. An item is already at 'seed'."),
+        ("seed=1,2", "override 'seed=1,2': gives several values; write a list as key=[1,2]"),
+        ("seed=range(1,3)", "override 'seed=range(1,3)': gives several values; write a list as key=[1,2]"),
+        (
+            "seed=[1",
+            "override 'seed=[1': the value cannot be read; put text with special characters in quotes, inside "
+            "those for the shell: 'key=\"...\"'",
+        ),
+        ("seed=???", "override 'seed=???': seed: must be given"),
+        ("seed=${no.such}", "override 'seed=${no.such}': seed: Interpolation key 'no.such' not found"),
+        (
+            "seed=${oc.env:GROWCTL_NO_SUCH}",
+            "override 'seed=${oc.env:GROWCTL_NO_SUCH}': seed: Environment variable 'GROWCTL_NO_SUCH' not found",
+        ),
+        (
+            f"launch={'x' * 999}",
+            f"override 'launch={'x' * 49}...: no choice '{'x' * 56}... for launch; there are hostfile, local, slurm; "
+            "one of its values is set as launch.KEY=VALUE",
+        ),
+        ("hydra.verbose=true", "override 'hydra.verbose=true': hydra's own settings are no part of a schedule"),
+        ("stages=3", "{label}: override 'stages=3': stages = 3: must be a list"),
+        ("seed.x=3", '{label}: seed = {{"x": 3}}: must be a whole number'),
+        ("seed=", "{label}: override 'seed=': seed = '': must be a whole number"),
+        (
+            "launch.device=2",
+            "{label}: override 'launch.device=2': launch.device = 2: no such key; did you mean 'devices'? (allowed "
+            "here: cluster, nodes, devices, zero_stage, offload, kernels, micro_batch_size, environment, grace, "
+            "hang_timeout, max_restarts, hostfile, slurm, hardware)",
+        ),
+        (
+            "stages.1.train_tokens=4k",
+            "{label}: stages.1: has both train_tokens and train_steps; drop one (as an override: "
+            "~stages.1.train_tokens)",
+        ),
+    ],
+)
+def test_an_unusable_override_is_answered_by_one_line(tmp_path: Path, override: str, problem: str) -> None:
+    path = file_of(tmp_path, TEXT)
+    expected = problem.format(label=path) if problem.startswith("{label}") else problem
+    assert message_of(load_schedule, path, [override]) == expected
+
+
+def test_of_several_overrides_the_unusable_one_is_named(tmp_path: Path) -> None:
+    overrides = ["seed=1", "stages.9.name=x", "training.batch_size=16"]
+    problem = "override 'stages.9.name=x': the list has no such entry; they count from 0"
+    assert message_of(load_schedule, file_of(tmp_path, TEXT), overrides) == problem
+
+
+NO_SCHEDULE = f"is no schedule; one has the keys {', '.join(Schedule.model_fields)}"
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("", NO_SCHEDULE),
+        ("# nothing\n", NO_SCHEDULE),
+        ("- 1\n- 2\n", NO_SCHEDULE),
+        ("hello\n", NO_SCHEDULE),
+        ("5\n", "cannot be read: Invalid loaded object type: int"),
+        (bytes(range(256)), "is not text in UTF-8; a schedule is a YAML file"),
+        ("h\xe9\n".encode("latin-1"), "is not text in UTF-8; a schedule is a YAML file"),
+        ("seed: 0: 1\n", "line 1, column 8: mapping values are not allowed here"),
+        ("model:\n\tfamily: x\n", r"line 2, column 1: found character '\t' that cannot start any token"),
+        ("seed: 1\nmodel: {}\nseed: 2\n", "line 3, column 1: found duplicate key seed"),
+        ("model:\n  family: a\n  family: b\n", "line 3, column 3: found duplicate key family"),
+        ("seed: 1\n---\nseed: 2\n", "line 2, column 1: but found another document"),
+        (
+            "seed: !!python/object/apply:os.getcwd []\n",
+            "line 1, column 7: the tag 'tag:yaml.org,2002:python/object/apply:os.getcwd' means nothing here: a "
+            "schedule is plain data; text that YAML reads so wants quotes",
+        ),
+        ("seed: &a [*a]\n", "cannot be read: is nested too deeply, or contains itself"),
+        ("seed: ${no.such}\n", "seed: Interpolation key 'no.such' not found"),
+        ("seed: ${seed}\n", "seed: Recursive interpolation detected"),
+        (
+            "data: {source: '${oc.env:GROWCTL_NO_SUCH}'}\n",
+            "data.source: Environment variable 'GROWCTL_NO_SUCH' not found",
+        ),
+        ("seed: ${\n", "cannot be read: seed: no viable alternative at input '${'"),
+        ("seed: ???\n", "seed: must be given"),
+        ("seed: 1\nhydra: {verbose: true}\n", "hydra: hydra's own settings are no part of a schedule"),
+        ("seed: 1\n~: 2\n", "cannot be read: keys must be text"),
+        (f"seed: 0x{'f' * 4000}\n", "cannot be read: line 1: a number of 4002 characters"),
+        ("seed: '${oc.env:A,B,C}'\n", f"seed: cannot be resolved; there are {LOOK_UPS}"),
+        ("seed: '${oc.select:[1]}'\n", f"seed: cannot be resolved; there are {LOOK_UPS}"),
+        ("seed: '${....seed}'\n", "seed: Error resolving key '....seed'"),
+    ],
+)
+def test_an_unusable_file_is_answered_by_one_line(tmp_path: Path, content: str | bytes, problem: str) -> None:
+    path = file_of(tmp_path, content)
+    assert message_of(load_schedule, path) == f"{path}: {problem}"
+
+
+def repeated(pattern: str) -> str:
+    """YAML in which each of ten values holds the one before ten times."""
+    lines = [f"{new}: &{new} {pattern.format(', '.join([f'*{old}'] * 10))}" for old, new in pairwise("abcdefghij")]
+    return "\n".join(["a: &a {x: 1}", *lines])
+
+
+@pytest.mark.parametrize("content", [repeated("[{}]"), repeated("{{<<: [{}]}}"), f"seed: [{'1,' * 10_000}]"])
+def test_aliases_of_aliases_are_not_written_out(tmp_path: Path, content: str) -> None:
+    path = file_of(tmp_path, content)
+    problem = "cannot be read: comes to more than 10,000 values, and a schedule to a few hundred"
+    assert message_of(load_schedule, path) == f"{path}: {problem}"
+
+
+def test_a_schedule_may_have_aliases_and_merged_keys(tmp_path: Path) -> None:
+    text = TEXT.replace("seed: 3", "seed: &seed 3").replace("batch_size: 8", "<<: {batch_size: 8, log_every: *seed}")
+    training = load_schedule(file_of(tmp_path, text)).training
+    assert (training.batch_size, training.log_every) == (8, 3)
+
+
+@pytest.mark.parametrize("path", ["/dev/zero", None])
+def test_an_endless_file_is_not_read_to_its_end(tmp_path: Path, path: str | None) -> None:
+    path = path or file_of(tmp_path, "# " + "x" * 10**6)
+    problem = "cannot be read: has more than 1,000,000 bytes, and a schedule a few thousand"
+    assert message_of(load_schedule, path) == f"{path}: {problem}"
+
+
+def test_a_schedule_may_come_through_a_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with subprocess.Popen(["/bin/sh", "-c", 'printf %s "$1" > "$2"', "sh", TEXT, str(tmp_path / "pipe")]):
+        assert load_schedule(str(tmp_path / "pipe")).seed == 3
+
+
+def test_what_is_no_file_is_answered_with_the_shipped_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    comes_with = f"no such file; growctl comes with {', '.join(shipped_schedules())}"
+    (tmp_path / "folder").mkdir()
+    for reference in ("folder", ".", "a/b", "../schedules", "/no/such.yaml", "", "a\0b"):
+        assert message_of(load_schedule, reference) == f"{reference!r}: {comes_with}"
+    assert message_of(load_schedule, "x" * 5000) == f"'{'x' * 56}...: {comes_with}"
+    for reference in ("quikstart", "schedules/quickstar.yaml", "no/such/quickstart"):
+        assert message_of(load_schedule, reference) == f"{reference!r}: {comes_with}; did you mean 'quickstart'?"
+
+
+def test_a_file_that_may_not_be_read_says_so(tmp_path: Path) -> None:
+    memory = Path("/proc/self/mem")  # exists, is no folder, and fails to be read even for root
+    if not memory.exists():
+        pytest.skip("no /proc here")
+    assert message_of(load_schedule, str(memory)) == f"{memory}: cannot be read: Input/output error"
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(
+        st.builds(
+            "{}{}={}".format,
+            st.sampled_from(["", "", "+", "++", "~"]),
+            st.sampled_from(["seed", "stages", "stages.0", "stages.2.name", "data", "data.source", "x", "controls"]),
+            st.one_of(
+                st.sampled_from(["", "1,2", "[1]", "{a: 1}", "[", "${x}", "${", "${stages}", "null", "glob(*)", "'"]),
+                st.text(max_size=6),
+            ),
+        )
+        | st.text(max_size=8),
+        min_size=1,
+        max_size=2,
+    )
+)
+def test_any_override_makes_a_schedule_or_a_message(
+    tmp_path_factory: pytest.TempPathFactory, overrides: list[str]
+) -> None:
+    path = file_of(tmp_path_factory.getbasetemp(), TEXT)
+    with contextlib.suppress(ScheduleError):
+        assert load_schedule(path, overrides).stages

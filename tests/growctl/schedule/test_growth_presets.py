@@ -1,0 +1,115 @@
+"""What a run is filed as: a growth preset is the policy that is computed, or the schedule is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from growctl.run.requests import schedule_yaml
+from growctl.schedule.load import ScheduleError, load_schedule
+from growctl.schema.blocks import GrowthBlock
+from model.policy import PRESETS, GrowthPolicy
+from tests.growctl.schedule.test_growth_block import ANY_GROWTH, DEFAULTS
+from tests.growctl.schedules import TEXT, changed, file_of, message_of, parse
+
+OTHER_VALUES: dict[str, list[Any]] = {
+    "init": ["random", "matched", "zero-key", "zero-value", "copy"],
+    "tau": ["ramp", "anneal", "frozen", "recompute", "per-generation"],
+    "ramp": [0.5],
+    "anneal": [0.5],
+    "copy_noise": [0.0, 0.5],
+    "moments": ["keep", "reset"],
+    "allow_jump": [False, True],
+    "old_tokens": ["freeze", {"freeze_for": 3}],
+    "lr_scale": [[1.0, 0.5]],
+    "weight_decay": [[0.1, 0.0]],
+    "rewarmup": [{"steps": 3}],
+    "when": ["fixed", "slope"],
+    "slope": [None, 1e-9],
+    "slope_window": [3],
+    "operator": [None, "stack"],
+}
+"""For every key of the growth block but the preset."""
+DECIDES = ("init", "tau", "copy_noise", "moments")
+"""The keys that decide what a growth computes; `allow_jump` is a permission."""
+
+
+def computed(growth: GrowthBlock | GrowthPolicy) -> dict[str, Any]:
+    return {key: getattr(growth, key) for key in DECIDES}
+
+
+def test_every_key_of_the_growth_block_is_tried() -> None:
+    assert OTHER_VALUES.keys() | {"preset"} == GrowthBlock.model_fields.keys() == DEFAULTS.keys()
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("key", OTHER_VALUES)
+def test_what_is_filed_as_a_preset_computes_that_presets_policy_whatever_key_is_set(preset: Any, key: str) -> None:
+    policy = GrowthPolicy.of(preset).model_dump()
+    for value in OTHER_VALUES[key]:
+        try:
+            growth = parse(changed({"growth": {"preset": preset, key: value}})).growth
+        except ScheduleError:
+            if key in policy:
+                assert value != policy[key]
+            continue
+        assert growth.preset == preset
+        assert computed(growth) == computed(GrowthPolicy.of(preset))
+        assert key not in DECIDES or value == policy[key]
+
+
+@given(ANY_GROWTH)
+def test_what_is_filed_as_a_preset_computes_that_presets_policy_whatever_keys_are_set(growth: dict[str, Any]) -> None:
+    try:
+        found = parse(changed({"growth": growth})).growth
+    except ScheduleError:
+        return
+    if found.preset != "custom":
+        assert computed(found) == computed(GrowthPolicy.of(found.preset))
+    assert found.preset == growth.get("preset", found.preset)
+
+
+@pytest.mark.parametrize(
+    ("growth", "filed_as"),
+    [
+        ({}, "growctl-default"),
+        ({"ramp": 0.5, "rewarmup": {"steps": 5}, "allow_jump": True}, "growctl-default"),
+        ({"init": "random"}, "custom"),
+        ({"moments": "reset"}, "custom"),
+        ({"init": "random", "tau": "recompute", "moments": "reset", "allow_jump": True}, "custom"),
+    ],
+    ids=str,
+)
+def test_a_policy_of_ones_own_is_filed_as_custom(growth: dict[str, Any], filed_as: str) -> None:
+    assert parse(changed({"growth": growth})).growth.preset == filed_as
+
+
+def written(folder: Path, *overrides: str) -> str:
+    """The schedule as a run writes it down, every default as a key."""
+    schedule = load_schedule(file_of(folder, TEXT, "first.yaml"), overrides)
+    return file_of(folder, schedule_yaml(schedule), "schedule.yaml")
+
+
+@pytest.mark.parametrize(("was", "asked"), [(was, asked) for was in PRESETS for asked in PRESETS if was != asked])
+def test_another_preset_on_a_written_out_schedule_is_refused_and_the_keys_in_its_way_are_named(
+    tmp_path: Path, was: Any, asked: Any
+) -> None:
+    path = written(tmp_path, f"growth.preset={was}")
+    message = message_of(load_schedule, path, [f"growth.preset={asked}"])
+    assert f"override 'growth.preset={asked}': growth.preset = '{asked}': is contradicted by " in message
+    old, new = GrowthPolicy.of(was).model_dump(), GrowthPolicy.of(asked).model_dump()
+    in_its_way = [key for key in old if old[key] != new[key] and not (key == "allow_jump" and old[key])]
+    for key in in_its_way:
+        assert f"{key} = {json.dumps(old[key])} (not {json.dumps(new[key])})".replace('"', "'") in message
+    again = load_schedule(path, [f"growth.preset={asked}", *(f"~growth.{key}" for key in in_its_way)])
+    assert (again.growth.preset, computed(again.growth)) == (asked, computed(GrowthPolicy.of(asked)))
+
+
+@given(st.sampled_from([*PRESETS, None]), st.sampled_from([{}, {"ramp": 0.4}, {"rewarmup": {"steps": 2}}]))
+def test_a_written_out_schedule_is_read_again_as_what_it_was(preset: Any, keys: dict[str, Any]) -> None:
+    growth = keys | ({"preset": preset} if preset else {"init": "copy", "tau": "recompute"})
+    schedule = parse(changed({"growth": growth, "stages.1.ffn_tokens": 16, "stages.1.attention_tokens": 8}))
+    assert parse(schedule.model_dump(mode="json")) == schedule

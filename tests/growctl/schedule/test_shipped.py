@@ -1,0 +1,153 @@
+"""The schedules that come with growctl, and the choices for blocks: they load, and are what they say."""
+
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from growctl.controls.generate import plan_controls
+from growctl.ladder.stage_plans import plan_stages, total_flops
+from growctl.plan.table import plan_json
+from growctl.schedule.files import GROUPS, choices
+from growctl.schedule.load import SHIPPED, load_schedule, shipped_schedules
+from model.config import TokenformerConfig, num_parameters
+from tests.growctl.schedules import file_of
+
+NAMES = list(shipped_schedules())
+CHOICES = [(group, choice) for group in GROUPS for choice in choices(group, [SHIPPED])]
+PAPER = {"124m": (576, 2304), "354m": (2140, 8560), "757m": (4850, 19400), "1.4b": (8620, 34480)}
+PILE = {
+    "150m": (12, 768, 12, 768, 3072),
+    "450m": (24, 1024, 16, 1024, 4096),
+    "900m": (32, 1280, 16, 1280, 5120),
+    "1.5b": (40, 1536, 16, 1536, 6144),
+}
+
+
+def test_the_shipped_schedules_are_these_and_choices_for_blocks_are_none() -> None:
+    assert [
+        "openwebtext2_354m_757m",
+        "openwebtext_1.4b",
+        "openwebtext_1.4b_60b",
+        *(f"pile/tokenformer_{size}" for size in ("1.5b", "150m", "450m", "900m")),
+        *("pile_1.4b", "quickstart", "wikitext"),
+    ] == NAMES
+    files = {path.relative_to(SHIPPED).with_suffix("").as_posix() for path in SHIPPED.rglob("*.yaml")}
+    assert files == {*NAMES, *(f"{group}/{choice}" for group, choice in CHOICES)}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_shipped_schedule_loads_and_plans_by_its_short_and_its_long_name(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    loaded = load_schedule(name)
+    assert loaded.name == Path(name).name
+    assert plan_json(loaded)["total"]["flops"] > 0
+    for reference in (f"{name}.yaml", f"schedules/{name}", f"schedules/{name}.yaml", str(SHIPPED / f"{name}.yaml")):
+        assert load_schedule(reference) == loaded
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_schedules_own_dump_reloads_to_an_equal_schedule_and_so_do_its_controls(tmp_path: Path, name: str) -> None:
+    schedule = load_schedule(name)
+    for original in (schedule, *(control.schedule for control in plan_controls(schedule))):
+        text = OmegaConf.to_yaml(OmegaConf.create(original.model_dump(mode="json")))
+        assert load_schedule(file_of(tmp_path, text)) == original
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_shipped_schedule_begins_with_the_schema_for_editors(name: str) -> None:
+    path = shipped_schedules()[name]
+    first, _, rest = path.read_text().partition("\n")
+    prefix = "# yaml-language-server: $schema="
+    assert first.startswith(prefix)
+    assert (path.parent / first.removeprefix(prefix)).resolve() == SHIPPED / "schedule.schema.json"
+    assert rest.startswith("# "), "what it is, in a comment"
+
+
+@pytest.mark.parametrize(("group", "choice"), CHOICES)
+def test_every_choice_fits_into_a_schedule(group: str, choice: str) -> None:
+    without = ["~data.vocab_size", "model.vocab_size=60000"] if group == "data" else []
+    assert load_schedule("quickstart", [f"{group}={choice}", *without])
+    assert (SHIPPED / group / f"{choice}.yaml").read_text().startswith("# ")
+
+
+@pytest.mark.parametrize("cluster", ["local", "hostfile", "slurm"])
+def test_there_is_a_choice_for_every_cluster_and_what_it_assumes_of_the_hardware_is_marked(cluster: str) -> None:
+    launch = load_schedule("pile_1.4b", [f"launch={cluster}"]).launch
+    assert launch.cluster == cluster
+    assert (launch.hardware.mfu is None) == (cluster == "local")
+    text = (SHIPPED / "launch" / f"{cluster}.yaml").read_text()
+    assert cluster == "local" or "hardware: # assumptions" in text
+
+
+def test_the_quickstart_is_what_the_readmes_figures_were_measured_on() -> None:
+    loaded = load_schedule("quickstart")
+    plans = plan_stages(loaded)
+    assert [f"{plan.flops.total:.2e}" for plan in plans] == ["8.35e+11", "1.58e+12", "4.82e+12"]
+    assert [(plan.num_parameters, plan.num_steps) for plan in plans] == [(114816, 244), (163968, 342), (262272, 684)]
+    assert (loaded.learning_rate.peak, loaded.growth.ramp, loaded.seed) == (6e-3, 0.05, 0)
+    assert load_schedule("quickstart", ["data=python-stdlib"]) == loaded, "the choice of that name is the same data"
+
+
+def test_wikitext_is_near_compute_optimal_and_some_sixty_quickstarts() -> None:
+    plans = plan_stages(load_schedule("wikitext"))
+    assert 15 < sum(plan.train_tokens for plan in plans) / plans[-1].num_parameters < 20
+    assert 25 < total_flops(plans).total / total_flops(plan_stages(load_schedule("quickstart"))).total < 35
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [
+        ("openwebtext_1.4b", [300, 30, 30, 30]),
+        ("openwebtext_1.4b_60b", [60, 30, 30, 30]),
+        ("pile_1.4b", [60, 60, 60, 60]),
+    ],
+)
+def test_the_papers_ladder_has_its_sizes_budgets_and_recipe(name: str, billions: list[int]) -> None:
+    loaded = load_schedule(name)
+    assert {stage.name: (stage.attention_tokens, stage.ffn_tokens) for stage in loaded.stages} == PAPER
+    assert [stage.train_tokens for stage in loaded.stages] == [10**9 * number for number in billions]
+    model, rate, training = loaded.model, loaded.learning_rate, loaded.training
+    assert (model.num_layers, model.hidden_size, model.num_heads, model.vocab_size) == (12, 768, 12, 50304)
+    assert (training.sequence_length, training.batch_size) == (1024, 512)
+    assert (rate.peak, rate.final, rate.shape, rate.span, rate.warmup_steps) == (6e-4, 0.0, "cosine", "stage", 2000)
+    assert (loaded.optimizer.betas, loaded.optimizer.weight_decay) == ([0.9, 0.95], 0.1)
+    sizes = [plan.num_parameters / 1e6 for plan in plan_stages(loaded)]
+    assert sizes == pytest.approx([123.6, 354.2, 753.8, 1310], rel=5e-4)
+
+
+def test_the_60b_variant_differs_in_its_base_alone() -> None:
+    long, short = load_schedule("openwebtext_1.4b"), load_schedule("openwebtext_1.4b_60b")
+    base = long.stages[0].model_copy(update={"train_tokens": 60 * 10**9})
+    assert short == long.model_copy(update={"name": short.name, "stages": [base, *long.stages[1:]]})
+
+
+def test_the_official_pair_has_its_sizes_and_budgets() -> None:
+    loaded = load_schedule("openwebtext2_354m_757m")
+    plans = plan_stages(loaded)
+    assert [(plan.name, plan.num_steps) for plan in plans] == [("354m", 600_000), ("757m", 60_000)]
+    assert [plan.num_parameters / 1e6 for plan in plans] == pytest.approx([353.5, 756.2], rel=5e-4)
+    tokens = [(stage.attention_tokens, stage.ffn_tokens) for stage in loaded.stages]
+    assert tokens == [(768, 3072), (1792, 7168)]
+    assert (loaded.model.num_layers, loaded.model.hidden_size, loaded.model.num_heads) == (24, 1024, 16)
+    assert loaded.learning_rate.final == 6e-5
+    assert plans[0].tokens_per_step == 512 * 1024
+
+
+@pytest.mark.parametrize("size", PILE)
+def test_the_pile_models_from_scratch_are_the_published_ones(size: str) -> None:
+    loaded = load_schedule(f"pile/tokenformer_{size}")
+    (stage,) = loaded.stages
+    model = loaded.model
+    shape = (model.num_layers, model.hidden_size, model.num_heads, stage.attention_tokens, stage.ffn_tokens)
+    assert shape == PILE[size]
+    (plan,) = plan_stages(loaded)
+    assert (plan.name, plan.num_steps, plan.tokens_per_step) == (size, 143_000, 1024 * 2048)
+    assert plan.train_tokens == pytest.approx(300e9, rel=1e-3)
+    assert isinstance(plan.model, TokenformerConfig)
+    nominal = {"150m": 150e6, "450m": 450e6, "900m": 900e6, "1.5b": 1.5e9}[size]
+    assert num_parameters(plan.model) == pytest.approx(nominal, rel=0.06)
+    rate = loaded.learning_rate
+    assert (rate.peak, rate.final, rate.shape, rate.warmup_steps) == (6e-4, 6e-5, "cosine", 1430)

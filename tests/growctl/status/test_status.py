@@ -1,0 +1,622 @@
+"""What `growctl status` says of runs that are at work, stopped, failed, finished, broken, or elsewhere."""
+
+import fcntl
+import io
+import json
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+import growctl.status.runs
+from growctl.controls.generate import plan_controls
+from growctl.launch.start_ranks import STARTED
+from growctl.ledger.ledger import Ledger, RunEntry, StageEntry
+from growctl.report.read import RunNotFoundError
+from growctl.schedule.load import load_schedule
+from growctl.status.runs import RunStatus, being_prepared, find_status, status_document
+from growctl.status.stages import StageStatus
+from growctl.status.table import print_commands, print_details, print_runs
+from model.flops import Flops
+from stages.checkpoint.manifest import Lineage, Manifest, sealed_manifest, write_file
+from tests.growctl.cli.test_validate import IDENTITY
+from tests.growctl.runs import CONTROL, SCHEDULE, finish, reached, run, stop, wait_until
+from tests.growctl.runs import growctl as start_growctl
+from tests.stages.checkpoints import small_config
+from tests.stages.test_metrics import EVALUATION, with_crc
+
+START = {"device": "CPU X", "num_devices": 2, "precision": "fp32", "zero_stage": 1, "resumed_from": None}
+LAUNCHED = "[2026-01-02 03:04:05,678] [INFO] [launch.py:152:main] WORLD INFO DICT: {'localhost': ['0']}\n"
+KILLED = (
+    "[launch.py:259:sigkill_handler] ['python', '-m', 'stages.train.worker', 'spec.json'] exits with return code = "
+)
+LONG_AGO = 1_700_000_000.0
+
+
+class HandMade:
+    """A run's directory as a runner leaves it, made by hand: quick, and in whatever state."""
+
+    def __init__(self, runs_dir: Path, name: str = "tiny", text: str = SCHEDULE, control: str | None = None) -> None:
+        self.name = name
+        self.directory = runs_dir / name
+        self.directory.mkdir(parents=True)
+        (self.directory / "schedule.yaml").write_text(f"name: {name}\n{text}")
+        (self.directory / ".lock").write_text(str(os.getpid()))
+        ladder = name.partition("-control-")[0]
+        entry = RunEntry(name, "tiny.yaml", control, ladder if control else None, 3, "data", "f00d")
+        flops = Flops(1.0, 1.0, 1.0)
+        stages = [
+            StageEntry(s["name"], 10, 1, 1, s["train_steps"], 256, flops, 1.0) for s in yaml.safe_load(text)["stages"]
+        ]
+        with Ledger.open(self.directory / "ledger.db") as ledger:
+            ledger.record_run(entry, stages)
+
+    def stage(self, stage: str) -> Path:
+        return self.directory / "stages" / stage
+
+    def says(self, stage: str, *records: tuple[str, int, dict[str, Any]], attempt: int = 1) -> None:
+        """Lines of metrics.jsonl, and a log of a launcher that was never heard of again; long ago, both."""
+        folder = self.stage(stage)
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "metrics.jsonl").open("ab") as file:
+            for event, step, values in records:
+                record = {"event": event, "attempt": attempt, "step": step, "seconds": 1.0} | values
+                file.write(with_crc(json.dumps(record).encode()))
+        (folder / "log.txt").write_text(LAUNCHED)
+        for name in ("metrics.jsonl", "log.txt"):
+            os.utime(folder / name, (LONG_AGO, LONG_AGO))
+
+    def trains(self, stage: str, step: int, attempt: int = 1, resumed_from: int | None = None) -> None:
+        """An attempt that came to `step`."""
+        start = ("start", resumed_from or 0, START | {"resumed_from": resumed_from})
+        train = {"loss": 3.25, "tokens_per_second": 512.0}
+        self.says(stage, start, ("train", step, train), attempt=attempt)
+
+    def saves(self, stage: str, checkpoint: str, step: int) -> None:
+        manifest = Manifest(
+            kind="parameters" if checkpoint in ("final", "initial") else "engine",
+            model=small_config(),
+            step=step,
+            group_steps={},
+            samples_seen=0,
+            seed=3,
+            dataset_fingerprint=None,
+            tokenizer_sha256=None,
+            files={},
+            lineage=Lineage(operation="train"),
+        )
+        write_file(
+            self.stage(stage) / checkpoint / "manifest.json", sealed_manifest(manifest).model_dump_json().encode()
+        )
+
+    def finishes(self, stage: str, step: int) -> None:
+        self.trains(stage, step)
+        self.says(stage, ("evaluation", step, EVALUATION), ("end", step, {}))
+        self.saves(stage, "final", step)
+
+    def hold(self) -> Any:
+        """Keeps the run as a runner does, until closed."""
+        lock = (self.directory / ".lock").open("r")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        os.utime(self.directory / ".lock", (LONG_AGO - 100, LONG_AGO - 100))
+        return lock
+
+
+def only(runs_dir: Path) -> RunStatus:
+    [status] = find_status(runs_dir)
+    return status
+
+
+def printed(runs_dir: Path, *names: str, width: int = 80) -> str:
+    found = find_status(runs_dir, names)
+    out = io.StringIO()
+    console = Console(file=out, width=width, highlight=False)
+    if names:
+        print_details(found, console)
+    else:
+        print_runs(found, [status.name for status in found], console)
+    print_commands(found, console)
+    return out.getvalue()
+
+
+def stages_of(status: RunStatus) -> list[str]:
+    return [f"{stage.name} {stage.state} {stage.step}/{stage.num_steps}" for stage in status.stages]
+
+
+# Real runs.
+
+
+def test_a_real_run_is_seen_at_work_then_stopped_and_the_command_shown_finishes_it(two_ranks, runs_dir):
+    schedule = two_ranks[0]
+    process = start_growctl("run", schedule, "stages.1.train_steps=150", "--runs-dir", runs_dir)  # time to look
+    wait_until(reached(runs_dir / "tiny/stages/1-large/metrics.jsonl", "train", 15), process)
+    status = only(runs_dir)
+    assert (status.state, status.process, status.here) == ("running", process.pid, True)
+    small, large = status.stages
+    assert (small.state, small.step, small.num_steps, small.checkpoint) == ("done", 30, 30, "final")
+    assert (large.state, large.num_steps, large.attempts) == ("training", 150, 1)
+    assert 15 <= large.step < 150
+    assert large.seconds_left == pytest.approx((150 - large.step) * 256 / large.tokens_per_second)
+    assert large.device.startswith("1 x CPU")
+    assert status.go_on is None
+    assert f"process {process.pid}, last word" in printed(runs_dir, "tiny")
+
+    stop(process, signal.SIGTERM)
+    status = only(runs_dir)
+    assert status.state == "stopped"
+    assert [stage.state for stage in status.stages] == ["done", "stopped"]
+    assert status.stages[1].checkpoint.startswith("step_")
+    assert status.go_on == f"growctl run {runs_dir}/tiny/schedule.yaml --runs-dir {runs_dir}"
+
+    finish(start_growctl(*shlex.split(status.go_on)[1:]))
+    status = only(runs_dir)
+    assert status.state == "finished"
+    assert stages_of(status) == ["small done 30/30", "large done 150/150"]
+    assert [stage.attempts for stage in status.stages] == [1, 2]
+
+
+def test_a_real_failure_is_told_in_the_words_of_the_run(two_ranks, runs_dir):
+    _, err = run(
+        *("run", two_ranks[0], "learning_rate.peak=1e30", "optimizer.gradient_clipping=0"),
+        *("--runs-dir", runs_dir),
+        expect=1,
+    )
+    status = only(runs_dir)
+    assert status.state == "failed"
+    assert stages_of(status) == ["small failed 12/30", "large waiting 0/60"]
+    assert status.reason.startswith("the gradient of step 12 of stage small is not finite")
+    assert status.reason in err
+    assert status.reason in printed(runs_dir)
+
+
+def test_a_finished_run_as_json_for_scripts(two_ranks):
+    out, err = run("status", "tiny", "--runs-dir", two_ranks[1], "--json")
+    assert err == ""
+    document = json.loads(out)
+    assert (document["runs_dir"], document["preparing"]) == (str(two_ranks[1]), [])
+    [tiny] = document["runs"]
+    assert (tiny["name"], tiny["state"], tiny["schedule"], tiny["control"]) == (
+        *("tiny", "finished", str(two_ranks[0]), None),
+    )
+    large = tiny["stages"][1]
+    assert (large["state"], large["step"], large["checkpoint"]) == ("done", 60, "final")
+    assert large["device"].startswith("2 x CPU")
+    assert large["validation_loss"] < large["loss"] + 0.1
+    assert large["last_word_at"].endswith("+00:00")
+
+
+def test_neither_torch_nor_what_trains_is_imported(two_ranks):
+    code = (
+        "import sys\nfrom growctl.cli.app import app\n"
+        f"try: app(['status', '--runs-dir', {str(two_ranks[1])!r}])\nexcept SystemExit: pass\n"
+        "heavy = {'torch', 'deepspeed', 'matplotlib', 'hydra', 'datatrove', 'numpy', 'submitit'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert "finished" in result.stdout
+
+
+# Runs made by hand.
+
+
+def test_time_left_is_told_from_the_last_speed_of_the_stage_that_trains(tmp_path):
+    made = HandMade(tmp_path)
+    made.finishes("0-small", 30)
+    made.saves("1-large", "initial", 0)
+    made.trains("1-large", 20)
+    with made.hold():
+        status = only(tmp_path)
+        out = printed(tmp_path)
+    small, large = status.stages
+    assert (small.seconds_left, large.seconds_left) == (None, 40 * 256 / 512.0)
+    assert (large.loss, large.validation_loss, small.validation_loss) == (3.25, None, 2.5)
+    assert "20s" in out
+    assert only(tmp_path).stages[1].seconds_left is None
+
+
+def test_a_stage_that_a_slope_ended_early_is_done_at_the_steps_that_it_took(tmp_path):
+    made = HandMade(tmp_path)
+    made.finishes("0-small", 17)
+    assert stages_of(only(tmp_path)) == ["small done 17/17", "large waiting 0/60"]
+
+
+def test_a_stage_that_is_done_is_so_without_its_metrics(tmp_path):
+    made = HandMade(tmp_path)
+    made.finishes("0-small", 30)
+    (made.stage("0-small") / "metrics.jsonl").unlink()
+    assert stages_of(only(tmp_path))[0] == "small done 30/30"
+
+
+def test_a_resumed_stage_is_where_its_last_attempt_is(tmp_path):
+    made = HandMade(tmp_path)
+    made.trains("0-small", 25)
+    made.trains("0-small", 15, attempt=2, resumed_from=10)
+    [small, _] = only(tmp_path).stages
+    assert (small.step, small.attempts, small.state) == (15, 2, "stopped")
+
+
+def test_before_its_workers_speak_a_stage_is_starting_or_growing(tmp_path):
+    made = HandMade(tmp_path)
+    with made.hold():
+        assert only(tmp_path).stages[0].state == "starting"
+        made.finishes("0-small", 30)
+        made.stage("1-large").mkdir()
+        assert only(tmp_path).stages[1].state == "growing"
+        made.saves("1-large", "initial", 0)
+        assert only(tmp_path).stages[1].state == "starting"
+        made.trains("1-large", 10)
+        assert only(tmp_path).stages[1].state == "training"
+        os.utime(made.directory / ".lock")  # another process took over since
+        assert only(tmp_path).stages[1].state == "starting"
+        assert "starting" in printed(tmp_path)
+
+
+def test_the_newest_whole_checkpoint_is_shown_and_a_broken_one_named(tmp_path):
+    made = HandMade(tmp_path)
+    made.trains("0-small", 25)
+    made.saves("0-small", "step_00000010", 10)
+    made.saves("0-small", "step_00000020", 20)
+    assert only(tmp_path).stages[0].checkpoint == "step_00000020"
+    (made.stage("0-small") / "step_00000020/manifest.json").write_text('{"format_version": 1, "ki')
+    status = only(tmp_path)
+    assert status.stages[0].checkpoint == "step_00000010"
+    assert any("step_00000020" in note and "sets it aside" in note for note in status.notes)
+
+
+def test_a_broken_result_does_not_count_as_done(tmp_path):
+    made = HandMade(tmp_path)
+    made.finishes("0-small", 30)
+    made.finishes("1-large", 60)
+    assert only(tmp_path).state == "finished"
+    (made.stage("1-large") / "final/manifest.json").unlink()
+    status = only(tmp_path)
+    assert (status.state, stages_of(status)[1]) == ("stopped", "large stopped 60/60")
+    assert "final is not a checkpoint" in " ".join(status.notes)
+    (made.stage("0-small") / "final/manifest.json").unlink()
+    assert stages_of(only(tmp_path)) == ["small stopped 30/30", "large waiting 60/60"]
+
+
+def test_controls_stand_below_their_ladder_those_too_that_have_not_begun(tmp_path):
+    ladder = HandMade(tmp_path, text=SCHEDULE + CONTROL)
+    ladder.finishes("0-small", 17)
+    ladder.finishes("1-large", 60)
+    HandMade(tmp_path, "aside")
+    one_stage = "".join(line for line in SCHEDULE.splitlines(keepends=True) if "name: small" not in line)
+    kinds = ["tokenformer-scratch", "transformer-scratch-0.5x"]
+    names = [f"tiny-control-{kind}" for kind in kinds]
+    found = find_status(tmp_path)
+    assert [(status.name, status.state) for status in found[1:]] == [
+        *(("tiny", "finished"), *((name, "not started") for name in names)),
+    ]
+    assert [status.control for status in found] == [None, None, "tokenformer-scratch", "transformer-scratch"]
+    assert [status.control_of for status in found] == [None, None, "tiny", "tiny"]
+    command = f"growctl run {tmp_path}/tiny/schedule.yaml --runs-dir {tmp_path}"
+    assert {status.go_on for status in found[2:]} == {command}
+    assert found[1].go_on is None
+    planned = plan_controls(load_schedule(str(ladder.directory / "schedule.yaml")), [17, 60])
+    assert [status.stages[0].num_steps for status in found[2:]] == [p.schedule.stages[0].train_steps for p in planned]
+
+    control = HandMade(tmp_path, names[0], one_stage, control=kinds[0])
+    control.trains("0-large", 10)
+    with control.hold():
+        found = find_status(tmp_path, ["tiny"])
+        assert [status.state for status in found] == ["finished", "running", "not started"]
+        assert [status.go_on for status in found] == [None, None, None]
+    assert [status.state for status in find_status(tmp_path, ["tiny"])] == ["finished", "stopped", "not started"]
+    assert find_status(tmp_path, [names[0]])[0].go_on == command
+    assert printed(tmp_path).count(command) == 1
+    lines = [line.strip() for line in printed(tmp_path).splitlines()]
+    assert any(line.startswith("tokenformer-scratch ") for line in lines)
+
+
+def test_a_finished_ladder_whose_controls_cannot_be_planned_is_finished_and_the_reason_is_noted(tmp_path):
+    text = f"{IDENTITY.replace('name: identity', '')}controls: [{{kind: single-jump}}]\n"
+    made = HandMade(tmp_path, text=text)
+    for stage in ("0-d2", "1-d4", "2-d8"):
+        made.finishes(stage, 20)
+    status = only(tmp_path)
+    assert (status.name, status.state, stages_of(status)[-1]) == ("tiny", "finished", "d8 done 20/20")
+    [note] = status.notes
+    assert note.startswith("its controls cannot be planned: identity-blocks grows to num_layers from 3 to 4")
+
+
+def test_80_columns_hold_every_kind_of_control_and_its_steps():
+    kinds = ("transformer-scratch-0.5x", "tokenformer-scratch-2x", "best-scratch-124m-0.5x", "official-growth-0.5x")
+    stage = StageStatus("1.4b", "waiting", step=123_456, num_steps=572_205, loss=2.34567)
+    ladder = RunStatus("pile_1.4b", "running", "", stages=(stage, replace(stage, name="base", seconds_left=4e5)))
+    names = [f"pile_1.4b-control-{kind}" for kind in kinds]
+    controls = [RunStatus(name, "not started", "", control_of="pile_1.4b", stages=(stage,)) for name in names]
+    out = io.StringIO()
+    print_runs([ladder, *controls], ["pile_1.4b"], Console(file=out, width=80))
+    _, _, first, *below = [line.split() for line in out.getvalue().splitlines()]
+    assert first == ["pile_1.4b", "running", "1.4b", "1/2", "123k/572k", "2.3457"]
+    assert below == [[kind, "not", "started", "1.4b", "123k/572k", "2.3457"] for kind in kinds]
+
+
+def test_a_control_without_its_ladder_is_shown_under_its_own_name(tmp_path):
+    control = HandMade(tmp_path, "gone-control-single-jump", control="single-jump")
+    control.trains("0-small", 10)
+    status = only(tmp_path)
+    assert (status.control, status.control_of) == ("single-jump", "gone")
+    assert any(line.startswith("gone-control-single-jump ") for line in printed(tmp_path).splitlines())
+    assert status.go_on == f"growctl run SCHEDULE --name gone --runs-dir {tmp_path}"
+
+
+def test_a_process_of_another_machine_is_told_from_one_of_this(tmp_path):
+    made = HandMade(tmp_path)
+    made.trains("0-small", 10)
+    with made.hold():
+        assert (only(tmp_path).process, only(tmp_path).here) == (os.getpid(), True)
+        (made.directory / ".lock").write_text("999999999")
+        status = only(tmp_path)
+        assert (status.state, status.process, status.here) == ("running", 999999999, False)
+        assert "process 999999999 of another machine" in printed(tmp_path, "tiny")
+        (made.directory / ".lock").write_text("")
+        assert (only(tmp_path).state, only(tmp_path).process) == ("running", None)
+    assert (only(tmp_path).state, only(tmp_path).since) == ("stopped", None)
+
+
+def test_looking_at_a_run_takes_no_lock_that_stays(tmp_path):
+    made = HandMade(tmp_path)
+    only(tmp_path)
+    with (made.directory / ".lock").open("a+") as lock:
+        assert fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB) is None  # else it raises BlockingIOError
+
+
+def test_files_that_just_changed_while_nobody_holds_the_run_are_a_warning(tmp_path):
+    made = HandMade(tmp_path)
+    made.trains("0-small", 10)
+    assert only(tmp_path).notes == ()
+    os.utime(made.stage("0-small") / "metrics.jsonl")
+    assert "another machine may be at it" in only(tmp_path).notes[0]
+    lock = made.directory / ".lock"
+    for host, process in ((socket.gethostname(), 999999999), (None, None)):
+        lock.write_text(json.dumps({"process": process, "host": host} if process else ""))
+        assert only(tmp_path).notes == (), "its process is gone, or left in peace"
+    lock.write_text('{"process": 7, "host": "node-9"}')
+    assert "another machine may be at it" in only(tmp_path).notes[0]
+    os.utime(made.stage("0-small") / "metrics.jsonl", (time.time() + 3600,) * 2)
+    assert only(tmp_path).notes == (), "the clock was put back"
+
+
+def test_the_machine_that_a_run_is_held_from_is_named(tmp_path):
+    made = HandMade(tmp_path)
+    made.trains("0-small", 10)
+    with made.hold():
+        (made.directory / ".lock").write_text('{"process": 999999999, "host": "node-9"}')
+        assert (only(tmp_path).process, only(tmp_path).host, only(tmp_path).here) == (999999999, "node-9", False)
+        assert "process 999999999 on node-9" in printed(tmp_path, "tiny")
+
+
+@pytest.mark.parametrize(
+    ("log", "reason"),
+    [
+        ("", None),
+        ("Main process received SIGTERM, exiting\n", None),
+        (KILLED + "143\n", None),
+        (KILLED + "-9\n", "a worker was ended by signal 9: the machine ran out of memory, or someone ended it"),
+        (KILLED + "-11\n", "a worker was ended by signal 11: it crashed"),
+        (KILLED + "-9\nMain process received SIGTERM, exiting\n", None),
+        ("Traceback (most recent call last):\n  File\nOSError: disk full\n" + KILLED + "1\n", "OSError: disk full"),
+        ("growctl: the loss is nan\n" + KILLED + "1\n", "the loss is nan"),
+        ("worker-1: growctl: the loss is nan\n", "the loss is nan"),
+        ("growctl: the loss is nan\n" + LAUNCHED + KILLED + "143\n", None),
+        ("a warning that speaks of some Error in passing\n", None),
+        ("\x00\xff no text\n", None),
+    ],
+)
+@pytest.mark.parametrize("begun", [LAUNCHED, f"{STARTED} 2 of python -m stages.train.worker spec.json\n"])
+def test_why_an_attempt_ended_is_found_in_its_part_of_the_log(tmp_path, begun, log, reason):
+    made = HandMade(tmp_path)
+    made.trains("0-small", 10)
+    log = log.replace(LAUNCHED, begun)
+    (made.stage("0-small") / "log.txt").write_text(begun + log, errors="surrogateescape")
+    status = only(tmp_path)
+    assert (status.state, status.reason) == ("failed" if reason else "stopped", reason)
+
+
+def test_slurm_jobs_of_a_run_are_shown_with_the_command_that_asks_for_them(tmp_path):
+    made = HandMade(tmp_path, text=SCHEDULE + CONTROL)
+    jobs = {"tiny.small": "71", "tiny.large": "72", "tiny-control-tokenformer-scratch.large": "73", "tinier": "74"}
+    (made.directory / "slurm").mkdir()
+    (made.directory / "slurm/jobs.json").write_text(json.dumps(jobs))
+    ladder, control, other = find_status(tmp_path)
+    assert ladder.jobs == {"tiny.small": "71", "tiny.large": "72"}
+    assert control.jobs == {"tiny-control-tokenformer-scratch.large": "73"}
+    assert other.jobs == {}
+    HandMade(tmp_path, control.name, control="tokenformer-scratch")
+    assert find_status(tmp_path)[1].jobs == control.jobs
+    assert "squeue --jobs=71,72" in printed(tmp_path)
+    (made.directory / "slurm/jobs.json").write_text('["71"')
+    assert "jobs.json cannot be read" in " ".join(find_status(tmp_path)[0].notes)
+
+
+def test_a_dataset_that_is_being_prepared_is_named(tmp_path):
+    (tmp_path / ".datasets").mkdir()
+    lock = tmp_path / ".datasets/.text-0123.lock"
+    lock.touch()
+    assert being_prepared(tmp_path) == []
+    with lock.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert being_prepared(tmp_path) == ["text-0123"]
+
+
+# Names, and nothing at all.
+
+
+def test_an_unknown_run_is_told_the_nearest_names(tmp_path):
+    for name in ("quickstart", "wikitext"):
+        HandMade(tmp_path, name)
+    with pytest.raises(RunNotFoundError, match=r"no run 'quikstart' in .*; the nearest are quickstart"):
+        find_status(tmp_path, ["quikstart"])
+    out, err = run("status", "quikstart", "--runs-dir", tmp_path, expect=2)
+    assert (out, "the nearest are quickstart" in err, "Traceback" in err) == ("", True, False)
+
+
+def test_no_runs_is_said_and_is_no_failure(tmp_path):
+    out, _ = run("status", "--runs-dir", tmp_path / "nowhere")
+    assert "there are no runs in" in out
+    (tmp_path / "notes").mkdir()
+    (tmp_path / ".datasets").mkdir()
+    assert json.loads(run("status", "--runs-dir", tmp_path, "--json")[0])["runs"] == []
+
+
+def test_the_command_that_goes_on_is_what_a_shell_takes(tmp_path, monkeypatch):
+    HandMade(tmp_path / "my runs")
+    status = only(tmp_path / "my runs")
+    assert shlex.split(status.go_on)[2:] == [
+        *(f"{tmp_path}/my runs/tiny/schedule.yaml", "--runs-dir", f"{tmp_path}/my runs"),
+    ]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my runs").rename(tmp_path / "runs")
+    assert only(Path("runs")).go_on == "growctl run runs/tiny/schedule.yaml"
+
+
+@pytest.mark.parametrize("names", [(), ("tiny",)])
+def test_tables_fit_80_columns(tmp_path, names):
+    ladder = HandMade(tmp_path, text=SCHEDULE.replace("train_steps: 60", "train_steps: 143000") + CONTROL)
+    ladder.finishes("0-small", 30)
+    ladder.saves("1-large", "step_00085000", 85000)
+    ladder.trains("1-large", 85000)
+    HandMade(tmp_path, "a-run-with-a-name-that-goes-on-and-on-as-some-do-when-every-setting-is-in-it")
+    with ladder.hold():
+        out = printed(tmp_path, *names)
+    assert ("85000/143000" if names else "85k/143k") in out
+    tables = [line for line in out.splitlines() if not line.startswith("to go on with")]
+    assert max(map(len, tables)) <= 80, out
+    assert "…" not in out
+
+
+# Broken things.
+
+
+def everything_made(runs_dir: Path) -> HandMade:
+    made = HandMade(runs_dir, text=SCHEDULE + CONTROL)
+    made.finishes("0-small", 30)
+    made.saves("1-large", "initial", 0)
+    made.saves("1-large", "step_00000010", 10)
+    made.trains("1-large", 10)
+    (made.directory / "slurm").mkdir()
+    (made.directory / "slurm/jobs.json").write_text('{"tiny": "71"}')
+    return made
+
+
+FILES = (
+    *("schedule.yaml", "ledger.db", ".lock", "slurm/jobs.json", "stages/0-small/final/manifest.json"),
+    *("stages/0-small/metrics.jsonl", "stages/1-large/metrics.jsonl", "stages/1-large/log.txt"),
+    *("stages/1-large/initial/manifest.json", "stages/1-large/step_00000010/manifest.json"),
+)
+
+
+def seen(runs_dir: Path) -> list[RunStatus]:
+    """The runs, having been through everything that shows them."""
+    found = find_status(runs_dir)
+    json.dumps(status_document(runs_dir, found), allow_nan=False)
+    printed(runs_dir)
+    printed(runs_dir, "tiny")
+    return found
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("damage", ["cut", "gone", "folder", "other"])
+def test_a_broken_file_is_said_and_the_rest_still_shown(tmp_path, file, damage):
+    path = everything_made(tmp_path).directory / file
+    whole = path.read_bytes()
+    path.unlink()
+    if damage == "cut":
+        path.write_bytes(whole[: len(whole) // 2])
+    elif damage == "folder":
+        path.mkdir()
+    elif damage == "other":
+        path.write_bytes(b"\x00\xff[1, {\n")
+    status = seen(tmp_path)[0]
+    assert [stage.name for stage in status.stages] == ["small", "large"]
+    harmless = {".lock", "log.txt", "metrics.jsonl", "initial"}  # there is a step_* to go on from
+    if not harmless & set(Path(file).parts) and (damage, file) != ("gone", "slurm/jobs.json"):
+        assert any(Path(file).name in note or "final" in note for note in status.notes), status.notes
+
+
+@settings(max_examples=25)
+@given(file=st.sampled_from(FILES), data=st.binary(max_size=80))
+def test_no_bytes_in_any_file_end_it(tmp_path_factory, file, data):
+    runs_dir = tmp_path_factory.mktemp("any")
+    (everything_made(runs_dir).directory / file).write_bytes(data)
+    assert seen(runs_dir)[0].name == "tiny"
+
+
+@settings(max_examples=25)
+@given(
+    values=st.dictionaries(
+        st.sampled_from(["event", "attempt", "step", "loss", "tokens_per_second", "device", "num_devices"]),
+        st.one_of(st.none(), st.integers(), st.floats(), st.text(max_size=5), st.lists(st.integers(), max_size=2)),
+    )
+)
+def test_no_values_in_a_record_end_it(tmp_path_factory, values):
+    runs_dir = tmp_path_factory.mktemp("any")
+    made = everything_made(runs_dir)
+    made.says("1-large", ("train", 11, values), ("start", 11, values))
+    with made.hold():
+        assert seen(runs_dir)[0].state == "running"
+
+
+@pytest.mark.parametrize("number", ["Infinity", "-Infinity", "NaN", "1" + "0" * 400, "true", '"fast"', "null"])
+def test_what_is_no_finite_number_is_none(tmp_path, number):
+    made = HandMade(tmp_path)
+    made.trains("0-small", 10)
+    metrics = made.stage("0-small") / "metrics.jsonl"
+    metrics.write_text(metrics.read_text().replace("512.0", number).replace("3.25", number))
+    with made.hold():
+        small = seen(tmp_path)[0].stages[0]
+    assert (small.loss, small.seconds_left) in [(None, None), (1.0, 20 * 256.0)]  # true is 1
+
+
+def test_a_directory_that_may_not_be_read_does_not_hide_the_others(tmp_path, monkeypatch):
+    HandMade(tmp_path)
+    HandMade(tmp_path, "theirs")
+    read_stage = growctl.status.runs.read_stage
+
+    def read(run, planned, **named):
+        if run.name == "theirs":
+            raise PermissionError(13, "Permission denied", str(run))
+        return read_stage(run, planned, **named)
+
+    monkeypatch.setattr(growctl.status.runs, "read_stage", read)
+    theirs, tiny = seen(tmp_path)
+    assert (theirs.state, theirs.go_on, tiny.state) == ("unreadable", None, "stopped")
+    assert "Permission denied" in theirs.notes[0]
+
+
+def test_without_schedule_and_ledger_the_stages_are_those_that_left_something(tmp_path):
+    made = everything_made(tmp_path)
+    (made.directory / "schedule.yaml").unlink()
+    [status] = seen(tmp_path)
+    assert stages_of(status) == ["small done 30/30", "large stopped 10/60"]
+    (made.directory / "ledger.db").unlink()
+    [status] = seen(tmp_path)
+    assert stages_of(status) == ["small done 30/30", "large stopped 10/None"]
+    assert (status.control, status.control_of) == (None, None)
+    assert len(status.notes) == 2
+
+
+def test_a_run_that_has_only_just_been_made_is_no_complaint(tmp_path):
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny/.lock").write_text(str(os.getpid()))
+    with (tmp_path / "tiny/.lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        status = only(tmp_path)
+        assert (status.state, status.stages, status.notes) == ("running", (), ())
+    HandMade(tmp_path, "other")
+    assert [status.state for status in find_status(tmp_path)] == ["stopped", "not started"]

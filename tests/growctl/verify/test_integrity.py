@@ -1,0 +1,109 @@
+"""What `growctl verify --integrity` finds below a dataset, a ledger, a run and a runs directory. No training."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from growctl.ledger.ledger import Ledger
+from growctl.run.requests import schedule_yaml
+from growctl.schedule.load import load_schedule
+from growctl.verify.integrity import Found, check, things
+from stages.data.dataset import read_dataset_manifest
+from tests.growctl.runs import run, write_schedule
+from tests.stages.checkpoints import write_checkpoint
+from tests.stages.data.test_dataset import write_dataset
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """A runs directory as a run leaves it, with something set aside and something unfinished."""
+    runs = tmp_path / "runs"
+    write_dataset(runs / ".datasets/text-0123", [40, 10], [20])
+    stage = runs / "tiny/stages/0-small"
+    write_checkpoint(stage / "final")
+    write_checkpoint(stage / "step_00000010")
+    write_checkpoint(stage / "broken-step_00000020")
+    (stage / ".step_00000030.incomplete").mkdir()
+    (stage / "metrics.jsonl").touch()
+    Ledger.open(runs / "tiny/ledger.db").close()
+    (runs / "tiny/schedule.yaml").write_text(schedule_yaml(load_schedule(str(write_schedule(tmp_path)))))
+    (runs / "tiny/report").mkdir()
+    return runs
+
+
+def found(path: Path) -> dict[str, Found]:
+    return {thing.path.name: check(thing) for thing in things(path)}
+
+
+def test_everything_below_a_runs_directory_is_checked_and_named(runs):
+    results = found(runs)
+    assert {name: (result.kind, result.whole) for name, result in results.items()} == {
+        "text-0123": ("dataset", True),
+        "schedule.yaml": ("schedule", True),
+        "ledger.db": ("ledger", True),
+        "final": ("checkpoint", True),
+        "step_00000010": ("checkpoint", True),
+        "broken-step_00000020": ("set aside", None),
+        ".step_00000030.incomplete": ("unfinished", None),
+    }
+    assert "set aside (broken, and moved here), not checked" in results["broken-step_00000020"].line()
+    assert found(runs / "tiny").keys() == results.keys() - {"text-0123"}
+    assert found(runs / ".datasets").keys() == found(runs / ".datasets/text-0123").keys() == {"text-0123"}
+    assert found(runs / "tiny/ledger.db").keys() == {"ledger.db"}
+    assert found(runs / "tiny/stages/0-small/broken-step_00000020")["broken-step_00000020"].whole, "asked for by name"
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+def spoil(path: Path) -> None:
+    path.write_bytes(b"\0" * 100)
+
+
+@pytest.mark.parametrize("damage", [remove, spoil])
+@pytest.mark.parametrize(
+    ("victim", "owner"),
+    [
+        (".datasets/text-0123/train/00001.ds", "text-0123"),
+        (".datasets/text-0123/tokenizer.json", "text-0123"),
+        (".datasets/text-0123/manifest.json", "text-0123"),
+        ("tiny/ledger.db", "ledger.db"),
+        ("tiny/stages/0-small/final/manifest.json", "final"),
+        ("tiny/stages/0-small/step_00000010/manifest.json", "step_00000010"),
+        ("tiny/stages/0-small/step_00000010/parameters/embedding.weight.safetensors", "step_00000010"),
+    ],
+)
+def test_damage_is_found_where_it_is_and_nowhere_else(runs, victim, owner, damage):
+    damage(runs / victim)
+    broken = {name: result for name, result in found(runs).items() if result.whole is False}
+    assert list(broken) == [owner]
+    assert str(runs / victim).rpartition(f"/{owner}")[0] in broken[owner].line()
+
+
+def test_the_command_prints_a_line_each_and_exits_with_1_where_something_is_broken(runs):
+    out, err = run("verify", "--integrity", runs)
+    assert (err, len(out.splitlines())) == ("", 7)
+    assert sum(": OK, " in line for line in out.splitlines()) == 5
+    spoil(runs / "tiny/stages/0-small/final/parameters/embedding.weight.safetensors")
+    out, _ = run("verify", "--integrity", runs / "tiny", "--json", expect=1)
+    told = {Path(entry["path"]).name: entry["whole"] for entry in json.loads(out)["integrity"]}
+    whole = dict.fromkeys(("schedule.yaml", "ledger.db", "step_00000010"), True)
+    named = dict.fromkeys(("broken-step_00000020", ".step_00000030.incomplete"))
+    assert told == whole | named | {"final": False}
+
+
+def test_where_there_is_nothing_to_check_one_message_says_so(tmp_path):
+    for path, message in ((tmp_path / "no", "does not exist"), (tmp_path, "holds no checkpoint, dataset, ledger")):
+        with pytest.raises(ValueError, match=message):
+            things(path)
+    (tmp_path / "text.txt").touch()
+    with pytest.raises(ValueError, match="is not a checkpoint"):
+        things(tmp_path / "text.txt")
+
+
+def test_a_copy_of_a_dataset_anywhere_is_known_for_one(runs, tmp_path):
+    shutil.copytree(runs / ".datasets/text-0123", tmp_path / "copy")
+    assert found(tmp_path / "copy")["copy"].bytes == read_dataset_manifest(tmp_path / "copy").num_file_bytes

@@ -1,0 +1,159 @@
+"""Activation bytes against what autograd really saves, and the fullest moment of a pass against what really lives."""
+
+from dataclasses import astuple
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model import activation_memory as memory_module
+from model.activation_memory import BYTES, Precision, model_bytes
+from model.config import (
+    PATTENTIONS,
+    BlockConfig,
+    Generation,
+    PattentionConfig,
+    TokenformerConfig,
+    TransformerConfig,
+    tokenformer_config,
+)
+from model.initialization import build_model
+from model.policy import GrowthPolicy, grow_config, ramp_config
+from tests.memory_tracking import MemoryTracking
+
+SHAPE = {"vocab_size": 61, "hidden_size": 32, "num_heads": 2}
+BASE = tokenformer_config(num_layers=2, attention_tokens=40, ffn_tokens=100, **SHAPE)
+DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
+
+
+def grown(init: str, tau: str, *added: tuple[int, int]) -> TokenformerConfig:
+    """The base grown so, once for each pair of attention and FFN tokens."""
+    config = BASE
+    for attention_tokens, ffn_tokens in added:
+        policy = GrowthPolicy(init=init, tau=tau, allow_jump=True)
+        config = grow_config(config, attention_tokens=attention_tokens, ffn_tokens=ffn_tokens, policy=policy)
+    return config
+
+
+def mixed() -> TokenformerConfig:
+    """A generation that is scaled and normalised by itself, before one of copies."""
+    generations = (
+        Generation(num_tokens=20),
+        Generation(num_tokens=24, number=1, key_ramp=0.5, tau=3.0),
+        Generation(num_tokens=44, number=2, copies=1),
+    )
+    pattention = PattentionConfig(generations=generations, tau=8.0)
+    block = BlockConfig(**dict.fromkeys(PATTENTIONS, pattention))
+    return TokenformerConfig(blocks=(block, block), **SHAPE)
+
+
+CONFIGS = {
+    "tokenformer": BASE,
+    "gelu_l2_norm": BASE.model_copy(update={"score_function": "gelu_l2_norm"}),
+    "softmax": BASE.model_copy(update={"score_function": "softmax"}),
+    "ramped": ramp_config(grown("matched", "ramp", (8, 24), (16, 0)), 1.0),
+    "ramping": ramp_config(grown("matched", "ramp", (8, 24)), 0.5),
+    "per-generation": grown("zero-value", "per-generation", (8, 24), (3, 5)),
+    "all-at-once": mixed(),
+    "copied": grown("copy", "recompute", (80, 200), (240, 600)),
+    "transformer": TransformerConfig(num_layers=3, ffn_size=100, **SHAPE),
+}
+
+
+def saved_bytes(
+    config: TokenformerConfig | TransformerConfig, batch: int, length: int, dtype: torch.dtype, device: str = "cpu"
+) -> int:
+    """Bytes of all that autograd saves in a forward pass, each storage once; not parameters, not single numbers."""
+    model = build_model(config, seed=0, device=device).to(dtype)
+    ids, targets = (torch.randint(0, config.vocab_size, (batch, length), device=device) for _ in range(2))
+    parameters = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
+    storages = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in parameters and tensor.dim() > 0:
+            storages[storage._cdata] = storage
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        model(ids, targets)
+    return sum(storage.nbytes() for storage in storages.values())
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize(("batch", "length"), [(1, 16), (3, 40)])
+def test_activations_are_what_autograd_saves_to_the_byte(
+    name: str, precision: Precision, batch: int, length: int
+) -> None:
+    config = CONFIGS[name]
+    reckoned = model_bytes(config, precision, "cpu").of(batch, length).activations
+    targets = 8 * batch * length  # alive, but not saved
+    assert reckoned == saved_bytes(config, batch, length, DTYPES[precision]) + targets
+
+
+def peaks(config: TokenformerConfig | TransformerConfig, precision: Precision) -> tuple[int, int]:
+    """The most that is alive in a forward and backward pass of 2 x 64 tokens, and in a forward pass alone.
+
+    Beside the parameters and gradients that are there already, and but for their transposes.
+    """
+    model = build_model(config, seed=0).to(DTYPES[precision])
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    ids = torch.randint(0, config.vocab_size, (2, 64))
+    known = [*model.parameters(), *(parameter.grad for parameter in model.parameters() if parameter.grad is not None)]
+    with MemoryTracking([*known, ids]) as training:
+        held = training.live - 2 * ids.nbytes  # the formula counts both inputs, here they are one
+        model(ids, ids).backward()
+    with MemoryTracking([*known, ids]) as forward, torch.no_grad():
+        model(ids, ids)
+    return training.peak - held, forward.peak - held
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+@pytest.mark.parametrize(
+    "config",
+    [
+        tokenformer_config(num_layers=2, attention_tokens=40, ffn_tokens=2000, **SHAPE),
+        tokenformer_config(num_layers=2, attention_tokens=40, ffn_tokens=100, **SHAPE | {"vocab_size": 2001}),
+        tokenformer_config(num_layers=1, attention_tokens=500, ffn_tokens=400, **SHAPE),
+        TransformerConfig(num_layers=2, ffn_size=1000, **SHAPE),
+        TransformerConfig(num_layers=1, ffn_size=100, **SHAPE | {"vocab_size": 2001}),
+    ],
+    ids=["wide-ffn", "many-words", "wide-attention", "transformer", "transformer-many-words"],
+)
+@pytest.mark.parametrize("tokens_at_once", [1000, 40], ids=["", "in-slices"])
+def test_the_fullest_moments_of_a_pass_are_within_5_percent_of_what_lives_then(
+    config: TokenformerConfig | TransformerConfig, precision: Precision, tokens_at_once: int, monkeypatch
+) -> None:
+    monkeypatch.setattr(memory_module, "LOGITS_AT_ONCE", tokens_at_once * config.vocab_size)
+    training, forward = peaks(config, precision)
+    memory = model_bytes(config, precision, "cpu").of(2, 64)
+    assert memory.activations + max(memory.at_loss, memory.in_blocks) == pytest.approx(training, rel=0.05)
+    assert memory.forward == pytest.approx(forward, rel=0.15)
+
+
+@given(st.integers(1, 64), st.integers(1, 64), st.sampled_from(sorted(BYTES)), st.sampled_from(["cuda", "cpu"]))
+def test_a_pass_takes_more_for_more_sequences_and_little_more_on_either_device(batch, more, precision, device) -> None:
+    passes = model_bytes(CONFIGS["ramped"], precision, device)
+    small, large = passes.of(batch, 32), passes.of(batch + more, 32)
+    constant = 2 * small.activations - passes.of(2 * batch, 32).activations  # the gradient of the head
+    assert 0 < constant < small.activations
+    assert large.activations - constant == pytest.approx((small.activations - constant) * (batch + more) / batch)
+    assert all(b > a or b == a < 0 for a, b in zip(astuple(small)[:2], astuple(large)[:2], strict=True))
+
+
+@pytest.mark.parametrize("name", ["tokenformer", "ramped", "transformer"])
+def test_on_cuda_activations_are_what_flash_attention_and_the_norms_save_there(name: str, monkeypatch) -> None:
+    """The meta device has no data, but the operators' own word for what they make on an accelerator."""
+
+    def flash(query, key, value, is_causal):
+        return torch.ops.aten._scaled_dot_product_flash_attention(query, key, value, 0.0, is_causal)[0]
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", flash)
+    config = CONFIGS[name]
+    reckoned = model_bytes(config, "bf16").of(2, 128).activations
+    random_states = 16 * config.num_layers  # which flash attention would need for dropout
+    assert reckoned == saved_bytes(config, 2, 128, torch.bfloat16, "meta") + 8 * 2 * 128 - random_states

@@ -1,0 +1,292 @@
+"""Directories that are whole or not there, and what reading a broken one says."""
+
+import errno
+import json
+import os
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stages.checkpoint import manifest as manifest_module
+from stages.checkpoint.manifest import (
+    CheckpointError,
+    hash_file,
+    newest_checkpoint,
+    read_manifest,
+    sealed_manifest,
+    set_aside,
+    staging_directory,
+    verify_checkpoint,
+    whole_directory,
+    write_file,
+)
+from stages.checkpoint.sealed import plain_path
+from tests.stages.checkpoints import write_checkpoint
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    write_checkpoint(tmp_path / "final")
+    return tmp_path / "final"
+
+
+def test_a_finished_directory_has_its_files_their_hashes_and_no_trace_of_the_writing(checkpoint):
+    manifest = verify_checkpoint(checkpoint)
+    assert {p.relative_to(checkpoint).as_posix() for p in checkpoint.rglob("*") if p.is_file()} == {
+        *manifest.files,
+        "manifest.json",
+    }
+    assert os.listdir(checkpoint.parent) == ["final"]
+
+
+def test_an_error_while_writing_leaves_nothing(tmp_path):
+    def write_half() -> None:
+        with whole_directory(tmp_path / "final") as staging:
+            (staging / "half").write_text("x")
+            raise RuntimeError("disk")
+
+    with pytest.raises(RuntimeError, match="disk"):
+        write_half()
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_a_dead_writer_left_is_cleared_and_never_taken_for_a_checkpoint(tmp_path):
+    left = staging_directory(tmp_path / "step_00000010")
+    left.mkdir()
+    (left / "old").write_text("x")
+    assert newest_checkpoint(tmp_path, print) is None
+    with whole_directory(tmp_path / "step_00000010") as staging:
+        assert os.listdir(staging) == []
+
+
+def test_an_existing_directory_is_never_overwritten(checkpoint):
+    before = hash_file(checkpoint / "manifest.json")
+    with pytest.raises(CheckpointError, match="exists already"):
+        whole_directory(checkpoint).__enter__()
+    assert hash_file(checkpoint / "manifest.json") == before
+
+
+def flip_a_bit(path):
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda path: path.unlink(), "is missing"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-1]), "bytes, not"),
+        (flip_a_bit, "does not have the hash"),
+    ],
+    ids=["removed", "truncated", "bit flipped"],
+)
+def test_any_damage_to_any_file_is_found_and_named(checkpoint, damage, message):
+    name = sorted(read_manifest(checkpoint).files)[3]
+    damage(checkpoint / name)
+    with pytest.raises(CheckpointError, match=message) as error:
+        verify_checkpoint(checkpoint)
+    assert name in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "cannot be read"),
+        ("\xff", "cannot be read"),
+        ('{"kind": "parameters"}', "cannot be read: model"),
+        (None, "has no manifest.json"),
+    ],
+)
+def test_a_broken_or_missing_manifest_is_one_sentence(checkpoint, text, message):
+    if text is None:
+        (checkpoint / "manifest.json").unlink()
+    else:
+        (checkpoint / "manifest.json").write_text(text, encoding="latin-1")
+    with pytest.raises(CheckpointError, match=message):
+        read_manifest(checkpoint)
+
+
+def test_a_file_is_no_checkpoint_and_nothing_does_not_exist(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointError, match="file is not a checkpoint"):
+        read_manifest(tmp_path / "file")
+    with pytest.raises(CheckpointError, match="nothing does not exist"):
+        read_manifest(tmp_path / "nothing")
+
+
+def test_a_manifest_of_another_format_is_refused(checkpoint):
+    data = json.loads((checkpoint / "manifest.json").read_text())
+    (checkpoint / "manifest.json").write_text(json.dumps(data | {"format_version": 99}))
+    with pytest.raises(CheckpointError, match="format version 99; this growctl reads 1"):
+        read_manifest(checkpoint)
+
+
+def test_broken_checkpoints_are_set_aside_one_by_one_and_nothing_is_deleted(tmp_path):
+    for step in (10, 20, 30):
+        write_checkpoint(tmp_path / f"step_{step:08d}")
+    for step in (20, 30):
+        flip_a_bit(next((tmp_path / f"step_{step:08d}").rglob("*.safetensors")))
+    said = []
+    assert newest_checkpoint(tmp_path, said.append).name == "step_00000010"
+    assert len(said) == 2
+    assert "broken-step_00000030" in said[0]
+    assert sorted(os.listdir(tmp_path)) == ["broken-step_00000020", "broken-step_00000030", "step_00000010"]
+
+
+def test_setting_aside_twice_keeps_both(tmp_path):
+    for text in ("first", "second"):
+        (tmp_path / "x").mkdir()
+        (tmp_path / "x" / text).touch()
+        set_aside(tmp_path / "x")
+    assert sorted(p.name for p in tmp_path.glob("*/*")) == ["first", "second"]
+
+
+def test_a_file_is_replaced_not_written_into_so_a_hard_link_keeps_the_old_bytes(tmp_path):
+    (tmp_path / "old").write_text("old")
+    os.link(tmp_path / "old", tmp_path / "file")
+    entry = write_file(tmp_path / "file", b"new")
+    assert (tmp_path / "old").read_text() == "old"
+    assert (tmp_path / "file").read_text() == "new"
+    assert entry.sha256 == hash_file(tmp_path / "file")
+
+
+def rewritten(directory, **changes):
+    """The manifest's JSON with values changed as someone without its seal would."""
+    path = directory / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_a_flipped_bit_anywhere_in_a_manifest_is_noticed(checkpoint):
+    path = checkpoint / "manifest.json"
+    whole = path.read_bytes()
+    for position in [*range(0, len(whole), 37), len(whole) - 1]:
+        data = bytearray(whole)
+        data[position] ^= 1 << position % 8
+        path.write_bytes(data)
+        with pytest.raises(CheckpointError, match=re.escape(str(path))):
+            read_manifest(checkpoint)
+
+
+def test_a_digit_that_rounding_would_hide_is_noticed_too(checkpoint):
+    path, loss = checkpoint / "manifest.json", 0.30000000000000004
+    manifest = read_manifest(checkpoint)
+    lineage = manifest.lineage.model_copy(update={"details": {"loss": loss}})
+    text = sealed_manifest(manifest.model_copy(update={"lineage": lineage})).model_dump_json()
+    other = text.replace("0.30000000000000004", "0.30000000000000005")
+    assert json.loads(other) == json.loads(text), "the same float64, written otherwise"
+    path.write_text(text)
+    read_manifest(checkpoint)
+    path.write_text(other)
+    with pytest.raises(CheckpointError, match="seal does not fit"):
+        read_manifest(checkpoint)
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_no_manifest_is_read_without_its_seal_whatever_version_it_says(checkpoint, version):
+    data = json.loads((checkpoint / "manifest.json").read_text())
+    bare = {name: value for name, value in data.items() if name not in ("seal", "signature")}
+    (checkpoint / "manifest.json").write_text(json.dumps(bare | {"format_version": version}))
+    with pytest.raises(CheckpointError, match="seal is missing" if version == 1 else f"format version {version}"):
+        read_manifest(checkpoint)
+
+
+OUTSIDE = ["../secret", "/etc/passwd", "a/../../secret", "a//b", "./a", "", "a\\..\\b", "a\0b", "..", "a/"]
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_a_file_name_that_could_lead_out_of_the_directory_is_refused(checkpoint, name):
+    manifest = read_manifest(checkpoint)
+    entry = next(iter(manifest.files.values()))
+    hostile = sealed_manifest(manifest.model_copy(update={"files": {name: entry}}))
+    (checkpoint / "manifest.json").write_text(hostile.model_dump_json())
+    with pytest.raises(CheckpointError, match="must be a plain relative path within the directory"):
+        read_manifest(checkpoint)
+
+
+@settings(max_examples=200)
+@given(st.text(st.sampled_from("./\\a~\0 "), max_size=12) | st.text(max_size=8))
+def test_no_accepted_name_leads_out_of_its_directory(name):
+    try:
+        plain_path(name)
+    except ValueError:
+        return
+    below = os.path.normpath(os.path.join("/checkpoint", name))
+    assert below.startswith("/checkpoint/")
+    assert below == f"/checkpoint/{name}"
+
+
+@pytest.mark.parametrize("name", ["a" * 256, "ü" * 128, "/".join(["part"] * 300)])
+def test_a_name_that_no_file_system_takes_is_refused_in_few_words(name):
+    with pytest.raises(ValueError, match="longer than any file's name") as caught:
+        plain_path(name)
+    assert len(str(caught.value)) < 200
+
+
+def test_a_size_that_no_number_holds_is_one_message(checkpoint):
+    path = checkpoint / "manifest.json"
+    found = json.loads(path.read_text())
+    found["model"]["hidden_size"] = 10**400
+    path.write_text(json.dumps(found))
+    with pytest.raises(CheckpointError, match=r"manifest\.json cannot be read: a number in it is out of all range"):
+        read_manifest(checkpoint)
+
+
+def test_a_link_that_leads_outside_is_refused_one_within_is_not(checkpoint, tmp_path):
+    name = sorted(read_manifest(checkpoint).files)[0]
+    (checkpoint / name).rename(tmp_path / "elsewhere")
+    (checkpoint / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(CheckpointError, match=f"{re.escape(name)} is a link that leads outside"):
+        verify_checkpoint(checkpoint)
+    (checkpoint / name).unlink()
+    (tmp_path / "elsewhere").rename(checkpoint / "within")
+    (checkpoint / name).symlink_to(checkpoint / "within")
+    verify_checkpoint(checkpoint)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        '{"a":' * 5_000 + "1" + "}" * 5_000,
+        '{"step": ' + "9" * 5_000 + "}",
+        '{"format_version": 1e400}',
+        "[]",
+        "null",
+        "NaN",
+        '"manifest"',
+    ],
+    ids=["deep list", "deep object", "huge integer", "infinite", "list", "null", "not a number", "string"],
+)
+def test_json_that_is_no_manifest_is_one_message(checkpoint, text):
+    (checkpoint / "manifest.json").write_text(text)
+    with pytest.raises(CheckpointError, match=r"manifest\.json cannot be read: \S") as caught:
+        read_manifest(checkpoint)
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    "changes", [{"step": -1}, {"step": "1"}, {"step": 1.5}, {"files": []}, {"model": 3}, {"lineage": None}, {"new": 1}]
+)
+def test_values_of_another_kind_are_one_message(checkpoint, changes):
+    rewritten(checkpoint, **changes)
+    with pytest.raises(CheckpointError, match=f"cannot be read: {next(iter(changes))}"):
+        read_manifest(checkpoint)
+
+
+def test_a_checkpoint_on_a_bad_sector_is_set_aside_and_the_one_before_it_used(tmp_path, monkeypatch):
+    for step in (10, 20):
+        write_checkpoint(tmp_path / f"step_{step:08d}")
+    whole = manifest_module.hash_file
+
+    def hash_file(path):
+        if "step_00000020" in str(path):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))  # as read() does, without a name
+        return whole(path)
+
+    said = []
+    monkeypatch.setattr(manifest_module, "hash_file", hash_file)
+    assert newest_checkpoint(tmp_path, said.append) == tmp_path / "step_00000010"
+    assert re.search(r"step_00000020 is broken: .*safetensors cannot be read: Input/output error; moved to", said[0])

@@ -1,0 +1,103 @@
+"""Which checkpoints within a stage are kept, and that no death on the way leaves one there in part."""
+
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stages.checkpoint import retention
+from stages.checkpoint.manifest import CheckpointError, newest_checkpoint, staging_directory, verify_checkpoint
+from stages.checkpoint.retention import checkpoints, clear_stage, outdated, prune
+from tests.stages.checkpoints import write_checkpoint
+
+steps_st = st.lists(st.integers(1, 500), unique=True, max_size=40)
+
+
+@given(steps_st, st.integers(1, 10), st.none() | st.integers(1, 60))
+def test_the_newest_and_every_mth_are_kept_and_all_others_go(steps, keep, every):
+    gone = outdated(steps, keep, every)
+    newest = set(sorted(steps)[-keep:])
+    assert set(gone) == {step for step in steps if step not in newest and (every is None or step % every)}
+    assert gone == sorted(gone)
+    assert not steps or max(steps) not in gone
+
+
+@given(st.lists(st.integers(1, 500), min_size=1, unique=True), st.integers(1, 10), st.integers(1, 60))
+def test_what_a_rollback_goes_back_to_stays_however_much_was_saved_on_request_since(steps, keep, due):
+    there: list[int] = []
+    for step in sorted(steps):
+        there.append(step)
+        there = [kept for kept in there if kept not in outdated(there, keep, due=due)]
+        assert max((saved for saved in steps if saved <= step and saved % due == 0), default=step) in there
+    assert len(there) <= keep + 1
+
+
+@given(st.integers(1, 60), st.integers(1, 5), st.none() | st.integers(1, 5))
+def test_pruning_at_every_save_keeps_what_pruning_once_at_the_end_would(num_saves, keep, every):
+    there: list[int] = []
+    for step in range(1, num_saves + 1):
+        there.append(step)
+        there = [kept for kept in there if kept not in outdated(there, keep, every)]
+    saved = range(1, num_saves + 1)
+    assert there == [step for step in saved if step not in outdated(saved, keep, every)]
+
+
+def save(stage, *steps):
+    for step in steps:
+        write_checkpoint(stage / f"step_{step:08d}")
+
+
+def test_checkpoints_go_and_what_a_dead_writer_or_remover_left_goes_too(tmp_path):
+    save(tmp_path, 10, 20, 30, 40)
+    staging_directory(tmp_path / "step_00000035").mkdir()
+    (tmp_path / ".step_00000005.removed").mkdir()
+    (tmp_path / "step_notes").mkdir()
+    (tmp_path / "broken-step_00000007").mkdir()
+    prune(tmp_path, 1, 20)
+    assert sorted(os.listdir(tmp_path)) == ["broken-step_00000007", "step_00000020", "step_00000040", "step_notes"]
+
+
+@pytest.mark.parametrize("damage", ["missing", "truncated"])
+def test_nothing_goes_while_the_newest_is_not_whole(tmp_path, damage):
+    save(tmp_path, 10, 20)
+    victim = next((tmp_path / "step_00000020").rglob("*.safetensors"))
+    victim.unlink()
+    if damage == "truncated":
+        victim.write_bytes(b"x")
+    with pytest.raises(CheckpointError, match="is broken"):
+        prune(tmp_path, 1)
+    assert list(checkpoints(tmp_path)) == [10, 20]
+
+
+def test_a_death_in_the_middle_of_removing_leaves_no_checkpoint_in_part(tmp_path, monkeypatch):
+    save(tmp_path, 10, 20, 30)
+
+    def dies(path, **_):
+        next(path.rglob("*.safetensors")).unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(retention.shutil, "rmtree", dies)
+        with pytest.raises(KeyboardInterrupt):
+            prune(tmp_path, 1)
+    assert list(checkpoints(tmp_path)) == [30]
+    verify_checkpoint(newest_checkpoint(tmp_path, pytest.fail))
+    prune(tmp_path, 1)
+    assert os.listdir(tmp_path) == ["step_00000030"]
+
+
+def test_of_a_complete_stage_only_what_was_written_stays(tmp_path):
+    for name in (".step_00000005.incomplete/engine", ".step_00000002.removed", ".converted_00000004.incomplete"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / ".save_request.3").touch()
+    stalled, quiet = (tmp_path / "stacks" / f"attempt-{number}-rank-0.txt" for number in (1, 2))
+    stalled.parent.mkdir()
+    stalled.write_text("Timeout (0:30:00)!\n")
+    quiet.touch()
+    clear_stage(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["stacks"]
+    assert list(stalled.parent.iterdir()) == [stalled]
+    stalled.write_text("")
+    clear_stage(tmp_path)
+    assert list(tmp_path.iterdir()) == []

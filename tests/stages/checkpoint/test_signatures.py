@@ -1,0 +1,153 @@
+"""Whose engine checkpoints are loaded: signatures, keys, and pickles that would run code."""
+
+import os
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from stages.checkpoint.manifest import (
+    CheckpointError,
+    Lineage,
+    Manifest,
+    finish_directory,
+    list_files,
+    read_manifest,
+    whole_directory,
+)
+from stages.checkpoint.signatures import OriginError, check_keys, check_origin, check_pickles, sign
+from stages.engine import engine_state
+from stages.engine.engine_state import load_engine
+from tests.stages.checkpoints import small_config
+
+
+class Payload:
+    """A pickle of it makes a file when it is loaded."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+def write_engine(directory: Path, keys: Path | None, content: object) -> Manifest:
+    """An engine checkpoint in form, of one rank."""
+    with whole_directory(directory) as staging:
+        (staging / "engine").mkdir()
+        torch.save(content, staging / "engine/mp_rank_00_model_states.pt")
+        manifest = Manifest(
+            kind="engine",
+            model=small_config(),
+            step=3,
+            group_steps={},
+            samples_seen=12,
+            seed=0,
+            dataset_fingerprint=None,
+            tokenizer_sha256=None,
+            world_size=1,
+            zero_stage=1,
+            files=list_files(staging),
+            lineage=Lineage(operation="train"),
+        )
+        return finish_directory(directory, manifest, keys and (lambda seal: sign(seal, keys)))
+
+
+def rejected(directory: Path, keys: Path) -> str:
+    with pytest.raises(OriginError) as caught:
+        check_origin(directory, read_manifest(directory), keys)
+    assert "pickles, which can run any code" in str(caught.value)
+    return str(caught.value)
+
+
+def test_what_this_runs_directory_signed_is_known_and_nothing_else(tmp_path):
+    ours, theirs = tmp_path / "ours/.keys", tmp_path / "theirs/.keys"
+    for keys in (ours, theirs):
+        keys.parent.mkdir()
+        check_origin(Path("x"), write_engine(keys.parent / "step_00000010", keys, {}), keys)
+    said = rejected(theirs.parent / "step_00000010", ours)
+    assert f"was not saved by a run in {ours.parent}" in said
+    assert f"append the line of .keys in the runs directory that saved it to {ours}" in said
+    with ours.open("a") as file:
+        file.write(theirs.read_text())
+    check_origin(theirs.parent, read_manifest(theirs.parent / "step_00000010"), ours)
+    check_origin(ours.parent, read_manifest(ours.parent / "step_00000010"), ours)
+    write_engine(tmp_path / "after", ours, {})
+    assert "was not saved by a run in" in rejected(tmp_path / "after", theirs), "the first line signs"
+
+
+def test_no_signature_and_no_keys_are_no_trust(tmp_path):
+    keys = tmp_path / ".keys"
+    write_engine(tmp_path / "unsigned", None, {})
+    write_engine(tmp_path / "signed", keys, {})
+    assert "is not signed" in rejected(tmp_path / "unsigned", keys)
+    keys.unlink()
+    assert "was not saved by a run in" in rejected(tmp_path / "signed", keys)
+    assert not keys.exists(), "looking makes none"
+
+
+def test_a_signature_does_not_pass_to_other_content(tmp_path):
+    keys = tmp_path / ".keys"
+    good = write_engine(tmp_path / "good", keys, {})
+    bad = write_engine(tmp_path / "bad", None, {"other": 1})
+    (tmp_path / "bad/manifest.json").write_text(bad.model_copy(update={"signature": good.signature}).model_dump_json())
+    assert f"was not saved by a run in {tmp_path}" in rejected(tmp_path / "bad", keys)
+
+
+def test_keys_are_made_once_whoever_comes_first_and_only_their_owner_reads_them(tmp_path):
+    keys, made = tmp_path / ".keys", []
+    threads = [threading.Thread(target=lambda: made.append(sign("0" * 64, keys))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 8
+    assert len(set(made)) == 1
+    assert stat.S_IMODE(keys.stat().st_mode) == 0o600
+    assert os.listdir(tmp_path) == [".keys"]
+
+
+@pytest.mark.parametrize(("text", "message"), [("", "holds no key"), ("0" * 64 + "\nsecret\n", "key 2 is not 64")])
+def test_keys_that_are_none_are_one_message(tmp_path, text, message):
+    (tmp_path / ".keys").write_text(text)
+    with pytest.raises(OriginError, match=message):
+        sign("0" * 64, tmp_path / ".keys")
+    with pytest.raises(OriginError, match=message):
+        check_keys(tmp_path / ".keys")
+
+
+def test_keys_are_looked_at_before_a_run_begins_and_none_are_made_by_it(tmp_path):
+    check_keys(tmp_path / ".keys")
+    assert not (tmp_path / ".keys").exists()
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_a_pickle_that_would_run_code_is_refused_before_deepspeed_sees_it(tmp_path, monkeypatch, protocol):
+    """Also where it is signed: with the key stolen, or written by a run itself."""
+    monkeypatch.setattr(torch.serialization, "DEFAULT_PROTOCOL", protocol)
+    keys, ran = tmp_path / ".keys", tmp_path / "ran"
+    write_engine(tmp_path / "engine", keys, {"module": torch.zeros(2), "evil": Payload(ran)})
+    for name, value in (("get_world_size", 1), ("get_rank", 0), ("barrier", None)):
+        monkeypatch.setattr(engine_state.dist, name, lambda value=value: value)
+
+    class Engine:
+        def load_checkpoint(self, *_, **__):
+            raise AssertionError("DeepSpeed was asked to load it")
+
+    with pytest.raises(CheckpointError, match=r"is not loaded: engine/mp_rank_00_model_states\.pt"):
+        load_engine(Engine(), tmp_path / "engine", keys)
+    assert not ran.exists()
+    torch.load(tmp_path / "engine/engine/mp_rank_00_model_states.pt", weights_only=False)
+    assert ran.exists(), "the payload would have worked"
+    write_engine(tmp_path / "stranger", keys, {})
+    torch.save({}, tmp_path / "stranger/engine/zero_pp_rank_0_mp_rank_00_optim_states.pt")
+    with pytest.raises(CheckpointError, match="is not in its manifest"):
+        load_engine(Engine(), tmp_path / "stranger", keys)
+
+
+def test_a_file_that_torch_cannot_read_through_is_refused(tmp_path):
+    (tmp_path / "a.pt").write_bytes(b"\x80\x02cposix\nsystem\n.")
+    with pytest.raises(CheckpointError, match=r"a\.pt cannot be read through"):
+        check_pickles(tmp_path, ["a.pt"])

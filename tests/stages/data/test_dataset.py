@@ -1,0 +1,300 @@
+"""stages/data/dataset.py: the order of samples, windows, what is refused. Datasets of chosen tokens."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stages.data.corpus import DataError, DataSpec, SplitName
+from stages.data.dataset import (
+    DatasetFile,
+    DatasetManifest,
+    DatasetSplit,
+    EvaluationWindows,
+    TokenSplit,
+    TrainingSamples,
+    check_dataset,
+    dataset_fingerprint,
+    dataset_manifest_bytes,
+    read_dataset_manifest,
+    verify_dataset,
+)
+
+MakeDataset = Callable[..., Path]
+
+
+def write_dataset(directory: Path, train: list[int], validation: list[int], token_bytes: int = 4) -> Path:
+    """A dataset whose tokens are 0, 1, 2, ... through the shards of each split, given as numbers of tokens."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "tokenizer.json").write_text("{}")
+    tokenizer_sha256 = hashlib.sha256(b"{}").hexdigest()
+    splits: dict[SplitName, DatasetSplit] = {}
+    for name, lengths in (("train", train), ("validation", validation)):
+        files, first = [], 0
+        for number, length in enumerate(lengths):
+            data = np.arange(first, first + length).astype(f"<u{token_bytes}").tobytes()
+            first += length
+            path = directory / name / f"{number:05d}.ds"
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(data)
+            files.append(
+                DatasetFile(name=f"{name}/{path.name}", bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+            )
+        splits[name] = DatasetSplit(
+            num_tokens=sum(lengths), num_bytes=3 * sum(lengths), num_documents=1, files=tuple(files)
+        )
+    manifest = DatasetManifest(
+        format_version=1,
+        spec=DataSpec(source="numbers"),
+        vocab_size=2**16,
+        token_bytes=token_bytes,
+        tokenizer_sha256=tokenizer_sha256,
+        end_of_text_id=0,
+        splits=splits,
+        fingerprint=dataset_fingerprint(tokenizer_sha256, splits),
+    )
+    (directory / "manifest.json").write_bytes(dataset_manifest_bytes(manifest))
+    return directory
+
+
+@pytest.fixture(scope="module")
+def make_dataset(tmp_path_factory: pytest.TempPathFactory) -> MakeDataset:
+    def make(train: list[int], validation: list[int] | None = None, token_bytes: int = 4) -> Path:
+        return write_dataset(tmp_path_factory.mktemp("dataset"), train, validation or [100], token_bytes)
+
+    return make
+
+
+sizes = st.tuples(st.integers(1, 40), st.integers(0, 1500)).map(lambda pair: (pair[0], pair[0] + 1 + pair[1]))
+"""Sequence length, and a number of tokens that is enough for it."""
+
+
+@settings(max_examples=40)
+@given(sizes, st.integers(0, 2**63), st.integers(0, 5))
+def test_every_window_comes_exactly_once_in_an_epoch(
+    make_dataset: MakeDataset, size: tuple[int, int], seed: int, epoch: int
+) -> None:
+    length, num_tokens = size
+    samples = TrainingSamples(make_dataset([num_tokens]), length, seed)
+    targets = samples.batch(epoch * samples.num_windows, samples.num_windows)[:, 1:].ravel()
+    assert len(targets) == len(set(targets.tolist())) == samples.num_windows * length
+    assert num_tokens - len(targets) < length, "less than one window is left out"
+
+
+@settings(max_examples=30)
+@given(sizes, st.integers(0, 2**63), st.integers(0, 10**12), st.lists(st.integers(0, 9), max_size=5))
+def test_samples_do_not_depend_on_how_they_are_asked_for(
+    make_dataset: MakeDataset, size: tuple[int, int], seed: int, first: int, counts: list[int]
+) -> None:
+    length, num_tokens = size
+    directory = make_dataset([1, num_tokens - 1])
+    total = sum(counts)
+    whole = TrainingSamples(directory, length, seed).batch(first, total)
+    assert whole.shape == (total, length + 1)
+    assert whole.dtype == np.int64
+    again, parts, position = TrainingSamples(directory, length, seed), [], first
+    for count in counts:
+        parts.append(again.batch(position, count))
+        position += count
+    assert np.array_equal(np.concatenate([*parts, whole[:0]]), whole)
+    for row in range(total):
+        assert np.array_equal(again.sample(first + row), whole[row])
+
+
+@settings(max_examples=30)
+@given(sizes, st.integers(0, 2**63), st.integers(0, 10**9))
+def test_a_sample_is_a_run_of_the_stream_joined_end_to_start(
+    make_dataset: MakeDataset, size: tuple[int, int], seed: int, first: int
+) -> None:
+    length, num_tokens = size
+    batch = TrainingSamples(make_dataset([num_tokens]), length, seed).batch(first, 8)
+    assert np.array_equal(batch, (batch[:, :1] + np.arange(length + 1)) % num_tokens)
+
+
+def test_seeds_and_epochs_have_orders_and_cuts_of_their_own(make_dataset: MakeDataset) -> None:
+    directory = make_dataset([10_001])
+    epochs = []
+    for seed in (0, 1, 2**40):
+        samples = TrainingSamples(directory, 10, seed)
+        epochs += [samples.starts(epoch * samples.num_windows, samples.num_windows) for epoch in range(3)]
+    for i, first in enumerate(epochs):
+        for second in epochs[:i]:
+            assert np.mean(first == second) < 0.01
+    assert len({int(starts[0]) % 10 for starts in epochs}) > 3, "the cuts are shifted against each other"
+
+
+def test_the_order_of_samples_is_the_one_that_earlier_versions_had(make_dataset: MakeDataset) -> None:
+    samples = TrainingSamples(make_dataset([100_000]), 64, seed=7)
+    assert samples.starts(0, 6).tolist() == [55480, 32472, 77048, 42808, 55800, 2840]
+    assert samples.starts(samples.num_windows - 1, 3).tolist() == [4248, 15052, 93420]
+
+
+def test_neighbouring_samples_come_from_all_over_the_data(make_dataset: MakeDataset) -> None:
+    num_tokens, length = 2_000_000, 16
+    samples = TrainingSamples(make_dataset([num_tokens]), length, seed=3)
+    starts = samples.starts(0, 20_000)
+    assert abs(np.corrcoef(starts[:-1], starts[1:])[0, 1]) < 0.03
+    counts, _ = np.histogram(starts, bins=50, range=(0, num_tokens))
+    chi_squared = float(np.sum((counts - 400) ** 2) / 400)
+    assert chi_squared < 90, "49 degrees of freedom: 99.97 % of uniform draws lie below"
+
+
+def test_epochs_count_how_often_the_data_was_gone_through(make_dataset: MakeDataset) -> None:
+    samples = TrainingSamples(make_dataset([1000]), 10, seed=0)
+    assert samples.num_windows == 100
+    assert samples.epochs(250) == 2.5
+
+
+@pytest.mark.parametrize("token_bytes", [2, 4])
+def test_a_read_may_cross_any_number_of_shards(make_dataset: MakeDataset, token_bytes: int) -> None:
+    split = TokenSplit(make_dataset([5, 1, 1, 40, 3], token_bytes=token_bytes), "train")
+    assert split.num_tokens == 50
+    for start in range(51):
+        for length in range(51 - start):
+            assert split.read(start, length).tolist() == list(range(start, start + length))
+    for start, length in ((-1, 2), (0, 51), (50, 1)):
+        with pytest.raises(IndexError):
+            split.read(start, length)
+
+
+@settings(max_examples=40)
+@given(sizes, st.none() | st.integers(1, 60))
+def test_evaluation_windows_are_in_order_and_predict_no_token_twice(
+    make_dataset: MakeDataset, size: tuple[int, int], max_sequences: int | None
+) -> None:
+    length, num_tokens = size
+    directory = make_dataset([5], [num_tokens // 2, num_tokens - num_tokens // 2])
+    windows = EvaluationWindows(directory, "validation", length, max_sequences)
+    all_windows = (num_tokens - 1) // length
+    assert len(windows) == (all_windows if max_sequences is None else min(max_sequences, all_windows))
+    batch = windows.batch(0, len(windows))
+    assert batch.shape == (len(windows), length + 1)
+    assert np.array_equal(batch, batch[:, :1] + np.arange(length + 1))
+    targets = batch[:, 1:].ravel()
+    assert np.all(np.diff(targets) > 0)
+    assert np.array_equal(np.concatenate([windows.batch(i, i + 1) for i in range(len(windows))]), batch)
+    if max_sequences is None:
+        assert num_tokens - 1 - len(targets) < length
+
+
+def test_limited_evaluation_windows_are_spread_over_the_split(make_dataset: MakeDataset) -> None:
+    windows = EvaluationWindows(make_dataset([5], [1001]), "validation", 10, max_sequences=4)
+    assert windows.batch(0, 4)[:, 0].tolist() == [0, 250, 500, 750]
+    assert windows.bytes_per_token == 3.0
+
+
+def test_a_split_shorter_than_a_sample_is_refused_with_what_to_do(make_dataset: MakeDataset) -> None:
+    directory = make_dataset([64], [64])
+    assert TrainingSamples(directory, 63, seed=0).num_windows == 1
+    with pytest.raises(DataError, match=r"train split .* has 64 tokens, .* needs 65"):
+        TrainingSamples(directory, 64, seed=0)
+    with pytest.raises(DataError, match=r"data\.validation_fraction"):
+        EvaluationWindows(directory, "validation", 64)
+
+
+def test_a_shard_of_another_size_or_none_is_refused(make_dataset: MakeDataset) -> None:
+    directory = make_dataset([10, 10])
+    shard = directory / "train/00001.ds"
+    shard.write_bytes(shard.read_bytes()[:-4])
+    with pytest.raises(DataError, match=r"train/00001\.ds has 36 bytes, the manifest says 40"):
+        TokenSplit(directory, "train")
+    shard.unlink()
+    with pytest.raises(DataError, match=r"train/00001\.ds is missing"):
+        TrainingSamples(directory, 4, seed=0)
+    assert TokenSplit(directory, "validation").num_tokens == 100
+
+
+def test_verification_finds_one_changed_byte_anywhere(make_dataset: MakeDataset) -> None:
+    directory = make_dataset([10])
+    verify_dataset(directory)
+    for path in (directory / "train/00000.ds", directory / "tokenizer.json"):
+        good = path.read_bytes()
+        path.write_bytes(bytes([good[0] ^ 1]) + good[1:])
+        with pytest.raises(DataError, match=path.name):
+            verify_dataset(directory)
+        path.write_bytes(good)
+    manifest = directory / "manifest.json"
+    other = read_dataset_manifest(directory).model_copy(update={"fingerprint": "0"})
+    manifest.write_bytes(dataset_manifest_bytes(other))
+    with pytest.raises(DataError, match="fingerprint"):
+        verify_dataset(directory)
+
+
+def test_what_is_no_dataset_is_named_plainly(make_dataset: MakeDataset, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"is not a dataset: it has no manifest\.json"):
+        read_dataset_manifest(tmp_path)
+    (tmp_path / "manifest.json").write_text("{")
+    with pytest.raises(DataError, match=r"manifest\.json cannot be read"):
+        read_dataset_manifest(tmp_path)
+    text = (make_dataset([10]) / "manifest.json").read_text()
+    for broken, where in (
+        (text.replace('"format_version": 1', '"format_version": 3'), "format version 3"),
+        (text.replace('"validation": {', '"elsewhere": {'), "splits"),
+        (text.replace('"vocab_size": 65536', '"vocab_size": "many"'), "vocab_size"),
+    ):
+        (tmp_path / "manifest.json").write_text(broken)
+        with pytest.raises(DataError, match=where):
+            read_dataset_manifest(tmp_path)
+
+
+def test_a_changed_value_that_no_hash_covers_breaks_the_seal(make_dataset: MakeDataset) -> None:
+    dataset = make_dataset([10])
+    verify_dataset(dataset)
+    path = dataset / "manifest.json"
+    whole = path.read_text()
+    for name, value in (("vocab_size", 65536), ("token_bytes", 4), ("num_bytes", 30), ("end_of_text_id", 0)):
+        assert f'"{name}": {value}' in whole
+        path.write_text(whole.replace(f'"{name}": {value}', f'"{name}": {value + 2}'))
+        with pytest.raises(DataError, match=r"seal does not fit|token_bytes"):
+            read_dataset_manifest(dataset)
+
+
+@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "train/../../secret", "train//a", "", "a\0"])
+def test_a_file_name_that_could_lead_out_of_a_dataset_is_refused(make_dataset: MakeDataset, name: str) -> None:
+    dataset = make_dataset([10])
+    text = (dataset / "manifest.json").read_text()
+    (dataset / "manifest.json").write_text(text.replace('"train/00000.ds"', json.dumps(name)))
+    with pytest.raises(DataError, match="must be a plain relative path"):
+        read_dataset_manifest(dataset)
+
+
+def test_a_dataset_whose_file_is_a_link_to_elsewhere_is_refused(make_dataset: MakeDataset, tmp_path: Path) -> None:
+    dataset = make_dataset([10])
+    (dataset / "train/00000.ds").rename(tmp_path / "elsewhere")
+    (dataset / "train/00000.ds").symlink_to(tmp_path / "elsewhere")
+    for use in (verify_dataset, lambda path: TokenSplit(path, "train")):
+        with pytest.raises(DataError, match="is a link that leads outside"):
+            use(dataset)
+
+
+def test_files_that_hold_other_than_the_tokens_told_are_refused(make_dataset: MakeDataset) -> None:
+    dataset = make_dataset([10])
+    manifest = read_dataset_manifest(dataset)
+    told = {name: split.model_copy(update={"num_tokens": 1_000_000}) for name, split in manifest.splits.items()}
+    (dataset / "manifest.json").write_bytes(dataset_manifest_bytes(manifest.model_copy(update={"splits": told})))
+    with pytest.raises(DataError, match="do not hold 1000000 tokens"):
+        TokenSplit(dataset, "train")
+
+
+def test_a_dataset_is_hashed_with_progress_up_to_a_size_and_by_sizes_beyond(
+    make_dataset: MakeDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = make_dataset([10, 30])
+    told: list[tuple[str, float | None]] = []
+    check_dataset(dataset, lambda *said: told.append(said))
+    assert told[0] == ("checking the dataset", 0.0)
+    assert told[-1] == ("checking the dataset", 1.0)
+    shard = dataset / "train/00000.ds"
+    shard.write_bytes(bytes(len(shard.read_bytes())))
+    with pytest.raises(DataError, match=r"train/00000\.ds does not have the hash"):
+        check_dataset(dataset)
+    monkeypatch.setattr(dataset, "HASHED_BYTES", 100)
+    check_dataset(dataset)
+    shard.unlink()
+    with pytest.raises(DataError, match=r"train/00000\.ds is missing"):
+        check_dataset(dataset)

@@ -1,0 +1,487 @@
+"""stages/data/prepare.py: what a dataset holds, that it is made once and whole, and what is refused."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from stages.data import prepare as prepare_module
+from stages.data import tokenizer as tokenizer_module
+from stages.data.corpus import SPLITS, is_validation, open_corpus
+from stages.data.prepare import DataError, DatasetManifest, DataSpec, prepare, read_dataset_manifest, verify_dataset
+from tests.workers import HANG_SECONDS
+
+REPOSITORY = Path(__file__).parents[3]
+SHARED = REPOSITORY.parent / "shared" / "data"
+NEOX_TOKENIZER = SHARED / "gpt-neox-20b-tokenizer.json"
+WIKITEXT = SHARED / "wikitext2-valid.txt"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Sixty documents, among them texts that are easily damaged on the way."""
+    source = tmp_path / "texts"
+    source.mkdir()
+    for number in range(60):
+        (source / f"{number:02d}.txt").write_bytes(
+            f"Document {number}\r\n\tsays  héllo 𝄞 <|endoftext|> and\x00.".encode()
+        )
+    return source
+
+
+def spec_of(folder: Path, **values: object) -> DataSpec:
+    settings = {"source": str(folder), "vocab_size": 300, "validation_fraction": 0.2} | values
+    return DataSpec.model_validate(settings)
+
+
+def decoded(dataset: Path, split: str) -> list[str]:
+    """The documents of a split as its tokens spell them; each must end with the end of text, and hold no other."""
+    manifest = read_dataset_manifest(dataset)
+    tokenizer = Tokenizer.from_file(str(dataset / "tokenizer.json"))
+    texts = []
+    for shard in sorted((dataset / split).glob("*.ds")):
+        tokens = np.fromfile(shard, f"<u{manifest.token_bytes}")
+        ends = np.fromfile(f"{shard}.index", "<u8")
+        assert ends[-1] == len(tokens)
+        for start, end in zip([0, *ends], ends, strict=False):
+            *ids, last = tokens[start:end].tolist()
+            assert last == manifest.end_of_text_id
+            assert manifest.end_of_text_id not in ids
+            texts.append(tokenizer.decode(ids, skip_special_tokens=False))
+    return texts
+
+
+def assert_holds_the_source(dataset: Path) -> DatasetManifest:
+    """Every document of the source is there, in its order and in its split, and counted right."""
+    manifest = verify_dataset(dataset)
+    corpus = open_corpus(manifest.spec)
+    kept = {document.text for document in corpus.documents(corpus.files, "validation")}
+    for split in SPLITS:
+        expected = [document.text for document in corpus.documents(corpus.files, split)]
+        if split == "train":
+            num_documents, expected = len(expected), [text for text in expected if text not in kept]
+            assert manifest.num_dropped == num_documents - len(expected)
+        assert expected
+        assert decoded(dataset, split) == expected
+        described = manifest.splits[split]
+        assert described.num_documents == len(expected)
+        assert described.num_bytes == sum(len(text.encode()) for text in expected)
+        assert described.num_tokens * manifest.token_bytes == sum(
+            file.bytes for file in described.files if file.name.endswith(".ds")
+        )
+    return manifest
+
+
+@pytest.fixture(scope="module")
+def stdlib(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    datasets = tmp_path_factory.mktemp("datasets")
+    return prepare(DataSpec(source="python-stdlib", vocab_size=1024, validation_fraction=0.02), datasets)
+
+
+def test_the_standard_library_is_prepared_and_found_again(stdlib: Path) -> None:
+    manifest = assert_holds_the_source(stdlib)
+    assert manifest.vocab_size == 1024
+    assert manifest.token_bytes == 2
+    assert manifest.splits["train"].num_documents > 300
+    before = {path: path.stat().st_mtime_ns for path in stdlib.rglob("*")}
+    messages: list[str] = []
+    assert prepare(manifest.spec, stdlib.parent, on_progress=lambda message, _: messages.append(message)) == stdlib
+    assert {path: path.stat().st_mtime_ns for path in stdlib.rglob("*")} == before
+    assert list(dict.fromkeys(messages)) == ["reading the source", "checking the dataset"]
+
+
+def test_the_tokens_of_a_folder_spell_its_documents_exactly(folder: Path, tmp_path: Path) -> None:
+    dataset = prepare(spec_of(folder), tmp_path / "datasets")
+    manifest = assert_holds_the_source(dataset)
+    assert 257 < manifest.vocab_size <= 300
+    assert sorted(path.name for path in dataset.iterdir()) == ["manifest.json", "tokenizer.json", "train", "validation"]
+    names = [path.name for path in sorted(folder.iterdir())]
+    assert manifest.splits["validation"].num_documents == sum(is_validation(name, 0.2) for name in names)
+
+
+def test_the_tokenizer_is_trained_on_the_train_split_only(tmp_path: Path) -> None:
+    source = tmp_path / "texts"
+    source.mkdir()
+    for number in range(40):
+        name = f"{number}.txt"
+        (source / name).write_text("validation " * 50 if is_validation(name, 0.2) else "learning " * 50)
+    dataset = prepare(spec_of(source, vocab_size=600), tmp_path / "datasets")
+    vocabulary = Tokenizer.from_file(str(dataset / "tokenizer.json")).get_vocab()
+    assert "Ġlearning" in vocabulary
+    assert "valid" not in vocabulary
+    assert read_dataset_manifest(dataset).vocab_size < 600, "what was reached, not what was asked for"
+
+
+def test_the_result_is_the_same_for_any_number_of_workers_and_every_time(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prepare_module, "SHARD_BYTES", 900)
+    log = tmp_path / "logs" / "prepare.log"
+    first, second, again = (
+        prepare(spec_of(folder, workers=workers), tmp_path / name, log_path=log)
+        for name, workers in (("one", 1), ("two", 2), ("again", 1))
+    )
+    manifests = [assert_holds_the_source(dataset) for dataset in (first, second, again)]
+    assert len(manifests[0].splits["train"].files) > 4, "several shards"
+    assert len({manifest.fingerprint for manifest in manifests}) == 1
+    assert first.name == second.name == again.name
+    for path in (path for path in first.rglob("*.*") if path.name != "manifest.json"):
+        assert path.read_bytes() == (second / path.relative_to(first)).read_bytes()
+    assert "tokenising train" in log.read_text()
+
+
+def test_the_content_of_a_source_decides_what_its_dataset_is_and_not_its_place_or_time(
+    folder: Path, tmp_path: Path
+) -> None:
+    first = prepare(spec_of(folder), tmp_path / "datasets")
+    for path in folder.iterdir():
+        os.utime(path, (0, 0))
+    messages: list[str] = []
+    again = prepare(spec_of(folder), tmp_path / "datasets", on_progress=lambda message, _: messages.append(message))
+    assert again == first
+    assert "tokenising train" not in messages, "a touched source is found again"
+    moved = folder.rename(tmp_path / "elsewhere")
+    second = prepare(spec_of(moved), tmp_path / "datasets")
+    assert read_dataset_manifest(second).fingerprint == read_dataset_manifest(first).fingerprint
+    changed = moved / "07.txt"
+    changed.write_bytes(changed.read_bytes().replace(b"and", b"und"))
+    os.utime(changed, (0, 0))
+    third = prepare(spec_of(moved), tmp_path / "datasets")
+    assert third not in (first, second), "a change that keeps size and time is noticed"
+    assert read_dataset_manifest(third).fingerprint != read_dataset_manifest(first).fingerprint
+
+
+@settings(max_examples=25)
+@given(
+    st.lists(st.integers(0, 8), min_size=12, max_size=40),
+    st.sampled_from(["folder", "jsonl"]),
+    st.sampled_from([0.1, 0.3, 0.5]),
+)
+def test_no_documents_content_stands_in_both_splits(numbers: list[int], kind: str, fraction: float) -> None:
+    """Documents of few different texts, so that many have the same text as others."""
+    with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prepare_module, "SHARD_BYTES", 60)
+        source = Path(place) / "source"
+        source.mkdir()
+        texts = [f"text {number}" for number in numbers]
+        if kind == "folder":
+            for index, text in enumerate(texts):
+                (source / f"{index}.txt").write_text(text)
+        else:
+            (source / "d.jsonl").write_text("".join(f'{{"text": "{text}"}}\n' for text in texts))
+        spec = spec_of(source, validation_fraction=fraction)
+        corpus = open_corpus(spec)
+        named = {split: [document.text for document in corpus.documents(corpus.files, split)] for split in SPLITS}
+        left = [text for text in named["train"] if text not in named["validation"]]
+        if not named["validation"] or not left:
+            with pytest.raises(DataError, match=r"data\.(source|validation_fraction): "):
+                prepare(spec, Path(place) / "datasets")
+            return
+        dataset = prepare(spec, Path(place) / "datasets")
+        train, validation = decoded(dataset, "train"), decoded(dataset, "validation")
+        assert not set(train) & set(validation)
+        assert (train, validation) == (left, named["validation"]), "nothing else is left out"
+        assert read_dataset_manifest(dataset).num_dropped == len(named["train"]) - len(left)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_how_many_documents_were_left_out_of_train_is_said(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    monkeypatch.setattr(prepare_module, "SHARD_BYTES", 900)
+    validation = next(path for path in sorted(folder.iterdir()) if is_validation(path.name, 0.2))
+    for name in [name for name in (f"copy-{number}" for number in range(20)) if not is_validation(name, 0.2)][:3]:
+        (folder / name).write_bytes(validation.read_bytes())
+    messages: list[str] = []
+    dataset = prepare(
+        spec_of(folder, workers=workers),
+        tmp_path / "datasets",
+        on_progress=lambda message, _: messages.append(message),
+    )
+    assert assert_holds_the_source(dataset).num_dropped == 3
+    assert "left 3 documents out of train, because validation holds the same text" in messages
+
+
+def test_a_source_whose_train_documents_all_stand_in_validation_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    for number in range(40):
+        (tmp_path / f"source/{number}").write_text("the same")
+    with pytest.raises(DataError, match=r"data\.source: all 40 documents in .* have the same text; give more text$"):
+        prepare(spec_of(tmp_path / "source"), tmp_path / "datasets")
+    for number in range(40):
+        (tmp_path / f"source/{number}").write_text("the same" if number % 2 else "the other")
+    with pytest.raises(
+        DataError,
+        match=r"data\.source: all \d+ documents that .* has for train have the same text as ones of validation;"
+        r" give more text, or a smaller data\.validation_fraction$",
+    ):
+        prepare(spec_of(tmp_path / "source"), tmp_path / "datasets")
+
+
+def test_a_separator_that_occurs_nowhere_is_refused_before_anything_is_written(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"data\.document_separator: '=='"):
+        prepare(spec_of(folder, document_separator="=="), tmp_path / "datasets")
+    assert not (tmp_path / "datasets").exists()
+
+
+@pytest.mark.parametrize("damage", ["truncated shard", "missing shard", "no manifest", "changed tokenizer"])
+def test_a_damaged_dataset_is_set_aside_and_made_again(folder: Path, tmp_path: Path, damage: str) -> None:
+    dataset = prepare(spec_of(folder), tmp_path / "datasets")
+    fingerprint = read_dataset_manifest(dataset).fingerprint
+    shard = dataset / "train" / "00000.ds"
+    if damage == "truncated shard":
+        shard.write_bytes(shard.read_bytes()[:-1])
+    elif damage == "missing shard":
+        shard.unlink()
+    elif damage == "no manifest":
+        (dataset / "manifest.json").unlink()
+    else:
+        (dataset / "tokenizer.json").write_text("{}")
+    left = sorted(path.name for path in dataset.rglob("*"))
+    messages: list[str] = []
+    assert prepare(spec_of(folder), dataset.parent, on_progress=lambda message, _: messages.append(message)) == dataset
+    assert verify_dataset(dataset).fingerprint == fingerprint
+    aside = next(path for path in dataset.parent.iterdir() if "broken" in path.name)
+    assert sorted(path.name for path in aside.rglob("*")) == left, "nothing is deleted"
+    assert any(str(aside) in message and "preparing it again" in message for message in messages)
+
+
+def test_a_lone_file_and_json_lines_and_a_url_are_prepared(tmp_path: Path) -> None:
+    (tmp_path / "lone.txt").write_text("".join(f"line {number} of a text\n" for number in range(20_000)))
+    (tmp_path / "d.jsonl").write_text("".join(f'{{"body": "text number {number}"}}\n' for number in range(50)))
+    with fsspec.open("memory://corpus/text", "wb") as file:
+        file.write(" ; ".join(f"text {number}" for number in range(50)).encode())
+    for values in (
+        {"source": str(tmp_path / "lone.txt")},
+        {"source": str(tmp_path / "d.jsonl"), "text_key": "body"},
+        {"source": "memory://corpus", "document_separator": " ; ", "workers": 2},
+    ):
+        assert_holds_the_source(prepare(spec_of(tmp_path, **values), tmp_path / "datasets"))
+
+
+def test_progress_names_the_work_and_goes_from_nothing_to_all(folder: Path, tmp_path: Path) -> None:
+    calls: list[tuple[str, float | None]] = []
+    prepare(spec_of(folder), tmp_path / "datasets", on_progress=lambda *call: calls.append(call))
+    assert list(dict.fromkeys(message for message, _ in calls))[:4] == [
+        "reading the source",
+        "training the tokenizer",
+        "tokenising validation",
+        "tokenising train",
+    ]
+    for work in ("training the tokenizer", "tokenising train", "tokenising validation"):
+        fractions = [fraction for message, fraction in calls if message == work and fraction is not None]
+        assert fractions == sorted(fractions)
+        assert (fractions[0], fractions[-1]) == (0.0, 1.0)
+
+
+# A tokenizer that is given
+
+
+def test_wikitext_in_neox_tokens(tmp_path: Path) -> None:
+    if not (NEOX_TOKENIZER.is_file() and WIKITEXT.is_file()):
+        pytest.skip(f"{SHARED} has no NeoX tokenizer and WikiText file")
+    spec = DataSpec(source=str(WIKITEXT), tokenizer=str(NEOX_TOKENIZER), validation_fraction=0.1)
+    manifest = assert_holds_the_source(prepare(spec, tmp_path))
+    assert manifest.vocab_size == 50277
+    assert manifest.token_bytes == 2
+    assert manifest.end_of_text_id == 0
+    tokens = sum(split.num_tokens for split in manifest.splits.values())
+    text_bytes = sum(split.num_bytes for split in manifest.splits.values())
+    assert 4 < text_bytes / tokens < 5
+
+
+@pytest.fixture
+def trained(folder: Path, tmp_path: Path) -> Tokenizer:
+    dataset = prepare(spec_of(folder), tmp_path / "for the tokenizer")
+    return Tokenizer.from_file(str(dataset / "tokenizer.json"))
+
+
+def test_truncation_and_padding_of_a_given_tokenizer_do_not_reach_the_data(
+    trained: Tokenizer, folder: Path, tmp_path: Path
+) -> None:
+    trained.enable_truncation(5)
+    trained.enable_padding(length=64)
+    (tmp_path / "model").mkdir()
+    trained.save(str(tmp_path / "model" / "tokenizer.json"))
+    spec = spec_of(folder, tokenizer=str(tmp_path / "model"), vocab_size=None)
+    assert_holds_the_source(prepare(spec, tmp_path / "datasets"))
+
+
+def test_a_large_vocabulary_takes_four_bytes_a_token(trained: Tokenizer, folder: Path, tmp_path: Path) -> None:
+    trained.add_tokens([f"token number {number}" for number in range(2**16)])
+    trained.save(str(tmp_path / "large.json"))
+    (folder / "00.txt").write_text(f"token number {2**16 - 1}")
+    spec = spec_of(folder, tokenizer=str(tmp_path / "large.json"), vocab_size=None)
+    manifest = assert_holds_the_source(prepare(spec, tmp_path / "datasets"))
+    assert manifest.token_bytes == 4
+    assert manifest.vocab_size == trained.get_vocab_size()
+
+
+def test_another_tokenizer_under_the_same_name_makes_another_dataset(
+    trained: Tokenizer, folder: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "tokenizer.json"
+    spec = spec_of(folder, tokenizer=str(path), vocab_size=None)
+    trained.save(str(path))
+    first = prepare(spec, tmp_path / "datasets")
+    trained.add_tokens(["Document"])
+    trained.save(str(path))
+    assert prepare(spec, tmp_path / "datasets") != first
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"source": "no/such/file"}, r"data\.source: 'no/such/file' does not exist"),
+        ({"tokenizer": "no/such.json", "vocab_size": None}, r"data\.tokenizer: there is no file 'no/such\.json'"),
+        ({"tokenizer": "{folder}/00.txt", "vocab_size": None}, r"data\.tokenizer: .* is not a tokenizer\.json"),
+        (
+            {"tokenizer": "{trained}", "vocab_size": None, "end_of_text": "</s>"},
+            r"data\.end_of_text: .* has no token '</s>'; its special tokens are <\|endoftext\|>",
+        ),
+        (
+            {"validation_fraction": 1e-6},
+            r"data\.validation_fraction: 1e-06 of the 60 .* none for validation; about 0\.083",
+        ),
+        ({"validation_fraction": 0.999999}, r"data\.validation_fraction: .* leaves none for train"),
+        ({"source": "{folder}/00.txt"}, r"data\.source: .* holds 1 documents, .* data\.document_separator"),
+        ({"source": "{latin}"}, r"data\.source: .*/latin is not UTF-8"),
+    ],
+)
+def test_what_the_user_can_put_right_is_one_sentence_and_leaves_nothing_behind(
+    folder: Path, tmp_path: Path, trained: Tokenizer, values: dict[str, object], message: str
+) -> None:
+    trained.save(str(tmp_path / "trained.json"))
+    (tmp_path / "latin").write_bytes(b"caf\xe9\n" * 10_000)
+    places = {"folder": folder, "trained": tmp_path / "trained.json", "latin": tmp_path / "latin"}
+    values = {key: value.format(**places) if isinstance(value, str) else value for key, value in values.items()}
+    datasets = tmp_path / "datasets"
+    with pytest.raises(DataError, match=message) as caught:
+        prepare(spec_of(folder, **values), datasets)
+    assert "\n" not in str(caught.value)
+    assert not datasets.exists() or not [path for path in datasets.iterdir() if path.is_dir()]
+
+
+def test_an_error_in_a_worker_is_the_same_sentence(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prepare_module, "SHARD_BYTES", 900)
+    monkeypatch.setattr(tokenizer_module, "TOKENIZER_SAMPLE_BYTES", 1)
+    (folder / "59.txt").write_bytes(b"caf\xe9")
+    with pytest.raises(DataError, match=r"data\.source: .*/59\.txt is not UTF-8"):
+        prepare(spec_of(folder, workers=2), tmp_path / "datasets")
+    assert not [path for path in (tmp_path / "datasets").iterdir() if path.is_dir()]
+
+
+# Real processes
+
+SCRIPT = """
+import multiprocessing, sys, time
+from pathlib import Path
+from stages.data import prepare as module
+from stages.data.prepare import DataSpec, prepare
+
+module.SHARD_BYTES = 900
+source, datasets, log, workers = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4])
+spec = DataSpec(source=source, vocab_size=300, validation_fraction=0.2, workers=workers)
+if __name__ == "__main__":
+"""
+
+
+def start(folder: Path, tmp_path: Path, body: str, *, workers: int, log: str = "log") -> subprocess.Popen[str]:
+    script = tmp_path / f"{log}.py"
+    script.write_text(SCRIPT + textwrap.indent(textwrap.dedent(body), "    "))
+    return subprocess.Popen(
+        [sys.executable, str(script), str(folder), str(tmp_path / "datasets"), str(tmp_path / log), str(workers)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+        cwd=tmp_path,
+    )
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_nothing_is_printed_and_the_callers_log_handlers_stay(folder: Path, tmp_path: Path, workers: int) -> None:
+    body = """
+        from loguru import logger
+        heard = []
+        logger.remove()
+        logger.add(lambda message: heard.append(str(message)), format="{message}")
+        prepare(spec, datasets, log_path=log)
+        logger.info("mine")
+        assert heard == ["mine\\n"], heard
+        assert "torch" not in sys.modules
+    """
+    process = start(folder, tmp_path, body, workers=workers)
+    out, err = process.communicate(timeout=HANG_SECONDS)
+    assert (out, err, process.returncode) == ("", "", 0)
+    assert not (tmp_path / "logs").exists(), "no directory of datatrove's in the working directory"
+
+
+def test_two_processes_at_once_make_one_dataset(folder: Path, tmp_path: Path) -> None:
+    body = """
+        def together(message, fraction):
+            logs = log.with_name("first"), log.with_name("second")
+            while message == "tokenising train" and not all(path.exists() for path in logs):
+                time.sleep(0.01)
+        print(prepare(spec, datasets, log_path=log, on_progress=together))
+    """
+    processes = [start(folder, tmp_path, body, workers=1, log=name) for name in ("first", "second")]
+    results = [process.communicate(timeout=HANG_SECONDS) for process in processes]
+    assert results[0] == results[1]
+    verify_dataset(Path(results[0][0].strip()))
+    logs = "".join((tmp_path / name).read_text() for name in ("first", "second"))
+    assert logs.count("waiting for another process that prepares the same dataset") == 1
+    assert logs.count("prepared texts-") == 1
+
+
+def test_a_killed_process_leaves_no_dataset_no_workers_and_no_trace_after_the_next(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = """
+        def hang(message, fraction):
+            if message == "tokenising train" and fraction:
+                print(*[child.pid for child in multiprocessing.active_children()], flush=True)
+                time.sleep(600)
+        prepare(spec, datasets, log_path=log, on_progress=hang)
+    """
+    process = start(folder, tmp_path, body, workers=2)
+    assert process.stdout
+    children = [int(pid) for pid in process.stdout.readline().split()]
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=HANG_SECONDS)
+    assert len(children) == 2
+    deadline = time.monotonic() + HANG_SECONDS
+    while any(is_running(pid) for pid in children):
+        assert time.monotonic() < deadline, "the workers outlive the process that they work for"
+        time.sleep(0.05)
+    datasets = tmp_path / "datasets"
+    left = [path for path in datasets.iterdir() if path.is_dir()]
+    assert left
+    assert all(path.name.startswith(".") for path in left), "nothing under a dataset's own name"
+    monkeypatch.setattr(prepare_module, "SHARD_BYTES", 900)
+    dataset = prepare(spec_of(folder), datasets)
+    verify_dataset(dataset)
+    assert [path for path in datasets.iterdir() if path.is_dir()] == [dataset]

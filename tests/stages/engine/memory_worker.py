@@ -1,0 +1,126 @@
+"""One rank of tests/stages/engine/test_device_memory.py: what engines of every kind really take.
+
+    memory_worker.py OUTPUT
+
+Writes {kind: {moment: bytes}} for each ZeRO stage, precision and way of offloading: when the engine is there, after
+the forward pass of a second micro-batch, and the most in two steps and an evaluation like that at the end of a stage;
+and what a checkpoint takes.
+"""
+
+import gc
+import json
+import os
+import sys
+from collections import deque
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from model.config import parse_model_config
+from model.initialization import build_model
+from stages.engine.engine import build_engine, start_distributed
+from stages.engine.engine_state import start_moments
+from tests.memory_tracking import MemoryTracking
+from tests.stages.specs import small_spec
+
+COLLECTIVES = ("allgather", "all_gather_single", "allreduce", "broadcast", "reduce", "reduce_scatter_single")
+
+
+class Overlap:
+    """Has a collective's tensors, gloo's own copies among them, live on until the next one has started.
+
+    A thread of gloo's lets go of them some time after the rank goes on; how long after depends on the machine's load.
+    With one thread, and with this, what can overlap always does.
+    """
+
+    def __init__(self) -> None:
+        self._last: deque[dist.Work] = deque(maxlen=1)
+        distributed_c10d.ProcessGroupGloo = _GlooOfOneThread
+        for name in COLLECTIVES:
+            setattr(dist.ProcessGroup, name, self._held(getattr(dist.ProcessGroup, name)))
+
+    def _held(self, start: Callable[..., dist.Work]) -> Callable[..., dist.Work]:
+        def started(*arguments: Any, **options: Any) -> dist.Work:
+            self._last.append(start(*arguments, **options))
+            return self._last[0]
+
+        return started
+
+    def end(self) -> None:
+        """Waits until nothing of the last collective lives: gloo's thread has gone on to another one."""
+        self._last.clear()
+        dist.barrier()
+
+
+class _GlooOfOneThread(dist.ProcessGroupGloo):
+    def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
+        options = dist.ProcessGroupGloo._Options()
+        options._devices = [dist.ProcessGroupGloo.create_default_device()]
+        options._timeout, options._threads = timeout, 1
+        super().__init__(store, rank, size, options)
+
+
+def measured(case: dict[str, Any], output: Path, overlap: Overlap) -> dict[str, int]:
+    """Bytes of this rank at each moment, and of of a checkpoint of all ranks, written to `output`."""
+    config = parse_model_config(case["model"])
+    micro, length, world_size = case["micro_batch_size"], case["sequence_length"], dist.get_world_size()
+    precision = case.pop("precision")
+    spec = small_spec(
+        config,
+        zero_stage=case["zero_stage"],
+        offload=case["offload"],
+        micro_batch_size=micro,
+        batch_size=2 * micro * world_size,
+        sequence_length=length,
+    )
+    ids = torch.randint(0, config.vocab_size, (micro, length))
+    found = {}
+    with MemoryTracking([ids]) as memory:
+        engine = build_engine(build_model(config, seed=0), spec, precision)
+        start_moments(engine, {})
+        found["engine"] = memory.live
+        for step in range(2):
+            for micro_batch in range(2):
+                overlap.end()
+                loss = engine(ids, ids)
+                if step == micro_batch == 1:
+                    overlap.end()
+                    gc.collect()
+                    found["forward"] = memory.live
+                engine.backward(loss)
+                engine.step()
+                del loss
+        overlap.end()
+        with torch.no_grad():
+            plain = build_model(config)
+            plain(ids, ids)
+        found["peak"] = memory.peak
+    engine.save_checkpoint(str(output), tag="engine", save_latest=False)
+    dist.barrier()
+    found["checkpoint"] = sum(path.stat().st_size for path in output.rglob("*.pt"))
+    engine.destroy()
+    return found
+
+
+def main() -> None:
+    output = Path(sys.argv[1])
+    overlap = Overlap()
+    start_distributed()
+    report = {}
+    for name, case in json.loads((output / "cases.json").read_text()).items():
+        report[name] = measured(case, output / name, overlap)
+        gc.collect()
+        dist.barrier()
+    if dist.get_rank() == 0:
+        (output / "measured.json").write_text(json.dumps(report))
+    dist.destroy_process_group()
+    os._exit(0)  # as a worker does: native threads may abort an interpreter that is taken down
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""One rank of tests/stages/engine/test_engine_state.py: a checkpoint into engines of every kind and out again.
+
+    roundtrip_worker.py INITIAL OUTPUT
+
+For each ZeRO stage and precision, and with the optimizer offloaded: the states and steps that come out of a freshly
+loaded engine (`OUTPUT/<kind>-loaded`) and, after three optimizer steps on fixed data, the losses, and the states again
+(`OUTPUT/<kind>-trained`). Each is then saved as within a stage (`OUTPUT/<kind>-engine`), and of the offloaded ones
+another is resumed from that (`OUTPUT/<kind>-resumed`).
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from model.initialization import build_model
+from stages.checkpoint.manifest import Lineage, read_manifest, staging_directory
+from stages.checkpoint.parameters import fill_model
+from stages.engine.engine import build_engine, start_distributed
+from stages.engine.engine_state import (
+    engine_states,
+    group_steps,
+    load_engine,
+    load_states,
+    save_engine,
+    save_parameters,
+)
+from tests.stages.specs import small_spec
+
+SEQUENCES, LENGTH, STEPS = 4, 10, 3
+KINDS = [
+    (f"zero{stage}-{precision}", stage, precision, "none") for stage in (1, 2, 3) for precision in ("fp32", "bf16")
+]
+KINDS += [(f"zero{stage}-bf16-offloaded", stage, "bf16", "optimizer") for stage in (1, 2, 3)]
+
+
+def main() -> None:
+    initial, output = Path(sys.argv[1]), Path(sys.argv[2])
+    device = start_distributed()
+    manifest = read_manifest(initial)
+    vocabulary = manifest.model.vocab_size
+    tokens = torch.randint(0, vocabulary, (STEPS, SEQUENCES, LENGTH), generator=torch.Generator().manual_seed(9))
+    report = {}
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    for kind, zero_stage, precision, offload in KINDS:
+        spec = small_spec(manifest.model, initial=str(initial), zero_stage=zero_stage, offload=offload)
+        model = build_model(manifest.model, device=device)
+        fill_model(model, initial, manifest)
+        engine = build_engine(model, spec, precision)
+        load_states(engine, initial, manifest)
+        steps_loaded = group_steps(engine)
+        save_parameters(output / f"{kind}-loaded", engine_states(engine))
+        losses = []
+        for step in range(STEPS):
+            total = torch.zeros(1)
+            for i in range(rank, SEQUENCES, world_size):
+                ids = tokens[step, i : i + 1]
+                loss = engine(ids, ids.roll(-1, 1))
+                engine.backward(loss)
+                engine.step()
+                total += loss.detach()
+            dist.all_reduce(total)
+            losses.append(total.item() / SEQUENCES)
+        save_parameters(output / f"{kind}-trained", engine_states(engine))
+        report[kind] = {
+            "steps_loaded": steps_loaded,
+            "steps_trained": group_steps(engine),
+            "losses": losses,
+            "decay": {g["name"]: g["weight_decay"] for g in engine.optimizer.param_groups},
+        }
+        fields = {
+            **manifest.model_dump(include={"model", "samples_seen", "seed", "dataset_fingerprint"}),
+            "tokenizer_sha256": None,
+            "step": STEPS,
+            "group_steps": group_steps(engine),
+            "zero_stage": zero_stage,
+            "offload": offload,
+            "precision": precision,
+            "lineage": Lineage(operation="train", details={"losses": [[STEPS, losses[-1]]]}),
+        }
+        save_engine(engine, output / f"{kind}-engine", fields, output / ".keys")
+        if offload != "none":
+            resumed = build_engine(build_model(manifest.model, seed=1, device=device), spec, precision)
+            load_engine(resumed, output / f"{kind}-engine", output / ".keys")
+            save_parameters(output / f"{kind}-resumed", engine_states(resumed))
+            report[kind]["steps_resumed"] = group_steps(resumed)
+        dist.barrier()
+    if rank == 0:
+        (output / "report.json").write_text(json.dumps(report))
+        for name in report:
+            assert staging_directory(output / f"{name}-loaded").is_dir()
+    dist.destroy_process_group()
+    os._exit(0)  # as a worker does: native threads may abort an interpreter that is taken down
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""Conversions on the disk: what is refused, and when they go. Their bits: tests/stages/engine/test_engine_state.py."""
+
+import shutil
+
+import pytest
+
+from stages.checkpoint.manifest import (
+    CheckpointError,
+    converted_directory,
+    newest_checkpoint,
+    remove_converted,
+    sealed_manifest,
+    staging_directory,
+)
+from stages.engine.convert import ConversionFailed, convert
+from tests.stages.checkpoints import write_checkpoint
+
+
+def test_a_full_disk_is_said_before_anything_is_written(tmp_path, monkeypatch):
+    engine = tmp_path / "step_00000003"
+    manifest = write_checkpoint(engine).model_copy(update={"kind": "engine"})
+    (engine / "manifest.json").write_text(sealed_manifest(manifest).model_dump_json())
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**12, 10**12, 1000))
+    with pytest.raises(ConversionFailed, match=r"takes 0\.00 GB for a while, and .* has 0\.00 GB free"):
+        convert(engine, tmp_path / "converted_00000003")
+    assert list(tmp_path.iterdir()) == [engine]
+
+
+def test_what_is_no_engine_checkpoint_is_refused(tmp_path):
+    write_checkpoint(tmp_path / "final")
+    with pytest.raises(CheckpointError, match="final is not an engine checkpoint"):
+        convert(tmp_path / "final", tmp_path / "converted_00000003")
+
+
+def test_conversions_go_once_a_newer_checkpoint_is_whole_and_are_never_taken_for_one(tmp_path):
+    for step in (10, 20):
+        write_checkpoint(tmp_path / f"step_{step:08d}")
+        write_checkpoint(converted_directory(tmp_path / f"step_{step:08d}"))
+    staging_directory(tmp_path / "converted_00000010").mkdir()
+    (tmp_path / "converted_00000010/manifest.json").unlink()  # a death while it was removed
+    said = []
+    assert newest_checkpoint(tmp_path, said.append).name == "step_00000020"
+    remove_converted(tmp_path, tmp_path / "step_00000020")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["converted_00000020", "step_00000010", "step_00000020"]
+    assert said == []

@@ -1,0 +1,150 @@
+"""The memory of a device by part, against real engines on real ranks, and as algebra."""
+
+import json
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from model.config import TokenformerConfig, TransformerConfig, num_parameters, tokenformer_config
+from model.policy import grow_config, ramp_config
+from stages.engine.device_memory import Memory, TrainingMemory, engine_checkpoint_bytes, reduce_bucket
+from tests.workers import launch
+
+BASE = tokenformer_config(
+    num_layers=2, attention_tokens=100, ffn_tokens=900, vocab_size=300, hidden_size=128, num_heads=4
+)
+MODELS = {
+    1: TransformerConfig(vocab_size=500, hidden_size=64, num_heads=4, num_layers=2, ffn_size=256),
+    2: ramp_config(grow_config(BASE, attention_tokens=100, ffn_tokens=900), 1.0),
+}
+"""By number of ranks. One has parameters above what ZeRO-3 keeps gathered for good, and two generations."""
+
+KINDS = {
+    f"zero{stage}-{precision}": {"zero_stage": stage, "precision": precision, "offload": "none"}
+    for stage, precision in product((1, 2, 3), ("bf16", "fp32"))
+}
+KINDS |= {
+    f"{name}-offloaded": KINDS[name] | {"offload": "optimizer"} for name in ("zero1-bf16", "zero2-fp32", "zero3-bf16")
+}
+MICRO_BATCH_SIZE, LENGTH = 2, {1: 64, 2: 8}
+"""By number of ranks: long sequences make the loss the fullest moment, short ones the gradients and the update."""
+
+
+MEASURED = [(2, name) for name in KINDS] + [(1, name) for name in ("zero1-bf16", "zero2-fp32", "zero3-bf16")]
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory) -> dict[int, dict[str, dict[str, int]]]:
+    """{ranks: {kind: {moment: bytes}}}"""
+    reports = {}
+    for ranks, config in MODELS.items():
+        folder = tmp_path_factory.mktemp(f"ranks{ranks}")
+        model = {"model": config.model_dump(mode="json"), "micro_batch_size": MICRO_BATCH_SIZE}
+        cases = {
+            name: {**model, "sequence_length": LENGTH[ranks], **KINDS[name]}
+            for number, name in MEASURED
+            if number == ranks
+        }
+        (folder / "cases.json").write_text(json.dumps(cases))
+        launch(Path(__file__).parent / "memory_worker.py", ranks, str(folder))
+        reports[ranks] = json.loads((folder / "measured.json").read_text())
+    return reports
+
+
+def reckoned(ranks: int, kind: dict[str, Any]) -> Memory:
+    return TrainingMemory(MODELS[ranks], world_size=ranks, sequence_length=LENGTH[ranks], device="cpu", **kind).of(
+        MICRO_BATCH_SIZE
+    )
+
+
+@pytest.mark.parametrize(("ranks", "name"), MEASURED)
+def test_parameters_gradients_and_optimizer_are_what_the_engine_holds_within_2_percent(measured, name, ranks) -> None:
+    memory, real = reckoned(ranks, KINDS[name]), measured[ranks][name]
+    lasting = memory.parameters + memory.gradients + memory.optimizer + memory.host  # a CPU is its own host
+    assert lasting == pytest.approx(real["forward"] - memory.activations, rel=0.02)
+
+
+@pytest.mark.parametrize(("ranks", "name"), [case for case in MEASURED if not case[1].endswith("offloaded")])
+def test_the_fullest_moment_is_within_10_percent_of_the_most_that_ever_lives(measured, name, ranks) -> None:
+    assert reckoned(ranks, KINDS[name]).total == pytest.approx(measured[ranks][name]["peak"], rel=0.1)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_checkpoint_within_a_stage_is_as_large_as_its_files(measured, name) -> None:
+    kind = KINDS[name]
+    expected = engine_checkpoint_bytes(num_parameters(MODELS[2]), kind["zero_stage"], kind["precision"])
+    assert measured[2][name]["checkpoint"] == pytest.approx(expected, rel=0.02)
+
+
+def test_the_host_holds_masters_moments_and_gradients_when_they_are_offloaded() -> None:
+    for name, kind in KINDS.items():
+        here, moved = (reckoned(2, kind | {"offload": offload}) for offload in ("none", "optimizer"))
+        assert moved.optimizer == here.host == 0, name
+        assert moved.host >= 16 / 12 * here.optimizer, name
+        assert moved.total < here.total, name
+
+
+ZERO = st.sampled_from([1, 2, 3])
+PRECISIONS = st.sampled_from(["bf16", "fp32"])
+
+
+@given(ZERO, PRECISIONS, st.sampled_from(["none", "optimizer"]), st.integers(1, 512), st.integers(1, 8))
+def test_more_ranks_never_take_more_of_one_and_more_sequences_never_less(
+    stage, precision, offload, ranks, size
+) -> None:
+    def total(world_size: int, micro_batch_size: int) -> int:
+        memory = TrainingMemory(
+            MODELS[2],
+            zero_stage=stage,
+            world_size=world_size,
+            precision=precision,
+            offload=offload,
+            sequence_length=64,
+        ).of(micro_batch_size)
+        assert min(memory.parameters, memory.gradients, memory.optimizer, memory.activations, memory.temporary) >= 0
+        return memory.total
+
+    # alone, a rank has no need to gather what ZeRO-3 splits
+    assert ranks == 1 or total(2 * ranks, size) <= total(ranks, size)
+    assert total(ranks, size + 1) >= total(ranks, size)
+
+
+@settings(max_examples=20)
+@given(PRECISIONS, st.integers(1, 64))
+def test_the_optimizer_has_12_bytes_a_parameter_over_all_ranks(precision: str, ranks: int) -> None:
+    for config in MODELS.values():
+        for stage in (1, 2, 3):
+            memory = TrainingMemory(
+                config, zero_stage=stage, world_size=ranks, precision=precision, sequence_length=16
+            ).of(MICRO_BATCH_SIZE)
+            assert 0 <= ranks * memory.optimizer - 12 * num_parameters(config) < 12 * ranks
+
+
+def test_the_bucket_is_no_larger_than_the_model_and_ends_at_deepspeeds_default() -> None:
+    assert [reduce_bucket(size) for size in (10, 499_999_999, 500_000_001)] == [10, 499_999_999, 500_000_000]
+
+
+def test_a_total_leaves_the_host_out() -> None:
+    memory = Memory(parameters=1, gradients=20, optimizer=300, activations=4000, temporary=50_000, host=600_000)
+    assert memory.total == 54_321
+    assert replace(memory, host=0).total == memory.total
+
+
+def test_the_papers_largest_model_on_eight_devices() -> None:
+    """By hand: the table of stages/engine/device_memory.py, and what the scores of 4 x 1024 data tokens take."""
+    config = tokenformer_config(
+        num_layers=12, attention_tokens=8620, ffn_tokens=34480, vocab_size=50304, hidden_size=768, num_heads=12
+    )
+    assert isinstance(config, TokenformerConfig)
+    count = num_parameters(config)
+    memory = TrainingMemory(config, zero_stage=1, world_size=8, precision="bf16", sequence_length=1024).of(4)
+    assert memory.parameters == 2 * count
+    assert memory.gradients == 4 * count
+    assert memory.optimizer == pytest.approx(1.5 * count)
+    scores = 2 * 12 * (4 * 8620 + 34480) * 4 * 1024
+    assert scores < memory.activations < 1.2 * scores

@@ -1,0 +1,59 @@
+"""Parameter groups and precision, without an engine."""
+
+import pytest
+import torch
+
+from model.config import TransformerConfig
+from model.initialization import build_model
+from model.policy import grow_config
+from stages.engine.engine import adamw, choose_precision, parameter_groups
+from tests.memory_tracking import MemoryTracking
+from tests.stages.checkpoints import small_config
+from tests.stages.specs import small_spec
+
+
+def groups_of(config) -> dict[str, tuple[float, int]]:
+    """{name: (weight decay, parameters)} in order."""
+    model = build_model(config, device="meta")
+    return {
+        g["name"]: (g["weight_decay"], sum(p.numel() for p in g["params"]))
+        for g in parameter_groups(model, small_spec(config))
+    }
+
+
+def test_each_growth_has_a_group_of_its_own_and_leaves_the_earlier_ones_alone():
+    base = small_config()
+    ffn_only = grow_config(base, attention_tokens=0, ffn_tokens=6)
+    both = grow_config(ffn_only, attention_tokens=3, ffn_tokens=6)
+    before, after = groups_of(base), groups_of(both)
+    assert list(after) == ["generation-0-decay", "generation-0-no-decay", "generation-1-decay", "generation-2-decay"]
+    assert {name: after[name] for name in before} == before
+    assert after["generation-1-decay"] == (0.1, 2 * 2 * 6 * 16)
+    assert after["generation-2-decay"] == (0.1, 2 * 2 * (4 * 3 + 6) * 16)
+
+
+def test_decay_is_on_matrices_only():
+    config = TransformerConfig(vocab_size=31, hidden_size=16, num_heads=1, num_layers=1, ffn_size=64)
+    for group in parameter_groups(build_model(config, device="meta"), small_spec(config)):
+        assert {p.ndim for p in group["params"]} == ({2} if group["weight_decay"] else {1})
+
+
+def test_an_update_takes_no_memory_of_its_own():
+    """As stages/engine/device_memory.py reckons it."""
+    config = small_config()
+    model = build_model(config, seed=0)
+    optimizer = adamw(model, small_spec(config))
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()  # makes the moments
+    with MemoryTracking() as memory:
+        optimizer.step()
+    assert memory.peak < 100
+
+
+@pytest.mark.parametrize(("avx512_bf16", "amx", "expected"), [(1, 0, "bf16"), (0, 1, "bf16"), (0, 0, "fp32")])
+def test_auto_precision_on_a_cpu_is_bf16_where_it_is_fast(monkeypatch, avx512_bf16, amx, expected):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: bool(avx512_bf16))
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: bool(amx))
+    assert choose_precision("auto", torch.device("cpu")) == expected
+    assert choose_precision("fp32", torch.device("cpu")) == "fp32"

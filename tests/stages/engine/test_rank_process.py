@@ -1,0 +1,56 @@
+"""How a rank ends: its exit code, and what it says."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from growctl.launch.local import free_port
+from tests.workers import HANG_SECONDS
+
+RANK = """
+import atexit, sys
+from stages.engine.rank_process import run_rank
+atexit.register(print, "the interpreter was taken down")
+def work(spec, device):
+    print(f"worked on {spec.name}")
+    if spec.name != "good.json":
+        raise {"told.json": ValueError, "odd.json": KeyError}[spec.name]("the loss is nan")
+run_rank(work, told=(ValueError,))
+"""
+
+
+def run_rank_on(spec: str, **streams) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": "1",
+        "DS_ACCELERATOR": "cpu",
+        "CUDA_VISIBLE_DEVICES": "",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+    command = [sys.executable, "-c", RANK, spec]
+    return subprocess.run(command, env=environment, text=True, timeout=HANG_SECONDS, check=False, **streams)
+
+
+@pytest.mark.parametrize(
+    ("spec", "code", "said"),
+    [("good.json", 0, None), ("told.json", 1, "growctl: the loss is nan"), ("odd.json", 1, None)],
+)
+def test_a_rank_leaves_with_its_code_its_reason_and_no_teardown(spec, code, said):
+    result = run_rank_on(spec, capture_output=True)
+    assert result.returncode == code, result.stderr
+    assert f"worked on {spec}\n" in result.stdout
+    assert "the interpreter was taken down" not in result.stdout
+    lines = result.stderr.splitlines()
+    assert [line for line in lines if line.startswith("growctl: ")] == ([said] if said else [])
+    assert any(line.startswith("Traceback") for line in lines) == bool(code)
+
+
+def test_a_rank_that_fails_leaves_as_well_where_its_log_cannot_be_written():
+    with open("/dev/full", "w") as full:
+        result = run_rank_on("told.json", stdout=subprocess.PIPE, stderr=full)
+    assert (result.returncode, result.stdout) == (1, "worked on told.json\n")

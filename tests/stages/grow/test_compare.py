@@ -1,0 +1,339 @@
+"""Comparing checkpoints as functions: the numbers against models run by hand, and what each policy comes to.
+
+Shapes: B batch, T sequence, D model width, N parameter tokens.
+"""
+
+import asyncio
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from model.config import PATTENTIONS, TokenformerConfig, TransformerConfig, tokenformer_config
+from model.policy import GrowthPolicy
+from stages.checkpoint.manifest import CheckpointError, Lineage, manifest_hash, read_manifest, sealed_manifest
+from stages.checkpoint.parameters import load_model, read_parameter, write_parameter
+from stages.data.dataset import DataError, EvaluationWindows
+from stages.data.prepare import DataSpec, prepare, read_dataset_manifest
+from stages.grow.compare import GRADIENT_RAMP, Comparison, GenerationGradients, compare
+from stages.grow.expand import expand, expand_transformer, shrink
+from tests.stages.checkpoints import write_checkpoint
+
+CONFIG = tokenformer_config(
+    num_layers=2, attention_tokens=5, ffn_tokens=10, vocab_size=300, hidden_size=16, num_heads=2
+)
+TRANSFORMER = TransformerConfig(vocab_size=300, hidden_size=16, num_heads=2, num_layers=2, ffn_size=32)
+DEFAULT, COPY, OFFICIAL = GrowthPolicy(), GrowthPolicy(init="copy", tau="recompute"), GrowthPolicy.of("official")
+ZERO_KEY = GrowthPolicy(init="zero-key", tau="frozen")
+ZERO_VALUE = GrowthPolicy(init="zero-value", tau="per-generation")
+TEXT = {"num_sequences": 3, "sequence_length": 24}
+
+
+def prepare_text(datasets: Path) -> Path:
+    """The dataset of a little real text, in `datasets`."""
+    source = str(Path(asyncio.__file__).parent)
+    return prepare(DataSpec(source=source, include="*.py", vocab_size=300, validation_fraction=0.2), datasets)
+
+
+def write_trained(directory: Path, dataset: Path, config: TokenformerConfig | TransformerConfig = CONFIG) -> Path:
+    """A checkpoint that says it was trained on `dataset`."""
+    write_checkpoint(directory, config)
+    described = read_dataset_manifest(dataset)
+    rewrite(directory, dataset_fingerprint=described.fingerprint, tokenizer_sha256=described.tokenizer_sha256)
+    return directory
+
+
+def rewrite(directory: Path, **changes: object) -> None:
+    """Changes a manifest in place."""
+    manifest = read_manifest(directory).model_copy(update=changes)
+    (directory / "manifest.json").write_text(sealed_manifest(manifest).model_dump_json())
+
+
+def alter(directory: Path, name: str, change: Callable[[Tensor], Tensor]) -> None:
+    """Changes a parameter and its hash in the manifest; a file that is shared with a parent is first parted from it."""
+    manifest = read_manifest(directory)
+    value = read_parameter(directory, manifest, name, moments=False).fp32
+    file, entry = write_parameter(directory, name, change(value.clone()))
+    rewrite(directory, files=manifest.files | {file: entry})
+
+
+def kill_generation(directory: Path, number: int) -> None:
+    """Zeros in all keys and all values of a generation."""
+    for name in ("query", "key", "value", "projection", "ffn"):
+        for layer, kind in ((0, "key"), (0, "value"), (1, "key"), (1, "value")):
+            alter(directory, f"blocks.{layer}.{name}.{kind}_tokens.{number}", torch.zeros_like)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return prepare_text(tmp_path_factory.mktemp("datasets"))
+
+
+@pytest.fixture
+def old(tmp_path: Path, dataset: Path) -> Path:
+    return write_trained(tmp_path / "old", dataset)
+
+
+@pytest.fixture
+def grown(old: Path, tmp_path: Path, dataset: Path) -> Callable[..., tuple[Path, Comparison]]:
+    def grow(policy: GrowthPolicy, attention_tokens: int = 5) -> tuple[Path, Comparison]:
+        expand(old, tmp_path / "new", attention_tokens=attention_tokens, policy=policy)
+        return tmp_path / "new", compare(old, tmp_path / "new", dataset, **TEXT)
+
+    return grow
+
+
+def ids_of(dataset: Path) -> tuple[Tensor, Tensor]:
+    tokens_BT = torch.from_numpy(EvaluationWindows(dataset, "validation", 24, 3).batch(0, 3))
+    return tokens_BT[:, :-1], tokens_BT[:, 1:]
+
+
+@pytest.mark.parametrize(
+    ("policy", "tokens", "new_share", "ramp"),
+    [
+        (DEFAULT, 7, 0, GRADIENT_RAMP),
+        (ZERO_KEY, 7, 0, None),
+        (COPY, 5, 1 / 2, None),
+        (COPY, 10, 2 / 3, None),
+    ],
+)
+def test_growth_that_keeps_the_function_is_called_preserved(grown, policy, tokens, new_share, ramp):
+    _, found = grown(policy, tokens)
+    assert found.preserved
+    assert found.lineage.preserves is True
+    assert abs(found.jump) < 1e-6
+    assert found.old.block_rms == pytest.approx(found.new.block_rms, rel=1e-6)
+    assert [set(layer) for layer in found.new_score_shares] == [set(PATTENTIONS)] * 2
+    for layer in found.new_score_shares:
+        assert list(layer.values()) == pytest.approx([new_share] * 5)
+    assert found.gradient_ramp == ramp
+    assert found.gradients == (GenerationGradients(0, 60, 0), GenerationGradients(1, 12 * tokens, 0))
+
+
+def test_new_tokens_with_zero_values_take_scores_but_change_nothing(grown):
+    _, found = grown(ZERO_VALUE)
+    assert found.largest_difference == found.mean_difference == found.jump == 0
+    assert all(0.2 < share < 0.8 for layer in found.new_score_shares for share in layer.values())
+
+
+def test_quotients_rounded_to_float32_are_no_change_and_little_noise_is(grown, old, tmp_path, dataset):
+    _, found = grown(COPY, 10)
+    assert 1e-9 < found.relative_difference < 2e-7
+    noisy = COPY.model_copy(update={"copy_noise": 1e-3, "allow_jump": True})
+    expand(old, tmp_path / "noisy", attention_tokens=10, policy=noisy)
+    for dtype in ("float64", "float32"):
+        found = compare(old, tmp_path / "noisy", dataset, dtype=dtype, **TEXT)
+        assert not found.preserved
+        assert not found.breaks_promise
+
+
+def test_float32_has_a_tolerance_of_its_own(old, tmp_path, dataset):
+    expand(old, tmp_path / "new", attention_tokens=10, policy=COPY)
+    found = compare(old, tmp_path / "new", dataset, dtype="float32", **TEXT)
+    assert found.preserved
+    assert 1e-8 < found.relative_difference < found.tolerance == 1e-4
+
+
+def test_a_growth_that_jumps_is_changed_and_breaks_no_promise(grown):
+    _, found = grown(OFFICIAL)
+    assert not found.preserved
+    assert found.relative_difference > 0.1
+    assert found.lineage.preserves is False
+    assert not found.breaks_promise
+
+
+def test_logits_losses_and_rms_are_those_of_the_models_run_by_hand(grown, old, dataset):
+    new, found = grown(OFFICIAL)
+    ids_BT, targets_BT = ids_of(dataset)
+    logits = {}
+    for path, measured in ((old, found.old), (new, found.new)):
+        model = load_model(path, dtype=torch.float64)
+        streams: list[Tensor] = []
+        for block in model.blocks:
+            block.register_forward_hook(lambda module, inputs, output, to=streams: to.append(output))
+        logits[path] = model(ids_BT).detach()
+        loss = F.cross_entropy(logits[path].flatten(0, 1), targets_BT.flatten())
+        assert measured.loss == pytest.approx(loss.item(), rel=1e-12)
+        assert measured.block_rms == pytest.approx([x.pow(2).mean().sqrt().item() for x in streams], rel=1e-12)
+        assert measured.num_parameters == sum(parameter.numel() for parameter in model.parameters())
+    difference = (logits[new] - logits[old]).abs()
+    assert found.largest_difference == pytest.approx(difference.max().item(), rel=1e-9)
+    assert found.mean_difference == pytest.approx(difference.mean().item(), rel=1e-9)
+    assert found.relative_difference == pytest.approx((difference.max() / logits[old].abs().max()).item(), rel=1e-9)
+    assert found.jump == found.new.loss - found.old.loss != 0
+    assert (found.num_sequences, found.sequence_length) == (3, 24)
+
+
+@pytest.mark.parametrize("policy", [OFFICIAL, ZERO_VALUE])
+def test_score_shares_are_those_of_the_formula(grown, dataset, policy):
+    new, found = grown(policy)
+    model = load_model(new, dtype=torch.float64)
+    query = model.config.blocks[0].query
+    x_BTD = F.layer_norm(model.embedding(ids_of(dataset)[0]), (16,), eps=1e-5)
+    a_old, a_new = (x_BTD @ model.blocks[0].query.key_tokens[number].T for number in "01")
+    if policy is OFFICIAL:
+        norm = (a_old.square().sum(-1, keepdim=True) + a_new.square().sum(-1, keepdim=True)).sqrt()
+        scores = [F.gelu(query.tau * a / norm) for a in (a_old, a_new)]
+    else:
+        taus = (query.tau, query.generations[1].tau)
+        scores = [F.gelu(tau * a / a.norm(dim=-1, keepdim=True)) for a, tau in zip((a_old, a_new), taus, strict=True)]
+    old_mass, new_mass = (score.abs().sum() for score in scores)
+    expected = (new_mass / (old_mass + new_mass)).item()
+    assert found.new_score_shares[0]["query"] == pytest.approx(expected, rel=1e-9)
+
+
+def test_scores_belong_to_their_generation_whatever_norms_they_share(old, tmp_path):
+    path = old
+    for i, policy in enumerate((ZERO_VALUE, OFFICIAL, COPY.model_copy(update={"allow_jump": True}))):
+        path, source = tmp_path / str(i), path
+        expand(source, path, attention_tokens=(3, 4, 12)[i], policy=policy)
+    alter(path, "blocks.0.query.value_tokens.1", torch.ones_like)
+    layer = load_model(path, dtype=torch.float64).blocks[0].query
+    x_BTD = torch.randn(2, 3, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    scores = layer.scores(x_BTD)
+    assert {number: score.shape[-1] for number, score in scores.items()} == {0: 5, 1: 3, 2: 4, 3: 12}
+    shares = zip(layer.config.generations, layer.config.value_shares, strict=True)
+    out = sum(scores[g.number] @ (layer.value_tokens[str(g.number)] * share) for g, share in shares)
+    torch.testing.assert_close(out, layer(x_BTD), rtol=1e-12, atol=1e-14)
+
+
+def test_pattentions_that_did_not_grow_have_no_new_scores(old, tmp_path, dataset):
+    expand(old, tmp_path / "new", attention_tokens=(0, 4), ffn_tokens=(3, 0), policy=OFFICIAL)
+    found = compare(old, tmp_path / "new", dataset, **TEXT)
+    grew = [{name for name, share in layer.items() if share} for layer in found.new_score_shares]
+    assert grew == [{"ffn"}, {"query", "key", "value", "projection"}]
+
+
+def test_a_child_whose_old_values_were_altered_breaks_its_policys_promise(grown, old, dataset):
+    new, before = grown(DEFAULT)
+    alter(new, "blocks.1.ffn.value_tokens.0", lambda value: value * 1.001)
+    found = compare(old, new, dataset, **TEXT)
+    assert found.breaks_promise
+    assert not found.preserved
+    assert found.lineage.shared_files == before.lineage.shared_files - 1 == found.lineage.old_files - 1
+
+
+def test_a_dead_generation_is_reported_as_getting_no_gradient(grown, old, dataset):
+    for policy in (DEFAULT, ZERO_KEY):
+        new, _ = grown(policy)
+        kill_generation(new, 1)
+        found = compare(old, new, dataset, **TEXT)
+        assert found.preserved
+        assert found.gradients == (GenerationGradients(0, 60, 0), GenerationGradients(1, 60, 60))
+        new.rename(new.with_name(f"dead-{policy.tau}"))
+
+
+def test_only_the_dead_tokens_of_a_generation_are_counted(grown, old, dataset):
+    def without_first_row(value: Tensor) -> Tensor:
+        value[0] = 0
+        return value
+
+    new, _ = grown(DEFAULT)
+    alter(new, "blocks.0.ffn.key_tokens.1", without_first_row)
+    assert compare(old, new, dataset, **TEXT).gradients[1].without_gradient == 0, "its value is not zero"
+    alter(new, "blocks.0.ffn.value_tokens.1", without_first_row)
+    assert compare(old, new, dataset, **TEXT).gradients[1].without_gradient == 1
+
+
+def test_lineage_is_known_only_between_parent_and_child(grown, old, tmp_path, dataset):
+    new, found = grown(DEFAULT)
+    assert (found.lineage.operation, found.lineage.details["policy"]["tau"]) == ("expand", "ramp")
+    assert found.lineage.shared_files == found.lineage.old_files == len(read_manifest(old).files)
+    shrink(new, tmp_path / "shrunk")
+    found = compare(new, tmp_path / "shrunk", dataset, **TEXT)
+    assert (found.lineage.operation, found.lineage.preserves, found.preserved) == ("shrink", None, True)
+    assert found.lineage.shared_files == len(read_manifest(old).files) < found.lineage.old_files
+    alter(tmp_path / "shrunk", "final_norm.bias", lambda value: value + 1)
+    found = compare(new, tmp_path / "shrunk", dataset, **TEXT)
+    assert (found.preserved, found.breaks_promise) == (False, False), "shrinking promises nothing"
+    found = compare(old, tmp_path / "shrunk", dataset, **TEXT)
+    assert (found.lineage.operation, found.lineage.details) == (None, {}), "not a child but a grandchild"
+    rewrite(new, lineage=Lineage(operation="train", parent=manifest_hash(old), details={"preserves": True}))
+    found = compare(old, new, dataset, **TEXT)
+    assert (found.lineage.operation, found.lineage.preserves) == ("train", None)
+
+
+@pytest.mark.parametrize(
+    ("operator", "sizes", "preserved"),
+    [
+        ("hypercloning", {"hidden_size": 48, "num_heads": 6, "ffn_size": 96}, True),
+        ("identity-blocks", {"num_layers": 3}, True),
+        ("stack", {"num_layers": 4}, False),
+    ],
+)
+def test_transformers_are_compared_without_what_concerns_tokens(tmp_path, dataset, operator, sizes, preserved):
+    old = write_trained(tmp_path / "old", dataset, TRANSFORMER)
+    expand_transformer(old, tmp_path / "new", TRANSFORMER.model_copy(update=sizes), operator)
+    found = compare(old, tmp_path / "new", dataset, **TEXT)
+    assert (found.preserved, found.lineage.preserves, found.breaks_promise) == (preserved, preserved, False)
+    assert found.new_score_shares is found.gradients is found.gradient_ramp is None
+    assert len(found.new.block_rms) == sizes.get("num_layers", 2)
+    alter(tmp_path / "new", "final_norm.weight", lambda value: value * 2)
+    assert compare(old, tmp_path / "new", dataset, **TEXT).breaks_promise is preserved
+
+
+def test_models_of_different_families_can_be_compared(old, tmp_path, dataset):
+    other = write_trained(tmp_path / "transformer", dataset, TRANSFORMER)
+    for pair in ((old, other), (other, old)):
+        found = compare(*pair, dataset, **TEXT)
+        assert (found.preserved, found.lineage.operation, found.gradients) == (False, None, None)
+
+
+def test_the_text_is_256_tokens_long_or_all_there_is(old, dataset, tmp_path):
+    found = compare(old, old, dataset, num_sequences=1)
+    assert (found.num_sequences, found.sequence_length) == (1, 256)
+    source = tmp_path / "texts"
+    source.mkdir()
+    for number in range(40):
+        (source / f"{number}.txt").write_text(f"text {number}")
+    spec = DataSpec(source=str(source), vocab_size=300, validation_fraction=0.2)
+    short = prepare(spec, tmp_path / "datasets")
+    rewrite(old, tokenizer_sha256=None)
+    found = compare(old, old, short)
+    num_tokens = read_dataset_manifest(short).splits["validation"].num_tokens
+    assert (found.num_sequences, found.sequence_length) == (1, num_tokens - 1)
+    with pytest.raises(DataError, match=f"one sample of {num_tokens} needs"):
+        compare(old, old, short, sequence_length=num_tokens)
+
+
+def test_what_cannot_be_compared_is_refused_in_one_sentence(old, dataset, tmp_path):
+    small = CONFIG.model_copy(update={"vocab_size": 299})
+    other = write_trained(tmp_path / "small", dataset, small)
+    with pytest.raises(ValueError, match=r"vocabulary of 300 tokens, .* of 299"):
+        compare(old, other, dataset)
+    with pytest.raises(ValueError, match=f"{dataset.name} has a vocabulary of 300 tokens, .*small of 299"):
+        compare(other, other, dataset)
+    with pytest.raises(DataError, match="is not a dataset"):
+        compare(old, old, tmp_path)
+    rewrite(other, kind="engine")
+    with pytest.raises(CheckpointError, match="small is an engine checkpoint"):
+        compare(old, other, dataset)
+    rewrite(old, tokenizer_sha256="f" * 64)
+    with pytest.raises(ValueError, match="made with another tokenizer"):
+        compare(old, old, dataset)
+
+
+def test_logits_that_are_no_numbers_are_an_error_and_not_a_verdict(grown, old, dataset):
+    new, _ = grown(DEFAULT)
+    alter(new, "final_norm.bias", lambda value: value * float("nan"))
+    with pytest.raises(RuntimeError, match="new gives logits that are not finite"):
+        compare(old, new, dataset, **TEXT)
+
+
+def test_one_model_is_in_memory_at_a_time(grown, old, dataset, monkeypatch):
+    new, _ = grown(DEFAULT)
+    models: list[weakref.ref] = []
+
+    def watched(*arguments, **keywords):
+        assert all(model() is None for model in models)
+        model = load_model(*arguments, **keywords)
+        models.append(weakref.ref(model))
+        return model
+
+    monkeypatch.setattr(compare, "load_model", watched)
+    compare(old, new, dataset, **TEXT)
+    assert len(models) == 2

@@ -1,0 +1,369 @@
+"""Expanding checkpoints: append-only, exact, refused where it cannot be."""
+
+import ctypes
+import itertools
+import math
+import os
+import shutil
+import struct
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import safetensors.torch
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import model.initialization
+import stages.checkpoint.parameters
+from model.config import Generation, TransformerConfig, generation_of, num_parameters, parameter_shapes
+from model.initialization import build_model, initial_parameter
+from model.policy import GrowthPolicy, Init, TauPolicy, grow_config, preserves, senseless
+from stages.checkpoint.manifest import (
+    MANIFEST_NAME,
+    CheckpointError,
+    hash_file,
+    manifest_hash,
+    parameter_file,
+    read_manifest,
+    sealed_manifest,
+    verify_checkpoint,
+    write_file,
+)
+from stages.checkpoint.parameters import fill_model, load_model, read_parameter, write_parameter
+from stages.grow.expand import expand, shrink
+from tests.stages.checkpoints import small_config, write_checkpoint
+
+IDS = torch.randint(0, 31, (2, 12), generator=torch.Generator().manual_seed(0))
+
+
+def flip_a_bit(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-9] ^= 4
+    path.write_bytes(data)
+
+
+def hashes(directory: Path) -> dict[str, str]:
+    return {path.relative_to(directory).as_posix(): hash_file(path) for path in directory.rglob("*") if path.is_file()}
+
+
+def inodes(directory: Path) -> dict[str, int]:
+    return {name: (directory / name).stat().st_ino for name in read_manifest(directory).files}
+
+
+@contextmanager
+def opened(directory: Path) -> Iterator[set[str]]:
+    """Collects the names of the parameter files that anything opens, by whatever path: inotify watches the inodes."""
+    libc, in_open = ctypes.CDLL(None), 0x20
+    if not hasattr(libc, "inotify_init1"):
+        pytest.skip("needs inotify, which is Linux's")
+    watcher, names = libc.inotify_init1(os.O_NONBLOCK), set()
+    try:
+        paths = sorted(directory.glob("parameters/*"))
+        watches = {libc.inotify_add_watch(watcher, os.fsencode(path), in_open): path.name for path in paths}
+        assert len(watches) == len(paths) > 0
+        yield names
+        with suppress(BlockingIOError):
+            while events := os.read(watcher, 4096):
+                names |= {watches[watch] for watch, *_ in struct.iter_unpack("iIII", events)}
+    finally:
+        os.close(watcher)
+
+
+@pytest.fixture
+def final(tmp_path):
+    write_checkpoint(tmp_path / "final")
+    return tmp_path / "final"
+
+
+def test_the_grown_model_is_the_same_function(final, tmp_path):
+    expand(final, tmp_path / "grown", attention_tokens=7, ffn_tokens=30)
+    old, new = (load_model(path, dtype=torch.float64)(IDS) for path in (final, tmp_path / "grown"))
+    torch.testing.assert_close(new, old, rtol=0, atol=1e-12)
+
+
+@settings(max_examples=8)
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 9)), min_size=1, max_size=3))
+def test_any_number_of_growths_in_a_row_keeps_the_function(final, tmp_path_factory, growths):
+    folder = tmp_path_factory.mktemp("growths")
+    path = final
+    for i, (attention_tokens, ffn_tokens) in enumerate(growths):
+        path, source = folder / str(i), path
+        expand(source, path, attention_tokens=attention_tokens, ffn_tokens=ffn_tokens)
+    old, new = (load_model(p, dtype=torch.float64)(IDS) for p in (final, path))
+    torch.testing.assert_close(new, old, rtol=0, atol=1e-12)
+    config = read_manifest(path).model
+    assert config.blocks[1].ffn.num_tokens == 10 + sum(ffn for _, ffn in growths)
+
+
+def test_every_old_file_is_a_hard_link_and_keeps_its_entry(final, tmp_path):
+    manifest = expand(final, tmp_path / "grown", attention_tokens=7)
+    assert inodes(final).items() <= inodes(tmp_path / "grown").items()
+    assert read_manifest(final).files.items() <= manifest.files.items()
+    assert verify_checkpoint(tmp_path / "grown") == manifest
+
+
+def test_nothing_that_is_done_with_the_child_touches_the_parent(final, tmp_path):
+    """The two share files, so whatever wrote into one would write into the other."""
+    before, grown = hashes(final), tmp_path / "grown"
+    expand(final, grown, attention_tokens=7)
+    assert hashes(final) == before
+    expand(grown, tmp_path / "grown-again", attention_tokens=3)
+    assert hashes(final) == before
+    shrink(grown, tmp_path / "shrunk")
+    assert hashes(final) == before
+    manifest = read_manifest(grown)
+    filled, loaded = build_model(manifest.model), load_model(grown)
+    fill_model(filled, grown, manifest)
+    with torch.no_grad():
+        for parameter in (*filled.parameters(), *loaded.parameters()):
+            parameter.zero_()
+    assert hashes(final) == before
+    write_parameter(grown, "embedding.weight", torch.zeros(31, 16))
+    assert hashes(final) == before != hashes(grown)
+
+
+def test_where_hard_links_are_impossible_the_copies_are_whole_and_equal(final, tmp_path, monkeypatch):
+    def across_file_systems(source, target):
+        raise OSError(18, "Invalid cross-device link")
+
+    before = hashes(final)
+    monkeypatch.setattr(os, "link", across_file_systems)
+    manifest = expand(final, tmp_path / "grown", attention_tokens=7)
+    shrink(tmp_path / "grown", tmp_path / "shrunk")
+    for directory in (tmp_path / "grown", tmp_path / "shrunk"):
+        assert not set(inodes(final).values()) & set(inodes(directory).values())
+        assert verify_checkpoint(directory).files.items() >= read_manifest(final).files.items()
+    assert verify_checkpoint(tmp_path / "grown") == manifest
+    assert hashes(final) == before
+
+
+def test_expand_and_shrink_do_not_open_the_old_files(final, tmp_path):
+    with opened(final) as names:
+        expand(final, tmp_path / "grown", attention_tokens=7)
+        shrink(tmp_path / "grown", tmp_path / "shrunk")
+    assert names == set()
+    with opened(final) as names:
+        read_parameter(tmp_path / "grown", read_manifest(tmp_path / "grown"), "embedding.weight")
+    assert names == {"embedding.weight.safetensors"}
+
+
+def test_copies_read_the_old_tokens_only_and_refuse_a_corrupted_one(final, tmp_path):
+    policy = GrowthPolicy(init="copy", tau="recompute")
+    with opened(final) as names:
+        expand(final, tmp_path / "grown", attention_tokens=5, ffn_tokens=0, policy=policy)
+    attention = {n for n in parameter_shapes(small_config()) if "_tokens." in n and ".ffn." not in n}
+    assert names == {f"{name}.safetensors" for name in attention}
+    flip_a_bit(final / parameter_file("blocks.1.value.key_tokens.0"))
+    with pytest.raises(CheckpointError, match=r"blocks\.1\.value\.key_tokens\.0\.safetensors does not have the hash"):
+        expand(final, tmp_path / "again", attention_tokens=5, policy=policy)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["final", "grown"]
+
+
+def test_what_is_written_grows_with_the_tokens_added_not_with_the_model(tmp_path):
+    def written(attention_tokens: int, added: int) -> int:
+        parent, child = (tmp_path / f"{attention_tokens}-{added}-{what}" for what in ("parent", "child"))
+        write_checkpoint(parent, small_config(attention_tokens=attention_tokens, ffn_tokens=2 * attention_tokens))
+        expand(parent, child, attention_tokens=added)
+        new = inodes(child).items() - inodes(parent).items()
+        return sum((child / name).stat().st_size for name, _ in new)
+
+    fewer, more = written(100, added=60), written(100, added=70)
+    assert written(5, added=60) == fewer
+    assert more - fewer == 2 * (8 * 10 + 2 * 20) * 16 * 4  # a float32 for each parameter more, in headers of one length
+
+
+def test_drawing_what_is_added_does_not_list_the_whole_model_for_every_name(monkeypatch):
+    config = grow_config(small_config(), attention_tokens=3, ffn_tokens=4)
+    config = grow_config(config, attention_tokens=0, ffn_tokens=9)
+    shapes, listed = parameter_shapes(config), []
+    monkeypatch.setattr(model.initialization, "parameter_shapes", lambda config: listed.append(config) or shapes)
+    for name, shape in shapes.items():
+        assert initial_parameter(name, config, seed=0).shape == shape
+    assert len(listed) == len([name for name in shapes if "_tokens." not in name])
+
+
+def test_progress_counts_what_is_written(final, tmp_path):
+    seen = []
+    expand(final, tmp_path / "grown", attention_tokens=7, on_progress=lambda *counts: seen.append(counts))
+    assert seen == [(done, 20) for done in range(1, 21)]
+
+
+def test_a_failure_while_writing_is_raised_and_leaves_nothing(final, tmp_path, monkeypatch):
+    write, before, calls = stages.checkpoint.parameters.write_file, hashes(final), itertools.count(1)
+
+    def full(path: Path, *parts):
+        if next(calls) == 5:
+            raise OSError(28, "No space left on device")
+        return write(path, *parts)
+
+    monkeypatch.setattr(stages.checkpoint.parameters, "write_file", full)
+    with pytest.raises(OSError, match="No space left on device"):
+        expand(final, tmp_path / "grown", attention_tokens=7)
+    assert [path.name for path in tmp_path.iterdir()] == ["final"]
+    assert hashes(final) == before
+
+
+def test_a_failure_in_between_waits_for_what_is_being_written(final, tmp_path, monkeypatch):
+    write, writing = stages.checkpoint.parameters.write_file, []
+
+    def slow(path: Path, *parts):
+        writing.append(path)
+        time.sleep(0.05)
+        entry = write(path, *parts)
+        writing.remove(path)
+        return entry
+
+    def interrupted(done: int, total: int) -> None:
+        if done == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(stages.checkpoint.parameters, "write_file", slow)
+    with pytest.raises(KeyboardInterrupt):
+        expand(final, tmp_path / "grown", attention_tokens=7, on_progress=interrupted)
+    assert writing == []
+    assert [path.name for path in tmp_path.iterdir()] == ["final"]
+
+
+def preserving() -> Iterable[GrowthPolicy]:
+    for init, tau in itertools.product(get_args(Init), get_args(TauPolicy)):
+        if not senseless(init, tau, 0.0) and preserves(GrowthPolicy(init=init, tau=tau), "l2_norm_gelu"):
+            yield GrowthPolicy(init=init, tau=tau)
+
+
+def assert_the_same_checkpoint(one: Path, other: Path) -> None:
+    a, b = read_manifest(one), read_manifest(other)
+    assert (a.model, a.files, a.group_steps, a.samples_seen) == (b.model, b.files, b.group_steps, b.samples_seen)
+    assert inodes(one) == inodes(other)
+
+
+@pytest.mark.parametrize("policy", preserving(), ids=lambda policy: f"{policy.init}, {policy.tau}")
+def test_shrink_undoes_expand_bit_for_bit(final, tmp_path, policy):
+    expand(final, tmp_path / "grown", attention_tokens=10, policy=policy)
+    shrink(tmp_path / "grown", tmp_path / "shrunk")
+    assert_the_same_checkpoint(tmp_path / "shrunk", final)
+
+
+def test_shrink_undoes_several_growths_one_by_one_and_at_once(final, tmp_path):
+    policies = [
+        GrowthPolicy(init="copy", tau="recompute"),
+        GrowthPolicy(init="zero-value", tau="per-generation"),
+        GrowthPolicy(init="zero-key", tau="frozen"),
+        GrowthPolicy(),
+    ]
+    grown = [final, *(tmp_path / str(number) for number in range(1, 5))]
+    for before, after, policy in zip(grown, grown[1:], policies, strict=False):
+        expand(before, after, attention_tokens=10, policy=policy)
+    path = grown[-1]
+    for expected in reversed(grown[:-1]):
+        path, source = tmp_path / f"back-to-{expected.name}", path
+        shrink(source, path)
+        assert_the_same_checkpoint(path, expected)
+    shrink(grown[-1], tmp_path / "at-once", drop_generations=4)
+    assert_the_same_checkpoint(tmp_path / "at-once", final)
+
+
+def test_shrink_after_training_drops_the_new_groups_steps_only(final, tmp_path):
+    grown = tmp_path / "grown"
+    manifest = expand(final, grown, attention_tokens=7)
+    steps = {name.replace("-0-", f"-{number}-"): 11 - number for name in manifest.group_steps for number in (0, 1)}
+    trained = manifest.model_copy(update={"group_steps": steps})
+    (grown / MANIFEST_NAME).write_text(sealed_manifest(trained).model_dump_json())
+    assert shrink(grown, tmp_path / "shrunk").group_steps == read_manifest(final).group_steps
+
+
+def test_new_tokens_are_random_with_moments_of_zero_and_old_moments_are_kept(final, tmp_path):
+    grown = tmp_path / "grown"
+    manifest = expand(final, grown, attention_tokens=7)
+    old_names = set(parameter_shapes(read_manifest(final).model))
+    for name in parameter_shapes(manifest.model):
+        state = read_parameter(grown, manifest, name)
+        assert bool(state.exp_avg.any()) is bool(state.exp_avg_sq.any()) is (name in old_names)
+        if name not in old_names:
+            assert generation_of(name) == 1
+            assert (state.fp32 != 0).all()
+    assert manifest.group_steps == read_manifest(final).group_steps
+    assert manifest.model.blocks[0].key.generations[1] == Generation(
+        num_tokens=7, number=1, key_ramp=0.0, tau_before=math.sqrt(5)
+    )
+    assert manifest.model.blocks[0].key.tau == math.sqrt(5)
+
+
+def test_ffn_tokens_follow_the_models_own_proportion_unless_said(final, tmp_path):
+    assert expand(final, tmp_path / "a", attention_tokens=7).model.blocks[0].ffn.num_tokens == 10 + 14
+    assert expand(final, tmp_path / "b", attention_tokens=7, ffn_tokens=0).model.blocks[0].ffn.num_tokens == 10
+
+
+def test_lineage_tells_parent_and_what_was_done(final, tmp_path):
+    lineage = expand(final, tmp_path / "grown", attention_tokens=7, seed=9).lineage
+    assert lineage.operation == "expand"
+    assert lineage.parent == manifest_hash(final)
+    assert lineage.details == {
+        "attention_tokens": 7,
+        "ffn_tokens": 14,
+        "policy": GrowthPolicy().model_dump(),
+        "preserves": True,
+        "seed": 9,
+        "num_parameters_before": num_parameters(small_config()),
+        "num_parameters": num_parameters(read_manifest(tmp_path / "grown").model),
+    }
+
+
+def test_the_seed_decides_the_new_values(final, tmp_path):
+    name = parameter_file("blocks.0.query.value_tokens.1")
+    hashes = [
+        expand(final, tmp_path / str(i), attention_tokens=7, seed=seed).files[name].sha256
+        for i, seed in enumerate((1, 1, 2))
+    ]
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
+def test_bad_growth_is_refused_and_leaves_nothing(final, tmp_path):
+    for arguments, message in [
+        ({"attention_tokens": 0, "ffn_tokens": 0}, "growth adds 0 attention and 0 FFN tokens"),
+        ({"attention_tokens": -3, "ffn_tokens": 1}, "growth adds -3"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            expand(final, tmp_path / "grown", **arguments)
+    with pytest.raises(CheckpointError, match="exists already"):
+        expand(final, final, attention_tokens=4)
+    with pytest.raises(CheckpointError, match="does not exist"):
+        expand(tmp_path / "nowhere", tmp_path / "grown", attention_tokens=4)
+    write_checkpoint(tmp_path / "softmax", small_config(score_function="softmax"))
+    with pytest.raises(ValueError, match="softmax"):
+        expand(tmp_path / "softmax", tmp_path / "grown", attention_tokens=4)
+    transformer = TransformerConfig(vocab_size=31, hidden_size=16, num_heads=1, num_layers=1, ffn_size=64)
+    write_checkpoint(tmp_path / "transformer", transformer)
+    with pytest.raises(ValueError, match="only a tokenformer grows"):
+        expand(tmp_path / "transformer", tmp_path / "grown", attention_tokens=4)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["final", "softmax", "transformer"]
+
+
+def test_a_truncated_checkpoint_is_refused(final, tmp_path):
+    victim = final / parameter_file("embedding.weight")
+    victim.write_bytes(victim.read_bytes()[:-4])
+    with pytest.raises(CheckpointError, match=r"embedding\.weight\.safetensors has \d+ bytes"):
+        expand(final, tmp_path / "grown", attention_tokens=4)
+    assert not (tmp_path / "grown").exists()
+
+
+def test_a_flipped_bit_is_found_when_the_value_is_read(final):
+    victim = final / parameter_file("embedding.weight")
+    flip_a_bit(victim)
+    with pytest.raises(CheckpointError, match=r"embedding\.weight\.safetensors does not have the hash"):
+        load_model(final)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff" * 64, safetensors.torch.save({"other": torch.zeros(2)})])
+def test_a_parameter_file_that_holds_something_else_is_one_message(final, tmp_path, content):
+    """Its hash is right: somebody wrote it so."""
+    shutil.copytree(final, tmp_path / "copy")
+    manifest = read_manifest(final)
+    entry = write_file(tmp_path / "copy/parameters/embedding.weight.safetensors", content)
+    hostile = manifest.model_copy(update={"files": manifest.files | {parameter_file("embedding.weight"): entry}})
+    with pytest.raises(CheckpointError, match=r"embedding\.weight\.safetensors holds no value of embedding\.weight"):
+        read_parameter(tmp_path / "copy", hostile, "embedding.weight")

@@ -1,0 +1,72 @@
+"""The doctor's all-reduce: sums that every rank can check by itself, and wrong ones that it notices."""
+
+import sys
+
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stages.probe.all_reduce import AllReduceSpec, all_reduce, expected_sum, filled
+from stages.probe.machine import describe
+
+CPU = torch.device("cpu")
+SPEC = AllReduceSpec(directory=".", num_elements=3000)
+
+
+@given(num_elements=st.integers(1, 3000), num_ranks=st.integers(1, 40), data=st.data())
+def test_the_expected_sum_is_exact_in_whatever_order_ranks_are_added(num_elements, num_ranks, data):
+    total = torch.zeros(num_elements)
+    for rank in data.draw(st.permutations(range(num_ranks))):
+        total += filled(num_elements, rank, CPU)
+    assert torch.equal(total, expected_sum(num_elements, num_ranks, CPU))
+
+
+def test_a_sum_stays_exact_with_as_many_ranks_as_the_docstring_says():
+    largest = expected_sum(SPEC.num_elements, 16_000, torch.device("cpu")).double()
+    exact = 16_000 * filled(SPEC.num_elements, 0, CPU).double() + 16_000 * 15_999 / 2
+    assert (largest - exact).abs().max() / exact.max() < 1e-7
+
+
+@pytest.fixture
+def second_of_two(monkeypatch):
+    """This process as rank 1 of two, whose all-reduce does what the test says."""
+    monkeypatch.setattr(dist, "get_rank", lambda: 1)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(dist, "get_backend", lambda: "pretended")
+    monkeypatch.setattr(dist, "barrier", lambda: None)
+
+    def reduces_by(reduce):
+        monkeypatch.setattr(dist, "all_reduce", reduce)
+
+    return reduces_by
+
+
+def test_right_sums_are_right(second_of_two):
+    second_of_two(lambda values: values.add_(filled(SPEC.num_elements, 0, CPU)))
+    result = all_reduce(SPEC, CPU)
+    assert (result.backend, result.num_ranks, result.wrong_elements) == ("pretended", 2, 0)
+    assert result.seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("reduce", "wrong"),
+    [
+        (lambda values: values, 2997),  # nobody else was heard: right where that is a zero
+        (lambda values: values.mul_(2), 3000),
+        (lambda values: values.add_(filled(3000, 0, CPU)).view(-1)[7].add_(1), 1),
+        (lambda values: values.add_(filled(3000, 0, CPU).roll(64)), 3000),  # blocks came to the wrong places
+    ],
+)
+def test_wrong_sums_are_counted(second_of_two, reduce, wrong):
+    second_of_two(reduce)
+    assert all_reduce(SPEC, CPU).wrong_elements == wrong
+
+
+def test_a_deepspeed_that_cannot_be_imported_is_told_and_torch_still_is(monkeypatch):
+    monkeypatch.setitem(sys.modules, "deepspeed", None)
+    facts = describe()
+    assert facts.torch == torch.__version__
+    assert (facts.deepspeed, facts.devices) == (None, ())
+    assert facts.problem.startswith("ModuleNotFoundError: ")

@@ -1,0 +1,79 @@
+"""What is counted, and what the allocator is asked. Real engines: tests/growctl/plan/test_time_steps.py."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from stages.probe import time_steps
+from stages.probe.time_steps import FEWEST_STEPS, MOST_STEPS, WARM_UP_STEPS, StepMemory, step_memory
+from tests.stages.checkpoints import small_config
+from tests.stages.specs import small_spec
+
+
+class Engine:
+    """Plays an engine on a clock of its own: a micro-batch takes 1 s, an update 10 s, and everything 100 s at first."""
+
+    def __init__(self, num_micro_batches: int, pace: float = 1.0) -> None:
+        self.num_micro_batches, self.pace = num_micro_batches, pace
+        self.now, self.micro_batches = 0.0, 0
+        self.shapes: set[tuple[int, ...]] = set()
+
+    def __call__(self, input_ids: torch.Tensor, targets: torch.Tensor) -> str:
+        assert torch.equal(input_ids[:, 1:], targets[:, :-1])
+        self.shapes.add(tuple(input_ids.shape))
+        return "loss"
+
+    def backward(self, loss: str) -> None:
+        self.now += self.pace
+
+    def step(self) -> None:
+        self.micro_batches += 1
+        steps, rest = divmod(self.micro_batches, self.num_micro_batches)
+        self.now += 10 * self.pace if rest == 0 else 0
+        self.now += 100 * self.pace if steps + (rest > 0) <= WARM_UP_STEPS - 1 else 0
+
+
+@pytest.mark.parametrize("num_micro_batches", [1, 2])
+def test_medians_of_what_comes_after_the_warm_up_are_found(monkeypatch, num_micro_batches: int) -> None:
+    engine = Engine(num_micro_batches)
+    fakes: dict[str, Any] = {"get_rank": lambda: 0, "get_world_size": lambda: 1, "all_reduce": lambda *a, **k: None}
+    monkeypatch.setattr(time_steps, "dist", SimpleNamespace(ReduceOp=SimpleNamespace(MAX=None), **fakes))
+    monkeypatch.setattr(time_steps, "build_engine", lambda *a: engine)
+    monkeypatch.setattr(time_steps, "start_moments", lambda engine, steps: None)
+    monkeypatch.setattr(time_steps.time, "perf_counter", lambda: engine.now)
+    spec = small_spec(small_config(), micro_batch_size=3, batch_size=3 * num_micro_batches, sequence_length=10)
+    found = time_steps.measure(spec, torch.device("cpu"))
+    assert found.last_micro_batch_seconds == 11
+    assert found.micro_batch_seconds == (1 if num_micro_batches == 2 else 11)
+    assert found.num_steps == FEWEST_STEPS
+    assert engine.micro_batches == num_micro_batches * (WARM_UP_STEPS + FEWEST_STEPS)
+    assert engine.shapes == {(3, 10)}
+    assert found.memory is None
+
+
+def test_fast_steps_are_counted_more_often_and_all_ranks_count_alike(monkeypatch) -> None:
+    slowest: list[float] = []
+
+    def all_reduce(tensor: torch.Tensor, op: Any) -> None:
+        assert op == "max"
+        slowest.append(tensor.item())
+        tensor.fill_(max(tensor.item(), 0.5))
+
+    fake = SimpleNamespace(all_reduce=all_reduce, ReduceOp=SimpleNamespace(MAX="max"))
+    monkeypatch.setattr(time_steps, "dist", fake)
+    assert time_steps._agreed_steps(1e-4, torch.device("cpu")) == 6  # by another rank's half a second
+    assert time_steps._agreed_steps(60.0, torch.device("cpu")) == FEWEST_STEPS
+    monkeypatch.setattr(fake, "all_reduce", lambda tensor, op: None)
+    assert time_steps._agreed_steps(1e-4, torch.device("cpu")) == MOST_STEPS
+    assert slowest == pytest.approx([1e-4, 60.0])
+
+
+def test_the_allocator_is_asked_around_the_last_forward_pass(monkeypatch) -> None:
+    allocated = iter([100, 130, 300, 360])
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: next(allocated))
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 500)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: None)
+    found = step_memory(Engine(2), torch.zeros(1, 4, dtype=torch.int64), 2)  # type: ignore[arg-type]
+    assert found == StepMemory(lasting_bytes=300, activation_bytes=60, peak_bytes=500)

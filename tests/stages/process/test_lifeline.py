@@ -1,0 +1,137 @@
+"""What workers hang on: that they end when it does, and only then."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stages.process.lifeline import BEAT_SECONDS, STDIN, VARIABLE, Lifeline, cut_lifeline, watch
+from tests.workers import HANG_SECONDS
+
+WORKER = """
+import time
+from stages.process.lifeline import end_with_runner
+end_with_runner()
+print("working", flush=True)
+time.sleep(3600)
+"""
+
+
+def worker(**environment: str) -> subprocess.Popen[str]:
+    """A process that works for an hour unless its lifeline ends it; returned once it works."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", WORKER],
+        env=os.environ | environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout
+    assert process.stdout.readline() == "working\n"
+    return process
+
+
+def test_a_worker_on_standard_input_ends_with_it():
+    process = worker(**{VARIABLE: STDIN})
+    process.communicate(timeout=HANG_SECONDS)
+    assert process.returncode == 143
+
+
+def test_a_worker_on_a_file_ends_when_it_is_removed_and_needs_no_standard_input(tmp_path):
+    lifeline = Lifeline(tmp_path / ".lifeline.1")
+    lifeline.start()
+    process = worker(**{VARIABLE: str(tmp_path / ".lifeline.1")})
+    assert process.stdin
+    process.stdin.close()
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.3)
+    lifeline.end()
+    assert process.wait(HANG_SECONDS) == 1
+
+
+def test_a_worker_that_was_given_no_lifeline_depends_on_nobody():
+    process = worker()
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.communicate(timeout=0.3)
+    process.kill()
+    process.communicate()
+
+
+def test_in_a_job_a_worker_leaves_it_to_the_runner_what_a_signal_means(tmp_path):
+    (tmp_path / "alive").touch()
+    process = worker(**{VARIABLE: str(tmp_path / "alive"), "SLURM_STEP_ID": "0"})
+    for number in (signal.SIGTERM, signal.SIGUSR2):
+        process.send_signal(number)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.3)
+    process.kill()
+    process.communicate()
+
+
+class Time:
+    """A clock that only sleeping moves, while something happens at given moments."""
+
+    def __init__(self, **events: object) -> None:
+        self.now = 0.0
+        self.events = {int(when.removeprefix("at_")): event for when, event in events.items()}
+
+    def sleep(self, seconds: float) -> None:
+        for _ in range(round(seconds)):
+            self.now += 1
+            if event := self.events.get(int(self.now)):
+                event()  # type: ignore[operator]
+
+    def watch(self, path: Path) -> tuple[int, float]:
+        code = watch(path, patience=10, look=1, clock=lambda: self.now, sleep=self.sleep)
+        return code, self.now
+
+
+def test_a_file_that_no_longer_changes_ends_the_worker_after_its_patience_by_its_own_clock(tmp_path):
+    path = tmp_path / "alive"
+    path.write_text("1")
+    assert Time().watch(path) == (143, 10)
+    assert Time(at_7=lambda: path.write_text("2")).watch(path) == (143, 17)
+    os.utime(path, (0, 0))  # what another machine's clock says does not count
+    assert Time(at_7=lambda: path.write_text("3"), at_12=path.unlink).watch(path) == (1, 12)
+    assert Time().watch(path) == (1, 0)
+
+
+def test_a_file_server_that_is_away_for_a_moment_ends_nobody(tmp_path, monkeypatch):
+    path = tmp_path / "alive"
+    path.write_text("1")
+    reads = iter([path.read_text, OSError(116, "Stale file handle"), path.read_text, FileNotFoundError()])
+
+    def read(_: Path) -> str:
+        what = next(reads)
+        if isinstance(what, Exception):
+            raise what
+        return "1"
+
+    monkeypatch.setattr(Path, "read_text", read)
+    assert Time().watch(path) == (1, 3)
+
+
+def test_the_runner_changes_the_file_in_time_and_does_not_bring_back_one_that_a_failed_worker_removed(
+    tmp_path, monkeypatch
+):
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    path = tmp_path / ".lifeline.2"
+    (tmp_path / ".lifeline.1").touch()
+    lifeline = Lifeline(path)
+    lifeline.start()
+    assert not (tmp_path / ".lifeline.1").exists()
+    contents = []
+    for _ in range(3):
+        lifeline.beat()
+        contents.append(path.read_text())
+        now[0] += BEAT_SECONDS
+    assert contents == ["1", "2", "3"]
+    monkeypatch.setenv(VARIABLE, str(path))
+    cut_lifeline()
+    lifeline.beat()
+    assert not path.exists()
+    lifeline.end()

@@ -1,0 +1,135 @@
+"""One rank of tests/stages/train/test_refusal.py: updates that are refused, in engines of every kind.
+
+    refusal_worker.py OUTPUT
+
+For each ZeRO stage and precision, and with the optimizer offloaded, an engine makes two good updates with the guard
+asleep; another one, with the guard awake, makes the same two and between them meets what must be refused. On the last
+rank only, in a step's first micro-batch: a loss that is NaN, and one parameter's gradient that is infinite. On all
+ranks: a spike. OUTPUT gets {kind: {what: whether}}, as the last rank saw it.
+"""
+
+import json
+import math
+import os
+import sys
+from pathlib import Path
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+from deepspeed import DeepSpeedEngine
+from torch import Tensor
+
+from model.initialization import build_model
+from model.policy import ramp_config
+from stages.engine.engine import build_engine, start_distributed
+from stages.engine.engine_state import drop_refused_gradient, engine_states, group_steps, start_moments
+from stages.spec import Anomalies
+from stages.train.anomaly_guard import Guard
+from tests.stages.checkpoints import small_config
+from tests.stages.specs import small_spec
+
+State = tuple[list[Tensor], dict[str, int]]
+Poison = Literal["nan loss", "infinite gradient", "spike"]
+KINDS = [
+    (f"zero{stage}-{precision}{'-offloaded' if offload == 'optimizer' else ''}", stage, precision, offload)
+    for stage in (1, 2, 3)
+    for precision, offload in (("fp32", "none"), ("bf16", "none"), ("bf16", "optimizer"))
+]
+POISONS: tuple[Poison, ...] = ("nan loss", "infinite gradient", "spike")
+CONFIG = ramp_config(small_config(width=9, ffn_tokens=7), 0.5)
+SEQUENCES, LENGTH = 4, 10
+
+
+class Trained:
+    """An engine and its guard, and one step of it at a time."""
+
+    def __init__(self, zero_stage: int, precision: str, offload: str, limit: float | None) -> None:
+        spec = small_spec(
+            CONFIG, zero_stage=zero_stage, precision=precision, offload=offload, anomalies=Anomalies(spikes="skip")
+        )
+        self.engine: DeepSpeedEngine = build_engine(build_model(CONFIG, seed=0), spec, precision)
+        start_moments(self.engine, {})
+        self.guard = Guard(spec)
+        self.limit = limit
+
+    def step(self, number: int, poison: Poison | None = None) -> Tensor:
+        """One optimizer step as Worker.train_step makes it; this rank's mean loss."""
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        self.guard.limit = -1.0 if poison == "spike" else self.limit
+        tokens = torch.randint(31, (SEQUENCES, LENGTH), generator=torch.Generator().manual_seed(number))
+        loss = torch.zeros((), dtype=torch.float64)
+        here = rank == world_size - 1
+        for i in range(rank, SEQUENCES, world_size):
+            ids = tokens[i : i + 1]
+            first, last = i == rank, i + world_size >= SEQUENCES
+            hook = None
+            if here and first and poison == "infinite gradient":
+                hook = self.engine.module.embedding.register_forward_hook(_infinite)
+            micro_loss = self.engine(ids, ids.roll(-1, 1))
+            if hook:
+                hook.remove()
+            if here and first and poison == "nan loss":
+                micro_loss = micro_loss * math.nan
+            loss += micro_loss.detach() * world_size / SEQUENCES
+            self.engine.backward(self.guard.judged(micro_loss, loss) if last else micro_loss)
+            self.engine.step()
+        return loss
+
+    def state(self) -> State:
+        """Master weights and moments, what the model computes, and Adam's steps: copies."""
+        tensors = [tensor.clone() for _, state in engine_states(self.engine) for tensor in state]
+        ids = torch.arange(LENGTH).unsqueeze(0)
+        self.engine.eval()
+        with torch.no_grad():
+            tensors.append(self.engine(ids, ids))
+        self.engine.train()
+        return tensors, group_steps(self.engine)
+
+
+def _infinite(_module: object, _inputs: object, output: Tensor) -> None:
+    output.register_hook(lambda gradient: gradient * math.inf)
+
+
+def same(one: State, other: State) -> bool:
+    """Whether two states are the same bits."""
+    return one[1] == other[1] and all(torch.equal(a, b) for a, b in zip(one[0], other[0], strict=True))
+
+
+def watch(zero_stage: int, precision: str, offload: str) -> dict[str, object]:
+    """What becomes of an engine of this kind."""
+    undisturbed = Trained(zero_stage, precision, offload, limit=None)
+    losses = [undisturbed.step(number).item() for number in (0, 1)]
+    disturbed = Trained(zero_stage, precision, offload, limit=1e9)
+    found: dict[str, object] = {"first loss": disturbed.step(0).item() == losses[0]}
+    found["good update made"] = disturbed.engine.was_step_applied()
+    before = disturbed.state()
+    found["finite"] = all(bool(tensor.isfinite().all()) for tensor in before[0])
+    for poison in POISONS:
+        loss = disturbed.step(7, poison)
+        drop_refused_gradient(disturbed.engine)
+        anomaly = disturbed.guard.verdict(1, loss)
+        found[poison] = {
+            "refused": not disturbed.engine.was_step_applied(),
+            "untouched": same(before, disturbed.state()),
+            "kind": anomaly.kind,
+            "value is finite": anomaly.value is not None,
+        }
+    found["second loss"] = disturbed.step(1).item() == losses[1]
+    after = disturbed.state()
+    found["same end"] = same(after, undisturbed.state()) and not same(after, before)
+    found["steps"] = sorted(set(after[1].values()))
+    return found
+
+
+def main() -> None:
+    start_distributed()
+    report = {kind: watch(stage, precision, offload) for kind, stage, precision, offload in KINDS}
+    if dist.get_rank() == dist.get_world_size() - 1:
+        Path(sys.argv[1]).write_text(json.dumps(report))
+    dist.destroy_process_group()
+    os._exit(0)  # as a worker does: native threads may abort an interpreter that is taken down
+
+
+if __name__ == "__main__":
+    main()

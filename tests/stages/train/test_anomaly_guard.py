@@ -1,0 +1,164 @@
+"""What is a spike, and what follows a refused update. That one leaves no trace is test_refusal.py's."""
+
+import json
+import math
+import statistics
+
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stages.spec import Anomalies, GenerationRule
+from stages.train.anomaly_guard import MAD_TO_SIGMA, SMALLEST_SIGMA, Guard, spike_limit
+from tests.stages.checkpoints import small_config
+from tests.stages.specs import small_spec
+
+losses = st.lists(st.floats(0.0, 20.0), min_size=8, max_size=40)
+WINDOW = 8
+
+
+@pytest.fixture(scope="module", autouse=True)
+def alone(tmp_path_factory):
+    """A process group of one."""
+    store = dist.FileStore(str(tmp_path_factory.mktemp("store") / "store"), 1)
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def guard(**changes) -> Guard:
+    policy = {"spikes": "skip", "window": WINDOW, "most": 3}
+    own = {key: changes.pop(key) for key in list(changes) if key in Anomalies.model_fields}
+    settings = {"num_steps": 100, "checkpoint_every": 10, "anomalies": Anomalies(**(policy | own))}
+    return Guard(small_spec(small_config(), **(settings | changes)))
+
+
+def bad(judge: Guard, step: int, loss: float):
+    return judge.verdict(step, torch.tensor(loss, dtype=torch.float64))
+
+
+@given(losses, st.floats(0.1, 50.0))
+def test_the_limit_is_the_median_and_z_robust_deviations(past, z):
+    ordered = sorted(past)
+    half = len(ordered) // 2
+    middle = ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+    away = sorted(abs(loss - middle) for loss in past)
+    mad = away[half] if len(away) % 2 else (away[half - 1] + away[half]) / 2
+    assert spike_limit(past, z) == pytest.approx(middle + z * max(1.4826 * mad, SMALLEST_SIGMA))
+
+
+@given(losses, st.floats(-5.0, 5.0), st.floats(1.0, 100.0))
+def test_losses_moved_by_a_constant_move_the_limit_by_it_and_scaled_ones_scale_it(past, shift, scale):
+    limit = spike_limit(past, 10.0)
+    assert spike_limit([loss + shift for loss in past], 10.0) == pytest.approx(limit + shift, abs=1e-9)
+    middle = statistics.median(past)
+    if MAD_TO_SIGMA * statistics.median(abs(loss - middle) for loss in past) > SMALLEST_SIGMA:
+        assert spike_limit([loss * scale for loss in past], 10.0) == pytest.approx(limit * scale)
+
+
+def test_a_flat_loss_makes_no_spike_of_a_ripple():
+    assert spike_limit([2.0] * 64, 10.0) == pytest.approx(2.1)
+
+
+@given(st.lists(st.lists(st.floats(0.0, 20.0), max_size=6), min_size=1, max_size=12), st.data())
+def test_a_guard_that_was_saved_and_restored_decides_as_one_that_went_on(lines, data):
+    whole, restored = guard(), guard()
+    cut = data.draw(st.integers(0, len(lines)))
+    for number, line in enumerate(lines, 1):
+        whole.learn(10 * number, line)
+        restored.learn(10 * number, line)
+        if number == cut:
+            state = json.loads(json.dumps(restored.state()))
+            restored = guard()
+            restored.restore(state)
+        assert restored.limit == whole.limit
+    known = [loss for line in lines for loss in line]
+    assert whole.limit == (spike_limit(known[-WINDOW:], 10.0) if len(known) >= WINDOW else None)
+
+
+def test_a_checkpoint_without_a_guards_memory_is_gone_on_from():
+    judge = guard()
+    judge.restore(None)
+    assert judge.limit is None
+
+
+def test_no_step_is_a_spike_before_the_window_is_full_of_losses_after_warmup_ramp_and_rest():
+    rest = (GenerationRule(frozen_steps=100), GenerationRule(frozen_steps=20, warmup_steps=7))
+    for settings, settled in (({"ramp_steps": 23}, 23), ({"anneal_steps": 25}, 25), ({"generations": rest}, 27)):
+        judge = guard(**settings)
+        assert judge.spec.settled_step == settled
+        judge.learn(20, [9.0] * 10)
+        judge.learn(30, [9.0] * (settled - 20) + [2.0] * (30 - settled))
+        assert judge.limit is None
+        judge.learn(40, [2.0] * (WINDOW - (30 - settled)))
+        assert judge.limit == pytest.approx(2.1)
+
+
+def test_without_a_policy_for_spikes_nothing_is_remembered():
+    judge = guard(spikes="ignore")
+    judge.learn(90, [2.0] * 80)
+    assert judge.limit is None
+    assert judge.state() == {"refused": 0, "losses": []}
+    loss = torch.tensor(1.0)
+    assert judge.judged(loss, loss) is loss
+
+
+@pytest.mark.parametrize(("mean", "is_spike"), [(2.09, False), (2.11, True), (math.inf, True), (math.nan, False)])
+def test_only_a_loss_above_the_limit_becomes_a_gradient_that_is_not_finite(mean, is_spike):
+    judge = guard()
+    judge.learn(20, [2.0] * WINDOW)
+    weight = torch.tensor(0.3, requires_grad=True)
+    loss = weight * 1.7
+    judged = judge.judged(loss, torch.tensor(mean, dtype=torch.float64))
+    judged.backward()
+    assert bool(weight.grad.isnan()) == is_spike
+    if not is_spike:
+        assert torch.equal(judged, loss)
+        assert weight.grad.item() == torch.tensor(1.7).item()
+
+
+def test_a_verdict_tells_spikes_from_gradients_that_are_not_finite():
+    judge = guard(non_finite="skip", spikes="rollback")
+    assert bad(judge, 5, 7.0)._asdict() == {
+        "kind": "non_finite", "value": 7.0, "threshold": None, "action": "skip", "first_step": 4, "num_steps": 1,
+    }  # fmt: skip
+    assert bad(judge, 6, math.nan).value is None
+    judge.learn(20, [2.0] * WINDOW)
+    assert bad(judge, 27, 7.0)._asdict() == {
+        "kind": "spike", "value": 7.0, "threshold": pytest.approx(2.1), "action": "rollback", "first_step": 20,
+        "num_steps": 7,
+    }  # fmt: skip
+    assert bad(judge, 28, math.inf).kind == "non_finite"
+
+
+def test_a_rollback_leaves_out_all_data_read_since_the_checkpoint_and_what_was_left_out_in_between():
+    """From step 20 on data 3 steps further was read, and from 25 on (a checkpoint that is gone) another 4."""
+    judge = guard(non_finite="rollback", left_out=((20, 3), (25, 4)))
+    anomaly = bad(judge, 28, math.nan)
+    assert (anomaly.first_step, anomaly.num_steps) == (20, 8 + 4)
+    assert bad(judge, 21, math.nan).num_steps == 1
+
+
+def test_more_than_the_most_refused_in_a_row_stop_the_stage_also_across_a_resumption():
+    judge = guard(non_finite="skip")
+    assert [bad(judge, step, math.nan).action for step in (1, 2)] == ["skip"] * 2
+    judge.passed()
+    assert [bad(judge, step, math.nan).action for step in (4, 5)] == ["skip"] * 2
+    resumed = guard(non_finite="skip")
+    resumed.restore(json.loads(json.dumps(judge.state())))
+    assert [bad(resumed, step, math.nan).action for step in (6, 7)] == ["skip", "stop"]
+
+
+def test_a_stop_says_what_is_wrong_and_what_to_try():
+    judge = guard(non_finite="stop", spikes="stop", spike_z=20.0)
+    said = judge.reason(5, bad(judge, 5, math.nan))
+    assert said.startswith("the gradient of step 5 of stage s is not finite; try a lower learning_rate.peak (now 0.01)")
+    assert "anomalies.non_finite (now stop), under another --name" in said
+    judge.passed()
+    judge.learn(20, [2.0] * WINDOW)
+    assert "step 21 of stage s, 7.5000, is a spike: above 2.2000;" in judge.reason(21, bad(judge, 21, 7.5))
+    skipping = guard()
+    anomalies = [bad(skipping, step, math.nan) for step in range(1, 5)]
+    assert "the update number 4 in a row that is refused (anomalies.most: 3)" in skipping.reason(4, anomalies[-1])

@@ -1,0 +1,34 @@
+"""A gradient that is not finite, on whichever rank, moves no weight, moment or step, in any engine, on any rank."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.stages.train.refusal_worker import KINDS
+from tests.workers import launch
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["1 rank", "2 ranks"])
+def report(request, tmp_path_factory):
+    found = tmp_path_factory.mktemp("refusal") / "report.json"
+    launch(Path(__file__).parent / "refusal_worker.py", request.param, str(found))
+    return json.loads(found.read_text())
+
+
+@pytest.mark.parametrize("kind", [kind for kind, *_ in KINDS])
+def test_a_bad_update_is_refused_and_leaves_no_trace_and_a_guard_that_sees_nothing_changes_no_bit(report, kind):
+    def refused(kind: str, finite: bool) -> dict[str, object]:
+        return {"refused": True, "untouched": True, "kind": kind, "value is finite": finite}
+
+    assert report[kind] == {
+        "first loss": True,
+        "good update made": True,
+        "finite": True,
+        "nan loss": refused("non_finite", finite=False),
+        "infinite gradient": refused("non_finite", finite=True),
+        "spike": refused("spike", finite=True),
+        "second loss": True,
+        "same end": True,
+        "steps": [2],
+    }

@@ -1,0 +1,125 @@
+"""Rollbacks and the data they leave out: whatever the attempts, no sample is learnt from twice, nor one left out."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stages.checkpoint.manifest import Lineage, Manifest
+from stages.metrics import Record
+from stages.train.skipped_data import consumed, of_this_course, position, rollbacks_in_place, standing
+from tests.stages.checkpoints import small_config
+from tests.stages.specs import small_spec
+
+CHECKPOINT_EVERY, NUM_STEPS = 5, 40
+
+
+def rollback(first_step: int, num_steps: int, step: int = 0) -> Record:
+    return {"event": "anomaly", "action": "rollback", "step": step, "first_step": first_step, "num_steps": num_steps}
+
+
+def checkpoint(step: int, left_out) -> Manifest:
+    return Manifest(
+        kind="engine", model=small_config(), step=step, group_steps={}, samples_seen=0, seed=0,
+        dataset_fingerprint=None, tokenizer_sha256=None, files={},
+        lineage=Lineage(operation="train", details={"left_out": left_out}),
+    )  # fmt: skip
+
+
+class Course:
+    """A stage as the runner and its workers take it, attempt after attempt: who reads what, and what is saved."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.checkpoints: dict[int, tuple[Manifest, list[int]]] = {}
+        """By step: the checkpoint, and the positions that the weights in it have learnt from, in order."""
+
+    def attempt(self, bad_positions: set[int], killed_at: int | None, extra_save: int | None) -> list[int] | None:
+        """From the newest usable checkpoint to the stage's end: positions learnt from. None where it did not get there.
+
+        Data at `bad_positions` sends it back; `killed_at` and `extra_save` are steps.
+        """
+        left_out = standing(self.records)
+        usable = [step for step, (saved, _) in self.checkpoints.items() if of_this_course(left_out, saved)]
+        step = max(usable, default=0)
+        learnt = list(self.checkpoints[step][1]) if usable else []
+        while step < NUM_STEPS:
+            where = position(step, left_out)
+            if where in bad_positions:
+                first = step - step % CHECKPOINT_EVERY
+                self.records.append(rollback(first, where + 1 - position(first, left_out), step + 1))
+                return None
+            learnt.append(where)
+            step += 1
+            assert consumed(step, left_out) == where + 1
+            if step % CHECKPOINT_EVERY == 0 or step == extra_save:
+                self.checkpoints[step] = checkpoint(step, left_out), list(learnt)
+            if step == killed_at:
+                return None
+        return learnt
+
+    def to_the_end(self, bad_positions: set[int]) -> list[int]:
+        """Undisturbed. Every rollback leaves a bad position behind, so that they come to an end."""
+        for _ in range(2 * NUM_STEPS):
+            learnt = self.attempt(bad_positions, None, None)
+            if learnt is not None:
+                return learnt
+        raise AssertionError("it goes back again and again")
+
+
+steps = st.none() | st.integers(1, NUM_STEPS - 1)
+happenings = st.lists(st.tuples(steps, steps, st.sets(st.integers(0, NUM_STEPS // CHECKPOINT_EVERY), max_size=3)))
+
+
+@given(st.sets(st.integers(0, 2 * NUM_STEPS), max_size=12), happenings)
+def test_whatever_is_killed_saved_between_or_lost_no_data_is_read_twice_nor_what_was_left_out(bad, happened):
+    course = Course()
+    for killed_at, extra_save, lost in happened:
+        course.attempt(bad, killed_at, extra_save)
+        for number in lost:
+            course.checkpoints.pop(number * CHECKPOINT_EVERY, None)
+    learnt = course.to_the_end(bad)
+    assert len(learnt) == NUM_STEPS
+    assert all(before < after for before, after in pairwise(learnt))
+    assert not bad & set(learnt)
+
+
+@given(st.sets(st.integers(0, 2 * NUM_STEPS), max_size=12), st.lists(st.tuples(steps, steps)))
+def test_killed_or_stopped_in_between_a_stage_learns_from_the_same_data_as_one_that_was_not(bad, happened):
+    disturbed, undisturbed = Course(), Course()
+    for killed_at, extra_save in happened:
+        disturbed.attempt(bad, killed_at, extra_save)
+    ends = []
+    for course in (disturbed, undisturbed):
+        ends.append((course.to_the_end(bad), standing(course.records)))
+    assert ends[0] == ends[1]
+
+
+def test_a_rollback_stands_until_a_later_one_goes_back_to_before_it():
+    first, second, third = rollback(10, 3), rollback(20, 4), rollback(10, 12)
+    assert standing([first]) == ((10, 3),)
+    assert standing([first, second]) == ((10, 3), (20, 4))
+    assert standing([first, second, third]) == ((10, 3), (10, 12))
+    assert standing([first | {"action": "skip"}, {"event": "train"}]) == ()
+
+
+def test_rollbacks_are_counted_where_they_go_back_to_the_same_step_again():
+    records = [rollback(0, 1), rollback(10, 3), rollback(10, 2), {"event": "train"}, rollback(10, 1)]
+    assert [rollbacks_in_place(records[:end]) for end in range(6)] == [0, 1, 1, 2, 2, 3]
+
+
+def test_a_checkpoint_made_with_data_that_was_left_out_since_is_of_another_course():
+    assert of_this_course([(20, 5)], checkpoint(20, []))
+    assert not of_this_course([(20, 5)], checkpoint(23, []))
+    assert of_this_course([(20, 5)], checkpoint(30, [(20, 5)]))
+    assert not of_this_course([(10, 6)], checkpoint(30, [(20, 5)]))
+    # It was made on the way to what is left out further on.
+    assert of_this_course([(20, 5)], checkpoint(15, [(20, 5)]))
+    assert of_this_course([], checkpoint(15, []).model_copy(update={"lineage": Lineage(operation="train")}))
+
+
+@pytest.mark.parametrize("left_out", [(), ((2, 3),)])
+def test_what_is_left_out_passes_to_a_worker_and_back_through_json(left_out):
+    spec = small_spec(small_config(), left_out=left_out)
+    assert type(spec).model_validate_json(spec.model_dump_json()) == spec

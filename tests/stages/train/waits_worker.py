@@ -1,0 +1,107 @@
+"""One rank of tests/stages/train/test_waits.py: where the loop between two log lines would wait for a device.
+
+    waits_worker.py OUTPUT
+
+Writes {kind: {who: times}} to OUTPUT for each ZeRO stage and precision: how often a value left its tensor for Python
+between the first log line and the second, by the innermost file of growctl's, or DeepSpeed. Nothing is waited for then
+on a CPU, but it is the same code. Before the first line ZeRO-3 finds out in which order parameters are used. Every
+step's loss is looked at for a spike, which takes no wait of its own.
+"""
+
+import json
+import os
+import sys
+import traceback
+from collections import Counter
+from itertools import product, repeat
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from model.initialization import build_model
+from model.policy import ramp_config
+from stages.engine.engine import Precision, build_engine, start_distributed
+from stages.engine.engine_state import start_moments
+from stages.process.watchdog import Watchdog, stack_file
+from stages.spec import Anomalies
+from stages.train.anomaly_guard import Guard
+from stages.train.pending_losses import PendingLosses
+from stages.train.worker import Worker
+from tests.stages.checkpoints import small_config
+from tests.stages.specs import small_spec
+from tests.workers import REPOSITORY
+
+KINDS: list[tuple[int, Precision]] = list(product((1, 2, 3), ("bf16", "fp32")))
+STEPS = 2
+
+
+class Waits(TorchDispatchMode):
+    """Counts the values that Python asks of tensors (`item`, `bool`, `float`, `tolist`, ...), by who asks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default):
+            self.places[_asking()] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def _asking() -> str:
+    for frame in reversed(traceback.extract_stack()[:-2]):
+        path = Path(frame.filename)
+        if "deepspeed" in path.parts:
+            return "deepspeed"
+        if path.is_relative_to(REPOSITORY) and ".venv" not in path.parts:
+            return str(path.relative_to(REPOSITORY))
+    return "?"
+
+
+class Watched(Worker):
+    """Only the loop, over the same tokens again and again."""
+
+    def __init__(self, zero_stage: int, precision: Precision) -> None:
+        config = ramp_config(small_config(), 0.5)
+        self.spec = small_spec(
+            config, zero_stage=zero_stage, precision=precision, num_steps=2 * STEPS, log_every=STEPS,
+            checkpoint_every=2 * STEPS, evaluate_every=2 * STEPS, ramp_steps=2 * STEPS,
+            anomalies=Anomalies(spikes="skip"),
+        )  # fmt: skip
+        self.device, self.rank, self.world_size = torch.device("cpu"), dist.get_rank(), dist.get_world_size()
+        self.progress, self.losses, self.metrics, self.pending = None, [], None, PendingLosses(self.device)
+        self.guard = Guard(self.spec)
+        self.guard.limit = 1e9
+        self.look_every, self.watchdog = 2 * STEPS, Watchdog(stack_file(Path(sys.argv[1]).parent, 1, 0), 600)
+        self.waits, self.lines = Waits(), []
+        self.engine = build_engine(build_model(config, seed=0), self.spec, precision)
+        start_moments(self.engine, {})
+
+    def log(self, *_: Any) -> None:
+        """In the place of a log line."""
+        self.pending.taken()
+        self.lines.append(dict(self.waits.places))
+        self.waits.places.clear()
+
+    def watch(self) -> dict[str, int]:
+        """What was counted between the log lines."""
+        ids = torch.zeros(1, self.spec.sequence_length, dtype=torch.int64)
+        with self.waits:
+            self.train(self.engine, 0, repeat((ids, ids)))
+        _, between = self.lines
+        return between
+
+
+def main() -> None:
+    start_distributed()
+    report = {f"zero{stage}-{precision}": Watched(stage, precision).watch() for stage, precision in KINDS}
+    Path(sys.argv[1]).write_text(json.dumps(report))
+    dist.destroy_process_group()
+    os._exit(0)  # as a worker does: native threads may abort an interpreter that is taken down
+
+
+if __name__ == "__main__":
+    main()
