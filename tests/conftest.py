@@ -18,17 +18,21 @@ settings.load_profile("any-machine")
 """No property test depends on how busy the machine is. Except in a soak, each tries the same examples every time."""
 
 LONGEST_FIRST = (
-    *("test_resume", "test_kills_of_one_rank", "test_kills_of_two_ranks", "test_growth_runs", "test_numbers"),
-    *("test_status", "test_slurm", "test_world_changes", "test_gpu", "test_corruption", "test_memory", "test_run"),
-    *("test_engine_state", "test_refusal", "test_hostfile", "test_disk"),
+    *("growctl/run/test_resume", "reliability/test_kills_of_one_rank", "reliability/test_kills_of_two_ranks"),
+    *("growctl/run/test_growth_runs", "reliability/test_numbers", "growctl/status/test_status"),
+    *("growctl/queue/test_slurm_job", "reliability/test_world_changes", "benchmarks/test_gpu"),
+    *("reliability/test_corruption", "stages/engine/test_device_memory", "growctl/run/test_run"),
+    *("stages/engine/test_engine_state", "stages/train/test_refusal", "growctl/launch/test_hostfile"),
+    "reliability/test_disk",
 )
 """Files with real trainings. Tests run in two processes, a file at a time: long ones at the end would run alone."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Puts the files that take longest first."""
-    places = {name: place for place, name in enumerate(LONGEST_FIRST)}
-    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
+    tests = Path(__file__).parent
+    places = {tests / f"{name}.py": place for place, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
 
 
 @pytest.fixture(scope="session")

@@ -147,9 +147,10 @@ class Run:
         if self._triton_fault():
             command += ["--without", "triton"]
         started, seen, status = time.monotonic(), 0.0, "running"
-        with log.open("wb") as errors:
-            process = subprocess.Popen(command, stderr=errors, start_new_session=True)
+        process = None
         try:
+            with log.open("wb") as errors:
+                process = subprocess.Popen(command, stderr=errors, start_new_session=True)
             while status == "running":
                 try:
                     status = "done" if process.wait(timeout=0.5) == 0 else "failed"
@@ -164,12 +165,13 @@ class Run:
                     seen = modified
                     self._take_over(name, status, time.monotonic() - started, found, _ending(process, log))
         except BaseException:
-            if process.returncode == NO_GPU:
+            if process and process.returncode == NO_GPU:
                 raise
             self._take_over(name, "interrupted", time.monotonic() - started, found)
             raise
         finally:
-            _kill_session(process)
+            if process:
+                _kill_session(process)
 
     def _take_over(self, name: str, status: str, seconds: float, found: Path, ending: Sequence[str] = ()) -> None:
         section: dict[str, Any] = {"status": status, "seconds": round(seconds, 1)}

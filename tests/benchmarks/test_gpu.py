@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_args
 
@@ -131,15 +132,17 @@ def test_wrong_arguments_are_told_in_one_message(arguments, message) -> None:
 
 
 def commands_of_children(pid: int) -> str:
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return " ".join(Path(f"/proc/{child}/cmdline").read_text().replace("\0", " ") for child in children)
+    commands = []
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            commands.append(Path(f"/proc/{child}/cmdline").read_text().replace("\0", " "))
+    return " ".join(commands)
 
 
 def test_a_run_that_is_terminated_leaves_what_it_has(tmp_path) -> None:
     output = tmp_path / "gpu.json"
     process = started("--trial", "--only", "device,training_eager", "--deadline", 10_000, "--output", output)
-    wait_until(lambda: "training_eager" in commands_of_children(process.pid), process)
-    time.sleep(0.5)  # from starting the section to waiting for it
+    wait_until(lambda: "benchmarks.gpu.section training_eager" in commands_of_children(process.pid), process)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 128 + signal.SIGTERM
