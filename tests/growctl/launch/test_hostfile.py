@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from growctl.launch.hostfile import hostfile_machines, read_hostfile
+from growctl.launch.local import free_port
 from growctl.launch.machines import LaunchError
 from growctl.schema.launch_block import LaunchBlock
 from tests.growctl.runs import (
@@ -148,7 +149,7 @@ def test_two_machines_train_the_same_bits_as_one_and_end_when_their_runner_does(
     environment = "{GLOO_SOCKET_IFNAME: lo, OMP_NUM_THREADS: '1', MARK: 'a \"b\" $c'}"
     launch = [
         *("launch.cluster=hostfile", f"launch.hostfile.path={write_hostfile(tmp_path)}", "launch.nodes=2"),
-        *("launch.hostfile.master_address=127.0.0.1", "launch.hostfile.master_port=29417"),
+        *("launch.hostfile.master_address=127.0.0.1", f"launch.hostfile.master_port={free_port()}"),
         *(f"launch.environment={environment}", f"launch.environment.PYTHONPATH='{FAULTS}:{REPOSITORY}'"),
         f"launch.environment.{VARIABLE}='{pause_after(tmp_path / '.marks', '0-small')}'",
         *("--runs-dir", runs_dir),
