@@ -216,7 +216,7 @@ def _missing(results: GpuResults) -> str:
             lines.append(f"- `{name}`: {section.status}" + (f", {section.reason}" if section.reason else ""))
         lines += [f"- `{name}`, {_case(failure)}: {failure['error']}" for failure in section.failures]
         if section.skipped:
-            lines.append(f"- `{name}`: the time ran out before {len(section.skipped)} cases")
+            lines.append(f"- `{name}`: cases not run for lack of time: {len(section.skipped)}")
     return "\n".join(["Not measured:\n", *lines, ""]) if lines else "Every case was measured.\n"
 
 
