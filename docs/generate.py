@@ -1,4 +1,4 @@
-"""Writes what the documentation takes from the code: `make docs`, that is `python -m docs.generate`."""
+"""Writes the parts of the documentation that come from code: `make docs` runs `python -m docs.generate`."""
 
 import re
 from pathlib import Path
@@ -11,10 +11,10 @@ from growctl.text.formatting import byte_count, scientific, short_count
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGE = Path(__file__).with_name("schedules.md")
 ASSUMED = ["launch.devices=8", "launch.hardware.device=h100", "launch.hardware.mfu=0.4"]
-"""What the table plans every schedule for, so that it is the same on every machine."""
+"""The devices of every plan in the table, so that the table is the same on every machine."""
 
 HEADINGS = (
-    *("schedule", "sizes", "tokens", "tokens a parameter", "FLOPs", "memory a device, at the end", "H100-hours"),
+    *("schedule", "sizes", "tokens", "tokens per parameter", "FLOPs", "memory per device, last stage", "H100-hours"),
     "controls, H100-hours",
 )
 
@@ -22,13 +22,13 @@ _MARKED = re.compile(r"(<!-- plans: [^\n]* -->\n).*?(<!-- end of plans -->)", re
 
 
 def plans_table() -> str:
-    """The plan of every shipped schedule, a line each, as a Markdown table."""
+    """A Markdown table with the plan of every shipped schedule, one per line."""
     rows = [HEADINGS, ("---",) * len(HEADINGS), *(_cells(name, path) for name, path in shipped_schedules().items())]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def _cells(name: str, path: Path) -> tuple[str, ...]:
-    """A schedule's, one for each of HEADINGS."""
+    """The cells of one schedule, one for each of HEADINGS."""
     costs = plan_costs(load_schedule(name, ASSUMED), Path("no runs directory"))
     ladder, last = costs.ladder, costs.ladder.stages[-1]
     assert last.memory, "a batch that 8 devices cannot share"
@@ -47,7 +47,7 @@ def _cells(name: str, path: Path) -> tuple[str, ...]:
 
 
 def with_plans(page: str) -> str:
-    """`page` with the table between its marks as it is now."""
+    """`page` with an up-to-date table between its marks."""
     return _MARKED.sub(lambda match: match[1] + "\n" + plans_table() + "\n" + match[2], page)
 
 
@@ -63,7 +63,7 @@ def _hours(hours: float | None) -> str:
 
 
 def main() -> None:
-    """Writes every page and picture, and names them."""
+    """Writes every page and picture, and prints their paths."""
     PAGE.write_text(with_plans(PAGE.read_text()))
     performance.PAGE.write_text(performance.with_tables(performance.PAGE.read_text()))
     drawn = [performance.PICTURE] if performance.draw(performance.RESULTS, performance.PICTURE) else []

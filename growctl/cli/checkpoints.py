@@ -1,4 +1,4 @@
-"""growctl's commands on checkpoints: expand, shrink, verify. What takes long to import is imported where it is used."""
+"""growctl's commands on checkpoints: expand, shrink, verify. Slow modules are imported on use."""
 
 import json
 import os
@@ -23,7 +23,7 @@ _LAYERS = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 Checkpoint = Annotated[Path, typer.Argument(help="A final/, initial/ or expanded checkpoint directory.")]
 Data = Annotated[
     Path | None,
-    typer.Option(help="Dataset to verify on; by default the one that the checkpoint was trained on.", metavar="DIR"),
+    typer.Option(help="Dataset to verify on (default: the checkpoint's training dataset).", metavar="DIR"),
 ]
 
 
@@ -33,40 +33,40 @@ def expand(
         int,
         typer.Option(help="Parameter tokens to add to each of Q, K, V and O, in every layer.", min=0, max=MOST_TOKENS),
     ],
-    output: Annotated[Path, typer.Option(help="Directory of the larger checkpoint; must not exist.")],
+    output: Annotated[Path, typer.Option(help="Directory for the larger checkpoint; must not exist yet.")],
     add_ffn_tokens: Annotated[
         int | None,
         typer.Option(
-            help="Tokens to add to each FFN; by default in the model's own proportion.", min=0, max=MOST_TOKENS
+            help="Parameter tokens to add to each FFN (default: in the model's own proportion).", min=0, max=MOST_TOKENS
         ),
     ] = None,
-    layers: Annotated[str | None, typer.Option(help="Layers that grow, as 0,2,5-7; by default all.")] = None,
+    layers: Annotated[str | None, typer.Option(help="Layers to grow, for example 0,2,5-7 (default: all).")] = None,
     preset: Annotated[
         Literal["growctl-default", "official", "paper-appendix"],
-        typer.Option(help="Whose policy: its values hold for every option below that is not given."),
+        typer.Option(help="Named policy. It sets every growth option that you leave out."),
     ] = "growctl-default",
     init: Annotated[
         Literal["random", "matched", "zero-key", "zero-value", "copy"] | None,
-        typer.Option(help="What new tokens begin with."),
+        typer.Option(help="How new tokens are initialised."),
     ] = None,
     tau: Annotated[
         Literal["ramp", "anneal", "frozen", "recompute", "per-generation"] | None,
         typer.Option(
-            help="The scale of the scores: as if new keys were zero (ramp), as it was (frozen, anneal), sqrt(n) at "
-            "once (recompute), or one for each generation."
+            help="Scale of the scores: new keys act as zero (ramp), unchanged (frozen, anneal), sqrt(n) at once "
+            "(recompute), or a separate scale for each generation (per-generation)."
         ),
     ] = None,
     copy_noise: Annotated[
-        float | None, typer.Option(help="Noise on copies, in units of a new token's standard deviation.", min=0)
+        float | None, typer.Option(help="Noise added to copies, in units of a new token's standard deviation.", min=0)
     ] = None,
     moments: Annotated[
-        Literal["keep", "reset"] | None, typer.Option(help="Adam's moments of the old parameters.")
+        Literal["keep", "reset"] | None, typer.Option(help="What to do with Adam's moments of the old parameters.")
     ] = None,
     allow_jump: Annotated[
-        bool | None, typer.Option("--allow-jump", help="Accept a growth that changes the function.")
+        bool | None, typer.Option("--allow-jump", help="Allow a growth that changes the function.")
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Seed of the new values; by default the checkpoint's.", min=0)
+        int | None, typer.Option(help="Seed for the new values (default: the checkpoint's seed).", min=0)
     ] = None,
     check: Annotated[
         bool, typer.Option("--verify", help="Compare the result with the source, as `growctl verify` does.")
@@ -74,7 +74,7 @@ def expand(
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """Grow a checkpoint: by default new tokens enter with zero keys, so the function stays. Old files are shared.
+    """Add parameter tokens to a checkpoint. By default this preserves the function and hard-links the old files.
 
     Example: growctl expand runs/quickstart/stages/2-262k/final --add-tokens 48 --output grown
     """
@@ -129,11 +129,11 @@ def expand(
 
 def shrink(
     checkpoint: Checkpoint,
-    output: Annotated[Path, typer.Option(help="Directory of the smaller checkpoint; must not exist.")],
-    drop_generations: Annotated[int, typer.Option(help="How many of the newest growths to take off.", min=1)] = 1,
+    output: Annotated[Path, typer.Option(help="Directory for the smaller checkpoint; must not exist yet.")],
+    drop_generations: Annotated[int, typer.Option(help="How many of the newest growths to remove.", min=1)] = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Take the newest growths off again: their tokens go, tau goes back, what is left is the same files.
+    """Remove the newest growths from a checkpoint: drop their tokens, restore tau, keep all other files.
 
     Example: growctl shrink grown --drop-generations 1 --output as-before
     """
@@ -157,25 +157,27 @@ def verify(
     ],
     new: Annotated[
         Path | None,
-        typer.Argument(help="Another of the same vocabulary, grown from OLD for example.", metavar="[NEW]"),
+        typer.Argument(help="A checkpoint with the same vocabulary, for example one grown from OLD.", metavar="[NEW]"),
     ] = None,
     integrity: Annotated[
-        bool, typer.Option("--integrity", help="Read everything at OLD again, and check its hashes; and at NEW.")
+        bool, typer.Option("--integrity", help="Re-read all files of OLD (and NEW) and check their hashes.")
     ] = False,
     data: Data = None,
-    sequences: Annotated[int, typer.Option(help="Most sequences of validation text to run on.", min=1)] = 16,
+    sequences: Annotated[int, typer.Option(help="Maximum number of validation sequences to run on.", min=1)] = 16,
     length: Annotated[
-        int | None, typer.Option(help="Their tokens; by default 256, or what there is.", min=1, show_default=False)
+        int | None,
+        typer.Option(help="Tokens per sequence (default: 256, or as many as there are).", min=1, show_default=False),
     ] = None,
     dtype: Annotated[
-        Literal["float64", "float32"], typer.Option(help="In which both run; float32 takes half the memory.")
+        Literal["float64", "float32"],
+        typer.Option(help="Precision for both checkpoints; float32 takes half the memory."),
     ] = "float64",
     as_json: AsJson = False,
 ) -> None:
-    """Compare two checkpoints as functions on real text: are they the same, and what do new tokens do?
+    """Compare two checkpoints as functions on real text: are they equal, and what do the new tokens do?
 
-    Exit code 1: NEW was grown from OLD by a policy that keeps the function, and is not the same; or --integrity found
-    something broken. What was set aside before, or never finished, is named and is no failure.
+    Exit code 1 means that NEW was grown from OLD by a policy that preserves the function but computes something else,
+    or that --integrity found damage. Files that were set aside earlier or never finished are listed, but do not fail.
 
     Example: growctl verify runs/quickstart/stages/0-115k/final runs/quickstart/stages/1-164k/initial
 
@@ -205,7 +207,7 @@ def verify(
 
 
 def _integrity(paths: list[Path], as_json: bool) -> list["Found"]:
-    """What reading everything at `paths` again found, said as it is found unless `as_json`."""
+    """Re-reads everything at `paths` and returns what it found; prints each finding at once unless `as_json`."""
     from rich.progress import DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
     from growctl.text.console import Terminal
@@ -234,7 +236,10 @@ def _comparison(old: Path, new: Path, dataset: Path, **settings: Any) -> "Compar
 
 
 def _dataset(given: Path | None, checkpoint: Path) -> Path:
-    """The dataset `given`, or the checkpoint's own: of the runs above it, or else of those here. It can be read."""
+    """The directory of the dataset `given`, or of the checkpoint's own: from the runs above it, else from those here.
+
+    Raises ValueError if there is none, or if `given` cannot be read with the checkpoint's vocabulary.
+    """
     from growctl.plan.datasets import DATASETS
     from stages.checkpoint.manifest import read_manifest
     from stages.data.dataset import DataError, verify_dataset
@@ -262,7 +267,7 @@ def _dataset(given: Path | None, checkpoint: Path) -> Path:
 
 
 def _policy(preset: Any, **given: Any) -> "GrowthPolicy":
-    """The preset's policy with what was given; ValueError where that makes no sense."""
+    """The preset's policy, changed by the options `given`. Raises ValueError for a combination that makes no sense."""
     from pydantic import ValidationError
 
     from model.policy import GrowthPolicy
@@ -288,7 +293,7 @@ def _document(output: Path, lineage: "Lineage") -> dict[str, Any]:
 
 
 def _layers(text: str | None, num_layers: int) -> set[int]:
-    """`0,2,5-7` as numbers of layers; ValueError where it is not that, or the model lacks one of them."""
+    """The layer numbers in text like `0,2,5-7`. Raises ValueError for other text, or a layer that the model lacks."""
     if text is None:
         return set(range(num_layers))
     chosen: set[int] = set()

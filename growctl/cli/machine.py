@@ -1,4 +1,4 @@
-"""growctl's commands on a machine and what runs on it: doctor, status. What is slow is imported where it is used."""
+"""growctl's commands on a machine and its runs: doctor, status. Slow modules are imported on use."""
 
 import json
 from typing import Annotated, Literal
@@ -11,13 +11,13 @@ from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, RunsDir
 def doctor(
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
     devices: Annotated[
-        str, typer.Option(help="Ranks that add up numbers; auto: as many as a run would start.", metavar="N|auto")
+        str, typer.Option(help="Ranks in the all-reduce test; auto: as many as a run would start.", metavar="N|auto")
     ] = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Check this machine for what a run needs: versions, devices, disk, and ranks that really talk to each other.
+    """Check that this machine can run growctl: versions, devices, disk, and a real all-reduce between ranks.
 
-    Exit code 1: something failed. A warning is no failure.
+    Exit code 1 means that a check failed. Warnings do not count.
 
     Example: growctl doctor --devices 2
     """
@@ -59,12 +59,13 @@ def doctor(
 
 def status(
     runs: Annotated[
-        list[str] | None, typer.Argument(help="Runs to show in full; by default a line for each.", metavar="[RUN]...")
+        list[str] | None,
+        typer.Argument(help="Runs to show in detail (default: one line for every run).", metavar="[RUN]..."),
     ] = None,
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
     as_json: AsJson = False,
 ) -> None:
-    """Show what is done, running, stopped or failed, how far it is, and how to go on. Reads files only.
+    """Show which runs are done, running, stopped or failed, their progress, and how to resume. Only reads files.
 
     Example: growctl status quickstart
     """
