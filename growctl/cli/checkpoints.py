@@ -1,15 +1,15 @@
 """growctl's commands on checkpoints: expand, shrink, verify. What takes long to import is imported where it is used."""
 
 import json
-import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from growctl.cli.options import AsJson
+from growctl.cli.options import AsJson, default_runs_dir
 from growctl.text.escaping import say
+from model.errors import UserError
 
 if TYPE_CHECKING:
     from growctl.verify.integrity import Found
@@ -90,7 +90,7 @@ def expand(
     policy = _policy(preset, init=init, tau=tau, copy_noise=copy_noise, moments=moments, allow_jump=allow_jump)
     model = read_manifest(checkpoint).model
     if data and not check:
-        raise ValueError("--data is what --verify runs on; give both, or neither")
+        raise UserError("--data is what --verify runs on; give both, or neither")
     dataset = _dataset(data, checkpoint) if check else None
     chosen = _layers(layers, model.num_layers)
     attention_tokens = [add_tokens if layer in chosen else 0 for layer in range(model.num_layers)]
@@ -185,7 +185,7 @@ def verify(
     from growctl.verify.table import comparison_document, print_comparison
 
     if new is None and not integrity:
-        raise ValueError("verify compares two checkpoints: give NEW too, or --integrity to check the files of one")
+        raise UserError("verify compares two checkpoints: give NEW too, or --integrity to check the files of one")
     document: dict[str, Any] = {}
     broken, comparison = False, None
     if integrity:
@@ -246,7 +246,7 @@ def _dataset(given: Path | None, checkpoint: Path) -> Path:
         require_readable(given, checkpoint, manifest)
         return given
     fingerprint = manifest.dataset_fingerprint
-    here = Path(os.environ.get("GROWCTL_RUNS_DIR", "runs"))
+    here = default_runs_dir()
     folders = [runs / DATASETS for runs in (*checkpoint.resolve().parents, here)]
     for dataset in (path.parent for folder in folders for path in sorted(folder.glob("*/manifest.json"))):
         try:
@@ -255,14 +255,14 @@ def _dataset(given: Path | None, checkpoint: Path) -> Path:
         except DataError:
             continue
     sought = f"with the fingerprint {fingerprint[:12]}... of {checkpoint}" if fingerprint else f"named by {checkpoint}"
-    raise ValueError(
+    raise UserError(
         f"there is no dataset {sought}, neither in a {DATASETS} above it nor in {here / DATASETS}; give one as "
         "--data DIR: `growctl prepare SCHEDULE` makes it and prints where it is"
     )
 
 
 def _policy(preset: Any, **given: Any) -> "GrowthPolicy":
-    """The preset's policy with what was given; ValueError where that makes no sense."""
+    """The preset's policy with what was given; UserError where that makes no sense."""
     from pydantic import ValidationError
 
     from model.policy import GrowthPolicy
@@ -273,7 +273,7 @@ def _policy(preset: Any, **given: Any) -> "GrowthPolicy":
         [problem, *_] = error.errors()
         option = "".join(f"--{name} {given[str(name)]}: ".replace("_", "-") for name in problem["loc"])
         finite = "must be a finite number" if problem["type"] == "finite_number" else problem["msg"]
-        raise ValueError(option + finite.removeprefix("Value error, ")) from None
+        raise UserError(option + finite.removeprefix("Value error, ")) from None
 
 
 def _sizes(output: Path, lineage: "Lineage") -> str:
@@ -288,7 +288,7 @@ def _document(output: Path, lineage: "Lineage") -> dict[str, Any]:
 
 
 def _layers(text: str | None, num_layers: int) -> set[int]:
-    """`0,2,5-7` as numbers of layers; ValueError where it is not that, or the model lacks one of them."""
+    """`0,2,5-7` as numbers of layers; UserError where it is not that, or the model lacks one of them."""
     if text is None:
         return set(range(num_layers))
     chosen: set[int] = set()
@@ -297,12 +297,12 @@ def _layers(text: str | None, num_layers: int) -> set[int]:
         match = _LAYERS.fullmatch(part.strip())
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if last < first:
-            raise ValueError(f"--layers {text!r}: write numbers and rising ranges, as 0,2,5-7")
+            raise UserError(f"--layers {text!r}: write numbers and rising ranges, as 0,2,5-7")
         if last >= num_layers:
             missing.append(part.strip())
         else:
             chosen |= set(range(first, last + 1))
     if missing:
         there_are = f"the layers 0 to {num_layers - 1}" if num_layers > 1 else "layer 0 alone"
-        raise ValueError(f"--layers {text!r}: the model has {there_are}, not {', '.join(missing)}")
+        raise UserError(f"--layers {text!r}: the model has {there_are}, not {', '.join(missing)}")
     return chosen
