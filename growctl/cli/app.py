@@ -15,7 +15,6 @@ from growctl.cli import checkpoints, machine, schedules
 from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, Overrides, RunsDir, ScheduleName, default_runs_dir
 from growctl.run import signals
 from growctl.text.escaping import say
-from model.errors import Failure, UserError
 
 app = typer.Typer(
     name="growctl",
@@ -189,18 +188,18 @@ def main() -> NoReturn:
     signals.heed()
     try:
         app(standalone_mode=True)
-    except UserError as error:
-        _fail(str(error), 2)
     except OSError as error:
         # A path that cannot be read or written is the user's to mend, a full or failing disk is not unusable input.
         path = f"{error.filename}: " if error.filename else ""
         _fail(f"{path}{error.strerror or error}", 2 if error.errno in UNUSABLE_PATH else 1)
-    except Failure as error:
-        _fail(str(error), 1)
     except signals.Stopped as stop:
         word = "interrupted" if stop.number == signal.SIGINT else "terminated"
         _fail(f"{word}; a run that is given again goes on from where it was", stop.exit_code)
     except Exception as error:
+        from model.errors import Failure, UserError  # not before: doctor starts where another `model` is in the way
+
+        if isinstance(error, UserError | Failure):
+            _fail(str(error), 2 if isinstance(error, UserError) else 1)
         from growctl.bugs import report_bug
 
         report_bug(error, _runs_dir(sys.argv[1:]))

@@ -9,7 +9,6 @@ import typer
 
 from growctl.cli.options import AsJson, default_runs_dir
 from growctl.text.escaping import say
-from model.errors import UserError
 
 if TYPE_CHECKING:
     from growctl.verify.integrity import Found
@@ -83,6 +82,7 @@ def expand(
     from growctl.run.screen import added_words
     from growctl.text.console import Terminal
     from growctl.verify.table import comparison_document, print_comparison
+    from model.errors import UserError
     from stages.checkpoint.manifest import read_manifest
     from stages.grow.expand import expand as expand_checkpoint
     from stages.grow.expand import ffn_tokens_in_proportion
@@ -183,6 +183,7 @@ def verify(
     """
     from growctl.text.console import Terminal
     from growctl.verify.table import comparison_document, print_comparison
+    from model.errors import UserError
 
     if new is None and not integrity:
         raise UserError("verify compares two checkpoints: give NEW too, or --integrity to check the files of one")
@@ -236,6 +237,7 @@ def _comparison(old: Path, new: Path, dataset: Path, **settings: Any) -> "Compar
 def _dataset(given: Path | None, checkpoint: Path) -> Path:
     """The dataset `given`, or the checkpoint's own: of the runs above it, or else of those here. It can be read."""
     from growctl.plan.datasets import DATASETS
+    from model.errors import UserError
     from stages.checkpoint.manifest import read_manifest
     from stages.data.dataset import DataError, verify_dataset
 
@@ -265,6 +267,7 @@ def _policy(preset: Any, **given: Any) -> "GrowthPolicy":
     """The preset's policy with what was given; UserError where that makes no sense."""
     from pydantic import ValidationError
 
+    from model.errors import UserError
     from model.policy import GrowthPolicy
 
     try:
@@ -289,6 +292,8 @@ def _document(output: Path, lineage: "Lineage") -> dict[str, Any]:
 
 def _layers(text: str | None, num_layers: int) -> set[int]:
     """`0,2,5-7` as numbers of layers; UserError where it is not that, or the model lacks one of them."""
+    from model.errors import UserError
+
     if text is None:
         return set(range(num_layers))
     chosen: set[int] = set()

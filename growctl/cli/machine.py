@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 import typer
 
 from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, RunsDir
-from model.errors import UserError
 
 _COUNT = re.compile("0*[1-9][0-9]{0,8}")
 
@@ -33,6 +32,8 @@ def doctor(
     from growctl.text.console import Terminal
 
     if devices != "auto" and not _COUNT.fullmatch(devices):
+        from model.errors import UserError  # not before: doctor starts where another `model` is in the way
+
         raise UserError(f"--devices {devices!r}: must be auto, or a whole number above 0")
     ranks: Literal["auto"] | int = "auto" if devices == "auto" else int(devices)
     console = Terminal(highlight=False)

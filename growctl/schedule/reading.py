@@ -89,7 +89,7 @@ def read_plain(path: Path) -> Any:
 def _reason(error: Exception) -> str:
     """Why a file cannot be read."""
     if isinstance(error, _ODD_TAG):
-        return "a tag (!!bool, !!timestamp, !!set, ...) does not fit the value behind it"
+        return "a tag, such as !!bool, does not fit the value behind it"
     return getattr(error, "strerror", None) or innermost_reason(error)
 
 

@@ -198,10 +198,10 @@ NO_SCHEDULE = f"is no schedule; one has the keys {', '.join(Schedule.model_field
         ("seed: &a [*a]\n", "cannot be read: is nested too deeply, or contains itself"),
         (
             "seed: !!bool maybe\n",
-            "cannot be read: a tag (!!bool, !!timestamp, !!set, ...) does not fit the value behind",
+            "cannot be read: a tag, such as !!bool, does not fit the value behind it",
         ),
-        ("seed: !!timestamp now\n", "cannot be read: a tag (!!bool, !!timestamp, !!set, ...) does not fit the value"),
-        ("seed: !!set [a]\n", "cannot be read: a tag (!!bool, !!timestamp, !!set, ...) does not fit the value behind"),
+        ("seed: !!timestamp now\n", "cannot be read: a tag, such as !!bool, does not fit the value behind it"),
+        ("seed: !!set [a]\n", "cannot be read: a tag, such as !!bool, does not fit the value behind it"),
         ("seed: ${no.such}\n", "seed: Interpolation key 'no.such' not found"),
         ("seed: ${seed}\n", "seed: Recursive interpolation detected"),
         (
