@@ -4,12 +4,15 @@ import errno
 import json
 import signal
 import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
 from growctl.cli import checkpoints, machine, schedules
-from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, Overrides, RunsDir, ScheduleName
+from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, Overrides, RunsDir, ScheduleName, default_runs_dir
 from growctl.run import signals
 from growctl.text.escaping import say
 
@@ -193,19 +196,33 @@ def main() -> NoReturn:
     signals.heed()
     try:
         app(standalone_mode=True)
-    except ValueError as error:
-        # ScheduleError, CheckpointError, DataError, LedgerError, RunError: input that the user can mend
-        _fail(str(error), 2)
     except OSError as error:
         # A path that cannot be read or written is the user's to mend, a full or failing disk is not unusable input.
         path = f"{error.filename}: " if error.filename else ""
         _fail(f"{path}{error.strerror or error}", 2 if error.errno in UNUSABLE_PATH else 1)
-    except RuntimeError as error:
-        _fail(str(error), 1)
     except signals.Stopped as stop:
         word = "interrupted" if stop.number == signal.SIGINT else "terminated"
         _fail(f"{word}; a run that is given again goes on from where it was", stop.exit_code)
+    except Exception as error:
+        from model.errors import Failure, UserError  # not before: doctor starts where another `model` is in the way
+
+        if isinstance(error, UserError | Failure):
+            _fail(str(error), 2 if isinstance(error, UserError) else 1)
+        from growctl.bugs import report_bug
+
+        report_bug(error, _runs_dir(sys.argv[1:]))
+        sys.exit(1)
     sys.exit(0)
+
+
+def _runs_dir(arguments: Sequence[str]) -> Path:
+    """The runs directory of a command line, as its command has it; the default where the command takes none."""
+    with suppress(Exception):  # whatever is wrong with the command line, the bug must be reported
+        name, *rest = arguments
+        command = typer.main.get_group(app).commands[name]
+        with command.make_context(name, rest, resilient_parsing=True) as context:
+            return Path(context.params["runs_dir"])
+    return default_runs_dir()
 
 
 def _fail(message: str, code: int) -> NoReturn:

@@ -1,14 +1,13 @@
 """growctl's commands on checkpoints: expand, shrink, verify. Slow modules are imported on use."""
 
 import json
-import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from growctl.cli.options import AsJson
+from growctl.cli.options import AsJson, default_runs_dir
 from growctl.text.escaping import say
 
 if TYPE_CHECKING:
@@ -83,6 +82,7 @@ def expand(
     from growctl.run.screen import added_words
     from growctl.text.console import Terminal
     from growctl.verify.table import comparison_document, print_comparison
+    from model.errors import UserError
     from stages.checkpoint.manifest import read_manifest
     from stages.grow.expand import expand as expand_checkpoint
     from stages.grow.expand import ffn_tokens_in_proportion
@@ -90,7 +90,7 @@ def expand(
     policy = _policy(preset, init=init, tau=tau, copy_noise=copy_noise, moments=moments, allow_jump=allow_jump)
     model = read_manifest(checkpoint).model
     if data and not check:
-        raise ValueError("--data is what --verify runs on; give both, or neither")
+        raise UserError("--data is what --verify runs on; give both, or neither")
     dataset = _dataset(data, checkpoint) if check else None
     chosen = _layers(layers, model.num_layers)
     attention_tokens = [add_tokens if layer in chosen else 0 for layer in range(model.num_layers)]
@@ -185,9 +185,10 @@ def verify(
     """
     from growctl.text.console import Terminal
     from growctl.verify.table import comparison_document, print_comparison
+    from model.errors import UserError
 
     if new is None and not integrity:
-        raise ValueError("verify compares two checkpoints: give NEW too, or --integrity to check the files of one")
+        raise UserError("verify compares two checkpoints: give NEW too, or --integrity to check the files of one")
     document: dict[str, Any] = {}
     broken, comparison = False, None
     if integrity:
@@ -238,9 +239,10 @@ def _comparison(old: Path, new: Path, dataset: Path, **settings: Any) -> "Compar
 def _dataset(given: Path | None, checkpoint: Path) -> Path:
     """The directory of the dataset `given`, or of the checkpoint's own: from the runs above it, else from those here.
 
-    Raises ValueError if there is none, or if `given` cannot be read with the checkpoint's vocabulary.
+    Raises UserError if there is none, or if `given` cannot be read with the checkpoint's vocabulary.
     """
     from growctl.plan.datasets import DATASETS
+    from model.errors import UserError
     from stages.checkpoint.manifest import read_manifest
     from stages.data.dataset import DataError, verify_dataset
 
@@ -251,7 +253,7 @@ def _dataset(given: Path | None, checkpoint: Path) -> Path:
         require_readable(given, checkpoint, manifest)
         return given
     fingerprint = manifest.dataset_fingerprint
-    here = Path(os.environ.get("GROWCTL_RUNS_DIR", "runs"))
+    here = default_runs_dir()
     folders = [runs / DATASETS for runs in (*checkpoint.resolve().parents, here)]
     for dataset in (path.parent for folder in folders for path in sorted(folder.glob("*/manifest.json"))):
         try:
@@ -260,16 +262,17 @@ def _dataset(given: Path | None, checkpoint: Path) -> Path:
         except DataError:
             continue
     sought = f"with the fingerprint {fingerprint[:12]}... of {checkpoint}" if fingerprint else f"named by {checkpoint}"
-    raise ValueError(
+    raise UserError(
         f"there is no dataset {sought}, neither in a {DATASETS} above it nor in {here / DATASETS}; give one as "
         "--data DIR: `growctl prepare SCHEDULE` makes it and prints where it is"
     )
 
 
 def _policy(preset: Any, **given: Any) -> "GrowthPolicy":
-    """The preset's policy, changed by the options `given`. Raises ValueError for a combination that makes no sense."""
+    """The preset's policy, changed by the options `given`. Raises UserError for a combination that makes no sense."""
     from pydantic import ValidationError
 
+    from model.errors import UserError
     from model.policy import GrowthPolicy
 
     try:
@@ -278,7 +281,7 @@ def _policy(preset: Any, **given: Any) -> "GrowthPolicy":
         [problem, *_] = error.errors()
         option = "".join(f"--{name} {given[str(name)]}: ".replace("_", "-") for name in problem["loc"])
         finite = "must be a finite number" if problem["type"] == "finite_number" else problem["msg"]
-        raise ValueError(option + finite.removeprefix("Value error, ")) from None
+        raise UserError(option + finite.removeprefix("Value error, ")) from None
 
 
 def _sizes(output: Path, lineage: "Lineage") -> str:
@@ -293,7 +296,9 @@ def _document(output: Path, lineage: "Lineage") -> dict[str, Any]:
 
 
 def _layers(text: str | None, num_layers: int) -> set[int]:
-    """The layer numbers in text like `0,2,5-7`. Raises ValueError for other text, or a layer that the model lacks."""
+    """The layer numbers in text like `0,2,5-7`. Raises UserError for other text, or a layer that the model lacks."""
+    from model.errors import UserError
+
     if text is None:
         return set(range(num_layers))
     chosen: set[int] = set()
@@ -302,12 +307,12 @@ def _layers(text: str | None, num_layers: int) -> set[int]:
         match = _LAYERS.fullmatch(part.strip())
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if last < first:
-            raise ValueError(f"--layers {text!r}: write numbers and rising ranges, as 0,2,5-7")
+            raise UserError(f"--layers {text!r}: write numbers and rising ranges, as 0,2,5-7")
         if last >= num_layers:
             missing.append(part.strip())
         else:
             chosen |= set(range(first, last + 1))
     if missing:
         there_are = f"the layers 0 to {num_layers - 1}" if num_layers > 1 else "layer 0 alone"
-        raise ValueError(f"--layers {text!r}: the model has {there_are}, not {', '.join(missing)}")
+        raise UserError(f"--layers {text!r}: the model has {there_are}, not {', '.join(missing)}")
     return chosen

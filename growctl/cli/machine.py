@@ -1,11 +1,14 @@
 """growctl's commands on a machine and its runs: doctor, status. Slow modules are imported on use."""
 
 import json
+import re
 from typing import Annotated, Literal
 
 import typer
 
 from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, RunsDir
+
+_COUNT = re.compile("0*[1-9][0-9]{0,8}")
 
 
 def doctor(
@@ -28,8 +31,10 @@ def doctor(
     from growctl.doctor.table import print_check, print_summary
     from growctl.text.console import Terminal
 
-    if devices != "auto" and not (devices.isdecimal() and int(devices) > 0):
-        raise ValueError(f"--devices {devices!r}: must be auto, or a whole number above 0")
+    if devices != "auto" and not _COUNT.fullmatch(devices):
+        from model.errors import UserError  # not before: doctor starts where another `model` is in the way
+
+        raise UserError(f"--devices {devices!r}: must be auto, or a whole number above 0")
     ranks: Literal["auto"] | int = "auto" if devices == "auto" else int(devices)
     console = Terminal(highlight=False)
     checks: list[Check] = []

@@ -76,6 +76,14 @@ def test_a_missing_hostfile_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("path", "reason"), [("a\0b", "embedded null byte"), ("~no-such-user/hosts", "Could not determine home directory")]
+)
+def test_a_path_that_leads_nowhere_is_refused_by_its_key(path, reason):
+    with pytest.raises(LaunchError, match=f"launch.hostfile.path = .*: {reason}"):
+        hostfile_machines(block(Path(path)), 1)
+
+
+@pytest.mark.parametrize(
     ("keys", "nodes", "message"),
     [
         ({}, 3, "launch.nodes = 3: .*hostfile has 2 hosts"),
