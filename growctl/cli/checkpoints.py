@@ -235,7 +235,7 @@ def _comparison(old: Path, new: Path, dataset: Path, **settings: Any) -> "Compar
 
 def _dataset(given: Path | None, checkpoint: Path) -> Path:
     """The dataset `given`, or the checkpoint's own: of the runs above it, or else of those here. It can be read."""
-    from growctl.plan.datasets import DATASETS
+    from growctl.runs_dir import RunsPaths
     from stages.checkpoint.manifest import read_manifest
     from stages.data.dataset import DataError, verify_dataset
 
@@ -246,9 +246,9 @@ def _dataset(given: Path | None, checkpoint: Path) -> Path:
         require_readable(given, checkpoint, manifest)
         return given
     fingerprint = manifest.dataset_fingerprint
-    here = Path(os.environ.get("GROWCTL_RUNS_DIR", "runs"))
-    folders = [runs / DATASETS for runs in (*checkpoint.resolve().parents, here)]
-    for dataset in (path.parent for folder in folders for path in sorted(folder.glob("*/manifest.json"))):
+    here = RunsPaths(Path(os.environ.get("GROWCTL_RUNS_DIR", "runs")))
+    above = [RunsPaths(folder) for folder in checkpoint.resolve().parents]
+    for dataset in (path.parent for runs in (*above, here) for path in runs.dataset_manifests()):
         try:
             if verify_dataset(dataset, hashes=False).fingerprint == fingerprint:
                 return dataset
@@ -256,7 +256,7 @@ def _dataset(given: Path | None, checkpoint: Path) -> Path:
             continue
     sought = f"with the fingerprint {fingerprint[:12]}... of {checkpoint}" if fingerprint else f"named by {checkpoint}"
     raise ValueError(
-        f"there is no dataset {sought}, neither in a {DATASETS} above it nor in {here / DATASETS}; give one as "
+        f"there is no dataset {sought}, neither in a {here.datasets.name} above it nor in {here.datasets}; give one as "
         "--data DIR: `growctl prepare SCHEDULE` makes it and prints where it is"
     )
 

@@ -15,6 +15,7 @@ from stages.metrics import MetricsReader, Record
 from stages.process.save_request import RequestFile
 from stages.process.watchdog import Stalls
 from stages.spec import TrainSpec
+from stages.stage_dir import StagePaths
 
 POLL_SECONDS = 0.2
 STALL_POLL_SECONDS = 3.0
@@ -49,11 +50,11 @@ class Attempt:
         self._grace = grace
         self._on_records = on_records
         self._tell = tell
-        stage = Path(spec.directory)
-        self._log = stage / "log.txt"
-        self._metrics = MetricsReader(stage / "metrics.jsonl")
+        stage = StagePaths(Path(spec.directory))
+        self._log = stage.log
+        self._metrics = MetricsReader(stage.metrics)
         self._request = RequestFile(Path(spec.save_request)) if spec.save_request else None
-        self._stalls = Stalls(stage, spec.attempt, spec.hang_seconds)
+        self._stalls = Stalls(stage.directory, spec.attempt, spec.hang_seconds)
         self._last_stall_poll = time.monotonic()
         self._begun = self._saved = False
         earlier = list(self._metrics)

@@ -24,12 +24,13 @@ from pathlib import Path
 from stages.process.lifeline import end_with_runner
 from stages.metrics import MetricsWriter
 from stages.process.save_request import SaveRequest
-from stages.process.watchdog import Watchdog, stack_file
+from stages.process.watchdog import Watchdog
+from stages.stage_dir import StagePaths
 
 stage, rank = Path(sys.argv[1]), 0
 metrics = MetricsWriter(stage / "metrics.jsonl", 1)
 end_with_runner()
-watchdog = Watchdog(stack_file(stage, 1, rank), {hang_seconds})
+watchdog = Watchdog(StagePaths(stage).stack_file(1, rank), {hang_seconds})
 request = SaveRequest(stage / ".save_request.1")
 
 def start():
