@@ -8,9 +8,9 @@ from growctl.ladder.stage_plans import StagePlan, plan_stages
 from growctl.launch.local import Local
 from growctl.launch.machines import Launch, LaunchError, Machines
 from growctl.queue.submit import check_slurm, job_executor, job_paths, plan_jobs
+from growctl.run.history import StageHistory
 from growctl.run.requests import LadderRequest, RunRequest, machines_of
 from growctl.runs_dir import RunPaths
-from stages.metrics import MetricsReader
 
 
 def dry_run_text(request: LadderRequest) -> str:
@@ -71,8 +71,8 @@ def _jobs(request: LadderRequest, requests: list[RunRequest], machines: Machines
 def _stage(request: LadderRequest, run: RunRequest, plan: StagePlan, machines: Machines) -> Iterator[str]:
     nodes = run.schedule.launch.nodes_of(plan.index)
     stage = RunPaths(request.directory(run)).stage(plan.index, plan.name)
-    attempts = [record["attempt"] for record in MetricsReader(stage.metrics)]
-    launch = machines.launch(stage.spec, nodes, attempt=1 + max(attempts, default=0))
+    history = StageHistory(stage.metrics).read_to_the_end()
+    launch = machines.launch(stage.spec, nodes, attempt=1 + history.last_attempt)
     where = f"{nodes} machine{'s' if nodes > 1 else ''} x {machines.devices} = " if nodes > 1 else ""
     yield f"\n## stage {plan.name}: {where}{nodes * machines.devices} rank{'s' if nodes * machines.devices > 1 else ''}"
     yield from _launch(launch)

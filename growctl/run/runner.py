@@ -13,6 +13,7 @@ from growctl.ladder.stage_plans import StagePlan, plan_stages
 from growctl.ladder.train_spec import slope_trigger, worker_spec
 from growctl.launch.local import Local, gpu_memory_bytes
 from growctl.launch.machines import Machines
+from growctl.ledger.books import StageBooks
 from growctl.ledger.file import move_aside
 from growctl.ledger.ledger import BrokenLedger, Ledger, RunEntry, StageEntry
 from growctl.plan.costs import largest_micro_batch, planned_micro_batch
@@ -20,6 +21,7 @@ from growctl.plan.devices import planned_devices
 from growctl.run.attempt import Attempt, Outcome
 from growctl.run.dataset import RecordedLadder, RunDataset
 from growctl.run.disk_space import check_space
+from growctl.run.history import StageHistory
 from growctl.run.lock import hold
 from growctl.run.requests import (
     LadderRequest,
@@ -46,7 +48,7 @@ from stages.checkpoint.manifest import (
 from stages.checkpoint.retention import clear_stage
 from stages.checkpoint.signatures import check_keys
 from stages.data.prepare import read_dataset_manifest
-from stages.metrics import MetricsReader, Record
+from stages.metrics import Record
 from stages.spec import TrainSpec
 from stages.stage_dir import StagePaths
 from stages.train.skipped_data import LeftOut, of_this_course, rollbacks_in_place, standing
@@ -185,17 +187,24 @@ class Execution:
 
     def _stage(self, plan: StagePlan) -> None:
         stage = self.stage(plan)
-        metrics = MetricsReader(stage.metrics)
-        self.ledger.sync(plan.name, list(metrics), attempt_over=True)
-        if complaint := metrics.complaint():
+        history, books = StageHistory(stage.metrics), self.ledger.books(plan.name)
+        self._catch_up(plan, history, books)
+        books.sync(attempt_over=True)
+        if complaint := history.complaint():
             self.screen.message(complaint)
         if not self._whole(stage.final):
             stage.directory.mkdir(parents=True, exist_ok=True)
-            self._train(plan, self._grow(plan) if plan.index else None)
+            self._train(plan, self._grow(plan) if plan.index else None, history, books)
         clear_stage(stage.directory)
-        self.screen.stage_finished(plan, list(MetricsReader(stage.metrics)))
+        self.screen.stage_finished(plan)
 
-    def _train(self, plan: StagePlan, initial: Path | None) -> None:
+    def _catch_up(self, plan: StagePlan, history: StageHistory, books: StageBooks) -> None:
+        """Books and shows what the stage's workers have said beyond what is known."""
+        for records in history.read():
+            books.sync(records)
+            self.screen.catch_up(plan, records)
+
+    def _train(self, plan: StagePlan, initial: Path | None, history: StageHistory, books: StageBooks) -> None:
         """Attempts at a stage until it has its `final/`: another one where workers crashed or hung, or where they sent
         it back to a checkpoint, within bounds."""
         stage, most = self.stage(plan), self.schedule.launch.max_restarts
@@ -206,7 +215,9 @@ class Execution:
             resume = checkpoint_to_resume(stage.directory, self._world(plan), self.keys, self.screen.message, wanted)
             failures = failures if resume == start else 0
             start = resume
-            outcome = self._attempt(plan, initial, resume, left_out)
+            self._catch_up(plan, history, books)  # with what a worker that outlived its runner may have said since
+            number = 1 + max(history.last_attempt, self.ledger.last_attempt(plan.name))
+            outcome = self._attempt(plan, self._spec(plan, number, initial, resume, left_out), history, books)
             if self._whole(stage.final):
                 if outcome.kind != "ended":
                     self.screen.message(
@@ -302,34 +313,29 @@ class Execution:
             launched_at=time.time(),
         )
 
-    def _attempt(
-        self, plan: StagePlan, initial: Path | None, resume: Path | None, left_out: tuple[LeftOut, ...]
-    ) -> Outcome:
+    def _attempt(self, plan: StagePlan, spec: TrainSpec, history: StageHistory, books: StageBooks) -> Outcome:
         """Starts the workers and follows them to their end, keeping screen and ledger up to date."""
         stage = self.stage(plan)
-        records = list(MetricsReader(stage.metrics))
-        last = max((record["attempt"] for record in records), default=0)
-        number = 1 + max(last, self.ledger.last_attempt(plan.name))
-        if number > 1:
-            start = f"from {resume.name}" if resume else "from the start"
-            self.screen.message(f"stage {plan.name}: resuming {start} (attempt {number})")
-        spec = self._spec(plan, number, initial, resume, left_out)
+        if spec.attempt > 1:
+            start = f"from {Path(spec.resume).name}" if spec.resume else "from the start"
+            self.screen.message(f"stage {plan.name}: resuming {start} (attempt {spec.attempt})")
         write_file(stage.spec, spec.model_dump_json(indent=1).encode())
-        launch = self.machines.launch(stage.spec, self.schedule.launch.nodes_of(plan.index), number)
-        self.screen.stage_started(plan, records)
+        launch = self.machines.launch(stage.spec, self.schedule.launch.nodes_of(plan.index), spec.attempt)
+        self.screen.stage_started(plan)
 
         def on_records(new: list[Record]) -> None:
-            records.extend(new)
+            books.add(new)
             for record in new:
                 self.screen.record(plan, record)
                 self._check_growth(plan, record)
             if any(record["event"] != "train" for record in new):
-                self.ledger.sync(plan.name, records)
+                books.sync()
 
         try:
-            return Attempt(spec, launch, self.schedule.launch.grace, on_records, self.screen.message).run()
+            return Attempt(spec, launch, history, self.schedule.launch.grace, on_records, self.screen.message).run()
         finally:
-            self.ledger.sync(plan.name, list(MetricsReader(stage.metrics)), attempt_over=True)
+            self._catch_up(plan, history, books)
+            books.sync(attempt_over=True)
 
     def _check_growth(self, plan: StagePlan, record: Record) -> None:
         """Says so where the loss right after a growth is not the loss before it: a warning where it should be."""

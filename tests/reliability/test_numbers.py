@@ -144,7 +144,7 @@ def booked(execution: Execution) -> tuple[tuple[int, int], ...]:
     """What is left out once metrics.jsonl is booked."""
     [plan] = execution.plans
     metrics = execution.stage(plan).metrics
-    execution.ledger.sync(plan.name, read_metrics(metrics), attempt_over=True)
+    execution.ledger.books(plan.name).sync(read_metrics(metrics), attempt_over=True)
     return execution._left_out(plan)
 
 
