@@ -78,6 +78,7 @@ def run(policy: str, seed: int, directory: Path) -> None:
     """One real run, on the base of this seed and learning-rate schedule where that is trained already."""
     from growctl.controls.generate import plan_controls
     from growctl.run.requests import schedule_yaml
+    from growctl.runs_dir import RunPaths
     from growctl.schedule.load import load_schedule
 
     name = run_name(policy, seed)
@@ -92,9 +93,9 @@ def run(policy: str, seed: int, directory: Path) -> None:
         stage = f"stages=[{{name: grown, attention_tokens: 64, ffn_tokens: 256, train_steps: {steps}}}]"
         arguments += [stage, "controls=[]"]
     elif not home.exists() and base.exists():
-        (home / "stages").mkdir(parents=True)
+        RunPaths(home).stages.mkdir(parents=True)
         subprocess.run(["cp", "-al", str(base), str(home / BASE)], check=True)
-        (home / "schedule.yaml").write_text(schedule_yaml(schedule))
+        RunPaths(home).schedule.write_text(schedule_yaml(schedule))
     command = [sys.executable, "-m", "growctl.cli.app", "run", str(SCHEDULE), *arguments]
     command += ["--name", name, "--runs-dir", str(directory), "--no-controls"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}

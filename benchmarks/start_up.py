@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import machine
+from growctl.runs_dir import RunPaths
 
 SCHEDULE = "quickstart"
 FIRST_STEP = ["training.log_every=1"]
@@ -125,9 +126,9 @@ def first_step(schedule: str, runs_dir: Path, name: str) -> dict[str, float]:
 def seconds_until(event: str, run: Path, start: float, process: subprocess.Popen[str]) -> float:
     """Since `start`, until a line of the first stage's metrics.jsonl has that event."""
     while time.perf_counter() - start < LONGEST_SECONDS:
-        for path in run.glob("stages/0-*/metrics.jsonl"):
-            if f'"event": {event}' in path.read_text():
-                return time.perf_counter() - start
+        stages = [stage for index, _, stage in RunPaths(run).stages_found() if index == 0]
+        if any(f'"event": {event}' in stage.metrics.read_text() for stage in stages if stage.metrics.exists()):
+            return time.perf_counter() - start
         if process.poll() is not None:
             _, told = process.communicate()
             raise RuntimeError(f"growctl run ended with exit code {process.returncode} before {event}: {told[-800:]}")

@@ -33,6 +33,14 @@ START_UP = {
     "plan": "`growctl plan quickstart`",
     "first_step": "`growctl run quickstart`, to the first step",
 }
+GROWTH_GOAL = 1.5
+"""What a line or an event costs behind the most lines over what it costs behind the fewest, at most."""
+
+HISTORY = {
+    "read_seconds_per_line": "reading a line",
+    "resume_seconds_per_line": "reading and booking a line",
+    "event_seconds": "an event of a run: a hundred lines and a checkpoint",
+}
 FORMS = {"written_out": "written out", "ours": "ours", "compiled": "compiled"}
 
 _MARKED = re.compile(r"(<!-- (?P<name>[a-z-]+): [^\n]* -->\n).*?(<!-- end of (?P=name) -->)", re.DOTALL)
@@ -108,6 +116,22 @@ class StartUp(Results):
     """The results file of benchmarks/start_up.py."""
 
     median_seconds: dict[str, float]
+
+
+class HistoryRun(BaseModel):
+    """One length of metrics.jsonl."""
+
+    lines: int
+    read_seconds: float
+    resume_seconds: float
+    event_seconds: float
+
+
+class History(Results):
+    """benchmarks/history.py's file."""
+
+    growth: dict[str, float]
+    runs: list[HistoryRun]
 
 
 def with_tables(page: str, results: Path = RESULTS) -> str:
@@ -190,10 +214,29 @@ def start_up_table(results: Path) -> str:
     return f"{found.where()}\n{table(('', 'seconds, median', 'goal'), rows)}"
 
 
+def history_table(results: Path) -> str:
+    """What following a stage costs, by how much its workers have said."""
+    found = _read(results / "history.json", History)
+    if found is None:
+        return NOT_MEASURED
+    headings = ("", *(f"{run.lines:,} lines" for run in found.runs), f"growth (goal: at most {GROWTH_GOAL})")
+    seconds = {
+        "read_seconds_per_line": [run.read_seconds / run.lines for run in found.runs],
+        "resume_seconds_per_line": [run.resume_seconds / run.lines for run in found.runs],
+        "event_seconds": [run.event_seconds for run in found.runs],
+    }
+    rows = [
+        (shown, *(f"{value * 1e6:,.0f} µs" for value in seconds[name]), at_most(found.growth[name], GROWTH_GOAL, 2))
+        for name, shown in HISTORY.items()
+    ]
+    return f"{found.where()}\n{table(headings, rows)}"
+
+
 TABLES: dict[str, Callable[[Path], str]] = {
     "pattention": pattention_table,
     "train-step": train_step_table,
     "start-up": start_up_table,
+    "history": history_table,
     "gpu": gpu_tables,
 }
 

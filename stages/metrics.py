@@ -107,7 +107,7 @@ class MetricsWriter:
     def __init__(self, path: Path, attempt: int) -> None:
         """Opens `path` for appending; a last line that an earlier death cut short is ended, so that it stands alone."""
         self._attempt = attempt
-        torn = path.exists() and path.stat().st_size > 0 and not path.read_bytes().endswith(b"\n")
+        torn = path.exists() and not _ends_with_a_line(path)
         self._file: TextIO = path.open("a", encoding="utf-8")
         if torn:
             self._file.write("\n")
@@ -164,6 +164,14 @@ class MetricsReader:
         if not self.unreadable:
             return None
         return f"{self._path}: {self.unreadable} line{'s'[: self.unreadable - 1]} could not be read"
+
+
+def _ends_with_a_line(path: Path) -> bool:
+    """Whether a file is empty or its last line is ended; only its last byte is read."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 1))
+        return file.read() in (b"", b"\n")
 
 
 def parse_line(line: bytes) -> Record | None:

@@ -128,8 +128,8 @@ def prepare(
 
     Example: growctl prepare quickstart
     """
-    from growctl.plan.datasets import DATASETS
     from growctl.run.screen import Screen
+    from growctl.runs_dir import RunsPaths
     from growctl.schedule.load import load_schedule
     from growctl.text.console import Terminal
     from stages.data.prepare import prepare as prepare_dataset
@@ -137,8 +137,8 @@ def prepare(
 
     loaded = load_schedule(schedule, overrides or [])
     screen = Screen(Terminal(stderr=True))
-    datasets = runs_dir / DATASETS
-    path = prepare_dataset(loaded.data, datasets, log_path=datasets / "log.txt", on_progress=screen.preparing)
+    runs = RunsPaths(runs_dir)
+    path = prepare_dataset(loaded.data, runs.datasets, log_path=runs.datasets_log, on_progress=screen.preparing)
     manifest = read_dataset_manifest(path)
     if as_json:
         print(json.dumps({"path": str(path), **manifest.model_dump(mode="json")}, indent=1))
@@ -167,6 +167,7 @@ def report(
     """
     from growctl.report.documents import to_json
     from growctl.report.read import find_runs
+    from growctl.runs_dir import RunPaths
     from growctl.text.console import Terminal
 
     found = find_runs(runs_dir, runs or [])
@@ -178,7 +179,7 @@ def report(
 
     print_report(found, Terminal())
     ladder = next((run for run in found if run.control is None), found[0])
-    page = write_report(found, ladder.directory / "report")
+    page = write_report(found, RunPaths(ladder.directory).report)
     say(f"\nPictures and tables: {page}")
 
 

@@ -241,7 +241,7 @@ def _dataset(given: Path | None, checkpoint: Path) -> Path:
 
     Raises UserError if there is none, or if `given` cannot be read with the checkpoint's vocabulary.
     """
-    from growctl.plan.datasets import DATASETS
+    from growctl.runs_dir import RunsPaths
     from model.errors import UserError
     from stages.checkpoint.manifest import read_manifest
     from stages.data.dataset import DataError, verify_dataset
@@ -253,9 +253,9 @@ def _dataset(given: Path | None, checkpoint: Path) -> Path:
         require_readable(given, checkpoint, manifest)
         return given
     fingerprint = manifest.dataset_fingerprint
-    here = default_runs_dir()
-    folders = [runs / DATASETS for runs in (*checkpoint.resolve().parents, here)]
-    for dataset in (path.parent for folder in folders for path in sorted(folder.glob("*/manifest.json"))):
+    here = RunsPaths(default_runs_dir())
+    above = [RunsPaths(folder) for folder in checkpoint.resolve().parents]
+    for dataset in (path.parent for runs in (*above, here) for path in runs.dataset_manifests()):
         try:
             if verify_dataset(dataset, hashes=False).fingerprint == fingerprint:
                 return dataset
@@ -263,7 +263,7 @@ def _dataset(given: Path | None, checkpoint: Path) -> Path:
             continue
     sought = f"with the fingerprint {fingerprint[:12]}... of {checkpoint}" if fingerprint else f"named by {checkpoint}"
     raise UserError(
-        f"there is no dataset {sought}, neither in a {DATASETS} above it nor in {here / DATASETS}; give one as "
+        f"there is no dataset {sought}, neither in a {here.datasets.name} above it nor in {here.datasets}; give one as "
         "--data DIR: `growctl prepare SCHEDULE` makes it and prints where it is"
     )
 

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from growctl.ladder.stage_plans import StagePlan, plan_stages
 from growctl.launch.local import Local
 from growctl.launch.machines import Launch, LaunchError, Machines
-from growctl.queue.submit import check_slurm, job_executor, job_folder, plan_jobs
-from growctl.run.requests import LadderRequest, RunRequest, machines_of, stage_directory
-from stages.metrics import MetricsReader
+from growctl.queue.submit import check_slurm, job_executor, job_paths, plan_jobs
+from growctl.run.history import StageHistory
+from growctl.run.requests import LadderRequest, RunRequest, machines_of
+from growctl.runs_dir import RunPaths
 
 
 def dry_run_text(request: LadderRequest) -> str:
@@ -52,7 +53,7 @@ def _lines(request: LadderRequest) -> Iterator[str]:
 
 
 def _jobs(request: LadderRequest, requests: list[RunRequest], machines: Machines) -> Iterator[str]:
-    folder = job_folder(request)
+    folder = job_paths(request).jobs_folder
     jobs = plan_jobs(request, requests)
     if not jobs:
         yield f"# {request.ladder.name}: done; there is nothing to submit"
@@ -70,9 +71,9 @@ def _jobs(request: LadderRequest, requests: list[RunRequest], machines: Machines
 
 def _stage(request: LadderRequest, run: RunRequest, plan: StagePlan, machines: Machines) -> Iterator[str]:
     nodes = run.schedule.launch.nodes_of(plan.index)
-    directory = stage_directory(request.directory(run), plan.index, plan.name)
-    attempts = [record["attempt"] for record in MetricsReader(directory / "metrics.jsonl")]
-    launch = machines.launch(directory / "spec.json", nodes, attempt=1 + max(attempts, default=0))
+    stage = RunPaths(request.directory(run)).stage(plan.index, plan.name)
+    history = StageHistory(stage.metrics).read_to_the_end()
+    launch = machines.launch(stage.spec, nodes, attempt=1 + history.last_attempt)
     where = f"{nodes} machine{'s' if nodes > 1 else ''} x {machines.devices} = " if nodes > 1 else ""
     yield f"\n## stage {plan.name}: {where}{nodes * machines.devices} rank{'s' if nodes * machines.devices > 1 else ''}"
     yield from _launch(launch)

@@ -21,6 +21,7 @@ from growctl.launch.machines import LaunchError
 from growctl.launch.worker_logs import failure_reason
 from growctl.launch.workers import start_workers, stop_workers
 from stages.probe.machine_facts import MachineFacts
+from stages.stage_dir import StagePaths
 
 FLOAT32_BYTES = 4
 ALL_REDUCE_BYTES = 64 * 2**20
@@ -85,7 +86,7 @@ def all_reduce(wanted: Devices, num_bytes: int = ALL_REDUCE_BYTES, patience: flo
 
 
 def _all_reduce(folder: Path, num_ranks: int, gpus: bool, num_bytes: int, patience: float) -> Check:
-    spec, log = folder / "spec.json", folder / "log.txt"
+    spec, log = StagePaths(folder).spec, StagePaths(folder).log
     spec.write_text(json.dumps({"directory": str(folder), "num_elements": num_bytes // FLOAT32_BYTES}))
     log.touch()
     process = start_workers(spec, log, num_ranks, gpus, module="stages.probe.all_reduce")

@@ -14,6 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from growctl.doctor.check import Check
+from growctl.runs_dir import RunPaths
 from growctl.text.formatting import duration
 from stages.checkpoint.manifest import sync_path, write_file
 from stages.probe.machine_facts import MachineFacts
@@ -216,11 +217,11 @@ def _locks(folder: Path) -> None:
 
 
 def _sqlite(folder: Path) -> None:
-    with closing(sqlite3.connect(folder / "ledger.db", timeout=1.0)) as ledger:
+    with closing(sqlite3.connect(RunPaths(folder).ledger, timeout=1.0)) as ledger:
         ledger.execute("CREATE TABLE work (step INTEGER)")
         ledger.execute("INSERT INTO work VALUES (1)")
         ledger.commit()
-    with closing(sqlite3.connect(f"{(folder / 'ledger.db').as_uri()}?mode=ro", uri=True)) as ledger:
+    with closing(sqlite3.connect(f"{(RunPaths(folder).ledger).as_uri()}?mode=ro", uri=True)) as ledger:
         ledger.execute("SELECT step FROM work").fetchone()
 
 

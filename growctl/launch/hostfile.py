@@ -16,6 +16,7 @@ from growctl.launch.machines import Launch, LaunchError, need_programs, plain_pa
 from growctl.schedule.errors import shown
 from growctl.schema.launch_block import HostfileBlock, LaunchBlock
 from stages.process.lifeline import VARIABLE
+from stages.stage_dir import StagePaths
 
 _LINE = re.compile(r"(\S+)\s+slots=(\d{1,6})\s*(?:#.*)?")
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -56,9 +57,8 @@ class Hostfile:
         It gets a hostfile of just those hosts and slots (with Open MPI it could not be told otherwise), and runs in
         the stage's directory: it would put the directory that the user stands in before growctl's packages.
         """
-        directory = spec.absolute().parent
-        hostfile, environment = directory / "hostfile", directory / "environment.json"
-        alive = directory / f".lifeline.{attempt}"
+        stage = StagePaths(spec.absolute().parent)
+        alive = stage.lifeline(attempt)
         hosts = list(self.hosts)[:nodes]
         address, port = self.block.master_address or hosts[0], str(self.block.master_port)
         workers = {
@@ -71,19 +71,19 @@ class Hostfile:
         return Launch(
             command=[
                 *(sys.executable, "-m", "deepspeed.launcher.runner"),
-                *("--hostfile", str(hostfile)),
+                *("--hostfile", str(stage.hostfile)),
                 *("--launcher", self.block.runner, *([_BINDS_NO_CORES] if self.block.runner == "openmpi" else [])),
                 *("--force_multi", "--master_addr", address, "--master_port", port),
                 *("--no_local_rank", "--module", "growctl.launch.start_on_host"),
-                *(str(environment), "stages.train.worker", str(spec.absolute())),
+                *(str(stage.environment), "stages.train.worker", str(spec.absolute())),
             ],
             environment={"PYTHONSAFEPATH": "1"},
             lifeline=alive,
             files={
-                hostfile: "".join(f"{host} slots={self.devices}\n" for host in hosts),
-                environment: json.dumps(workers, indent=1) + "\n",
+                stage.hostfile: "".join(f"{host} slots={self.devices}\n" for host in hosts),
+                stage.environment: json.dumps(workers, indent=1) + "\n",
             },
-            directory=directory,
+            directory=stage.directory,
         )
 
 

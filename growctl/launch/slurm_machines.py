@@ -12,6 +12,7 @@ from growctl.launch.machines import Launch, LaunchError, need_programs, plain_pa
 from growctl.schema.launch_block import LaunchBlock
 from model.errors import Failure
 from stages.process.lifeline import VARIABLE
+from stages.stage_dir import StagePaths
 
 PROGRAMS = dict.fromkeys(
     ("sbatch", "squeue", "srun", "scontrol", "scancel"),
@@ -56,7 +57,7 @@ class SlurmMachines:
 
     def launch(self, spec: Path, nodes: int, attempt: int) -> Launch:
         """srun, a task a device, on the first `nodes` machines of the job."""
-        alive = spec.absolute().parent / f".lifeline.{attempt}"
+        alive = StagePaths(spec.absolute().parent).lifeline(attempt)
         return Launch(
             command=[
                 *("srun", f"--nodes={nodes}", f"--ntasks={nodes * self.devices}"),

@@ -4,11 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from growctl.runs_dir import RunsPaths
 from growctl.schema.blocks import DataBlock
 from stages.data.corpus import DataSpec
-
-DATASETS = ".datasets"
-"""Prepared datasets lie here below the runs directory, shared by its runs; no run's name starts with a dot."""
 
 
 def training_tokens(data: DataBlock, runs_dir: Path | None) -> int | None:
@@ -16,7 +14,7 @@ def training_tokens(data: DataBlock, runs_dir: Path | None) -> int | None:
     if runs_dir is None:
         return data.approximate_tokens
     wanted = _determining(data.model_dump(mode="json"))
-    for manifest in sorted((runs_dir / DATASETS).glob("*/manifest.json"), key=_age):
+    for manifest in sorted(RunsPaths(runs_dir).dataset_manifests(), key=_age):
         try:
             document = json.loads(manifest.read_bytes())
             if _determining(document["spec"]) == wanted:

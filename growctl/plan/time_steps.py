@@ -15,6 +15,7 @@ from growctl.launch.workers import start_workers, stop_workers
 from growctl.plan.costs import MeasuredSize, MeasuredSteps, Measurements, PlanCosts, RunCost, StageCost
 from growctl.schema.blocks import Schedule
 from stages.spec import TrainSpec
+from stages.stage_dir import StagePaths
 
 MICRO_BATCHES = 2
 """Of a timed step at most: one that does not end the step and one that does. Longer steps have more of the first."""
@@ -64,7 +65,7 @@ def _measured(run: RunCost, cost: StageCost, num_devices: int, gpus: bool) -> tu
     """What the workers found, or None and the reason."""
     folder = Path(tempfile.mkdtemp(prefix="growctl-measure-"))
     try:
-        spec, log = folder / "spec.json", folder / "log.txt"
+        spec, log = StagePaths(folder).spec, StagePaths(folder).log
         spec.write_text(_spec(run.schedule, cost, num_devices, folder).model_dump_json())
         log.touch()
         process = start_workers(spec, log, num_devices, gpus, module="stages.probe.time_steps")

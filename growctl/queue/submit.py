@@ -35,6 +35,7 @@ from growctl.run.requests import (
     schedule_yaml,
 )
 from growctl.run.screen import Screen
+from growctl.runs_dir import RunPaths
 from growctl.schema.launch_block import LaunchBlock
 from stages.checkpoint.manifest import write_file
 
@@ -173,9 +174,9 @@ def check_slurm(launch: LaunchBlock) -> None:
             raise LaunchError(f"launch.slurm.{name} = {value!r}: must be one line of text")
 
 
-def job_folder(request: LadderRequest) -> Path:
-    """Where a ladder's jobs, and its controls', keep scripts, pickles and logs."""
-    return plain_path(request.directory(request.ladder), "the run's directory") / "slurm"
+def job_paths(request: LadderRequest) -> RunPaths:
+    """The ladder's own directory, in full: its jobs, and its controls', keep scripts, pickles and logs there."""
+    return RunPaths(plain_path(request.directory(request.ladder), "the run's directory"))
 
 
 def submit(request: LadderRequest, screen: Screen) -> None:
@@ -189,8 +190,8 @@ def submit(request: LadderRequest, screen: Screen) -> None:
     machines = machines_of(request.ladder.schedule)
     machines.check(request.runs_dir)
     requests = request.checked(machines)
-    folder = job_folder(request)
-    _check_no_jobs(folder)
+    run = job_paths(request)
+    _check_no_jobs(run)
     jobs = plan_jobs(request, requests)
     directory = request.directory(request.ladder)
     if not jobs:
@@ -198,17 +199,17 @@ def submit(request: LadderRequest, screen: Screen) -> None:
         return
     with hold(directory):
         pass  # no growctl runs it now; the first job may, as soon as it is submitted
-    folder.mkdir(exist_ok=True)
-    with hold(folder):
-        _check_no_jobs(folder)
-        write_file(directory / "schedule.yaml", schedule_yaml(request.ladder.schedule).encode())
-        for job, number, log in _submitted(request, jobs, folder):
+    run.jobs_folder.mkdir(exist_ok=True)
+    with hold(run.jobs_folder):
+        _check_no_jobs(run)
+        write_file(run.schedule, schedule_yaml(request.ladder.schedule).encode())
+        for job, number, log in _submitted(request, jobs, run):
             behind = f", after {job.after}" if job.after else ""
             machines_words = f"{job.nodes} machine{'s' if job.nodes > 1 else ''} x {machines.devices}"
             screen.message(f"job {number}: {job.name} ({machines_words}{behind}); log: {log}")
 
 
-def _submitted(request: LadderRequest, jobs: list[Job], folder: Path) -> list[tuple[Job, str, Path]]:
+def _submitted(request: LadderRequest, jobs: list[Job], run: RunPaths) -> list[tuple[Job, str, Path]]:
     """Submits `jobs`; each with its id and log."""
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
@@ -216,12 +217,12 @@ def _submitted(request: LadderRequest, jobs: list[Job], folder: Path) -> list[tu
     logs: list[Path] = []
     try:
         for job in jobs:
-            executor = job_executor(job, folder, ids.get(job.after or ""))
+            executor = job_executor(job, run.jobs_folder, ids.get(job.after or ""))
             with redirect_stderr(StringIO()):  # submitit prints what sbatch said, and raises it too
                 submitted = executor.submit(JobPart(request, job.request.name, job.last_stage))
             ids[job.name] = submitted.job_id
             logs.append(submitted.paths.stdout)
-            write_file(folder / "jobs.json", (json.dumps(ids, indent=1) + "\n").encode())
+            write_file(run.jobs, (json.dumps(ids, indent=1) + "\n").encode())
     except (FailedJobError, FailedSubmissionError) as error:
         if ids:
             subprocess.run(["scancel", *ids.values()], capture_output=True, check=False)
@@ -229,11 +230,11 @@ def _submitted(request: LadderRequest, jobs: list[Job], folder: Path) -> list[tu
     return list(zip(jobs, ids.values(), logs, strict=True))
 
 
-def _check_no_jobs(folder: Path) -> None:
+def _check_no_jobs(run: RunPaths) -> None:
     """RunError where jobs that were submitted before are queued or running."""
-    path = folder / "jobs.json"
-    if not path.exists():
+    if not run.jobs.exists():
         return
+    path = run.jobs
     try:
         names = {str(number): str(name) for name, number in json.loads(path.read_bytes()).items()}
     except (ValueError, AttributeError, RecursionError) as error:

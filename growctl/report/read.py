@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from growctl.ledger.ledger import Anomaly, Ledger, LedgerError
+from growctl.runs_dir import RunsPaths
 from model.errors import UserError
 
 
@@ -196,7 +197,7 @@ def find_runs(runs_dir: Path, names: Sequence[str] = ()) -> list[RunReport]:
     Raises RunNotFoundError for a name that is not there and where there are no runs at all, LedgerError where a
     ledger that matters cannot be read.
     """
-    paths = {path.parent.name: path for path in sorted(runs_dir.glob("*/ledger.db"))}
+    paths = {run.directory.name: run.ledger for run in RunsPaths(runs_dir).runs_with_ledgers()}
     if not paths:
         raise RunNotFoundError(f"there are no runs in {runs_dir} yet")
     for name in names:

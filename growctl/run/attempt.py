@@ -10,11 +10,13 @@ from growctl.launch.machines import Launch
 from growctl.launch.worker_logs import ending_signal, failure_reason, signal_reason, told_reason
 from growctl.launch.workers import Workers
 from growctl.run import signals
+from growctl.run.history import StageHistory
 from growctl.text.formatting import duration
-from stages.metrics import MetricsReader, Record
+from stages.metrics import Record
 from stages.process.save_request import RequestFile
 from stages.process.watchdog import Stalls
 from stages.spec import TrainSpec
+from stages.stage_dir import StagePaths
 
 POLL_SECONDS = 0.2
 STALL_POLL_SECONDS = 3.0
@@ -39,25 +41,28 @@ class Attempt:
         self,
         spec: TrainSpec,
         launch: Launch,
+        history: StageHistory,
         grace: float,
         on_records: Callable[[list[Record]], None],
         tell: Callable[[str], None],
     ) -> None:
-        """`on_records` gets what the workers say, as they say it; `grace`: seconds that they have to save."""
+        """`history`, read so far, goes on with what the workers say; `on_records` gets that as they say it.
+
+        `grace`: seconds that they have to save.
+        """
         self._spec = spec
         self._launch = launch
         self._grace = grace
         self._on_records = on_records
         self._tell = tell
-        stage = Path(spec.directory)
-        self._log = stage / "log.txt"
-        self._metrics = MetricsReader(stage / "metrics.jsonl")
+        stage = StagePaths(Path(spec.directory))
+        self._log = stage.log
+        self._history = history
         self._request = RequestFile(Path(spec.save_request)) if spec.save_request else None
-        self._stalls = Stalls(stage, spec.attempt, spec.hang_seconds)
+        self._stalls = Stalls(stage.directory, spec.attempt, spec.hang_seconds)
         self._last_stall_poll = time.monotonic()
         self._begun = self._saved = False
-        earlier = list(self._metrics)
-        self._once_begun = any(record["event"] == "start" for record in earlier)
+        self._once_begun = history.begun
 
     def run(self) -> Outcome:
         """Starts the workers and follows them to their end.
@@ -114,7 +119,7 @@ class Attempt:
             time.sleep(POLL_SECONDS)
 
     def _read(self) -> None:
-        if records := list(self._metrics):
+        for records in self._history.read():
             said = {record["event"] for record in records}
             self._begun, self._saved = self._begun or "start" in said, self._saved or "saved" in said
             self._on_records(records)

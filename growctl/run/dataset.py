@@ -7,9 +7,9 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from growctl.ledger.ledger import Ledger, LedgerError, RunEntry
-from growctl.plan.datasets import DATASETS
 from growctl.run.requests import RunError
 from growctl.run.screen import Screen
+from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.schema.blocks import Schedule
 from growctl.text.formatting import byte_count
 from stages.checkpoint.manifest import CheckpointError, read_manifest, set_aside
@@ -23,7 +23,7 @@ class RunDataset:
 
     def __init__(self, schedule: Schedule, runs_dir: Path, screen: Screen) -> None:
         self.schedule = schedule
-        self.runs_dir = runs_dir
+        self.runs = RunsPaths(runs_dir)
         self.screen = screen
 
     def known(self, ledger: Ledger, directory: Path) -> Path:
@@ -40,14 +40,14 @@ class RunDataset:
 
     def _whole(self, known: Path, fingerprint: str | None, directory: Path) -> Path:
         """The dataset `known` where it is whole, else one prepared again; RunError where that differs."""
-        moved_along = self.runs_dir / DATASETS / known.name  # `known` may be relative to where an earlier run stood
+        moved_along = self.runs.datasets / known.name  # `known` may be relative to where an earlier run stood
         known = moved_along if moved_along.exists() else known
         try:
             if fingerprint in (None, check_dataset(known, self.screen.preparing).fingerprint):
                 return self._told_of_size(known)
         except DataError as error:
             # Only what lies among our datasets is renamed, whatever place a ledger names.
-            ours = known.exists() and known.resolve().parent == (self.runs_dir / DATASETS).resolve()
+            ours = known.exists() and known.resolve().parent == self.runs.datasets.resolve()
             aside = f"moved to {set_aside(known).name}, " if ours else ""
             self.screen.message(f"{error}; {aside}preparing it again")
         dataset = self.prepared()
@@ -71,11 +71,10 @@ class RunDataset:
 
     def prepared(self) -> Path:
         """What the schedule describes, found or made. RunError where its tokens are too many for the model."""
-        datasets = self.runs_dir / DATASETS
         dataset = prepare(
             self.schedule.data,
-            datasets,
-            log_path=datasets / "log.txt",
+            self.runs.datasets,
+            log_path=self.runs.datasets_log,
             on_progress=self.screen.preparing,
         )
         manifest = read_dataset_manifest(dataset)
@@ -102,7 +101,7 @@ class RecordedLadder:
     @classmethod
     def read(cls, directory: Path) -> "RecordedLadder":
         """The ladder in `directory`; RunError where it has not begun, LedgerError where its ledger cannot be read."""
-        path = directory / "ledger.db"
+        path = RunPaths(directory).ledger
         if not path.is_file():
             raise RunError(
                 f"{path}: there is no ledger here, and a control trains on its ladder's data; run the ladder first"
@@ -123,11 +122,12 @@ class RecordedLadder:
 
 def fingerprint_begun_on(directory: Path) -> str | None:
     """The fingerprint of the data that a run has trained on: by its ledger, else by its checkpoints; else None."""
-    path = directory / "ledger.db"
+    path = RunPaths(directory).ledger
     if path.is_file():
         with suppress(LedgerError), Ledger.open(path, read_only=True) as ledger:
             return ledger.run().dataset_fingerprint
-    for manifest in sorted(directory.glob("stages/*/*/manifest.json")):
+    stages = [stage for _, _, stage in RunPaths(directory).stages_found()]
+    for manifest in [path for stage in stages for path in stage.manifests()]:
         with suppress(CheckpointError):
             if fingerprint := read_manifest(manifest.parent).dataset_fingerprint:
                 return fingerprint
@@ -139,7 +139,7 @@ def first_dataset(ledger: Ledger, directory: Path) -> tuple[Path, str | None] | 
     if ledger.stages():
         entry = ledger.run()
         return Path(entry.dataset), entry.dataset_fingerprint
-    for spec in sorted(directory.glob("stages/*/spec.json")):  # where the ledger is new and the run is not
-        with suppress(ValidationError):
-            return Path(TrainSpec.model_validate_json(spec.read_bytes()).dataset), None
+    for _, _, stage in RunPaths(directory).stages_found():  # where the ledger is new and the run is not
+        with suppress(ValidationError, FileNotFoundError):
+            return Path(TrainSpec.model_validate_json(stage.spec.read_bytes()).dataset), None
     return None

@@ -7,10 +7,10 @@ from growctl.ladder.stage_plans import plan_stages
 from growctl.plan.costs import stage_checkpoint_bytes
 from growctl.plan.devices import planned_devices, planned_precision
 from growctl.run.lock import find_holder
-from growctl.run.requests import RunError, RunRequest, stage_directory, steps_done
+from growctl.run.requests import RunError, RunRequest, steps_done
+from growctl.runs_dir import RunPaths
 from growctl.text.formatting import byte_count
 from stages.checkpoint.disk_full import free_bytes
-from stages.checkpoint.retention import checkpoints, leftovers
 
 
 def check_space(requests: Iterable[RunRequest], runs_dir: Path) -> None:
@@ -41,8 +41,8 @@ def remaining_bytes(request: RunRequest, directory: Path) -> int:
     done = steps_done(schedule, directory)
     total = 0
     for plan in plan_stages(schedule, done)[len(done) :]:
-        stage = stage_directory(directory, plan.index, plan.name)
-        within = [*checkpoints(stage).values(), *leftovers(stage)]  # these go before anything is written
+        stage = RunPaths(directory).stage(plan.index, plan.name)
+        within = [*stage.checkpoints().values(), *stage.leftovers()]  # these go before anything is written
         there = sum(path.stat().st_size for folder in within for path in folder.rglob("*") if path.is_file())
         total += max(0, stage_checkpoint_bytes(schedule, plan, precision) - there)
     return total

@@ -19,9 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from growctl.run.requests import RunError
-
-LOCK = ".lock"
-STAND_IN = ".lock.held"
+from growctl.runs_dir import LOCK, LOCK_STAND_IN
 
 HELD = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP)
@@ -98,8 +96,8 @@ def find_holder(directory: Path) -> Holder | None:
                 return read_holder(path)
             if error.errno not in NO_LOCKS:
                 raise
-            holder = read_holder(directory / STAND_IN)
-            return None if not (directory / STAND_IN).exists() or holder.gone else holder
+            holder = read_holder(directory / LOCK_STAND_IN)
+            return None if not (directory / LOCK_STAND_IN).exists() or holder.gone else holder
     return None
 
 
@@ -118,7 +116,7 @@ def read_holder(path: Path) -> Holder:
 
 @contextmanager
 def _stand_in(directory: Path) -> Iterator[None]:
-    path = directory / STAND_IN
+    path = directory / LOCK_STAND_IN
     while True:
         try:
             descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)

@@ -10,6 +10,7 @@ from growctl.launch.hostfile import hostfile_machines
 from growctl.launch.local import Local, local_devices
 from growctl.launch.machines import LaunchError, Machines
 from growctl.launch.slurm_machines import SlurmMachines
+from growctl.runs_dir import RunPaths
 from growctl.schedule.load import ScheduleError, load_resolved
 from growctl.schema.blocks import Schedule
 from model.errors import Failure, UserError
@@ -104,16 +105,11 @@ def machines_of(schedule: Schedule) -> Machines:
     )
 
 
-def stage_directory(directory: Path, index: int, name: str) -> Path:
-    """Where a stage of the run in `directory` keeps everything."""
-    return directory / "stages" / f"{index}-{name}"
-
-
 def steps_done(schedule: Schedule, directory: Path) -> list[int]:
     """Steps of the stages that are over, oldest first."""
     steps: list[int] = []
     for index, stage in enumerate(schedule.stages):
-        final = stage_directory(directory, index, stage.name) / "final"
+        final = RunPaths(directory).stage(index, stage.name).final
         if not final.exists():
             break
         try:
@@ -128,14 +124,14 @@ def check_same_run(request: RunRequest, directory: Path) -> None:
 
     The schedule of a run that never began (its job was taken out of the queue, say) may be changed.
     """
-    path = directory / "schedule.yaml"
-    if not path.exists():
+    run = RunPaths(directory)
+    if not run.schedule.exists():
         if directory.exists() and any(not p.name.startswith(".") for p in directory.iterdir()):
             raise RunError(f"{directory} exists and is not a growctl run; choose another name with --name")
         return
-    if not any((directory / name).exists() for name in ("ledger.db", "stages")):
+    if not run.has_begun():
         return
-    old = own_schedule(path)
+    old = own_schedule(run.schedule)
     for key, was, now in _differences(_comparable(old), _comparable(request.schedule)):
         raise RunError(
             f"{key} = {now!r}, but the run in {directory} was started with {was!r}; "

@@ -13,8 +13,6 @@ from growctl.run.requests import RunFailed
 from stages.checkpoint.manifest import (
     CheckpointError,
     Manifest,
-    converted_directories,
-    converted_directory,
     manifest_hash,
     newest_checkpoint,
     read_manifest,
@@ -25,6 +23,7 @@ from stages.checkpoint.manifest import (
 from stages.checkpoint.retention import clear_leftovers
 from stages.checkpoint.signatures import check_origin
 from stages.process.lifeline import STDIN, VARIABLE
+from stages.stage_dir import StagePaths, converted_directory
 
 POLL_SECONDS = 0.05
 
@@ -59,7 +58,7 @@ def checkpoint_to_resume(
     if newest:
         remove_converted(stage_directory, newest)
     fits = newest is not None and _world(read_manifest(newest)) == world
-    for converted in converted_directories(stage_directory):
+    for converted in StagePaths(stage_directory).conversions():
         own = newest is not None and converted == converted_directory(newest)
         # One that is newer is of a step_* that broke since: then it is the newest whole one, whatever the world.
         if not (own and fits) and _whole(converted, newest if own else None, tell, wanted):
@@ -69,7 +68,7 @@ def checkpoint_to_resume(
     if newest is None or fits:
         return newest
     tell(f"{newest.name} was saved by {_world(read_manifest(newest))}; converting it for {world}")
-    return _convert(newest, stage_directory / "log.txt")
+    return _convert(newest, StagePaths(stage_directory).log)
 
 
 def _whole(

@@ -13,6 +13,7 @@ from growctl.ladder.stage_plans import StagePlan, plan_stages
 from growctl.ladder.train_spec import slope_trigger, worker_spec
 from growctl.launch.local import Local, gpu_memory_bytes
 from growctl.launch.machines import Machines
+from growctl.ledger.books import StageBooks
 from growctl.ledger.file import move_aside
 from growctl.ledger.ledger import BrokenLedger, Ledger, RunEntry, StageEntry
 from growctl.plan.costs import largest_micro_batch, planned_micro_batch
@@ -20,6 +21,7 @@ from growctl.plan.devices import planned_devices
 from growctl.run.attempt import Attempt, Outcome
 from growctl.run.dataset import RecordedLadder, RunDataset
 from growctl.run.disk_space import check_space
+from growctl.run.history import StageHistory
 from growctl.run.lock import hold
 from growctl.run.requests import (
     LadderRequest,
@@ -28,11 +30,11 @@ from growctl.run.requests import (
     check_same_run,
     machines_of,
     schedule_yaml,
-    stage_directory,
     steps_done,
 )
 from growctl.run.resume import World, checkpoint_to_resume
 from growctl.run.screen import Screen
+from growctl.runs_dir import RunsPaths
 from model.config import TransformerConfig
 from stages.checkpoint.manifest import (
     CheckpointError,
@@ -44,14 +46,12 @@ from stages.checkpoint.manifest import (
     write_file,
 )
 from stages.checkpoint.retention import clear_stage
-from stages.checkpoint.signatures import KEYS_NAME, check_keys
+from stages.checkpoint.signatures import check_keys
 from stages.data.prepare import read_dataset_manifest
-from stages.metrics import MetricsReader, Record
+from stages.metrics import Record
 from stages.spec import TrainSpec
+from stages.stage_dir import StagePaths
 from stages.train.skipped_data import LeftOut, of_this_course, rollbacks_in_place, standing
-
-RUN_ID = ".run_id"
-"""The file of a run that tells it from every other."""
 
 VERBS = {"refused": "failed", "crashed": "crashed", "hung": "hung"}
 LONGEST_PAUSE = 60.0
@@ -96,11 +96,11 @@ class Execution:
         self.request = request
         self.schedule = request.schedule
         self.runs_dir = runs_dir
-        self.directory = runs_dir / request.name
+        self.paths = RunsPaths(runs_dir).run(request.name)
         self.plans = plan_stages(request.schedule)
         self.machines = machines
         self.screen = screen
-        self.keys = runs_dir / KEYS_NAME
+        self.keys = RunsPaths(runs_dir).keys
         self.dataset = Path()
         self.ladder: RecordedLadder | None = None
         """The ladder of a control, once it runs."""
@@ -114,27 +114,28 @@ class Execution:
         dataset = None
         if self.request.control_of:
             self.ladder = RecordedLadder.read(self.runs_dir / self.request.control_of)
-            self.ladder.check_control(self.directory)
+            self.ladder.check_control(self.paths.directory)
             dataset = data.of_ladder(self.ladder)
-        elif not (self.directory / "ledger.db").exists():
+        elif not self.paths.ledger.exists():
             dataset = data.prepared()
-        with hold(self.directory):
+        with hold(self.paths.directory):
             # The schedule first: it is by this file that the directory is known for a run's.
-            write_file(self.directory / "schedule.yaml", schedule_yaml(self.schedule).encode())
+            write_file(self.paths.schedule, schedule_yaml(self.schedule).encode())
             with self._open_ledger() as self.ledger:
-                self.dataset = dataset or data.known(self.ledger, self.directory)
+                self.dataset = dataset or data.known(self.ledger, self.paths.directory)
                 self._open_books()
                 for control in self.controls:
-                    RecordedLadder.read(self.directory).check_control(control)
+                    RecordedLadder.read(self.paths.directory).check_control(control)
                 for index in range(len(self.plans) if last_stage is None else last_stage + 1):
                     self._stage(self.plans[index])
-                    self.plans = plan_stages(self.schedule, steps_done(self.schedule, self.directory)[: index + 1])
+                    done = steps_done(self.schedule, self.paths.directory)
+                    self.plans = plan_stages(self.schedule, done[: index + 1])
         if last_stage is None or last_stage + 1 == len(self.plans):
             self.screen.run_finished()
 
-    def stage_directory(self, plan: StagePlan) -> Path:
+    def stage(self, plan: StagePlan) -> StagePaths:
         """Where a stage keeps everything."""
-        return stage_directory(self.directory, plan.index, plan.name)
+        return self.paths.stage(plan.index, plan.name)
 
     def num_devices(self, plan: StagePlan) -> int:
         """Ranks that train a stage, on all machines."""
@@ -145,7 +146,7 @@ class Execution:
 
     def _open_ledger(self) -> Ledger:
         """The run's ledger. A broken one is set aside; each stage then books anew what its metrics.jsonl tells."""
-        path = self.directory / "ledger.db"
+        path = self.paths.ledger
         try:
             return Ledger.open(path)
         except BrokenLedger as error:
@@ -178,36 +179,45 @@ class Execution:
 
     def _run_id(self) -> str:
         """The run's id, which outlives its ledger; made when the run begins."""
-        path = self.directory / RUN_ID
+        path = self.paths.run_id
         if not path.exists():
             write_file(path, uuid4().hex.encode())
         return path.read_text(errors="replace")
 
     def _stage(self, plan: StagePlan) -> None:
-        directory = self.stage_directory(plan)
-        metrics = MetricsReader(directory / "metrics.jsonl")
-        self.ledger.sync(plan.name, list(metrics), attempt_over=True)
-        if complaint := metrics.complaint():
+        stage = self.stage(plan)
+        history, books = StageHistory(stage.metrics), self.ledger.books(plan.name)
+        self._catch_up(plan, history, books)
+        books.sync(attempt_over=True)
+        if complaint := history.complaint():
             self.screen.message(complaint)
-        if not self._whole(directory / "final"):
-            directory.mkdir(parents=True, exist_ok=True)
-            self._train(plan, self._grow(plan) if plan.index else None)
-        clear_stage(directory)
-        self.screen.stage_finished(plan, list(MetricsReader(directory / "metrics.jsonl")))
+        if not self._whole(stage.final):
+            stage.directory.mkdir(parents=True, exist_ok=True)
+            self._train(plan, self._grow(plan) if plan.index else None, history, books)
+        clear_stage(stage.directory)
+        self.screen.stage_finished(plan)
 
-    def _train(self, plan: StagePlan, initial: Path | None) -> None:
+    def _catch_up(self, plan: StagePlan, history: StageHistory, books: StageBooks) -> None:
+        """Books and shows what the stage's workers have said beyond what is known."""
+        for records in history.read():
+            books.sync(records)
+            self.screen.catch_up(plan, records)
+
+    def _train(self, plan: StagePlan, initial: Path | None, history: StageHistory, books: StageBooks) -> None:
         """Attempts at a stage until it has its `final/`: another one where workers crashed or hung, or where they sent
         it back to a checkpoint, within bounds."""
-        directory, most = self.stage_directory(plan), self.schedule.launch.max_restarts
+        stage, most = self.stage(plan), self.schedule.launch.max_restarts
         failures, start = 0, None
         while True:
             left_out = self._left_out(plan)
             wanted = partial(of_this_course, left_out)
-            resume = checkpoint_to_resume(directory, self._world(plan), self.keys, self.screen.message, wanted)
+            resume = checkpoint_to_resume(stage.directory, self._world(plan), self.keys, self.screen.message, wanted)
             failures = failures if resume == start else 0
             start = resume
-            outcome = self._attempt(plan, initial, resume, left_out)
-            if self._whole(directory / "final"):
+            self._catch_up(plan, history, books)  # with what a worker that outlived its runner may have said since
+            number = 1 + max(history.last_attempt, self.ledger.last_attempt(plan.name))
+            outcome = self._attempt(plan, self._spec(plan, number, initial, resume, left_out), history, books)
+            if self._whole(stage.final):
                 if outcome.kind != "ended":
                     self.screen.message(
                         f"stage {plan.name} is complete, but its workers {outcome.kind}: {outcome.reason}"
@@ -216,12 +226,12 @@ class Execution:
             if self._left_out(plan) != left_out:
                 continue  # the workers sent it back
             if outcome.kind == "ended":
-                raise RunFailed(f"stage {plan.name} ended without a whole final/; see {directory / 'log.txt'}")
+                raise RunFailed(f"stage {plan.name} ended without a whole final/; see {stage.log}")
             failed = f"stage {plan.name} {VERBS[outcome.kind]}: {outcome.reason}"
             failures += 1
             if outcome.kind == "refused" or failures > most:
                 often = f" ({failures} times in a row, with no checkpoint in between)" if failures > 1 else ""
-                raise RunFailed(f"{failed}{often}\nfull log: {directory / 'log.txt'}")
+                raise RunFailed(f"{failed}{often}\nfull log: {stage.log}")
             self.screen.message(f"{failed}; starting it again ({failures} of {most})")
             time.sleep(pause_after(failures))
 
@@ -242,8 +252,8 @@ class Execution:
 
     def _grow(self, plan: StagePlan) -> Path:
         """The stage's `initial/`: the previous stage's `final/`, expanded."""
-        initial = self.stage_directory(plan) / "initial"
-        previous = self.stage_directory(self.plans[plan.index - 1]) / "final"
+        initial = self.stage(plan).initial
+        previous = self.stage(self.plans[plan.index - 1]).final
         if not self._whole(initial):
             self.screen.growing(plan)
             self.screen.grown(plan, self._expanded(plan, previous, initial))
@@ -287,7 +297,7 @@ class Execution:
             plan,
             attempt=attempt,
             # In full: on another machine, or in a job, the worker stands elsewhere.
-            directory=str(self.stage_directory(plan).absolute()),
+            directory=str(self.stage(plan).directory.absolute()),
             keys=str(self.keys.absolute()),
             dataset=str(self.dataset.absolute()),
             model=manifest.model if manifest else plan.model,
@@ -298,38 +308,33 @@ class Execution:
             micro_batch_size=self._micro_batch_size(plan),
             generations=schedule.growth.rules(plan.index, plan.num_steps) if plan.index else (),
             trigger=slope_trigger(schedule, plan),
-            save_request=str(self.stage_directory(plan).absolute() / f".save_request.{attempt}"),
+            save_request=str(self.stage(plan).save_request(attempt).absolute()),
             launched_at=time.time(),
         )
 
-    def _attempt(
-        self, plan: StagePlan, initial: Path | None, resume: Path | None, left_out: tuple[LeftOut, ...]
-    ) -> Outcome:
+    def _attempt(self, plan: StagePlan, spec: TrainSpec, history: StageHistory, books: StageBooks) -> Outcome:
         """Starts the workers and follows them to their end, keeping screen and ledger up to date."""
-        directory = self.stage_directory(plan)
-        records = list(MetricsReader(directory / "metrics.jsonl"))
-        last = max((record["attempt"] for record in records), default=0)
-        number = 1 + max(last, self.ledger.last_attempt(plan.name))
-        if number > 1:
-            start = f"from {resume.name}" if resume else "from the start"
-            self.screen.message(f"stage {plan.name}: resuming {start} (attempt {number})")
-        spec = self._spec(plan, number, initial, resume, left_out)
-        write_file(directory / "spec.json", spec.model_dump_json(indent=1).encode())
-        launch = self.machines.launch(directory / "spec.json", self.schedule.launch.nodes_of(plan.index), number)
-        self.screen.stage_started(plan, records)
+        stage = self.stage(plan)
+        if spec.attempt > 1:
+            start = f"from {Path(spec.resume).name}" if spec.resume else "from the start"
+            self.screen.message(f"stage {plan.name}: resuming {start} (attempt {spec.attempt})")
+        write_file(stage.spec, spec.model_dump_json(indent=1).encode())
+        launch = self.machines.launch(stage.spec, self.schedule.launch.nodes_of(plan.index), spec.attempt)
+        self.screen.stage_started(plan)
 
         def on_records(new: list[Record]) -> None:
-            records.extend(new)
+            books.add(new)
             for record in new:
                 self.screen.record(plan, record)
                 self._check_growth(plan, record)
             if any(record["event"] != "train" for record in new):
-                self.ledger.sync(plan.name, records)
+                books.sync()
 
         try:
-            return Attempt(spec, launch, self.schedule.launch.grace, on_records, self.screen.message).run()
+            return Attempt(spec, launch, history, self.schedule.launch.grace, on_records, self.screen.message).run()
         finally:
-            self.ledger.sync(plan.name, list(MetricsReader(directory / "metrics.jsonl")), attempt_over=True)
+            self._catch_up(plan, history, books)
+            books.sync(attempt_over=True)
 
     def _check_growth(self, plan: StagePlan, record: Record) -> None:
         """Says so where the loss right after a growth is not the loss before it: a warning where it should be."""
@@ -343,10 +348,10 @@ class Execution:
         if abs(jump) <= EXACT_GROWTH:
             return
         moved = f"growing to {plan.name} moved the validation loss by {jump:+.2e} nats, from {before:.6f}"
-        if read_manifest(self.stage_directory(plan) / "initial").lineage.details.get("preserves"):
+        if read_manifest(self.stage(plan).initial).lineage.details.get("preserves"):
             moved = (
                 f"WARNING: {moved}; it should keep it to {EXACT_GROWTH:g}. "
-                f"Please report this with {self.stage_directory(plan)}"
+                f"Please report this with {self.stage(plan).directory}"
             )
         self.screen.message(moved)
 

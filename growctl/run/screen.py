@@ -93,9 +93,14 @@ class Screen:
         before, after = details["num_parameters_before"], details["num_parameters"]
         self.message(f"grown: {short_count(before)} -> {short_count(after)} parameters")
 
-    def stage_started(self, plan: StagePlan, records: list[Record]) -> None:
+    def catch_up(self, plan: StagePlan, records: Sequence[Record]) -> None:
+        """Workers said this before anybody followed them."""
+        for record in records:
+            self.stages[plan.index].update(record)
+
+    def stage_started(self, plan: StagePlan) -> None:
         """Workers were started on a stage."""
-        self._begin(plan, records)
+        self.stages[plan.index].state = "starting"
         self.message(
             f"stage {plan.name}: {short_count(plan.num_parameters)} parameters, {plan.num_steps} steps, "
             f"{short_count(plan.train_tokens)} tokens"
@@ -127,12 +132,6 @@ class Screen:
                 f"FLOP, less than {record['threshold']:.2e}"
             )
 
-    def _begin(self, plan: StagePlan, records: list[Record]) -> None:
-        stage = self.stages[plan.index]
-        for record in records:
-            stage.update(record)
-        stage.state = "starting"
-
     def progress(self, stage: StageProgress) -> None:
         """A line of training progress."""
         left = stage.seconds_left
@@ -143,12 +142,9 @@ class Screen:
             + (f", {duration(left)} left in the stage" if left is not None else "")
         )
 
-    def stage_finished(self, plan: StagePlan, records: list[Record]) -> None:
+    def stage_finished(self, plan: StagePlan) -> None:
         """A stage's `final/` is whole, now or since an earlier execution."""
-        stage = self.stages[plan.index]
-        for record in records:
-            stage.update(record)
-        stage.state = "done"
+        self.stages[plan.index].state = "done"
 
     def __enter__(self) -> "Screen":
         return self
@@ -181,10 +177,10 @@ class LiveScreen(Screen):
         self.console.print(self._render())
         self.stages = []
 
-    def stage_started(self, plan: StagePlan, records: list[Record]) -> None:
+    def stage_started(self, plan: StagePlan) -> None:
         """Workers were started on a stage."""
         self._phase = ""
-        self._begin(plan, records)
+        self.stages[plan.index].state = "starting"
 
     def progress(self, stage: StageProgress) -> None:
         """The table shows it."""

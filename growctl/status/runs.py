@@ -19,11 +19,13 @@ from growctl.controls.generate import plan_controls
 from growctl.ladder.stage_plans import plan_stages
 from growctl.ledger.ledger import Ledger, LedgerError, RunEntry, StageEntry
 from growctl.report.read import RunNotFoundError
-from growctl.run.lock import LOCK, Holder, find_holder, read_holder
+from growctl.run.lock import Holder, find_holder, read_holder
+from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.schedule.load import RUN_NAME, ScheduleError, load_resolved
 from growctl.schema.blocks import Schedule
 from growctl.status.stages import PlannedStage, StageStatus, in_utc, modified, read_stage
 from model.errors import UserError
+from stages.stage_dir import StagePaths
 
 RunState = Literal["finished", "running", "stopped", "failed", "not started", "unreadable"]
 FRESH_SECONDS = 60.0
@@ -109,19 +111,19 @@ def find_status(runs_dir: Path, names: Sequence[str] = ()) -> list[RunStatus]:
 
 def run_directories(runs_dir: Path) -> list[Path]:
     """Directories of `runs_dir` that hold a run, or what is left of one."""
-    signs = ("schedule.yaml", "ledger.db", "stages", LOCK)
     found = sorted(runs_dir.iterdir()) if runs_dir.is_dir() else []
 
     def may_be_run(path: Path) -> bool:
-        return any(os.path.exists(path / sign) for sign in signs) or (path.is_dir() and not os.access(path, os.X_OK))
+        run = RunPaths(path)
+        signs = (run.schedule, run.ledger, run.stages, run.lock)
+        return any(os.path.exists(sign) for sign in signs) or (path.is_dir() and not os.access(path, os.X_OK))
 
     return [path for path in found if not path.name.startswith(".") and may_be_run(path)]
 
 
 def being_prepared(runs_dir: Path) -> list[str]:
     """Datasets below `runs_dir` that a process is at work on."""
-    locks = (runs_dir / ".datasets").glob(".*.lock")
-    return [path.name[1:].removesuffix(".lock") for path in sorted(locks) if _is_held(path)]
+    return [name for name, lock in RunsPaths(runs_dir).dataset_locks().items() if _is_held(lock)]
 
 
 def status_document(runs_dir: Path, runs: Sequence[RunStatus]) -> dict[str, Any]:
@@ -132,9 +134,10 @@ def status_document(runs_dir: Path, runs: Sequence[RunStatus]) -> dict[str, Any]
 def _read_run(directory: Path) -> tuple[RunStatus, list[RunStatus]]:
     """The run in `directory`, whatever its files are like, and the controls that its schedule asks for."""
     notes: list[str] = []
+    paths = RunPaths(directory)
     holder = _holder(directory, notes)
-    schedule = _schedule(directory / "schedule.yaml", notes, at_work=holder is not None)
-    entry, recorded = _ledger(directory / "ledger.db", notes, at_work=holder is not None)
+    schedule = _schedule(paths.schedule, notes, at_work=holder is not None)
+    entry, recorded = _ledger(paths.ledger, notes, at_work=holder is not None)
     stages: list[StageStatus] = []
     for planned in _planned(directory, schedule, recorded):
         reached = all(stage.state == "done" for stage in stages)
@@ -150,7 +153,7 @@ def _read_run(directory: Path) -> tuple[RunStatus, list[RunStatus]]:
     elif failed:
         state = "failed"
     if state in ("stopped", "failed"):
-        notes += _fresh(stages, read_holder(directory / LOCK))
+        notes += _fresh(stages, read_holder(paths.lock))
     run = RunStatus(
         name=directory.name,
         state=state,
@@ -201,7 +204,7 @@ def _completed(family: list[RunStatus], runs_dir: Path) -> list[RunStatus]:
     """A ladder and its controls, each with the command that goes on with it, which is always the ladder's."""
     ladder = family[0].control_of or family[0].name
     at_work = any(run.state == "running" for run in family)
-    path = runs_dir / ladder / "schedule.yaml"
+    path = RunsPaths(runs_dir).run(ladder).schedule
     command = ["growctl", "run", *([str(path)] if path.is_file() else ["SCHEDULE", "--name", ladder])]
     if runs_dir != Path("runs"):
         command += ["--runs-dir", str(runs_dir)]
@@ -222,13 +225,12 @@ def _planned(directory: Path, schedule: Schedule | None, recorded: Sequence[Stag
             PlannedStage(index, entry.name, entry.num_parameters, entry.num_steps, entry.tokens_per_step)
             for index, entry in enumerate(recorded)
         ]
-    parts = [path.name.partition("-") for path in (directory / "stages").glob("*-*") if path.is_dir()]
-    return [PlannedStage(int(index), name) for index, _, name in sorted(parts) if index.isdecimal()]
+    return [PlannedStage(index, name) for index, name, _ in RunPaths(directory).stages_found()]
 
 
 def _holder(directory: Path, notes: list[str]) -> _Holder | None:
     """Who holds a run directory; None where nobody does. The lock goes with its process, the file stays."""
-    lock = directory / LOCK
+    lock = RunPaths(directory).lock
     try:
         holder = find_holder(directory)
         if holder is None:
@@ -292,7 +294,7 @@ def _ledger(path: Path, notes: list[str], at_work: bool) -> tuple[RunEntry | Non
 
 def _jobs(ladder: Path, name: str, notes: list[str]) -> dict[str, str]:
     """The jobs of the run `name`, which are written down with its ladder's."""
-    path = ladder / "slurm" / "jobs.json"
+    path = RunPaths(ladder).jobs
     try:
         ids = json.loads(path.read_bytes())
         return {job: str(number) for job, number in ids.items() if job == name or job.startswith(f"{name}.")}
@@ -308,8 +310,8 @@ def _fresh(stages: Sequence[StageStatus], last: Holder) -> list[str]:
 
     There is none where the `last` holder left the run in peace, or was of this machine, where its lock is seen.
     """
-    directories = [Path(stage.directory) for stage in stages if stage.directory]
-    times = [modified(directory / name) for directory in directories for name in ("metrics.jsonl", "log.txt")]
+    directories = [StagePaths(Path(stage.directory)) for stage in stages if stage.directory]
+    times = [modified(path) for stage in directories for path in (stage.metrics, stage.log)]
     age = time.time() - max((moment for moment in times if moment), default=0.0)
     if abs(age) > FRESH_SECONDS or last == Holder() or last.host == socket.gethostname():
         return []

@@ -10,9 +10,10 @@ from typing import Any, Literal
 
 from growctl.launch.start_ranks import STARTED
 from growctl.launch.worker_logs import failure_reason, signal_reason
-from growctl.run.requests import stage_directory
+from growctl.runs_dir import RunPaths
 from stages.checkpoint.manifest import CheckpointError, Manifest, verify_checkpoint
 from stages.metrics import Record, parse_line
+from stages.stage_dir import MANIFEST_NAME, StagePaths
 
 StageState = Literal["done", "training", "starting", "growing", "stopped", "failed", "waiting"]
 
@@ -77,14 +78,14 @@ def read_stage(
 
     `reached`: the stages before it are done. `held_since`: when the process that is at this stage started, if any is.
     """
-    directory = stage_directory(run, planned.index, planned.name)
-    final = _whole(directory / "final", notes)
-    records = _last_records(directory / "metrics.jsonl", notes)
+    paths = RunPaths(run).stage(planned.index, planned.name)
+    final = _whole(paths.final, notes)
+    records = _last_records(paths.metrics, notes)
     start, train, evaluation = (records.get(event, {}) for event in ("start", "train", "evaluation"))
     newest = next(iter(records.values()), {})
-    last_word = modified(directory / "metrics.jsonl")
-    state, reason = _state(directory, final, last_word, reached, held_since, notes)
-    if state == "starting" and planned.index and not (directory / "initial").is_dir():
+    last_word = modified(paths.metrics)
+    state, reason = _state(paths, final, last_word, reached, held_since, notes)
+    if state == "starting" and planned.index and not paths.initial.is_dir():
         state = "growing"
     step = final.step if final else newest.get("step", 0)
     num_steps = final.step if final else planned.num_steps
@@ -92,12 +93,12 @@ def read_stage(
     left = None
     if state == "training" and num_steps and planned.tokens_per_step and speed:
         left = max(0, num_steps - step) * planned.tokens_per_step / speed
-    checkpoint = directory / "final" if final else _newest(directory, notes)
-    saved = modified(checkpoint / "manifest.json") if checkpoint else None
+    checkpoint = paths.final if final else _newest(paths, notes)
+    saved = modified(checkpoint / MANIFEST_NAME) if checkpoint else None
     return StageStatus(
         name=planned.name,
         state=state,
-        directory=str(directory) if directory.is_dir() else None,
+        directory=str(paths.directory) if paths.directory.is_dir() else None,
         num_parameters=planned.num_parameters,
         step=step,
         num_steps=num_steps,
@@ -115,7 +116,7 @@ def read_stage(
 
 
 def _state(
-    directory: Path,
+    paths: StagePaths,
     final: Manifest | None,
     last_word: float | None,
     reached: bool,
@@ -127,9 +128,9 @@ def _state(
         return "done", None
     if held_since is not None:
         return "starting" if last_word is None or last_word < held_since else "training", None
-    if not reached or not directory.is_dir():
+    if not reached or not paths.directory.is_dir():
         return "waiting", None
-    reason = _failure(directory / "log.txt", notes)
+    reason = _failure(paths.log, notes)
     return ("failed" if reason else "stopped"), reason
 
 
@@ -167,9 +168,9 @@ def _whole(checkpoint: Path, notes: list[str]) -> Manifest | None:
         return None
 
 
-def _newest(directory: Path, notes: list[str]) -> Path | None:
+def _newest(paths: StagePaths, notes: list[str]) -> Path | None:
     """From where the stage would go on."""
-    candidates = [*sorted(directory.glob("step_*"), reverse=True), directory / "initial"]
+    candidates = [*paths.named_as_checkpoints(), paths.initial]
     return next((path for path in candidates if _whole(path, notes)), None)
 
 

@@ -6,16 +6,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 from growctl.ledger.ledger import Ledger, LedgerError
-from growctl.plan.datasets import DATASETS
 from growctl.run.requests import RunError, own_schedule
+from growctl.runs_dir import RunPaths, RunsPaths
 from model.errors import UserError
-from stages.checkpoint.manifest import MANIFEST_NAME, CheckpointError, OnBytes, verify_checkpoint
+from stages.checkpoint.manifest import CheckpointError, OnBytes, verify_checkpoint
 from stages.data.corpus import DataError
-from stages.data.dataset import read_dataset_manifest, verify_dataset
+from stages.data.dataset import TOKENIZER_NAME, read_dataset_manifest, verify_dataset
+from stages.stage_dir import MANIFEST_NAME, is_checkpoint_name, is_set_aside, is_unfinished
 
 Kind = Literal["checkpoint", "dataset", "ledger", "schedule", "set aside", "unfinished"]
 
-SCHEDULE, LEDGER = "schedule.yaml", "ledger.db"
+LEDGER = RunPaths(Path()).ledger.name
+DATASETS = RunsPaths(Path()).datasets.name
 
 
 @dataclass(frozen=True)
@@ -109,18 +111,19 @@ def _with_path(path: Path, message: str) -> str:
 
 def _below(folder: Path) -> Iterator[Thing]:
     """Everything in `folder` that can be checked, by name; links are not followed."""
-    if (folder / SCHEDULE).is_file():
-        yield Thing(folder / SCHEDULE, "schedule")
-    if (folder / LEDGER).is_file() or _has_stages(folder):
-        yield Thing(folder / LEDGER, "ledger")
+    run = RunPaths(folder)
+    if run.schedule.is_file():
+        yield Thing(run.schedule, "schedule")
+    if run.ledger.is_file() or _has_trained(run):
+        yield Thing(run.ledger, "ledger")
     for child in sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()):
-        if child.name.startswith("broken-"):
+        if is_set_aside(child):
             yield Thing(child, "set aside")
-        elif child.name.startswith(".") and (".incomplete" in child.name or child.name.endswith(".removed")):
+        elif is_unfinished(child):
             yield Thing(child, "unfinished")
         elif folder.name == DATASETS:
             yield Thing(child, "dataset")
-        elif child.name in ("initial", "final") or child.name.startswith(("step_", "converted_")):
+        elif is_checkpoint_name(child.name):
             yield Thing(child, "checkpoint")
         elif (child / MANIFEST_NAME).is_file():
             yield Thing(child, "dataset" if _is_dataset(child) else "checkpoint")
@@ -128,10 +131,10 @@ def _below(folder: Path) -> Iterator[Thing]:
             yield from _below(child)
 
 
-def _has_stages(folder: Path) -> bool:
-    """Whether a run has trained here, which then has a ledger."""
-    return any(folder.glob("stages/*/metrics.jsonl"))
+def _has_trained(run: RunPaths) -> bool:
+    """Whether a run has trained, which then has a ledger."""
+    return any(stage.metrics.exists() for _, _, stage in run.stages_found())
 
 
 def _is_dataset(directory: Path) -> bool:
-    return directory.parent.name == DATASETS or (directory / "tokenizer.json").is_file()
+    return directory.parent.name == DATASETS or (directory / TOKENIZER_NAME).is_file()

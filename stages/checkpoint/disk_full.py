@@ -7,8 +7,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from model.errors import Failure
-from stages.checkpoint.manifest import CheckpointError, read_manifest, staging_directory
-from stages.checkpoint.retention import checkpoints
+from stages.checkpoint.manifest import CheckpointError, read_manifest
+from stages.stage_dir import StagePaths, staging_directory
 
 MARGIN_BYTES = 65536
 """More than the files of a checkpoint, for its manifest and folders."""
@@ -29,7 +29,7 @@ def free_bytes(path: Path) -> int:
 
 def last_checkpoint_bytes(stage_directory: Path) -> int | None:
     """What the files of the newest checkpoint within a stage come to by its manifest; None where that is not known."""
-    for newest in list(checkpoints(stage_directory).values())[-1:]:
+    for newest in list(StagePaths(stage_directory).checkpoints().values())[-1:]:
         with suppress(CheckpointError):
             return sum(file.bytes for file in read_manifest(newest).files.values())
     return None

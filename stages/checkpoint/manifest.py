@@ -19,9 +19,9 @@ from pydantic import BaseModel, ConfigDict, FiniteFloat, NonNegativeInt
 from model.config import ModelConfig
 from model.errors import UserError
 from stages.checkpoint.sealed import DocumentError, PlainPath, Sealed, check_inside, read_sealed, seal
+from stages.stage_dir import MANIFEST_NAME, StagePaths, broken_directory, converted_directory, staging_directory
 
 FORMAT_VERSION = 1
-MANIFEST_NAME = "manifest.json"
 
 READERS = 4
 """Files hashed at a time."""
@@ -179,11 +179,6 @@ def verify_checkpoint(directory: Path, *, hashes: bool = True, on_bytes: OnBytes
     return manifest
 
 
-def staging_directory(directory: Path) -> Path:
-    """The temporary sibling under which `directory` is written until it is whole."""
-    return directory.with_name(f".{directory.name}.incomplete")
-
-
 def begin_directory(directory: Path) -> Path:
     """Makes the empty staging directory of `directory`, clearing what an earlier death left in it."""
     staging = staging_directory(directory)
@@ -260,7 +255,7 @@ def link_or_copy(source: Path, target: Path) -> None:
 def set_aside(directory: Path) -> Path:
     """Renames a broken directory to `broken-<name>` (numbered if need be); nothing is deleted. The new path."""
     for number in range(1, 1000):
-        target = directory.with_name(f"broken-{directory.name}" + (f"-{number}" if number > 1 else ""))
+        target = broken_directory(directory, number)
         if not target.exists():
             os.rename(directory, target)
             return target
@@ -274,7 +269,7 @@ def newest_checkpoint(
 
     Broken ones are set aside, each with a message; so are those that went another way than the stage does now.
     """
-    for directory in sorted(stage_directory.glob("step_*"), reverse=True):
+    for directory in StagePaths(stage_directory).named_as_checkpoints():
         try:
             manifest = verify_checkpoint(directory)
         except CheckpointError as error:
@@ -286,23 +281,14 @@ def newest_checkpoint(
     return None
 
 
-def converted_directory(checkpoint: Path) -> Path:
-    """Where `step_N` is kept once it is rewritten for other ranks or another ZeRO stage: `converted_N` beside it."""
-    return checkpoint.with_name(checkpoint.name.replace("step_", "converted_", 1))
-
-
-def converted_directories(stage_directory: Path) -> list[Path]:
-    """The `converted_*` of a stage, newest first."""
-    return sorted(stage_directory.glob("converted_*"), reverse=True)
-
-
 def remove_converted(stage_directory: Path, checkpoint: Path) -> None:
     """Removes what was converted of checkpoints before `checkpoint`, a whole `step_N`, and what was not finished.
 
     A death on the way leaves a conversion that is not whole, of a checkpoint that is not the newest: nobody reads it.
     """
-    old = [path for path in converted_directories(stage_directory) if path < converted_directory(checkpoint)]
-    for path in [*old, *stage_directory.glob(str(staging_directory(Path("converted_*"))))]:
+    stage = StagePaths(stage_directory)
+    old = [path for path in stage.conversions() if path < converted_directory(checkpoint)]
+    for path in [*old, *stage.unfinished_conversions()]:
         shutil.rmtree(path)
 
 

@@ -6,9 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from stages.checkpoint.manifest import verify_checkpoint
-from stages.process.watchdog import DIRECTORY as STACKS
-
-_STEP = "step_"
+from stages.stage_dir import StagePaths, removal_directory
 
 
 def outdated(steps: Iterable[int], keep: int, every: int | None = None, due: int = 1) -> list[int]:
@@ -21,44 +19,33 @@ def outdated(steps: Iterable[int], keep: int, every: int | None = None, due: int
     return [step for step in ordered[:-keep] if step != back and (every is None or step % every)]
 
 
-def checkpoints(stage_directory: Path) -> dict[int, Path]:
-    """The stage's `step_*` directories by their step, oldest first; whether they are whole is not looked at."""
-    found = [path for path in stage_directory.glob(f"{_STEP}*") if path.name.removeprefix(_STEP).isdecimal()]
-    return dict(sorted((int(path.name.removeprefix(_STEP)), path) for path in found if path.is_dir()))
-
-
 def prune(stage_directory: Path, keep: int, every: int | None = None, due: int = 1) -> None:
     """Removes the checkpoints that are `outdated`, once the newest is seen to be there in full, by its files' sizes.
 
     A checkpoint is hidden by one renaming before anything in it goes, so that none is ever there in part; what a death
     left hidden goes too. Raises CheckpointError where the newest is not whole.
     """
-    found = checkpoints(stage_directory)
+    found = StagePaths(stage_directory).checkpoints()
     if found:
         verify_checkpoint(list(found.values())[-1], hashes=False)
     for step in outdated(found, keep, every, due):
-        os.rename(found[step], stage_directory / f".{found[step].name}.removed")
+        os.rename(found[step], removal_directory(found[step]))
     clear_leftovers(stage_directory)
 
 
-def leftovers(stage_directory: Path) -> list[Path]:
-    """What was being written or removed when its process died."""
-    patterns = (f".{_STEP}*.removed", f".{_STEP}*.incomplete", ".converted_*.incomplete", ".final.incomplete")
-    return [path for pattern in patterns for path in stage_directory.glob(pattern)]
-
-
 def clear_leftovers(stage_directory: Path) -> None:
-    """Removes the `leftovers`. What will not go now goes another time."""
-    for leftover in leftovers(stage_directory):
+    """Removes what was being written or removed when its process died. What will not go now goes another time."""
+    for leftover in StagePaths(stage_directory).leftovers():
         shutil.rmtree(leftover, ignore_errors=True)
 
 
 def clear_stage(stage_directory: Path) -> None:
     """Removes all that attempts which died may have left in a stage that is complete, but stacks that were written."""
     clear_leftovers(stage_directory)
-    for request in stage_directory.glob(".save_request.*"):
+    stage = StagePaths(stage_directory)
+    for request in stage.save_requests():
         request.unlink(missing_ok=True)
-    stacks = stage_directory / STACKS
+    stacks = stage.stacks
     for empty in (path for path in stacks.glob("*.txt") if not path.stat().st_size):
         empty.unlink(missing_ok=True)
     if stacks.is_dir() and not any(stacks.iterdir()):

@@ -16,9 +16,6 @@ from pathlib import Path
 from model.errors import UserError
 from stages.checkpoint.manifest import CheckpointError, Manifest, sync_path
 
-KEYS_NAME = ".keys"
-"""Below the runs directory."""
-
 DEEPSPEED_GLOBALS = frozenset(
     {
         "deepspeed.runtime.fp16.loss_scaler.LossScaler",
@@ -59,7 +56,7 @@ def check_origin(directory: Path, manifest: Manifest, keys: Path) -> None:
         what = "is not signed"
     else:
         what = f"was not saved by a run in {keys.parent}"
-        trust = f"if you trust it, append the line of {KEYS_NAME} in the runs directory that saved it to {keys}; else "
+        trust = f"if you trust it, append the line of {keys.name} in the runs directory that saved it to {keys}; else "
     raise OriginError(
         f"{directory} {what}. Its files are pickles, which can run any code when they are loaded, so growctl does not "
         f"load them: {trust}{away}"

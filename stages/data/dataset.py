@@ -17,11 +17,11 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 from stages.checkpoint.manifest import OnBytes, hash_file, hash_files
 from stages.checkpoint.sealed import DocumentError, PlainPath, Sealed, check_inside, read_sealed, seal
 from stages.data.corpus import SPLITS, DataError, DataSpec, SplitName
+from stages.stage_dir import MANIFEST_NAME
 
 FORMAT_VERSION = 1
 LAYOUT_VERSION = 1
 """Of the token files: a part of a dataset's identity, where that of its manifest is none."""
-MANIFEST_NAME = "manifest.json"
 TOKENIZER_NAME = "tokenizer.json"
 HASHED_BYTES = 20_000_000_000
 """A dataset of no more bytes is read as a whole by `check_dataset`."""

@@ -48,7 +48,7 @@ from stages.data.corpus import (
 from stages.data.dataset import (
     FORMAT_VERSION,
     LAYOUT_VERSION,
-    MANIFEST_NAME,
+    TOKENIZER_NAME,
     DatasetFile,
     DatasetManifest,
     DatasetSplit,
@@ -61,6 +61,7 @@ from stages.data.dataset import (
 from stages.data.progress import OnProgress, Progress
 from stages.data.source_hashes import REMEMBERED_BYTES, SourceHashes
 from stages.data.tokenizer import given_tokenizer, tokenizer_file, train_tokenizer
+from stages.stage_dir import MANIFEST_NAME, preparation_lock, staging_directory
 
 __all__ = ["DataError", "DataSpec", "DatasetManifest", "prepare", "read_dataset_manifest", "verify_dataset"]
 
@@ -121,12 +122,12 @@ def prepare(
     given = given_tokenizer(spec) if spec.tokenizer else None
     datasets_dir.mkdir(parents=True, exist_ok=True)
     progress = Progress(log_path, on_progress)
-    with _lock(target.with_name(f".{target.name}.lock"), progress) as alone:
+    with _lock(preparation_lock(target), progress) as alone:
         if damage := _damage(target, on_progress):
             if target.exists():
                 progress.say(f"{damage}; set aside as {set_aside(target)}, preparing it again")
             if alone:
-                for leftover in datasets_dir.glob(f".{target.name}.incomplete-*"):
+                for leftover in datasets_dir.glob(f"{staging_directory(target).name}-*"):
                     shutil.rmtree(leftover)
             _build(corpus, given, target, progress)
             hashes.save()
@@ -172,7 +173,8 @@ def _key(corpus: Corpus, hashes: SourceHashes, progress: Progress) -> str:
 
 def _build(corpus: Corpus, given: Tokenizer | None, target: Path, progress: Progress) -> None:
     """Writes the dataset beside `target`, then renames it. Whatever happens, nothing half-written remains."""
-    staging = target.with_name(f".{target.name}.incomplete-{os.getpid()}-{secrets.token_hex(4)}")
+    beside = staging_directory(target)
+    staging = beside.with_name(f"{beside.name}-{os.getpid()}-{secrets.token_hex(4)}")
     try:
         for split in SPLITS:
             (staging / split).mkdir(parents=True)
@@ -199,7 +201,7 @@ def _write_dataset(corpus: Corpus, given: Tokenizer | None, staging: Path, progr
     """
     spec, shards = corpus.spec, corpus.shards(SHARD_BYTES)
     tokenizer = given or train_tokenizer(corpus, shards, progress)
-    tokenizer_sha256 = write_file(staging / "tokenizer.json", tokenizer.to_str(pretty=True).encode()).sha256
+    tokenizer_sha256 = write_file(staging / TOKENIZER_NAME, tokenizer.to_str(pretty=True).encode()).sha256
     vocab_size = max(tokenizer.get_vocab().values()) + 1
     token_bytes: Literal[2, 4] = 2 if vocab_size <= 2**16 else 4
     end_of_text_id = tokenizer.token_to_id(spec.end_of_text)
@@ -316,7 +318,7 @@ def _write_shard(task: _ShardTask, advance: Advance = lambda num_bytes: None) ->
     with _quiet_datatrove() as (DocumentTokenizer, DatatroveDocument):
         step = DocumentTokenizer(
             str(directory),
-            str(task.directory / "tokenizer.json"),
+            str(task.directory / TOKENIZER_NAME),
             eos_token=task.corpus.spec.end_of_text,
             batch_size=TOKENIZE_BATCH,
             shuffle_documents=False,  # training reads windows in random order, evaluation spreads its own

@@ -13,14 +13,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-DIRECTORY = "stacks"
-_RANK = re.compile(r"attempt-(\d+)-rank-(\d+)\.txt")
+from stages.stage_dir import StagePaths
+
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
-
-
-def stack_file(stage: Path, attempt: int, rank: int) -> Path:
-    """Where a rank's stacks go."""
-    return stage / DIRECTORY / f"attempt-{attempt}-rank-{rank}.txt"
 
 
 class Watchdog:
@@ -54,7 +49,7 @@ class Stalls:
 
     def __init__(self, stage: Path, attempt: int, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         """`seconds` as the ranks'; the runner's own patience is half as long again."""
-        self._directory = stage / DIRECTORY
+        self._paths = StagePaths(stage)
         self._attempt = attempt
         self._patience = 1.5 * seconds
         self._clock = clock
@@ -96,14 +91,11 @@ class Stalls:
         for path in self._files().values():
             if path.stat().st_size == 0:
                 path.unlink(missing_ok=True)
-        if self._directory.is_dir() and not any(self._directory.iterdir()):
-            self._directory.rmdir()
+        if self._paths.stacks.is_dir() and not any(self._paths.stacks.iterdir()):
+            self._paths.stacks.rmdir()
 
     def _files(self) -> dict[int, Path]:
-        if not self._directory.is_dir():
-            return {}
-        matches = [(_RANK.fullmatch(path.name), path) for path in self._directory.iterdir()]
-        return {int(match[2]): path for match, path in matches if match and int(match[1]) == self._attempt}
+        return self._paths.stack_files(self._attempt)
 
 
 def _place(stacks: str) -> str:

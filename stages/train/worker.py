@@ -57,8 +57,9 @@ from stages.engine.engine_state import (
 from stages.engine.rank_process import run_rank
 from stages.metrics import MetricsWriter
 from stages.process.save_request import SaveRequest
-from stages.process.watchdog import Watchdog, stack_file
+from stages.process.watchdog import Watchdog
 from stages.spec import TrainSpec
+from stages.stage_dir import StagePaths
 from stages.train.anomaly_guard import Guard
 from stages.train.evaluate import Evaluation, evaluate
 from stages.train.pending_losses import PendingLosses
@@ -78,7 +79,7 @@ class Worker:
     def __init__(self, spec: TrainSpec, device: torch.device) -> None:
         self.spec = spec
         self.device = device
-        self.directory = Path(spec.directory)
+        self.paths = StagePaths(Path(spec.directory))
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         saved = read_manifest(Path(spec.resume)).precision if spec.resume else None
         self.precision: Precision = saved or choose_precision(spec.precision, device)
@@ -87,14 +88,14 @@ class Worker:
         self.windows = EvaluationWindows(
             Path(spec.dataset), "validation", spec.sequence_length, spec.evaluation_sequences
         )
-        self.metrics = MetricsWriter(self.directory / "metrics.jsonl", spec.attempt) if self.rank == 0 else None
+        self.metrics = MetricsWriter(self.paths.metrics, spec.attempt) if self.rank == 0 else None
         self.progress: tuple[float, float] | None = None
         self.losses: list[tuple[int, float]] = []
         self.pending = PendingLosses(device)
         self.guard = Guard(spec)
         self.look_every = 1
         self.request = SaveRequest(Path(spec.save_request) if spec.save_request and self.rank == 0 else None)
-        self.watchdog = Watchdog(stack_file(self.directory, spec.attempt, self.rank), spec.hang_seconds)
+        self.watchdog = Watchdog(self.paths.stack_file(spec.attempt, self.rank), spec.hang_seconds)
         self._started = time.monotonic() - max(0.0, time.time() - spec.launched_at)
 
     def run(self) -> None:
@@ -155,7 +156,7 @@ class Worker:
             if step % self.look_every == 0 and step < spec.num_steps and not over and self.asked_to_leave():
                 if not due:
                     self.save(engine, step)
-                self.record("saved", step, path=f"step_{step:08d}")
+                self.record("saved", step, path=self.paths.step(step).name)
                 return step, False
             if self.pending.num_steps == 0:
                 last_logged, first = time.monotonic(), step  # what follows a line is no part of the next line's speed
@@ -284,7 +285,7 @@ class Worker:
         Raises DiskFull where it does not fit on the disk, with nothing left of it.
         """
         spec = self.spec
-        path = self.directory / f"step_{step:08d}"
+        path = self.paths.step(step)
         details = {
             "stage": spec.stage,
             "losses": self.losses,
@@ -293,7 +294,7 @@ class Worker:
             "left_out": spec.left_out,
         }
         fields = {**self.manifest_fields(engine, step), "lineage": Lineage(operation="train", details=details)}
-        num_bytes = last_checkpoint_bytes(self.directory) or engine_checkpoint_bytes(
+        num_bytes = last_checkpoint_bytes(self.paths.directory) or engine_checkpoint_bytes(
             num_parameters(spec.model), spec.zero_stage, self.precision
         )
         self.watchdog.beat()
@@ -304,15 +305,15 @@ class Worker:
             save_engine(engine, path, fields, Path(spec.keys))
         self.record("checkpoint", step, path=path.name)
         if self.rank == 0:
-            prune(self.directory, spec.keep_checkpoints, spec.keep_every_steps, due=spec.checkpoint_every)
-            remove_converted(self.directory, path)
+            prune(self.paths.directory, spec.keep_checkpoints, spec.keep_every_steps, due=spec.checkpoint_every)
+            remove_converted(self.paths.directory, path)
 
     def finish(self, engine: DeepSpeedEngine, step: int) -> None:
         """Writes `final/` from the live engine and measures its loss in float32 before it becomes visible.
 
         Raises DiskFull where it does not fit on the disk, with nothing left of it.
         """
-        final = self.directory / "final"
+        final = self.paths.final
         num_bytes = parameters_checkpoint_bytes(num_parameters(self.spec.model))
         if self.rank == 0:
             require_space(final, num_bytes)

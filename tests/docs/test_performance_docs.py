@@ -72,6 +72,16 @@ def test_start_up_is_held_against_its_goals(tmp_path) -> None:
     assert "to the first step | **13.0, not met** | at most 12 |" in shown
 
 
+def test_following_a_run_is_held_against_its_goal(tmp_path) -> None:
+    seconds = {"read_seconds": 0.002, "resume_seconds": 0.003, "event_seconds": 0.0021}
+    runs = [{"lines": 1000} | seconds, {"lines": 10_000} | seconds]
+    growth = {"read_seconds_per_line": 0.1, "resume_seconds_per_line": 1.51, "event_seconds": 1.0}
+    shown = performance.history_table(written(tmp_path, "history.json", runs=runs, growth=growth))
+    assert "| reading a line | 2 µs | 0 µs | 0.10, met |" in shown
+    assert "| reading and booking a line | 3 µs | 0 µs | **1.51, not met** |" in shown
+    assert "| an event of a run: a hundred lines and a checkpoint | 2,100 µs | 2,100 µs | 1.00, met |" in shown
+
+
 @pytest.mark.parametrize(
     ("dtype", "ours", "shown"),
     [

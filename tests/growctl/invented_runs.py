@@ -85,7 +85,7 @@ class FakeRun:
             evaluate(2 if killed_at else 1, stage.num_steps, "final", final)
             write("end", 2 if killed_at else 1, stage.num_steps)
         with Ledger.open(self.path) as ledger:
-            ledger.sync(stage.name, records, attempt_over=final is None)
+            ledger.books(stage.name).sync(records, attempt_over=final is None)
         return self
 
 

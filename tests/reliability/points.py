@@ -75,8 +75,8 @@ SLOW = {"seconds": 0.5}
 UPDATE = "deepspeed.runtime.engine:DeepSpeedEngine.backward"
 WRITE = "stages.checkpoint.parameters:write_parameter"
 FINISH = "stages.checkpoint.manifest:finish_directory"
-BOOK = "growctl.ledger.ledger:Ledger.sync"
-ROWS = "growctl.ledger.ledger:Ledger._sync_attempt"
+BOOK = "growctl.ledger.books:StageBooks.sync"
+ROWS = "growctl.ledger.books:StageBooks._book"
 STOPPED = (
     {"at": "stages.train.worker:Worker.train_step", "process": "rank", "do": "sleep", "seconds": 1.1, "always": True},
     {"at": UPDATE, "process": "rank", "nth": 4, "do": "SIGTERM", "to": "runner"},
@@ -142,7 +142,7 @@ BY_NAME = {point.name: point for point in (*POINTS, *CONVERSIONS)}
 
 WEATHER = (
     {"at": "os:rename", "matching": "{runs}", "side": "after", "do": "sleep", "seconds": 2.0, "always": True},
-    {"at": "growctl.ledger.ledger:Ledger.sync", "process": "runner", "nth": 5, "do": "clock", "seconds": 3600.0},
+    {"at": BOOK, "process": "runner", "nth": 5, "do": "clock", "seconds": 3600.0},
     {"at": UPDATE, "process": "rank", "nth": 3, "do": "clock", "seconds": 3600.0},
 )
 """What nothing may depend on: a file system where every rename takes 2 s, clocks that go back by an hour."""

@@ -21,9 +21,9 @@ from stages.checkpoint.disk_full import (
     require_space,
     told_when_full,
 )
-from stages.checkpoint.manifest import begin_directory, staging_directory, write_file
-from stages.checkpoint.retention import checkpoints
+from stages.checkpoint.manifest import begin_directory, write_file
 from stages.metrics import MetricsWriter
+from stages.stage_dir import StagePaths, staging_directory
 from tests.growctl.runs import SCHEDULE, final_hashes, losses, run, write_schedule
 from tests.stages.checkpoints import write_checkpoint
 
@@ -74,7 +74,7 @@ def test_a_checkpoint_that_does_not_fit_stops_the_run_which_goes_on_once_there_i
     assert f"{stage / 'step_00000020'} takes {one:,} bytes and " in said
     assert "Make room and run again" in said
     assert "Traceback" not in said
-    assert list(checkpoints(stage)) == [10]
+    assert list(StagePaths(stage).checkpoints()) == [10]
     assert not list(stage.glob(".*incomplete"))
 
     filler.unlink()

@@ -412,7 +412,7 @@ def test_no_line_of_metrics_stops_a_run_or_what_looks_at_it(folder: Path, data: 
             screen.record(plan, record)
         screen.progress(screen.stages[0]) if screen.stages[0].loss is not None else None
         for over in (False, True):
-            ledger.sync("0-small", records, attempt_over=over)
+            ledger.books("0-small").sync(records, attempt_over=over)
         assert ledger.stage_cost("0-small").total.wall_seconds >= 0.0
     with soon():
         json.dumps(to_json([read_run(folder / "tiny/ledger.db")]), allow_nan=False)
@@ -431,7 +431,7 @@ def told(path: Path) -> Any:
 def good_ledger(path: Path) -> bytes:
     with Ledger.open(path) as ledger:
         ledger.record_run(RUN, [STAGE, GROWN])
-        ledger.sync("0-small", RECORDS)
+        ledger.books("0-small").sync(RECORDS)
     return path.read_bytes()
 
 
@@ -448,7 +448,7 @@ def test_bytes_of_a_ledger_that_changed_are_noticed_or_change_nothing(folder: Pa
     assert found is None or found == whole
     with suppress(LedgerError), soon(), Ledger.open(path) as ledger:
         ledger.record_run(RUN, [STAGE, GROWN])
-        ledger.sync("0-small", RECORDS, attempt_over=True)
+        ledger.books("0-small").sync(RECORDS, attempt_over=True)
         assert ledger.stage_cost("0-small").kept.steps == 40
 
 

@@ -133,7 +133,7 @@ def execution(tmp_path) -> Iterator[Execution]:
     """One of a run of one stage, before its first attempt, with an open ledger."""
     schedule = load_schedule(str(write_schedule(tmp_path, ONE_STAGE + POLICY % "rollback")), ["anomalies.most=2"])
     execution = Execution(RunRequest("tiny", schedule, "tiny"), tmp_path, Local(1, False, {}), Screen(Console()))
-    execution.stage_directory(execution.plans[0]).mkdir(parents=True)
+    execution.stage(execution.plans[0]).directory.mkdir(parents=True)
     with Ledger.open(tmp_path / "tiny/ledger.db") as execution.ledger:
         entry = RunEntry("tiny", "tiny", None, None, schedule.seed, "dataset", "0" * 64)
         execution.ledger.record_run(entry, [_stage_entry(plan) for plan in execution.plans])
@@ -143,13 +143,13 @@ def execution(tmp_path) -> Iterator[Execution]:
 def booked(execution: Execution) -> tuple[tuple[int, int], ...]:
     """What is left out once metrics.jsonl is booked."""
     [plan] = execution.plans
-    metrics = execution.stage_directory(plan) / "metrics.jsonl"
-    execution.ledger.sync(plan.name, read_metrics(metrics), attempt_over=True)
+    metrics = execution.stage(plan).metrics
+    execution.ledger.books(plan.name).sync(read_metrics(metrics), attempt_over=True)
     return execution._left_out(plan)
 
 
 def test_a_stage_that_goes_back_to_the_same_step_again_and_again_stops_and_says_what_to_try(execution):
-    directory = execution.stage_directory(execution.plans[0])
+    directory = execution.stage(execution.plans[0]).directory
     for attempt in (1, 2, 3):
         assert len(booked(execution)) == attempt - 1
         rollbacks(directory, attempt)
@@ -158,7 +158,7 @@ def test_a_stage_that_goes_back_to_the_same_step_again_and_again_stops_and_says_
 
 
 def test_data_stays_left_out_where_the_line_that_tells_of_it_is_damaged(execution):
-    metrics = execution.stage_directory(execution.plans[0]) / "metrics.jsonl"
+    metrics = execution.stage(execution.plans[0]).metrics
     rollbacks(metrics.parent, 1, 2)
     assert booked(execution) == ((20, 1), (20, 2))
     metrics.write_bytes(metrics.read_bytes().replace(b'"num_steps": 1', b'"num_steps": 7'))

@@ -87,11 +87,11 @@ def test_rows_close_at_checkpoints_and_at_the_end(ledger: Ledger) -> None:
     metrics.evaluate()
     metrics.checkpoint()
     metrics.train(20)
-    ledger.sync("0-small", metrics.records)
+    ledger.books("0-small").sync(metrics.records)
     assert extents(ledger) == [(1, 0, 20, "checkpoint")]
     metrics.evaluate("final", loss=1.2)
     metrics.end()
-    ledger.sync("0-small", metrics.records)
+    ledger.books("0-small").sync(metrics.records)
     first, second = rows(ledger, "work")
     assert extents(ledger) == [(1, 0, 20, "checkpoint"), (1, 20, 40, "end")]
     assert (first["tokens"], first["flops_parameters"], first["flops_head"]) == (2000, 20 * 6e5, 20 * 1e5)
@@ -112,7 +112,7 @@ def test_evaluations_cost_no_training_flops(ledger: Ledger) -> None:
     metrics.start(1)
     metrics.evaluate("after_growth")
     metrics.end()
-    ledger.sync("1-large", metrics.records)
+    ledger.books("1-large").sync(metrics.records)
     total = ledger.cumulative_cost().total
     assert total.flops.total == 0.0
     assert total.evaluation_flops == 8000.0 * 1000
@@ -124,7 +124,7 @@ def test_costs_add_up_over_the_stages(ledger: Ledger) -> None:
         metrics.start(1)
         metrics.train(40)
         metrics.end()
-        ledger.sync(stage, metrics.records)
+        ledger.books(stage).sync(metrics.records)
     assert ledger.cumulative_cost("0-small") == ledger.stage_cost("0-small")
     assert ledger.cumulative_cost().total.flops == Flops(24e6 + 80e6, 16e6, 8e6)
     assert ledger.cumulative_cost().total.device_seconds == 2 * ledger.stage_cost("1-large").total.device_seconds
@@ -148,7 +148,7 @@ def killed_once(*, resumed_from: int | None) -> Metrics:
 
 def test_steps_done_again_are_replayed_and_stay_in_the_cost(ledger: Ledger) -> None:
     metrics = killed_once(resumed_from=20)
-    ledger.sync("0-small", metrics.records)
+    ledger.books("0-small").sync(metrics.records)
     assert extents(ledger) == [(1, 0, 20, "checkpoint"), (1, 20, 27, "interruption"), (2, 20, 40, "end")]
     cost = ledger.stage_cost("0-small")
     assert (cost.kept.steps, cost.replayed.steps, cost.total.tokens) == (40, 7, 4700)
@@ -160,14 +160,14 @@ def test_steps_done_again_are_replayed_and_stay_in_the_cost(ledger: Ledger) -> N
 
 
 def test_a_resumption_from_within_a_row_splits_it_by_steps(ledger: Ledger) -> None:
-    ledger.sync("0-small", killed_once(resumed_from=15).records)  # the checkpoint at 20 was found broken
+    ledger.books("0-small").sync(killed_once(resumed_from=15).records)  # the checkpoint at 20 was found broken
     cost = ledger.stage_cost("0-small")
     assert (cost.kept.steps, cost.replayed.steps) == (40, 5 + 7)
     assert cost.replayed.wall_seconds == pytest.approx(31 * 5 / 20 + 8)
 
 
 def test_a_restart_from_the_beginning_replays_everything(ledger: Ledger) -> None:
-    ledger.sync("0-small", killed_once(resumed_from=None).records)
+    ledger.books("0-small").sync(killed_once(resumed_from=None).records)
     cost = ledger.stage_cost("0-small")
     assert (cost.kept.steps, cost.replayed.steps) == (40, 27)
 
@@ -180,7 +180,7 @@ def test_steps_that_only_the_resumption_shows_are_counted(ledger: Ledger) -> Non
     metrics.start(2, resumed_from=20)
     metrics.train(20)
     metrics.end()
-    ledger.sync("0-small", metrics.records)
+    ledger.books("0-small").sync(metrics.records)
     assert extents(ledger) == [(1, 0, 15, "interruption"), (2, 15, 40, "end")]
     assert (ledger.stage_cost("0-small").kept.steps, ledger.stage_cost("0-small").replayed.steps) == (40, 0)
 
@@ -188,15 +188,15 @@ def test_steps_that_only_the_resumption_shows_are_counted(ledger: Ledger) -> Non
 def test_an_attempt_that_came_to_no_step_leaves_its_seconds(ledger: Ledger) -> None:
     metrics = Metrics()
     metrics.start(1)
-    ledger.sync("0-small", metrics.records)
+    ledger.books("0-small").sync(metrics.records)
     assert extents(ledger) == []
     assert ledger.last_attempt("0-small") == 1
-    ledger.sync("0-small", metrics.records, attempt_over=True)
+    ledger.books("0-small").sync(metrics.records, attempt_over=True)
     assert extents(ledger) == [(1, 0, 0, "interruption")]
     metrics.start(2)
     metrics.train(40)
     metrics.end()
-    ledger.sync("0-small", metrics.records)
+    ledger.books("0-small").sync(metrics.records)
     assert ledger.stage_cost("0-small").replayed == Cost(device_seconds=20.0, wall_seconds=10.0)
 
 
@@ -206,9 +206,9 @@ def test_a_result_counts_as_finished_once_its_steps_are_booked(ledger: Ledger) -
     metrics.start(1)
     metrics.train(40)
     metrics.evaluate("final")
-    ledger.sync("0-small", metrics.records)
+    ledger.books("0-small").sync(metrics.records)
     assert not ledger.finished("0-small")
-    ledger.sync("0-small", metrics.records, attempt_over=True)
+    ledger.books("0-small").sync(metrics.records, attempt_over=True)
     assert ledger.finished("0-small")
 
 
@@ -216,10 +216,10 @@ def test_a_worker_that_outlived_its_runner_is_still_counted_once(ledger: Ledger)
     metrics = Metrics()
     metrics.start(1)
     metrics.train(7)
-    ledger.sync("0-small", metrics.records, attempt_over=True)
+    ledger.books("0-small").sync(metrics.records, attempt_over=True)
     metrics.train(1)
     metrics.evaluate()
-    ledger.sync("0-small", metrics.records, attempt_over=True)
+    ledger.books("0-small").sync(metrics.records, attempt_over=True)
     assert extents(ledger) == [(1, 0, 7, "interruption"), (1, 7, 8, "interruption")]
     assert ledger.stage_cost("0-small").total.wall_seconds == 19.0
 
@@ -262,12 +262,12 @@ def test_any_history_of_kills_adds_up_and_any_interleaving_gives_the_same_rows(
     with Ledger.open(directory / "once.db") as once, Ledger.open(directory / "often.db") as often:
         for ledger in (once, often):
             ledger.record_run(RUN, [stage])
-        once.sync(stage.name, records)
+        once.books(stage.name).sync(records)
         for length in sorted(data.draw(st.lists(st.integers(0, len(records)), max_size=6))):
             dies = length < len(records) and length and records[length]["event"] == "start"
-            often.sync(stage.name, records[:length], attempt_over=bool(dies and data.draw(st.booleans())))
+            often.books(stage.name).sync(records[:length], attempt_over=bool(dies and data.draw(st.booleans())))
         for _ in range(2):
-            often.sync(stage.name, records)
+            often.books(stage.name).sync(records)
         for table in ("work", "evaluation", "attempt"):
             key = {"work": "num_records", "evaluation": "step", "attempt": "attempt"}[table]
             ordered = [sorted(rows(led, table), key=lambda r: (r["attempt"], r[key])) for led in (once, often)]
@@ -285,10 +285,61 @@ def test_any_history_of_kills_adds_up_and_any_interleaving_gives_the_same_rows(
         assert once.finished(stage.name)
 
 
+@settings(max_examples=40)
+@given(history=histories(), data=st.data())
+def test_books_that_take_only_what_is_new_come_to_the_same_rows_also_after_kills(
+    history: tuple[list[dict[str, Any]], int], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    records, _ = history
+    stage = replace(BASE, num_steps=12, train_tokens=1200)
+    directory = tmp_path_factory.mktemp("history")
+    with Ledger.open(directory / "once.db") as once, Ledger.open(directory / "followed.db") as followed:
+        for ledger in (once, followed):
+            ledger.record_run(RUN, [stage])
+        once.books(stage.name).sync(records)
+        books, begin = followed.books(stage.name), 0
+        for end in [*sorted(data.draw(st.lists(st.integers(0, len(records)), max_size=8))), len(records)]:
+            if begin and data.draw(st.booleans()):
+                books, begin = followed.books(stage.name), 0  # another runner, which reads from the top
+            if data.draw(st.booleans()):
+                books.add(records[begin:end])
+            else:
+                over = 0 < end < len(records) and records[end]["event"] == "start"
+                books.sync(records[begin:end], attempt_over=over and data.draw(st.booleans()))
+            begin = end
+        books.sync()
+        for table in ("work", "evaluation", "attempt"):
+            key = {"work": "num_records", "evaluation": "step", "attempt": "attempt"}[table]
+            ordered = [sorted(rows(led, table), key=lambda r: (r["attempt"], r[key])) for led in (once, followed)]
+            assert ordered[0] == ordered[1]
+
+
+def test_what_could_not_be_booked_is_booked_by_the_next_sync(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    records = killed_once(resumed_from=20).records
+    books = ledger.books("0-small")
+    books.sync(records[:3])
+    before = {table: rows(ledger, table) for table in TABLES}
+    append = ledger._file.append
+
+    def full(table: str, *rest: Any, **named: Any) -> None:
+        append(table, *rest, **named)
+        if table == "work":
+            raise OSError(errno.ENOSPC, "full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger._file, "append", full)
+        with pytest.raises(OSError, match="full"):
+            books.sync(records[3:])
+    assert {table: rows(ledger, table) for table in TABLES} == before
+    books.sync(attempt_over=True)
+    assert extents(ledger) == [(1, 0, 20, "checkpoint"), (1, 20, 27, "interruption"), (2, 20, 40, "end")]
+    assert [evaluation.point for evaluation in ledger.evaluations("0-small")] == ["final"]
+
+
 def test_work_and_evaluations_are_append_only(ledger: Ledger) -> None:
     metrics = killed_once(resumed_from=20)
     metrics.anomaly()
-    ledger.sync("0-small", metrics.records)
+    ledger.books("0-small").sync(metrics.records)
     connection = sqlite3.connect(ledger.path)
     for table in TABLES:
         for statement in (f"DELETE FROM {table}", f"UPDATE {table} SET rowid = rowid + 10"):
@@ -315,17 +366,17 @@ def test_a_failed_sync_leaves_nothing_half_done(ledger: Ledger) -> None:
     metrics = killed_once(resumed_from=20)
     unfit = [r | {"precision": None} if r.get("point") == "final" else r for r in metrics.records]
     with pytest.raises(LedgerError, match="NOT NULL"):
-        ledger.sync("0-small", unfit)
+        ledger.books("0-small").sync(unfit)
     assert extents(ledger) == []
     with pytest.raises(LedgerError, match="no stage '2-huge'"):
-        ledger.sync("2-huge", metrics.records)
+        ledger.books("2-huge").sync(metrics.records)
 
 
 def test_a_loss_that_is_no_number_is_kept_as_null(ledger: Ledger) -> None:
     metrics = Metrics()
     metrics.start(1)
     metrics.evaluate(loss=float("nan"))
-    ledger.sync("0-small", metrics.records)
+    ledger.books("0-small").sync(metrics.records)
     assert ledger.evaluations("0-small")[0].loss is None
 
 
@@ -335,7 +386,7 @@ def test_reading_writes_nothing(ledger: Ledger, path: Path) -> None:
     with Ledger.open(path, read_only=True) as reader:
         assert reader.run() == RUN
         with pytest.raises(LedgerError, match="readonly"):
-            reader.sync("0-small", killed_once(resumed_from=20).records)
+            reader.books("0-small").sync(killed_once(resumed_from=20).records)
     assert path.read_bytes() == before
     assert [p.name for p in path.parent.iterdir()] == ["ledger.db"]
     with pytest.raises(LedgerError, match="no ledger here"):
@@ -355,7 +406,7 @@ def test_what_is_no_ledger_is_refused(path: Path, tmp_path: Path) -> None:
 
 
 def test_a_ledger_cut_short_is_an_error_that_names_it(ledger: Ledger, path: Path) -> None:
-    ledger.sync("0-small", killed_once(resumed_from=20).records)
+    ledger.books("0-small").sync(killed_once(resumed_from=20).records)
     ledger.close()
     path.write_bytes(path.read_bytes()[:9000])
     with pytest.raises(LedgerError, match=r"ledger\.db"), Ledger.open(path, read_only=True) as reader:
@@ -363,7 +414,7 @@ def test_a_ledger_cut_short_is_an_error_that_names_it(ledger: Ledger, path: Path
 
 
 def test_a_writer_killed_while_it_commits_leaves_a_ledger_that_the_next_one_repairs(ledger: Ledger, path: Path) -> None:
-    ledger.sync("0-small", killed_once(resumed_from=20).records)
+    ledger.books("0-small").sync(killed_once(resumed_from=20).records)
     before = ledger.stage_cost("0-small")
     ledger.close()
     code = f"""import os, sqlite3
@@ -422,7 +473,7 @@ def without_triggers(path: Path, statement: str) -> None:
     ],
 )
 def test_a_change_to_what_is_written_is_noticed(ledger: Ledger, path: Path, statement: str, said: str) -> None:
-    ledger.sync("0-small", killed_once(resumed_from=20).records)
+    ledger.books("0-small").sync(killed_once(resumed_from=20).records)
     ledger.close()
     if "TRIGGER" in statement:
         with sqlite3.connect(path) as connection:
@@ -453,7 +504,7 @@ def test_anomalies_are_kept_once_and_in_order(ledger: Ledger) -> None:
         kind="non_finite", value=float("nan"), threshold=None, action="stop", first_step=None, num_steps=None
     )
     for _ in range(2):
-        ledger.sync("0-small", metrics.records)
+        ledger.books("0-small").sync(metrics.records)
     assert ledger.anomalies("0-small") == [
         Anomaly(1, 7, 18.0, "spike", 9.5, 6.0, "skip", 7, 1),
         Anomaly(1, 7, 19.0, "non_finite", None, None, "stop", None, None),
@@ -466,7 +517,7 @@ def test_anomalies_are_kept_once_and_in_order(ledger: Ledger) -> None:
 
 def test_an_attempt_whose_start_is_lost_is_booked_like_the_one_before(ledger: Ledger) -> None:
     records = killed_once(resumed_from=20).records
-    ledger.sync("0-small", [r for r in records if (r["event"], r["attempt"]) != ("start", 2)])
+    ledger.books("0-small").sync([r for r in records if (r["event"], r["attempt"]) != ("start", 2)])
     assert extents(ledger) == [(1, 0, 20, "checkpoint"), (1, 20, 27, "interruption"), (2, 20, 40, "end")]
     assert [row["num_devices"] for row in rows(ledger, "work")] == [2, 2, 2]
 
@@ -482,7 +533,7 @@ def test_a_clock_that_jumps_back_takes_no_seconds_away(ledger: Ledger) -> None:
     metrics.seconds += 3600
     metrics.train(15)
     metrics.end()
-    ledger.sync("0-small", metrics.records)
+    ledger.books("0-small").sync(metrics.records)
     assert [row["wall_seconds"] for row in rows(ledger, "work")] == [31.0, 0.0, 22.0]
 
 
@@ -499,13 +550,13 @@ def test_lines_that_are_lost_from_metrics_never_stop_a_run_and_nothing_counts_tw
         read = 0
         while read < len(records):
             read = data.draw(st.integers(read + 1, len(records)))
-            ledger.sync(stage.name, records[:read])
+            ledger.books(stage.name).sync(records[:read])
             if data.draw(st.booleans()):
                 lost = data.draw(st.sets(st.integers(0, read - 1)))
                 kept = [record for number, record in enumerate(records[:read]) if number not in lost]
                 records, read = kept + records[read:], len(kept)
-                ledger.sync(stage.name, kept, attempt_over=data.draw(st.booleans()))
-        ledger.sync(stage.name, records, attempt_over=True)
+                ledger.books(stage.name).sync(kept, attempt_over=data.draw(st.booleans()))
+        ledger.books(stage.name).sync(records, attempt_over=True)
         cost = ledger.stage_cost(stage.name)
         assert cost.kept.steps <= 12
         assert cost.total.steps <= trained

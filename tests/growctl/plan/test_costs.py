@@ -22,8 +22,7 @@ from growctl.plan.costs import (
     planned_micro_batch,
     stage_memory,
 )
-from growctl.plan.datasets import DATASETS
-from growctl.run import dataset
+from growctl.runs_dir import RunsPaths
 from growctl.schedule.load import load_schedule
 from growctl.schema.blocks import Schedule
 from growctl.schema.launch_block import DEVICES
@@ -200,10 +199,9 @@ def prepared(folder: Path, spec: DataSpec, num_tokens: int) -> None:
 
 
 def test_epochs_are_over_the_prepared_dataset_of_this_data_block_else_the_schedules_word(tmp_path: Path) -> None:
-    assert DATASETS == dataset.DATASETS
     data = {"source": "text", "vocab_size": 300}
     schedule = ladder(data=data | {"workers": 4}, controls=[{"kind": "tokenformer-scratch"}])
-    datasets = tmp_path / DATASETS
+    datasets = RunsPaths(tmp_path).datasets
 
     def epochs(schedule: Schedule) -> list[float | None]:
         return [cost.epochs for cost in plan_costs(schedule, tmp_path).ladder.stages]

@@ -194,7 +194,7 @@ def test_numbers_that_went_wrong_are_said_on_screen_page_and_in_json(runs: Path)
     none = {"kind": "non_finite", "value": math.inf, "threshold": None, "action": "<stop>"}
     records = [head | spike | {"seconds": 1.0 + n} for n in range(11)] + [head | none | {"seconds": 90.0}]
     with Ledger.open(run.path) as ledger:
-        ledger.sync("1-2m", records)
+        ledger.books("1-2m").sync(records)
     found = find_runs(runs)
     out = io.StringIO()
     print_report(found, Console(file=out, width=120))

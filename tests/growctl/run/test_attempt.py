@@ -12,6 +12,7 @@ import pytest
 from growctl.launch.machines import Launch
 from growctl.run import signals as stop_signals
 from growctl.run.attempt import Attempt, Outcome
+from growctl.run.history import StageHistory
 from growctl.run.runner import pause_after
 from stages.metrics import Record
 from tests.stages.checkpoints import small_config
@@ -24,12 +25,13 @@ from pathlib import Path
 from stages.process.lifeline import end_with_runner
 from stages.metrics import MetricsWriter
 from stages.process.save_request import SaveRequest
-from stages.process.watchdog import Watchdog, stack_file
+from stages.process.watchdog import Watchdog
+from stages.stage_dir import StagePaths
 
 stage, rank = Path(sys.argv[1]), 0
 metrics = MetricsWriter(stage / "metrics.jsonl", 1)
 end_with_runner()
-watchdog = Watchdog(stack_file(stage, 1, rank), {hang_seconds})
+watchdog = Watchdog(StagePaths(stage).stack_file(1, rank), {hang_seconds})
 request = SaveRequest(stage / ".save_request.1")
 
 def start():
@@ -78,7 +80,8 @@ class Stage:
             str(self.directory),
         ]
         launch = Launch(command, {"PYTHONPATH": str(REPOSITORY), "GROWCTL_LIFELINE": "stdin"})
-        return Attempt(spec, launch, grace, self.records.extend, self.said.append).run()
+        history = StageHistory(self.directory / "metrics.jsonl").read_to_the_end()
+        return Attempt(spec, launch, history, grace, self.records.extend, self.said.append).run()
 
     def signal_when(self, event: str, *numbers: signal.Signals, pause: float = 0.0) -> None:
         """Sends this process the signals once a worker has said `event`."""

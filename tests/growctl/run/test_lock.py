@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
-from growctl.run.lock import LOCK, STAND_IN, Holder, find_holder, hold, read_holder
+from growctl.run.lock import Holder, find_holder, hold, read_holder
 from growctl.run.requests import RunError
+from growctl.runs_dir import LOCK, LOCK_STAND_IN
 from tests.workers import REPOSITORY
 
 HOLDS = """
@@ -68,7 +69,7 @@ def test_a_second_one_is_told_who_has_it_since_when_and_a_dead_ones_lock_is_take
         process.wait()
     assert find_holder(tmp_path) is None
     with hold(tmp_path):
-        assert find_holder(tmp_path) == read_holder(tmp_path / (LOCK if locks else STAND_IN))
+        assert find_holder(tmp_path) == read_holder(tmp_path / (LOCK if locks else LOCK_STAND_IN))
         with pytest.raises(RunError, match=f"process {os.getpid()} on"), hold(tmp_path):
             pass
     assert find_holder(tmp_path) is None
@@ -86,7 +87,7 @@ def test_a_stand_in_is_taken_over_only_from_a_process_of_this_machine_that_is_go
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fcntl, "flock", no_locks)
-    me, path = Holder.me(), tmp_path / STAND_IN
+    me, path = Holder.me(), tmp_path / LOCK_STAND_IN
     assert me.process_start is not None
     path.write_text(json.dumps(asdict(replace(me, process_start=me.process_start - 1))))
     with hold(tmp_path):
@@ -109,12 +110,12 @@ def test_a_file_that_came_in_the_place_of_a_dead_ones_is_left_alone(
     monkeypatch.setattr(fcntl, "flock", no_locks)
     me = Holder.me()
     dead, other = replace(me, process_start=1), replace(me, host="node-9")
-    (tmp_path / STAND_IN).write_text(json.dumps(asdict(other)))
+    (tmp_path / LOCK_STAND_IN).write_text(json.dumps(asdict(other)))
     read = iter([dead, other, other])
     monkeypatch.setattr("growctl.run.lock.read_holder", lambda path: next(read))
     with pytest.raises(RunError, match="on node-9"), hold(tmp_path):
         pass
-    assert [path.name for path in tmp_path.iterdir() if path.name != LOCK] == [STAND_IN]
+    assert [path.name for path in tmp_path.iterdir() if path.name != LOCK] == [LOCK_STAND_IN]
 
 
 def test_another_trouble_with_the_lock_is_no_holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

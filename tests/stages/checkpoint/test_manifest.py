@@ -17,12 +17,12 @@ from stages.checkpoint.manifest import (
     read_manifest,
     sealed_manifest,
     set_aside,
-    staging_directory,
     verify_checkpoint,
     whole_directory,
     write_file,
 )
 from stages.checkpoint.sealed import plain_path
+from stages.stage_dir import staging_directory
 from tests.stages.checkpoints import write_checkpoint
 
 

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stages.checkpoint import retention
-from stages.checkpoint.manifest import CheckpointError, newest_checkpoint, staging_directory, verify_checkpoint
-from stages.checkpoint.retention import checkpoints, clear_stage, outdated, prune
+from stages.checkpoint.manifest import CheckpointError, newest_checkpoint, verify_checkpoint
+from stages.checkpoint.retention import clear_stage, outdated, prune
+from stages.stage_dir import StagePaths, staging_directory
 from tests.stages.checkpoints import write_checkpoint
 
 steps_st = st.lists(st.integers(1, 500), unique=True, max_size=40)
@@ -67,7 +68,7 @@ def test_nothing_goes_while_the_newest_is_not_whole(tmp_path, damage):
         victim.write_bytes(b"x")
     with pytest.raises(CheckpointError, match="is broken"):
         prune(tmp_path, 1)
-    assert list(checkpoints(tmp_path)) == [10, 20]
+    assert list(StagePaths(tmp_path).checkpoints()) == [10, 20]
 
 
 def test_a_death_in_the_middle_of_removing_leaves_no_checkpoint_in_part(tmp_path, monkeypatch):
@@ -81,7 +82,7 @@ def test_a_death_in_the_middle_of_removing_leaves_no_checkpoint_in_part(tmp_path
         patch.setattr(retention.shutil, "rmtree", dies)
         with pytest.raises(KeyboardInterrupt):
             prune(tmp_path, 1)
-    assert list(checkpoints(tmp_path)) == [30]
+    assert list(StagePaths(tmp_path).checkpoints()) == [30]
     verify_checkpoint(newest_checkpoint(tmp_path, pytest.fail))
     prune(tmp_path, 1)
     assert os.listdir(tmp_path) == ["step_00000030"]

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from model.initialization import build_model
-from stages.checkpoint.manifest import Lineage, read_manifest, staging_directory
+from stages.checkpoint.manifest import Lineage, read_manifest
 from stages.checkpoint.parameters import fill_model
 from stages.engine.engine import build_engine, start_distributed
 from stages.engine.engine_state import (
@@ -28,6 +28,7 @@ from stages.engine.engine_state import (
     save_engine,
     save_parameters,
 )
+from stages.stage_dir import staging_directory
 from tests.stages.specs import small_spec
 
 SEQUENCES, LENGTH, STEPS = 4, 10, 3

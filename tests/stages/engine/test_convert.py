@@ -6,13 +6,12 @@ import pytest
 
 from stages.checkpoint.manifest import (
     CheckpointError,
-    converted_directory,
     newest_checkpoint,
     remove_converted,
     sealed_manifest,
-    staging_directory,
 )
 from stages.engine.convert import ConversionFailed, convert
+from stages.stage_dir import converted_directory, staging_directory
 from tests.stages.checkpoints import write_checkpoint
 
 

@@ -21,12 +21,12 @@ from stages.checkpoint.manifest import (
     parameter_file,
     read_manifest,
     sealed_manifest,
-    staging_directory,
     verify_checkpoint,
 )
 from stages.checkpoint.parameters import load_model, read_parameter
 from stages.engine.convert import convert
 from stages.grow.expand import expand
+from stages.stage_dir import staging_directory
 from tests.stages.checkpoints import STEPS, small_config, write_checkpoint
 from tests.workers import launch
 

@@ -25,8 +25,9 @@ from model.initialization import build_model
 from model.policy import ramp_config
 from stages.engine.engine import Precision, build_engine, start_distributed
 from stages.engine.engine_state import start_moments
-from stages.process.watchdog import Watchdog, stack_file
+from stages.process.watchdog import Watchdog
 from stages.spec import Anomalies
+from stages.stage_dir import StagePaths
 from stages.train.anomaly_guard import Guard
 from stages.train.pending_losses import PendingLosses
 from stages.train.worker import Worker
@@ -75,7 +76,7 @@ class Watched(Worker):
         self.progress, self.losses, self.metrics, self.pending = None, [], None, PendingLosses(self.device)
         self.guard = Guard(self.spec)
         self.guard.limit = 1e9
-        self.look_every, self.watchdog = 2 * STEPS, Watchdog(stack_file(Path(sys.argv[1]).parent, 1, 0), 600)
+        self.look_every, self.watchdog = 2 * STEPS, Watchdog(StagePaths(Path(sys.argv[1]).parent).stack_file(1, 0), 600)
         self.waits, self.lines = Waits(), []
         self.engine = build_engine(build_model(config, seed=0), self.spec, precision)
         start_moments(self.engine, {})

@@ -1,0 +1,141 @@
+"""How the cost of following a stage grows with its length: reading metrics.jsonl, and booking it in the ledger.
+
+    python -m benchmarks.history > benchmarks/results/history.json    # two minutes
+    python -m benchmarks.history --lines 10000 100000
+
+For each number of lines a metrics.jsonl is written, a `checkpoint` every thousand lines and `train` lines between. Then
+three things are timed. `read`: StageHistory reads the file from the top, as a run does once when it is resumed.
+`resume`: the same with every record booked. `event`: the median of a run's next hundred checkpoints behind that many
+lines, a hundred lines each, read and booked one by one as `growctl run` does it. Seconds are the processor's, so that
+other work on the machine and the disk's waits do not count. `growth` holds the longest file against the shortest: 1
+where a line, or an event, costs the same however many lines were before it.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from benchmarks.machine import machine
+from growctl.ledger.books import StageBooks
+from growctl.ledger.ledger import Ledger, RunEntry, StageEntry
+from growctl.run.history import StageHistory
+from growctl.runs_dir import RunsPaths
+from model.flops import Flops
+from stages.metrics import MetricsWriter
+
+LINES = (100_000, 1_000_000)
+CHECKPOINT_EVERY = 1000
+EVENTS = 100
+LINES_PER_EVENT = 100
+TRAIN = {
+    "loss": 3.4375,
+    "learning_rate": 0.000612,
+    "gradient_norm": 0.8125,
+    "tokens_seen": 10**9,
+    "tokens_per_second": 45678.9,
+}
+START = {"device": "cpu", "num_devices": 1, "precision": "fp32", "zero_stage": 1, "resumed_from": None}
+STAGE = StageEntry("small", 800_000, 200_000, 10**12, 10**9, 1000, Flops(6e5, 2e5, 1e5), 3000.0)
+RUN = RunEntry("benchmark", "benchmark", None, None, 1, "data", "f00d")
+
+
+def main() -> None:
+    """Measures, and prints one JSON document."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lines", type=int, nargs="+", default=LINES, help="of metrics.jsonl, before the events")
+    parser.add_argument("--note", help="what else ran on the machine, for who reads the results")
+    arguments = parser.parse_args()
+    print(json.dumps({"note": arguments.note} | measured(sorted(arguments.lines)), indent=1))
+
+
+def measured(lengths: list[int]) -> dict[str, Any]:
+    """The benchmark's document."""
+    runs = []
+    for num_lines in lengths:
+        with tempfile.TemporaryDirectory(prefix="growctl-history-") as folder:
+            runs.append(one_length(num_lines, Path(folder)))
+        print(runs[-1], file=sys.stderr, flush=True)
+    shortest, longest = runs[0], runs[-1]
+    more_lines = longest["lines"] / shortest["lines"]
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "machine": machine(),
+        "settings": {"lines": lengths, "checkpoint_every": CHECKPOINT_EVERY, "lines_per_event": LINES_PER_EVENT},
+        "growth": {
+            "read_seconds_per_line": round(longest["read_seconds"] / shortest["read_seconds"] / more_lines, 3),
+            "resume_seconds_per_line": round(longest["resume_seconds"] / shortest["resume_seconds"] / more_lines, 3),
+            "event_seconds": round(longest["event_seconds"] / shortest["event_seconds"], 3),
+        },
+        "runs": runs,
+    }
+
+
+def one_length(num_lines: int, folder: Path) -> dict[str, Any]:
+    """Processor seconds for a stage of so many lines, whose files lie below `folder`."""
+    run = RunsPaths(folder).run("benchmark")
+    stage = run.stage(0, STAGE.name)
+    stage.directory.mkdir(parents=True)
+    lines = Lines(stage.metrics)
+    lines.write(num_lines, CHECKPOINT_EVERY)
+
+    start = time.process_time()
+    history = StageHistory(stage.metrics).read_to_the_end()
+    read = time.process_time() - start
+    assert history.last_attempt == 1
+
+    with Ledger.open(run.ledger) as ledger:
+        ledger.record_run(RUN, [STAGE])
+        start = time.process_time()
+        history, books = StageHistory(stage.metrics), ledger.books(STAGE.name)
+        for records in history.read():
+            books.sync(records)
+        resume = time.process_time() - start
+        events = list(timed_events(lines, history, books))
+    return {
+        "lines": num_lines,
+        "file_bytes": stage.metrics.stat().st_size,
+        "read_seconds": round(read, 3),
+        "resume_seconds": round(resume, 3),
+        "event_seconds": round(statistics.median(events), 6),
+    }
+
+
+def timed_events(lines: "Lines", history: StageHistory, books: StageBooks) -> Iterator[float]:
+    """Processor seconds to read and to book each of the next checkpoints; writing its lines is not counted."""
+    for _ in range(EVENTS):
+        lines.write(LINES_PER_EVENT, LINES_PER_EVENT)
+        start = time.process_time()
+        for records in history.read():
+            books.sync(records)
+        yield time.process_time() - start
+
+
+class Lines:
+    """Writes a stage's lines, `start` first, a `train` line a step."""
+
+    def __init__(self, path: Path) -> None:
+        self._writer = MetricsWriter(path, attempt=1)
+        self._step = 0
+
+    def write(self, num_lines: int, checkpoint_every: int) -> None:
+        """The next lines, every so many of them a `checkpoint`."""
+        for _ in range(num_lines):
+            self._step += 1
+            seconds = 0.25 * self._step
+            if self._step == 1:
+                self._writer.write("start", 0, seconds, **START)
+            elif self._step % checkpoint_every == 0:
+                self._writer.write("checkpoint", self._step, seconds, path="checkpoint")
+            else:
+                self._writer.write("train", self._step, seconds, **TRAIN)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,207 @@
+"""What a stage's metrics.jsonl adds to the ledger, taken in as it is read: every record once, in the file's order."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from growctl.ledger.entries import Anomaly, Evaluation, StageEntry
+from growctl.ledger.file import LedgerFile
+from stages.metrics import Record
+
+UNKNOWN = "unknown"
+"""What stands for a device or a precision whose line is lost."""
+
+MEASURED = tuple(f.name for f in fields(Evaluation) if f.name != "flops")
+COLUMNS = {"evaluation": MEASURED, "anomaly": tuple(f.name for f in fields(Anomaly) if f.name != "attempt")}
+"""What is kept of the records that have a table of their own, by event."""
+
+
+@dataclass
+class _Attempt:
+    """How far one attempt is in the books, and what follows its last work row."""
+
+    resumed_from: int
+    step: int
+    """Where the next row begins."""
+
+    seconds: float
+    """Booked so far, since the attempt was launched."""
+
+    covered: int
+    """Records that rows cover, counted over the attempt."""
+
+    num_records: int = 0
+    """Records taken in."""
+
+    open_records: int = 0
+    open_step: int = 0
+    open_seconds: float = 0.0
+    open_evaluated: int = 0
+    """Validation tokens."""
+
+    def take(self, record: Record) -> None:
+        """Adds a record to what follows the last row, unless a row covers it already."""
+        self.num_records += 1
+        if self.num_records <= self.covered:
+            return
+        self.open_records += 1
+        self.open_step = max(self.open_step, record["step"])
+        self.open_seconds = record["seconds"]
+        if record["event"] == "evaluation":
+            self.open_evaluated += record["num_tokens"]
+
+    def close(self, stage: StageEntry, closed_by: str, device: Mapping[str, Any]) -> dict[str, Any]:
+        """The work row of all that follows the last one, which it then is."""
+        last_step = max(self.step, self.resumed_from, self.open_step)
+        num_steps = last_step - self.step
+        seconds = max(self.seconds, self.open_seconds)
+        wall_seconds = _milliseconds(seconds - self.seconds)
+        row = {
+            "first_step": self.step,
+            "last_step": last_step,
+            "num_records": self.num_records,
+            "closed_by": closed_by,
+            "tokens": num_steps * stage.tokens_per_step,
+            "flops": asdict(stage.step_flops * num_steps),
+            "evaluation_flops": stage.evaluation_flops_per_token * self.open_evaluated,
+            "wall_seconds": wall_seconds,
+            "device_seconds": wall_seconds * device["num_devices"],
+            "device": device["device"],
+            "num_devices": device["num_devices"],
+            "precision": device["precision"],
+            "recorded_at": utc_now(),
+        }
+        self.step, self.seconds, self.covered = last_step, seconds, self.num_records
+        self.open_records = self.open_step = self.open_evaluated = 0
+        return flat(row)
+
+
+class StageBooks:
+    """One reading of a stage's metrics.jsonl, from its first line on, into the ledger."""
+
+    def __init__(self, file: LedgerFile, stage: StageEntry) -> None:
+        self._file = file
+        self._stage = stage
+        self._waiting: list[Record] = []
+        self._attempts: dict[int, _Attempt] = {}
+        self._starts: dict[int, Record] = {}
+        self._checkpoints: list[tuple[int, int]] = []
+        """(attempt, step)."""
+
+        self._booked = {
+            row["attempt"]: row
+            for row in file.query(
+                """SELECT attempt, max(last_step) AS step, max(num_records) AS num_records,
+                   sum(wall_seconds) AS seconds FROM work WHERE stage = :stage GROUP BY attempt""",
+                stage=stage.name,
+            )
+        }
+        known = file.query("SELECT attempt, resumed_from FROM attempt WHERE stage = :stage", stage=stage.name)
+        self._resumed_from: dict[int, int] = {row["attempt"]: row["resumed_from"] for row in known}
+
+    def add(self, records: Iterable[Record]) -> None:
+        """Takes in the records that follow those before; the next `sync` books them."""
+        self._waiting.extend(records)
+
+    def sync(self, records: Iterable[Record] = (), attempt_over: bool = False) -> None:
+        """Appends the rows that all records since the last sync, `records` behind them, add to the ledger.
+
+        Within an attempt a work row closes at each `checkpoint` and at `end`. What follows the last of them
+        becomes a row once the attempt is over: a later one has begun, or `attempt_over` says that its workers are
+        gone. However often and whenever this is called, the rows come out the same; what other books have booked of
+        the same file before is not booked again. An attempt whose `start` is lost is taken to be like the nearest other
+        one. A failure leaves the ledger as it was, and the next call tries again.
+        """
+        self.add(records)
+        new: dict[int, list[Record]] = {}
+        for record in self._waiting:
+            new.setdefault(record["attempt"], []).append(record)
+            if record["event"] == "start":
+                self._starts.setdefault(record["attempt"], record)
+            elif record["event"] == "checkpoint":
+                self._checkpoints.append((record["attempt"], record["step"]))
+        newest = max(new, default=0)
+        if self._attempts:
+            newest = max(newest, *self._attempts)
+        unclosed = {number for number, attempt in self._attempts.items() if attempt.open_records}
+        changed: dict[int, _Attempt] = {}
+        with self._file.transaction():
+            for number in sorted(new.keys() | unclosed):
+                over = attempt_over or number < newest
+                if number in new or over:
+                    changed[number] = self._book(number, new.get(number, []), over, self._attempts | changed)
+        self._attempts |= changed
+        self._waiting = []
+
+    def _book(self, number: int, records: Sequence[Record], over: bool, known: dict[int, _Attempt]) -> _Attempt:
+        """Appends what `records` add to the rows of an attempt; how far it is then."""
+        key = {"stage": self._stage.name, "attempt": number}
+        attempt = replace(known[number]) if number in known else self._opened(number, records)
+        if number in self._starts:
+            attempt.resumed_from = self._starts[number]["resumed_from"] or 0
+        # A checkpoint may be whole before the line that tells of it: steps that only the resumption shows are
+        # booked with the attempt that resumed.
+        first_step = min(attempt.resumed_from, self._last_step_before(number, known))
+        attempt.step = attempt.step if attempt.covered else first_step
+        if number not in known:
+            self._file.append(
+                "attempt", key | {"first_step": first_step, "resumed_from": attempt.resumed_from}, once=True
+            )
+        for record in records:
+            if columns := COLUMNS.get(record["event"]):
+                self._file.append(record["event"], key | {name: record.get(name) for name in columns}, once=True)
+        for record in records:
+            attempt.take(record)
+            if attempt.open_records and record["event"] in ("checkpoint", "end"):
+                self._file.append("work", key | attempt.close(self._stage, record["event"], self._device(number)))
+        if over and attempt.open_records:
+            self._file.append("work", key | attempt.close(self._stage, "interruption", self._device(number)))
+        return attempt
+
+    def _opened(self, number: int, records: Sequence[Record]) -> _Attempt:
+        """An attempt before its first record is taken in, as far as it is booked already."""
+        row = self._booked.get(number)
+        booked = (row["step"], _milliseconds(row["seconds"]), row["num_records"]) if row else (0, 0.0, 0)
+        resumed_from = self._resumed_from.get(number)
+        if resumed_from is None:  # where its `start` is lost: from the newest checkpoint that it can have resumed
+            first = min(record["step"] for record in records)
+            saved = [step for attempt, step in self._checkpoints if attempt < number and step <= first]
+            resumed_from = max(saved, default=0)
+        return _Attempt(resumed_from, *booked)
+
+    def _last_step_before(self, number: int, known: dict[int, _Attempt]) -> int:
+        """Where the last attempt before `number` that has rows came to; 0 where there is none."""
+        steps = {earlier: row["step"] for earlier, row in self._booked.items()}
+        steps |= {earlier: attempt.step for earlier, attempt in known.items() if attempt.covered}
+        before = max((earlier for earlier in steps if earlier < number), default=None)
+        return 0 if before is None else steps[before]
+
+    def _device(self, number: int) -> Mapping[str, Any]:
+        """What an attempt's `start` says of its devices, or what is likely where that is lost."""
+        starts = [self._starts[number]] if number in self._starts else self._starts.values()
+        nearest = min(starts, key=lambda start: abs(start["attempt"] - number), default=None)
+        if nearest is not None:
+            return nearest
+        rows = self._file.query(
+            "SELECT device, num_devices, precision FROM work WHERE stage = :stage LIMIT 1", stage=self._stage.name
+        )
+        return dict(rows[0]) if rows else {"device": UNKNOWN, "num_devices": 1, "precision": UNKNOWN}
+
+
+def flat(row: dict[str, Any]) -> dict[str, Any]:
+    """`row` with FLOPs by part, {"flops": {"head": 1.0}}, in columns of their own, {"flops_head": 1.0}."""
+    flattened: dict[str, Any] = {}
+    for name, value in row.items():
+        flattened |= {f"{name}_{part}": v for part, v in value.items()} if isinstance(value, dict) else {name: value}
+    return flattened
+
+
+def utc_now() -> str:
+    """The time in UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _milliseconds(seconds: float) -> float:
+    """As precise as records are, so that sums and differences come out the same in whatever order they are made."""
+    return round(seconds, 3)

@@ -1,0 +1,139 @@
+"""A stage's past: read once, in whatever pieces it comes, at a cost that does not grow with what was read before."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+import stages.metrics
+from growctl.launch.local import Local
+from growctl.ledger import books as ledger_books
+from growctl.ledger.ledger import Ledger, RunEntry
+from growctl.run import runner
+from growctl.run.attempt import Outcome
+from growctl.run.history import StageHistory
+from growctl.run.requests import RunRequest
+from growctl.run.runner import Execution, _stage_entry
+from growctl.run.screen import Screen
+from growctl.schedule.load import load_schedule
+from stages.metrics import MetricsWriter, Record, read_metrics
+from tests.growctl.runs import SCHEDULE, write_schedule
+from tests.stages.checkpoints import write_checkpoint
+from tests.stages.test_metrics import START, TRAIN, line
+
+START_LINE, TRAIN_LINE = line("start"), line("train")
+LINES = (START_LINE, TRAIN_LINE, line("checkpoint"), line("end", attempt=2), b"damaged\n", b"\n")
+
+
+@given(lines=st.lists(st.sampled_from(LINES), max_size=12), data=st.data())
+def test_a_history_read_in_any_pieces_is_that_read_at_once(lines, data, tmp_path_factory) -> None:
+    path = tmp_path_factory.mktemp("history") / "metrics.jsonl"
+    content = b"".join(lines) + data.draw(st.sampled_from([b"", TRAIN_LINE[:30]]))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(content)), max_size=6)))
+    followed, told = StageHistory(path), []
+    for begin, end in zip([0, *cuts], [*cuts, len(content)], strict=True):
+        with path.open("ab") as file:
+            file.write(content[begin:end])
+        told += [record for piece in followed.read() for record in piece]
+    at_once = StageHistory(path).read_to_the_end()
+    assert told == read_metrics(path)
+    assert (followed.last_attempt, followed.begun) == (at_once.last_attempt, at_once.begun)
+    assert followed.last_attempt == max((record["attempt"] for record in told), default=0)
+    assert followed.begun == (START_LINE in lines)
+    assert followed.complaint() == at_once.complaint()
+
+
+def test_a_long_history_comes_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("growctl.run.history.PIECE", 2)
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(START_LINE + TRAIN_LINE * 4)
+    history = StageHistory(path)
+    assert [len(piece) for piece in history.read()] == [2, 2, 1]
+    assert list(history.read()) == []
+
+
+class Attempts:
+    """Stands for growctl.run.attempt.Attempt: workers that say much, of which the first ones crash."""
+
+    def __init__(self, num_attempts: int, num_events: int) -> None:
+        self.num_attempts, self.num_events = num_attempts, num_events
+
+    def __call__(
+        self, spec: Any, launch: Any, history: StageHistory, grace: float, on_records: Callable[..., None], tell: Any
+    ) -> "Attempts":
+        self.spec, self.history, self.on_records = spec, history, on_records
+        return self
+
+    def run(self) -> Outcome:
+        stage, number = Path(self.spec.directory), self.spec.attempt
+        writer = MetricsWriter(stage / "metrics.jsonl", number)
+        writer.write("start", 0, 0.0, **START)
+        for step in range(1, self.num_events + 1):
+            writer.write("train", step, float(step), **TRAIN)
+            writer.write("checkpoint", step, float(step), path=f"step_{step:08d}")
+            for records in self.history.read():
+                self.on_records(records)
+        if number < self.num_attempts:
+            return Outcome("crashed", "it was unlucky")
+        write_checkpoint(stage / "final")
+        return Outcome("ended")
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[Any]:
+    """The last arguments of every call of a function, from now on."""
+    calls, function = [], getattr(owner, name)
+
+    def call(*arguments: Any) -> Any:
+        calls.append(arguments[-1])
+        return function(*arguments)
+
+    monkeypatch.setattr(owner, name, call)
+    return calls
+
+
+@pytest.fixture
+def execution(tmp_path: Path) -> Any:
+    """One of a run of two stages, with an open ledger."""
+    schedule = load_schedule(str(write_schedule(tmp_path, SCHEDULE)), ["launch.max_restarts=5"])
+    execution = Execution(RunRequest("tiny", schedule, "tiny"), tmp_path, Local(1, False, {}), Screen(Console()))
+    execution.screen.run_started("tiny", None, execution.plans)
+    execution.paths.directory.mkdir()
+    with Ledger.open(execution.paths.ledger) as execution.ledger:
+        entry = RunEntry("tiny", "tiny", None, None, schedule.seed, "dataset", "0" * 64)
+        execution.ledger.record_run(entry, [_stage_entry(plan) for plan in execution.plans])
+        yield execution
+
+
+def test_every_line_is_parsed_and_booked_once_however_many_events_and_attempts(
+    execution: Execution, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts, events = 3, 40
+    monkeypatch.setattr(runner, "Attempt", Attempts(attempts, events))
+    monkeypatch.setattr(runner, "pause_after", lambda failures: 0.0)
+    parsed = counted(monkeypatch, stages.metrics, "parse_line")
+    booked = counted(monkeypatch, ledger_books._Attempt, "take")
+    execution._stage(execution.plans[0])
+    lines = execution.stage(execution.plans[0]).metrics.read_bytes().splitlines(keepends=True)
+    assert len(lines) == attempts * (2 * events + 1)
+    assert parsed == lines
+    assert len(booked) == len(lines)
+    assert execution.ledger.stage_cost("small").total.steps == attempts * events
+    assert execution.screen.stages[0].step == events
+
+
+def test_a_run_that_is_resumed_knows_what_its_stage_said_before(
+    execution: Execution, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "Attempt", Attempts(num_attempts=1, num_events=3))
+    execution._stage(execution.plans[0])
+    execution.screen = Screen(Console())
+    execution.screen.run_started("tiny", None, execution.plans)
+    execution._stage(execution.plans[0])
+    shown = execution.screen.stages[0]
+    assert (shown.step, shown.state, shown.loss) == (3, "done", TRAIN["loss"])
+    records: list[Record] = read_metrics(execution.stage(execution.plans[0]).metrics)
+    assert execution.ledger.stage_cost("small").total.wall_seconds == records[-1]["seconds"]

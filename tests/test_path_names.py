@@ -1,0 +1,105 @@
+"""The names of files under a runs directory are spelled by their owners alone."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from growctl.runs_dir import RunPaths, RunsPaths
+from stages.stage_dir import StagePaths, is_checkpoint_name, is_set_aside, is_unfinished, staging_directory
+from tests.workers import REPOSITORY
+
+OWNERS = {"growctl/runs_dir.py", "stages/stage_dir.py"}
+FILES = r"log\.txt|metrics\.jsonl|spec\.json|schedule\.yaml|ledger\.db|jobs\.json|manifest\.json|environment\.json"
+HIDDEN = r"\.run_id|\.keys|\.datasets|\.lock|\.lock\.held|\.(save_request|lifeline)(\..*)?"
+SPELLED = re.compile(rf"(.*/)?({FILES}|{HIDDEN})|\.?(step|converted)_(\*.*|\d+)?|broken-|stages/.*\*.*")
+"""A text that is nothing but one of these names, or a pattern of them; messages have more words."""
+
+FOLDERS = {"initial", "final", "stages", "report", "slurm", "stacks", "hostfile"}
+"""These are words of other things too, so that only what is joined to a path counts."""
+
+
+def spelled_names(source: str) -> Iterator[tuple[int, str]]:
+    """The line and text of every name that `source` spells."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and SPELLED.fullmatch(node.value):
+            yield node.lineno, node.value
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+            parts = [side.value for side in (node.left, node.right) if isinstance(side, ast.Constant)]
+            yield from ((node.lineno, part) for part in parts if part in FOLDERS)
+
+
+@pytest.mark.parametrize("floor", ["growctl", "stages", "benchmarks"])
+def test_no_file_but_the_owners_spells_a_name_under_a_runs_directory(floor: str) -> None:
+    files = {str(path.relative_to(REPOSITORY)): path for path in sorted((REPOSITORY / floor).rglob("*.py"))}
+    found = [
+        f"{name}:{line}: {text!r}"
+        for name, path in files.items()
+        if name not in OWNERS
+        for line, text in spelled_names(path.read_text())
+    ]
+    assert not found, "use RunPaths and StagePaths for " + ", ".join(found)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        'directory / "final"',
+        'directory / "log.txt"',
+        'f"step_{step:08d}"',
+        'directory.glob("step_*")',
+        'folder.glob("stages/*/metrics.jsonl")',
+        'directory / f".save_request.{attempt}"',
+        'runs_dir / ".datasets"',
+        'name.startswith("broken-")',
+    ],
+)
+def test_a_name_that_is_spelled_is_found(code: str) -> None:
+    assert list(spelled_names(code))
+
+
+@pytest.mark.parametrize("code", ['point == "final"', '"see metrics.jsonl"', '{"step_seconds": 1}', '"hostfile"'])
+def test_words_that_are_no_paths_are_left_alone(code: str) -> None:
+    assert not list(spelled_names(code))
+
+
+def test_a_stage_knows_its_checkpoints_by_their_steps(tmp_path: Path) -> None:
+    stage = StagePaths(tmp_path)
+    for name in ("step_00000020", "step_00000003", "step_123456789", "step_new"):
+        (tmp_path / name).mkdir()
+    stage.step(7).touch()
+    assert list(stage.checkpoints()) == [3, 20, 123456789]
+    assert stage.step(20) == stage.checkpoints()[20]
+    assert {path.name for path in stage.named_as_checkpoints()} == {path.name for path in tmp_path.iterdir()}
+
+
+def test_what_died_while_it_was_written_is_left_over_and_no_checkpoint(tmp_path: Path) -> None:
+    stage = StagePaths(tmp_path)
+    for whole in (stage.final, stage.step(5), tmp_path / "converted_00000005"):
+        whole.mkdir()
+        staging_directory(whole).mkdir()
+    assert {path.name for path in stage.leftovers()} == {
+        ".final.incomplete",
+        ".step_00000005.incomplete",
+        ".converted_00000005.incomplete",
+    }
+    assert all(is_unfinished(path) and not is_checkpoint_name(path.name) for path in stage.leftovers())
+    assert is_set_aside(tmp_path / "broken-final-2")
+
+
+def test_stages_are_found_in_their_order_and_other_folders_are_none(tmp_path: Path) -> None:
+    run = RunsPaths(tmp_path).run("quick")
+    for name in ("10-last", "9-large", "0-a-b", "notes", "x-1"):
+        (run.stages / name).mkdir(parents=True)
+    assert [(index, name) for index, name, _ in run.stages_found()] == [(0, "a-b"), (9, "large"), (10, "last")]
+    assert next(stage for *_, stage in run.stages_found()) == run.stage(0, "a-b")
+
+
+def test_only_a_run_that_left_more_than_its_schedule_has_begun(tmp_path: Path) -> None:
+    run = RunPaths(tmp_path)
+    run.schedule.touch()
+    assert not run.has_begun()
+    run.ledger.touch()
+    assert run.has_begun()
