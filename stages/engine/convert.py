@@ -3,8 +3,8 @@ stage. A process of its own, which ends with the runner that starts it:
 
     python -m stages.engine.convert STEP_DIRECTORY TARGET
 
-DeepSpeed's converter to its universal format takes the shards apart. The rest of that format is not used: it would
-take three copies on the disk, and loading it loses groups without a word (docs/architecture.md, decision 3).
+DeepSpeed's converter to its universal format splits the shards into parameters. The rest of that format is not used:
+it needs three copies on the disk, and loading it silently loses groups (docs/architecture.md, decision 3).
 """
 
 import shutil
@@ -35,20 +35,20 @@ from stages.engine.engine_state import ENGINE_TAG
 from stages.process.lifeline import end_with_runner
 
 ROOM = 1.5
-"""Room on the disk, in sizes of the engine checkpoint: the ranks' parts, which go as the new files come."""
+"""Disk space needed, in sizes of the engine checkpoint. The ranks' parts are deleted as the new files are written."""
 
 
 class ConversionFailed(Failure):
-    """A whole checkpoint could not be converted, in one sentence for the user."""
+    """An intact checkpoint could not be converted; the message is one sentence for the user."""
 
 
 def convert(source: Path, target: Path) -> Manifest:
-    """Writes the engine checkpoint `source` as the `parameters` checkpoint `target`, whole or not at all, bit for bit.
+    """Writes the engine checkpoint `source` as the `parameters` checkpoint `target`, completely or not at all.
 
-    `source` is unpickled by DeepSpeed: it must be one that this runs directory signed
-    (stages/checkpoint/signatures.py). The manifest says what that of `source` says, of which the new one is a child.
-    Raises CheckpointError where `source` is no engine checkpoint, holds what DeepSpeed does not write, or lacks a
-    parameter, ConversionFailed where the disk has no room.
+    All values stay the same, bit for bit. DeepSpeed unpickles `source`, so this runs directory must have signed it
+    (stages/checkpoint/signatures.py). The new manifest repeats that of `source` and names `source` as its parent.
+    Raises CheckpointError if `source` is not an engine checkpoint, holds files that DeepSpeed does not write, or lacks
+    a parameter; raises ConversionFailed if the disk has too little space.
     """
     manifest = read_manifest(source)
     if manifest.kind != "engine":
@@ -58,7 +58,7 @@ def convert(source: Path, target: Path) -> Manifest:
     free = shutil.disk_usage(target.parent).free
     if free < needed:
         raise ConversionFailed(
-            f"{source} cannot be converted: it takes {needed / 1e9:.2f} GB for a while, and {target.parent} has "
+            f"{source} cannot be converted: this needs {needed / 1e9:.2f} GB for a while, but {target.parent} has only "
             f"{free / 1e9:.2f} GB free"
         )
     with whole_directory(target) as staging:
@@ -87,7 +87,7 @@ def _take_apart(shards: Path, fragments: Path) -> None:
 
 
 def _states(fragments: Path, source: Path, manifest: Manifest) -> Iterator[tuple[str, ParameterState]]:
-    """Every parameter of the manifest's model, whole. What has been read goes from the disk."""
+    """Yields every parameter of the manifest's model, complete, and deletes its parts from the disk afterwards."""
     for name, shape in parameter_shapes(manifest.model).items():
         folder = fragments / name
         try:
@@ -99,13 +99,13 @@ def _states(fragments: Path, source: Path, manifest: Manifest) -> Iterator[tuple
 
 
 def _joined(folder: Path, key: str) -> Tensor:
-    """The ranks' parts, in their order."""
+    """The ranks' parts, joined in rank order."""
     parts = sorted(folder.glob(f"{key}.*"), key=lambda path: int(path.suffix[1:]))
     return torch.cat([torch.load(part, map_location="cpu", weights_only=True) for part in parts])
 
 
 def main() -> None:
-    """Converts as the command line says; exit code 1 with the reason in the log, in one line for the user."""
+    """Converts the checkpoint on the command line; on failure, logs the reason in one line and exits with code 1."""
     end_with_runner()
     source, target = map(Path, sys.argv[1:])
     try:

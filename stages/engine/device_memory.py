@@ -1,17 +1,17 @@
 """Bytes of a device while a stage trains, by part, and of its checkpoints. No torch here.
 
-What DeepSpeed 0.19.8 keeps, as stages/engine/engine.py starts it, for P parameters of b bytes (2 in bf16, 4 in
-float32) on w ranks, and R elements in the buffer that gradients are reduced in:
+What DeepSpeed 0.19.8 allocates, configured as in stages/engine/engine.py, for P parameters of b bytes (2 in bf16, 4 in
+float32) on w ranks and R elements in the reduction buffer:
 
-| engine | parameters | gradients between micro-batches | more in the backward pass |
+| engine | parameters | gradients between micro-batches | in addition, in the backward pass |
 |---|---|---|---|
-| ZeRO-1 in bf16 | b P | 4 P accumulated | one parameter's, b and 4 bytes an element |
+| ZeRO-1 in bf16 | b P | 4 P accumulated | one parameter's gradient, b + 4 bytes per element |
 | ZeRO-1 in fp32, or offloaded | b P | 4 P accumulated, 4 R | |
 | ZeRO-2 | b P | 4 P/w accumulated | b R |
-| ZeRO-3 | b P/w, and what is gathered | 4 P/w accumulated, b R | |
+| ZeRO-3 | b P/w and the gathered parameters | 4 P/w accumulated, b R | |
 
-and 12 P/w of master weights and moments, which offloading moves to the host (with ZeRO-3's accumulated gradients).
-A step of a single micro-batch has less alive at once than the steps of several that this describes.
+Master weights and moments add 12 P/w. Offloading moves them to the host, with ZeRO-3's accumulated gradients.
+The table describes steps of several micro-batches; a step of a single micro-batch needs less.
 """
 
 import math
@@ -24,27 +24,27 @@ from model.config import TokenformerConfig, TransformerConfig, generation_of, pa
 Offload = Literal["none", "optimizer"]
 
 REDUCE_BUCKET = 500_000_000
-"""DeepSpeed's default for the elements of the buffer that gradients are reduced in."""
+"""DeepSpeed's default size of the reduction buffer, in elements."""
 
 LIVE_PARAMETERS = 1_000_000_000
-"""DeepSpeed's default for the elements that ZeRO-3 keeps gathered, beside what autograd holds on to."""
+"""DeepSpeed's default for how many elements ZeRO-3 keeps gathered, besides those that autograd holds."""
 
 FETCHED_AHEAD = 50_000_000
-"""DeepSpeed's default for the elements that ZeRO-3 gathers ahead at most, in a buffer that is then taken apart."""
+"""DeepSpeed's default for how many elements ZeRO-3 prefetches at most, in a buffer that it then splits."""
 
 PERSISTENT_PARAMETER = 100_000
-"""DeepSpeed's default for the elements of a parameter that ZeRO-3 keeps gathered for good, at most."""
+"""DeepSpeed's default for the largest parameter, in elements, that ZeRO-3 never partitions."""
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of one device at the fullest moment of a stage, by part."""
+    """Bytes of one device at the peak of a stage, by part."""
 
     parameters: int
-    """As the model computes with them; under ZeRO-3 with those that are gathered."""
+    """In the precision that the model computes in; under ZeRO-3, with the gathered ones."""
 
     gradients: int
-    """As they are between the micro-batches of a step, with the buffers that last as long."""
+    """Between the micro-batches of a step, with the buffers that live as long."""
 
     optimizer: int
     """Float32 master weights and Adam's two moments."""
@@ -53,11 +53,11 @@ class Memory:
     """What autograd keeps for the backward pass."""
 
     temporary: int
-    """What the fullest moment has more: in the loss or a layer's backward pass; or, where that comes to more without
-    the activations, in the gradients' reduction, the update, or the evaluation at the end of the stage."""
+    """What the peak needs in addition. The peak is in the loss or in a layer's backward pass. If more is needed
+    later, without the activations, it is in the gradients' reduction, the update, or the stage's final evaluation."""
 
     host: int = 0
-    """Bytes of the host's memory for each device (offloading); no part of the total."""
+    """Bytes of host memory per device (offloading); not part of the total."""
 
     @property
     def total(self) -> int:
@@ -66,22 +66,22 @@ class Memory:
 
 
 def engine_checkpoint_bytes(num_parameters: int, zero_stage: Literal[1, 2, 3], precision: Precision) -> int:
-    """A checkpoint within a stage, all ranks' files: masters and moments, and but for ZeRO-3 the model's weights."""
+    """Size of a checkpoint within a stage, all ranks' files: masters, moments, and except under ZeRO-3 the weights."""
     return num_parameters * (3 * FLOAT32 + (0 if zero_stage == 3 else BYTES[precision]))
 
 
 def parameters_checkpoint_bytes(num_parameters: int) -> int:
-    """A checkpoint at the end of a stage: the value and both moments of every parameter in float32."""
+    """Size of a checkpoint at the end of a stage: value and both moments of every parameter in float32."""
     return num_parameters * 3 * FLOAT32
 
 
 def reduce_bucket(num_parameters: int) -> int:
-    """Elements of the buffer that gradients are reduced in. DeepSpeed allocates all of it, however small the model."""
+    """Elements of the reduction buffer. DeepSpeed allocates all of it, however small the model is."""
     return min(num_parameters, REDUCE_BUCKET)
 
 
 class TrainingMemory:
-    """What training a model takes of each device, worked out once for micro-batches of every size."""
+    """The memory that training a model needs on each device, prepared once for micro-batches of any size."""
 
     def __init__(
         self,
@@ -101,12 +101,12 @@ class TrainingMemory:
         self._config, self._device = config, device
 
     def of(self, micro_batch_size: int) -> Memory:
-        """Bytes with `micro_batch_size` sequences at a time."""
+        """Bytes with micro-batches of `micro_batch_size` sequences."""
         sizes, engine = self._sizes, self._engine
         training = self._model.of(micro_batch_size, self._sequence_length)
-        # The first reduction comes when the bucket is full, with the activations of the layers that are still to come.
+        # The first reduction runs when the bucket is full; the layers not yet reached still hold their activations.
         waiting = round(training.activations * (1 - sizes.bucket / sizes.total))
-        # The end of the stage is evaluated with a plain model in float32, beside the engine at rest.
+        # At the end of the stage a plain float32 model is evaluated, while the idle engine keeps its memory.
         num_tokens = micro_batch_size * self._sequence_length
         evaluation = FLOAT32 * sizes.total + evaluation_bytes(self._config, num_tokens, self._device)
         moments = (
@@ -128,27 +128,27 @@ class TrainingMemory:
 
 
 class _Sizes(NamedTuple):
-    """Elements."""
+    """Numbers of elements."""
 
     total: int
     """Parameters, P."""
 
     shard: int
-    """One rank's share of them."""
+    """One rank's share of the parameters."""
 
     largest: int
     """The largest parameter."""
 
     groups: tuple[int, ...]
-    """Parameter groups, as stages/engine/engine.py makes them."""
+    """The parameter groups that stages/engine/engine.py makes."""
 
     bucket: int
     persistent: int
-    """Parameters so small that ZeRO-3 keeps them gathered."""
+    """Parameters that are small enough for ZeRO-3 to keep them gathered."""
 
     @classmethod
     def of(cls, config: TokenformerConfig | TransformerConfig, world_size: int) -> "_Sizes":
-        """Those of `config`."""
+        """The sizes for `config`."""
         shapes = parameter_shapes(config)
         counts = {name: math.prod(shape) for name, shape in shapes.items()}
         groups: dict[tuple[int, bool], int] = {}
@@ -172,17 +172,20 @@ class _Sizes(NamedTuple):
 
     @property
     def gathered(self) -> int:
-        """What ZeRO-3 gathers at most, and keeps until the backward pass is done with it. One rank has it all."""
+        """The most that ZeRO-3 gathers and keeps for the backward pass; 0 on one rank, which holds all parameters."""
         return min(self.total, LIVE_PARAMETERS) if self.shard < self.total else 0
 
     @property
     def released(self) -> int:
-        """What ZeRO-3 lets go of by the time that the bucket is full: as much of what was gathered."""
+        """Gathered elements that ZeRO-3 has released when the bucket is full: the same share as the bucket has."""
         return max(0, self.gathered - self.persistent) * self.bucket // self.total
 
     @property
     def reduced_at_once(self) -> tuple[int, bool]:
-        """What BF16_Optimizer reduces at once at most, and whether it joins groups for it: until above the bucket."""
+        """The most that BF16_Optimizer reduces at once, and whether it joins groups for that.
+
+        It joins groups until they exceed the bucket.
+        """
         most, joined, elements, members = 0, False, 0, 0
         for group in self.groups:
             elements, members = elements + group, members + 1
@@ -195,7 +198,7 @@ class _Sizes(NamedTuple):
 
 @dataclass(frozen=True)
 class _Engine:
-    """What DeepSpeed keeps around a pass, in bytes. What it has more for a moment was measured, operation by operation
+    """What DeepSpeed keeps between passes, in bytes. Temporary memory was measured, operation by operation
     (tests/stages/engine/test_device_memory.py)."""
 
     parameters: int
@@ -204,19 +207,19 @@ class _Engine:
     """Between the micro-batches of a step."""
 
     resting: int
-    """The same when no step is going on; under ZeRO-3 less what was gathered."""
+    """The same between steps; under ZeRO-3 less the gathered parameters."""
 
     forward: int = 0
-    """More, in the forward pass."""
+    """In addition, in the forward pass."""
 
     backward: int = 0
-    """More, in the backward pass of the blocks."""
+    """In addition, in the backward pass of the blocks."""
 
     reducing: int = 0
-    """More than that, where gradients are reduced."""
+    """In addition to `backward`, while gradients are reduced."""
 
     updating: int = 0
-    """More than `gradients`, in the update; below 0 where those are gone by then."""
+    """In addition to `gradients`, in the update; negative if the gradients are freed before it."""
 
     host: int = 0
 
@@ -237,7 +240,7 @@ def _engine(
 
 
 def _zero_1_bf16(sizes: _Sizes, b: int) -> _Engine:
-    """BF16_Optimizer: gradients are summed in float32 on every rank as they come, and reduced as copies in bf16."""
+    """BF16_Optimizer: each rank sums gradients in float32 as they arrive, and reduces copies of them in bf16."""
     most, joined = sizes.reduced_at_once
     coming = (b + FLOAT32) * sizes.largest
     return _Engine(
@@ -251,7 +254,7 @@ def _zero_1_bf16(sizes: _Sizes, b: int) -> _Engine:
 
 
 def _zero_1(sizes: _Sizes, b: int) -> _Engine:
-    """Gradients are summed where autograd leaves them; at the last micro-batch they move through the bucket."""
+    """Gradients are summed in place; at the last micro-batch they pass through the bucket."""
     gradients, share = FLOAT32 * (sizes.total + sizes.bucket), FLOAT32 * sizes.shard
     return _Engine(
         parameters=b * sizes.total,
@@ -266,7 +269,7 @@ def _zero_1(sizes: _Sizes, b: int) -> _Engine:
 def _zero_2(sizes: _Sizes, b: int) -> _Engine:
     """Gradients are reduced in every backward pass, and a rank sums its share of them."""
     bucket, share = b * sizes.bucket, FLOAT32 * sizes.shard
-    # In float32 they are moved once more, to lie together; else they are cast one by one.
+    # In float32 they are copied once more, into one buffer; in bf16 they are cast one by one.
     moved, cast = (0, FLOAT32 * sizes.largest) if b < FLOAT32 else (share, 0)
     return _Engine(
         parameters=b * sizes.total,
@@ -280,14 +283,14 @@ def _zero_2(sizes: _Sizes, b: int) -> _Engine:
 
 
 def _zero_3(sizes: _Sizes, b: int, device: DeviceType) -> _Engine:
-    """As ZeRO-2, with a bucket that lasts, and parameters that are gathered for a pass."""
+    """As ZeRO-2, but the bucket is permanent, and parameters are gathered for each pass."""
     bucket, share, gathered = b * sizes.bucket, FLOAT32 * sizes.shard, b * sizes.gathered
     reduced = FLOAT32 * sizes.bucket * sizes.shard // sizes.total
     fetched = b * min(sizes.gathered, FETCHED_AHEAD)
     held, overlapping = 0, max(bucket, reduced)
     if device == "cpu":
-        # gloo's thread may still hold a collective's buffers while the rank goes on: what was fetched ahead, and,
-        # while the rank casts what came of a reduction, the copy of the bucket that gloo reduces.
+        # gloo's thread may hold a collective's buffers while the rank continues: prefetched parameters, and the copy
+        # of the bucket that gloo reduces, while the rank casts the result.
         held, overlapping = fetched, bucket + (reduced if b < FLOAT32 else 0)
     return _Engine(
         parameters=b * sizes.shard + gathered,
@@ -302,7 +305,7 @@ def _zero_3(sizes: _Sizes, b: int, device: DeviceType) -> _Engine:
 
 
 def _offloaded(engine: _Engine, sizes: _Sizes, b: int, zero_stage: Literal[1, 2, 3]) -> _Engine:
-    """Masters, moments and their gradients on the host, with a buffer of the largest parameter on either side."""
+    """Masters, moments and their gradients on the host, with a buffer of the largest parameter's size on both sides."""
     share, buffer = FLOAT32 * sizes.shard, b * sizes.largest
     host = sizes.masters + share
     if zero_stage == 3:

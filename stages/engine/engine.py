@@ -22,16 +22,16 @@ _RANKS = {
     "WORLD_SIZE": ("OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"),
     "LOCAL_RANK": ("OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"),
 }
-"""What DeepSpeed's launcher says of a rank, and the names that mpirun and srun have for it."""
+"""The variables that DeepSpeed's launcher sets for a rank, and the names that mpirun and srun use for them."""
 
 LOOPBACK = "127.0.0.1"
-"""Where the ranks of one machine meet, and nobody else can come."""
+"""The address where the ranks of one machine meet; other machines cannot reach it."""
 
 
 def start_distributed() -> torch.device:
-    """Joins the process group that the launcher described; this rank's device: CUDA where there is one, else CPU.
+    """Joins the launcher's process group and returns this rank's device: CUDA if there is a GPU, else CPU.
 
-    Where no launcher of DeepSpeed's set RANK, mpirun's or srun's word for it is taken.
+    If RANK is not set, the variables of mpirun or srun are used.
     """
     if "RANK" not in os.environ:
         for name, others in _RANKS.items():
@@ -43,18 +43,18 @@ def start_distributed() -> torch.device:
         torch.cuda.set_device(device)
         _join("nccl", device)
         return device
-    # An all-reduce over shared memory that would be compiled for 40 s at first use; gloo gives the same sums.
+    # DeepSpeed's all-reduce over shared memory would compile for 40 s at first use; gloo gives the same sums.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     _join("gloo", None)
     return torch.device("cpu")
 
 
 def _join(backend: str, device: torch.device | None) -> None:
-    """Makes the process group, which DeepSpeed then finds; on several machines DeepSpeed makes it itself."""
+    """Creates the process group, which DeepSpeed then reuses; on several machines DeepSpeed creates it itself."""
     if os.environ.get("MASTER_ADDR") == LOOPBACK:
         store = _loopback_store()
         rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        bound = device if num_ranks > 1 else None  # as DeepSpeed does: a rank alone has no peer to reach
+        bound = device if num_ranks > 1 else None  # as DeepSpeed does: a single rank has no peer to reach
         dist.init_process_group(
             backend, store=store, rank=rank, world_size=num_ranks, timeout=default_pg_timeout, device_id=bound
         )
@@ -62,7 +62,10 @@ def _join(backend: str, device: torch.device | None) -> None:
 
 
 def _loopback_store() -> dist.TCPStore:
-    """Where the ranks of this machine meet. torch would have rank 0 listen on every address that the machine has."""
+    """The store through which the ranks of this machine meet.
+
+    torch's own store would make rank 0 listen on every address of the machine.
+    """
     port, num_ranks, is_first = int(os.environ["MASTER_PORT"]), int(os.environ["WORLD_SIZE"]), os.environ["RANK"] == "0"
     listener = socket.create_server((LOOPBACK, port), backlog=num_ranks).detach() if is_first else None
     return dist.TCPStore(
@@ -71,7 +74,7 @@ def _loopback_store() -> dist.TCPStore:
 
 
 def device_name(device: torch.device) -> str:
-    """What the device calls itself, for the ledger."""
+    """The device's product name, for the ledger."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     with open("/proc/cpuinfo") as cpuinfo:
@@ -80,7 +83,10 @@ def device_name(device: torch.device) -> str:
 
 
 def choose_precision(wanted: Literal["auto", "bf16", "fp32"], device: torch.device) -> Precision:
-    """`auto` is bf16 where the device is fast at it: CUDA from compute capability 8, a CPU with AVX512-BF16 or AMX."""
+    """Resolves `auto` to bf16 if the device computes fast in it, else to fp32.
+
+    Fast are CUDA devices from compute capability 8 on, and CPUs with AVX512-BF16 or AMX.
+    """
     if wanted != "auto":
         return wanted
     if device.type == "cuda":
@@ -90,14 +96,14 @@ def choose_precision(wanted: Literal["auto", "bf16", "fp32"], device: torch.devi
 
 
 def group_name(parameter_name: str, num_dimensions: int) -> str:
-    """The parameter group of a parameter: one per generation and decay/no-decay. Decay acts on matrices only."""
+    """The name of a parameter's group: one per generation and decay/no-decay. Only matrices decay."""
     return f"generation-{generation_of(parameter_name)}-{'no-decay' if num_dimensions < 2 else 'decay'}"
 
 
 def parameter_groups(model: LanguageModel, spec: TrainSpec) -> list[dict[str, Any]]:
-    """AdamW's groups, one per generation and decay/no-decay, in that order from generation 0 on; empty ones left out.
+    """AdamW's groups, one per generation and decay/no-decay, in that order from generation 0 on, without empty ones.
 
-    Growth appends groups and leaves the earlier ones as they are.
+    Growth appends groups and does not change the earlier ones.
     """
     groups: dict[tuple[int, bool], list[tuple[str, torch.nn.Parameter]]] = {}
     for name, parameter in model.named_parameters():
@@ -121,7 +127,7 @@ def _weight_decay(spec: TrainSpec, generation: int) -> float:
 def adamw(model: LanguageModel, spec: TrainSpec) -> torch.optim.AdamW:
     """AdamW over the model's parameter groups.
 
-    Fused: one pass over each tensor that takes no memory of its own, where the default makes a dozen.
+    Fused: one pass over each tensor without temporary memory; the default makes a dozen passes.
     """
     return torch.optim.AdamW(
         parameter_groups(model, spec),
@@ -133,9 +139,9 @@ def adamw(model: LanguageModel, spec: TrainSpec) -> torch.optim.AdamW:
 
 
 def build_engine(model: LanguageModel, spec: TrainSpec, precision: Precision) -> deepspeed.DeepSpeedEngine:
-    """The engine around `model`: ZeRO, gradient accumulation in float32, clipping, AdamW on float32 master weights.
+    """Wraps `model` in an engine: ZeRO, gradient accumulation in float32, clipping, AdamW on float32 master weights.
 
-    The learning rate is set by the loop, not by a DeepSpeed scheduler.
+    The training loop sets the learning rate; DeepSpeed's schedulers are not used.
     """
     model.use_kernels(spec.kernels)
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -147,11 +153,11 @@ def build_engine(model: LanguageModel, spec: TrainSpec, precision: Precision) ->
         "train_micro_batch_size_per_gpu": spec.micro_batch_size,
         "gradient_accumulation_steps": spec.batch_size // (spec.micro_batch_size * dist.get_world_size()),
         "gradient_clipping": spec.optimizer.gradient_clipping,
-        # The same sums in float32, made as gradients come, so that those in bf16 do not wait for the pass to end.
+        # The same float32 sums, made as gradients arrive, so that the bf16 gradients are freed during the pass.
         "bf16": {"enabled": precision == "bf16", "immediate_grad_update": True},
         "data_types": {"grad_accum_dtype": "fp32"},
         "zero_optimization": zero,
-        "zero_force_ds_cpu_optimizer": False,  # offloaded, too, it is the AdamW above: the same numbers, no compiler
+        "zero_force_ds_cpu_optimizer": False,  # offloading also uses the AdamW above: same numbers, no compiler
         "zero_allow_untested_optimizer": True,
         "steps_per_print": 1_000_000_000,
     }

@@ -1,8 +1,8 @@
 """A live engine's state: out to per-parameter files and in again, and DeepSpeed's own sharded checkpoints.
 
-Between stages the state passes through the per-parameter API, so any ZeRO stage and any number of ranks goes on from
-any other. Within a stage, on the same ranks, the engine's own files resume bit for bit. Every function here is
-collective: all ranks call it.
+Between stages the state passes through the per-parameter API, so any ZeRO stage on any number of ranks can continue
+from any other. Within a stage, on the same number of ranks, the engine's own files resume bit for bit. Every function
+here is collective: all ranks must call it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -41,7 +41,10 @@ ENGINE_TAG = "engine"
 
 
 def engine_states(engine: DeepSpeedEngine) -> Iterator[tuple[str, ParameterState]]:
-    """Each parameter's master value and moments, whole and exact, on every rank. Collective: all ranks iterate."""
+    """Yields each parameter's master value and moments, complete and exact, on every rank.
+
+    Collective: all ranks must iterate to the end.
+    """
     for name, parameter in engine.module.named_parameters():
         fp32 = safe_get_full_fp32_param(parameter)
         first, second = (safe_get_full_optimizer_state(parameter, key) for key in MOMENTS)
@@ -49,17 +52,17 @@ def engine_states(engine: DeepSpeedEngine) -> Iterator[tuple[str, ParameterState
 
 
 def group_steps(engine: DeepSpeedEngine) -> dict[str, int]:
-    """Adam's step of each parameter group, by the group's name."""
+    """Adam's step for each parameter group, by group name."""
     optimizer = engine.optimizer.optimizer
     groups = optimizer.param_groups
     return {groups[index]["name"]: int(optimizer.state[flat]["step"]) for index, flat in _flat_partitions(engine)}
 
 
 def start_moments(engine: DeepSpeedEngine, steps: dict[str, int]) -> None:
-    """Gives every parameter group Adam moments of zero, and the step that `steps` says (0 for a group it lacks).
+    """Sets every parameter group's Adam moments to zero and its step to that in `steps` (0 if missing there).
 
-    For a new engine, before its first step. DeepSpeed would create them as it steps, but then ZeRO-1 and 2 link only
-    the first group's to its parameters, and the others' moments cannot be read.
+    Call it on a new engine, before its first step. DeepSpeed would create the moments in that step, but ZeRO-1 and 2
+    then link only the first group's moments to its parameters, and those of other groups cannot be read.
     """
     optimizer = engine.optimizer.optimizer
     for index, flat in _flat_partitions(engine):
@@ -73,19 +76,20 @@ def start_moments(engine: DeepSpeedEngine, steps: dict[str, int]) -> None:
 
 
 def drop_refused_gradient(engine: DeepSpeedEngine) -> None:
-    """Forgets the gradient of an update that DeepSpeed has just refused, as it does itself but where Adam is offloaded.
+    """Drops the gradient of an update that DeepSpeed has just refused.
 
-    ZeRO-1 and 2 in bf16 then keep it, would add every later gradient to it, and so never make an update again.
+    DeepSpeed does this itself unless Adam is offloaded. With offloading, ZeRO-1 and 2 in bf16 keep the gradient and add
+    every later one to it, so they would refuse every later update too.
     """
     wrapper = engine.optimizer
-    if getattr(wrapper, "cpu_offload", False):  # ZeRO-3 calls it otherwise, and clears what it has
+    if getattr(wrapper, "cpu_offload", False):  # ZeRO-3 has another name for this, and clears its gradients
         wrapper.averaged_gradients = dict.fromkeys(wrapper.averaged_gradients)
 
 
 def load_states(engine: DeepSpeedEngine, directory: Path, manifest: Manifest) -> None:
-    """Puts a checkpoint's master values, moments and steps into an engine whose module holds those values already.
+    """Loads a checkpoint's master values, moments and steps into an engine whose module already has the values.
 
-    The moments of a group whose step the manifest does not name are zeros.
+    Parameter groups missing from the manifest's `group_steps` start with zero moments.
     """
     start_moments(engine, manifest.group_steps)
     for name, parameter in engine.module.named_parameters():
@@ -93,7 +97,7 @@ def load_states(engine: DeepSpeedEngine, directory: Path, manifest: Manifest) ->
         if group_name(name, len(_shape(parameter))) not in manifest.group_steps:
             state = state._replace(**{key: torch.zeros_like(state.fp32) for key in MOMENTS})
         value, *moments = (tensor.to(parameter.device) for tensor in state)
-        if hasattr(parameter, "ds_tensor"):  # ZeRO-3, whose setters of whole tensors overrun an uneven last partition
+        if hasattr(parameter, "ds_tensor"):  # ZeRO-3, whose whole-tensor setters overrun an uneven last partition
             safe_set_local_fp32_param(parameter, _partition(value, parameter))
             for key, moment in zip(MOMENTS, moments, strict=True):
                 safe_set_local_optimizer_state(parameter, _partition(moment, parameter), key)
@@ -104,7 +108,10 @@ def load_states(engine: DeepSpeedEngine, directory: Path, manifest: Manifest) ->
 
 
 def save_parameters(directory: Path, states: Iterable[tuple[str, ParameterState]]) -> dict[str, FileEntry]:
-    """Writes `states` into the staging directory of `directory` on rank 0; the manifest's entries (empty elsewhere)."""
+    """Writes `states` into the staging directory of `directory` on rank 0.
+
+    Returns the manifest's file entries; on other ranks they are empty.
+    """
     entries: dict[str, FileEntry] = {}
     staging = begin_directory(directory) if dist.get_rank() == 0 else None
     for name, state in states:
@@ -114,9 +121,9 @@ def save_parameters(directory: Path, states: Iterable[tuple[str, ParameterState]
 
 
 def save_engine(engine: DeepSpeedEngine, directory: Path, fields: dict[str, Any], keys: Path) -> None:
-    """Saves the engine's sharded state as the checkpoint `directory`, whole or not at all. Collective.
+    """Saves the engine's sharded state as the checkpoint `directory`, completely or not at all. Collective.
 
-    `fields` are the manifest's, but for kind, files and world size; `keys` is the file that signs it.
+    `fields` are the manifest's fields except kind, files and world size; `keys` is the file with the signing key.
     """
     if dist.get_rank() == 0:
         begin_directory(directory)
@@ -131,15 +138,15 @@ def save_engine(engine: DeepSpeedEngine, directory: Path, fields: dict[str, Any]
 
 
 def load_engine(engine: DeepSpeedEngine, directory: Path, keys: Path) -> Manifest:
-    """Restores what `save_engine` saved, bit for bit, on as many ranks and at the same ZeRO stage. Collective.
+    """Restores what `save_engine` saved, bit for bit, on the same number of ranks and ZeRO stage. Collective.
 
-    Raises CheckpointError where it cannot, and OriginError where none of `keys` signed it; both before DeepSpeed, which
-    unpickles, opens anything.
+    Raises CheckpointError if that is not possible, and OriginError if none of `keys` signed the checkpoint; both before
+    DeepSpeed unpickles any file.
     """
     manifest = read_manifest(directory)
     if manifest.kind != "engine" or manifest.world_size != dist.get_world_size():
         raise CheckpointError(
-            f"{directory} was saved by {manifest.world_size} ranks and resumes only on as many; "
+            f"{directory} was saved by {manifest.world_size} ranks and resumes only on the same number; "
             f"this run has {dist.get_world_size()}"
         )
     check_origin(directory, manifest, keys)
@@ -153,7 +160,7 @@ def load_engine(engine: DeepSpeedEngine, directory: Path, keys: Path) -> Manifes
 
 
 def _link_moments(engine: DeepSpeedEngine) -> None:
-    """Makes the per-parameter API see the moments that are now in the optimizer (ZeRO-3 needs no links)."""
+    """Links the optimizer's present moments to the per-parameter API (ZeRO-3 needs no links)."""
     wrapper = engine.optimizer
     if hasattr(wrapper, "_lazy_init_hp_params_optimizer_state"):
         wrapper._hp_optimizer_states_linked = False
@@ -161,17 +168,17 @@ def _link_moments(engine: DeepSpeedEngine) -> None:
 
 
 def _flat_partitions(engine: DeepSpeedEngine) -> list[tuple[int, Tensor]]:
-    """(parameter group, flat float32 tensor) of this rank: what Adam steps on, under each of DeepSpeed's wrappers."""
+    """This rank's (parameter group index, flat float32 tensor) pairs, which Adam updates, for any DeepSpeed wrapper."""
     wrapper = engine.optimizer
     if hasattr(wrapper, "fp32_partitioned_groups_flat"):  # ZeRO-3
         return [(wrapper.sub_group_to_group_id[i], t) for i, t in enumerate(wrapper.fp32_partitioned_groups_flat)]
-    if hasattr(wrapper, "fp32_groups_flat_partition"):  # BF16_Optimizer, which serves ZeRO-1 in bf16
+    if hasattr(wrapper, "fp32_groups_flat_partition"):  # BF16_Optimizer, for ZeRO-1 in bf16
         return list(enumerate(wrapper.fp32_groups_flat_partition))
     return list(enumerate(wrapper.single_partition_of_fp32_groups))  # ZeRO-1 and 2
 
 
 def _partition(tensor: Tensor, parameter: Tensor) -> Tensor:
-    """This rank's ZeRO-3 partition of a whole tensor, the last one padded with zeros."""
+    """This rank's ZeRO-3 partition of a whole tensor; the last rank's is padded with zeros."""
     size = parameter.ds_tensor.numel()  # type: ignore[attr-defined]
     padded = tensor.new_zeros(size * dist.get_world_size())
     padded[: tensor.numel()] = tensor.flatten()

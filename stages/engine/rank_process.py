@@ -17,13 +17,12 @@ from stages.process.lifeline import cut_lifeline, end_with_runner
 
 
 def run_rank(work: Callable[[Path, torch.device], None]) -> NoReturn:
-    """Does `work` with the spec file that the command line names, on this rank's device; then ends the process.
+    """Calls `work` with the spec file from the command line and this rank's device, then ends the process.
 
-    Exit code 0, or 1 with the traceback in the log, and where it is a UserError or a Failure also its message in one
-    line for the user. A rank that fails ends at once, without a word to the others, who may be waiting for it in a
-    collective; the launcher ends those of its machine, their lifeline those of others. One that is done does not take
-    its interpreter down: native threads that still want it then abort the process now and again, after the work was
-    done.
+    The exit code is 0, or 1 with the traceback in the log; for a UserError or a Failure the log also gets the message,
+    in one line for the user. A rank that fails exits at once, because other ranks may be waiting for it in a
+    collective: the launcher ends those on its own machine, and the lifeline ends those on other machines. A rank that
+    succeeds skips the interpreter's shutdown, in which native threads sometimes abort the process.
     """
     end_with_runner()
     try:
@@ -33,7 +32,7 @@ def run_rank(work: Callable[[Path, torch.device], None]) -> NoReturn:
         with suppress(OSError):  # the log's disk may be full: that may be what went wrong
             traceback.print_exc()
             if isinstance(error, UserError | Failure):
-                sys.stderr.write(f"growctl: {error}\n")  # in one piece, for other ranks write too
+                sys.stderr.write(f"growctl: {error}\n")  # in one write, because other ranks write too
         cut_lifeline()
         _leave(1)
     _leave(0)

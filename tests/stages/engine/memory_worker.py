@@ -2,9 +2,9 @@
 
     memory_worker.py OUTPUT
 
-Writes {kind: {moment: bytes}} for each ZeRO stage, precision and way of offloading: when the engine is there, after
-the forward pass of a second micro-batch, and the most in two steps and an evaluation like that at the end of a stage;
-and what a checkpoint takes.
+Writes {kind: {moment: bytes}} for each ZeRO stage, precision and offloading. The moments are: after the engine's start,
+after the forward pass of a second micro-batch, and the peak of two steps and of an evaluation as at the end of a stage.
+The size of a checkpoint is included.
 """
 
 import gc
@@ -32,10 +32,10 @@ COLLECTIVES = ("allgather", "all_gather_single", "allreduce", "broadcast", "redu
 
 
 class Overlap:
-    """Has a collective's tensors, gloo's own copies among them, live on until the next one has started.
+    """Keeps a collective's tensors, including gloo's own copies, alive until the next collective has started.
 
-    A thread of gloo's lets go of them some time after the rank goes on; how long after depends on the machine's load.
-    With one thread, and with this, what can overlap always does.
+    Otherwise a gloo thread releases them some time after the rank continues; how long depends on the machine's load.
+    With a single thread and this class, memory that can overlap always overlaps.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Overlap:
         return started
 
     def end(self) -> None:
-        """Waits until nothing of the last collective lives: gloo's thread has gone on to another one."""
+        """Waits until the last collective's tensors are released, because gloo's thread runs another collective."""
         self._last.clear()
         dist.barrier()
 
@@ -66,7 +66,7 @@ class _GlooOfOneThread(dist.ProcessGroupGloo):
 
 
 def measured(case: dict[str, Any], output: Path, overlap: Overlap) -> dict[str, int]:
-    """Bytes of this rank at each moment, and of of a checkpoint of all ranks, written to `output`."""
+    """Measures the bytes of this rank at each moment, and of a checkpoint of all ranks, written to `output`."""
     config = parse_model_config(case["model"])
     micro, length, world_size = case["micro_batch_size"], case["sequence_length"], dist.get_world_size()
     precision = case.pop("precision")
@@ -119,7 +119,7 @@ def main() -> None:
     if dist.get_rank() == 0:
         (output / "measured.json").write_text(json.dumps(report))
     dist.destroy_process_group()
-    os._exit(0)  # as a worker does: native threads may abort an interpreter that is taken down
+    os._exit(0)  # as a worker does: native threads may abort the interpreter's shutdown
 
 
 if __name__ == "__main__":

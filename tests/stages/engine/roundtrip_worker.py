@@ -2,10 +2,10 @@
 
     roundtrip_worker.py INITIAL OUTPUT
 
-For each ZeRO stage and precision, and with the optimizer offloaded: the states and steps that come out of a freshly
-loaded engine (`OUTPUT/<kind>-loaded`) and, after three optimizer steps on fixed data, the losses, and the states again
-(`OUTPUT/<kind>-trained`). Each is then saved as within a stage (`OUTPUT/<kind>-engine`), and of the offloaded ones
-another is resumed from that (`OUTPUT/<kind>-resumed`).
+For each ZeRO stage, precision and offloading it writes the states and steps of a freshly loaded engine
+(`OUTPUT/<kind>-loaded`), and the losses and states after three optimizer steps on fixed data (`OUTPUT/<kind>-trained`).
+It then saves each engine as within a stage (`OUTPUT/<kind>-engine`) and resumes the offloaded ones from that
+(`OUTPUT/<kind>-resumed`).
 """
 
 import json
@@ -94,7 +94,7 @@ def main() -> None:
         for name in report:
             assert staging_directory(output / f"{name}-loaded").is_dir()
     dist.destroy_process_group()
-    os._exit(0)  # as a worker does: native threads may abort an interpreter that is taken down
+    os._exit(0)  # as a worker does: native threads may abort the interpreter's shutdown
 
 
 if __name__ == "__main__":

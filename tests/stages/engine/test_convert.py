@@ -15,28 +15,28 @@ from stages.stage_dir import converted_directory, staging_directory
 from tests.stages.checkpoints import write_checkpoint
 
 
-def test_a_full_disk_is_said_before_anything_is_written(tmp_path, monkeypatch):
+def test_a_full_disk_is_reported_before_anything_is_written(tmp_path, monkeypatch):
     engine = tmp_path / "step_00000003"
     manifest = write_checkpoint(engine).model_copy(update={"kind": "engine"})
     (engine / "manifest.json").write_text(sealed_manifest(manifest).model_dump_json())
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**12, 10**12, 1000))
-    with pytest.raises(ConversionFailed, match=r"takes 0\.00 GB for a while, and .* has 0\.00 GB free"):
+    with pytest.raises(ConversionFailed, match=r"needs 0\.00 GB for a while, but .* has only 0\.00 GB free"):
         convert(engine, tmp_path / "converted_00000003")
     assert list(tmp_path.iterdir()) == [engine]
 
 
-def test_what_is_no_engine_checkpoint_is_refused(tmp_path):
+def test_only_engine_checkpoints_are_converted(tmp_path):
     write_checkpoint(tmp_path / "final")
     with pytest.raises(CheckpointError, match="final is not an engine checkpoint"):
         convert(tmp_path / "final", tmp_path / "converted_00000003")
 
 
-def test_conversions_go_once_a_newer_checkpoint_is_whole_and_are_never_taken_for_one(tmp_path):
+def test_converted_checkpoints_are_deleted_after_a_newer_checkpoint_and_never_listed_as_one(tmp_path):
     for step in (10, 20):
         write_checkpoint(tmp_path / f"step_{step:08d}")
         write_checkpoint(converted_directory(tmp_path / f"step_{step:08d}"))
     staging_directory(tmp_path / "converted_00000010").mkdir()
-    (tmp_path / "converted_00000010/manifest.json").unlink()  # a death while it was removed
+    (tmp_path / "converted_00000010/manifest.json").unlink()  # as if killed while deleting it
     said = []
     assert newest_checkpoint(tmp_path, said.append).name == "step_00000020"
     remove_converted(tmp_path, tmp_path / "step_00000020")

@@ -22,7 +22,7 @@ MODELS = {
     1: TransformerConfig(vocab_size=500, hidden_size=64, num_heads=4, num_layers=2, ffn_size=256),
     2: ramp_config(grow_config(BASE, attention_tokens=100, ffn_tokens=900), 1.0),
 }
-"""By number of ranks. One has parameters above what ZeRO-3 keeps gathered for good, and two generations."""
+"""By number of ranks. One model has two generations, and parameters large enough for ZeRO-3 to partition."""
 
 KINDS = {
     f"zero{stage}-{precision}": {"zero_stage": stage, "precision": precision, "offload": "none"}
@@ -32,7 +32,7 @@ KINDS |= {
     f"{name}-offloaded": KINDS[name] | {"offload": "optimizer"} for name in ("zero1-bf16", "zero2-fp32", "zero3-bf16")
 }
 MICRO_BATCH_SIZE, LENGTH = 2, {1: 64, 2: 8}
-"""By number of ranks: long sequences make the loss the fullest moment, short ones the gradients and the update."""
+"""By number of ranks: with long sequences the peak is in the loss, with short ones in the gradients and the update."""
 
 
 MEASURED = [(2, name) for name in KINDS] + [(1, name) for name in ("zero1-bf16", "zero2-fp32", "zero3-bf16")]
@@ -63,14 +63,14 @@ def reckoned(ranks: int, kind: dict[str, Any]) -> Memory:
 
 
 @pytest.mark.parametrize(("ranks", "name"), MEASURED)
-def test_parameters_gradients_and_optimizer_are_what_the_engine_holds_within_2_percent(measured, name, ranks) -> None:
+def test_parameters_gradients_and_optimizer_match_the_engine_within_2_percent(measured, name, ranks) -> None:
     memory, real = reckoned(ranks, KINDS[name]), measured[ranks][name]
     lasting = memory.parameters + memory.gradients + memory.optimizer + memory.host  # a CPU is its own host
     assert lasting == pytest.approx(real["forward"] - memory.activations, rel=0.02)
 
 
 @pytest.mark.parametrize(("ranks", "name"), [case for case in MEASURED if not case[1].endswith("offloaded")])
-def test_the_fullest_moment_is_within_10_percent_of_the_most_that_ever_lives(measured, name, ranks) -> None:
+def test_the_peak_is_within_10_percent_of_the_measured_peak(measured, name, ranks) -> None:
     assert reckoned(ranks, KINDS[name]).total == pytest.approx(measured[ranks][name]["peak"], rel=0.1)
 
 
@@ -94,7 +94,7 @@ PRECISIONS = st.sampled_from(["bf16", "fp32"])
 
 
 @given(ZERO, PRECISIONS, st.sampled_from(["none", "optimizer"]), st.integers(1, 512), st.integers(1, 8))
-def test_more_ranks_never_take_more_of_one_and_more_sequences_never_less(
+def test_more_ranks_never_need_more_memory_each_and_more_sequences_never_less(
     stage, precision, offload, ranks, size
 ) -> None:
     def total(world_size: int, micro_batch_size: int) -> int:
@@ -109,14 +109,14 @@ def test_more_ranks_never_take_more_of_one_and_more_sequences_never_less(
         assert min(memory.parameters, memory.gradients, memory.optimizer, memory.activations, memory.temporary) >= 0
         return memory.total
 
-    # alone, a rank has no need to gather what ZeRO-3 splits
+    # a single rank need not gather the parameters that ZeRO-3 partitions
     assert ranks == 1 or total(2 * ranks, size) <= total(ranks, size)
     assert total(ranks, size + 1) >= total(ranks, size)
 
 
 @settings(max_examples=20)
 @given(PRECISIONS, st.integers(1, 64))
-def test_the_optimizer_has_12_bytes_a_parameter_over_all_ranks(precision: str, ranks: int) -> None:
+def test_the_optimizer_takes_12_bytes_per_parameter_over_all_ranks(precision: str, ranks: int) -> None:
     for config in MODELS.values():
         for stage in (1, 2, 3):
             memory = TrainingMemory(
@@ -125,18 +125,18 @@ def test_the_optimizer_has_12_bytes_a_parameter_over_all_ranks(precision: str, r
             assert 0 <= ranks * memory.optimizer - 12 * num_parameters(config) < 12 * ranks
 
 
-def test_the_bucket_is_no_larger_than_the_model_and_ends_at_deepspeeds_default() -> None:
+def test_the_bucket_is_never_larger_than_the_model_or_deepspeeds_default() -> None:
     assert [reduce_bucket(size) for size in (10, 499_999_999, 500_000_001)] == [10, 499_999_999, 500_000_000]
 
 
-def test_a_total_leaves_the_host_out() -> None:
+def test_the_total_excludes_host_memory() -> None:
     memory = Memory(parameters=1, gradients=20, optimizer=300, activations=4000, temporary=50_000, host=600_000)
     assert memory.total == 54_321
     assert replace(memory, host=0).total == memory.total
 
 
 def test_the_papers_largest_model_on_eight_devices() -> None:
-    """By hand: the table of stages/engine/device_memory.py, and what the scores of 4 x 1024 data tokens take."""
+    """By hand: the table of stages/engine/device_memory.py, plus the scores of 4 x 1024 data tokens."""
     config = tokenformer_config(
         num_layers=12, attention_tokens=8620, ffn_tokens=34480, vocab_size=50304, hidden_size=768, num_heads=12
     )

@@ -21,7 +21,7 @@ def groups_of(config) -> dict[str, tuple[float, int]]:
     }
 
 
-def test_each_growth_has_a_group_of_its_own_and_leaves_the_earlier_ones_alone():
+def test_each_growth_adds_its_own_groups_and_keeps_the_earlier_ones():
     base = small_config()
     ffn_only = grow_config(base, attention_tokens=0, ffn_tokens=6)
     both = grow_config(ffn_only, attention_tokens=3, ffn_tokens=6)
@@ -32,27 +32,27 @@ def test_each_growth_has_a_group_of_its_own_and_leaves_the_earlier_ones_alone():
     assert after["generation-2-decay"] == (0.1, 2 * 2 * (4 * 3 + 6) * 16)
 
 
-def test_decay_is_on_matrices_only():
+def test_only_matrices_decay():
     config = TransformerConfig(vocab_size=31, hidden_size=16, num_heads=1, num_layers=1, ffn_size=64)
     for group in parameter_groups(build_model(config, device="meta"), small_spec(config)):
         assert {p.ndim for p in group["params"]} == ({2} if group["weight_decay"] else {1})
 
 
-def test_an_update_takes_no_memory_of_its_own():
-    """As stages/engine/device_memory.py reckons it."""
+def test_an_update_needs_no_extra_memory():
+    """stages/engine/device_memory.py relies on this."""
     config = small_config()
     model = build_model(config, seed=0)
     optimizer = adamw(model, small_spec(config))
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
-    optimizer.step()  # makes the moments
+    optimizer.step()  # creates the moments
     with MemoryTracking() as memory:
         optimizer.step()
     assert memory.peak < 100
 
 
 @pytest.mark.parametrize(("avx512_bf16", "amx", "expected"), [(1, 0, "bf16"), (0, 1, "bf16"), (0, 0, "fp32")])
-def test_auto_precision_on_a_cpu_is_bf16_where_it_is_fast(monkeypatch, avx512_bf16, amx, expected):
+def test_auto_precision_on_a_cpu_is_bf16_if_bf16_is_fast(monkeypatch, avx512_bf16, amx, expected):
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: bool(avx512_bf16))
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: bool(amx))
     assert choose_precision("auto", torch.device("cpu")) == expected

@@ -1,7 +1,7 @@
 """A checkpoint goes into an engine of any ZeRO stage, precision and rank count and comes out the same, bit for bit.
 
-So do the engines' own checkpoints, converted. Real engines, real ranks; the model has an odd width, so that no
-parameter divides evenly among two ranks.
+The engines' own checkpoints, once converted, do the same. Engines and ranks are real; the model has an odd width, so
+that no parameter divides evenly by two ranks.
 """
 
 import json
@@ -36,7 +36,7 @@ KINDS = [f"zero{stage}-{precision}" for stage in (1, 2, 3) for precision in ("fp
 
 @pytest.fixture(scope="module")
 def roundtrips(tmp_path_factory):
-    """{ranks: (report, output directory)} and the grown checkpoint that went in."""
+    """{ranks: (report, output directory)} and the grown checkpoint that was loaded."""
     folder = tmp_path_factory.mktemp("roundtrip")
     write_checkpoint(folder / "final", small_config(width=9, ffn_tokens=7))
     policy = GrowthPolicy(init="random")
@@ -80,7 +80,7 @@ def test_masters_moments_and_steps_pass_through_bit_for_bit(roundtrips, kind, ra
 
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("kind", KINDS)
-def test_training_on_gives_the_same_losses_and_weights_on_any_zero_stage_and_rank_count(roundtrips, kind, ranks):
+def test_further_training_gives_the_same_losses_and_weights_on_any_zero_stage_and_rank_count(roundtrips, kind, ranks):
     initial, results = roundtrips
     precision = kind.split("-")[1]
     reference, reference_output = results[1]
@@ -108,7 +108,7 @@ def test_an_offloaded_optimizer_resumes_within_a_stage_bit_for_bit(roundtrips, k
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_every_group_keeps_its_own_decay(roundtrips, ranks):
+def test_every_group_keeps_its_decay(roundtrips, ranks):
     report, _ = roundtrips[1][ranks]
     for kind in KINDS:
         assert report[kind]["decay"] == {
@@ -135,7 +135,7 @@ def test_an_engine_checkpoint_is_converted_bit_for_bit(roundtrips, kind, ranks, 
 
 
 @pytest.mark.parametrize("kind", ["zero2-fp32", "zero3-bf16"])
-def test_a_converted_checkpoint_says_what_the_engines_said_and_nothing_else_is_left(roundtrips, kind, tmp_path):
+def test_a_converted_checkpoint_keeps_the_engines_manifest_and_leaves_no_other_files(roundtrips, kind, tmp_path):
     engine = roundtrips[1][2][1] / f"{kind}-engine"
     said, converted = read_manifest(engine), convert(engine, tmp_path / "converted")
     changed = {"kind", "files", "lineage", "seal", "signature"}
@@ -149,7 +149,7 @@ def test_a_converted_checkpoint_says_what_the_engines_said_and_nothing_else_is_l
 
 
 @pytest.mark.parametrize("kind", ["zero1-fp32", "zero3-fp32"])
-def test_an_engine_checkpoint_that_lacks_a_parameter_is_refused_by_its_name(roundtrips, kind, tmp_path):
+def test_the_missing_parameter_of_an_engine_checkpoint_is_named(roundtrips, kind, tmp_path):
     engine = tmp_path / "step_00000003"
     shutil.copytree(roundtrips[1][2][1] / f"{kind}-engine", engine)
     manifest = read_manifest(engine)

@@ -48,7 +48,7 @@ def run_rank_on(spec: str, **streams) -> subprocess.CompletedProcess[str]:
         ("odd.json", 1, None),
     ],
 )
-def test_a_rank_leaves_with_its_code_its_reason_and_no_teardown(spec, code, said):
+def test_a_rank_exits_with_its_code_and_reason_and_skips_the_shutdown(spec, code, said):
     result = run_rank_on(spec, capture_output=True)
     assert result.returncode == code, result.stderr
     assert f"worked on {spec}\n" in result.stdout
@@ -58,7 +58,7 @@ def test_a_rank_leaves_with_its_code_its_reason_and_no_teardown(spec, code, said
     assert any(line.startswith("Traceback") for line in lines) == bool(code)
 
 
-def test_a_rank_that_fails_leaves_as_well_where_its_log_cannot_be_written():
+def test_a_failing_rank_exits_even_if_its_log_cannot_be_written():
     with open("/dev/full", "w") as full:
         result = run_rank_on("told.json", stdout=subprocess.PIPE, stderr=full)
     assert (result.returncode, result.stdout) == (1, "worked on told.json\n")
