@@ -51,7 +51,7 @@ from stages.data.prepare import read_dataset_manifest
 from stages.metrics import Record
 from stages.spec import TrainSpec
 from stages.stage_dir import StagePaths
-from stages.train.skipped_data import LeftOut, of_this_course, rollbacks_in_place, standing
+from stages.train.skipped_data import LeftOut, rollbacks_in_place, skipped_ranges, trained_without
 
 VERBS = {"refused": "failed", "crashed": "crashed", "hung": "hung"}
 LONGEST_PAUSE = 60.0
@@ -210,7 +210,7 @@ class Execution:
         failures, start = 0, None
         while True:
             left_out = self._left_out(plan)
-            wanted = partial(of_this_course, left_out)
+            wanted = partial(trained_without, left_out)
             resume = checkpoint_to_resume(stage.directory, self._world(plan), self.keys, self.screen.message, wanted)
             failures = failures if resume == start else 0
             start = resume
@@ -241,7 +241,7 @@ class Execution:
         By the ledger, which is never behind metrics.jsonl here, and may know of a line that was damaged there since.
         """
         records = [{"event": "anomaly"} | asdict(anomaly) for anomaly in self.ledger.anomalies(plan.name)]
-        left_out, most = standing(records), self.schedule.anomalies.most
+        left_out, most = skipped_ranges(records), self.schedule.anomalies.most
         if (times := rollbacks_in_place(records)) > most:
             raise RunFailed(
                 f"stage {plan.name} went back to step {left_out[-1][0]} {times} times, each time with more data left "

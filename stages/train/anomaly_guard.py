@@ -1,7 +1,7 @@
 """Numbers that go wrong: which updates are refused, and what then. Every rank comes to the same answers by itself.
 
-DeepSpeed refuses an update whose gradient is not finite, on all ranks alike. A spike of the loss is made one of those
-before its last backward pass: so no bad update is ever made, and what follows is the policy's business.
+DeepSpeed refuses an update whose gradient is not finite, on all ranks alike. When the loss spikes, the guard makes the
+gradient non-finite in the last backward pass, so that no bad update is ever made. The policy decides what happens next.
 """
 
 import math
@@ -20,7 +20,7 @@ MAD_TO_SIGMA = 1.4826
 """A normal distribution's standard deviation, in median absolute deviations."""
 
 SMALLEST_SIGMA = 0.01
-"""Nats. Where the loss hardly moves, its own spread would make a spike of every ripple."""
+"""Nats. Without this floor, every ripple of a nearly constant loss would be a spike."""
 
 
 class Anomaly(NamedTuple):
@@ -31,16 +31,16 @@ class Anomaly(NamedTuple):
     """The step's mean loss, nats a token; None where it is not finite."""
 
     threshold: float | None
-    """What a spike's loss was compared with."""
+    """The limit that the loss of a spike exceeded; None for other kinds."""
 
     action: Literal["skip", "rollback", "stop"]
     first_step: int
     num_steps: int
-    """The data left out, in steps' worth, begins with that of the update number `first_step`, counted from 0."""
+    """Steps' worth of data to skip, from the data of update `first_step` (counted from 0) on."""
 
 
 def spike_limit(losses: Sequence[float], z: float) -> float:
-    """The loss from which on a step is a spike after `losses`: the median and z times a robust standard deviation."""
+    """The loss above which a step after `losses` is a spike: their median plus z robust standard deviations."""
     middle = statistics.median(losses)
     sigma = MAD_TO_SIGMA * statistics.median(abs(loss - middle) for loss in losses)
     return middle + z * max(sigma, SMALLEST_SIGMA)
@@ -49,8 +49,8 @@ def spike_limit(losses: Sequence[float], z: float) -> float:
 class Guard:
     """Judges the updates of one attempt at a stage.
 
-    The limit for spikes moves at log lines only, where losses come to the host anyway, and follows from the losses up
-    to there. A checkpoint has them, so that a resumed attempt decides the same.
+    The spike limit changes only at log lines, when the losses are copied to the host anyway, and depends only on the
+    losses so far. Checkpoints store these losses, so that a resumed attempt makes the same decisions.
     """
 
     def __init__(self, spec: TrainSpec) -> None:
@@ -58,23 +58,23 @@ class Guard:
         self.policy = spec.anomalies
         self.limit: float | None = None
         self.refused = 0
-        """Updates in a row, up to now."""
+        """Refused updates in a row so far."""
         self._losses: list[float] = []
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps, for `restore`."""
+        """The state that a checkpoint stores, for `restore`."""
         return {"refused": self.refused, "losses": self._losses}
 
     def restore(self, state: dict[str, Any] | None) -> None:
-        """Goes on from what a checkpoint kept."""
+        """Restores the state that a checkpoint stored; None leaves the guard new."""
         if state is not None:
             self.refused = state["refused"]
             self._learn(state["losses"])
 
     def learn(self, step: int, losses: Sequence[float]) -> None:
-        """Takes in the losses, means over all ranks, of the updates made since the last line, now that it is `step`.
+        """Adds the losses (means over all ranks) of the updates since the last log line; the newest is that of `step`.
 
-        Until the stage has settled they say nothing of those to come.
+        Losses from before the stage's settled step are ignored: they do not predict later ones.
         """
         settled = step - self.spec.settled_step
         if self.policy.spikes != "ignore" and settled > 0:
@@ -86,10 +86,10 @@ class Guard:
         self.limit = spike_limit(self._losses, self.policy.spike_z) if len(self._losses) == window else None
 
     def judged(self, micro_loss: Tensor, mean_loss: Tensor) -> Tensor:
-        """The loss of a step's last micro-batch, so that its gradient is not finite where the step is a spike.
+        """Returns the loss of a step's last micro-batch, multiplied by NaN if the step is a spike, else unchanged.
 
-        `mean_loss` is the step's, on this rank, on the device. Where it is no spike not a bit changes. Collective as
-        long as there is a limit; the device is not waited for.
+        `mean_loss` is the step's mean loss on this rank, on the device. Collective once there is a limit. Does not wait
+        for the device.
         """
         if self.limit is None:
             return micro_loss
@@ -99,13 +99,13 @@ class Guard:
         return micro_loss * factor.to(micro_loss.dtype)
 
     def passed(self) -> None:
-        """An update was made."""
+        """Notes that an update was made."""
         self.refused = 0
 
     def verdict(self, step: int, mean_loss: Tensor) -> Anomaly:
-        """What becomes of the refused update that was the stage's step `step`, counted from 1. Collective.
+        """Decides what follows the refused update `step` of the stage, counted from 1. Collective.
 
-        `mean_loss` is this rank's.
+        `mean_loss` is the step's mean loss on this rank.
         """
         total = mean_loss.clone()
         dist.all_reduce(total)
@@ -130,13 +130,13 @@ class Guard:
         )
 
     def reason(self, step: int, anomaly: Anomaly) -> str:
-        """Why the stage stops, in one sentence for the user, with what to try."""
+        """Why the stage stops and what to try, in one sentence for the user."""
         where = f"step {step} of stage {self.spec.stage}"
         what, key = f"the gradient of {where} is not finite", "non_finite"
         if anomaly.kind == "spike":
             what, key = f"the loss of {where}, {anomaly.value:.4f}, is a spike: above {anomaly.threshold:.4f}", "spikes"
         if self.refused > 1:
-            what += f", the update number {self.refused} in a row that is refused (anomalies.most: {self.policy.most})"
+            what += f"; this is refused update number {self.refused} in a row (anomalies.most: {self.policy.most})"
         return (
             f"{what}; try a lower learning_rate.peak (now {self.spec.learning_rate.peak}) or more warm-up, or another "
             f"anomalies.{key} (now {getattr(self.policy, key)}), under another --name"

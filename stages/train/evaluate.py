@@ -17,19 +17,19 @@ from stages.data.read_ahead import read_ahead
 
 
 class Evaluation(NamedTuple):
-    """What a pass over validation text gave."""
+    """The result of one pass over validation text."""
 
     loss: float
     """Mean cross-entropy, nats a token."""
 
     perplexity: float
-    """exp(loss); infinity where that overflows."""
+    """exp(loss); infinity if that overflows."""
 
     bits_per_byte: float
-    """loss / ln 2 x tokens / bytes, with the tokens and UTF-8 bytes of the whole split."""
+    """loss / ln 2 x tokens / bytes, with the token and UTF-8 byte counts of the whole split."""
 
     num_tokens: int
-    """Validation tokens that were predicted."""
+    """Number of validation tokens predicted."""
 
 
 @torch.no_grad()
@@ -41,8 +41,8 @@ def evaluate(
 ) -> Evaluation:
     """Runs `loss_of(input_ids_BT, targets_BT)` (mean nats) over all `windows`, `batch_size` sequences at a time.
 
-    Collective: each rank takes every world-size-th batch. All ranks run equally often, as ZeRO-3 needs; a rank that is
-    out of batches repeats the first and does not count it. Sums are float64.
+    Collective: each rank takes every world-size-th batch. All ranks run the same number of batches, as ZeRO-3 requires;
+    a rank without further batches repeats the split's first and does not count it. Sums are float64.
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     mine = range(rank * batch_size, len(windows), world_size * batch_size)

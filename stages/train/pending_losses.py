@@ -1,6 +1,6 @@
 """Training losses since the last log line, which a checkpoint between two lines carries on.
 
-Each rank has its own. A checkpoint has every rank's, so that as many ranks go on with the same bits.
+Each rank keeps its own. A checkpoint stores those of all ranks, so that the same number of ranks resumes bit for bit.
 """
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class PendingLosses:
-    """This rank's mean loss of each update since the last log line, float64, on the device."""
+    """This rank's mean losses of the updates since the last log line, float64, on the device."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -17,28 +17,28 @@ class PendingLosses:
 
     @property
     def num_steps(self) -> int:
-        """How many they are."""
+        """The number of losses."""
         return len(self._losses)
 
     def add(self, loss: Tensor) -> None:
-        """Another update's loss, a float64 scalar on the device. Does not wait for it."""
+        """Adds one update's loss, a float64 scalar on the device, without waiting for the device."""
         self._losses.append(loss)
 
     def taken(self) -> Tensor:
-        """All of them, (num_steps,) float64 on the device; the next ones are gathered anew."""
+        """Returns all losses, (num_steps,) float64 on the device, and clears the list."""
         losses = self._stacked()
         self._losses = []
         return losses
 
     def gathered(self) -> list[list[float]]:
-        """What a checkpoint keeps, each rank's, the same on every rank. Collective."""
+        """Returns the losses of all ranks, for a checkpoint: the same lists on every rank. Collective."""
         losses = torch.zeros(dist.get_world_size(), self.num_steps, dtype=torch.float64, device=self._device)
         losses[dist.get_rank()] = self._stacked()
         dist.all_reduce(losses)
         return losses.tolist()
 
     def restore(self, kept: list[list[float]] | None) -> None:
-        """Goes on from what a checkpoint kept; with another number of ranks their means are each one's."""
+        """Restores the losses that a checkpoint stored; if the number of ranks changed, each rank gets the mean."""
         if kept is None:
             return
         losses = torch.tensor(kept, dtype=torch.float64)

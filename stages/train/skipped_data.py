@@ -1,8 +1,8 @@
 """Which data a stage's updates read where rollbacks left some out. No torch here.
 
-A rollback is a record of metrics.jsonl (event `anomaly`, action `rollback`): the stage goes back to `first_step`, and
-from there on reads `num_steps` steps' worth of data further on than it did, just behind what it stumbled over. It
-stands until a later rollback goes back to before it: the steps behind that one read other data than it speaks of.
+A rollback is a record of metrics.jsonl (event `anomaly`, action `rollback`). The stage returns to the checkpoint of
+`first_step` and skips `num_steps` steps' worth of data from there on: just past the data that caused the anomaly. A
+rollback stays valid until a later one returns to an earlier step, after which the steps read other data.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ from stages.checkpoint.manifest import Manifest
 from stages.metrics import Record
 
 LeftOut = tuple[int, int]
-"""(step, number of steps): from the stage's update number `step` on, counted from 0, so much more data lies behind."""
+"""(step, number of steps): the data skipped just before the stage's update `step`, counted from 0, in steps' worth."""
 
 
 def is_rollback(record: Record) -> bool:
@@ -19,8 +19,8 @@ def is_rollback(record: Record) -> bool:
     return record["event"] == "anomaly" and record["action"] == "rollback"
 
 
-def standing(records: Iterable[Record]) -> tuple[LeftOut, ...]:
-    """What the stage leaves out after all of its `records`, of every attempt, oldest first."""
+def skipped_ranges(records: Iterable[Record]) -> tuple[LeftOut, ...]:
+    """The data that the stage skips, given all its `records` of every attempt, oldest first."""
     left_out: list[LeftOut] = []
     for record in filter(is_rollback, records):
         first_step = record["first_step"]
@@ -29,23 +29,23 @@ def standing(records: Iterable[Record]) -> tuple[LeftOut, ...]:
 
 
 def rollbacks_in_place(records: Iterable[Record]) -> int:
-    """How many of the newest rollbacks in a row went back to the same step: none of them got to the next checkpoint."""
+    """How many of the newest rollbacks returned to the same step without reaching the next checkpoint."""
     steps = [record["first_step"] for record in records if is_rollback(record)]
     return next((number for number, step in enumerate(reversed(steps)) if step != steps[-1]), len(steps))
 
 
 def position(step: int, left_out: Sequence[LeftOut]) -> int:
-    """Where the update number `step`, counted from 0, reads its data, in steps' worth from the stage's first data."""
+    """Where update `step`, counted from 0, reads its data: an offset into the stage's data, in steps' worth."""
     return step + sum(num_steps for first_step, num_steps in left_out if first_step <= step)
 
 
 def consumed(step: int, left_out: Sequence[LeftOut]) -> int:
-    """Steps' worth of data that lie behind after the first `step` updates: trained on, or left out between them."""
+    """Steps' worth of data used up by the first `step` updates: trained on, or skipped between them."""
     return step + sum(num_steps for first_step, num_steps in left_out if first_step < step)
 
 
-def of_this_course(left_out: Sequence[LeftOut], checkpoint: Manifest) -> bool:
-    """Whether a checkpoint within the stage has seen the data that it should have, now that `left_out` stands."""
+def trained_without(left_out: Sequence[LeftOut], checkpoint: Manifest) -> bool:
+    """Whether a checkpoint within the stage skipped exactly the data in `left_out` that precedes its step."""
     made_with = [tuple(entry) for entry in checkpoint.lineage.details.get("left_out", [])]
     return [entry for entry in made_with if entry[0] < checkpoint.step] == [
         entry for entry in left_out if entry[0] < checkpoint.step

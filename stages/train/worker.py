@@ -3,8 +3,8 @@ machines by DeepSpeed's runner or srun:
 
     python -m stages.train.worker SPEC.json
 
-It obeys its `TrainSpec` and decides nothing: what comes next is the runner's business (growctl/run/runner.py). It
-speaks through metrics.jsonl and leaves step_*/ and final/ in the stage's directory.
+The worker follows its `TrainSpec`; the runner decides what runs next (growctl/run/runner.py). The worker reports
+through metrics.jsonl and writes step_*/ and final/ into the stage's directory.
 
 Shapes: B micro-batch, T sequence.
 """
@@ -66,15 +66,15 @@ from stages.train.pending_losses import PendingLosses
 from stages.train.skipped_data import consumed, position
 
 LOOK_SECONDS = 0.5
-"""Ranks find out together about this often whether one of them was asked to leave."""
+"""About this often, the ranks check together whether one of them was asked to save and exit."""
 
 
 class TrainingFailed(Failure):
-    """Training cannot go on, in one sentence for the user."""
+    """Training cannot continue; the message is one sentence for the user."""
 
 
 class Worker:
-    """One rank's part in one attempt at a stage."""
+    """One rank of one attempt at a stage."""
 
     def __init__(self, spec: TrainSpec, device: torch.device) -> None:
         self.spec = spec
@@ -99,7 +99,7 @@ class Worker:
         self._started = time.monotonic() - max(0.0, time.time() - spec.launched_at)
 
     def run(self) -> None:
-        """Trains from the stage's start, or from the checkpoint to resume, to `final/`, or to where it is to leave."""
+        """Trains from the stage's start, or from the checkpoint to resume, until `final/` is written or a stop."""
         spec = self.spec
         resumed = read_manifest(Path(spec.resume)) if spec.resume else None
         step = resumed.step if resumed else 0
@@ -123,14 +123,14 @@ class Worker:
     def train(
         self, engine: DeepSpeedEngine, step: int, micro_batches: Iterator[tuple[Tensor, Tensor]]
     ) -> tuple[int, bool]:
-        """Steps from `step` on, logged, evaluated and saved on the way: how many are done, and whether that is all.
+        """Trains from `step` on, logging, evaluating and saving; returns the steps done and whether the stage is over.
 
-        It is not where the workers were asked to leave: then a checkpoint of the last step is there. Nor where the
-        stage goes back to an earlier one: then the record of that is the last word.
+        It is not over if the workers were asked to save and exit (they have then saved the last step), or if the stage
+        rolls back (the rollback is then the last record).
         """
         spec = self.spec
         last_logged, first = time.monotonic(), step
-        over = self.flat_enough(step)  # where a resumed attempt's checkpoint is of the very step that ended the stage
+        over = self.flat_enough(step)  # true if the resumed checkpoint is of the very step that ended the stage
         while step < spec.num_steps and not over:
             loss = self.train_step(engine, step, micro_batches)
             step += 1
@@ -139,7 +139,7 @@ class Worker:
                 self.guard.passed()
             elif not self.refused(engine, step, loss):
                 return step, False
-            # Also before a checkpoint, so that a resumed attempt's lines cover the same steps.
+            # Log before a checkpoint too, so that the log lines of a resumed attempt cover the same steps.
             every = (spec.log_every, spec.checkpoint_every, spec.evaluate_every, spec.num_steps)
             if any(step % interval == 0 for interval in every):
                 self.log(engine, step, (step - first) / (time.monotonic() - last_logged))
@@ -159,17 +159,17 @@ class Worker:
                 self.record("saved", step, path=self.paths.step(step).name)
                 return step, False
             if self.pending.num_steps == 0:
-                last_logged, first = time.monotonic(), step  # what follows a line is no part of the next line's speed
+                last_logged, first = time.monotonic(), step  # evaluating and saving do not count as training time
         return step, True
 
     def asked_to_leave(self) -> bool:
-        """Whether any rank was asked to save and to leave. Collective: all learn it at the same step."""
+        """Whether any rank was asked to save and exit. Collective: all ranks get the answer at the same step."""
         asked = torch.tensor(float(self.request.made), device=self.device)
         dist.all_reduce(asked, dist.ReduceOp.MAX)
         return bool(asked.item())
 
     def flat_enough(self, step: int) -> bool:
-        """Whether the trigger ends the stage at `step`: decided from recorded losses alone, by all ranks alike."""
+        """Whether the trigger ends the stage at `step`. All ranks decide alike, from the recorded losses alone."""
         trigger = self.spec.trigger
         if trigger is None or not self.losses or self.losses[-1][0] != step:
             return False
@@ -179,7 +179,7 @@ class Worker:
         return over
 
     def start_engine(self) -> DeepSpeedEngine:
-        """The engine with this attempt's first weights, moments and steps in it."""
+        """Builds the engine and loads the weights, moments and steps that this attempt starts from."""
         spec = self.spec
         start = Path(spec.resume or spec.initial or "")
         manifest = read_manifest(start) if spec.resume or spec.initial else None
@@ -196,16 +196,17 @@ class Worker:
         else:
             load_states(engine, start, manifest)
         if manifest and spec.resume:
-            details = manifest.lineage.details  # JSON, which has null for what is not a number
+            details = manifest.lineage.details  # JSON, which stores NaN as null
             self.losses = [(step, math.nan if loss is None else loss) for step, loss in details.get("losses", [])]
             self.pending.restore(details.get("pending"))
             self.guard.restore(details.get("guard"))
         return engine
 
     def train_step(self, engine: DeepSpeedEngine, step: int, micro_batches: Iterator[tuple[Tensor, Tensor]]) -> Tensor:
-        """One optimizer step: every micro-batch forward and backward, then the update. This rank's mean loss, float64.
+        """Runs one optimizer step and returns this rank's mean loss, a float64 scalar on the device.
 
-        It takes the step's share of `micro_batches`, and does not wait for the device of its own accord.
+        Each micro-batch runs forward and backward, then the engine makes the update. Consumes the step's share of
+        `micro_batches` and does not itself wait for the device.
         """
         spec = self.spec
         learning_rate = spec.learning_rate.at(step)
@@ -226,9 +227,9 @@ class Worker:
         return loss
 
     def refused(self, engine: DeepSpeedEngine, step: int, loss: Tensor) -> bool:
-        """Records that the update of `step`, the number done with it, was refused; whether the stage goes on behind it.
+        """Records that the update of `step`, counted from 1, was refused; returns whether training continues after it.
 
-        Raises TrainingFailed where it is to stop.
+        Raises TrainingFailed if the policy stops the run.
         """
         drop_refused_gradient(engine)
         anomaly = self.guard.verdict(step, loss)
@@ -240,7 +241,7 @@ class Worker:
         return anomaly.action == "skip"
 
     def micro_batches(self, step: int) -> Generator[tuple[Tensor, Tensor]]:
-        """This rank's inputs and targets, each (B, T) int64 on the device, from `step` to the stage's last."""
+        """Yields this rank's inputs and targets, each (B, T) int64 on the device, from `step` to the stage's end."""
         spec, size = self.spec, self.spec.micro_batch_size
         firsts = (
             spec.samples_seen + position(number, spec.left_out) * spec.batch_size
@@ -251,7 +252,7 @@ class Worker:
         return read_ahead(lambda position: self.samples.batch(position, size), positions, self.device)
 
     def evaluate(self, model: LanguageModel | DeepSpeedEngine) -> Evaluation:
-        """The validation loss of a plain model or of the engine, in whatever precision it is in."""
+        """The validation loss of a plain model or of the engine, in its own precision."""
 
         def loss_of(input_ids_BT: Tensor, targets_BT: Tensor) -> Tensor:
             self.watchdog.beat()
@@ -260,7 +261,7 @@ class Worker:
         return evaluate(loss_of, self.windows, self.spec.micro_batch_size, self.device)
 
     def log(self, engine: DeepSpeedEngine, step: int, steps_per_second: float) -> None:
-        """Records training loss over all ranks since the last line: of the updates made."""
+        """Records the mean training loss, over all ranks, of the updates made since the last log line."""
         speed = torch.tensor([steps_per_second], dtype=torch.float64).to(self.device)
         both = torch.cat((self.pending.taken(), speed))
         dist.all_reduce(both)
@@ -280,9 +281,9 @@ class Worker:
         )
 
     def save(self, engine: DeepSpeedEngine, step: int) -> None:
-        """An engine checkpoint of this step; those that are not to be kept go once it is whole.
+        """Saves an engine checkpoint of this step, then deletes those that the retention rules do not keep.
 
-        Raises DiskFull where it does not fit on the disk, with nothing left of it.
+        Raises DiskFull if it does not fit on the disk; the partial files are deleted.
         """
         spec = self.spec
         path = self.paths.step(step)
@@ -309,9 +310,9 @@ class Worker:
             remove_converted(self.paths.directory, path)
 
     def finish(self, engine: DeepSpeedEngine, step: int) -> None:
-        """Writes `final/` from the live engine and measures its loss in float32 before it becomes visible.
+        """Writes `final/` from the live engine and measures its loss in float32 before `final/` becomes visible.
 
-        Raises DiskFull where it does not fit on the disk, with nothing left of it.
+        Raises DiskFull if it does not fit on the disk; the partial files are deleted.
         """
         final = self.paths.final
         num_bytes = parameters_checkpoint_bytes(num_parameters(self.spec.model))
@@ -322,7 +323,7 @@ class Worker:
         dist.barrier()
 
     def write_final(self, engine: DeepSpeedEngine, step: int, final: Path) -> None:
-        """The parameters of the live engine, their loss in float32, and then the manifest that makes them `final/`."""
+        """Writes the engine's parameters, measures their loss in float32, then writes the manifest and renames."""
         spec = self.spec
         plain = build_model(self.model_config(step), device=self.device)
         targets = dict(plain.named_parameters())
@@ -346,7 +347,7 @@ class Worker:
             finish_directory(final, Manifest(kind="parameters", files=files, lineage=lineage, **fields))
 
     def model_config(self, step: int) -> TokenformerConfig | TransformerConfig:
-        """The configuration after `step` steps: key ramps and tau as the last update used them."""
+        """The model configuration after `step` steps, with the key ramps and tau of the last update."""
         config = self.spec.model
         if step == 0 or not isinstance(config, TokenformerConfig):
             return config
@@ -356,7 +357,7 @@ class Worker:
         return anneal_config(config, progress_at(step - 1, self.spec.anneal_steps))
 
     def manifest_fields(self, engine: DeepSpeedEngine, step: int) -> dict[str, Any]:
-        """What a manifest says after `step` steps, but for its kind, files and lineage."""
+        """The fields of a manifest after `step` steps, except kind, files and lineage."""
         return {
             "model": self.model_config(step),
             "step": step,
@@ -371,28 +372,29 @@ class Worker:
         }
 
     def record(self, event: str, step: int, **values: Any) -> None:
-        """One line of metrics.jsonl, from rank 0."""
+        """Writes one line of metrics.jsonl; only rank 0 does."""
         if self.metrics:
             self.metrics.write(event, step, time.monotonic() - self._started, **values)
 
     def record_evaluation(self, point: str, step: int, precision: str, result: Evaluation) -> None:
-        """An evaluation's line of metrics.jsonl."""
+        """Writes an evaluation's line of metrics.jsonl."""
         self.record("evaluation", step, point=point, precision=precision, **result._asdict())
 
 
 def progress_at(step: int, num_steps: int) -> float:
-    """How far a ramp over `num_steps` is at the update number `step`, counted from 0.
+    """How far a ramp over `num_steps` steps has come at update `step`, counted from 0.
 
-    Above 0 at once (at a ramp of 0 no new token gets a gradient), and 1 from update number `num_steps` on.
+    It is above 0 from the first update on, because at 0 no new token gets a gradient. It is 1 from update `num_steps`
+    on.
     """
     return min(1.0, (step + 1) / (num_steps + 1))
 
 
 def train(spec: Path, device: torch.device) -> None:
-    """Trains the stage that the spec file names, as one of its ranks."""
-    told = TrainSpec.model_validate_json(spec.read_bytes())
-    with told_when_full(Path(told.directory)):
-        Worker(told, device).run()
+    """Trains the stage that the spec file describes, as one of its ranks."""
+    parsed = TrainSpec.model_validate_json(spec.read_bytes())
+    with told_when_full(Path(parsed.directory)):
+        Worker(parsed, device).run()
 
 
 if __name__ == "__main__":

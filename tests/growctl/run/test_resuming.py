@@ -10,7 +10,7 @@ from growctl.run.resume import World, checkpoint_to_resume
 from stages.checkpoint.manifest import Lineage, manifest_hash, sealed_manifest
 from stages.checkpoint.signatures import OriginError, sign
 from stages.stage_dir import converted_directory
-from stages.train.skipped_data import of_this_course
+from stages.train.skipped_data import trained_without
 from tests.stages.checkpoints import write_checkpoint
 from tests.workers import REPOSITORY
 
@@ -131,7 +131,7 @@ def test_what_learnt_from_data_that_is_left_out_by_now_is_set_aside_in_either_fo
     """It was saved at step 23; later the stage went back to step 20 and left the data of 20 to 25 out."""
     before, said = saved(tmp_path / "step_00000010"), []
     rewritten(tmp_path / name, step=23, kind="engine", world_size=2, zero_stage=1, offload="none")
-    wanted = partial(of_this_course, [(20, 5)])
+    wanted = partial(trained_without, [(20, 5)])
     assert checkpoint_to_resume(tmp_path, SAVED, tmp_path / ".keys", said.append, wanted) == before
     assert said == [f"{tmp_path / name} is of a way that the stage has left; moved to broken-{name}"]
     assert (tmp_path / f"broken-{name}").is_dir()

@@ -2,10 +2,10 @@
 
     refusal_worker.py OUTPUT
 
-For each ZeRO stage and precision, and with the optimizer offloaded, an engine makes two good updates with the guard
-asleep; another one, with the guard awake, makes the same two and between them meets what must be refused. On the last
-rank only, in a step's first micro-batch: a loss that is NaN, and one parameter's gradient that is infinite. On all
-ranks: a spike. OUTPUT gets {kind: {what: whether}}, as the last rank saw it.
+For each ZeRO stage, precision and offloading, one engine makes two good updates without an active guard. Another makes
+the same two with an active guard, and between them gets updates that it must refuse: a NaN loss and one infinite
+gradient, both in a step's first micro-batch on the last rank only, and a spike on all ranks. OUTPUT gets
+{kind: {check: passed}}, as the last rank saw it.
 """
 
 import json
@@ -42,7 +42,7 @@ SEQUENCES, LENGTH = 4, 10
 
 
 class Trained:
-    """An engine and its guard, and one step of it at a time."""
+    """An engine with its guard, stepped one update at a time."""
 
     def __init__(self, zero_stage: int, precision: str, offload: str, limit: float | None) -> None:
         spec = small_spec(
@@ -97,7 +97,7 @@ def same(one: State, other: State) -> bool:
 
 
 def watch(zero_stage: int, precision: str, offload: str) -> dict[str, object]:
-    """What becomes of an engine of this kind."""
+    """Runs all checks with engines of this kind."""
     undisturbed = Trained(zero_stage, precision, offload, limit=None)
     losses = [undisturbed.step(number).item() for number in (0, 1)]
     disturbed = Trained(zero_stage, precision, offload, limit=1e9)
@@ -128,7 +128,7 @@ def main() -> None:
     if dist.get_rank() == dist.get_world_size() - 1:
         Path(sys.argv[1]).write_text(json.dumps(report))
     dist.destroy_process_group()
-    os._exit(0)  # as a worker does: native threads may abort an interpreter that is taken down
+    os._exit(0)  # as a worker does: native threads may abort the interpreter's shutdown
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ WINDOW = 8
 
 @pytest.fixture(scope="module", autouse=True)
 def alone(tmp_path_factory):
-    """A process group of one."""
+    """A process group of one rank."""
     store = dist.FileStore(str(tmp_path_factory.mktemp("store") / "store"), 1)
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     yield
@@ -50,7 +50,7 @@ def test_the_limit_is_the_median_and_z_robust_deviations(past, z):
 
 
 @given(losses, st.floats(-5.0, 5.0), st.floats(1.0, 100.0))
-def test_losses_moved_by_a_constant_move_the_limit_by_it_and_scaled_ones_scale_it(past, shift, scale):
+def test_shifting_or_scaling_the_losses_shifts_or_scales_the_limit(past, shift, scale):
     limit = spike_limit(past, 10.0)
     assert spike_limit([loss + shift for loss in past], 10.0) == pytest.approx(limit + shift, abs=1e-9)
     middle = statistics.median(past)
@@ -58,12 +58,12 @@ def test_losses_moved_by_a_constant_move_the_limit_by_it_and_scaled_ones_scale_i
         assert spike_limit([loss * scale for loss in past], 10.0) == pytest.approx(limit * scale)
 
 
-def test_a_flat_loss_makes_no_spike_of_a_ripple():
+def test_a_ripple_in_a_flat_loss_is_no_spike():
     assert spike_limit([2.0] * 64, 10.0) == pytest.approx(2.1)
 
 
 @given(st.lists(st.lists(st.floats(0.0, 20.0), max_size=6), min_size=1, max_size=12), st.data())
-def test_a_guard_that_was_saved_and_restored_decides_as_one_that_went_on(lines, data):
+def test_a_restored_guard_decides_like_an_uninterrupted_one(lines, data):
     whole, restored = guard(), guard()
     cut = data.draw(st.integers(0, len(lines)))
     for number, line in enumerate(lines, 1):
@@ -78,13 +78,13 @@ def test_a_guard_that_was_saved_and_restored_decides_as_one_that_went_on(lines, 
     assert whole.limit == (spike_limit(known[-WINDOW:], 10.0) if len(known) >= WINDOW else None)
 
 
-def test_a_checkpoint_without_a_guards_memory_is_gone_on_from():
+def test_a_checkpoint_without_guard_state_can_be_resumed():
     judge = guard()
     judge.restore(None)
     assert judge.limit is None
 
 
-def test_no_step_is_a_spike_before_the_window_is_full_of_losses_after_warmup_ramp_and_rest():
+def test_no_step_is_a_spike_until_the_stage_has_settled_and_the_window_is_full():
     rest = (GenerationRule(frozen_steps=100), GenerationRule(frozen_steps=20, warmup_steps=7))
     for settings, settled in (({"ramp_steps": 23}, 23), ({"anneal_steps": 25}, 25), ({"generations": rest}, 27)):
         judge = guard(**settings)
@@ -96,7 +96,7 @@ def test_no_step_is_a_spike_before_the_window_is_full_of_losses_after_warmup_ram
         assert judge.limit == pytest.approx(2.1)
 
 
-def test_without_a_policy_for_spikes_nothing_is_remembered():
+def test_ignoring_spikes_stores_no_losses():
     judge = guard(spikes="ignore")
     judge.learn(90, [2.0] * 80)
     assert judge.limit is None
@@ -106,7 +106,7 @@ def test_without_a_policy_for_spikes_nothing_is_remembered():
 
 
 @pytest.mark.parametrize(("mean", "is_spike"), [(2.09, False), (2.11, True), (math.inf, True), (math.nan, False)])
-def test_only_a_loss_above_the_limit_becomes_a_gradient_that_is_not_finite(mean, is_spike):
+def test_only_a_loss_above_the_limit_makes_the_gradient_non_finite(mean, is_spike):
     judge = guard()
     judge.learn(20, [2.0] * WINDOW)
     weight = torch.tensor(0.3, requires_grad=True)
@@ -119,7 +119,7 @@ def test_only_a_loss_above_the_limit_becomes_a_gradient_that_is_not_finite(mean,
         assert weight.grad.item() == torch.tensor(1.7).item()
 
 
-def test_a_verdict_tells_spikes_from_gradients_that_are_not_finite():
+def test_a_verdict_distinguishes_spikes_from_non_finite_gradients():
     judge = guard(non_finite="skip", spikes="rollback")
     assert bad(judge, 5, 7.0)._asdict() == {
         "kind": "non_finite", "value": 7.0, "threshold": None, "action": "skip", "first_step": 4, "num_steps": 1,
@@ -133,15 +133,15 @@ def test_a_verdict_tells_spikes_from_gradients_that_are_not_finite():
     assert bad(judge, 28, math.inf).kind == "non_finite"
 
 
-def test_a_rollback_leaves_out_all_data_read_since_the_checkpoint_and_what_was_left_out_in_between():
-    """From step 20 on data 3 steps further was read, and from 25 on (a checkpoint that is gone) another 4."""
+def test_a_rollback_skips_all_data_since_the_checkpoint_including_data_skipped_before():
+    """Data was read 3 steps ahead from step 20 on, and another 4 ahead from step 25 on (a deleted checkpoint)."""
     judge = guard(non_finite="rollback", left_out=((20, 3), (25, 4)))
     anomaly = bad(judge, 28, math.nan)
     assert (anomaly.first_step, anomaly.num_steps) == (20, 8 + 4)
     assert bad(judge, 21, math.nan).num_steps == 1
 
 
-def test_more_than_the_most_refused_in_a_row_stop_the_stage_also_across_a_resumption():
+def test_too_many_refused_updates_in_a_row_stop_the_stage_even_across_a_resume():
     judge = guard(non_finite="skip")
     assert [bad(judge, step, math.nan).action for step in (1, 2)] == ["skip"] * 2
     judge.passed()
@@ -151,7 +151,7 @@ def test_more_than_the_most_refused_in_a_row_stop_the_stage_also_across_a_resump
     assert [bad(resumed, step, math.nan).action for step in (6, 7)] == ["skip", "stop"]
 
 
-def test_a_stop_says_what_is_wrong_and_what_to_try():
+def test_the_reason_for_a_stop_names_the_problem_and_what_to_try():
     judge = guard(non_finite="stop", spikes="stop", spike_z=20.0)
     said = judge.reason(5, bad(judge, 5, math.nan))
     assert said.startswith("the gradient of step 5 of stage s is not finite; try a lower learning_rate.peak (now 0.01)")
@@ -161,4 +161,4 @@ def test_a_stop_says_what_is_wrong_and_what_to_try():
     assert "step 21 of stage s, 7.5000, is a spike: above 2.2000;" in judge.reason(21, bad(judge, 21, 7.5))
     skipping = guard()
     anomalies = [bad(skipping, step, math.nan) for step in range(1, 5)]
-    assert "the update number 4 in a row that is refused (anomalies.most: 3)" in skipping.reason(4, anomalies[-1])
+    assert "this is refused update number 4 in a row (anomalies.most: 3)" in skipping.reason(4, anomalies[-1])

@@ -17,7 +17,7 @@ def report(request, tmp_path_factory):
 
 
 @pytest.mark.parametrize("kind", [kind for kind, *_ in KINDS])
-def test_a_bad_update_is_refused_and_leaves_no_trace_and_a_guard_that_sees_nothing_changes_no_bit(report, kind):
+def test_a_refused_update_changes_no_state_and_an_idle_guard_changes_no_bit(report, kind):
     def refused(kind: str, finite: bool) -> dict[str, object]:
         return {"refused": True, "untouched": True, "kind": kind, "value is finite": finite}
 

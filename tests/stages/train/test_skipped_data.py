@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from stages.checkpoint.manifest import Lineage, Manifest
 from stages.metrics import Record
-from stages.train.skipped_data import consumed, of_this_course, position, rollbacks_in_place, standing
+from stages.train.skipped_data import consumed, position, rollbacks_in_place, skipped_ranges, trained_without
 from tests.stages.checkpoints import small_config
 from tests.stages.specs import small_spec
 
@@ -28,20 +28,21 @@ def checkpoint(step: int, left_out) -> Manifest:
 
 
 class Course:
-    """A stage as the runner and its workers take it, attempt after attempt: who reads what, and what is saved."""
+    """Simulates how the runner and its workers train a stage, attempt after attempt: the data read, and the saves."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []
         self.checkpoints: dict[int, tuple[Manifest, list[int]]] = {}
-        """By step: the checkpoint, and the positions that the weights in it have learnt from, in order."""
+        """By step: the checkpoint, and the positions that its weights were trained on, in order."""
 
     def attempt(self, bad_positions: set[int], killed_at: int | None, extra_save: int | None) -> list[int] | None:
-        """From the newest usable checkpoint to the stage's end: positions learnt from. None where it did not get there.
+        """Trains from the newest usable checkpoint to the stage's end and returns the positions trained on, or None
+        if the attempt ended early.
 
-        Data at `bad_positions` sends it back; `killed_at` and `extra_save` are steps.
+        Data at `bad_positions` causes a rollback; `killed_at` and `extra_save` are steps.
         """
-        left_out = standing(self.records)
-        usable = [step for step, (saved, _) in self.checkpoints.items() if of_this_course(left_out, saved)]
+        left_out = skipped_ranges(self.records)
+        usable = [step for step, (saved, _) in self.checkpoints.items() if trained_without(left_out, saved)]
         step = max(usable, default=0)
         learnt = list(self.checkpoints[step][1]) if usable else []
         while step < NUM_STEPS:
@@ -60,12 +61,12 @@ class Course:
         return learnt
 
     def to_the_end(self, bad_positions: set[int]) -> list[int]:
-        """Undisturbed. Every rollback leaves a bad position behind, so that they come to an end."""
+        """Runs attempts without faults. Every rollback skips a bad position, so that the stage ends."""
         for _ in range(2 * NUM_STEPS):
             learnt = self.attempt(bad_positions, None, None)
             if learnt is not None:
                 return learnt
-        raise AssertionError("it goes back again and again")
+        raise AssertionError("the stage rolls back again and again")
 
 
 steps = st.none() | st.integers(1, NUM_STEPS - 1)
@@ -73,7 +74,7 @@ happenings = st.lists(st.tuples(steps, steps, st.sets(st.integers(0, NUM_STEPS /
 
 
 @given(st.sets(st.integers(0, 2 * NUM_STEPS), max_size=12), happenings)
-def test_whatever_is_killed_saved_between_or_lost_no_data_is_read_twice_nor_what_was_left_out(bad, happened):
+def test_no_kill_extra_save_or_lost_checkpoint_makes_a_stage_repeat_or_reread_skipped_data(bad, happened):
     course = Course()
     for killed_at, extra_save, lost in happened:
         course.attempt(bad, killed_at, extra_save)
@@ -86,40 +87,40 @@ def test_whatever_is_killed_saved_between_or_lost_no_data_is_read_twice_nor_what
 
 
 @given(st.sets(st.integers(0, 2 * NUM_STEPS), max_size=12), st.lists(st.tuples(steps, steps)))
-def test_killed_or_stopped_in_between_a_stage_learns_from_the_same_data_as_one_that_was_not(bad, happened):
+def test_an_interrupted_stage_trains_on_the_same_data_as_an_uninterrupted_one(bad, happened):
     disturbed, undisturbed = Course(), Course()
     for killed_at, extra_save in happened:
         disturbed.attempt(bad, killed_at, extra_save)
     ends = []
     for course in (disturbed, undisturbed):
-        ends.append((course.to_the_end(bad), standing(course.records)))
+        ends.append((course.to_the_end(bad), skipped_ranges(course.records)))
     assert ends[0] == ends[1]
 
 
-def test_a_rollback_stands_until_a_later_one_goes_back_to_before_it():
+def test_a_rollback_is_valid_until_a_later_one_returns_to_an_earlier_step():
     first, second, third = rollback(10, 3), rollback(20, 4), rollback(10, 12)
-    assert standing([first]) == ((10, 3),)
-    assert standing([first, second]) == ((10, 3), (20, 4))
-    assert standing([first, second, third]) == ((10, 3), (10, 12))
-    assert standing([first | {"action": "skip"}, {"event": "train"}]) == ()
+    assert skipped_ranges([first]) == ((10, 3),)
+    assert skipped_ranges([first, second]) == ((10, 3), (20, 4))
+    assert skipped_ranges([first, second, third]) == ((10, 3), (10, 12))
+    assert skipped_ranges([first | {"action": "skip"}, {"event": "train"}]) == ()
 
 
-def test_rollbacks_are_counted_where_they_go_back_to_the_same_step_again():
+def test_only_the_newest_rollbacks_to_the_same_step_are_counted():
     records = [rollback(0, 1), rollback(10, 3), rollback(10, 2), {"event": "train"}, rollback(10, 1)]
     assert [rollbacks_in_place(records[:end]) for end in range(6)] == [0, 1, 1, 2, 2, 3]
 
 
-def test_a_checkpoint_made_with_data_that_was_left_out_since_is_of_another_course():
-    assert of_this_course([(20, 5)], checkpoint(20, []))
-    assert not of_this_course([(20, 5)], checkpoint(23, []))
-    assert of_this_course([(20, 5)], checkpoint(30, [(20, 5)]))
-    assert not of_this_course([(10, 6)], checkpoint(30, [(20, 5)]))
-    # It was made on the way to what is left out further on.
-    assert of_this_course([(20, 5)], checkpoint(15, [(20, 5)]))
-    assert of_this_course([], checkpoint(15, []).model_copy(update={"lineage": Lineage(operation="train")}))
+def test_a_checkpoint_trained_on_since_skipped_data_is_not_used():
+    assert trained_without([(20, 5)], checkpoint(20, []))
+    assert not trained_without([(20, 5)], checkpoint(23, []))
+    assert trained_without([(20, 5)], checkpoint(30, [(20, 5)]))
+    assert not trained_without([(10, 6)], checkpoint(30, [(20, 5)]))
+    # This checkpoint precedes the data that is skipped later.
+    assert trained_without([(20, 5)], checkpoint(15, [(20, 5)]))
+    assert trained_without([], checkpoint(15, []).model_copy(update={"lineage": Lineage(operation="train")}))
 
 
 @pytest.mark.parametrize("left_out", [(), ((2, 3),)])
-def test_what_is_left_out_passes_to_a_worker_and_back_through_json(left_out):
+def test_skipped_ranges_survive_a_round_trip_through_json(left_out):
     spec = small_spec(small_config(), left_out=left_out)
     assert type(spec).model_validate_json(spec.model_dump_json()) == spec

@@ -40,7 +40,7 @@ STEPS = 2
 
 
 class Waits(TorchDispatchMode):
-    """Counts the values that Python asks of tensors (`item`, `bool`, `float`, `tolist`, ...), by who asks."""
+    """Counts how often Python reads a tensor's value (`item`, `bool`, `float`, `tolist`, ...), by caller."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ def _asking() -> str:
 
 
 class Watched(Worker):
-    """Only the loop, over the same tokens again and again."""
+    """Only the training loop, always over the same tokens."""
 
     def __init__(self, zero_stage: int, precision: Precision) -> None:
         config = ramp_config(small_config(), 0.5)
@@ -82,13 +82,13 @@ class Watched(Worker):
         start_moments(self.engine, {})
 
     def log(self, *_: Any) -> None:
-        """In the place of a log line."""
+        """Stands in for a log line."""
         self.pending.taken()
         self.lines.append(dict(self.waits.places))
         self.waits.places.clear()
 
     def watch(self) -> dict[str, int]:
-        """What was counted between the log lines."""
+        """The counts from between the log lines."""
         ids = torch.zeros(1, self.spec.sequence_length, dtype=torch.int64)
         with self.waits:
             self.train(self.engine, 0, repeat((ids, ids)))
@@ -101,7 +101,7 @@ def main() -> None:
     report = {f"zero{stage}-{precision}": Watched(stage, precision).watch() for stage, precision in KINDS}
     Path(sys.argv[1]).write_text(json.dumps(report))
     dist.destroy_process_group()
-    os._exit(0)  # as a worker does: native threads may abort an interpreter that is taken down
+    os._exit(0)  # as a worker does: native threads may abort the interpreter's shutdown
 
 
 if __name__ == "__main__":
