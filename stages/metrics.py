@@ -1,27 +1,25 @@
 """metrics.jsonl: what a worker says while it trains. One JSON object a line, appended and flushed; no torch.
 
-It is the only word that passes from a worker to the runner: the screen and the ledger are read from it. Every line
-has `event`, `attempt` (1 for the first start of the stage), `step` (optimizer steps done in the stage) and `seconds`
+It is the only channel from a worker to the runner: both the screen and the ledger are made from it. Every line has
+`event`, `attempt` (1 for the first start of the stage), `step` (optimizer steps done in the stage) and `seconds`
 (since this attempt was launched, start-up included). The other keys, by event:
 
 - start: device, num_devices, precision, zero_stage, resumed_from (step, or null)
-- train: loss (nats a token, over the updates made since the last such line; null where there was none),
-  learning_rate, gradient_norm (null where the last update was refused), tokens_seen (in the stage), tokens_per_second
-- anomaly: an update that was refused: kind (`non_finite`, `spike`), value (its loss; null where that is not finite),
-  threshold (what a spike's loss was compared with, else null), action (`skip`, `rollback`, `stop`), first_step and
-  num_steps (the data that is left out: of so many updates from that number on, counted from 0;
-  stages/train/skipped_data.py).
-  A rollback is its attempt's last word.
-- evaluation: point (`interval`, `after_growth`, `final`), loss (nats a token), perplexity, bits_per_byte, num_tokens
+- train: loss (nats per token, over the updates made since the last such line; null if there were none),
+  learning_rate, gradient_norm (null if the last update was refused), tokens_seen (in the stage), tokens_per_second
+- anomaly: a refused update: kind (`non_finite`, `spike`), value (its loss; null if that is not finite), threshold (the
+  limit that a spike's loss exceeded, else null), action (`skip`, `rollback`, `stop`), first_step and num_steps (the
+  data to skip: that of `num_steps` updates from update `first_step` on, counted from 0; stages/train/skipped_data.py).
+  A rollback is the last record of its attempt.
+- evaluation: point (`interval`, `after_growth`, `final`), loss (nats per token), perplexity, bits_per_byte, num_tokens
   (validation tokens), precision
-- trigger: slope (nats the loss fell per FLOP; null while evaluations are few), threshold, fired
+- trigger: slope (nats the loss fell per FLOP; null until there are enough evaluations), threshold, fired
 - checkpoint: path (name within the stage directory)
-- saved: path; the workers were asked to save and leave, and have saved
-- end: nothing more; the stage is done, and all that is left is to rename `final/` into place
+- saved: path; the workers were asked to save and exit, and have saved
+- end: no keys; the stage is done, and `final/` only needs to be renamed into place
 
-A line ends with the CRC of all before, by which damage is told. Lines that were damaged, cut off or never were records
-are passed over, so that whoever reads records may rely on their keys and types. NaN and infinities are numbers where
-something was measured.
+A line ends with the CRC of everything before it, which reveals damage. Readers skip lines that are damaged, cut off or
+not records, so that they can rely on the keys and types of each record. Measured values may be NaN or infinite.
 """
 
 import json
@@ -34,10 +32,10 @@ from typing import Any, TextIO
 Record = dict[str, Any]
 
 MOST = 10**11
-"""More than any count of steps or seconds comes to: so many steps of a millisecond take three years."""
+"""Larger than any number of steps or seconds: this many steps of a millisecond take three years."""
 
 _CRC = ', "crc32": "'
-"""What leads to a line's CRC, in eight hexadecimal digits."""
+"""The key in front of a line's CRC, which has eight hexadecimal digits."""
 
 
 def _count(value: Any) -> bool:
@@ -96,16 +94,16 @@ _KEYS: dict[str, dict[str, Callable[[Any], bool]]] = {
     },
     "end": {},
 }
-"""What those who read records rely on, by event. An event that is not here has the head and whatever it likes."""
+"""The keys that readers rely on, by event. For other events, only the keys in `_HEAD` are checked."""
 
 _CHECKS = {event: tuple((_HEAD | keys).items()) for event, keys in _KEYS.items()}
 
 
 class MetricsWriter:
-    """Appends records, each flushed as one whole line. Only rank 0 of a worker holds one."""
+    """Appends records, each flushed as one complete line. Only rank 0 has one."""
 
     def __init__(self, path: Path, attempt: int) -> None:
-        """Opens `path` for appending; a last line that an earlier death cut short is ended, so that it stands alone."""
+        """Opens `path` for appending; ends a last line that a killed worker left incomplete."""
         self._attempt = attempt
         torn = path.exists() and not _ends_with_a_line(path)
         self._file: TextIO = path.open("a", encoding="utf-8")
@@ -126,7 +124,7 @@ class MetricsWriter:
         self._file.flush()
 
     def sync(self) -> None:
-        """Forces what was written onto the disk: called before a checkpoint becomes visible."""
+        """Forces all records onto the disk; called before a checkpoint becomes visible."""
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
@@ -141,10 +139,10 @@ class MetricsReader:
         self._path = path
         self._offset = 0
         self.unreadable = 0
-        """Whole lines so far that are no records."""
+        """Number of complete lines so far that are not records."""
 
     def __iter__(self) -> Iterator[Record]:
-        """The records that were added since the last iteration; a last line without its end waits for it."""
+        """Yields the records added since the last iteration; an incomplete last line is left for the next one."""
         if not self._path.exists():
             return
         with self._path.open("rb") as file:
@@ -160,14 +158,14 @@ class MetricsReader:
                     self.unreadable += 1
 
     def complaint(self) -> str | None:
-        """What is to be said of lines that could not be read; None where there were none."""
+        """A message about lines that could not be read; None if there were none."""
         if not self.unreadable:
             return None
         return f"{self._path}: {self.unreadable} line{'s'[: self.unreadable - 1]} could not be read"
 
 
 def _ends_with_a_line(path: Path) -> bool:
-    """Whether a file is empty or its last line is ended; only its last byte is read."""
+    """Whether a file is empty or its last line is complete. Reads only the last byte."""
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - 1))
@@ -175,7 +173,7 @@ def _ends_with_a_line(path: Path) -> bool:
 
 
 def parse_line(line: bytes) -> Record | None:
-    """The record in a line, with what its event promises; None where it is damaged or none."""
+    """The record in a line; None if the line is damaged, or lacks a key of its event."""
     body, marked, crc = line.rpartition(_CRC.encode())
     text = body + b"}"
     if not marked or crc.rstrip() != b'%08x"}' % zlib.crc32(text):
@@ -193,12 +191,12 @@ def parse_line(line: bytes) -> Record | None:
 
 
 def _whole_anomaly(record: Record) -> bool:
-    """A spike has its figures, a rollback says where to."""
+    """Whether a spike has its loss and threshold, and a rollback its target."""
     figures = ("value", "threshold") if record["kind"] == "spike" else ()
     place = ("first_step", "num_steps") if record["action"] == "rollback" else ()
     return all(record[key] is not None for key in (*figures, *place))
 
 
 def read_metrics(path: Path) -> list[Record]:
-    """Every record of `path`, oldest first; empty when there is no such file."""
+    """Every record of `path`, oldest first; empty if there is no such file."""
     return list(MetricsReader(path))

@@ -1,6 +1,6 @@
 """Two `parameters` checkpoints compared as functions on real text: OLD and NEW, which often was grown from it.
 
-One model is in memory at a time: OLD runs first and leaves its logits, one sequence at a time, then NEW.
+One model is in memory at a time: OLD runs first, one sequence at a time, and its logits are kept; then NEW runs.
 Shapes: B sequences, T sequence, V vocabulary, L layers, P the Pattentions of a block, D model width.
 """
 
@@ -27,32 +27,33 @@ from stages.data.dataset import EvaluationWindows, read_dataset_manifest
 Dtype = Literal["float64", "float32"]
 
 TOLERANCE: dict[Dtype, float] = {"float64": 1e-6, "float32": 1e-4}
-"""How far NEW's logits may be from OLD's, in units of OLD's largest absolute logit, for the function to be the same.
+"""How far NEW's logits may differ from OLD's and still count as the same function, in units of OLD's largest absolute
+logit.
 
-Checkpoints hold float32. Growths that add zeros, or divide by a power of two, came out at 2e-15 and less in float64.
-Dividing by 3 or 7 (copies, net2net, hypercloning) rounds every quotient as it is stored: that alone gave up to 1.3e-7.
-Running in float32 gave up to 1.1e-6 whatever the growth (12 layers, untrained). Noise of 0.1 % on copies gave 1e-3.
+Checkpoints hold float32. In float64, growths that add zeros or divide by a power of two differed by 2e-15 at most.
+Dividing by 3 or 7 (copies, net2net, hypercloning) rounds every stored quotient, which alone gave up to 1.3e-7.
+Running in float32 gave up to 1.1e-6 for any growth (12 layers, untrained). Noise of 0.1 % on copies gave 1e-3.
 """
 
 GRADIENT_RAMP = 0.01
-"""The key ramp at which gradients are taken where a generation is at 0, the state right after growth in which no new
-token has one. Training's first update is above 0 too (`stages.train.worker.progress_at`): at this, with a ramp of 99
-steps."""
+"""The key ramp for measuring gradients if a generation's ramp is 0, as it is right after a growth, when no new token
+has a gradient. Training's first update uses a ramp above 0 too (`stages.train.worker.progress_at`): this value, if the
+ramp takes 99 steps."""
 
 LONGEST_DEFAULT = 256
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One model on the text."""
+    """One model's results on the text."""
 
     num_parameters: int
 
     loss: float
-    """Mean cross-entropy, nats a token."""
+    """Mean cross-entropy, nats per token."""
 
     block_rms: tuple[float, ...]
-    """By layer: root mean square of the residual stream after the block."""
+    """Root mean square of the residual stream after each block."""
 
 
 @dataclass(frozen=True)
@@ -63,33 +64,33 @@ class GenerationGradients:
     num_tokens: int
 
     without_gradient: int
-    """Those whose key and value both have a gradient of exactly zero: no optimizer step on this text moves them."""
+    """Tokens whose key and value gradients are both exactly zero: no optimizer step on this text moves them."""
 
 
 @dataclass(frozen=True)
 class Descent:
-    """What the two manifests say of each other."""
+    """The relation of the two checkpoints according to their manifests."""
 
     operation: Literal["train", "expand", "shrink", "import"] | None
-    """What made NEW out of OLD; None where NEW's parent is another checkpoint, or nothing."""
+    """The operation that made NEW from OLD; None if OLD is not NEW's parent."""
 
     details: dict[str, Any]
-    """NEW's lineage where its parent is OLD, else empty."""
+    """The details of NEW's lineage if OLD is its parent, else empty."""
 
     shared_files: int
-    """Files that both have under one name and with one hash."""
+    """Number of files with the same name and hash in both."""
 
     old_files: int
 
     @property
     def preserves(self) -> bool | None:
-        """Whether the growth claims to have kept the function; None where nothing is claimed."""
+        """Whether the growth claims to preserve the function; None if it claims nothing."""
         return self.details.get("preserves") if self.operation == "expand" else None
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What `compare` found."""
+    """The result of `compare`."""
 
     dtype: Dtype
     num_sequences: int
@@ -98,47 +99,47 @@ class Comparison:
     new: Measured
 
     largest_logit: float
-    """OLD's, in absolute value, as all differences are."""
+    """OLD's largest absolute logit. The differences below are absolute too."""
 
     largest_difference: float
     mean_difference: float
 
     new_score_shares: tuple[dict[str, float], ...] | None
-    """By layer and Pattention: the part of the sum of |score| that is on generations which OLD lacks there.
+    """By layer and Pattention: the share of the sum of |score| that falls on generations that OLD lacks there.
 
-    None unless both are Tokenformers, as are the gradients."""
+    None unless both are Tokenformers; the same holds for the gradients."""
 
     gradients: tuple[GenerationGradients, ...] | None
-    """NEW's, by generation, oldest first."""
+    """NEW's gradients by generation, oldest first."""
 
     gradient_ramp: float | None
-    """The key ramp to which generations at 0 were raised for the gradients; None where all were as in NEW."""
+    """The key ramp that replaced ramps of 0 for the gradients; None if no ramp was 0."""
 
     lineage: Descent
 
     @property
     def jump(self) -> float:
-        """NEW's loss less OLD's, nats."""
+        """NEW's loss minus OLD's, in nats."""
         return self.new.loss - self.old.loss
 
     @property
     def relative_difference(self) -> float:
-        """The largest difference in units of OLD's largest logit (as it is, should all of OLD's be 0)."""
+        """The largest difference in units of OLD's largest logit (the plain difference if all of OLD's are 0)."""
         return self.largest_difference / (self.largest_logit or 1.0)
 
     @property
     def tolerance(self) -> float:
-        """What `relative_difference` may be."""
+        """The largest `relative_difference` that counts as preserved."""
         return TOLERANCE[self.dtype]
 
     @property
     def preserved(self) -> bool:
-        """Whether NEW is the same function, as far as the text shows."""
+        """Whether NEW computes the same function as OLD, as far as the text shows."""
         return self.relative_difference <= self.tolerance
 
     @property
     def breaks_promise(self) -> bool:
-        """Whether NEW was grown from OLD in a way that claims to preserve the function, and did not."""
+        """Whether NEW was grown from OLD with a policy that claims to preserve the function, but did not."""
         return self.lineage.preserves is True and not self.preserved
 
 
@@ -151,18 +152,18 @@ def compare(
     sequence_length: int | None = None,
     dtype: Dtype = "float64",
 ) -> Comparison:
-    """Runs both checkpoints on the same validation text of `dataset`, on the CPU and in `dtype`.
+    """Compares both checkpoints on the same validation text of `dataset`, on the CPU and in `dtype`.
 
-    At most `num_sequences` windows, spread over the split, of `sequence_length` tokens (None: 256, or all there are).
-    OLD's logits are kept: num_sequences x sequence_length x vocabulary values.
+    The text is at most `num_sequences` windows, spread over the split, of `sequence_length` tokens (None: 256, or the
+    whole split if it is shorter). OLD's logits stay in memory: num_sequences x sequence_length x vocabulary values.
 
-    Raises CheckpointError for what is no whole `parameters` checkpoint, DataError for a dataset that cannot be read or
-    is too short, UserError where vocabularies or tokenizers do not fit, Failure for logits that are not finite.
+    Raises CheckpointError if one is not a complete `parameters` checkpoint, DataError if the dataset cannot be read or
+    is too short, UserError if vocabularies or tokenizers do not match, and Failure if logits are not finite.
     """
     parent, child = _parameters(old), _parameters(new)
     if parent.model.vocab_size != child.model.vocab_size:
         raise UserError(
-            f"{old} has a vocabulary of {parent.model.vocab_size} tokens, {new} of {child.model.vocab_size}"
+            f"{old} has a vocabulary of {parent.model.vocab_size} tokens, but {new} has {child.model.vocab_size}"
         )
     for directory, manifest in ((old, parent), (new, child)):
         require_readable(dataset, directory, manifest)
@@ -206,21 +207,23 @@ def compare(
 
 
 def require_readable(dataset: Path, directory: Path, manifest: Manifest) -> None:
-    """UserError where the dataset's tokens mean nothing to the checkpoint, DataError where there is no dataset."""
+    """Raises UserError if the checkpoint cannot use the dataset's tokens, and DataError if there is no dataset."""
     described = read_dataset_manifest(dataset)
     if described.vocab_size > manifest.model.vocab_size:
         raise UserError(
-            f"{dataset} has a vocabulary of {described.vocab_size} tokens, {directory} of {manifest.model.vocab_size}"
+            f"{dataset} has a vocabulary of {described.vocab_size} tokens, but {directory} has only "
+            f"{manifest.model.vocab_size}"
         )
     if manifest.tokenizer_sha256 not in (None, described.tokenizer_sha256):
-        raise UserError(f"{dataset} was made with another tokenizer than {directory} was trained with")
+        raise UserError(f"{dataset} was made with a different tokenizer than {directory} was trained with")
 
 
 def _parameters(directory: Path) -> Manifest:
     manifest = read_manifest(directory)
     if manifest.kind != "parameters":
         raise CheckpointError(
-            f"{directory} is an engine checkpoint, only its integrity can be verified; compare final/ or initial/"
+            f"{directory} is an engine checkpoint, of which only the integrity can be verified; compare a final/ or "
+            "initial/ directory instead"
         )
     return manifest
 
@@ -246,7 +249,7 @@ def _measured(
     for tokens_T in tokens_BT:
         logits_TV = model(tokens_T[None, :-1])[0]
         if not logits_TV.isfinite().all():
-            raise Failure(f"{directory} gives logits that are not finite; there is nothing to compare")
+            raise Failure(f"{directory} gives logits that are not finite, so they cannot be compared")
         loss += F.cross_entropy(logits_TV, tokens_T[1:]).item() / len(tokens_BT)
         on_logits(logits_TV)
     for hook in hooks:
@@ -255,7 +258,8 @@ def _measured(
 
 
 def _watch_scores(model: Tokenformer, old: TokenformerConfig) -> tuple[Tensor, list[RemovableHandle]]:
-    """(L, P, 2) float64, to which each forward pass adds |scores| on old and on new tokens; and hooks to remove."""
+    """Returns a float64 tensor (L, P, 2), to which every forward pass adds the sums of |scores| on old and on new
+    tokens, and the hooks to remove afterwards."""
     mass_LP2 = torch.zeros(len(model.blocks), len(PATTENTIONS), 2, dtype=torch.float64)
 
     def add_scores(mass_2: Tensor, known: Iterable[int], pattention: Any, inputs: tuple[Tensor]) -> None:
@@ -277,7 +281,7 @@ def _new_shares(mass_P2: Tensor) -> dict[str, float]:
 
 
 def _raise_ramps(model: Tokenformer) -> float | None:
-    """Gives new tokens that have no gradient yet a chance of one; the ramp that generations at 0 are at now."""
+    """Raises key ramps of 0, so that the new tokens can have gradients; returns the new ramp, None if none was 0."""
     pattentions = [pattention for block in model.config.blocks for pattention in block.pattentions().values()]
     if all(generation.key_ramp for pattention in pattentions for generation in pattention.generations):
         return None
@@ -286,7 +290,7 @@ def _raise_ramps(model: Tokenformer) -> float | None:
 
 
 def _gradients(model: Tokenformer, tokens_BT: Tensor) -> tuple[GenerationGradients, ...]:
-    """Of the summed loss of all sequences; the model keeps them."""
+    """Counts tokens with and without gradients of the summed loss of all sequences; the model keeps the gradients."""
     for tokens_T in tokens_BT:
         model(tokens_T[None, :-1], tokens_T[None, 1:]).backward()
     counts: dict[int, list[int]] = {}

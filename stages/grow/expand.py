@@ -1,7 +1,7 @@
 """A `parameters` checkpoint in, a larger or smaller one out. What is there is hard-linked, only what is new is written.
 
-The parent's hashes are taken from its manifest: expanding costs what it adds, not what there is. `read_parameter`
-checks them whenever a value is read, and `growctl verify --integrity` all of them.
+The parent's hashes are copied from its manifest, so expanding costs only as much as it adds. `read_parameter` checks a
+hash whenever it reads a value, and `growctl verify --integrity` checks all of them.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,7 +33,8 @@ from stages.checkpoint.parameters import read_parameter, root_mean_square, write
 def ffn_tokens_in_proportion(
     config: TokenformerConfig | TransformerConfig, attention_tokens: int | Sequence[int]
 ) -> tuple[int, ...]:
-    """The FFN tokens a layer that keep its own ratio of FFN to query tokens when `attention_tokens` are added."""
+    """The FFN tokens to add to each layer so that its ratio of FFN to query tokens stays the same when
+    `attention_tokens` are added; empty for a Transformer."""
     if not isinstance(config, TokenformerConfig):
         return ()
     added = [attention_tokens] * config.num_layers if isinstance(attention_tokens, int) else attention_tokens
@@ -53,14 +54,14 @@ def expand(
 ) -> Manifest:
     """Writes `output`, the checkpoint `source` with one more generation of parameter tokens, and returns its manifest.
 
-    `attention_tokens` are added to each of Q, K, V and O, `ffn_tokens` to each FFN (None: in the layer's own
-    proportion): a number for every layer, or one a layer. What the new tokens begin with and what becomes of tau is
-    `policy`'s; by default the function does not change. Old values and moments are the same files, new moments are
-    zeros in groups whose step starts at 0. `seed` defaults to the checkpoint's. `on_progress(done, total)` counts new
-    parameters.
+    Adds `attention_tokens` to each of Q, K, V and O, and `ffn_tokens` to each FFN (None: in the layer's own
+    proportion). Both are one number for all layers, or one per layer. `policy` decides how the new tokens start and
+    what happens to tau; by default the function does not change. Old values and moments are hard links to the old
+    files. New moments are zeros, in groups whose step starts at 0. `seed` defaults to the checkpoint's.
+    `on_progress(done, total)` counts new parameters.
 
-    Raises CheckpointError where `source` is not a whole `parameters` checkpoint or `output` exists, and UserError
-    where the growth itself is not possible. Nothing half-written is left behind.
+    Raises CheckpointError if `source` is not a complete `parameters` checkpoint or `output` exists, and UserError if
+    the growth itself is invalid. Partial output is deleted.
     """
     source, output = Path(source), Path(output)
     policy = policy or GrowthPolicy()
@@ -108,12 +109,12 @@ def expand_transformer(
 ) -> Manifest:
     """Writes `output`, the Transformer checkpoint `source` grown to `model` by a peer's operator; returns its manifest.
 
-    Every parameter is written anew, and the optimizer starts from the beginning. Raises as `expand` does.
+    All parameters are new files, and the optimizer starts fresh. Raises the same errors as `expand`.
     """
     source, output = Path(source), Path(output)
     parent = _parent(source, "expand")
     if not isinstance(parent.model, TransformerConfig):
-        raise UserError(f"{operator} grows a transformer; {source} is a {parent.model.family}")
+        raise UserError(f"{operator} grows only transformers, but {source} is a {parent.model.family}")
     seed = parent.seed if seed is None else seed
 
     def read(name: str) -> Tensor:
@@ -130,8 +131,9 @@ def expand_transformer(
 def shrink(source: Path, output: Path, *, drop_generations: int = 1) -> Manifest:
     """Writes `output`, the checkpoint `source` without its newest generations, and returns its manifest.
 
-    tau goes back to what it was before them; what is left is the same files. Right after `expand` this gives back the
-    model that was expanded, bit for bit, and its optimizer too unless moments were reset. Raises as `expand` does.
+    tau returns to its value before those generations, and the remaining files are hard links. Right after `expand` this
+    restores the expanded model bit for bit, and its optimizer too unless moments were reset. Raises the same errors as
+    `expand`.
     """
     source, output = Path(source), Path(output)
     parent = _parent(source, "shrink")
@@ -160,7 +162,8 @@ def _parent(source: Path, verb: str) -> Manifest:
     parent = verify_checkpoint(source, hashes=False)
     if parent.kind != "parameters":
         raise CheckpointError(
-            f"{source} is an engine checkpoint, good only for resuming its stage; {verb} a final/ or initial/ directory"
+            f"{source} is an engine checkpoint and can only resume its stage; {verb} a final/ or initial/ directory "
+            "instead"
         )
     return parent
 

@@ -2,7 +2,7 @@
 
     python -m stages.probe.all_reduce SPEC.json
 
-Every rank leaves a file of its own: what is said of a rank does not travel over what is being tested.
+Every rank writes its own file, so that no result depends on the communication that is being tested.
 """
 
 import statistics
@@ -17,48 +17,48 @@ from torch import Tensor
 from stages.engine.rank_process import run_rank
 
 PATTERN = 1009
-"""Values repeat after as many: a prime, so that no block of a ring looks like its neighbour."""
+"""The values' period: a prime, so that no block of a ring equals its neighbour."""
 
 TIMED = 5
-"""All-reduces that are timed, after one that is not."""
+"""Number of timed all-reduces, after an untimed one."""
 
 
 class AllReduceSpec(BaseModel):
-    """What a rank is told."""
+    """The input of a rank."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     directory: str
-    """Where each rank leaves its `rank-N.json`."""
+    """Where each rank writes its `rank-N.json`."""
     num_elements: PositiveInt
-    """float32 values to sum."""
+    """Number of float32 values to sum."""
 
 
 class AllReduceResult(BaseModel):
-    """What a rank found."""
+    """The result of a rank."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     backend: str
     num_ranks: int
     wrong_elements: int
-    """Sums that are not what they must be."""
+    """Number of wrong sums."""
     seconds: float
-    """One all-reduce, the median of several."""
+    """Time of one all-reduce: the median of several."""
 
 
 def filled(num_elements: int, rank: int, device: torch.device) -> Tensor:
-    """A rank's summands, float32 (num_elements,): small whole numbers, so that every order of adding gives one sum."""
+    """A rank's summands, float32 (num_elements,): small whole numbers, so that every order of addition is exact."""
     return (torch.arange(num_elements, device=device) % PATTERN + rank).float()
 
 
 def expected_sum(num_elements: int, num_ranks: int, device: torch.device) -> Tensor:
-    """The sum of what `num_ranks` ranks fill in, exact in float32 up to 16,000 ranks."""
+    """The sum of the values of `num_ranks` ranks, exact in float32 up to 16,000 ranks."""
     return num_ranks * filled(num_elements, 0, device) + num_ranks * (num_ranks - 1) // 2
 
 
 def all_reduce(spec: AllReduceSpec, device: torch.device) -> AllReduceResult:
-    """Sums over all ranks, compares every element with what it must be, and times it."""
+    """Sums over all ranks, counts wrong elements, and times the all-reduce."""
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
     values = filled(spec.num_elements, rank, device)
     dist.all_reduce(values)
@@ -83,7 +83,7 @@ def _wait_for(device: torch.device) -> None:
 
 
 def all_reduce_to_file(spec_path: Path, device: torch.device) -> None:
-    """What the spec file asks for; every rank writes what it found to a file of its own."""
+    """Runs `all_reduce` as the spec file describes; every rank writes its result to its own file."""
     spec = AllReduceSpec.model_validate_json(spec_path.read_bytes())
     result = all_reduce(spec, device)
     (Path(spec.directory) / f"rank-{dist.get_rank()}.json").write_text(result.model_dump_json())

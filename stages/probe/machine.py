@@ -2,7 +2,7 @@
 
     python -m stages.probe.machine
 
-In a process of its own: a torch that crashes, or a DeepSpeed that cannot be imported, is then a line of the report.
+This runs in a separate process, so that a crash of torch or a failed import of DeepSpeed becomes a line of the report.
 """
 
 import ctypes
@@ -14,7 +14,7 @@ from stages.probe.machine_facts import DeviceFacts, MachineFacts
 
 
 def driver_version() -> str | None:
-    """The newest CUDA that the NVIDIA driver runs, '12.4'; None without one."""
+    """The newest CUDA version that the NVIDIA driver supports, as '12.4'; None without a driver."""
     try:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -26,7 +26,7 @@ def driver_version() -> str | None:
 
 
 def devices() -> tuple[DeviceFacts, ...]:
-    """Every GPU; without one, the CPU."""
+    """Every GPU, or the CPU if there is none."""
     from stages.engine.engine import choose_precision, device_name
 
     def facts(device: torch.device) -> DeviceFacts:
@@ -47,7 +47,7 @@ def devices() -> tuple[DeviceFacts, ...]:
 
 
 def describe() -> MachineFacts:
-    """Versions and devices of this machine; a DeepSpeed that cannot be imported is its `problem`."""
+    """Versions and devices of this machine; `problem` is set if DeepSpeed cannot be imported."""
     version: str | None = None
     problem: str | None = None
     found: tuple[DeviceFacts, ...] = ()
@@ -55,7 +55,7 @@ def describe() -> MachineFacts:
         import deepspeed
 
         version, found = deepspeed.__version__, devices()
-    except Exception as error:  # an import runs whatever code it likes
+    except Exception as error:  # an import can run any code
         problem = f"{type(error).__name__}: {error}"
     return MachineFacts(
         torch=torch.__version__,

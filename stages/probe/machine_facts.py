@@ -13,11 +13,11 @@ class DeviceFacts(BaseModel):
     kind: Literal["cuda", "cpu"]
     name: str
     memory_bytes: int
-    """A GPU's own, or the machine's."""
+    """The GPU's memory, or the machine's for the CPU."""
     free_bytes: int | None
-    """Of a GPU, with what others hold taken off."""
+    """A GPU's free memory, without that of other processes; None for the CPU."""
     capability: str | None
-    """Compute capability of a GPU."""
+    """A GPU's compute capability; None for the CPU."""
     fast_bf16: bool
 
 
@@ -28,12 +28,12 @@ class MachineFacts(BaseModel):
 
     torch: str
     cuda: str | None
-    """The CUDA that torch was built for."""
+    """The CUDA version that torch was built for."""
     hip: str | None
-    """The same for AMD's."""
+    """The HIP version that torch was built for, for AMD GPUs."""
     driver: str | None
-    """The newest CUDA that the driver of this machine runs; None where there is no NVIDIA driver."""
+    """The newest CUDA version that this machine's driver supports; None without an NVIDIA driver."""
     deepspeed: str | None
     problem: str | None
-    """Why DeepSpeed cannot be imported."""
+    """Why DeepSpeed cannot be imported; None if it can."""
     devices: tuple[DeviceFacts, ...]

@@ -2,8 +2,8 @@
 
     python -m stages.probe.time_steps SPEC.json
 
-The engine is a run's, the text is random tokens. Rank 0 leaves `measured.json` in the spec's directory. Shapes: B
-micro-batch, T sequence.
+The engine is the same as in a run; the text is random tokens. Rank 0 writes `measured.json` into the spec's directory.
+Shapes: B micro-batch, T sequence.
 """
 
 import json
@@ -27,34 +27,34 @@ from stages.spec import TrainSpec
 RESULT = "measured.json"
 
 WARM_UP_STEPS = 2
-"""Steps that are not counted: kernels are chosen and memory is allocated in them."""
+"""Steps that are not timed: in them, kernels are chosen and memory is allocated."""
 
 FEWEST_STEPS, MOST_STEPS = 3, 20
 ENOUGH_SECONDS = 3.0
-"""Between those, as many steps are counted as take this long."""
+"""Within these bounds, as many steps are timed as fit into this time."""
 
 
 class StepMemory(NamedTuple):
-    """Bytes that a rank's CUDA allocator had given out in one step, at its last micro-batch."""
+    """Bytes allocated by a rank's CUDA allocator in the last micro-batch of a step."""
 
     lasting_bytes: int
-    """Before its forward pass: parameters, gradients and optimizer."""
+    """Before the forward pass: parameters, gradients and optimizer."""
 
     activation_bytes: int
-    """More after its forward pass."""
+    """Added by the forward pass."""
 
     peak_bytes: int
-    """At most, in the whole step."""
+    """The peak of the whole step."""
 
 
 class Measured(NamedTuple):
-    """What was found, medians over the counted steps."""
+    """The result: medians over the timed steps."""
 
     micro_batch_seconds: float
-    """Forward and backward of a micro-batch, but for the last one of a step."""
+    """Forward and backward pass of a micro-batch, except the last one of a step."""
 
     last_micro_batch_seconds: float
-    """The same for the last one, with the gradients' reduction and the update."""
+    """Time of the last one, which includes the gradients' reduction and the update."""
 
     num_steps: int
     num_devices: int
@@ -64,7 +64,7 @@ class Measured(NamedTuple):
 
 
 def measure(spec: TrainSpec, device: torch.device) -> Measured:
-    """Trains a new model of `spec` for a few steps, each of one or more micro-batches, and times them. Collective."""
+    """Trains a new model for a few steps as `spec` describes, and times them. Collective."""
     num_micro_batches = spec.batch_size // (spec.micro_batch_size * dist.get_world_size())
     model = build_model(spec.model, seed=spec.seed, device=device)
     engine = build_engine(model, spec, choose_precision(spec.precision, device))
@@ -88,7 +88,10 @@ def measure(spec: TrainSpec, device: torch.device) -> Measured:
 
 
 def timed_step(engine: DeepSpeedEngine, tokens_BT: Tensor, num_micro_batches: int) -> list[float]:
-    """One optimizer step: the seconds of each micro-batch, the last with the update. Devices are waited for."""
+    """Runs one optimizer step and returns the seconds of each micro-batch; the last includes the update.
+
+    Waits for the device around each micro-batch.
+    """
     input_ids_BT, targets_BT = tokens_BT[:, :-1].contiguous(), tokens_BT[:, 1:].contiguous()
     seconds = []
     for _ in range(num_micro_batches):
@@ -102,7 +105,7 @@ def timed_step(engine: DeepSpeedEngine, tokens_BT: Tensor, num_micro_batches: in
 
 
 def step_memory(engine: DeepSpeedEngine, tokens_BT: Tensor, num_micro_batches: int) -> StepMemory:
-    """One more optimizer step, on CUDA, with an eye on the allocator."""
+    """Runs one more optimizer step, on CUDA, and measures its memory."""
     input_ids_BT, targets_BT = tokens_BT[:, :-1].contiguous(), tokens_BT[:, 1:].contiguous()
     torch.cuda.reset_peak_memory_stats(tokens_BT.device)
     for _ in range(num_micro_batches):
@@ -116,7 +119,7 @@ def step_memory(engine: DeepSpeedEngine, tokens_BT: Tensor, num_micro_batches: i
 
 
 def _agreed_steps(step_seconds: float, device: torch.device) -> int:
-    """How many steps to count: the same on all ranks, by the slowest."""
+    """The number of steps to time: set by the slowest rank, and the same on all ranks."""
     slowest = torch.tensor(step_seconds, device=device)
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
     return min(MOST_STEPS, max(FEWEST_STEPS, round(ENOUGH_SECONDS / slowest.item())))
@@ -128,7 +131,7 @@ def _wait(device: torch.device) -> None:
 
 
 def measure_to_file(spec_path: Path, device: torch.device) -> None:
-    """Measures what the spec file names; rank 0 writes what it found beside it."""
+    """Measures as the spec file describes; rank 0 writes the result into the spec's directory."""
     spec = TrainSpec.model_validate_json(spec_path.read_bytes())
     measured = measure(spec, device)
     if dist.get_rank() == 0:

@@ -1,11 +1,11 @@
 """What workers hang on: they end when their runner does, however it dies and wherever they run. No torch here.
 
-GROWCTL_LIFELINE in a worker's environment says what it is; without it a worker depends on nobody.
+The variable GROWCTL_LIFELINE in a worker's environment chooses the kind of lifeline; without it, a worker has none.
 
-- `stdin`: a pipe that only the runner holds the other end of. For workers on the runner's own machine.
-- a path: a file on a file system that all machines share. The runner rewrites it every few seconds and removes it when
-  the workers shall end; so does a worker that fails, for the others. Nobody compares clocks: a worker measures by its
-  own how long the content has been the same. Remote shells and MPI leave no standard input to rely on.
+- `stdin`: a pipe whose other end only the runner holds. For workers on the runner's own machine.
+- a path: a file on a file system that all machines share. The runner rewrites it every few seconds and removes it to
+  end the workers. A worker that fails removes it too, to end the others. No clocks are compared: a worker measures
+  with its own clock how long the content has not changed. Remote shells and MPI provide no reliable standard input.
 """
 
 import os
@@ -25,7 +25,7 @@ LOOK_SECONDS = 3.0
 """A worker reads the file this often."""
 
 PATIENCE_SECONDS = 300.0
-"""A worker ends when the file has not changed for so long: far more than file systems' caches or a busy runner take."""
+"""A worker exits if the file has not changed for this long, far longer than caches or a busy runner delay it."""
 
 ENDED = 143
 """Exit code of a worker whose runner is gone."""
@@ -40,14 +40,14 @@ class Lifeline:
         self._last = 0.0
 
     def start(self) -> None:
-        """Makes the file. Those of earlier attempts in the same directory go: their workers, if there are any, end."""
+        """Creates the file and removes those of earlier attempts in the same directory, which ends their workers."""
         for old in self._path.parent.glob(f"{self._path.stem}.*"):
             old.unlink(missing_ok=True)
         self._path.touch()
         self.beat()
 
     def beat(self) -> None:
-        """To be called often; rewrites the file every `BEAT_SECONDS`. One that a failed worker removed stays away."""
+        """Rewrites the file every `BEAT_SECONDS`; call it often. A file removed by a failed worker stays removed."""
         if self._beats and time.monotonic() - self._last < BEAT_SECONDS:
             return
         self._last = time.monotonic()
@@ -59,15 +59,15 @@ class Lifeline:
             return
 
     def end(self) -> None:
-        """Tells the workers to end."""
+        """Removes the file, which ends the workers."""
         self._path.unlink(missing_ok=True)
 
 
 def end_with_runner() -> None:
-    """Ends this process as soon as its lifeline does, in a thread of its own; nothing where there is no lifeline.
+    """Starts a thread that ends this process as soon as its lifeline ends; does nothing without a lifeline.
 
-    Nobody trains on unobserved, beside the worker of a runner that was started anew. The end of a pipe stays, and so
-    does a removed file's absence: one that came before this call is seen too.
+    This stops orphaned workers, which would train beside those of a restarted runner. The thread also notices a pipe
+    that was closed, or a file that was removed, before this call.
     """
     lifeline = os.environ.get(VARIABLE)
     if lifeline is None:
@@ -76,14 +76,14 @@ def end_with_runner() -> None:
         threading.Thread(target=_end_with_stdin, daemon=True).start()
         return
     if "SLURM_STEP_ID" in os.environ:
-        # What a cluster has to say to a job it says to every process at once. Only the runner acts on it.
+        # A cluster signals all processes of a job at once. Only the runner acts on the signal.
         for number in (signal.SIGTERM, signal.SIGUSR2):
             signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=lambda: os._exit(watch(Path(lifeline))), daemon=True).start()
 
 
 def cut_lifeline() -> None:
-    """Ends the other workers, on all machines, where they hang on a file: this one failed, they would wait for it."""
+    """Ends the other workers on all machines, if their lifeline is a file; otherwise they would wait for this one."""
     lifeline = os.environ.get(VARIABLE, STDIN)
     if lifeline != STDIN:
         Path(lifeline).unlink(missing_ok=True)
@@ -96,9 +96,9 @@ def watch(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
-    """Returns once this process shall end, its exit code: 1 where the file is gone, 143 where it no longer changes.
+    """Waits until this process must end and returns its exit code: 1 if the file is gone, 143 if it stopped changing.
 
-    An error in reading (a file server that is away for a moment) is no change.
+    A read error (a file server may be unreachable for a moment) counts as unchanged content.
     """
     seen, since = "", clock()
     while True:

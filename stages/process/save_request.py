@@ -1,8 +1,8 @@
 """How workers are asked to save and to leave. No torch here.
 
-The runner writes it into a file in the stage's directory, which all machines see; it is there from before the workers
-start, because file servers tell of new names later than of new content. A cluster tells the workers themselves, by a
-signal. Either reaches one rank at least; that all learn it at the same step is the loop's business
+The runner writes the request into a file in the stage's directory, which all machines share. The file exists before the
+workers start, because file servers show new content sooner than new names. A cluster signals the workers directly.
+Either way the request reaches at least one rank; the training loop then passes it to all ranks at the same step
 (stages/train/worker.py).
 """
 
@@ -17,38 +17,38 @@ LOOK_SECONDS = 0.5
 """A worker reads the file this often."""
 
 SAME_SECONDS = 5.0
-"""Signals that come so close together are one: a cluster signals the workers, and srun passes on what it gets too."""
+"""Signals this close together count as one: the cluster signals the workers, and srun also forwards its own signal."""
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 _SAVE = "save"
 
 
 class RequestFile:
-    """The runner's end."""
+    """The runner's side."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def start(self) -> None:
-        """Makes the file, in which nothing is asked yet; those of earlier attempts go."""
+        """Creates the file without a request and removes those of earlier attempts."""
         for old in self._path.parent.glob(f"{self._path.stem}.*"):
             old.unlink(missing_ok=True)
         self._path.touch()
 
     def make(self) -> None:
-        """Asks the workers to save and to leave."""
+        """Asks the workers to save and exit."""
         self._path.write_text(_SAVE)
 
     def end(self) -> None:
-        """The workers are gone."""
+        """Removes the file, once the workers have ended."""
         self._path.unlink(missing_ok=True)
 
 
 class SaveRequest:
-    """A worker's end: whether this process has learnt of a request. It stays made."""
+    """A worker's side: whether this process has received a request. A request cannot be withdrawn."""
 
     def __init__(self, path: Path | None) -> None:
-        """Heeds signals from now on, in the main thread, and looks at `path` in a thread of its own."""
+        """Installs signal handlers, so call it in the main thread, and starts a thread that polls `path`."""
         self._made = threading.Event()
         self._first_signal: float | None = None
         for number in SIGNALS:
@@ -58,20 +58,20 @@ class SaveRequest:
 
     @property
     def made(self) -> bool:
-        """Whether somebody asks this worker to save and to leave."""
+        """Whether this worker was asked to save and exit."""
         return self._made.is_set()
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
-        if self._first_signal is None:  # whatever the file says: runner and workers may be told of the same thing
+        if self._first_signal is None:  # the file does not count: runner and workers may get the same request
             self._first_signal = now
-        if now - self._first_signal > SAME_SECONDS:  # told again: it is urgent
+        if now - self._first_signal > SAME_SECONDS:  # a second request: end at once
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
         self._made.set()
 
     def _look(self, path: Path) -> None:
         while not self._made.wait(LOOK_SECONDS):
-            with suppress(OSError):  # a file server that is away for a moment
+            with suppress(OSError):  # the file server may be unreachable for a moment
                 if path.read_text() == _SAVE:
                     self._made.set()

@@ -1,9 +1,9 @@
 """A rank that stalls is noticed. No torch here.
 
-Every rank has a file in the stage's `stacks/`. As long as its work goes on, the file's time is renewed; where it does
-not for too long, faulthandler writes the stacks of all threads into it, from a thread of C that needs no interpreter.
-The runner looks at these files (growctl/run/attempt.py): it is what ends and restarts the workers. A process that is
-stopped, or whose machine is gone, writes nothing, and is known by that.
+Every rank has a file in the stage's `stacks/`. While the rank makes progress, it renews the file's modification time.
+If it makes none for too long, faulthandler writes the stacks of all threads into the file, from a C thread that does
+not need the interpreter. The runner watches these files and restarts the workers (growctl/run/attempt.py). A rank that
+is stopped, or whose machine is gone, writes nothing; the runner notices that its file is no longer renewed.
 """
 
 import faulthandler
@@ -19,10 +19,10 @@ _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 
 
 class Watchdog:
-    """A rank's end: to be told that work goes on."""
+    """A rank's side: reports that the rank makes progress."""
 
     def __init__(self, path: Path, seconds: float) -> None:
-        """Begins to watch: `beat` must be called within `seconds`, again and again."""
+        """Starts to watch: `beat` must be called at least every `seconds` seconds."""
         path.parent.mkdir(exist_ok=True)
         self._file = path.open("w")
         self._seconds = seconds
@@ -30,7 +30,7 @@ class Watchdog:
         self.beat()
 
     def beat(self) -> None:
-        """Work goes on. To be called often; heeded a few times in `seconds`."""
+        """Reports progress. Call it often; it acts at most 20 times per period."""
         now = time.monotonic()
         if now - self._last < self._seconds / 20:
             return
@@ -39,16 +39,16 @@ class Watchdog:
         faulthandler.dump_traceback_later(self._seconds, file=self._file)
 
     def end(self) -> None:
-        """The work is done."""
+        """Stops watching."""
         faulthandler.cancel_dump_traceback_later()
         self._file.close()
 
 
 class Stalls:
-    """The runner's end: looks at the files of one attempt's ranks."""
+    """The runner's side: watches the files of one attempt's ranks."""
 
     def __init__(self, stage: Path, attempt: int, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """`seconds` as the ranks'; the runner's own patience is half as long again."""
+        """`seconds` is the ranks' period; the runner waits 1.5 times as long."""
         self._paths = StagePaths(stage)
         self._attempt = attempt
         self._patience = 1.5 * seconds
@@ -56,7 +56,7 @@ class Stalls:
         self._renewed: dict[int, tuple[float, float]] = {}
 
     def noticed(self) -> bool:
-        """Whether a rank has written its stacks, or its file has not been renewed for longer than it should."""
+        """Whether a rank has written its stacks, or has not renewed its file for too long."""
         now = self._clock()
         for rank, path in self._files().items():
             try:
@@ -73,7 +73,7 @@ class Stalls:
         return False
 
     def described(self) -> str:
-        """Where each rank is, in words."""
+        """Where each rank is in the code, in words."""
         places: dict[str, list[str]] = {}
         for rank, path in sorted(self._files().items()):
             try:
@@ -87,7 +87,7 @@ class Stalls:
         )
 
     def tidy(self) -> None:
-        """Removes the files in which nothing is written."""
+        """Removes the files without stacks."""
         for path in self._files().values():
             if path.stat().st_size == 0:
                 path.unlink(missing_ok=True)
@@ -99,7 +99,7 @@ class Stalls:
 
 
 def _place(stacks: str) -> str:
-    """Where the main thread is, the last that faulthandler lists: the innermost call first."""
+    """The innermost call of the main thread, which faulthandler lists last, innermost call first."""
     if not stacks:
         return "no answer (it was stopped, or its machine is gone)"
     for line in stacks[stacks.rfind("(most recent call first)") :].splitlines():

@@ -37,7 +37,7 @@ EVENTS: dict[str, dict[str, Any]] = {
 
 
 def written(path: Path) -> list[dict[str, Any]]:
-    """Writes a record of each event; the records."""
+    """Writes a record of each event and returns the records."""
     writer = MetricsWriter(path, attempt=1)
     for step, (event, values) in enumerate(EVENTS.items()):
         writer.write(event, step, 0.5 * step, **values)
@@ -49,13 +49,13 @@ def written(path: Path) -> list[dict[str, Any]]:
 
 
 def line(event_name: str, **values: Any) -> bytes:
-    """A line whose CRC fits, whatever its record says."""
+    """A line with a correct CRC, whatever its record contains."""
     record = {"event": event_name, "attempt": 1, "step": 5, "seconds": 2.0} | EVENTS.get(event_name, {}) | values
     return with_crc(json.dumps(record).encode())
 
 
 def with_crc(text: bytes) -> bytes:
-    """The line that holds a record's JSON."""
+    """The line for a record's JSON."""
     return b'%s, "crc32": "%08x"}\n' % (text[:-1], zlib.crc32(text))
 
 
@@ -70,7 +70,7 @@ def test_records_come_back_in_order_with_attempt_step_and_seconds(tmp_path):
     ]
 
 
-def test_a_line_cut_short_by_a_death_is_passed_over_and_the_next_attempt_starts_a_new_one(tmp_path):
+def test_an_incomplete_line_is_skipped_and_the_next_attempt_starts_a_new_one(tmp_path):
     path = tmp_path / "m"
     path.write_bytes(line("train") + b'{"event": "tra')
     assert [r["step"] for r in read_metrics(path)] == [5]
@@ -78,7 +78,7 @@ def test_a_line_cut_short_by_a_death_is_passed_over_and_the_next_attempt_starts_
     assert [r["attempt"] for r in read_metrics(path)] == [1, 2]
 
 
-def test_a_reader_gives_each_record_once_and_waits_for_the_end_of_a_line(tmp_path):
+def test_a_reader_yields_each_record_once_and_waits_for_complete_lines(tmp_path):
     path = tmp_path / "m"
     reader = MetricsReader(path)
     assert list(reader) == []
@@ -95,12 +95,12 @@ def test_a_reader_gives_each_record_once_and_waits_for_the_end_of_a_line(tmp_pat
     assert reader.complaint() is None
 
 
-def test_a_record_without_its_crc_is_none():
+def test_a_line_without_its_crc_is_no_record():
     assert parse_line(line("end")) is not None
     assert parse_line(line("end").partition(b', "crc32"')[0] + b"}\n") is None
 
 
-def test_every_event_comes_back_as_it_was_written(tmp_path):
+def test_every_event_is_read_back_as_it_was_written(tmp_path):
     assert written(tmp_path / "m") == read_metrics(tmp_path / "m")
 
 
@@ -122,7 +122,7 @@ def test_every_event_comes_back_as_it_was_written(tmp_path):
         ("new", {"step": None}),
     ],
 )
-def test_a_line_that_does_not_fit_its_event_is_counted_and_passed_over(tmp_path, event, values):
+def test_a_line_with_wrong_values_for_its_event_is_counted_and_skipped(tmp_path, event, values):
     path = tmp_path / "m"
     path.write_bytes(line(event) + line(event, **values) + line("end"))
     reader = MetricsReader(path)
@@ -130,7 +130,7 @@ def test_a_line_that_does_not_fit_its_event_is_counted_and_passed_over(tmp_path,
     assert reader.complaint() == f"{path}: 1 line could not be read"
 
 
-def test_a_key_that_is_missing_is_no_record_and_what_was_measured_may_be_no_number():
+def test_a_missing_key_invalidates_a_record_but_a_measured_nan_does_not():
     for event, values in EVENTS.items():
         for key in (*values, "attempt", "step", "seconds", "event"):
             record = json.loads(line(event))
@@ -142,7 +142,7 @@ def test_a_key_that_is_missing_is_no_record_and_what_was_measured_may_be_no_numb
     assert math.isnan(record["loss"])
 
 
-def test_lines_that_are_no_records_are_passed_over(tmp_path):
+def test_lines_that_are_not_records_are_skipped(tmp_path):
     path = tmp_path / "m"
     lines = [b"", b"\xff\xfe", b"[1]", b"null", b"[" * 100_000, b"9" * 5000, b'{"event": "end"}', b"\x00" * 20]
     path.write_bytes(b"\n".join(lines) + b"\n" + line("end"))
@@ -153,20 +153,20 @@ def test_lines_that_are_no_records_are_passed_over(tmp_path):
 
 @settings(max_examples=300)
 @given(data=st.data())
-def test_a_flipped_bit_costs_the_line_it_is_in_and_never_gives_another_record(data, tmp_path_factory):
+def test_a_flipped_bit_loses_only_its_line_and_never_changes_a_record(data, tmp_path_factory):
     path = tmp_path_factory.mktemp("flipped") / "m"
     records = written(path)
     content = bytearray(path.read_bytes())
     content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     path.write_bytes(content)
     found = read_metrics(path)
-    assert len(found) >= len(records) - 2  # both lines, where their end is lost
+    assert len(found) >= len(records) - 2  # two lines are lost if the newline between them is
     for record in found:
         [same] = [known for known in records if known["event"] == record["event"]]
-        assert record | same == record  # where the bit is in the CRC's own key, that is left over
+        assert record | same == record  # if the bit is in the CRC's key, the record keeps that key
 
 
-def test_a_line_of_steps_of_which_none_was_made_has_no_loss(tmp_path):
+def test_a_train_line_without_updates_has_no_loss(tmp_path):
     writer = MetricsWriter(tmp_path / "metrics.jsonl", attempt=1)
     writer.write("train", 10, 1.0, **(TRAIN | {"loss": None}))
     writer.close()

@@ -105,7 +105,7 @@ def test_without_a_dataset_one_message_says_how_to_get_one(tmp_path, dataset):
 def test_integrity_is_checked_of_engine_checkpoints_and_of_damaged_manifests(old, call):
     rewrite(old, kind="engine")
     assert ": OK, " in call("verify", "--integrity", old)
-    with pytest.raises(ValueError, match="is an engine checkpoint, only its integrity can be verified"):
+    with pytest.raises(ValueError, match="is an engine checkpoint, of which only the integrity can be verified"):
         call("verify", old, old)
     (old / "manifest.json").write_text("{")
     assert "manifest.json cannot be read" in call("verify", "--integrity", old, expect=1)
@@ -229,7 +229,7 @@ def test_expand_looks_for_the_text_before_it_writes(tmp_path, dataset, call):
             call("expand", away, "--add-tokens", 5, "--output", output, *arguments)
         assert not output.exists()
     rewrite(away, tokenizer_sha256="f" * 64)
-    with pytest.raises(ValueError, match="another tokenizer"):
+    with pytest.raises(ValueError, match="a different tokenizer"):
         call("expand", away, "--add-tokens", 5, "--output", output, "--verify", "--data", dataset)
     assert not output.exists()
 

@@ -35,13 +35,13 @@ TEXT = {"num_sequences": 3, "sequence_length": 24}
 
 
 def prepare_text(datasets: Path) -> Path:
-    """The dataset of a little real text, in `datasets`."""
+    """A dataset of a little real text, under `datasets`."""
     source = str(Path(asyncio.__file__).parent)
     return prepare(DataSpec(source=source, include="*.py", vocab_size=300, validation_fraction=0.2), datasets)
 
 
 def write_trained(directory: Path, dataset: Path, config: TokenformerConfig | TransformerConfig = CONFIG) -> Path:
-    """A checkpoint that says it was trained on `dataset`."""
+    """A checkpoint whose manifest names `dataset`."""
     write_checkpoint(directory, config)
     described = read_dataset_manifest(dataset)
     rewrite(directory, dataset_fingerprint=described.fingerprint, tokenizer_sha256=described.tokenizer_sha256)
@@ -55,7 +55,7 @@ def rewrite(directory: Path, **changes: object) -> None:
 
 
 def alter(directory: Path, name: str, change: Callable[[Tensor], Tensor]) -> None:
-    """Changes a parameter and its hash in the manifest; a file that is shared with a parent is first parted from it."""
+    """Changes a parameter and its hash in the manifest; first replaces a hard link to the parent's file by a copy."""
     manifest = read_manifest(directory)
     value = read_parameter(directory, manifest, name, moments=False).fp32
     file, entry = write_parameter(directory, name, change(value.clone()))
@@ -63,7 +63,7 @@ def alter(directory: Path, name: str, change: Callable[[Tensor], Tensor]) -> Non
 
 
 def kill_generation(directory: Path, number: int) -> None:
-    """Zeros in all keys and all values of a generation."""
+    """Sets all keys and values of a generation to zero."""
     for name in ("query", "key", "value", "projection", "ffn"):
         for layer, kind in ((0, "key"), (0, "value"), (1, "key"), (1, "value")):
             alter(directory, f"blocks.{layer}.{name}.{kind}_tokens.{number}", torch.zeros_like)
@@ -102,7 +102,7 @@ def ids_of(dataset: Path) -> tuple[Tensor, Tensor]:
         (COPY, 10, 2 / 3, None),
     ],
 )
-def test_growth_that_keeps_the_function_is_called_preserved(grown, policy, tokens, new_share, ramp):
+def test_growth_that_preserves_the_function_is_reported_as_preserved(grown, policy, tokens, new_share, ramp):
     _, found = grown(policy, tokens)
     assert found.preserved
     assert found.lineage.preserves is True
@@ -115,13 +115,13 @@ def test_growth_that_keeps_the_function_is_called_preserved(grown, policy, token
     assert found.gradients == (GenerationGradients(0, 60, 0), GenerationGradients(1, 12 * tokens, 0))
 
 
-def test_new_tokens_with_zero_values_take_scores_but_change_nothing(grown):
+def test_new_tokens_with_zero_values_get_scores_but_change_nothing(grown):
     _, found = grown(ZERO_VALUE)
     assert found.largest_difference == found.mean_difference == found.jump == 0
     assert all(0.2 < share < 0.8 for layer in found.new_score_shares for share in layer.values())
 
 
-def test_quotients_rounded_to_float32_are_no_change_and_little_noise_is(grown, old, tmp_path, dataset):
+def test_quotients_rounded_to_float32_count_as_preserved_but_a_little_noise_does_not(grown, old, tmp_path, dataset):
     _, found = grown(COPY, 10)
     assert 1e-9 < found.relative_difference < 2e-7
     noisy = COPY.model_copy(update={"copy_noise": 1e-3, "allow_jump": True})
@@ -132,14 +132,14 @@ def test_quotients_rounded_to_float32_are_no_change_and_little_noise_is(grown, o
         assert not found.breaks_promise
 
 
-def test_float32_has_a_tolerance_of_its_own(old, tmp_path, dataset):
+def test_float32_has_its_own_tolerance(old, tmp_path, dataset):
     expand(old, tmp_path / "new", attention_tokens=10, policy=COPY)
     found = compare(old, tmp_path / "new", dataset, dtype="float32", **TEXT)
     assert found.preserved
     assert 1e-8 < found.relative_difference < found.tolerance == 1e-4
 
 
-def test_a_growth_that_jumps_is_changed_and_breaks_no_promise(grown):
+def test_a_growth_that_may_jump_changes_the_function_without_breaking_a_promise(grown):
     _, found = grown(OFFICIAL)
     assert not found.preserved
     assert found.relative_difference > 0.1
@@ -147,7 +147,7 @@ def test_a_growth_that_jumps_is_changed_and_breaks_no_promise(grown):
     assert not found.breaks_promise
 
 
-def test_logits_losses_and_rms_are_those_of_the_models_run_by_hand(grown, old, dataset):
+def test_logits_losses_and_rms_match_models_run_by_hand(grown, old, dataset):
     new, found = grown(OFFICIAL)
     ids_BT, targets_BT = ids_of(dataset)
     logits = {}
@@ -170,7 +170,7 @@ def test_logits_losses_and_rms_are_those_of_the_models_run_by_hand(grown, old, d
 
 
 @pytest.mark.parametrize("policy", [OFFICIAL, ZERO_VALUE])
-def test_score_shares_are_those_of_the_formula(grown, dataset, policy):
+def test_score_shares_match_the_formula(grown, dataset, policy):
     new, found = grown(policy)
     model = load_model(new, dtype=torch.float64)
     query = model.config.blocks[0].query
@@ -187,7 +187,7 @@ def test_score_shares_are_those_of_the_formula(grown, dataset, policy):
     assert found.new_score_shares[0]["query"] == pytest.approx(expected, rel=1e-9)
 
 
-def test_scores_belong_to_their_generation_whatever_norms_they_share(old, tmp_path):
+def test_scores_belong_to_their_generation_even_if_generations_share_a_norm(old, tmp_path):
     path = old
     for i, policy in enumerate((ZERO_VALUE, OFFICIAL, COPY.model_copy(update={"allow_jump": True}))):
         path, source = tmp_path / str(i), path
@@ -218,7 +218,7 @@ def test_a_child_whose_old_values_were_altered_breaks_its_policys_promise(grown,
     assert found.lineage.shared_files == before.lineage.shared_files - 1 == found.lineage.old_files - 1
 
 
-def test_a_dead_generation_is_reported_as_getting_no_gradient(grown, old, dataset):
+def test_a_dead_generation_is_reported_without_gradient(grown, old, dataset):
     for policy in (DEFAULT, ZERO_KEY):
         new, _ = grown(policy)
         kill_generation(new, 1)
@@ -266,7 +266,7 @@ def test_lineage_is_known_only_between_parent_and_child(grown, old, tmp_path, da
         ("stack", {"num_layers": 4}, False),
     ],
 )
-def test_transformers_are_compared_without_what_concerns_tokens(tmp_path, dataset, operator, sizes, preserved):
+def test_transformers_are_compared_without_token_statistics(tmp_path, dataset, operator, sizes, preserved):
     old = write_trained(tmp_path / "old", dataset, TRANSFORMER)
     expand_transformer(old, tmp_path / "new", TRANSFORMER.model_copy(update=sizes), operator)
     found = compare(old, tmp_path / "new", dataset, **TEXT)
@@ -284,7 +284,7 @@ def test_models_of_different_families_can_be_compared(old, tmp_path, dataset):
         assert (found.preserved, found.lineage.operation, found.gradients) == (False, None, None)
 
 
-def test_the_text_is_256_tokens_long_or_all_there_is(old, dataset, tmp_path):
+def test_the_text_is_256_tokens_long_or_the_whole_split(old, dataset, tmp_path):
     found = compare(old, old, dataset, num_sequences=1)
     assert (found.num_sequences, found.sequence_length) == (1, 256)
     source = tmp_path / "texts"
@@ -301,12 +301,12 @@ def test_the_text_is_256_tokens_long_or_all_there_is(old, dataset, tmp_path):
         compare(old, old, short, sequence_length=num_tokens)
 
 
-def test_what_cannot_be_compared_is_refused_in_one_sentence(old, dataset, tmp_path):
+def test_incomparable_checkpoints_are_refused_in_one_sentence(old, dataset, tmp_path):
     small = CONFIG.model_copy(update={"vocab_size": 299})
     other = write_trained(tmp_path / "small", dataset, small)
-    with pytest.raises(ValueError, match=r"vocabulary of 300 tokens, .* of 299"):
+    with pytest.raises(ValueError, match=r"vocabulary of 300 tokens, but .* has 299"):
         compare(old, other, dataset)
-    with pytest.raises(ValueError, match=f"{dataset.name} has a vocabulary of 300 tokens, .*small of 299"):
+    with pytest.raises(ValueError, match=f"{dataset.name} has a vocabulary of 300 tokens, but .*small has only 299"):
         compare(other, other, dataset)
     with pytest.raises(DataError, match="is not a dataset"):
         compare(old, old, tmp_path)
@@ -314,11 +314,11 @@ def test_what_cannot_be_compared_is_refused_in_one_sentence(old, dataset, tmp_pa
     with pytest.raises(CheckpointError, match="small is an engine checkpoint"):
         compare(old, other, dataset)
     rewrite(old, tokenizer_sha256="f" * 64)
-    with pytest.raises(ValueError, match="made with another tokenizer"):
+    with pytest.raises(ValueError, match="made with a different tokenizer"):
         compare(old, old, dataset)
 
 
-def test_logits_that_are_no_numbers_are_an_error_and_not_a_verdict(grown, old, dataset):
+def test_logits_that_are_not_finite_are_an_error(grown, old, dataset):
     new, _ = grown(DEFAULT)
     alter(new, "final_norm.bias", lambda value: value * float("nan"))
     with pytest.raises(RuntimeError, match="new gives logits that are not finite"):

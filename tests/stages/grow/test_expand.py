@@ -57,7 +57,7 @@ def inodes(directory: Path) -> dict[str, int]:
 
 @contextmanager
 def opened(directory: Path) -> Iterator[set[str]]:
-    """Collects the names of the parameter files that anything opens, by whatever path: inotify watches the inodes."""
+    """Collects the names of the parameter files that are opened, by any path: inotify watches the inodes."""
     libc, in_open = ctypes.CDLL(None), 0x20
     if not hasattr(libc, "inotify_init1"):
         pytest.skip("needs inotify, which is Linux's")
@@ -107,8 +107,8 @@ def test_every_old_file_is_a_hard_link_and_keeps_its_entry(final, tmp_path):
     assert verify_checkpoint(tmp_path / "grown") == manifest
 
 
-def test_nothing_that_is_done_with_the_child_touches_the_parent(final, tmp_path):
-    """The two share files, so whatever wrote into one would write into the other."""
+def test_using_the_child_never_changes_the_parent(final, tmp_path):
+    """The two share files, so a write into one would change the other."""
     before, grown = hashes(final), tmp_path / "grown"
     expand(final, grown, attention_tokens=7)
     assert hashes(final) == before
@@ -127,7 +127,7 @@ def test_nothing_that_is_done_with_the_child_touches_the_parent(final, tmp_path)
     assert hashes(final) == before != hashes(grown)
 
 
-def test_where_hard_links_are_impossible_the_copies_are_whole_and_equal(final, tmp_path, monkeypatch):
+def test_without_hard_links_the_copies_are_complete_and_equal(final, tmp_path, monkeypatch):
     def across_file_systems(source, target):
         raise OSError(18, "Invalid cross-device link")
 
@@ -152,7 +152,7 @@ def test_expand_and_shrink_do_not_open_the_old_files(final, tmp_path):
     assert names == {"embedding.weight.safetensors"}
 
 
-def test_copies_read_the_old_tokens_only_and_refuse_a_corrupted_one(final, tmp_path):
+def test_the_copy_init_reads_only_old_tokens_and_refuses_a_corrupted_one(final, tmp_path):
     policy = GrowthPolicy(init="copy", tau="recompute")
     with opened(final) as names:
         expand(final, tmp_path / "grown", attention_tokens=5, ffn_tokens=0, policy=policy)
@@ -164,7 +164,7 @@ def test_copies_read_the_old_tokens_only_and_refuse_a_corrupted_one(final, tmp_p
     assert sorted(path.name for path in tmp_path.iterdir()) == ["final", "grown"]
 
 
-def test_what_is_written_grows_with_the_tokens_added_not_with_the_model(tmp_path):
+def test_bytes_written_grow_with_the_added_tokens_not_with_the_model(tmp_path):
     def written(attention_tokens: int, added: int) -> int:
         parent, child = (tmp_path / f"{attention_tokens}-{added}-{what}" for what in ("parent", "child"))
         write_checkpoint(parent, small_config(attention_tokens=attention_tokens, ffn_tokens=2 * attention_tokens))
@@ -174,10 +174,12 @@ def test_what_is_written_grows_with_the_tokens_added_not_with_the_model(tmp_path
 
     fewer, more = written(100, added=60), written(100, added=70)
     assert written(5, added=60) == fewer
-    assert more - fewer == 2 * (8 * 10 + 2 * 20) * 16 * 4  # a float32 for each parameter more, in headers of one length
+    assert (
+        more - fewer == 2 * (8 * 10 + 2 * 20) * 16 * 4
+    )  # one more float32 per added parameter; headers have equal length
 
 
-def test_drawing_what_is_added_does_not_list_the_whole_model_for_every_name(monkeypatch):
+def test_drawing_new_parameters_lists_the_model_only_once(monkeypatch):
     config = grow_config(small_config(), attention_tokens=3, ffn_tokens=4)
     config = grow_config(config, attention_tokens=0, ffn_tokens=9)
     shapes, listed = parameter_shapes(config), []
@@ -187,7 +189,7 @@ def test_drawing_what_is_added_does_not_list_the_whole_model_for_every_name(monk
     assert len(listed) == len([name for name in shapes if "_tokens." not in name])
 
 
-def test_progress_counts_what_is_written(final, tmp_path):
+def test_progress_counts_written_parameters(final, tmp_path):
     seen = []
     expand(final, tmp_path / "grown", attention_tokens=7, on_progress=lambda *counts: seen.append(counts))
     assert seen == [(done, 20) for done in range(1, 21)]
@@ -208,7 +210,7 @@ def test_a_failure_while_writing_is_raised_and_leaves_nothing(final, tmp_path, m
     assert hashes(final) == before
 
 
-def test_a_failure_in_between_waits_for_what_is_being_written(final, tmp_path, monkeypatch):
+def test_a_failure_waits_for_writes_in_progress(final, tmp_path, monkeypatch):
     write, writing = stages.checkpoint.parameters.write_file, []
 
     def slow(path: Path, *parts):
@@ -248,7 +250,7 @@ def test_shrink_undoes_expand_bit_for_bit(final, tmp_path, policy):
     assert_the_same_checkpoint(tmp_path / "shrunk", final)
 
 
-def test_shrink_undoes_several_growths_one_by_one_and_at_once(final, tmp_path):
+def test_shrink_undoes_several_growths_one_by_one_or_all_at_once(final, tmp_path):
     policies = [
         GrowthPolicy(init="copy", tau="recompute"),
         GrowthPolicy(init="zero-value", tau="per-generation"),
@@ -267,7 +269,7 @@ def test_shrink_undoes_several_growths_one_by_one_and_at_once(final, tmp_path):
     assert_the_same_checkpoint(tmp_path / "at-once", final)
 
 
-def test_shrink_after_training_drops_the_new_groups_steps_only(final, tmp_path):
+def test_shrink_after_training_drops_only_the_new_groups_steps(final, tmp_path):
     grown = tmp_path / "grown"
     manifest = expand(final, grown, attention_tokens=7)
     steps = {name.replace("-0-", f"-{number}-"): 11 - number for name in manifest.group_steps for number in (0, 1)}
@@ -293,12 +295,12 @@ def test_new_tokens_are_random_with_moments_of_zero_and_old_moments_are_kept(fin
     assert manifest.model.blocks[0].key.tau == math.sqrt(5)
 
 
-def test_ffn_tokens_follow_the_models_own_proportion_unless_said(final, tmp_path):
+def test_ffn_tokens_keep_the_models_proportion_by_default(final, tmp_path):
     assert expand(final, tmp_path / "a", attention_tokens=7).model.blocks[0].ffn.num_tokens == 10 + 14
     assert expand(final, tmp_path / "b", attention_tokens=7, ffn_tokens=0).model.blocks[0].ffn.num_tokens == 10
 
 
-def test_lineage_tells_parent_and_what_was_done(final, tmp_path):
+def test_lineage_records_the_parent_and_the_operation(final, tmp_path):
     lineage = expand(final, tmp_path / "grown", attention_tokens=7, seed=9).lineage
     assert lineage.operation == "expand"
     assert lineage.parent == manifest_hash(final)
@@ -313,7 +315,7 @@ def test_lineage_tells_parent_and_what_was_done(final, tmp_path):
     }
 
 
-def test_the_seed_decides_the_new_values(final, tmp_path):
+def test_the_seed_determines_the_new_values(final, tmp_path):
     name = parameter_file("blocks.0.query.value_tokens.1")
     hashes = [
         expand(final, tmp_path / str(i), attention_tokens=7, seed=seed).files[name].sha256
@@ -351,7 +353,7 @@ def test_a_truncated_checkpoint_is_refused(final, tmp_path):
     assert not (tmp_path / "grown").exists()
 
 
-def test_a_flipped_bit_is_found_when_the_value_is_read(final):
+def test_a_flipped_bit_is_detected_when_the_value_is_read(final):
     victim = final / parameter_file("embedding.weight")
     flip_a_bit(victim)
     with pytest.raises(CheckpointError, match=r"embedding\.weight\.safetensors does not have the hash"):
@@ -359,8 +361,8 @@ def test_a_flipped_bit_is_found_when_the_value_is_read(final):
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff" * 64, safetensors.torch.save({"other": torch.zeros(2)})])
-def test_a_parameter_file_that_holds_something_else_is_one_message(final, tmp_path, content):
-    """Its hash is right: somebody wrote it so."""
+def test_a_parameter_file_with_other_content_gives_one_message(final, tmp_path, content):
+    """Its hash is right: somebody wrote the file and the manifest this way."""
     shutil.copytree(final, tmp_path / "copy")
     manifest = read_manifest(final)
     entry = write_file(tmp_path / "copy/parameters/embedding.weight.safetensors", content)

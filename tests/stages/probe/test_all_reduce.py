@@ -16,14 +16,14 @@ SPEC = AllReduceSpec(directory=".", num_elements=3000)
 
 
 @given(num_elements=st.integers(1, 3000), num_ranks=st.integers(1, 40), data=st.data())
-def test_the_expected_sum_is_exact_in_whatever_order_ranks_are_added(num_elements, num_ranks, data):
+def test_the_expected_sum_is_exact_for_any_order_of_ranks(num_elements, num_ranks, data):
     total = torch.zeros(num_elements)
     for rank in data.draw(st.permutations(range(num_ranks))):
         total += filled(num_elements, rank, CPU)
     assert torch.equal(total, expected_sum(num_elements, num_ranks, CPU))
 
 
-def test_a_sum_stays_exact_with_as_many_ranks_as_the_docstring_says():
+def test_sums_are_exact_up_to_the_number_of_ranks_in_the_docstring():
     largest = expected_sum(SPEC.num_elements, 16_000, torch.device("cpu")).double()
     exact = 16_000 * filled(SPEC.num_elements, 0, CPU).double() + 16_000 * 15_999 / 2
     assert (largest - exact).abs().max() / exact.max() < 1e-7
@@ -31,7 +31,7 @@ def test_a_sum_stays_exact_with_as_many_ranks_as_the_docstring_says():
 
 @pytest.fixture
 def second_of_two(monkeypatch):
-    """This process as rank 1 of two, whose all-reduce does what the test says."""
+    """Makes this process rank 1 of two, with an all-reduce that the test defines."""
     monkeypatch.setattr(dist, "get_rank", lambda: 1)
     monkeypatch.setattr(dist, "get_world_size", lambda: 2)
     monkeypatch.setattr(dist, "get_backend", lambda: "pretended")
@@ -43,7 +43,7 @@ def second_of_two(monkeypatch):
     return reduces_by
 
 
-def test_right_sums_are_right(second_of_two):
+def test_correct_sums_have_no_wrong_elements(second_of_two):
     second_of_two(lambda values: values.add_(filled(SPEC.num_elements, 0, CPU)))
     result = all_reduce(SPEC, CPU)
     assert (result.backend, result.num_ranks, result.wrong_elements) == ("pretended", 2, 0)
@@ -53,10 +53,10 @@ def test_right_sums_are_right(second_of_two):
 @pytest.mark.parametrize(
     ("reduce", "wrong"),
     [
-        (lambda values: values, 2997),  # nobody else was heard: right where that is a zero
+        (lambda values: values, 2997),  # the other rank's values are missing: only its zeros give the right sum
         (lambda values: values.mul_(2), 3000),
         (lambda values: values.add_(filled(3000, 0, CPU)).view(-1)[7].add_(1), 1),
-        (lambda values: values.add_(filled(3000, 0, CPU).roll(64)), 3000),  # blocks came to the wrong places
+        (lambda values: values.add_(filled(3000, 0, CPU).roll(64)), 3000),  # blocks arrive in the wrong places
     ],
 )
 def test_wrong_sums_are_counted(second_of_two, reduce, wrong):
@@ -64,7 +64,7 @@ def test_wrong_sums_are_counted(second_of_two, reduce, wrong):
     assert all_reduce(SPEC, CPU).wrong_elements == wrong
 
 
-def test_a_deepspeed_that_cannot_be_imported_is_told_and_torch_still_is(monkeypatch):
+def test_a_failed_import_of_deepspeed_is_reported_and_torch_still_is(monkeypatch):
     monkeypatch.setitem(sys.modules, "deepspeed", None)
     facts = describe()
     assert facts.torch == torch.__version__

@@ -13,7 +13,7 @@ from tests.stages.specs import small_spec
 
 
 class Engine:
-    """Plays an engine on a clock of its own: a micro-batch takes 1 s, an update 10 s, and everything 100 s at first."""
+    """A fake engine with its own clock: a micro-batch takes 1 s, an update 10 s, and a first step 100 s more each."""
 
     def __init__(self, num_micro_batches: int, pace: float = 1.0) -> None:
         self.num_micro_batches, self.pace = num_micro_batches, pace
@@ -36,7 +36,7 @@ class Engine:
 
 
 @pytest.mark.parametrize("num_micro_batches", [1, 2])
-def test_medians_of_what_comes_after_the_warm_up_are_found(monkeypatch, num_micro_batches: int) -> None:
+def test_medians_are_taken_over_the_steps_after_the_warm_up(monkeypatch, num_micro_batches: int) -> None:
     engine = Engine(num_micro_batches)
     fakes: dict[str, Any] = {"get_rank": lambda: 0, "get_world_size": lambda: 1, "all_reduce": lambda *a, **k: None}
     monkeypatch.setattr(time_steps, "dist", SimpleNamespace(ReduceOp=SimpleNamespace(MAX=None), **fakes))
@@ -53,7 +53,7 @@ def test_medians_of_what_comes_after_the_warm_up_are_found(monkeypatch, num_micr
     assert found.memory is None
 
 
-def test_fast_steps_are_counted_more_often_and_all_ranks_count_alike(monkeypatch) -> None:
+def test_more_steps_are_timed_if_they_are_fast_and_all_ranks_time_the_same_number(monkeypatch) -> None:
     slowest: list[float] = []
 
     def all_reduce(tensor: torch.Tensor, op: Any) -> None:
@@ -63,14 +63,14 @@ def test_fast_steps_are_counted_more_often_and_all_ranks_count_alike(monkeypatch
 
     fake = SimpleNamespace(all_reduce=all_reduce, ReduceOp=SimpleNamespace(MAX="max"))
     monkeypatch.setattr(time_steps, "dist", fake)
-    assert time_steps._agreed_steps(1e-4, torch.device("cpu")) == 6  # by another rank's half a second
+    assert time_steps._agreed_steps(1e-4, torch.device("cpu")) == 6  # because another rank takes half a second
     assert time_steps._agreed_steps(60.0, torch.device("cpu")) == FEWEST_STEPS
     monkeypatch.setattr(fake, "all_reduce", lambda tensor, op: None)
     assert time_steps._agreed_steps(1e-4, torch.device("cpu")) == MOST_STEPS
     assert slowest == pytest.approx([1e-4, 60.0])
 
 
-def test_the_allocator_is_asked_around_the_last_forward_pass(monkeypatch) -> None:
+def test_memory_is_measured_around_the_last_forward_pass(monkeypatch) -> None:
     allocated = iter([100, 130, 300, 360])
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: next(allocated))
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 500)

@@ -21,7 +21,7 @@ time.sleep(3600)
 
 
 def worker(**environment: str) -> subprocess.Popen[str]:
-    """A process that works for an hour unless its lifeline ends it; returned once it works."""
+    """A process that works for an hour unless its lifeline ends it. Returns once the process is working."""
     process = subprocess.Popen(
         [sys.executable, "-c", WORKER],
         env=os.environ | environment,
@@ -34,13 +34,13 @@ def worker(**environment: str) -> subprocess.Popen[str]:
     return process
 
 
-def test_a_worker_on_standard_input_ends_with_it():
+def test_a_worker_with_standard_input_as_lifeline_ends_with_it():
     process = worker(**{VARIABLE: STDIN})
     process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 143
 
 
-def test_a_worker_on_a_file_ends_when_it_is_removed_and_needs_no_standard_input(tmp_path):
+def test_a_worker_with_a_file_ends_when_the_file_is_removed_and_needs_no_standard_input(tmp_path):
     lifeline = Lifeline(tmp_path / ".lifeline.1")
     lifeline.start()
     process = worker(**{VARIABLE: str(tmp_path / ".lifeline.1")})
@@ -52,7 +52,7 @@ def test_a_worker_on_a_file_ends_when_it_is_removed_and_needs_no_standard_input(
     assert process.wait(HANG_SECONDS) == 1
 
 
-def test_a_worker_that_was_given_no_lifeline_depends_on_nobody():
+def test_a_worker_without_a_lifeline_runs_on():
     process = worker()
     with pytest.raises(subprocess.TimeoutExpired):
         process.communicate(timeout=0.3)
@@ -60,7 +60,7 @@ def test_a_worker_that_was_given_no_lifeline_depends_on_nobody():
     process.communicate()
 
 
-def test_in_a_job_a_worker_leaves_it_to_the_runner_what_a_signal_means(tmp_path):
+def test_in_a_slurm_job_a_worker_leaves_signals_to_the_runner(tmp_path):
     (tmp_path / "alive").touch()
     process = worker(**{VARIABLE: str(tmp_path / "alive"), "SLURM_STEP_ID": "0"})
     for number in (signal.SIGTERM, signal.SIGUSR2):
@@ -72,7 +72,7 @@ def test_in_a_job_a_worker_leaves_it_to_the_runner_what_a_signal_means(tmp_path)
 
 
 class Time:
-    """A clock that only sleeping moves, while something happens at given moments."""
+    """A clock that only sleeping advances, with events at given times."""
 
     def __init__(self, **events: object) -> None:
         self.now = 0.0
@@ -89,17 +89,17 @@ class Time:
         return code, self.now
 
 
-def test_a_file_that_no_longer_changes_ends_the_worker_after_its_patience_by_its_own_clock(tmp_path):
+def test_a_worker_ends_when_its_own_clock_says_that_the_file_stopped_changing(tmp_path):
     path = tmp_path / "alive"
     path.write_text("1")
     assert Time().watch(path) == (143, 10)
     assert Time(at_7=lambda: path.write_text("2")).watch(path) == (143, 17)
-    os.utime(path, (0, 0))  # what another machine's clock says does not count
+    os.utime(path, (0, 0))  # another machine's clock does not matter
     assert Time(at_7=lambda: path.write_text("3"), at_12=path.unlink).watch(path) == (1, 12)
     assert Time().watch(path) == (1, 0)
 
 
-def test_a_file_server_that_is_away_for_a_moment_ends_nobody(tmp_path, monkeypatch):
+def test_a_short_outage_of_the_file_server_ends_no_worker(tmp_path, monkeypatch):
     path = tmp_path / "alive"
     path.write_text("1")
     reads = iter([path.read_text, OSError(116, "Stale file handle"), path.read_text, FileNotFoundError()])
@@ -114,9 +114,7 @@ def test_a_file_server_that_is_away_for_a_moment_ends_nobody(tmp_path, monkeypat
     assert Time().watch(path) == (1, 3)
 
 
-def test_the_runner_changes_the_file_in_time_and_does_not_bring_back_one_that_a_failed_worker_removed(
-    tmp_path, monkeypatch
-):
+def test_the_runner_rewrites_the_file_in_time_but_never_restores_a_removed_one(tmp_path, monkeypatch):
     now = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     path = tmp_path / ".lifeline.2"
