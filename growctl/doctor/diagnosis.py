@@ -26,21 +26,21 @@ from stages.stage_dir import StagePaths
 FLOAT32_BYTES = 4
 ALL_REDUCE_BYTES = 64 * 2**20
 ALL_REDUCE_SECONDS = 180.0
-"""Patience with the ranks: imports from a slow network disk take minutes."""
+"""Timeout of the ranks: imports from a slow network disk take minutes."""
 
 FACTS_SECONDS = 120.0
-"""Patience with the import of torch and DeepSpeed."""
+"""Timeout of importing torch and DeepSpeed."""
 
 ANY_BATCH = math.lcm(*range(1, MOST_CPU_RANKS + 1))
-"""A batch that any number of ranks divides."""
+"""A batch size that any number of ranks divides."""
 
 Devices = Literal["auto"] | int
 
 
 def diagnose(runs_dir: Path, devices: Devices, on_start: Callable[[str], None]) -> Iterator[Check]:
-    """Every check but that of imports, as it is done; `on_start(name)` is told of those that take a while.
+    """Yields every check except that of imports as soon as it is done; calls `on_start(name)` before slow ones.
 
-    Nothing is left behind but the log of an all-reduce that failed.
+    Leaves no files behind, except the log of a failed all-reduce.
     """
     yield carried_out("Python", _python)
     on_start("torch and DeepSpeed")
@@ -67,14 +67,14 @@ def diagnose(runs_dir: Path, devices: Devices, on_start: Callable[[str], None]) 
 
 
 def all_reduce(wanted: Devices, num_bytes: int = ALL_REDUCE_BYTES, patience: float = ALL_REDUCE_SECONDS) -> Check:
-    """Starts the ranks that a run would use, as a run does, and lets them add up a tensor of float32.
+    """Starts the ranks that a run would use, in the same way, and lets them sum a float32 tensor.
 
-    Where that fails, their log stays.
+    If that fails, their log is kept.
     """
     try:
         num_ranks, gpus = local_devices(wanted, ANY_BATCH)
     except LaunchError as error:
-        return Check("all-reduce", "failed", str(error), "give --devices that many or fewer, or auto")
+        return Check("all-reduce", "failed", str(error), "set --devices to that many or fewer, or to auto")
     folder = Path(tempfile.mkdtemp(prefix="growctl-doctor-"))
     check = None
     try:
@@ -94,7 +94,7 @@ def _all_reduce(folder: Path, num_ranks: int, gpus: bool, num_bytes: int, patien
     try:
         process.wait(patience)
     except subprocess.TimeoutExpired:
-        problem = f"not done after {patience:g} s"
+        problem = f"did not finish within {patience:g} s"
     finally:
         stop_workers(process)
     if problem is None and process.returncode:
@@ -102,37 +102,38 @@ def _all_reduce(folder: Path, num_ranks: int, gpus: bool, num_bytes: int, patien
     if problem is None:
         results = [json.loads(path.read_text()) for path in sorted(folder.glob("rank-*.json"))]
         return judged(results, num_ranks, num_bytes)
-    fix = "in a container: --ipc=host; else NCCL_DEBUG=INFO growctl doctor, and read" if gpus else "read"
+    fix = "in a container, use --ipc=host; else run NCCL_DEBUG=INFO growctl doctor and read" if gpus else "read"
     return Check("all-reduce", "failed", f"{num_ranks} ranks: {problem}", f"{fix} {log}")
 
 
 def judged(results: Sequence[Mapping[str, Any]], num_ranks: int, num_bytes: int) -> Check:
-    """What the ranks say (stages.probe.all_reduce.AllReduceResult): each must have been in it, with right sums."""
+    """Judges the ranks' results (stages.probe.all_reduce.AllReduceResult): all must take part and get correct sums."""
     wrong = [result["wrong_elements"] for result in results if result["wrong_elements"]]
-    silent = num_ranks - sum(result["num_ranks"] == num_ranks for result in results)
+    missing = num_ranks - sum(result["num_ranks"] == num_ranks for result in results)
     backend = results[0]["backend"] if results else "no backend"
-    if wrong or silent:
-        said = [f"{len(wrong)} of {num_ranks} ranks got wrong sums"] if wrong else []
-        said += [f"{silent} of {num_ranks} ranks were not in it"] if silent else []
+    if wrong or missing:
+        problems = [f"{len(wrong)} of {num_ranks} ranks got wrong sums"] if wrong else []
+        problems += [f"{missing} of {num_ranks} ranks did not take part"] if missing else []
         fix = (
-            "do not train here before this is right; is it with NCCL_P2P_DISABLE=1, the links between GPUs are to blame"
+            "do not train here until this is fixed; if it works with NCCL_P2P_DISABLE=1, the links between GPUs are "
+            "at fault"
         )
-        return Check("all-reduce", "failed", f"{backend}: {'; '.join(said)}", fix)
+        return Check("all-reduce", "failed", f"{backend}: {'; '.join(problems)}", fix)
     if num_ranks == 1:
-        return Check("all-reduce", "ok", f"{backend}: one rank, which starts and has nobody to wait for")
+        return Check("all-reduce", "ok", f"{backend}: one rank, which starts and has no peers")
     seconds = max(result["seconds"] for result in results)
-    # What each rank sends, and what it receives, in the best of all-reduces.
+    # The bytes that each rank sends, and receives, in an optimal all-reduce.
     bandwidth = 2 * (num_ranks - 1) / num_ranks * num_bytes / seconds
     return Check(
         "all-reduce",
         "ok",
-        f"{backend}, {num_ranks} ranks: right sums; {num_bytes // 2**20} MiB in {seconds * 1e3:.3g} ms, "
-        f"{bandwidth / 1e9:.3g} GB/s a rank",
+        f"{backend}, {num_ranks} ranks: correct sums; {num_bytes // 2**20} MiB in {seconds * 1e3:.3g} ms, "
+        f"{bandwidth / 1e9:.3g} GB/s per rank",
     )
 
 
 def _machine_facts() -> MachineFacts | str:
-    """What a worker finds here, or why it does not get that far."""
+    """The machine as a worker sees it, or the reason why a worker cannot start."""
     try:
         output = run_command(
             [sys.executable, "-m", "stages.probe.machine"], local_environment(1, gpus=True), seconds=FACTS_SECONDS
@@ -171,7 +172,7 @@ def _others() -> Check:
 
 def _devices(facts: MachineFacts | str) -> Check:
     if isinstance(facts, str):
-        return Check("devices", "failed", f"not known: {facts}", "see torch")
+        return Check("devices", "failed", f"unknown: {facts}", "see torch")
     return machine.devices(facts, len(os.sched_getaffinity(0)), machine.cpu_quota())
 
 

@@ -20,32 +20,32 @@ from stages.checkpoint.manifest import sync_path, write_file
 from stages.probe.machine_facts import MachineFacts
 
 WRITE_BYTES = 64 * 2**20
-"""Written and synced to measure a disk."""
+"""Bytes written and synced to measure a disk."""
 WRITE_SECONDS = 5.0
-"""A slow disk is left alone after so long."""
+"""The measurement of a slow disk stops writing after this time."""
 SLOW_BYTES_PER_SECOND = 50e6
 LITTLE_SPACE = 5 * 10**9
 LARGEST = ("1.31B", 12 * 1_310_000_000)
-"""The paper's largest model, and the bytes of its checkpoint: a value and two moments in float32 for each parameter."""
+"""The paper's largest model and the bytes of its checkpoint: a value and two moments in float32 per parameter."""
 
 OPEN_FILES = 1024
 SHARED_MEMORY = 2**30
-"""What NCCL's ranks on one machine pass data through; a container has 64 MiB of it by default."""
+"""Shared memory that NCCL may need between ranks on one machine; a container has 64 MiB by default."""
 
 BUSY_SHARE = 0.5
-"""A GPU with less than this share of its memory free is someone else's, at least in part."""
+"""If less than this share of a GPU's memory is free, someone else is using the GPU."""
 
 
 def devices(facts: MachineFacts, num_cores: int, cpu_quota: float | None) -> Check:
-    """What ranks can train on. `num_cores` are this process's, `cpu_quota` is what a container may use of them."""
+    """Checks the devices for training. This process has `num_cores`, of which a container may use only `cpu_quota`."""
     if not facts.devices:
-        return Check("devices", "failed", "not known, because DeepSpeed cannot be imported", "see DeepSpeed")
+        return Check("devices", "failed", "unknown, because DeepSpeed cannot be imported", "see DeepSpeed")
     if facts.devices[0].kind == "cpu":
         [cpu] = facts.devices
         bf16 = "AVX512-BF16 or AMX, so bf16 is fast" if cpu.fast_bf16 else "no fast bf16, so it trains in fp32"
         found = f"no GPU; {cpu.name}, {num_cores} cores, {_gib(cpu.memory_bytes)} of memory, {bf16}"
         if cpu_quota is not None and cpu_quota < num_cores:
-            found += f"; but the container may use {cpu_quota:g} cores' time"
+            found += f"; but the container may use only {cpu_quota:g} cores' time"
             fix = f"give it more, or start runs with launch.devices={max(1, int(cpu_quota))} and OMP_NUM_THREADS=1"
             return Check("devices", "warning", found, fix)
         return Check("devices", "ok", found)
@@ -61,16 +61,16 @@ def devices(facts: MachineFacts, num_cores: int, cpu_quota: float | None) -> Che
         if gpu.free_bytes is not None and gpu.free_bytes < BUSY_SHARE * gpu.memory_bytes
     ]
     if busy:
-        fix = "nvidia-smi shows who holds the rest; CUDA_VISIBLE_DEVICES chooses the others"
+        fix = "see in nvidia-smi who uses the rest, or select other GPUs with CUDA_VISIBLE_DEVICES"
         return Check("devices", "warning", f"{found}; {', '.join(busy)}", fix)
     if len(kinds) > 1:
-        fix = "ranks wait for the slowest; CUDA_VISIBLE_DEVICES chooses those of one kind"
+        fix = "ranks wait for the slowest GPU: select GPUs of one kind with CUDA_VISIBLE_DEVICES"
         return Check("devices", "warning", found, fix)
     return Check("devices", "ok", found)
 
 
 def cpu_quota(path: Path = Path("/sys/fs/cgroup/cpu.max")) -> float | None:
-    """The cores' time that a container may use, where it is limited."""
+    """The CPU time that a container may use, in cores; None if it is not limited."""
     try:
         quota, period = path.read_text().split()
         return int(quota) / int(period)
@@ -79,27 +79,27 @@ def cpu_quota(path: Path = Path("/sys/fs/cgroup/cpu.max")) -> float | None:
 
 
 def runs_directory(runs_dir: Path) -> Check:
-    """Whether runs can be written there. The folder itself is made by the first run."""
+    """Checks whether runs can be written there. The first run creates the folder itself."""
     place = existing_part(runs_dir)
     try:
         with _scratch(runs_dir) as folder:
             write_file(folder / "file", b"anything")
     except OSError as error:
-        fix = "choose another with --runs-dir or GROWCTL_RUNS_DIR, or ask for the right to write there"
+        fix = "choose another with --runs-dir or GROWCTL_RUNS_DIR, or ask for permission to write there"
         return Check("runs directory", "failed", f"{runs_dir} cannot be written: {error.strerror} ({place})", fix)
-    where = "" if place == runs_dir.absolute() else f", which the first run makes in {place}"
+    where = "" if place == runs_dir.absolute() else f", which the first run creates in {place}"
     return Check("runs directory", "ok", f"{runs_dir}{where}")
 
 
 def disk_space(runs_dir: Path) -> Check:
-    """Room where runs will be."""
+    """Checks the free space on the disk of the runs."""
     place = existing_part(runs_dir)
     free = shutil.disk_usage(place).free
     name, size = LARGEST
     found = f"{free / 1e9:,.0f} GB free, {free // size} checkpoints of {name} parameters ({size / 1e9:.1f} GB each)"
-    elsewhere = "make room, or put runs elsewhere with --runs-dir or GROWCTL_RUNS_DIR"
+    elsewhere = "free some space, or store runs elsewhere with --runs-dir or GROWCTL_RUNS_DIR"
     if os.statvfs(place).f_files and os.statvfs(place).f_favail < 10_000:
-        found += f"; and only {os.statvfs(place).f_favail} more files, of which a checkpoint has one a parameter"
+        found += f"; and room for only {os.statvfs(place).f_favail} more files: a checkpoint has one per parameter"
         return Check("disk space", "warning", found, elsewhere)
     if free < LITTLE_SPACE:
         return Check("disk space", "warning", found, elsewhere)
@@ -107,7 +107,7 @@ def disk_space(runs_dir: Path) -> Check:
 
 
 def disk_speed(runs_dir: Path, num_bytes: int = WRITE_BYTES) -> Check:
-    """How fast a file is written and forced to the disk."""
+    """Measures how fast a file is written and synced to the disk."""
     block = os.urandom(4 * 2**20)
     with _scratch(runs_dir) as folder:
         started, written = time.monotonic(), 0
@@ -122,13 +122,13 @@ def disk_speed(runs_dir: Path, num_bytes: int = WRITE_BYTES) -> Check:
         f"{speed / 1e6:,.0f} MB/s written and synced; a checkpoint of {name} parameters takes {duration(size / speed)}"
     )
     if speed < SLOW_BYTES_PER_SECOND:
-        fix = "put runs on a faster disk with --runs-dir, or save less often (checkpoint.every)"
+        fix = "store runs on a faster disk with --runs-dir, or save less often (checkpoint.every)"
         return Check("disk speed", "warning", found, fix)
     return Check("disk speed", "ok", found)
 
 
 def file_system(runs_dir: Path) -> Check:
-    """Whether the runs directory's file system does what runs rely on, each tried in the way that runs do it."""
+    """Checks whether the runs directory's file system supports what runs need, with the same operations as runs."""
     failed: list[str] = []
     with _scratch(runs_dir) as folder:
         for what, works in _ABILITIES.items():
@@ -142,17 +142,17 @@ def file_system(runs_dir: Path) -> Check:
         except OSError:
             links = ""
     if failed:
-        fix = "put runs on a local disk or another file system; NFS: mount without nolock; Lustre: mount with -o flock"
+        fix = "store runs on a local disk or another file system; mount NFS without nolock, and Lustre with -o flock"
         return Check("file system", "failed", f"at {runs_dir}: {'; '.join(failed)}", fix)
     able = ", ".join(_ABILITIES)
     if not links:
-        fix = "put runs on a file system with hard links: a growth then costs only what it adds"
+        fix = "store runs on a file system with hard links: a growth then writes only what it adds"
         return Check("file system", "warning", f"{able} work; no hard links, so a growth copies old files", fix)
     return Check("file system", "ok", f"{able} and hard links work")
 
 
 def open_files(soft: int, hard: int) -> Check:
-    """The limit on open files: as `resource.getrlimit` gives it."""
+    """Checks the limit on open files; `soft` and `hard` come from `resource.getrlimit`."""
     words = f"up to {'any number' if soft == resource.RLIM_INFINITY else soft} at a time"
     if soft == resource.RLIM_INFINITY or soft >= OPEN_FILES:
         return Check("open files", "ok", words)
@@ -162,12 +162,12 @@ def open_files(soft: int, hard: int) -> Check:
         if hard == resource.RLIM_INFINITY or hard > soft
         else "raise it in /etc/security/limits.conf"
     )
-    return Check("open files", "warning", f"{words}; NCCL and data preparation may want {OPEN_FILES}", fix)
+    return Check("open files", "warning", f"{words}; NCCL and data preparation may need {OPEN_FILES}", fix)
 
 
 def shared_memory(num_gpus: int, place: Path = Path("/dev/shm")) -> Check:
-    """Memory that processes share: semaphores of data preparation, NCCL between GPUs of a machine."""
-    fix = "in a container: --ipc=host, or --shm-size=8g"
+    """Checks shared memory, which data preparation needs for semaphores, and NCCL between the GPUs of a machine."""
+    fix = "in a container, use --ipc=host or --shm-size=8g"
     try:
         multiprocessing.get_context("fork").Lock()
         size = shutil.disk_usage(place).total
@@ -175,19 +175,19 @@ def shared_memory(num_gpus: int, place: Path = Path("/dev/shm")) -> Check:
         return Check("shared memory", "failed", f"{place} cannot be used: {error.strerror}", fix)
     found = f"{_gib(size)} at {place}"
     if num_gpus > 1 and size < SHARED_MEMORY:
-        return Check("shared memory", "warning", f"{found}; NCCL may want {_gib(SHARED_MEMORY)}", fix)
+        return Check("shared memory", "warning", f"{found}; NCCL may need {_gib(SHARED_MEMORY)}", fix)
     return Check("shared memory", "ok", found)
 
 
 def existing_part(path: Path) -> Path:
-    """`path`, or what is there of it: the nearest folder, or file, above it."""
+    """`path` if it exists, else the nearest existing folder or file above it."""
     path = path.absolute()
     return next(part for part in (path, *path.parents) if os.path.lexists(part))
 
 
 @contextmanager
 def _scratch(runs_dir: Path) -> Iterator[Path]:
-    """A folder on the runs directory's disk that is gone afterwards. Its name starts as no run's does."""
+    """A temporary folder on the runs directory's disk. No run's name starts like its name."""
     with TemporaryDirectory(prefix=".growctl-doctor-", dir=existing_part(runs_dir)) as folder:
         yield Path(folder)
 
@@ -196,7 +196,7 @@ def _whole_files(folder: Path) -> None:
     write_file(folder / "file", b"first")
     write_file(folder / "file", b"second")
     if (folder / "file").read_bytes() != b"second":
-        raise OSError(0, "an older file stayed")
+        raise OSError(0, "the old file was not replaced")
 
 
 def _renamed_folders(folder: Path) -> None:
@@ -213,7 +213,7 @@ def _locks(folder: Path) -> None:
             fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return
-    raise OSError(0, "two processes could hold one lock")
+    raise OSError(0, "two processes could hold the same lock")
 
 
 def _sqlite(folder: Path) -> None:

@@ -19,11 +19,11 @@ from stages.probe.machine_facts import MachineFacts
 HOSTFILE_PROGRAMS = ("pdsh", "ssh", "mpirun")
 
 _CPP = "#include <concepts>\n#include <vector>\nint main() { return std::vector<int>(1).size() == 1 ? 0 : 1; }\n"
-"""A little C++20, which is what torch's headers are written in."""
+"""A small C++20 program: torch's headers need C++20."""
 
 
 def requirements() -> tuple[SpecifierSet, dict[str, Requirement]]:
-    """growctl's own, installed or of the checkout: the Python it needs, and each package by name."""
+    """growctl's requirements, from its installation or checkout: the Python versions, and each package by name."""
     try:
         own = importlib.metadata.metadata("growctl")
         python, texts = own["Requires-Python"], importlib.metadata.requires("growctl") or []
@@ -36,7 +36,7 @@ def requirements() -> tuple[SpecifierSet, dict[str, Requirement]]:
 
 
 def installed_version(name: str) -> str | None:
-    """The version of a package as its installer knows it; None where it is not installed."""
+    """The installed version of a package; None if it is not installed."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -44,15 +44,15 @@ def installed_version(name: str) -> str | None:
 
 
 def python_version(version: str, allowed: SpecifierSet) -> Check:
-    """The Python that growctl runs in, and that its workers get."""
+    """Checks the Python that growctl and its workers run in."""
     found = f"{version} ({sys.executable})"
     if not allowed.contains(version, prereleases=True):
-        return Check("Python", "failed", found, f"growctl needs Python {allowed}; install it into one of those")
+        return Check("Python", "failed", found, f"growctl needs Python {allowed}; install growctl into one of those")
     return Check("Python", "ok", found)
 
 
 def package(label: str, needed: Requirement, version: str | None) -> Check:
-    """One package: there, and in the range that growctl was tested with."""
+    """Checks one package: installed, and in the range that growctl was tested with."""
     fix = f"pip install '{needed.name}{needed.specifier}'"
     if version is None:
         return Check(label, "failed", "not installed", fix)
@@ -62,7 +62,7 @@ def package(label: str, needed: Requirement, version: str | None) -> Check:
 
 
 def other_packages(needed: Mapping[str, Requirement], versions: Mapping[str, str | None]) -> Check:
-    """All of `needed` at once; `versions` as `installed_version` gives them."""
+    """Checks all packages in `needed` at once; `versions` come from `installed_version`."""
     checks = {name: package(name, each, versions[name]) for name, each in needed.items()}
     bad = {name: check for name, check in checks.items() if check.state != "ok"}
     if bad:
@@ -73,10 +73,10 @@ def other_packages(needed: Mapping[str, Requirement], versions: Mapping[str, str
 
 
 def torch_build(check: Check, facts: MachineFacts) -> Check:
-    """What torch was built for, against what the driver runs; `check` is of its version."""
+    """Compares what torch was built for with what the driver supports; `check` is that of torch's version."""
     uses_gpus = any(device.kind == "cuda" for device in facts.devices)
     built = f"CUDA {facts.cuda}" if facts.cuda else f"ROCm {facts.hip}" if facts.hip else "CPUs"
-    driver = f"the driver runs CUDA up to {facts.driver}" if facts.driver else "no NVIDIA driver here"
+    driver = f"the driver supports CUDA up to {facts.driver}" if facts.driver else "no NVIDIA driver here"
     found = f"{check.found}, built for {built}; {driver}"
     if check.state != "ok" or uses_gpus or facts.driver is None or facts.problem:
         return Check("torch", check.state, found, check.fix)
@@ -85,26 +85,26 @@ def torch_build(check: Check, facts: MachineFacts) -> Check:
     elif _numbers(facts.driver) < _numbers(facts.cuda):
         fix = f"update the NVIDIA driver, or install a torch built for CUDA {facts.driver} or older"
     else:
-        fix = "torch sees no GPU: look at nvidia-smi and CUDA_VISIBLE_DEVICES; in a container, start it with --gpus all"
+        fix = "torch finds no GPU: check nvidia-smi and CUDA_VISIBLE_DEVICES; start a container with --gpus all"
     return Check("torch", "warning", found, fix)
 
 
 def deepspeed_import(check: Check, facts: MachineFacts) -> Check:
-    """Whether DeepSpeed, of the version that `check` is about, can be imported."""
+    """Checks whether DeepSpeed can be imported; `check` is that of its version."""
     if facts.problem is None or check.state != "ok":
         return check
-    fix = "pip install --force-reinstall --no-deps deepspeed, after what the message asks for"
+    fix = "install what the message asks for, then run pip install --force-reinstall --no-deps deepspeed"
     return Check(check.name, "failed", f"{check.found} cannot be imported: {facts.problem}", fix)
 
 
 def compiler(environment: Mapping[str, str]) -> Check:
-    """The C++ compiler: there, and with its headers."""
+    """Checks the C++ compiler: installed, and with its headers."""
     name = environment.get("CXX") or "c++"
     path = shutil.which(name, path=environment.get("PATH"))
-    use = "training does not need one, DeepSpeed's and Triton's own operators do"
-    install = "install one (apt install g++, dnf install gcc-c++), or point CXX to it"
+    use = "training does not need one, but DeepSpeed's and Triton's own operators do"
+    install = "install one (apt install g++, dnf install gcc-c++), or set CXX to its path"
     if path is None:
-        return Check("C++ compiler", "warning", f"{name} is not here; {use}", install)
+        return Check("C++ compiler", "warning", f"{name} is not installed; {use}", install)
     version = run_command([path, "--version"], dict(environment)).stdout.splitlines()[:1]
     compiled = run_command([path, "-std=c++20", "-fsyntax-only", "-x", "c++", "-"], dict(environment), _CPP)
     if compiled.code:
@@ -114,7 +114,7 @@ def compiler(environment: Mapping[str, str]) -> Check:
 
 
 def ninja(environment: Mapping[str, str], scripts: Path | None = None) -> Check:
-    """ninja, which torch builds operators with; `scripts` is where pip puts programs."""
+    """Checks ninja, with which torch builds operators; `scripts` is where pip installs programs."""
     path = shutil.which("ninja", path=environment.get("PATH"))
     installed = (scripts or Path(sysconfig.get_path("scripts"))) / "ninja"
     if path is not None:
@@ -127,17 +127,17 @@ def ninja(environment: Mapping[str, str], scripts: Path | None = None) -> Check:
     if installed.is_file():
         found = f"{installed} is not on PATH, where torch looks for it to build operators"
         return Check("ninja", "warning", found, f"activate the environment, or add {installed.parent} to PATH")
-    return Check("ninja", "warning", "not here; torch builds operators with it", "pip install ninja")
+    return Check("ninja", "warning", "not installed; torch builds operators with it", "pip install ninja")
 
 
 def cluster_programs(environment: Mapping[str, str]) -> list[Check]:
-    """Programs that only clusters need: never a failure here."""
+    """Lists the programs that only clusters need; the state is always ok."""
 
     def check(cluster: str, programs: tuple[str, ...]) -> Check:
         here = [name for name in programs if shutil.which(name, path=environment.get("PATH"))]
         absent = [name for name in programs if name not in here]
-        parts = [f"{', '.join(here)} here"] * bool(here)
-        parts += [f"{', '.join(absent)} not here (needed only for launch.cluster: {cluster})"] * bool(absent)
+        parts = [f"{', '.join(here)} installed"] * bool(here)
+        parts += [f"{', '.join(absent)} not installed (needed only for launch.cluster: {cluster})"] * bool(absent)
         return Check(f"{cluster} tools", "ok", "; ".join(parts))
 
     return [check("hostfile", HOSTFILE_PROGRAMS), check("slurm", tuple(SLURM_PROGRAMS))]

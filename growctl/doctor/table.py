@@ -13,7 +13,7 @@ _STYLES = {"ok": "green", "warning": "yellow", "failed": "bold red"}
 
 
 def print_check(check: Check, console: Console) -> None:
-    """One check; what is to be done about it on a line of its own."""
+    """Prints one check, with the fix on a separate line."""
     row = Table.grid(padding=(0, 2, 0, 0))
     row.add_column(width=7)
     row.add_column(width=14)
@@ -25,9 +25,9 @@ def print_check(check: Check, console: Console) -> None:
 
 
 def print_summary(checks: Sequence[Check], console: Console) -> None:
-    """How many of each."""
+    """Prints how many checks are ok, warnings and failures."""
     states = Counter(check.state for check in checks)
     warnings = "1 warning" if states["warning"] == 1 else f"{states['warning']} warnings"
     console.print(f"\n{states['ok']} ok, {warnings}, {states['failed']} failed")
     if checks[0].state == "failed" and len(checks) == 1:
-        console.print("The rest can be checked once that is right.")
+        console.print("Fix this first; growctl doctor can then run the other checks.")

@@ -1,8 +1,8 @@
 """How workers start on the machines of a hostfile: through DeepSpeed's own runners, pdsh or Open MPI.
 
-The machines share a file system, and growctl is installed at the same path on each. What comes from YAML or the
-hostfile and goes through a shell on the way (host names, addresses, paths) is checked to mean itself there; the rest
-travels in files.
+The machines share a file system, and growctl is installed at the same path on each. Values from YAML or the hostfile
+that pass through a shell (host names, addresses, paths) may contain only characters without a special meaning there;
+all other values are passed in files.
 """
 
 import json
@@ -30,7 +30,7 @@ _PROGRAMS = {
     "openmpi": dict.fromkeys(("mpirun", "ompi_info"), "install Open MPI, or set launch.hostfile.runner=pdsh"),
 }
 _BINDS_NO_CORES = "--launcher_args=--bind-to none"
-"""For mpirun, which else gives each rank, with all its threads, one core."""
+"""An option for mpirun, which otherwise binds each rank, with all its threads, to one core."""
 
 
 @dataclass(frozen=True)
@@ -46,16 +46,16 @@ class Hostfile:
     """`launch.environment`."""
 
     def check(self, runs_dir: Path) -> None:
-        """LaunchError where a program is missing, or a path would not pass through the shells on the way."""
+        """Raises LaunchError if a program is missing, or a path has characters that a shell would interpret."""
         need_programs(_PROGRAMS[self.block.runner], f"launch.cluster = 'hostfile' with runner {self.block.runner!r}")
         plain_path(runs_dir, "the runs directory")
         plain_path(Path(sys.executable), "Python's path")
 
     def launch(self, spec: Path, nodes: int, attempt: int) -> Launch:
-        """DeepSpeed's multi-node runner, on the first `nodes` hosts.
+        """Starts DeepSpeed's multi-node runner on the first `nodes` hosts.
 
-        It gets a hostfile of just those hosts and slots (with Open MPI it could not be told otherwise), and runs in
-        the stage's directory: it would put the directory that the user stands in before growctl's packages.
+        The runner gets a hostfile with only those hosts and slots, because with Open MPI it has no other option to
+        select them. It runs in the stage's directory, because it puts the working directory before growctl's packages.
         """
         stage = StagePaths(spec.absolute().parent)
         alive = stage.lifeline(attempt)
@@ -90,8 +90,8 @@ class Hostfile:
 def hostfile_machines(launch: LaunchBlock, nodes: int) -> Hostfile:
     """The machines of `launch.hostfile`, for stages that take up to `nodes` of them.
 
-    `launch.devices: auto` is the smallest number of slots among these hosts. Raises LaunchError where the file cannot
-    be used or has too few hosts or slots.
+    `launch.devices: auto` is the smallest number of slots among these hosts. Raises LaunchError if the file cannot be
+    used or has too few hosts or slots.
     """
     path = hostfile_path(launch.hostfile)
     hosts = read_hostfile(path)
@@ -109,7 +109,7 @@ def hostfile_machines(launch: LaunchBlock, nodes: int) -> Hostfile:
 
 
 def hostfile_path(block: HostfileBlock) -> Path:
-    """Where the hostfile lies. Raises LaunchError for the home directory of a user whom nobody knows."""
+    """The path of the hostfile. Raises LaunchError if it begins with the home directory of an unknown user."""
     try:
         return Path(block.path).expanduser()
     except RuntimeError as error:
@@ -117,9 +117,9 @@ def hostfile_path(block: HostfileBlock) -> Path:
 
 
 def read_hostfile(path: Path) -> dict[str, int]:
-    """{host: slots} of a file in DeepSpeed's form, a line `name slots=8` for each host; # begins a comment.
+    """{host: slots} from a file in DeepSpeed's format: a line `name slots=8` for each host; # starts a comment.
 
-    Raises LaunchError with file and line.
+    Raises LaunchError with file and line number.
     """
     try:
         lines = path.read_text().splitlines()
@@ -135,15 +135,15 @@ def read_hostfile(path: Path) -> dict[str, int]:
         if not match:
             problem = "write the host's name and its number of devices, as in: worker-1 slots=8"
         elif not _HOST.fullmatch(match[1]):
-            problem = "a host's name is letters, digits, . _ - and starts with a letter or digit"
+            problem = "a host name has only letters, digits, . _ - and starts with a letter or digit"
         elif int(match[2]) < 1:
             problem = "slots must be 1 or more"
         elif match[1] in hosts:
-            problem = "this host is there already"
+            problem = "this host is listed twice"
         else:
             hosts[match[1]] = int(match[2])
             continue
         raise LaunchError(f"{path}, line {number}: {shown(text)}: {problem}")
     if not hosts:
-        raise LaunchError(f"{path}: names no host; write a line for each, as in: worker-1 slots=8")
+        raise LaunchError(f"{path}: lists no hosts; write one line for each, as in: worker-1 slots=8")
     return hosts

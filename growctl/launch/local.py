@@ -15,17 +15,18 @@ from model.errors import Failure
 from stages.process.lifeline import STDIN, VARIABLE
 
 MOST_CPU_RANKS = 8
-"""Ranks that `auto` starts on a CPU at most; further cores become threads."""
+"""The most ranks that `auto` starts on a CPU; further cores are used by threads."""
 
 FIRST_PORT, NUM_PORTS = 20_000, 12_000
-"""Ports that ranks of this machine meet on, below those that Linux hands out (from 32768 on by default)."""
+"""Ports on which the ranks of this machine meet, below Linux's ephemeral ports (from 32768 on by default)."""
 
 GPU_FILES = ("nvidia*", "kfd", "dxg")
-"""Device files of GPUs in /dev: NVIDIA's, AMD's, and those that Windows lends to Linux."""
+"""Device files of GPUs in /dev: NVIDIA's, AMD's, and those of WSL."""
 
 KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "4000000000", "MALLOC_TRIM_THRESHOLD_": "8000000000"}
-"""Has glibc's allocator keep what tensors leave for the next ones. By default it asks the system for every large one
-anew, and each page of it costs a page fault: more than most operations on it. Other allocators do not know these."""
+"""Makes glibc's allocator keep freed memory for the next tensors. By default it requests memory from the system for
+every large tensor, and each new page costs a page fault: more than most operations on it. Other allocators ignore these
+variables."""
 
 
 @dataclass(frozen=True)
@@ -38,21 +39,22 @@ class Local:
     """`launch.environment`."""
 
     def check(self, runs_dir: Path) -> None:
-        """All that it takes came with growctl."""
+        """Does nothing: no other programs are needed."""
 
     def launch(self, spec: Path, nodes: int, attempt: int) -> Launch:
-        """growctl's own launcher of ranks (growctl/launch/start_ranks.py)."""
+        """Starts the ranks with growctl's own launcher (growctl/launch/start_ranks.py)."""
         assert nodes == 1
         environment = local_additions(self.devices, self.gpus) | dict(self.environment)
         return Launch(local_command(spec, self.devices), environment)
 
 
 def local_devices(wanted: Literal["auto"] | int, batch_size: int) -> tuple[int, bool]:
-    """(ranks, whether they are GPUs). `auto` is every GPU; without one, a rank a core as far as they divide the batch.
+    """Returns (number of ranks, whether they use GPUs).
 
-    On a CPU, ranks wait for each other once a step, threads at every small operation: two ranks were as fast as two
-    threads on a quiet machine and ten times faster on a busy one. Raises LaunchError where more GPUs are asked for than
-    there are.
+    `auto` is every GPU. Without GPUs it is one rank per core, up to MOST_CPU_RANKS and to the largest number that
+    divides the batch. On a CPU, ranks wait for each other once per step, threads at every small operation: two ranks
+    were as fast as two threads on an idle machine and ten times faster on a busy one. Raises LaunchError if `wanted`
+    exceeds the number of GPUs.
     """
     num_gpus = _num_gpus()
     if wanted == "auto" and num_gpus:
@@ -66,7 +68,7 @@ def local_devices(wanted: Literal["auto"] | int, batch_size: int) -> tuple[int, 
 
 
 def _num_gpus() -> int:
-    """GPUs that torch can use. Where there is no device file of one, torch, slow to import, need not be asked."""
+    """The number of GPUs that torch can use. Without a GPU's device file, torch, slow to import, is not imported."""
     if not any(True for pattern in GPU_FILES for _ in Path("/dev").glob(pattern)):
         return 0
     import torch
@@ -75,7 +77,7 @@ def _num_gpus() -> int:
 
 
 def gpu_memory_bytes() -> int:
-    """Memory of one of this machine's GPUs: the smallest's."""
+    """The memory of this machine's smallest GPU, in bytes."""
     import torch
 
     return min(torch.cuda.get_device_properties(i).total_memory for i in range(torch.cuda.device_count()))
@@ -88,30 +90,30 @@ def local_command(spec: Path, num_devices: int, module: str = "stages.train.work
 
 
 def local_environment(num_devices: int, gpus: bool) -> dict[str, str]:
-    """The workers' environment. All traffic stays on the loopback; without GPUs the cores are shared out evenly."""
+    """The workers' environment. All traffic uses the loopback interface; without GPUs, ranks share cores evenly."""
     return os.environ | local_additions(num_devices, gpus)
 
 
 def local_additions(num_devices: int, gpus: bool) -> dict[str, str]:
-    # Workers import growctl's packages, whatever lies in the directory that the user stands in.
+    # Workers must import growctl's packages, whatever the working directory contains.
     added = {"PYTHONSAFEPATH": "1", VARIABLE: STDIN, "GLOO_SOCKET_IFNAME": "lo"}
     if "NCCL_SOCKET_IFNAME" not in os.environ:
-        added["NCCL_SOCKET_IFNAME"] = "=lo"  # that one, not all whose names begin so
+        added["NCCL_SOCKET_IFNAME"] = "=lo"  # "=" means this name, not all names with this prefix
     if not gpus:
         added |= {"DS_ACCELERATOR": "cpu"}
         threads = max(1, len(os.sched_getaffinity(0)) // num_devices)
-        # Threads that spin for long while they wait are ruinous as soon as anything else wants a core (20 times slower
-        # was seen), and threads that sleep at once pay for it at every small operation: spin briefly.
+        # Waiting threads that spin for long make training up to 20 times slower as soon as another process needs a
+        # core. Threads that sleep at once slow down every small operation. So let them spin briefly.
         defaults = {"OMP_NUM_THREADS": str(threads), "GOMP_SPINCOUNT": "20000", **KEPT_MEMORY}
         added |= {name: value for name, value in defaults.items() if name not in os.environ}
     return added
 
 
 def free_port() -> int:
-    """A free port of the loopback, for rank 0 to listen on a moment later.
+    """A free port of the loopback interface, for rank 0 to listen on a moment later.
 
-    Not one that Linux hands out by itself, which somebody may get in that moment; drawn, so that runners on one machine
-    do not choose the same.
+    It is not an ephemeral port, because Linux may assign such a port to another process in that moment. It is random,
+    so that runners on the same machine do not choose the same one.
     """
     for _ in range(NUM_PORTS):
         port = FIRST_PORT + secrets.randbelow(NUM_PORTS)

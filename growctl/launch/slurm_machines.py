@@ -19,12 +19,12 @@ PROGRAMS = dict.fromkeys(
     "run this on a login node of the cluster, or set launch.cluster=local",
 )
 FIRST_PORT, NUM_PORTS = 15_000, 15_000
-"""Ports that jobs meet on, below those that Linux hands out; jobs on one machine differ by their ids."""
+"""Ports on which a job's ranks meet, below Linux's ephemeral ports; the job's id selects one of them."""
 
 
 @dataclass(frozen=True)
 class SlurmMachines:
-    """The machines of a job."""
+    """The machines of a SLURM job."""
 
     devices: int
     cpus_per_device: int
@@ -36,11 +36,11 @@ class SlurmMachines:
 
     @classmethod
     def of(cls, launch: LaunchBlock) -> "SlurmMachines":
-        """The machines that `launch` describes, and where this process is a job's, that job's."""
+        """The machines that `launch` describes; inside a job, that job's machines."""
         if launch.devices == "auto":
             raise LaunchError(
-                "launch.devices = 'auto': a login node cannot know; with launch.cluster = 'slurm' say how many devices "
-                "to use on each machine"
+                "launch.devices = 'auto': a login node cannot count the devices of other machines; with "
+                "launch.cluster = 'slurm' set the number of devices to use on each machine"
             )
         described = launch.devices, launch.slurm.cpus_per_device, launch.environment
         if os.environ.get("SUBMITIT_EXECUTOR") != "slurm":
@@ -51,12 +51,12 @@ class SlurmMachines:
         return cls(*described, job.hostnames[0], str(FIRST_PORT + int(job.raw_job_id) % NUM_PORTS))
 
     def check(self, runs_dir: Path) -> None:
-        """LaunchError where SLURM's programs are missing, or `runs_dir` has a name that it would not take literally."""
+        """Raises LaunchError if SLURM's programs are missing, or SLURM would interpret characters of `runs_dir`."""
         need_programs(PROGRAMS, "launch.cluster = 'slurm'")
         plain_path(runs_dir, "the runs directory")
 
     def launch(self, spec: Path, nodes: int, attempt: int) -> Launch:
-        """srun, a task a device, on the first `nodes` machines of the job."""
+        """Starts srun with one task per device on the first `nodes` machines of the job."""
         alive = StagePaths(spec.absolute().parent).lifeline(attempt)
         return Launch(
             command=[
@@ -78,9 +78,9 @@ class SlurmMachines:
 
 
 def job_states(ids: list[str]) -> dict[str, str]:
-    """{id: state, as PENDING or RUNNING} of those jobs that are queued or running.
+    """{id: state, such as PENDING or RUNNING} of the jobs that are queued or running.
 
-    Raises Failure where squeue cannot say.
+    Raises Failure if squeue fails.
     """
     if not ids:
         return {}

@@ -2,8 +2,8 @@
 
     python -m growctl.launch.start_on_host ENVIRONMENT.json MODULE SPEC.json
 
-DeepSpeed's runners export few variables to other machines, and put those into shell text with quotes that do not hold.
-A file does not pass through a shell.
+DeepSpeed's runners export only a few variables to other machines, and quote them wrongly for the shell. The environment
+is therefore passed in a file, which no shell reads.
 """
 
 import json
@@ -16,10 +16,10 @@ from stages.process.lifeline import cut_lifeline
 
 
 def main() -> None:
-    """Runs `python -m MODULE SPEC.json`, and ends with its exit code.
+    """Runs `python -m MODULE SPEC.json` and exits with its exit code.
 
-    A worker that fails, even one that is killed, ends those on other machines too: pdsh would wait for them, and they
-    for it.
+    If the worker fails or is killed, this also ends the workers on other machines; otherwise pdsh would wait for them,
+    and they for the failed worker.
     """
     environment, module, *arguments = sys.argv[1:]
     os.environ.update(json.loads(Path(environment).read_text()))

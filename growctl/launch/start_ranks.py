@@ -2,8 +2,8 @@
 
     python -m growctl.launch.start_ranks NUM_RANKS PORT PYTHON-ARGUMENT...
 
-DeepSpeed's launcher for one machine does as much, but imports torch before it starts them, and gives ranks that no
-longer answer half a minute. Signals mean nothing here: what they mean to the ranks is the ranks' business.
+DeepSpeed's launcher for one machine does the same, but imports torch before it starts the ranks, and waits half a
+minute for ranks that do not respond. This process ignores signals; the ranks handle their own.
 """
 
 import os
@@ -18,17 +18,17 @@ from typing import NoReturn
 from stages.process.lifeline import ENDED, STDIN, VARIABLE
 
 STARTED = "growctl.launch.start_ranks: starting"
-"""What a log has at the beginning of each attempt."""
+"""The start of an attempt's first line in the log."""
 
 LEAVING_SECONDS = 1.0
-"""From the first failure to the end of all: those that fail by themselves may say why."""
+"""Time from the first failure until all ranks are killed: ranks that fail by themselves can log the reason."""
 
 PATIENCE_SECONDS = 5.0
-"""Patience with ranks that do not end with their runner."""
+"""Time that ranks have to end after their runner has ended."""
 
 
 def main() -> NoReturn:
-    """Starts the ranks and ends with 0 once all have, or with the exit code of one that failed."""
+    """Starts the ranks and exits with 0 once all have succeeded, or with the exit code of one that failed."""
     num_ranks, port, *arguments = sys.argv[1:]
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, lambda number, frame: None)  # not SIG_IGN, which the ranks would inherit
@@ -41,7 +41,7 @@ def main() -> NoReturn:
 
 
 def start_rank(rank: int, num_ranks: int, port: str, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Starts a rank, which finds its place in its environment, in the words that torch and DeepSpeed know."""
+    """Starts a rank with its position in the environment variables that torch and DeepSpeed read."""
     place = {
         "RANK": rank,
         "LOCAL_RANK": rank,
@@ -55,9 +55,9 @@ def start_rank(rank: int, num_ranks: int, port: str, arguments: Sequence[str]) -
 
 
 def see_end(ranks: Sequence[subprocess.Popen[bytes]]) -> int:
-    """Waits for all ranks; after the first failure ends the others. 0, or the exit code of one that failed.
+    """Waits for all ranks and kills the others after the first failure; returns 0 or a failed rank's exit code.
 
-    Of several that failed by themselves, one that a signal ended: the others failed for want of it.
+    If several ranks failed by themselves, this prefers one that a signal ended: the others failed because of it.
     """
     running = {process.pid: rank for rank, process in enumerate(ranks)}
     failed: list[int] = []
@@ -86,14 +86,14 @@ def _kill(running: dict[int, int]) -> None:
 
 
 def _end_with_stdin(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
-    """The ranks hang on the same pipe; one that is stopped, or stuck, is ended all the same."""
+    """Kills ranks that outlive their runner: they watch the same pipe, but a stopped or stuck rank cannot react."""
     while os.read(0, 1):
         pass
     time.sleep(PATIENCE_SECONDS)
     for process in ranks:
         try:
             os.kill(process.pid, signal.SIGKILL)
-        except ProcessLookupError:  # it has ended
+        except ProcessLookupError:  # it has ended already
             continue
     os._exit(ENDED)
 

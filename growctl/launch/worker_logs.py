@@ -4,32 +4,32 @@ import re
 import signal
 from pathlib import Path
 
-_SAID = re.compile(r"(?:\S+: )?growctl: (.*)")
-"""A worker's own word on its failure, behind its host's name where pdsh collects the output."""
+_REASON = re.compile(r"(?:\S+: )?growctl: (.*)")
+"""A worker's own message about its failure; pdsh prefixes the host's name."""
 
 
-def told_reason(log: Path, start: int) -> str | None:
-    """What a worker said of its own failure in its `log`, from the byte `start` on."""
-    said = [match[1] for line in _lines(log, start) if (match := _SAID.fullmatch(line))]
-    return said[-1] if said else None
+def logged_reason(log: Path, start: int) -> str | None:
+    """The last failure message that a worker logged in `log` from byte `start` on; None if there is none."""
+    reasons = [match[1] for line in _lines(log, start) if (match := _REASON.fullmatch(line))]
+    return reasons[-1] if reasons else None
 
 
 def failure_reason(log: Path, start: int) -> str:
-    """What a worker said of its own failure in its `log`, from the byte `start` on, else the end of what it printed."""
-    if said := told_reason(log, start):
-        return said
+    """The last failure message that a worker logged in `log` from byte `start` on, else the last error or lines."""
+    if reason := logged_reason(log, start):
+        return reason
     lines = _lines(log, start)
     errors = [line for line in lines if "Error" in line and not line.startswith(" ")]
     return errors[-1] if errors else "\n".join(lines[-5:]) or "no output"
 
 
 def ending_signal(exit_code: int) -> int:
-    """The signal that a process ended by; 0 where it left by itself."""
+    """The signal that ended a process; 0 if it exited by itself."""
     return exit_code - 128 if exit_code > 128 else max(0, -exit_code)
 
 
 def signal_reason(number: int) -> str:
-    """What it means that a signal ended a worker."""
+    """A message about a worker that a signal ended, with the likely cause."""
     what = "the machine ran out of memory, or someone ended it" if number == signal.SIGKILL else "it crashed"
     return f"a worker was ended by signal {number}: {what}"
 

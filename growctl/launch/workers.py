@@ -12,18 +12,18 @@ from growctl.launch.machines import Launch
 from stages.process.lifeline import Lifeline
 
 ENDING_SECONDS = 10.0
-"""Patience with workers whose standard input has ended: what started them ends those that stay (on_machine.py)."""
+"""Time that workers have to end after their standard input is closed; start_ranks.py kills those that do not."""
 
 
 STOP_SECONDS = 40.0
-"""Patience with workers on other machines: DeepSpeed's launcher there gives its own 30 seconds."""
+"""Time that workers on other machines have to end: DeepSpeed's launcher there gives them 30 seconds."""
 
 
 def start(launch: Launch, log: Path) -> subprocess.Popen[bytes]:
-    """Starts the workers, with all output appended to `log`, in a session of their own: Ctrl-C reaches only us.
+    """Starts the workers in a new session, so that Ctrl-C reaches only this process; appends all output to `log`.
 
-    Where they hang on standard input, it is a pipe that nobody writes to: it ends when this process does, and with it
-    the workers, however this process dies.
+    If the workers' lifeline is standard input, it is a pipe that nobody writes to. The pipe closes when this process
+    ends, however it ends, and so ends the workers.
     """
     for path, content in launch.files.items():
         with open(path, "w", opener=_private) as file:
@@ -41,19 +41,19 @@ def start(launch: Launch, log: Path) -> subprocess.Popen[bytes]:
 
 
 def _private(path: str, flags: int) -> int:
-    """Opens a file that only its owner may read: an environment may hold what others should not see."""
+    """Opens a file that only its owner may read: an environment may contain secrets."""
     return os.open(path, flags, 0o600)
 
 
 def start_workers(
     spec: Path, log: Path, num_devices: int, gpus: bool, module: str = "stages.train.worker"
 ) -> subprocess.Popen[bytes]:
-    """Starts `num_devices` workers on this machine, each `python -m MODULE SPEC`; as `start` does."""
+    """Starts `num_devices` workers on this machine, each `python -m MODULE SPEC`, in the same way as `start`."""
     return start(Launch(local_command(spec, num_devices, module), local_additions(num_devices, gpus)), log)
 
 
 def stop_workers(process: subprocess.Popen[bytes], patience: float = ENDING_SECONDS) -> None:
-    """Ends the workers; returns once the process that started them is gone. It may end by itself for `patience` s."""
+    """Ends the workers and returns once their launcher has ended; it has `patience` seconds to end by itself."""
     if process.stdin:
         process.stdin.close()
     with suppress(subprocess.TimeoutExpired):
@@ -63,39 +63,39 @@ def stop_workers(process: subprocess.Popen[bytes], patience: float = ENDING_SECO
         with suppress(subprocess.TimeoutExpired):
             process.wait(STOP_SECONDS)
     if process.poll() is None or process.stdin:
-        kill_workers(process)  # on this machine also those that outlived what started them
+        kill_workers(process)  # on this machine also workers that outlived their launcher
 
 
 def kill_workers(process: subprocess.Popen[bytes]) -> None:
-    """Kills the process that started the workers, and on this machine them too: they are of its process group."""
+    """Kills the workers' launcher and its process group, to which the workers on this machine belong."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
 class Workers:
-    """Started workers, which end when the `with` block does."""
+    """Started workers, which end with the `with` block."""
 
     def __init__(self, launch: Launch, log: Path) -> None:
-        """Starts them, with all output appended to `log`."""
+        """Starts the workers and appends all their output to `log`."""
         self._lifeline = Lifeline(launch.lifeline) if launch.lifeline else None
         if self._lifeline:
             self._lifeline.start()
         self._process = start(launch, log)
 
     def running(self) -> bool:
-        """Whether any worker is left. To be asked often: it also tells them that we are here."""
+        """Whether any worker is running. Call it often: it also renews the workers' lifeline."""
         if self._lifeline:
             self._lifeline.beat()
         return self._process.poll() is None
 
     @property
     def exit_code(self) -> int:
-        """What they ended with, once none is left."""
+        """Waits for the workers and returns their exit code."""
         return self._process.wait()
 
     def kill(self) -> None:
-        """Ends workers that do not answer, on this machine at once."""
+        """Kills unresponsive workers on this machine; does nothing for workers with a lifeline file."""
         if not self._lifeline:
             kill_workers(self._process)
 
@@ -103,10 +103,10 @@ class Workers:
         return self
 
     def __exit__(self, *_: Any) -> None:
-        """Ends them. Without their file they end by themselves, on all machines.
+        """Ends the workers. Those with a lifeline file end by themselves on all machines once it is removed.
 
-        DeepSpeed's runner would kill every launcher of this user there, of other runs too, so it is told nothing unless
-        that does not help.
+        DeepSpeed's runner would kill all of this user's launchers there, also those of other runs, so it gets a signal
+        only if that does not help.
         """
         if self._lifeline:
             self._lifeline.end()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from growctl.launch.machines import Launch
-from growctl.launch.worker_logs import ending_signal, failure_reason, signal_reason, told_reason
+from growctl.launch.worker_logs import ending_signal, failure_reason, logged_reason, signal_reason
 from growctl.launch.workers import Workers
 from growctl.run import signals
 from growctl.run.history import StageHistory
@@ -90,7 +90,7 @@ class Attempt:
             return Outcome("hung", f"no rank did anything for {duration(self._spec.hang_seconds)}: {where}")
         if workers.exit_code == 0:
             return Outcome("ended")
-        if told := told_reason(self._log, log_start):
+        if told := logged_reason(self._log, log_start):
             return Outcome("refused", told)
         ended_by = ending_signal(workers.exit_code)
         reason = signal_reason(ended_by) if ended_by else failure_reason(self._log, log_start)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from growctl.launch.machines import Launch
-from growctl.launch.worker_logs import ending_signal, failure_reason, signal_reason, told_reason
+from growctl.launch.worker_logs import ending_signal, failure_reason, logged_reason, signal_reason
 from growctl.launch.workers import Workers
 from growctl.run.requests import RunFailed
 from stages.checkpoint.manifest import (
@@ -106,6 +106,6 @@ def _convert(checkpoint: Path, log: Path) -> Path:
     if workers.exit_code != 0:
         ended_by = ending_signal(workers.exit_code)
         reason = signal_reason(ended_by) if ended_by else failure_reason(log, log_start)
-        told = told_reason(log, log_start)
+        told = logged_reason(log, log_start)
         raise RunFailed(f"{told or f'{checkpoint} cannot be converted: {reason}'}\nfull log: {log}")
     return converted

@@ -43,7 +43,7 @@ def facts(**changes):
 
 
 def assert_says(check: Check, state: str, *words: str) -> Check:
-    """`check`, which must be in `state`, name a fix where it is not ok, and have `words` in it."""
+    """Asserts that `check` has `state`, a fix unless it is ok, and contains `words`; returns it."""
     text = f"{check.found} | {check.fix}"
     assert check.state == state, text
     assert (check.fix is None) == (state == "ok")
@@ -55,7 +55,7 @@ def assert_says(check: Check, state: str, *words: str) -> Check:
 # The command, with real ranks.
 
 
-def test_a_good_machine_has_no_failure_and_its_ranks_add_up(tmp_path, tmp_path_factory, monkeypatch):
+def test_a_good_machine_passes_with_real_ranks(tmp_path, tmp_path_factory, monkeypatch):
     temporary = tmp_path_factory.mktemp("temporary")
     monkeypatch.setenv("TMPDIR", str(temporary))
     devices = "auto" if torch.cuda.is_available() else 2
@@ -66,14 +66,16 @@ def test_a_good_machine_has_no_failure_and_its_ranks_add_up(tmp_path, tmp_path_f
     assert err == ""
     for name in ("imports", "torch", "DeepSpeed", "devices", "file system", "all-reduce"):
         assert checks[name]["state"] == "ok", checks[name]
-    assert re.search(r"(gloo, 2|nccl, \d+) ranks: right sums; 64 MiB in |nccl: one rank", checks["all-reduce"]["found"])
+    assert re.search(
+        r"(gloo, 2|nccl, \d+) ranks: correct sums; 64 MiB in |nccl: one rank", checks["all-reduce"]["found"]
+    )
     assert list(tmp_path.iterdir()) == []
     assert list(temporary.glob("growctl-*")) == []
 
 
-def test_ranks_that_say_nothing_are_ended_and_their_log_is_named(monkeypatch):
+def test_ranks_that_time_out_are_ended_and_their_log_is_named(monkeypatch):
     check = assert_says(
-        diagnosis.all_reduce(2, num_bytes=4096, patience=0.05), "failed", "2 ranks: not done after 0.05 s"
+        diagnosis.all_reduce(2, num_bytes=4096, patience=0.05), "failed", "2 ranks: did not finish within 0.05 s"
     )
     log = Path(check.fix.split()[-1])
     assert log.is_file()
@@ -81,7 +83,7 @@ def test_ranks_that_say_nothing_are_ended_and_their_log_is_named(monkeypatch):
     shutil.rmtree(log.parent)
 
 
-def test_ranks_that_fail_are_told_in_their_own_words(monkeypatch):
+def test_the_error_of_a_failed_rank_is_reported(monkeypatch):
     monkeypatch.setattr(diagnosis, "FLOAT32_BYTES", 8192)  # so that there is nothing to add up
     check = assert_says(diagnosis.all_reduce(1, num_bytes=4096), "failed", "1 ranks: ", "ValidationError", "log.txt")
     shutil.rmtree(Path(check.fix.split()[-1]).parent)
@@ -100,7 +102,7 @@ def running(words: str) -> bool:
     return False
 
 
-def test_more_gpus_than_there_are_is_a_failure_with_a_way_out(monkeypatch):
+def test_asking_for_too_many_gpus_fails_with_a_fix(monkeypatch):
     def no_such_many(wanted, batch_size):
         raise diagnosis.LaunchError(f"launch.devices = {wanted}: this machine has 1 GPUs")
 
@@ -109,12 +111,12 @@ def test_more_gpus_than_there_are_is_a_failure_with_a_way_out(monkeypatch):
 
 
 @pytest.mark.parametrize("devices", ["0", "-1", "two", "1.5", "", "9" * 5000], ids=lambda value: value[:9])
-def test_a_number_of_ranks_that_is_none_is_unusable_input(devices):
+def test_an_invalid_number_of_ranks_is_unusable_input(devices):
     out, err = run("doctor", f"--devices={devices}", expect=2)
     assert (out, err) == ("", f"growctl: --devices {devices!r}: must be auto, or a whole number above 0\n")
 
 
-def test_every_check_is_done_whatever_the_others_say(monkeypatch, tmp_path):
+def test_every_check_runs_even_if_others_fail(monkeypatch, tmp_path):
     def broken(*arguments, **named):
         raise RuntimeError("it fell over")
 
@@ -129,7 +131,7 @@ def test_every_check_is_done_whatever_the_others_say(monkeypatch, tmp_path):
     assert len(checks) == 13
     for name in ("Python", "torch", "C++ compiler", "open files", "shared memory", "all-reduce"):
         assert_says(checks[name], "failed", "RuntimeError: it fell over")
-    assert_says(checks["devices"], "failed", "not known: RuntimeError: it fell over")
+    assert_says(checks["devices"], "failed", "unknown: RuntimeError: it fell over")
 
 
 def test_a_check_that_raises_is_a_failed_check():
@@ -143,25 +145,25 @@ def result(wrong=0, num_ranks=4, seconds=0.5):
     return {"backend": "gloo", "num_ranks": num_ranks, "wrong_elements": wrong, "seconds": seconds}
 
 
-def test_bandwidth_is_what_a_rank_sends_by_the_slowest_rank():
+def test_bandwidth_is_computed_from_the_slowest_rank():
     check = diagnosis.judged([result(), result(seconds=1.0), result(), result()], 4, 64 * 2**20)
-    assert_says(check, "ok", "gloo, 4 ranks: right sums; 64 MiB in 1e+03 ms, 0.101 GB/s a rank")
+    assert_says(check, "ok", "gloo, 4 ranks: correct sums; 64 MiB in 1e+03 ms, 0.101 GB/s per rank")
 
 
 @pytest.mark.parametrize(
     ("results", "words"),
     [
         ([result(), result(wrong=3), result(), result()], "1 of 4 ranks got wrong sums"),
-        ([result(), result(), result()], "1 of 4 ranks were not in it"),
-        ([result(num_ranks=1)] * 4, "4 of 4 ranks were not in it"),
-        ([], "4 of 4 ranks were not in it"),
+        ([result(), result(), result()], "1 of 4 ranks did not take part"),
+        ([result(num_ranks=1)] * 4, "4 of 4 ranks did not take part"),
+        ([], "4 of 4 ranks did not take part"),
     ],
 )
-def test_one_rank_with_wrong_sums_or_none_fails_the_whole(results, words):
+def test_wrong_sums_or_a_missing_rank_fail_the_check(results, words):
     assert_says(diagnosis.judged(results, 4, 4096), "failed", words)
 
 
-def test_one_rank_has_no_bandwidth():
+def test_a_single_rank_has_no_bandwidth():
     assert "GB/s" not in assert_says(diagnosis.judged([result(num_ranks=1)], 1, 4096), "ok").found
 
 
@@ -169,7 +171,7 @@ def test_one_rank_has_no_bandwidth():
 
 
 def shadow(folder: Path, what: str) -> Path:
-    """Something in `folder` that has the name of one of growctl's packages."""
+    """Creates something in `folder` with the name of one of growctl's packages."""
     folder.mkdir(exist_ok=True)
     path = folder / what
     if what.endswith(".py"):
@@ -177,7 +179,7 @@ def shadow(folder: Path, what: str) -> Path:
     else:
         path.mkdir()
         (path / "notes.txt").touch()
-        if what != "model":  # that one is a folder of whatever kind
+        if what != "model":  # which stays a plain folder
             (path / "__init__.py").touch()
     return path
 
@@ -185,7 +187,9 @@ def shadow(folder: Path, what: str) -> Path:
 @pytest.mark.parametrize(
     ("what", "harmful"), [("model.py", True), ("stages.py", True), ("stages", True), ("model", False)]
 )
-def test_another_package_on_pythonpath_is_named_just_where_workers_import_it(tmp_path, monkeypatch, what, harmful):
+def test_another_package_on_pythonpath_is_reported_only_if_workers_would_import_it(
+    tmp_path, monkeypatch, what, harmful
+):
     path = shadow(tmp_path / "other", what)
     monkeypatch.setenv("PYTHONPATH", str(path.parent))
     monkeypatch.chdir(tmp_path)
@@ -195,12 +199,12 @@ def test_another_package_on_pythonpath_is_named_just_where_workers_import_it(tmp
     )
     assert (worker.returncode != 0 or str(path) in worker.stdout) == harmful
     if harmful:
-        assert_says(check_imports(), "failed", f"workers would import {path} in place", "PYTHONPATH")
+        assert_says(check_imports(), "failed", f"workers would import {path} instead", "PYTHONPATH")
     else:
         assert_says(check_imports(), "ok", str(REPOSITORY))
 
 
-def test_a_model_py_where_the_user_stands_is_a_warning(tmp_path, monkeypatch):
+def test_a_model_py_in_the_working_directory_is_a_warning(tmp_path, monkeypatch):
     monkeypatch.delenv("PYTHONPATH", raising=False)
     path = shadow(tmp_path, "model.py")
     monkeypatch.chdir(tmp_path)
@@ -214,7 +218,7 @@ def test_a_model_py_where_the_user_stands_is_a_warning(tmp_path, monkeypatch):
     assert_says(check_imports(), "ok")
 
 
-def test_the_command_speaks_even_where_growctl_itself_would_import_another_model(tmp_path):
+def test_the_doctor_reports_even_if_growctl_itself_would_import_another_model(tmp_path):
     path = shadow(tmp_path, "model.py")
     shadow(tmp_path, "stages.py")
     environment = os.environ | {"PYTHONPATH": f"{tmp_path}:{REPOSITORY}", "PYTHONSAFEPATH": "1", "COLUMNS": "300"}
@@ -222,7 +226,7 @@ def test_the_command_speaks_even_where_growctl_itself_would_import_another_model
     ended = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ended.returncode == 1
     assert str(path) in ended.stdout
-    assert "The rest can be checked once that is right." in ended.stdout
+    assert "Fix this first; growctl doctor can then run the other checks." in ended.stdout
     assert ended.stderr == ""
 
 
@@ -234,7 +238,7 @@ def test_packages_that_workers_would_not_find_are_a_failure():
 # Packages, compilers, programs.
 
 
-def test_the_ranges_are_those_of_pyproject(monkeypatch):
+def test_the_version_ranges_come_from_pyproject(monkeypatch):
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     python, needed = software.requirements()
 
@@ -260,7 +264,7 @@ def test_a_version_must_be_in_the_range(version, state):
     assert_says(software.package("torch", TORCH, version), state, version)
 
 
-def test_what_is_not_installed_or_too_old_has_the_command_that_mends_it():
+def test_a_missing_or_old_package_comes_with_the_command_that_fixes_it():
     assert_says(software.package("torch", TORCH, None), "failed", "not installed", "pip install 'torch<2.14,>=2.11'")
     needed = {"rich": Requirement("rich>=13.9"), "pyyaml": Requirement("pyyaml>=6"), "numpy": Requirement("numpy>=1")}
     check = software.other_packages(needed, {"rich": "13.8", "pyyaml": None, "numpy": "2.0"})
@@ -278,16 +282,16 @@ def test_a_python_that_is_too_old_fails():
     ("found", "state", "words"),
     [
         (facts(), "ok", "built for CUDA 12.8; no NVIDIA driver here"),
-        (facts(driver="12.8", devices=(GPU,)), "ok", "the driver runs CUDA up to 12.8"),
+        (facts(driver="12.8", devices=(GPU,)), "ok", "the driver supports CUDA up to 12.8"),
         (facts(driver="12.8", cuda=None), "warning", "install a build for CUDA"),
         (facts(driver="12.4"), "warning", "update the NVIDIA driver, or install a torch built for CUDA 12.4"),
         (facts(driver="13.0"), "warning", "CUDA_VISIBLE_DEVICES"),
         (facts(cuda=None, hip="6.4", devices=(GPU,)), "ok", "built for ROCm 6.4"),
         (facts(cuda=None), "ok", "built for CPUs"),
-        (facts(driver="13.0", problem="ImportError", devices=()), "ok", "built for CUDA 12.8"),  # nobody looked
+        (facts(driver="13.0", problem="ImportError", devices=()), "ok", "built for CUDA 12.8"),  # devices unknown
     ],
 )
-def test_torchs_build_is_held_against_the_driver(found, state, words):
+def test_torchs_build_is_compared_with_the_driver(found, state, words):
     assert_says(software.torch_build(Check("torch", "ok", "2.13.0"), found), state, words)
 
 
@@ -310,11 +314,13 @@ def program(folder: Path, name: str, script: str) -> Path:
 
 
 def test_a_path_without_a_compiler_is_a_warning(tmp_path):
-    assert_says(software.compiler({"PATH": str(tmp_path)}), "warning", "c++ is not here", "apt install g++", "CXX")
-    assert_says(software.compiler({"PATH": str(tmp_path), "CXX": "clang++-99"}), "warning", "clang++-99 is not here")
+    assert_says(software.compiler({"PATH": str(tmp_path)}), "warning", "c++ is not installed", "apt install g++", "CXX")
+    assert_says(
+        software.compiler({"PATH": str(tmp_path), "CXX": "clang++-99"}), "warning", "clang++-99 is not installed"
+    )
 
 
-def test_a_compiler_without_headers_is_a_warning_in_its_own_words(tmp_path):
+def test_a_compiler_without_headers_is_a_warning_with_its_error(tmp_path):
     path = program(
         tmp_path,
         "c++",
@@ -335,29 +341,31 @@ def test_ninja_on_path_beside_python_broken_or_absent(tmp_path):
     installed = program(tmp_path / "scripts", "ninja", "echo 1.12.1")
     assert_says(software.ninja({"PATH": str(installed.parent)}), "ok", "1.12.1", str(installed))
     assert_says(software.ninja(empty, installed.parent), "warning", "is not on PATH", f"add {installed.parent} to PATH")
-    assert_says(software.ninja(empty, tmp_path), "warning", "not here", "pip install ninja")
+    assert_says(software.ninja(empty, tmp_path), "warning", "not installed", "pip install ninja")
     broken = program(tmp_path / "broken", "ninja", "echo no libstdc++ >&2; exit 1")
     assert_says(software.ninja({"PATH": str(broken.parent)}), "warning", "does not start: no libstdc++")
 
 
-def test_programs_of_clusters_are_no_failure_where_they_are_not(tmp_path):
+def test_missing_cluster_programs_are_not_a_failure(tmp_path):
     program(tmp_path, "pdsh", "")
     hostfile, slurm = software.cluster_programs({"PATH": str(tmp_path)})
-    assert_says(hostfile, "ok", "pdsh here; ssh, mpirun not here (needed only for launch.cluster: hostfile)")
-    assert_says(slurm, "ok", "sbatch, squeue, srun, scontrol, scancel not here (needed only for launch.cluster: slurm)")
+    assert_says(hostfile, "ok", "pdsh installed; ssh, mpirun not installed (needed only for launch.cluster: hostfile)")
+    assert_says(
+        slurm, "ok", "sbatch, squeue, srun, scontrol, scancel not installed (needed only for launch.cluster: slurm)"
+    )
 
 
 # Devices, disk, limits.
 
 
-def test_devices_are_counted_by_kind_with_what_matters():
+def test_devices_are_counted_by_kind_with_memory_and_precision():
     assert_says(machine.devices(facts(), 4, None), "ok", "CPU X, 4 cores, 16 GiB", "no fast bf16, so it trains in fp32")
     assert_says(
         machine.devices(facts(devices=(GPU, GPU)), 4, None), "ok", "2 x GPU Y, 80 GiB, compute capability 9.0, bf16 is"
     )
 
 
-def test_a_container_with_less_time_than_cores_is_a_warning(tmp_path):
+def test_a_container_with_less_cpu_time_than_cores_is_a_warning(tmp_path):
     (tmp_path / "cpu.max").write_text("150000 100000\n")
     assert_says(
         machine.devices(facts(), 64, machine.cpu_quota(tmp_path / "cpu.max")),
@@ -370,16 +378,16 @@ def test_a_container_with_less_time_than_cores_is_a_warning(tmp_path):
     assert machine.cpu_quota(tmp_path / "none") is None
 
 
-def test_gpus_that_others_use_or_that_differ_are_warnings():
+def test_busy_or_different_gpus_are_warnings():
     busy = GPU.model_copy(update={"free_bytes": 10 * 2**30})
     assert_says(machine.devices(facts(devices=(GPU, busy)), 4, None), "warning", "GPU 1 has 10 GiB free", "nvidia-smi")
     other = GPU.model_copy(update={"name": "GPU Z"})
     assert_says(machine.devices(facts(devices=(GPU, other)), 4, None), "warning", "1 x GPU Y", "1 x GPU Z", "slowest")
 
 
-def test_a_runs_directory_is_tried_and_not_made(tmp_path):
+def test_a_runs_directory_is_tested_but_not_created(tmp_path):
     assert_says(machine.runs_directory(tmp_path), "ok", str(tmp_path))
-    assert_says(machine.runs_directory(tmp_path / "new/runs"), "ok", f"the first run makes in {tmp_path}")
+    assert_says(machine.runs_directory(tmp_path / "new/runs"), "ok", f"the first run creates in {tmp_path}")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -402,7 +410,7 @@ def test_little_space_is_a_warning(tmp_path, monkeypatch):
     assert_says(machine.disk_space(tmp_path), "ok", "1,000 GB free, 63 checkpoints")
 
 
-def test_disk_speed_is_measured_and_leaves_nothing(tmp_path, monkeypatch):
+def test_measuring_disk_speed_leaves_no_files(tmp_path, monkeypatch):
     assert_says(
         machine.disk_speed(tmp_path, 2**22), machine.disk_speed(tmp_path, 2**22).state, "MB/s written and synced"
     )
@@ -420,14 +428,14 @@ def refuses(number: int):
     return refuse
 
 
-def test_a_file_system_is_tried_as_runs_use_it_and_left_as_it_was(tmp_path):
+def test_a_file_system_is_tested_with_the_operations_of_runs_and_left_unchanged(tmp_path):
     assert_says(
         machine.file_system(tmp_path / "new"), "ok", "replacing files, renaming folders, locks, SQLite and hard links"
     )
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_hard_links_growing_copies(tmp_path, monkeypatch):
+def test_without_hard_links_a_growth_copies_files(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "link", refuses(errno.EPERM))
     assert_says(machine.file_system(tmp_path), "warning", "a growth copies old files")
 
@@ -435,7 +443,7 @@ def test_without_hard_links_growing_copies(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("module", "name", "broken", "words"),
     [
-        (fcntl, "flock", lambda *arguments: None, "locks: two processes could hold one lock"),
+        (fcntl, "flock", lambda *arguments: None, "locks: two processes could hold the same lock"),
         (fcntl, "flock", refuses(errno.ENOLCK), "locks: No locks available"),
         (os, "rename", refuses(errno.EPERM), "renaming folders: Operation not permitted"),
         (os, "replace", refuses(errno.EPERM), "replacing files: Operation not permitted"),
@@ -447,12 +455,12 @@ def test_without_hard_links_growing_copies(tmp_path, monkeypatch):
         ),
     ],
 )
-def test_what_runs_cannot_do_without_fails(tmp_path, monkeypatch, module, name, broken, words):
+def test_a_missing_file_system_feature_fails_the_check(tmp_path, monkeypatch, module, name, broken, words):
     monkeypatch.setattr(module, name, broken)
     assert_says(machine.file_system(tmp_path), "failed", words, "flock")
 
 
-def test_few_open_files_are_a_warning_with_the_way_to_more():
+def test_a_low_limit_on_open_files_is_a_warning_with_a_fix():
     assert_says(machine.open_files(1024, 4096), "ok", "1024")
     assert_says(machine.open_files(resource.RLIM_INFINITY, resource.RLIM_INFINITY), "ok", "any number")
     assert_says(machine.open_files(256, 4096), "warning", "256", "ulimit -n 4096")

@@ -41,7 +41,7 @@ def block(path: Path, **keys: object) -> LaunchBlock:
     return LaunchBlock.model_validate({"cluster": "hostfile", "hostfile": {"path": str(path)}} | keys)
 
 
-def test_hosts_are_read_in_their_order_without_comments(tmp_path):
+def test_hosts_are_read_in_file_order_without_comments(tmp_path):
     path = write_hostfile(tmp_path, "# ours\n\nworker-2 slots=8\n  10.0.0.7\tslots=4   # the old one\n")
     assert list(read_hostfile(path).items()) == [("worker-2", 8), ("10.0.0.7", 4)]
 
@@ -53,16 +53,16 @@ def test_hosts_are_read_in_their_order_without_comments(tmp_path):
         ("one slots=many\n", f"line 1: 'one slots=many': {OUR_LINE}"),
         ("one slots=1 two slots=2\n", OUR_LINE),
         ("one slots=0\n", "line 1: 'one slots=0': slots must be 1 or more"),
-        ("one slots=1\n\none slots=2\n", "line 3: 'one slots=2': this host is there already"),
-        ("$(reboot) slots=1\n", "line 1: '$(reboot) slots=1': a host's name is letters"),
-        ("a;reboot slots=1\n", "a host's name is letters"),
-        ("-oProxyCommand=x slots=1\n", "a host's name is letters"),
-        ("one,two slots=1\n", "a host's name is letters"),
-        ("one[1-9] slots=1\n", "a host's name is letters"),
-        ("# nobody\n", "names no host"),
+        ("one slots=1\n\none slots=2\n", "line 3: 'one slots=2': this host is listed twice"),
+        ("$(reboot) slots=1\n", "line 1: '$(reboot) slots=1': a host name has only letters"),
+        ("a;reboot slots=1\n", "a host name has only letters"),
+        ("-oProxyCommand=x slots=1\n", "a host name has only letters"),
+        ("one,two slots=1\n", "a host name has only letters"),
+        ("one[1-9] slots=1\n", "a host name has only letters"),
+        ("# nobody\n", "lists no hosts"),
     ],
 )
-def test_a_bad_line_is_named_with_its_file_and_number(tmp_path, text, message):
+def test_an_invalid_line_is_reported_with_file_and_number(tmp_path, text, message):
     path = write_hostfile(tmp_path, text)
     with pytest.raises(LaunchError) as error:
         read_hostfile(path)
@@ -70,7 +70,7 @@ def test_a_bad_line_is_named_with_its_file_and_number(tmp_path, text, message):
     assert message in str(error.value)
 
 
-def test_a_missing_hostfile_is_named(tmp_path):
+def test_a_missing_hostfile_is_reported(tmp_path):
     with pytest.raises(LaunchError, match=r"launch.hostfile.path = '.*/none': No such file"):
         read_hostfile(tmp_path / "none")
 
@@ -78,7 +78,7 @@ def test_a_missing_hostfile_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("path", "reason"), [("a\0b", "embedded null byte"), ("~no-such-user/hosts", "Could not determine home directory")]
 )
-def test_a_path_that_leads_nowhere_is_refused_by_its_key(path, reason):
+def test_an_invalid_path_is_refused_with_its_key(path, reason):
     with pytest.raises(LaunchError, match=f"launch.hostfile.path = .*: {reason}"):
         hostfile_machines(block(Path(path)), 1)
 
@@ -91,20 +91,20 @@ def test_a_path_that_leads_nowhere_is_refused_by_its_key(path, reason):
         ({"hostfile": {"master_address": "a b; reboot"}}, 2, "launch.hostfile.master_address = 'a b; reboot': must be"),
     ],
 )
-def test_what_the_hosts_do_not_have_is_refused(tmp_path, keys, nodes, message):
+def test_more_hosts_or_slots_than_the_file_has_are_refused(tmp_path, keys, nodes, message):
     path = write_hostfile(tmp_path, "one slots=8\ntwo slots=4\n")
     keys["hostfile"] = {"path": str(path)} | keys.get("hostfile", {})
     with pytest.raises(LaunchError, match=message):
         hostfile_machines(block(path, **keys), nodes)
 
 
-def test_devices_auto_is_what_every_host_that_is_used_has(tmp_path):
+def test_devices_auto_is_the_smallest_number_of_slots_among_the_used_hosts(tmp_path):
     path = write_hostfile(tmp_path, "one slots=8\ntwo slots=4\nthree slots=2\n")
     assert [hostfile_machines(block(path), nodes).devices for nodes in (1, 2, 3)] == [8, 4, 2]
     assert hostfile_machines(block(path, devices=3), 2).devices == 3
 
 
-def test_a_launch_names_the_machines_and_devices_of_its_stage_only(tmp_path):
+def test_a_launch_names_only_the_machines_and_devices_of_its_stage(tmp_path):
     path = write_hostfile(tmp_path, "one slots=8\ntwo slots=8\n")
     launch = hostfile_machines(block(path, devices=4, environment={"NCCL_IB_HCA": '^"mlx5"; $(x)'}), 2).launch(
         tmp_path / "stage/spec.json", nodes=1, attempt=7
@@ -128,7 +128,7 @@ def test_open_mpi_does_not_bind_a_rank_to_one_core(tmp_path):
 
 
 @pytest.mark.parametrize(("runner", "missing"), [("pdsh", "pdsh"), ("openmpi", "mpirun and ompi_info")])
-def test_a_missing_program_is_said_before_anything_is_written(two_ranks, tmp_path, monkeypatch, runner, missing):
+def test_a_missing_program_is_reported_before_anything_is_written(two_ranks, tmp_path, monkeypatch, runner, missing):
     monkeypatch.setenv("PATH", str(tmp_path))
     (tmp_path / "ssh").touch(stat.S_IRWXU)
     hostfile = ["launch.cluster=hostfile", f"launch.hostfile.path={write_hostfile(tmp_path)}"]
@@ -138,7 +138,7 @@ def test_a_missing_program_is_said_before_anything_is_written(two_ranks, tmp_pat
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_path_that_a_shell_would_take_for_more_is_refused(two_ranks, tmp_path, pdsh):
+def test_a_runs_directory_with_shell_characters_is_refused(two_ranks, tmp_path, pdsh):
     hostfile = ["launch.cluster=hostfile", f"launch.hostfile.path={write_hostfile(tmp_path)}", "launch.nodes=2"]
     for name in ("with blank", "a;b", "100%n"):
         _, err = run("run", two_ranks[0], *hostfile, "--runs-dir", tmp_path / name, expect=2)
@@ -146,14 +146,14 @@ def test_a_path_that_a_shell_would_take_for_more_is_refused(two_ranks, tmp_path,
         assert not (tmp_path / name).exists()
 
 
-def test_two_machines_train_the_same_bits_as_one_and_end_when_their_runner_does(
+def test_two_machines_compute_the_same_bits_as_one_and_end_with_their_runner(
     two_ranks, runs_dir, tmp_path, pdsh, monkeypatch
 ):
     text = two_ranks[0].read_text()
     schedule = write_schedule(tmp_path, "".join(line for line in text.splitlines(True) if "name: large" not in line))
     expected = two_ranks[1] / "tiny"
-    monkeypatch.setenv("PYTHONSAFEPATH", "1")  # as it is for the script growctl, but not for python -m
-    (tmp_path / "model.py").write_text("raise SystemExit('the directory that the user stands in is not growctl')")
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")  # as for the script growctl, but not for python -m
+    (tmp_path / "model.py").write_text("raise SystemExit('a file in the working directory is not growctl')")
     environment = "{GLOO_SOCKET_IFNAME: lo, OMP_NUM_THREADS: '1', MARK: 'a \"b\" $c'}"
     launch = [
         *("launch.cluster=hostfile", f"launch.hostfile.path={write_hostfile(tmp_path)}", "launch.nodes=2"),

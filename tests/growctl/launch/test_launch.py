@@ -34,7 +34,7 @@ from tests.workers import REPOSITORY
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="counts GPUs instead")
-def test_without_gpus_there_is_a_rank_a_core_as_far_as_they_divide_the_batch(monkeypatch):
+def test_without_gpus_there_is_one_rank_per_core_up_to_a_divisor_of_the_batch(monkeypatch):
     for cores, batch_size, expected in [(2, 8, 2), (2, 9, 1), (6, 8, 4), (64, 64, MOST_CPU_RANKS), (1, 8, 1)]:
         monkeypatch.setattr(os, "sched_getaffinity", lambda _, cores=cores: set(range(cores)))
         assert local_devices("auto", batch_size) == (expected, False)
@@ -49,7 +49,7 @@ def test_cpu_workers_share_the_cores_and_stay_on_the_loopback(monkeypatch):
     assert environment["PYTHONSAFEPATH"] == "1"
 
 
-def test_cpu_workers_keep_the_memory_that_tensors_leave_unless_the_user_says_otherwise(monkeypatch):
+def test_cpu_workers_keep_freed_memory_unless_the_user_sets_it_otherwise(monkeypatch):
     for name in KEPT_MEMORY:
         monkeypatch.delenv(name, raising=False)
     assert KEPT_MEMORY.items() <= local_environment(1, gpus=False).items()
@@ -58,7 +58,7 @@ def test_cpu_workers_keep_the_memory_that_tensors_leave_unless_the_user_says_oth
     assert local_environment(1, gpus=False)["MALLOC_TRIM_THRESHOLD_"] == "100000"
 
 
-def test_a_model_py_where_the_user_stands_is_not_taken_for_growctls(tmp_path):
+def test_workers_ignore_a_model_py_in_the_working_directory(tmp_path):
     (tmp_path / "model.py").write_text("raise SystemExit(3)")
     result = subprocess.run(
         [sys.executable, "-c", "import stages.spec"],
@@ -69,33 +69,33 @@ def test_a_model_py_where_the_user_stands_is_not_taken_for_growctls(tmp_path):
     assert result.returncode == 0
 
 
-def test_the_schedules_environment_is_the_last_word(monkeypatch):
+def test_the_schedules_environment_overrides_all_others(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     launch = Local(2, False, {"OMP_NUM_THREADS": "3", "NEW": "$(x)"}).launch(Path("spec.json"), nodes=1, attempt=1)
     assert (launch.environment["OMP_NUM_THREADS"], launch.environment["NEW"]) == ("3", "$(x)")
     assert "OMP_NUM_THREADS" not in Local(2, False).launch(Path("spec.json"), nodes=1, attempt=1).environment
 
 
-def test_this_machine_is_one_machine(tmp_path):
+def test_a_local_run_cannot_use_two_machines(tmp_path):
     schedule = load_schedule(str(write_schedule(tmp_path)), ["launch.nodes=[1,2]"])
     with pytest.raises(LaunchError, match=r"launch\.nodes = 2: launch\.cluster = 'local' is one machine"):
         machines_of(schedule)
 
 
-def test_what_is_missing_is_said_with_its_fix(monkeypatch, tmp_path):
+def test_missing_programs_are_reported_with_their_fix(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(LaunchError, match=r"^it: needs one and two on PATH: install both$"):
         need_programs({"one": "install both", "two": "install both"}, "it")
 
 
 @pytest.mark.parametrize("name", ["a b", "a;b", "a%n", "a$b", "a'b", "a\nb", "ü"])
-def test_a_path_that_means_more_to_a_shell_is_no_plain_path(name):
+def test_a_path_with_shell_characters_is_refused(name):
     assert plain_path(Path("/data/run-1_2.3@x"), "the path") == Path("/data/run-1_2.3@x")
     with pytest.raises(LaunchError, match=r"the path .*: goes through shells"):
         plain_path(Path("/data") / name, "the path")
 
 
-def test_workers_on_other_machines_are_told_to_end_before_their_launcher_is(tmp_path):
+def test_workers_on_other_machines_are_ended_before_their_launcher(tmp_path):
     alive = tmp_path / ".lifeline.1"
     (tmp_path / ".lifeline.0").touch()
     script = f"trap 'echo told' TERM; echo started; while [ -e {alive} ]; do sleep 0.05; done; echo ended; exit 5"
@@ -113,7 +113,7 @@ def job(devices: int = 2) -> SlurmMachines:
     return SlurmMachines.of(LaunchBlock.model_validate({"cluster": "slurm", "devices": devices}))
 
 
-def test_a_jobs_workers_meet_on_its_first_host_at_a_port_of_its_own(monkeypatch):
+def test_a_jobs_workers_meet_on_its_first_host_at_a_port_chosen_by_its_id(monkeypatch):
     monkeypatch.setenv("SUBMITIT_EXECUTOR", "slurm")
     monkeypatch.setenv("SLURM_JOB_ID", "4000123")
     monkeypatch.setenv("SLURM_JOB_NODELIST", "gpu[07-09,12],big1")
@@ -138,7 +138,7 @@ def test_a_jobs_workers_meet_on_its_first_host_at_a_port_of_its_own(monkeypatch)
         ({"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "SLURM_PROCID": "0"}, ("1", "2", "0")),
     ],
 )
-def test_a_rank_takes_its_place_from_whatever_started_it(monkeypatch, given, expected):
+def test_a_rank_reads_its_position_from_any_launchers_variables(monkeypatch, given, expected):
     import deepspeed
 
     from stages.engine.engine import start_distributed
@@ -168,12 +168,12 @@ def test_a_rank_takes_its_place_from_whatever_started_it(monkeypatch, given, exp
         ("", "no output"),
     ],
 )
-def test_the_reason_of_a_failure_is_the_workers_own_word_where_it_has_one(tmp_path, printed, reason):
+def test_the_reason_for_a_failure_is_the_workers_own_message_if_there_is_one(tmp_path, printed, reason):
     (tmp_path / "log").write_text("growctl: an earlier attempt\n" + printed)
     assert failure_reason(tmp_path / "log", len("growctl: an earlier attempt\n")) == reason
 
 
-def test_ranks_meet_on_a_port_that_nobody_has_and_linux_hands_to_nobody(monkeypatch):
+def test_ranks_meet_on_a_free_port_that_is_not_ephemeral(monkeypatch):
     def port() -> int:
         return int(local_command(Path("spec.json"), 1)[4])
 
@@ -186,7 +186,7 @@ def test_ranks_meet_on_a_port_that_nobody_has_and_linux_hands_to_nobody(monkeypa
         assert port() in {FIRST_PORT + 7, FIRST_PORT + 8, FIRST_PORT + 9}
 
 
-def test_devices_of_a_machine_without_gpus_are_counted_without_torch():
+def test_a_machine_without_gpus_counts_its_devices_without_torch():
     if any(path for pattern in GPU_FILES for path in Path("/dev").glob(pattern)):
         pytest.skip("this machine has device files of GPUs")
     code = (
@@ -197,7 +197,7 @@ def test_devices_of_a_machine_without_gpus_are_counted_without_torch():
 
 
 def test_a_stuck_rank_whose_launcher_was_killed_ends_too(tmp_path):
-    rank = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"  # which hears of no lifeline
+    rank = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"  # it has no lifeline
     command = [sys.executable, "-m", "growctl.launch.start_ranks", "1", "29998", "-c", rank]
     environment = {"PYTHONPATH": str(REPOSITORY), VARIABLE: "stdin"}
     with Workers(Launch(command, environment), tmp_path / "log") as workers:

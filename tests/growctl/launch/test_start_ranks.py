@@ -36,7 +36,7 @@ wait_for(lambda: all(pid_of(other) for other in range(int(os.environ["WORLD_SIZE
 
 @pytest.fixture
 def start(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
-    """Starts ranks that run `code`; their process ids come into files pid-0, pid-1, ..."""
+    """Starts ranks that run `code` and write their process ids to files pid-0, pid-1, ..."""
 
     def started(
         num_ranks: int, code: str, leaving_seconds: float = LEAVING_SECONDS, **environment: str
@@ -68,7 +68,7 @@ def all_there(folder: Path, num_ranks: int) -> bool:
     return all(file.exists() and file.read_text() for file in files)
 
 
-def test_each_rank_is_told_its_place_and_the_end_of_all_is_a_good_one(start):
+def test_each_rank_gets_its_position_and_success_of_all_is_exit_code_0(start):
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_SIZE", "MASTER_ADDR", "MASTER_PORT")
     process = start(2, f"os.write(1, (' '.join(os.environ[name] for name in {names}) + chr(10)).encode())")
     out, _ = process.communicate(timeout=HANG_SECONDS)
@@ -78,7 +78,7 @@ def test_each_rank_is_told_its_place_and_the_end_of_all_is_a_good_one(start):
     assert process.returncode == 0
 
 
-def test_a_rank_that_fails_ends_those_that_would_wait_for_it(start, tmp_path):
+def test_a_failed_rank_ends_the_ranks_that_would_wait_for_it(start, tmp_path):
     process = start(3, "sys.exit('growctl: no such text') if rank == 1 else stay()")
     out, _ = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 1
@@ -88,7 +88,7 @@ def test_a_rank_that_fails_ends_those_that_would_wait_for_it(start, tmp_path):
 
 
 @pytest.mark.parametrize("last", ["exits", "stays"])
-def test_of_several_that_fail_the_one_that_a_signal_ended_is_the_reason(start, tmp_path, last):
+def test_if_several_ranks_fail_the_one_ended_by_a_signal_gives_the_exit_code(start, tmp_path, last):
     exits = "if rank == 0: sys.exit(3)\nif rank == 1: wait_for(lambda: gone(0))\n"
     killed = "if rank == 1: os.kill(os.getpid(), signal.SIGKILL)\n"
     if last == "exits":
@@ -116,7 +116,7 @@ def test_signals_are_left_to_the_ranks(start, tmp_path):
     assert process.returncode == 0
 
 
-def test_ranks_that_are_stopped_or_stuck_end_with_their_runner_too(start, tmp_path):
+def test_stopped_or_stuck_ranks_end_with_their_runner(start, tmp_path):
     code = "os.kill(os.getpid(), signal.SIGSTOP) if rank else stay()"
     process = start(2, code, **{VARIABLE: STDIN})
     wait_for(lambda: all_there(tmp_path, 2))

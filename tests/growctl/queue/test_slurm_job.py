@@ -140,7 +140,7 @@ def test_where_slurm_refuses_a_job_those_before_it_are_taken_back(two_ranks, tmp
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("launch.devices=auto", "launch.devices = 'auto': a login node cannot know"),
+        ("launch.devices=auto", "launch.devices = 'auto': a login node cannot count"),
         ("launch.nodes=3", "must be a multiple of the 3 devices of stage small (3 machines x 1)"),
         ("launch.slurm.options.nodes=3", "launch.slurm.options.nodes: has a key of its own, launch.nodes"),
     ],

@@ -174,9 +174,8 @@ def test_bytes_written_grow_with_the_added_tokens_not_with_the_model(tmp_path):
 
     fewer, more = written(100, added=60), written(100, added=70)
     assert written(5, added=60) == fewer
-    assert (
-        more - fewer == 2 * (8 * 10 + 2 * 20) * 16 * 4
-    )  # one more float32 per added parameter; headers have equal length
+    # One more float32 per added parameter; the headers have equal length.
+    assert more - fewer == 2 * (8 * 10 + 2 * 20) * 16 * 4
 
 
 def test_drawing_new_parameters_lists_the_model_only_once(monkeypatch):
