@@ -9,8 +9,6 @@ import re
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     NonNegativeInt,
     PositiveFloat,
@@ -18,6 +16,8 @@ from pydantic import (
     TypeAdapter,
     model_validator,
 )
+
+from model.strict import Strict
 
 ScoreFunction = Literal["l2_norm_gelu", "gelu_l2_norm", "softmax"]
 
@@ -31,16 +31,12 @@ PATTENTIONS = ("query", "key", "value", "projection", "ffn")
 _GENERATION = re.compile(r"\.(?:key|value)_tokens\.(\d+)$")
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
 def published_tau(score_function: ScoreFunction, num_tokens: float) -> float:
     """The scale of the published runs: sqrt(n) after an L2 norm, n after the softmax's L1 norm (official code)."""
     return num_tokens if score_function == "softmax" else math.sqrt(num_tokens)
 
 
-class Generation(_Frozen):
+class Generation(Strict):
     """The parameter tokens that were added together at one growth."""
 
     num_tokens: PositiveInt
@@ -62,7 +58,7 @@ class Generation(_Frozen):
     """The Pattention's tau when this generation was added, to which `shrink` goes back; None for the base."""
 
 
-class PattentionConfig(_Frozen):
+class PattentionConfig(Strict):
     """One Pattention: its generations, oldest first, and its scale."""
 
     generations: tuple[Generation, ...] = Field(min_length=1)
@@ -88,7 +84,7 @@ class PattentionConfig(_Frozen):
         return tuple(1 / math.prod(later[i:]) for i in range(len(later)))
 
 
-class BlockConfig(_Frozen):
+class BlockConfig(Strict):
     """The five Pattentions of one block."""
 
     query: PattentionConfig
@@ -102,7 +98,7 @@ class BlockConfig(_Frozen):
         return {name: getattr(self, name) for name in PATTENTIONS}
 
 
-class _LanguageModelConfig(_Frozen):
+class _LanguageModelConfig(Strict):
     vocab_size: PositiveInt
     """Rows of the embedding, which is also the output head (tied)."""
 

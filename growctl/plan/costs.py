@@ -11,9 +11,9 @@ from growctl.ladder.stage_plans import StagePlan, plan_stages, total_flops
 from growctl.plan.datasets import training_tokens
 from growctl.plan.devices import PlannedDevices, planned_devices, planned_precision
 from growctl.schema.blocks import Schedule
-from model.activation_memory import DeviceType, Precision
 from model.config import TokenformerConfig, TransformerConfig
 from model.flops import Flops
+from model.precision import DeviceType, Precision
 from stages.engine.device_memory import Memory, TrainingMemory, engine_checkpoint_bytes, parameters_checkpoint_bytes
 
 HEADROOM = 0.1

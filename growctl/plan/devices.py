@@ -8,7 +8,7 @@ from pathlib import Path
 from growctl.launch.local import MOST_CPU_RANKS
 from growctl.launch.machines import LaunchError
 from growctl.schema.blocks import Schedule
-from model.activation_memory import DeviceType, Precision
+from model.precision import DeviceType, Precision
 
 FAST_BF16_FLAGS = ("avx512_bf16", "amx_tile")
 """What /proc/cpuinfo says of a CPU whose bf16 is fast, as in `stages.engine.engine.choose_precision`."""

@@ -97,7 +97,9 @@ def _spec(schedule: Schedule, cost: StageCost, num_devices: int, folder: Path) -
         samples_seen=0,
         batch_size=max(1, min(MICRO_BATCHES, per_step)) * micro * num_devices,
         micro_batch_size=micro,
+        generations=(),
         ramp_steps=0,
         anneal_steps=None,
+        trigger=None,
         launched_at=0.0,
     )

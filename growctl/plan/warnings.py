@@ -6,7 +6,6 @@ from typing import Any
 
 from growctl.controls.caveats import schedule_caveats
 from growctl.ladder.stage_plans import StagePlan, total_flops
-from growctl.ladder.train_spec import slope_trigger
 from growctl.plan.costs import HEADROOM, PlanCosts, RunCost, StageCost, stage_memory
 from growctl.schema.blocks import Schedule
 from growctl.text.formatting import byte_count, short_count
@@ -66,8 +65,8 @@ def _schedule_notes(costs: PlanCosts) -> list[str]:
 
 def _counted_evaluations(schedule: Schedule, plan: StagePlan) -> int:
     """Evaluations of a stage before its last step that its slope may be fitted through."""
-    trigger, every = slope_trigger(schedule, plan), schedule.evaluation.every
-    first = max(1, -(-trigger.first_step // every)) if trigger else 1
+    every = schedule.evaluation.every
+    first = max(1, -(-plan.settled_step // every))
     return max(0, (plan.num_steps - 1) // every - first + 1)
 
 

@@ -10,7 +10,7 @@ from uuid import uuid4
 from growctl.controls.caveats import control_caveats, decays
 from growctl.ladder.conditions import comparison_conditions
 from growctl.ladder.stage_plans import StagePlan, plan_stages
-from growctl.ladder.train_spec import slope_trigger, worker_spec
+from growctl.ladder.train_spec import worker_spec
 from growctl.launch.local import Local, gpu_memory_bytes
 from growctl.launch.machines import Machines
 from growctl.ledger.file import move_aside
@@ -297,8 +297,6 @@ class Execution:
             samples_seen=manifest.samples_seen if manifest else 0,
             left_out=left_out,
             micro_batch_size=self._micro_batch_size(plan),
-            generations=schedule.growth.rules(plan.index, plan.num_steps) if plan.index else (),
-            trigger=slope_trigger(schedule, plan),
             save_request=str(self.stage_directory(plan).absolute() / f".save_request.{attempt}"),
             launched_at=time.time(),
         )

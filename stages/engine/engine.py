@@ -2,7 +2,7 @@
 
 import os
 import socket
-from typing import Any, Literal
+from typing import Any
 
 import deepspeed
 import torch
@@ -11,11 +11,9 @@ from deepspeed.constants import default_pg_timeout
 
 from model.config import generation_of
 from model.language_model import LanguageModel
+from model.precision import Precision, RequestedPrecision
 from stages.engine.device_memory import reduce_bucket
 from stages.spec import TrainSpec
-
-Precision = Literal["bf16", "fp32"]
-
 
 _RANKS = {
     "RANK": ("OMPI_COMM_WORLD_RANK", "SLURM_PROCID"),
@@ -79,7 +77,7 @@ def device_name(device: torch.device) -> str:
     return f"CPU {names[0]}" if names else "CPU"
 
 
-def choose_precision(wanted: Literal["auto", "bf16", "fp32"], device: torch.device) -> Precision:
+def choose_precision(wanted: RequestedPrecision, device: torch.device) -> Precision:
     """`auto` is bf16 where the device is fast at it: CUDA from compute capability 8, a CPU with AVX512-BF16 or AMX."""
     if wanted != "auto":
         return wanted

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from pydantic import BaseModel, ConfigDict, PositiveInt
+from pydantic import PositiveInt
 from torch import Tensor
 
+from model.strict import Strict
 from stages.engine.rank_process import run_rank
 
 PATTERN = 1009
@@ -23,10 +24,8 @@ TIMED = 5
 """All-reduces that are timed, after one that is not."""
 
 
-class AllReduceSpec(BaseModel):
+class AllReduceSpec(Strict):
     """What a rank is told."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     directory: str
     """Where each rank leaves its `rank-N.json`."""
@@ -34,10 +33,8 @@ class AllReduceSpec(BaseModel):
     """float32 values to sum."""
 
 
-class AllReduceResult(BaseModel):
+class AllReduceResult(Strict):
     """What a rank found."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     backend: str
     num_ranks: int

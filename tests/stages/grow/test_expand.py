@@ -22,7 +22,8 @@ import model.initialization
 import stages.checkpoint.parameters
 from model.config import Generation, TransformerConfig, generation_of, num_parameters, parameter_shapes
 from model.initialization import build_model, initial_parameter
-from model.policy import GrowthPolicy, Init, TauPolicy, grow_config, preserves, senseless
+from model.policy import GrowthPolicy, grow_config, preserves, senseless
+from model.policy_names import Init, TauPolicy
 from stages.checkpoint.manifest import (
     MANIFEST_NAME,
     CheckpointError,
