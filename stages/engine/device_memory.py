@@ -19,7 +19,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from model.activation_memory import FLOAT32, evaluation_bytes, model_bytes
-from model.config import TokenformerConfig, TransformerConfig, generation_of, parameter_shapes
+from model.config import TokenformerConfig, TransformerConfig, parameter_shapes
+from model.parameter_names import generation_of
 from model.precision import BYTES, DeviceType, Precision
 from stages.spec import Offload, ZeroStage
 

@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 from deepspeed.constants import default_pg_timeout
 
-from model.config import generation_of
 from model.language_model import LanguageModel
+from model.parameter_names import generation_of
 from model.precision import Precision, RequestedPrecision
 from stages.engine.device_memory import reduce_bucket
 from stages.spec import TrainSpec

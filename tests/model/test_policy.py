@@ -13,12 +13,12 @@ from model.config import (
     Generation,
     PattentionConfig,
     TransformerConfig,
-    generation_of,
     parameter_shapes,
     parse_model_config,
     published_tau,
 )
 from model.initialization import build_model
+from model.parameter_names import generation_of
 from model.policy import (
     GrowthPolicy,
     anneal_config,

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from model.config import TransformerConfig, generation_of
+from model.config import TransformerConfig
 from model.initialization import build_model
+from model.parameter_names import generation_of
 from model.policy import GrowthPolicy, anneal_config, grow_config, ramp_config
 from stages.engine.engine import parameter_groups
 from stages.spec import GenerationRule, LearningRate, SlopeTrigger, TrainSpec
