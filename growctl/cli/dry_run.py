@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from growctl.ladder.stage_plans import StagePlan, plan_stages
 from growctl.launch.local import Local
 from growctl.launch.machines import Launch, LaunchError, Machines
+from growctl.launch.resolve import machines_of
 from growctl.queue.submit import check_slurm, job_executor, job_folder, plan_jobs
-from growctl.run.requests import LadderRequest, RunRequest, machines_of, stage_directory
+from growctl.run.requests import LadderRequest, RunRequest, stage_directory
 from stages.metrics import MetricsReader
 
 

@@ -16,7 +16,8 @@ from typing import Any, Literal
 
 from growctl.doctor import machine, software
 from growctl.doctor.check import Check, carried_out, run_command
-from growctl.launch.local import MOST_CPU_RANKS, local_devices, local_environment
+from growctl.launch.devices import MOST_CPU_RANKS, gpus_possible, local_devices
+from growctl.launch.local import local_environment
 from growctl.launch.machines import LaunchError
 from growctl.launch.worker_logs import failure_reason
 from growctl.launch.workers import start_workers, stop_workers
@@ -71,13 +72,14 @@ def all_reduce(wanted: Devices, num_bytes: int = ALL_REDUCE_BYTES, patience: flo
     Where that fails, their log stays.
     """
     try:
-        num_ranks, gpus = local_devices(wanted, ANY_BATCH)
+        found = local_devices(wanted, ANY_BATCH)
     except LaunchError as error:
-        return Check("all-reduce", "failed", str(error), "give --devices that many or fewer, or auto")
+        fix = "see torch and devices" if wanted == "auto" else "give --devices that many or fewer, or auto"
+        return Check("all-reduce", "failed", str(error), fix)
     folder = Path(tempfile.mkdtemp(prefix="growctl-doctor-"))
     check = None
     try:
-        check = _all_reduce(folder, num_ranks, gpus, num_bytes, patience)
+        check = _all_reduce(folder, found.per_machine, found.type == "cuda", num_bytes, patience)
         return check
     finally:
         if check is None or check.state == "ok":
@@ -134,7 +136,9 @@ def _machine_facts() -> MachineFacts | str:
     """What a worker finds here, or why it does not get that far."""
     try:
         output = run_command(
-            [sys.executable, "-m", "stages.probe.machine"], local_environment(1, gpus=True), seconds=FACTS_SECONDS
+            [sys.executable, "-m", "stages.probe.machine"],
+            local_environment(1, gpus=gpus_possible()),
+            seconds=FACTS_SECONDS,
         )
         if output.code:
             return output.last_error

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from growctl.ladder.train_spec import worker_spec
-from growctl.launch.local import local_devices
+from growctl.launch.devices import local_devices
+from growctl.launch.resolve import schedule_devices_here
 from growctl.launch.worker_logs import failure_reason
 from growctl.launch.workers import start_workers, stop_workers
 from growctl.plan.costs import MeasuredSize, MeasuredSteps, Measurements, PlanCosts, RunCost, StageCost
@@ -52,12 +53,13 @@ def measure_sizes(costs: PlanCosts, on_start: Callable[[str], None]) -> Measurem
 
 def _devices_here(schedule: Schedule) -> tuple[int, bool]:
     """(ranks, whether they are GPUs): a run's own on this machine; for a cluster, those that are here."""
-    launch, batch_size = schedule.launch, schedule.training.batch_size
+    launch = schedule.launch
     if launch.cluster == "local":
-        micro = launch.micro_batch_size
-        return local_devices(launch.devices, batch_size // (1 if micro == "auto" else micro))
-    found, gpus = local_devices("auto", batch_size)
-    return (found if launch.devices == "auto" else min(found, launch.devices)), gpus
+        found = schedule_devices_here(schedule)
+        return found.per_machine, found.type == "cuda"
+    found = local_devices("auto", schedule.training.batch_size, launch.environment)
+    most = found.per_machine if launch.devices == "auto" else launch.devices
+    return min(found.per_machine, most), found.type == "cuda"
 
 
 def _measured(run: RunCost, cost: StageCost, num_devices: int, gpus: bool) -> tuple[dict[str, Any] | None, str]:

@@ -139,7 +139,7 @@ def _epochs(costs: PlanCosts) -> Iterator[str]:
 def _batches(costs: PlanCosts) -> Iterator[str]:
     for run, cost in _each_once(costs, lambda cost: cost.num_devices):
         training, micro = run.schedule.training, run.schedule.launch.micro_batch_size
-        share = cost.num_devices * (1 if micro == "auto" else micro)
+        share = cost.num_devices * run.schedule.launch.least_micro_batch_size
         if training.batch_size % share:
             per_pass = "" if micro == "auto" else f" x micro-batches of {micro}"
             yield (
@@ -156,7 +156,7 @@ def _memory(costs: PlanCosts) -> Iterator[str]:
         where = f"Stage {cost.plan.name} of {run.name}"
         largest, micro = cost.largest_micro_batch_size, cost.micro_batch_size
         device = f"a device of {byte_count(capacity)} with {HEADROOM:.0%} left free"
-        memory = stage_memory(run.schedule, cost.plan, cost.num_devices, costs.devices.type)
+        memory = stage_memory(run.schedule, cost.plan, cost.num_devices, costs.devices)
         if largest == 0:
             yield f"{where} does not fit: one sequence at a time takes {byte_count(memory.of(1).total)} of {device}."
         elif largest and micro and micro > largest:

@@ -11,12 +11,11 @@ from growctl.controls.caveats import control_caveats, decays
 from growctl.ladder.conditions import comparison_conditions
 from growctl.ladder.stage_plans import StagePlan, plan_stages
 from growctl.ladder.train_spec import worker_spec
-from growctl.launch.local import Local, gpu_memory_bytes
 from growctl.launch.machines import Machines
+from growctl.launch.resolve import machines_of, planned_devices
 from growctl.ledger.file import move_aside
 from growctl.ledger.ledger import BrokenLedger, Ledger, RunEntry, StageEntry
-from growctl.plan.costs import largest_micro_batch, planned_micro_batch
-from growctl.plan.devices import planned_devices
+from growctl.plan.costs import planned_micro_batch
 from growctl.run.attempt import Attempt, Outcome
 from growctl.run.dataset import RecordedLadder, RunDataset
 from growctl.run.disk_space import check_space
@@ -26,7 +25,6 @@ from growctl.run.requests import (
     RunFailed,
     RunRequest,
     check_same_run,
-    machines_of,
     schedule_yaml,
     stage_directory,
     steps_done,
@@ -271,12 +269,8 @@ class Execution:
         )
 
     def _micro_batch_size(self, plan: StagePlan) -> int:
-        """Sequences a forward pass on one device: as `plan` shows it, or for auto by the memory of the GPUs here."""
-        schedule, num_devices = self.schedule, self.num_devices(plan)
-        unknown = schedule.launch.micro_batch_size == "auto" and schedule.launch.hardware.memory_bytes is None
-        if unknown and isinstance(self.machines, Local) and self.machines.gpus:
-            return largest_micro_batch(schedule, plan, num_devices, gpu_memory_bytes()) or 1
-        return planned_micro_batch(schedule, plan, num_devices, planned_devices(schedule).type)
+        """Sequences a forward pass on one device: as `plan` shows it."""
+        return planned_micro_batch(self.schedule, plan, self.num_devices(plan), planned_devices(self.schedule))
 
     def _spec(
         self, plan: StagePlan, attempt: int, initial: Path | None, resume: Path | None, left_out: tuple[LeftOut, ...]

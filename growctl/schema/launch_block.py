@@ -173,6 +173,11 @@ class LaunchBlock(Block):
     slurm: SlurmBlock = SlurmBlock()
     hardware: HardwareBlock = HardwareBlock()
 
+    @property
+    def least_micro_batch_size(self) -> int:
+        """Sequences that a forward pass takes at least: what each device's share of a batch must be a multiple of."""
+        return 1 if self.micro_batch_size == "auto" else self.micro_batch_size
+
     def nodes_of(self, stage: int) -> int:
         """Machines of the stage of that index."""
         return self.nodes[min(stage, len(self.nodes) - 1)] if isinstance(self.nodes, list) else self.nodes

@@ -19,7 +19,8 @@ from torch import Tensor
 
 from model.initialization import build_model
 from stages.checkpoint.manifest import write_file
-from stages.engine.engine import build_engine, choose_precision, device_name
+from stages.engine.devices import device_name
+from stages.engine.engine import build_engine, choose_precision
 from stages.engine.engine_state import start_moments
 from stages.engine.rank_process import run_rank
 from stages.spec import TrainSpec

@@ -46,7 +46,8 @@ from stages.data.dataset import EvaluationWindows, TrainingSamples
 from stages.data.prepare import read_dataset_manifest
 from stages.data.read_ahead import read_ahead
 from stages.engine.device_memory import engine_checkpoint_bytes, parameters_checkpoint_bytes
-from stages.engine.engine import build_engine, choose_precision, device_name
+from stages.engine.devices import device_name
+from stages.engine.engine import build_engine, choose_precision
 from stages.engine.engine_state import (
     drop_refused_gradient,
     engine_states,

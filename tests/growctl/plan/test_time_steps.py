@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from growctl.launch.devices import Devices
 from growctl.plan import time_steps
 from growctl.plan.costs import plan_costs
 from growctl.plan.time_steps import measure_sizes
@@ -100,7 +101,7 @@ def test_a_step_of_one_micro_batch_is_timed_as_one_and_a_cluster_is_measured_on_
     whole = ladder((20,), launch={"devices": 1})
     [(spec, num_devices, _)] = told(whole, monkeypatch)[0]
     assert (spec.batch_size, spec.micro_batch_size, num_devices) == (8, 8, 1)
-    monkeypatch.setattr(time_steps, "local_devices", lambda wanted, batch: (2, False))
+    monkeypatch.setattr(time_steps, "local_devices", lambda *_: Devices(2, "cpu", fast_bf16=False))
     cluster = ladder((20,), launch={"cluster": "slurm", "devices": 8})
     [(spec, num_devices, _)] = told(cluster, monkeypatch)[0]
     assert (spec.batch_size, spec.micro_batch_size, num_devices) == (2, 1, 2)

@@ -12,10 +12,11 @@ import pytest
 from submitit.core.utils import UncompletedJobError
 
 from growctl.launch.machines import LaunchError
+from growctl.launch.resolve import machines_of
 from growctl.queue import slurm_job as job_module
 from growctl.queue.slurm_job import JobPart
 from growctl.queue.submit import check_slurm, plan_jobs
-from growctl.run.requests import LadderRequest, RunFailed, machines_of
+from growctl.run.requests import LadderRequest, RunFailed
 from growctl.schedule.load import load_schedule, parse_schedule
 from growctl.schema.launch_block import LaunchBlock
 from tests.growctl.runs import (
