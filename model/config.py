@@ -12,7 +12,6 @@ from pydantic import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
-    TypeAdapter,
     model_validator,
 )
 
@@ -162,14 +161,6 @@ class TransformerConfig(_LanguageModelConfig):
 
 
 ModelConfig = Annotated[TokenformerConfig | TransformerConfig, Field(discriminator="family")]
-_ADAPTER: TypeAdapter[TokenformerConfig | TransformerConfig] = TypeAdapter(ModelConfig)
-
-
-def parse_model_config(data: str | bytes | dict[str, Any]) -> TokenformerConfig | TransformerConfig:
-    """A configuration from its JSON text or from the object that JSON holds; pydantic.ValidationError if invalid."""
-    if isinstance(data, dict):
-        return _ADAPTER.validate_python(data, strict=False)
-    return _ADAPTER.validate_json(data)
 
 
 def tokenformer_config(

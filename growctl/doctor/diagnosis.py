@@ -17,10 +17,10 @@ from typing import Any, Literal
 from growctl.doctor import machine, software
 from growctl.doctor.check import Check, carried_out, run_command
 from growctl.launch.devices import MOST_CPU_RANKS, gpus_possible, local_devices
-from growctl.launch.local import local_environment
+from growctl.launch.local import local_environment, local_launch
 from growctl.launch.machines import LaunchError
 from growctl.launch.worker_logs import failure_reason
-from growctl.launch.workers import start_workers, stop_workers
+from growctl.launch.workers import Workers
 from stages.probe.machine_facts import MachineFacts
 
 FLOAT32_BYTES = 4
@@ -90,16 +90,13 @@ def _all_reduce(folder: Path, num_ranks: int, gpus: bool, num_bytes: int, patien
     spec, log = folder / "spec.json", folder / "log.txt"
     spec.write_text(json.dumps({"directory": str(folder), "num_elements": num_bytes // FLOAT32_BYTES}))
     log.touch()
-    process = start_workers(spec, log, num_ranks, gpus, module="stages.probe.all_reduce")
     problem = None
-    try:
-        process.wait(patience)
-    except subprocess.TimeoutExpired:
-        problem = f"not done after {patience:g} s"
-    finally:
-        stop_workers(process)
-    if problem is None and process.returncode:
-        problem = failure_reason(log, 0)
+    with Workers(local_launch(spec, num_ranks, gpus, module="stages.probe.all_reduce"), log) as workers:
+        try:
+            if workers.wait(patience):
+                problem = failure_reason(log, 0)
+        except subprocess.TimeoutExpired:
+            problem = f"not done after {patience:g} s"
     if problem is None:
         results = [json.loads(path.read_text()) for path in sorted(folder.glob("rank-*.json"))]
         return judged(results, num_ranks, num_bytes)

@@ -6,7 +6,7 @@ import socket
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from growctl.launch.machines import Launch
@@ -35,14 +35,15 @@ class Local:
     def launch(self, spec: Path, nodes: int, attempt: int) -> Launch:
         """growctl's own launcher of ranks (growctl/launch/start_ranks.py)."""
         assert nodes == 1
-        environment = local_additions(self.devices, self.gpus) | dict(self.environment)
-        return Launch(local_command(spec, self.devices), environment)
+        launch = local_launch(spec, self.devices, self.gpus)
+        return replace(launch, environment=launch.environment | dict(self.environment))
 
 
-def local_command(spec: Path, num_devices: int, module: str = "stages.train.worker") -> list[str]:
-    """The command line that starts `num_devices` workers on this machine, each `python -m MODULE SPEC`."""
+def local_launch(spec: Path, num_devices: int, gpus: bool, module: str = "stages.train.worker") -> Launch:
+    """How `num_devices` workers start on this machine, each `python -m MODULE SPEC`."""
     ranks = [str(num_devices), str(free_port()), "-m", module, str(spec)]
-    return [sys.executable, "-m", "growctl.launch.start_ranks", *ranks]
+    command = [sys.executable, "-m", "growctl.launch.start_ranks", *ranks]
+    return Launch(command, local_additions(num_devices, gpus))
 
 
 def local_environment(num_devices: int, gpus: bool) -> dict[str, str]:

@@ -35,7 +35,7 @@ class MeasuredSteps:
     """The same for the last one, with the gradients' reduction and the update."""
 
     memory: Mapping[str, int] | None
-    """What the device's allocator had given out (`stages.probe.time_steps.StepMemory`); None on a CPU."""
+    """What the device's allocator had given out (`stages.probe.measured_steps.StepMemory`); None on a CPU."""
 
     def step_seconds(self, num_micro_batches: int) -> float:
         """An optimizer step of so many micro-batches."""

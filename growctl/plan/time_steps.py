@@ -10,18 +10,17 @@ from typing import Any
 
 from growctl.ladder.train_spec import worker_spec
 from growctl.launch.devices import local_devices
+from growctl.launch.local import local_launch
 from growctl.launch.resolve import schedule_devices_here
 from growctl.launch.worker_logs import failure_reason
-from growctl.launch.workers import start_workers, stop_workers
+from growctl.launch.workers import Workers
 from growctl.plan.costs import MeasuredSize, MeasuredSteps, Measurements, PlanCosts, RunCost, StageCost
 from growctl.schema.blocks import Schedule
+from stages.probe.measured_steps import RESULT
 from stages.spec import TrainSpec
 
 MICRO_BATCHES = 2
 """Of a timed step at most: one that does not end the step and one that does. Longer steps have more of the first."""
-
-RESULT = "measured.json"
-"""Where stages.probe.time_steps leaves what it found."""
 
 
 def measure_sizes(costs: PlanCosts, on_start: Callable[[str], None]) -> Measurements:
@@ -69,11 +68,8 @@ def _measured(run: RunCost, cost: StageCost, num_devices: int, gpus: bool) -> tu
         spec, log = folder / "spec.json", folder / "log.txt"
         spec.write_text(_spec(run.schedule, cost, num_devices, folder).model_dump_json())
         log.touch()
-        process = start_workers(spec, log, num_devices, gpus, module="stages.probe.time_steps")
-        try:
-            process.wait()
-        finally:
-            stop_workers(process)
+        with Workers(local_launch(spec, num_devices, gpus, module="stages.probe.time_steps"), log) as workers:
+            workers.wait()
         result = folder / RESULT
         if result.exists():
             return json.loads(result.read_text()), ""

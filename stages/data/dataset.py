@@ -235,10 +235,6 @@ class TrainingSamples:
             row[before_end:] = self._split.read(0, len(row) - before_end)
         return tokens_BT
 
-    def sample(self, index: int) -> Int64Array:
-        """Sample number `index`, counted from the start of the run: (T + 1,) int64."""
-        return self.batch(index, 1)[0]
-
 
 class EvaluationWindows:
     """A split as consecutive windows of T + 1 tokens that overlap by one: no token is a target twice.

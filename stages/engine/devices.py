@@ -31,3 +31,9 @@ def is_fast_at_bf16(device: torch.device) -> bool:
     if device.type == "cuda":
         return gpu_is_fast_at_bf16(torch.cuda.get_device_capability(device))
     return cpu_is_fast_at_bf16()
+
+
+def wait_for(device: torch.device) -> None:
+    """Returns once the device has done all that it was given: what is to be timed is over then."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

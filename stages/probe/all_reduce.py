@@ -15,6 +15,7 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from model.strict import Strict
+from stages.engine.devices import wait_for
 from stages.engine.rank_process import run_rank
 
 PATTERN = 1009
@@ -64,19 +65,14 @@ def all_reduce(spec: AllReduceSpec, device: torch.device) -> AllReduceResult:
     for _ in range(TIMED):
         values.fill_(1.0)
         dist.barrier()
-        _wait_for(device)
+        wait_for(device)
         started = time.monotonic()
         dist.all_reduce(values)
-        _wait_for(device)
+        wait_for(device)
         seconds.append(time.monotonic() - started)
     return AllReduceResult(
         backend=dist.get_backend(), num_ranks=num_ranks, wrong_elements=wrong, seconds=statistics.median(seconds)
     )
-
-
-def _wait_for(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def all_reduce_to_file(spec_path: Path, device: torch.device) -> None:

@@ -4,10 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.config import PATTENTIONS, parameter_shapes
-from model.initialization import build_model
+from model.config import PATTENTIONS
 from model.parameter_names import TOKEN_KINDS, TokensName, generation_of, in_block, split_block
-from tests.stages.checkpoints import small_config
 
 NUMBERS = st.integers(0, 10**6)
 
@@ -29,8 +27,3 @@ def test_a_name_of_parameter_tokens_says_what_it_was_built_from(tokens):
 def test_other_parameters_are_no_parameter_tokens_and_of_generation_0(name):
     assert TokensName.parse(name) is None
     assert generation_of(name) == 0
-
-
-def test_a_built_model_has_the_names_that_its_configuration_gives():
-    model = build_model(small_config(), device="meta")
-    assert {name: tuple(p.shape) for name, p in model.named_parameters()} == parameter_shapes(model.config)

@@ -15,8 +15,8 @@ from growctl.launch.local import (
     KEPT_MEMORY,
     NUM_PORTS,
     Local,
-    local_command,
     local_environment,
+    local_launch,
 )
 from growctl.launch.machines import Launch, LaunchError, need_programs, plain_path
 from growctl.launch.resolve import machines_of
@@ -164,7 +164,7 @@ def test_the_reason_of_a_failure_is_the_workers_own_word_where_it_has_one(tmp_pa
 
 def test_ranks_meet_on_a_port_that_nobody_has_and_linux_hands_to_nobody(monkeypatch):
     def port() -> int:
-        return int(local_command(Path("spec.json"), 1)[4])
+        return int(local_launch(Path("spec.json"), 1, gpus=False).command[4])
 
     first = port()
     assert FIRST_PORT <= first < FIRST_PORT + NUM_PORTS

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from growctl.launch.devices import Devices
+from growctl.launch.machines import Launch
 from growctl.plan import time_steps
 from growctl.plan.costs import plan_costs
 from growctl.plan.time_steps import measure_sizes
 from growctl.schema.blocks import Schedule
-from stages.probe.time_steps import RESULT
+from stages.probe.measured_steps import RESULT
 from stages.spec import TrainSpec
 from tests.growctl.ladders import ladder
 from tests.growctl.runs import run
@@ -55,18 +56,14 @@ def told(schedule: Schedule, monkeypatch: pytest.MonkeyPatch) -> tuple[list[tupl
     specs: list[tuple[TrainSpec, int, bool]] = []
     lines: list[str] = []
 
-    class Done:
-        def wait(self) -> None: ...
-
-    def start(spec: Path, log: Path, num_devices: int, gpus: bool, module: str) -> Done:
+    def launch(spec: Path, num_devices: int, gpus: bool, module: str) -> Launch:
         assert module == "stages.probe.time_steps"
         specs.append((TrainSpec.model_validate_json(spec.read_text()), num_devices, gpus))
         found = {"micro_batch_seconds": 1.0, "last_micro_batch_seconds": 2.0, "memory": None}
         (spec.parent / RESULT).write_text(json.dumps(found | {"device": "CPU"}))
-        return Done()
+        return Launch(["true"], {})
 
-    monkeypatch.setattr(time_steps, "start_workers", start)
-    monkeypatch.setattr(time_steps, "stop_workers", lambda process: None)
+    monkeypatch.setattr(time_steps, "local_launch", launch)
     measured = measure_sizes(plan_costs(schedule), lines.append)
     assert measured.where.endswith(" x CPU")
     assert measured.failures == ()
