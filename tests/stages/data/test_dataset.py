@@ -293,7 +293,7 @@ def test_a_dataset_is_hashed_with_progress_up_to_a_size_and_by_sizes_beyond(
     shard.write_bytes(bytes(len(shard.read_bytes())))
     with pytest.raises(DataError, match=r"train/00000\.ds does not have the hash"):
         check_dataset(dataset)
-    monkeypatch.setattr(dataset, "HASHED_BYTES", 100)
+    monkeypatch.setattr("stages.data.dataset.HASHED_BYTES", 100)
     check_dataset(dataset)
     shard.unlink()
     with pytest.raises(DataError, match=r"train/00000\.ds is missing"):
