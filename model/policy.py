@@ -7,7 +7,7 @@ is data: it is written here once and carried in the configuration from then on.
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import ConfigDict, NonNegativeFloat, model_validator
 
@@ -21,8 +21,19 @@ from model.config import (
     TransformerConfig,
     published_tau,
 )
-from model.policy_names import Init, Moments, Preset, TauPolicy
 from model.strict import Strict
+
+Init = Literal["random", "matched", "zero-key", "zero-value", "copy"]
+"""What new tokens start as."""
+
+TauPolicy = Literal["ramp", "anneal", "frozen", "recompute", "per-generation"]
+"""What becomes of the scale of the scores."""
+
+Moments = Literal["keep", "reset"]
+"""What becomes of Adam's moments of the old parameters."""
+
+Preset = Literal["growctl-default", "official", "paper-appendix"]
+"""Policies with a name (`PRESETS`)."""
 
 PRESETS: dict[Preset, dict[str, Any]] = {
     "growctl-default": {"init": "matched", "tau": "ramp"},

@@ -1,4 +1,4 @@
-"""The number formats that training and comparing choose from, and the kinds of device. Imports nothing slow."""
+"""The number formats that training and comparing choose from, and the kinds of device. No torch here."""
 
 from typing import Literal
 

@@ -4,14 +4,12 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from growctl.cli.options import AsJson
 from growctl.text.escaping import say
-from model.policy_names import Init, Moments, Preset, TauPolicy
-from model.precision import ComparisonDtype
 
 if TYPE_CHECKING:
     from growctl.verify.integrity import Found
@@ -44,15 +42,15 @@ def expand(
     ] = None,
     layers: Annotated[str | None, typer.Option(help="Layers that grow, as 0,2,5-7; by default all.")] = None,
     preset: Annotated[
-        Preset,
+        Literal["growctl-default", "official", "paper-appendix"],
         typer.Option(help="Whose policy: its values hold for every option below that is not given."),
     ] = "growctl-default",
     init: Annotated[
-        Init | None,
+        Literal["random", "matched", "zero-key", "zero-value", "copy"] | None,
         typer.Option(help="What new tokens begin with."),
     ] = None,
     tau: Annotated[
-        TauPolicy | None,
+        Literal["ramp", "anneal", "frozen", "recompute", "per-generation"] | None,
         typer.Option(
             help="The scale of the scores: as if new keys were zero (ramp), as it was (frozen, anneal), sqrt(n) at "
             "once (recompute), or one for each generation."
@@ -61,7 +59,9 @@ def expand(
     copy_noise: Annotated[
         float | None, typer.Option(help="Noise on copies, in units of a new token's standard deviation.", min=0)
     ] = None,
-    moments: Annotated[Moments | None, typer.Option(help="Adam's moments of the old parameters.")] = None,
+    moments: Annotated[
+        Literal["keep", "reset"] | None, typer.Option(help="Adam's moments of the old parameters.")
+    ] = None,
     allow_jump: Annotated[
         bool | None, typer.Option("--allow-jump", help="Accept a growth that changes the function.")
     ] = None,
@@ -168,7 +168,7 @@ def verify(
         int | None, typer.Option(help="Their tokens; by default 256, or what there is.", min=1, show_default=False)
     ] = None,
     dtype: Annotated[
-        ComparisonDtype, typer.Option(help="In which both run; float32 takes half the memory.")
+        Literal["float64", "float32"], typer.Option(help="In which both run; float32 takes half the memory.")
     ] = "float64",
     as_json: AsJson = False,
 ) -> None:

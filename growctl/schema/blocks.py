@@ -19,8 +19,7 @@ from pydantic import (
 from growctl.schema.launch_block import Block, LaunchBlock
 from growctl.schema.quantities import Count, CountOrZero, Vocabulary, parse_count
 from model.config import ScoreFunction
-from model.policy import PRESETS, GrowthPolicy
-from model.policy_names import Init, Moments, Preset, TauPolicy
+from model.policy import PRESETS, GrowthPolicy, Init, Moments, Preset, TauPolicy
 from model.precision import RequestedPrecision
 from model.transformer_sizes import Operator
 from stages.data.corpus import DEFAULT_VOCAB_SIZE, DataSpec

@@ -3,15 +3,20 @@
 import json
 import subprocess
 import sys
+from typing import get_args, get_type_hints
 
 import pytest
 from typer.testing import CliRunner
 
+from growctl.cli import checkpoints
 from growctl.cli.app import app
+from model.policy import Init, Moments, Preset, TauPolicy
+from model.precision import ComparisonDtype
 from stages.checkpoint.manifest import read_manifest
 from tests.growctl.runs import run
 from tests.stages.checkpoints import small_config, write_checkpoint
 
+EXPAND_OPTIONS = {"preset": Preset, "init": Init, "tau": TauPolicy, "moments": Moments}
 COMMANDS = [
     *("run", "plan", "validate", "schema", "prepare", "expand", "shrink", "verify", "report", "status", "doctor")
 ]
@@ -34,6 +39,17 @@ def test_help_imports_nothing_heavy():
 def test_every_command_has_help_with_an_example(command):
     out, _ = run(command, "--help")
     assert f"Example: growctl {command}" in " ".join(out.split())
+
+
+def test_commands_on_checkpoints_offer_every_name_that_the_model_knows():
+    """They cannot import it for --help: the command has to start where `model` is somebody else's (doctor says so)."""
+    for command, option, known in [
+        *((checkpoints.expand, name, names) for name, names in EXPAND_OPTIONS.items()),
+        (checkpoints.verify, "dtype", ComparisonDtype),
+    ]:
+        hint = get_type_hints(command)[option]
+        offered = [choice for part in [hint, *get_args(hint)] for choice in get_args(part) if isinstance(choice, str)]
+        assert offered == list(get_args(known)), option
 
 
 def test_expand_grows_a_checkpoint_and_says_so(tmp_path):

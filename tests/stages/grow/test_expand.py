@@ -23,8 +23,7 @@ import stages.checkpoint.parameters
 from model.config import Generation, TransformerConfig, num_parameters, parameter_shapes
 from model.initialization import build_model, initial_parameter
 from model.parameter_names import generation_of
-from model.policy import GrowthPolicy, grow_config, preserves, senseless
-from model.policy_names import Init, TauPolicy
+from model.policy import GrowthPolicy, Init, TauPolicy, grow_config, preserves, senseless
 from stages.checkpoint.manifest import (
     MANIFEST_NAME,
     CheckpointError,
