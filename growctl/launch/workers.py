@@ -7,19 +7,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from growctl.launch.local import local_additions, local_command
 from growctl.launch.machines import Launch
 from stages.process.lifeline import Lifeline
 
 ENDING_SECONDS = 10.0
-"""Patience with workers whose standard input has ended: what started them ends those that stay (on_machine.py)."""
+"""Patience with workers whose standard input has ended: what started them ends those that stay (start_ranks.py)."""
 
 
 STOP_SECONDS = 40.0
 """Patience with workers on other machines: DeepSpeed's launcher there gives its own 30 seconds."""
 
 
-def start(launch: Launch, log: Path) -> subprocess.Popen[bytes]:
+def _start(launch: Launch, log: Path) -> subprocess.Popen[bytes]:
     """Starts the workers, with all output appended to `log`, in a session of their own: Ctrl-C reaches only us.
 
     Where they hang on standard input, it is a pipe that nobody writes to: it ends when this process does, and with it
@@ -45,14 +44,7 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def start_workers(
-    spec: Path, log: Path, num_devices: int, gpus: bool, module: str = "stages.train.worker"
-) -> subprocess.Popen[bytes]:
-    """Starts `num_devices` workers on this machine, each `python -m MODULE SPEC`; as `start` does."""
-    return start(Launch(local_command(spec, num_devices, module), local_additions(num_devices, gpus)), log)
-
-
-def stop_workers(process: subprocess.Popen[bytes], patience: float = ENDING_SECONDS) -> None:
+def _stop(process: subprocess.Popen[bytes], patience: float) -> None:
     """Ends the workers; returns once the process that started them is gone. It may end by itself for `patience` s."""
     if process.stdin:
         process.stdin.close()
@@ -63,10 +55,10 @@ def stop_workers(process: subprocess.Popen[bytes], patience: float = ENDING_SECO
         with suppress(subprocess.TimeoutExpired):
             process.wait(STOP_SECONDS)
     if process.poll() is None or process.stdin:
-        kill_workers(process)  # on this machine also those that outlived what started them
+        _kill(process)  # on this machine also those that outlived what started them
 
 
-def kill_workers(process: subprocess.Popen[bytes]) -> None:
+def _kill(process: subprocess.Popen[bytes]) -> None:
     """Kills the process that started the workers, and on this machine them too: they are of its process group."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
@@ -81,13 +73,18 @@ class Workers:
         self._lifeline = Lifeline(launch.lifeline) if launch.lifeline else None
         if self._lifeline:
             self._lifeline.start()
-        self._process = start(launch, log)
+        self._process = _start(launch, log)
 
     def running(self) -> bool:
         """Whether any worker is left. To be asked often: it also tells them that we are here."""
         if self._lifeline:
             self._lifeline.beat()
         return self._process.poll() is None
+
+    def wait(self, seconds: float | None = None) -> int:
+        """Waits for workers of this machine; returns their exit code. subprocess.TimeoutExpired after `seconds`."""
+        assert self._lifeline is None, "workers on other machines end unless they are told that we are here"
+        return self._process.wait(seconds)
 
     @property
     def exit_code(self) -> int:
@@ -97,7 +94,7 @@ class Workers:
     def kill(self) -> None:
         """Ends workers that do not answer, on this machine at once."""
         if not self._lifeline:
-            kill_workers(self._process)
+            _kill(self._process)
 
     def __enter__(self) -> "Workers":
         return self
@@ -110,4 +107,4 @@ class Workers:
         """
         if self._lifeline:
             self._lifeline.end()
-        stop_workers(self._process, patience=STOP_SECONDS if self._lifeline else ENDING_SECONDS)
+        _stop(self._process, patience=STOP_SECONDS if self._lifeline else ENDING_SECONDS)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,14 +19,13 @@ from model.config import PATTENTIONS, TokenformerConfig, num_parameters
 from model.errors import Failure, UserError
 from model.language_model import LanguageModel
 from model.policy import ramp_config
+from model.precision import ComparisonDtype
 from model.tokenformer import Tokenformer
-from stages.checkpoint.manifest import CheckpointError, Manifest, manifest_hash, read_manifest
+from stages.checkpoint.manifest import CheckpointError, Manifest, Operation, manifest_hash, read_manifest
 from stages.checkpoint.parameters import load_model
 from stages.data.dataset import EvaluationWindows, read_dataset_manifest
 
-Dtype = Literal["float64", "float32"]
-
-TOLERANCE: dict[Dtype, float] = {"float64": 1e-6, "float32": 1e-4}
+TOLERANCE: dict[ComparisonDtype, float] = {"float64": 1e-6, "float32": 1e-4}
 """How far NEW's logits may be from OLD's, in units of OLD's largest absolute logit, for the function to be the same.
 
 Checkpoints hold float32. Growths that add zeros, or divide by a power of two, came out at 2e-15 and less in float64.
@@ -70,7 +69,7 @@ class GenerationGradients:
 class Descent:
     """What the two manifests say of each other."""
 
-    operation: Literal["train", "expand", "shrink", "import"] | None
+    operation: Operation | None
     """What made NEW out of OLD; None where NEW's parent is another checkpoint, or nothing."""
 
     details: dict[str, Any]
@@ -91,7 +90,7 @@ class Descent:
 class Comparison:
     """What `compare` found."""
 
-    dtype: Dtype
+    dtype: ComparisonDtype
     num_sequences: int
     sequence_length: int
     old: Measured
@@ -149,7 +148,7 @@ def compare(
     *,
     num_sequences: int = 16,
     sequence_length: int | None = None,
-    dtype: Dtype = "float64",
+    dtype: ComparisonDtype = "float64",
 ) -> Comparison:
     """Runs both checkpoints on the same validation text of `dataset`, on the CPU and in `dtype`.
 

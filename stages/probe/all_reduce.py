@@ -11,9 +11,11 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from pydantic import BaseModel, ConfigDict, PositiveInt
+from pydantic import PositiveInt
 from torch import Tensor
 
+from model.strict import Strict
+from stages.engine.devices import wait_for
 from stages.engine.rank_process import run_rank
 
 PATTERN = 1009
@@ -23,10 +25,8 @@ TIMED = 5
 """All-reduces that are timed, after one that is not."""
 
 
-class AllReduceSpec(BaseModel):
+class AllReduceSpec(Strict):
     """What a rank is told."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     directory: str
     """Where each rank leaves its `rank-N.json`."""
@@ -34,10 +34,8 @@ class AllReduceSpec(BaseModel):
     """float32 values to sum."""
 
 
-class AllReduceResult(BaseModel):
+class AllReduceResult(Strict):
     """What a rank found."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     backend: str
     num_ranks: int
@@ -67,19 +65,14 @@ def all_reduce(spec: AllReduceSpec, device: torch.device) -> AllReduceResult:
     for _ in range(TIMED):
         values.fill_(1.0)
         dist.barrier()
-        _wait_for(device)
+        wait_for(device)
         started = time.monotonic()
         dist.all_reduce(values)
-        _wait_for(device)
+        wait_for(device)
         seconds.append(time.monotonic() - started)
     return AllReduceResult(
         backend=dist.get_backend(), num_ranks=num_ranks, wrong_elements=wrong, seconds=statistics.median(seconds)
     )
-
-
-def _wait_for(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def all_reduce_to_file(spec_path: Path, device: torch.device) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model import activation_memory as memory_module
-from model.activation_memory import BYTES, Precision, model_bytes
+from model.activation_memory import model_bytes
 from model.config import (
     PATTENTIONS,
     BlockConfig,
@@ -21,6 +21,7 @@ from model.config import (
 )
 from model.initialization import build_model
 from model.policy import GrowthPolicy, grow_config, ramp_config
+from model.precision import BYTES, Precision
 from tests.memory_tracking import MemoryTracking
 
 SHAPE = {"vocab_size": 61, "hidden_size": 32, "num_heads": 2}

@@ -9,9 +9,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from model.config import generation_of, parameter_shapes, tokenformer_config
+from model.config import parameter_shapes, tokenformer_config
 from model.growth import added_parameters, draw_added
 from model.initialization import build_model, initial_parameter
+from model.parameter_names import generation_of
 from model.policy import GrowthPolicy, grow_config, is_published, preserves, ramp_config, shrink_config
 from stages.train.worker import Worker
 from tests.model.growths import (

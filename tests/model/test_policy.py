@@ -12,13 +12,13 @@ from model.config import (
     PATTENTIONS,
     Generation,
     PattentionConfig,
+    TokenformerConfig,
     TransformerConfig,
-    generation_of,
     parameter_shapes,
-    parse_model_config,
     published_tau,
 )
 from model.initialization import build_model
+from model.parameter_names import generation_of
 from model.policy import (
     GrowthPolicy,
     anneal_config,
@@ -241,7 +241,7 @@ def test_a_new_generation_is_what_its_policy_says_and_nothing_else_changes(drawn
                 assert after.tau == pytest.approx(shared if old.score_function == "softmax" else math.sqrt(shared))
             else:
                 assert after.tau == before.tau
-    assert parse_model_config(new.model_dump_json()) == new
+    assert TokenformerConfig.model_validate_json(new.model_dump_json()) == new
 
 
 def test_value_shares_are_what_later_copies_have_left():

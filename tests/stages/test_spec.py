@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from model.config import TransformerConfig, generation_of
+from model.config import TransformerConfig
 from model.initialization import build_model
+from model.parameter_names import generation_of
 from model.policy import GrowthPolicy, anneal_config, grow_config, ramp_config
 from stages.engine.engine import parameter_groups
 from stages.spec import GenerationRule, LearningRate, SlopeTrigger, TrainSpec
@@ -216,9 +217,8 @@ def test_a_slope_is_the_fall_of_the_loss_per_flop_through_the_last_evaluations()
     # only the last three count, at whatever distances
     assert trigger.fitted([(1, 99.0), (5, -7.0), (10, 4.0), (20, 2.0), (40, -2.0)]) == pytest.approx(0.2 / 4)
     # those before the first step that counts do not
-    late = trigger.model_copy(update={"first_step": 10})
-    assert late.fitted([(9, 9.0), (10, 3.0), (20, 2.0)]) is None
-    assert late.fitted([(9, 9.0), (10, 3.0), (20, 2.0), (30, 1.0)]) == pytest.approx(0.1 / 4)
+    assert trigger.fitted([(9, 9.0), (10, 3.0), (20, 2.0)], settled_step=10) is None
+    assert trigger.fitted([(9, 9.0), (10, 3.0), (20, 2.0), (30, 1.0)], settled_step=10) == pytest.approx(0.1 / 4)
     # least squares, not the ends alone (3 / 40): with x around 50/3 and y around 2, sums are -70 and 2600/3
     assert trigger.fitted([(0, 3.0), (10, 3.0), (40, 0.0)]) == pytest.approx(21 / 260 / 4)
 
@@ -251,6 +251,17 @@ def test_a_validation_loss_that_is_not_a_number_makes_no_slope():
 def test_a_trigger_needs_a_threshold_above_zero_and_two_points(wrong):
     with pytest.raises(ValidationError):
         SlopeTrigger(**({"slope": 1.0, "window": 2, "step_flops": 1.0} | wrong))
+
+
+def test_the_trigger_counts_no_loss_from_before_the_stage_has_settled():
+    worker = object.__new__(Worker)
+    worker.record = lambda event, step, **values: None
+    trigger = SlopeTrigger(slope=0.05, window=2, step_flops=2.0)
+    worker.spec = small_spec(small_config(), trigger=trigger, ramp_steps=15)
+    worker.losses = [(10, 5.0), (20, 5.0)]
+    assert not worker.flat_enough(20)
+    worker.losses.append((30, 5.0))
+    assert worker.flat_enough(30)
 
 
 def test_the_trigger_ends_a_stage_at_an_evaluation_whose_slope_is_below_the_threshold():

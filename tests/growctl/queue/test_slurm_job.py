@@ -12,10 +12,11 @@ import pytest
 from submitit.core.utils import UncompletedJobError
 
 from growctl.launch.machines import LaunchError
+from growctl.launch.resolve import machines_of
 from growctl.queue import slurm_job as job_module
 from growctl.queue.slurm_job import JobPart
 from growctl.queue.submit import _check_no_jobs, check_slurm, plan_jobs
-from growctl.run.requests import LadderRequest, RunError, RunFailed, machines_of
+from growctl.run.requests import LadderRequest, RunError, RunFailed
 from growctl.schedule.load import load_schedule, parse_schedule
 from growctl.schema.launch_block import LaunchBlock
 from model.errors import Failure

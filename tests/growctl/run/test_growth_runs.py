@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from growctl.report.read import find_runs
-from model.config import generation_of, parameter_shapes
+from model.config import parameter_shapes
+from model.parameter_names import generation_of
 from stages.checkpoint.manifest import read_manifest
 from stages.checkpoint.parameters import load_model, read_parameter
 from stages.metrics import read_metrics

@@ -374,21 +374,24 @@ def test_a_trigger_ends_every_stage_but_the_last_and_counts_that_stages_flops() 
     sizes = (4, 8), (8, 16), (16, 32)
     flops = [plan.step_flops.total for plan in plan_stages(ladder(*sizes, growth=slope))]
     assert triggers(ladder(*sizes, growth=slope)) == [
-        SlopeTrigger(slope=2e-9, window=4, step_flops=flops[0], first_step=2),  # the warm-up
-        SlopeTrigger(slope=2e-9, window=4, step_flops=flops[1], first_step=1),  # the ramp
+        SlopeTrigger(slope=2e-9, window=4, step_flops=flops[0]),
+        SlopeTrigger(slope=2e-9, window=4, step_flops=flops[1]),
         None,
     ]
     assert triggers(ladder(*sizes)) == [None] * 3
     assert triggers(ladder((4, 8), growth=slope)) == [None]
-    for growth, first_step in [
+
+
+def test_a_stage_settles_once_its_rates_ramps_and_tau_stand_still() -> None:
+    sizes = (4, 8), (8, 16), (16, 32)
+    assert [plan.settled_step for plan in plan_stages(ladder(*sizes))] == [2, 1, 1]  # the warm-up, then the ramps
+    for growth, settled in [
         ({"old_tokens": {"freeze_for": 3}, "rewarmup": {"steps": 4}}, 7),
         ({"old_tokens": "freeze"}, 1),
         ({"ramp": 0.5}, 10),
         ({"init": "zero-key", "tau": "anneal", "anneal": 0.75}, 15),
     ]:
-        trigger = triggers(ladder(*sizes, growth=slope | growth))[1]
-        assert trigger is not None
-        assert trigger.first_step == first_step, growth
+        assert plan_stages(ladder(*sizes, growth=growth))[1].settled_step == settled, growth
 
 
 @pytest.mark.parametrize(("preset", "kept"), [("growctl-default", True), ("official", False), ("paper-appendix", True)])

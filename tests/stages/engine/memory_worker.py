@@ -19,9 +19,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from pydantic import TypeAdapter
 from torch.distributed import distributed_c10d
 
-from model.config import parse_model_config
+from model.config import ModelConfig
 from model.initialization import build_model
 from stages.engine.engine import build_engine, start_distributed
 from stages.engine.engine_state import start_moments
@@ -67,7 +68,7 @@ class _GlooOfOneThread(dist.ProcessGroupGloo):
 
 def measured(case: dict[str, Any], output: Path, overlap: Overlap) -> dict[str, int]:
     """Bytes of this rank at each moment, and of of a checkpoint of all ranks, written to `output`."""
-    config = parse_model_config(case["model"])
+    config = TypeAdapter(ModelConfig).validate_json(json.dumps(case["model"]))
     micro, length, world_size = case["micro_batch_size"], case["sequence_length"], dist.get_world_size()
     precision = case.pop("precision")
     spec = small_spec(

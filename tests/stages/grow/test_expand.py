@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 
 import model.initialization
 import stages.checkpoint.parameters
-from model.config import Generation, TransformerConfig, generation_of, num_parameters, parameter_shapes
+from model.config import Generation, TransformerConfig, num_parameters, parameter_shapes
 from model.initialization import build_model, initial_parameter
+from model.parameter_names import generation_of
 from model.policy import GrowthPolicy, Init, TauPolicy, grow_config, preserves, senseless
 from stages.checkpoint.manifest import (
     MANIFEST_NAME,

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from stages.probe import time_steps
-from stages.probe.time_steps import FEWEST_STEPS, MOST_STEPS, WARM_UP_STEPS, StepMemory, step_memory
+from stages.probe.measured_steps import StepMemory
+from stages.probe.time_steps import FEWEST_STEPS, MOST_STEPS, WARM_UP_STEPS, step_memory
 from tests.stages.checkpoints import small_config
 from tests.stages.specs import small_spec
 

@@ -23,7 +23,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from model.initialization import build_model
 from model.policy import ramp_config
-from stages.engine.engine import Precision, build_engine, start_distributed
+from model.precision import Precision
+from stages.engine.engine import build_engine, start_distributed
 from stages.engine.engine_state import start_moments
 from stages.process.watchdog import Watchdog
 from stages.spec import Anomalies
