@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: quickstart test soak check format docs setup clean
+.PHONY: quickstart test test-fast soak check format docs setup clean
 
 quickstart: setup  ## Train the quickstart ladder and its control on this machine, then report on them.
 	$(BIN)/growctl run schedules/quickstart.yaml
@@ -13,6 +13,9 @@ quickstart: setup  ## Train the quickstart ladder and its control on this machin
 
 test: setup  ## The whole test suite, with the slowest tests named.
 	$(BIN)/python -m pytest
+
+test-fast: setup  ## All but the tests that start real training processes: two minutes instead of twenty.
+	$(BIN)/python -m pytest -m 'not trains'
 
 soak: setup  ## Kills at a hundred random points and times; a table, and build/soak.json. Takes an hour or so.
 	$(BIN)/python -m tests.reliability.soak --kills 100 --json build/soak.json

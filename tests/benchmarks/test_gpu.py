@@ -139,6 +139,7 @@ def commands_of_children(pid: int) -> str:
     return " ".join(commands)
 
 
+@pytest.mark.trains
 def test_a_run_that_is_terminated_leaves_what_it_has(tmp_path) -> None:
     output = tmp_path / "gpu.json"
     process = started("--trial", "--only", "device,training_eager", "--deadline", 10_000, "--output", output)
@@ -152,6 +153,7 @@ def test_a_run_that_is_terminated_leaves_what_it_has(tmp_path) -> None:
     assert sections["training_eager"]["status"] == "interrupted"
 
 
+@pytest.mark.trains
 def test_without_time_sections_are_skipped_and_say_so(tmp_path) -> None:
     output = tmp_path / "gpu.json"
     process = started("--trial", "--only", "device", "--deadline", 1, "--output", output)

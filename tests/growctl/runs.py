@@ -16,7 +16,7 @@ import pytest
 
 from stages.metrics import read_metrics
 from tests.reliability.faults.sitecustomize import VARIABLE
-from tests.workers import HANG_SECONDS, REPOSITORY
+from tests.workers import HANG_SECONDS, REPOSITORY, TrainingGuard
 
 TEXT = Path(asyncio.__file__).parent
 FAULTS = REPOSITORY / "tests/reliability/faults"
@@ -34,6 +34,9 @@ evaluation: {{every: 25, max_sequences: 64}}
 checkpoint: {{every: 10, keep: 2}}
 launch: {{devices: 1}}
 """
+UNUSABLE_INPUT = 2
+"""The exit code of a growctl that refuses what it is given: it has trained nothing."""
+
 CONTROL = "controls: [{kind: tokenformer-scratch}, {kind: transformer-scratch, budgets: [0.5]}]\n"
 
 
@@ -83,6 +86,8 @@ def pause_after(folder: Path, stage: str, event: str = "train") -> str:
 def finish(process: subprocess.Popen, expect: int = 0) -> tuple[str, str]:
     """(stdout, stderr) of a growctl that ends with the exit code `expect`."""
     out, err = process.communicate(timeout=HANG_SECONDS)
+    if "run" in process.args and "--dry-run" not in process.args and process.returncode != UNUSABLE_INPUT:
+        TrainingGuard.check()
     assert process.returncode == expect, f"exit code {process.returncode}\n{out}\n{err}"
     return out, err
 

@@ -25,6 +25,8 @@ from torch import Tensor
 from model.kernels import launch as kernels
 from tests.model import kernel_probe
 
+pytestmark = pytest.mark.trains
+
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 FUSIONS = ["full", "elementwise"]

@@ -14,6 +14,8 @@ from model.config import ScoreFunction, TransformerConfig, tokenformer_config
 from model.initialization import build_model
 from model.policy import GrowthPolicy, grow_config, ramp_config
 
+pytestmark = pytest.mark.trains
+
 pytestmark = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("triton", "liger_kernel")),
     reason="triton or liger-kernel is not installed",

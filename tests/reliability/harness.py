@@ -19,7 +19,7 @@ from stages.metrics import read_metrics
 from tests.growctl.runs import TEXT
 from tests.reliability.faults.sitecustomize import HERE, VARIABLE, processes
 from tests.reliability.points import BY_NAME
-from tests.workers import HANG_SECONDS, REPOSITORY
+from tests.workers import HANG_SECONDS, REPOSITORY, TrainingGuard
 
 SCHEDULE = f"""
 seed: 3
@@ -84,6 +84,7 @@ class KilledRun:
 
     def start(self, faults: Sequence[dict[str, Any]] = ()) -> subprocess.Popen[str]:
         """`growctl run` in a process of its own, all that it says in one pipe; it and its workers can be struck."""
+        TrainingGuard.check()
         told = {"folder": str(self.marks), "faults": [self._here(fault) for fault in faults]}
         environment = os.environ | {
             "PYTHONPATH": f"{HERE}:{REPOSITORY}",

@@ -56,6 +56,7 @@ def assert_says(check: Check, state: str, *words: str) -> Check:
 # The command, with real ranks.
 
 
+@pytest.mark.trains
 def test_a_good_machine_has_no_failure_and_its_ranks_add_up(tmp_path):
     before = set(Path(tempfile.gettempdir()).glob("growctl-doctor-*"))
     devices = "auto" if torch.cuda.is_available() else 2
@@ -71,6 +72,7 @@ def test_a_good_machine_has_no_failure_and_its_ranks_add_up(tmp_path):
     assert set(Path(tempfile.gettempdir()).glob("growctl-doctor-*")) == before
 
 
+@pytest.mark.trains
 def test_ranks_that_say_nothing_are_ended_and_their_log_is_named(monkeypatch):
     check = assert_says(
         diagnosis.all_reduce(2, num_bytes=4096, patience=0.05), "failed", "2 ranks: not done after 0.05 s"
@@ -81,6 +83,7 @@ def test_ranks_that_say_nothing_are_ended_and_their_log_is_named(monkeypatch):
     shutil.rmtree(log.parent)
 
 
+@pytest.mark.trains
 def test_ranks_that_fail_are_told_in_their_own_words(monkeypatch):
     monkeypatch.setattr(diagnosis, "FLOAT32_BYTES", 8192)  # so that there is nothing to add up
     check = assert_says(diagnosis.all_reduce(1, num_bytes=4096), "failed", "1 ranks: ", "ValidationError", "log.txt")
