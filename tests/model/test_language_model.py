@@ -106,6 +106,7 @@ def test_attention_is_the_written_out_softmax():
     torch.testing.assert_close(causal_attention(x, x, x, 2, table)[..., :4], scores.softmax(-1) @ head)
 
 
+@pytest.mark.trains
 def test_a_compiled_model_computes_the_same_and_follows_a_ramp_without_compiling_anew(monkeypatch):
     monkeypatch.setattr(TokenformerBlock, "compile", lambda block: nn.Module.compile(block, backend="aot_eager"))
     ramped = grow_config(CONFIGS["tokenformer"], attention_tokens=3, ffn_tokens=5, policy=GrowthPolicy())

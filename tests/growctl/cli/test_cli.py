@@ -14,10 +14,9 @@ from model.policy import Init, Preset, TauPolicy
 from stages.checkpoint.manifest import read_manifest
 from tests.growctl.runs import run
 from tests.stages.checkpoints import small_config, write_checkpoint
+from tests.workers import REPOSITORY
 
-COMMANDS = [
-    *("run", "plan", "validate", "schema", "prepare", "expand", "shrink", "verify", "report", "status", "doctor")
-]
+COMMANDS = [command.name or command.callback.__name__ for command in app.registered_commands if command.callback]
 
 
 def test_help_imports_nothing_heavy():
@@ -37,6 +36,11 @@ def test_help_imports_nothing_heavy():
 def test_every_command_has_help_with_an_example(command):
     out, _ = run(command, "--help")
     assert f"Example: growctl {command}" in " ".join(out.split())
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_readme_names_every_command(command):
+    assert f"`growctl {command}" in (REPOSITORY / "README.md").read_text()
 
 
 def test_expand_offers_every_policy_that_there_is():
