@@ -31,7 +31,7 @@ format: setup  ## Put the code in order.
 	$(BIN)/ruff format .
 
 docs: setup  ## Write what docs/ takes from the code: the table of plans, the schedules' JSON Schema.
-	$(BIN)/python -m docs.generate
+	$(BIN)/python -m tools.generate
 	$(BIN)/growctl schema > schedules/schedule.schema.json
 
 setup: $(INSTALLED)  ## Make .venv with growctl and its development tools.

@@ -22,13 +22,13 @@ from benchmarks.gpu.pattention import OUTPUTS, deviations, ours, products, rando
 from benchmarks.gpu.section import SECTIONS, Section
 from benchmarks.gpu.settings import KERNELS, PAPER, TRIAL
 from benchmarks.gpu.timing import DeviceLost
-from docs.gpu_tables import TABLES, GpuResults, device_tables, gpu_tables
 from growctl.controls.equal_size import equal_size_transformer
 from growctl.schedule.load import load_schedule
 from growctl.schema.launch_block import DEVICES
 from model.config import Kernels, TransformerConfig, tokenformer_config
 from tests.growctl.runs import wait_until
 from tests.workers import HANG_SECONDS
+from tools.gpu_tables import TABLES, GpuResults, device_tables, gpu_tables
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RUN = REPOSITORY / "benchmarks" / "gpu" / "run.sh"

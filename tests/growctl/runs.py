@@ -86,7 +86,11 @@ def pause_after(folder: Path, stage: str, event: str = "train") -> str:
 def finish(process: subprocess.Popen, expect: int = 0) -> tuple[str, str]:
     """(stdout, stderr) of a growctl that ends with the exit code `expect`."""
     out, err = process.communicate(timeout=HANG_SECONDS)
-    if "run" in process.args and not {"--dry-run", "--help"} & set(process.args) and process.returncode != UNUSABLE_INPUT:
+    if (
+        "run" in process.args
+        and not {"--dry-run", "--help"} & set(process.args)
+        and process.returncode != UNUSABLE_INPUT
+    ):
         TrainingGuard.check()
     assert process.returncode == expect, f"exit code {process.returncode}\n{out}\n{err}"
     return out, err
