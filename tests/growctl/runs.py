@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -86,11 +87,8 @@ def pause_after(folder: Path, stage: str, event: str = "train") -> str:
 def finish(process: subprocess.Popen, expect: int = 0) -> tuple[str, str]:
     """(stdout, stderr) of a growctl that ends with the exit code `expect`."""
     out, err = process.communicate(timeout=HANG_SECONDS)
-    if (
-        "run" in process.args
-        and not {"--dry-run", "--help"} & set(process.args)
-        and process.returncode != UNUSABLE_INPUT
-    ):
+    words = {str(word) for word in cast(list[object], process.args)}
+    if "run" in words and not {"--dry-run", "--help"} & words and process.returncode != UNUSABLE_INPUT:
         TrainingGuard.check()
     assert process.returncode == expect, f"exit code {process.returncode}\n{out}\n{err}"
     return out, err

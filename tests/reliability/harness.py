@@ -97,7 +97,7 @@ class KilledRun:
         ranks = self.then if self.then and SWITCH["name"] in self.struck() else self.ranks
         command = [sys.executable, "-m", "growctl.cli.app", "run", self.schedule, f"launch.devices={ranks}"]
         return subprocess.Popen(
-            [*command, "--runs-dir", self.runs],
+            [*map(str, command), "--runs-dir", str(self.runs)],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -155,7 +155,7 @@ class KilledRun:
     def metrics(self) -> dict[tuple[str, int, str], dict[str, Any]]:
         """The last word on every step and evaluation, without times: {(stage, step, event or point): values}."""
         return {
-            (path.parent.name, record["step"], record.get("point", record["event"])): {
+            (path.parent.name, record["step"], str(record.get("point", record["event"]))): {
                 name: value for name, value in record.items() if name not in TIMES
             }
             for path in sorted(self.directory.glob("stages/*/metrics.jsonl"))

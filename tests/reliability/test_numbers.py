@@ -37,9 +37,9 @@ def start(schedule: Path, poison: dict[str, list[int]], *arguments: object) -> s
         "-m",
         "growctl.cli.app",
         "run",
-        schedule,
+        str(schedule),
         "--runs-dir",
-        schedule.parent,
+        str(schedule.parent),
         *map(str, arguments),
     ]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
