@@ -14,12 +14,13 @@ from model.config import ScoreFunction, TokenformerConfig, TransformerConfig, to
 from model.initialization import build_model
 from model.policy import GrowthPolicy, grow_config, ramp_config
 
-pytestmark = pytest.mark.trains
-
-pytestmark = pytest.mark.skipif(
-    any(importlib.util.find_spec(name) is None for name in ("triton", "liger_kernel")),
-    reason="triton or liger-kernel is not installed",
-)
+pytestmark = [
+    pytest.mark.trains,
+    pytest.mark.skipif(
+        any(importlib.util.find_spec(name) is None for name in ("triton", "liger_kernel")),
+        reason="triton or liger-kernel is not installed",
+    ),
+]
 
 SHAPE: dict[str, Any] = {"vocab_size": 61, "hidden_size": 32, "num_heads": 2}
 
