@@ -121,11 +121,12 @@ def run_all(seeds: list[int], directory: Path, workers: int) -> None:
 
 def result(policy: str, seed: int, directory: Path) -> dict[str, Any] | None:
     """Jump and end loss (nats), and FLOPs of the whole, of one run; None where it is not finished."""
-    from growctl.report.read import RunNotFoundError, find_runs
+    from growctl.report.read import find_runs
+    from model.errors import UserError
 
     try:
         [found] = find_runs(directory, [run_name(policy, seed)])
-    except (RunNotFoundError, ValueError):
+    except UserError:
         return None
     if found.final_loss is None:
         return None

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from model.config import TokenformerConfig, parameter_shapes
+from model.errors import UserError
 from model.initialization import initial_parameter, initial_std
 from model.policy import GrowthPolicy
 
@@ -28,11 +29,11 @@ class ParameterState(NamedTuple):
 
 
 def added_parameters(old: TokenformerConfig, new: TokenformerConfig) -> list[str]:
-    """Names in `new` that `old` lacks. ValueError unless every parameter of `old` is in `new` with the same shape."""
+    """Names in `new` that `old` lacks. UserError unless every parameter of `old` is in `new` with the same shape."""
     old_shapes, new_shapes = parameter_shapes(old), parameter_shapes(new)
     for name, shape in old_shapes.items():
         if new_shapes.get(name) != shape:
-            raise ValueError(
+            raise UserError(
                 f"{name} has shape {list(shape)}, and {list(new_shapes.get(name, ()))} after growth; it must stay"
             )
     return [name for name in new_shapes if name not in old_shapes]
@@ -49,7 +50,7 @@ def draw_added(
     """The parameters that growth from `old` to `new` under `policy` adds, one at a time, float32 on the CPU.
 
     Copies need `read`, which gives an old parameter's value by its name, and matched tokens `rms_of`, which gives its
-    root mean square. Raises ValueError where `new` does not extend `old`.
+    root mean square. Raises UserError where `new` does not extend `old`.
     """
     policy, shapes = policy or GrowthPolicy(), parameter_shapes(new)
     for name in added_parameters(old, new):

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from model.attention import RotaryTable, rotary_table
 from model.config import Kernels, TokenformerConfig, TransformerConfig
+from model.errors import UserError
 from model.kernels import launch as triton_kernels
 from model.loss import linear_cross_entropy
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class KernelsMissing(ValueError):
+class KernelsMissing(UserError):
     """What this machine lacks for a choice of kernels, in one sentence for the user."""
 
 

@@ -21,6 +21,7 @@ from model.config import (
     TransformerConfig,
     published_tau,
 )
+from model.errors import UserError
 
 Init = Literal["random", "matched", "zero-key", "zero-value", "copy"]
 TauPolicy = Literal["ramp", "anneal", "frozen", "recompute", "per-generation"]
@@ -137,17 +138,17 @@ def grow_config(
     `attention_tokens` is added to each of Q, K, V and O, `ffn_tokens` to the FFN: one number for every layer, or a
     number a layer. 0 leaves that part alone.
 
-    Raises ValueError for a Transformer, where the policy is refused for this model, when nothing or less than nothing
+    Raises UserError for a Transformer, where the policy is refused for this model, when nothing or less than nothing
     is added, and where copies would not be whole.
     """
     policy = policy or GrowthPolicy()
     if not isinstance(config, TokenformerConfig):
-        raise ValueError(f"a {config.family} has no parameter tokens to add to; only a tokenformer grows so")
+        raise UserError(f"a {config.family} has no parameter tokens to add to; only a tokenformer grows so")
     if reason := refused(policy, config.score_function, published=is_published(config)):
-        raise ValueError(reason)
+        raise UserError(reason)
     attention, ffn = (_by_layer(tokens, config.num_layers) for tokens in (attention_tokens, ffn_tokens))
     if min(*attention, *ffn) < 0 or max(*attention, *ffn) == 0:
-        raise ValueError(
+        raise UserError(
             f"growth adds {one_if_equal(attention)} attention and {one_if_equal(ffn)} FFN tokens; "
             "both must be at least 0, one above"
         )
@@ -170,7 +171,7 @@ def _by_layer(tokens: int | Sequence[int], num_layers: int) -> Sequence[int]:
     if isinstance(tokens, int):
         return (tokens,) * num_layers
     if len(tokens) != num_layers:
-        raise ValueError(f"growth says how many tokens for {len(tokens)} layers; the model has {num_layers}")
+        raise UserError(f"growth says how many tokens for {len(tokens)} layers; the model has {num_layers}")
     return tokens
 
 
@@ -181,11 +182,11 @@ def _grown(
         return pattention
     copies = num_tokens // pattention.num_tokens if policy.init == "copy" else 0
     if policy.init == "copy" and copies * pattention.num_tokens != num_tokens:
-        raise ValueError(
+        raise UserError(
             f"growth by copies adds whole multiples of the {pattention.num_tokens} tokens there are, not {num_tokens}"
         )
     if policy.init == "copy" and any(g.key_ramp != 1 for g in pattention.generations):
-        raise ValueError("growth by copies needs the ramp of the growth before to be over")
+        raise UserError("growth by copies needs the ramp of the growth before to be over")
     new = Generation(
         num_tokens=num_tokens,
         number=number,
@@ -244,14 +245,14 @@ def anneal_config(config: TokenformerConfig, share: float) -> TokenformerConfig:
 def shrink_config(config: TokenformerConfig | TransformerConfig, drop_generations: int = 1) -> TokenformerConfig:
     """`config` without its newest `drop_generations` growths, and with the tau that was before them.
 
-    Raises ValueError for a Transformer and where the model was not grown that often.
+    Raises UserError for a Transformer and where the model was not grown that often.
     """
     if not isinstance(config, TokenformerConfig):
-        raise ValueError(f"a {config.family} has no generations of parameter tokens to drop")
+        raise UserError(f"a {config.family} has no generations of parameter tokens to drop")
     newest = config.newest_generation
     if not 1 <= drop_generations <= newest:
         allowed = f"1 to {newest} can be dropped" if newest else "this model was never grown"
-        raise ValueError(f"drop_generations = {drop_generations}: {allowed}; the base stays")
+        raise UserError(f"drop_generations = {drop_generations}: {allowed}; the base stays")
 
     def shrunk(pattention: PattentionConfig) -> PattentionConfig:
         kept = tuple(g for g in pattention.generations if g.number <= newest - drop_generations)
@@ -260,7 +261,7 @@ def shrink_config(config: TokenformerConfig | TransformerConfig, drop_generation
             return pattention
         tau = dropped[0].tau_before
         if tau is None:
-            raise ValueError(f"generation {dropped[0].number} does not say what tau was before it, to go back to")
+            raise UserError(f"generation {dropped[0].number} does not say what tau was before it, to go back to")
         return PattentionConfig(generations=kept, tau=tau)
 
     return _mapped(config, shrunk)

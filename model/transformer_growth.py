@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from model.config import TransformerConfig, parameter_shapes
+from model.errors import UserError
 from model.transformer_sizes import WIDENING, Operator, check_transformer_growth
 
 _AXES = {
@@ -57,16 +58,16 @@ def grow_transformer(
     matrix takes it but the embedding, in which it would be the copies themselves that differ. Without it the copies
     of a unit get equal gradients, and as there is no dropout only rounding tells them apart.
 
-    Raises ValueError at once, before anything is read, where `check_transformer_growth` does, for negative noise, and
+    Raises UserError at once, before anything is read, where `check_transformer_growth` does, for negative noise, and
     for noise with an operator that copies no units.
     """
     check_transformer_growth(old, new, operator)
     if operator in WIDENING:
         if not noise >= 0:
-            raise ValueError(f"noise is {noise}; it must be 0 or more")
+            raise UserError(f"noise is {noise}; it must be 0 or more")
         return _widened(old, new, operator, read, seed, noise)
     if noise:
-        raise ValueError(f"noise is {noise}; {operator} copies whole blocks and takes none, so it must be 0")
+        raise UserError(f"noise is {noise}; {operator} copies whole blocks and takes none, so it must be 0")
     return _deepened(old, new, operator, read)
 
 

@@ -7,6 +7,7 @@ import math
 from typing import Literal, get_args
 
 from model.config import TransformerConfig
+from model.errors import UserError
 
 Operator = Literal["net2net", "hypercloning", "stack", "identity-blocks"]
 
@@ -18,17 +19,17 @@ WIDENING: frozenset[Operator] = frozenset({"net2net", "hypercloning"})
 
 
 def check_transformer_growth(old: TransformerConfig, new: TransformerConfig, operator: Operator) -> None:
-    """ValueError, with what is allowed, unless `operator` can grow `old` to `new`.
+    """UserError, with what is allowed, unless `operator` can grow `old` to `new`.
 
     No operator changes the head width (rotary embedding and 1/sqrt(E) stay), the vocabulary, the rotary embedding or
     norm_epsilon. Whatever it does grow must become larger.
     """
     if operator not in get_args(Operator):
-        raise ValueError(f"operator {operator!r} is unknown; it must be one of {', '.join(get_args(Operator))}")
+        raise UserError(f"operator {operator!r} is unknown; it must be one of {', '.join(get_args(Operator))}")
     sizes = ("hidden_size", "num_heads", "ffn_size") if operator in WIDENING else ("num_layers",)
     for field, value in old.model_dump(exclude=set(sizes)).items():
         if getattr(new, field) != value:
-            raise ValueError(
+            raise UserError(
                 f"{operator} grows {', '.join(sizes)} alone, so {field} must stay {value}; it is {getattr(new, field)}"
             )
 
@@ -51,7 +52,7 @@ def check_transformer_growth(old: TransformerConfig, new: TransformerConfig, ope
         allowed = f"num_layers from {depth + 1} to {2 * depth}"
     if not fits:
         asked = ", ".join(f"{size} {getattr(new, size)}" for size in sizes)
-        raise ValueError(f"{operator} grows to {allowed}; it is asked for {asked}")
+        raise UserError(f"{operator} grows to {allowed}; it is asked for {asked}")
 
 
 def stack_tokens(num_parameters: float, flops: float) -> float:
@@ -62,10 +63,10 @@ def stack_tokens(num_parameters: float, flops: float) -> float:
     size alone. It is a fit to large runs: d falls as C rises, and a toy budget gets more tokens than it can pay for
     (N = 1e7 and C = 1e15: 2e11 tokens, 12,000 times those of the budget).
 
-    Raises ValueError unless N is above 0 and C above 10.
+    Raises UserError unless N is above 0 and C above 10.
     """
     if num_parameters <= 0 or flops <= 10:
-        raise ValueError(
+        raise UserError(
             f"{num_parameters} parameters and {flops} FLOPs: the first must be above 0, the second above 10"
         )
     return 10.0 ** (0.88 * math.log10(num_parameters) + 163.27 / math.log10(flops) - 5.74)

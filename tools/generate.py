@@ -1,4 +1,4 @@
-"""Writes what the documentation takes from the code: `make docs`, that is `python -m tools.generate`."""
+"""Writes the parts of the documentation that come from code: `make docs` runs `python -m tools.generate`."""
 
 from pathlib import Path
 
@@ -10,22 +10,22 @@ from tools.pages import REPOSITORY, filled
 
 PAGE = REPOSITORY / "docs/schedules.md"
 ASSUMED = ["launch.devices=8", "launch.hardware.device=h100", "launch.hardware.mfu=0.4"]
-"""What the table plans every schedule for, so that it is the same on every machine."""
+"""The devices of every plan in the table, so that the table is the same on every machine."""
 
 HEADINGS = (
-    *("schedule", "sizes", "tokens", "tokens a parameter", "FLOPs", "memory a device, at the end", "H100-hours"),
+    *("schedule", "sizes", "tokens", "tokens per parameter", "FLOPs", "memory per device, last stage", "H100-hours"),
     "controls, H100-hours",
 )
 
 
 def plans_table() -> str:
-    """The plan of every shipped schedule, a line each, as a Markdown table."""
+    """A Markdown table with the plan of every shipped schedule, one per line."""
     rows = [HEADINGS, ("---",) * len(HEADINGS), *(_cells(name, path) for name, path in shipped_schedules().items())]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def _cells(name: str, path: Path) -> tuple[str, ...]:
-    """A schedule's, one for each of HEADINGS."""
+    """The cells of one schedule, one for each of HEADINGS."""
     costs = plan_costs(load_schedule(name, ASSUMED), Path("no runs directory"))
     ladder, last = costs.ladder, costs.ladder.stages[-1]
     assert last.memory, "a batch that 8 devices cannot share"
@@ -44,7 +44,7 @@ def _cells(name: str, path: Path) -> tuple[str, ...]:
 
 
 def with_plans(page: str) -> str:
-    """`page` with the table between its marks as it is now."""
+    """`page` with an up-to-date table between its marks."""
     return filled(page, {"plans": plans_table})
 
 
@@ -60,7 +60,7 @@ def _hours(hours: float | None) -> str:
 
 
 def main() -> None:
-    """Writes every page and picture, and names them."""
+    """Writes every page and picture, and prints their paths."""
     PAGE.write_text(with_plans(PAGE.read_text()))
     file_tables.PAGE.write_text(file_tables.with_file_tables(file_tables.PAGE.read_text()))
     performance.PAGE.write_text(performance.with_tables(performance.PAGE.read_text()))

@@ -1,4 +1,4 @@
-"""What docs/performance.md shows of benchmarks/results/gpu_*.json, which benchmarks/gpu/run.sh writes."""
+"""Makes the GPU tables of docs/performance.md from the results files that benchmarks/gpu/run.sh writes."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -11,27 +11,27 @@ from growctl.text.formatting import byte_count, short_count
 from tools.tables import NOT_MEASURED, at_least, number, ratio, share_at_least, table
 
 SPEED_UP_GOAL = 2.0
-"""Of the best form of a Pattention over the written-out one."""
+"""How many times as fast as the written-out form the best form of a Pattention should be."""
 
 MFU_GOAL, MFU_FROM_PARAMETERS = 0.5, 350_000_000
 CONTEXT_GOAL, GOAL_CONTEXT = 1.5, 8192
-"""Tokens a second of the Tokenformer over the Transformer's, at that context."""
+"""The Tokenformer's tokens per second over the Transformer's, at that context."""
 
 MEMORY_GOAL = 0.15
-"""The largest deviation of `plan`'s bytes from the measured ones."""
+"""The largest allowed deviation of `plan`'s bytes from the measured bytes."""
 
 FORMS = ("written_out", "ours", "compiled", "triton_elementwise", "triton_full")
 
 
 class Machine(BaseModel):
-    """The device and what ran on it."""
+    """The device and the versions of the software on it."""
 
     device: str
     versions: dict[str, str | None] = {}
 
 
 class Section(BaseModel):
-    """One section's cases, as they were written."""
+    """The cases of one section, as the benchmark wrote them."""
 
     status: str
     reason: str | None = None
@@ -50,24 +50,24 @@ class GpuResults(BaseModel):
     sections: dict[str, Section]
 
     def rows(self, section: str, what: str | None = None) -> list[dict[str, Any]]:
-        """The cases of a section that were done; of one kind, where it has several."""
+        """The finished cases of a section; only those of the kind `what`, if given."""
         found = self.sections[section].rows if section in self.sections else []
         return [row for row in found if what is None or row.get("what") == what]
 
 
 def gpu_tables(results: Path) -> str:
-    """Every table for each device that there are results of."""
+    """Every table, for each device that has results."""
     parts = []
     for file in sorted(results.glob("gpu_*.json")):
         found = GpuResults.model_validate_json(file.read_bytes())
         if found.trial:
-            raise ValueError(f"{file} is of a trial, whose times say nothing: it is no result")
+            raise ValueError(f"{file} is from a trial run, whose times mean nothing; remove it")
         parts.append(device_tables(found, file))
     return "\n".join(parts) or NOT_MEASURED
 
 
 def device_tables(results: GpuResults, file: Path) -> str:
-    """Every table of one file, and what is missing in it."""
+    """Every table of one results file, and what is missing in it."""
     versions = ", ".join(f"{name} {version}" for name, version in results.machine.versions.items() if version)
     parts = [f"### {results.machine.device}\n", f"{results.date}; {versions} (`benchmarks/results/{file.name}`).\n"]
     if results.note:
@@ -84,7 +84,7 @@ def _best(results: GpuResults) -> str:
         share = share_at_least(row["share"], None)
         rows.append((f"{row['what']}, {row['size']} x {row['size']}", f"{number(rate)} TFLOP/s", share))
     for row in results.rows("device", "copy"):
-        rows.append(("copy, read and written", f"{number(row['bytes_per_second']['median'] / 1e12)} TB/s", ""))
+        rows.append(("copy, read plus written", f"{number(row['bytes_per_second']['median'] / 1e12)} TB/s", ""))
     return table(("", "measured", "of the data sheet's peak"), rows)
 
 
@@ -112,7 +112,7 @@ def _errors(results: GpuResults) -> str:
 
 
 def _worst(errors: dict[str, float] | str | None) -> str:
-    """Of the output and three gradients; where one is NaN, that."""
+    """The largest error of the output and the three gradients; NaN if one of them is."""
     if not isinstance(errors, dict):
         return "n/a"
     return "NaN" if any(map(math.isnan, errors.values())) else f"{max(errors.values()):.2g}"
@@ -139,7 +139,7 @@ def _training(results: GpuResults) -> str:
                 byte_count(memory) if memory else "n/a",
             )
         )
-    return table(("model, kernels", "tokens/s", f"MFU (goal: {MFU_GOAL:.0%} from 354M on)", "memory at most"), rows)
+    return table(("model, kernels", "tokens/s", f"MFU (goal: {MFU_GOAL:.0%} from 354M on)", "peak memory"), rows)
 
 
 def _contexts(results: GpuResults) -> str:
@@ -182,7 +182,7 @@ def _repeatability(results: GpuResults) -> str:
         (row["kernels"], words[row["same_in_a_process"]], words[row["same_across_processes"]])
         for row in results.rows("repeatability")
     ]
-    return table(("kernels", "again in the same process", "in another process"), rows)
+    return table(("kernels", "repeated in the same process", "in another process"), rows)
 
 
 def _syncs(results: GpuResults) -> str:
@@ -198,25 +198,25 @@ def _syncs(results: GpuResults) -> str:
 TABLES: dict[str, Callable[[GpuResults], str]] = {
     "The device at its best": _best,
     "One Pattention, forward and backward, bf16": _pattention,
-    "Its largest deviation from float32, as a share of the largest number (bf16 rounds by 0.004)": _errors,
-    "The triton kernels, each over the product (or copy) that it contains": _pieces,
+    "Largest deviation of a Pattention from float32, relative to the largest number (bf16 rounds by 0.004)": _errors,
+    "Time of each triton kernel over that of the product (or copy) that it contains": _pieces,
     "Training, plain loop": _training,
-    "Training speed by context, equal parameters, the fastest kernels of either": _contexts,
-    "DeepSpeed ZeRO-1 on one GPU; bytes that `plan` reckons over measured ones (goal: within 15 %)": _zero,
-    "The same training steps again": _repeatability,
-    "Waits of the host in three training steps (the profiler's own one is among the CUDA calls)": _syncs,
+    "Training speed by context, with equal parameters and the fastest kernels of each model": _contexts,
+    "DeepSpeed ZeRO-1 on one GPU; bytes planned by `plan` over measured bytes (goal: within 15 %)": _zero,
+    "The same training steps, repeated": _repeatability,
+    "Waits of the host in three training steps (the CUDA calls include one by the profiler itself)": _syncs,
 }
 
 
 def _missing(results: GpuResults) -> str:
-    """What was not measured, and why."""
+    """Lists what was not measured, and why."""
     lines = []
     for name, section in results.sections.items():
         if section.status not in ("done", "shortened"):
             lines.append(f"- `{name}`: {section.status}" + (f", {section.reason}" if section.reason else ""))
         lines += [f"- `{name}`, {_case(failure)}: {failure['error']}" for failure in section.failures]
         if section.skipped:
-            lines.append(f"- `{name}`: no time was left for {len(section.skipped)} cases")
+            lines.append(f"- `{name}`: cases not run for lack of time: {len(section.skipped)}")
     return "\n".join(["Not measured:\n", *lines, ""]) if lines else "Every case was measured.\n"
 
 

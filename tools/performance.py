@@ -1,4 +1,4 @@
-"""What docs/performance.md shows of benchmarks/results/: tables held against their goals, and a picture."""
+"""Makes the tables and the picture of docs/performance.md from benchmarks/results/."""
 
 from collections.abc import Callable
 from functools import partial
@@ -17,16 +17,16 @@ PICTURE = REPOSITORY / "docs/performance.png"
 RESULTS = REPOSITORY / "benchmarks/results"
 
 FLOOR_GOALS = {"fp32": 1.10, "bf16": 1.15}
-"""The layer's time over the floor, at most, by dtype."""
+"""The largest allowed ratio of the layer's time to the floor, by dtype."""
 
 TRAINER_GOAL = 0.95
-"""Tokens a second of the trainer over a bare loop's, at least."""
+"""The smallest allowed ratio of the trainer's tokens per second to the bare loop's."""
 
 FAMILY_GOAL, GOAL_CONTEXT = 0.95, 1024
-"""Tokens a second of a Tokenformer over its equal Transformer's, at least, at that context."""
+"""The smallest allowed ratio of a Tokenformer's tokens per second to an equal Transformer's, and at which context."""
 
 START_UP_GOALS = {"help": 0.4, "first_step": 12.0}
-"""Seconds, at most."""
+"""The largest allowed times, in seconds."""
 
 START_UP = {
     "python": "an interpreter that does nothing",
@@ -41,7 +41,7 @@ Document = TypeVar("Document", bound=BaseModel)
 
 
 class Machine(BaseModel):
-    """What was measured on."""
+    """The machine of a measurement."""
 
     cpu: str
     cores: int | None = None
@@ -50,14 +50,14 @@ class Machine(BaseModel):
 
 
 class Results(BaseModel):
-    """What every results file says."""
+    """The fields that every results file has."""
 
     date: str
     note: str | None = None
     machine: Machine
 
     def where(self) -> str:
-        """The line above a table."""
+        """The line above a table: machine, versions, date and note."""
         machine = self.machine
         cores = f", {machine.cores} cores" if machine.cores else ""
         parts = [f"{machine.cpu}{cores}", f"torch {machine.torch}, Python {machine.python}", self.date, self.note]
@@ -78,13 +78,13 @@ class PattentionRow(BaseModel):
 
 
 class Pattention(Results):
-    """benchmarks/pattention.py's file."""
+    """The results file of benchmarks/pattention.py."""
 
     rows: list[PattentionRow]
 
 
 class TrainStepRow(BaseModel):
-    """One case in one precision. A loop is `trainer`, `bare`, `transformer` or `compiled`."""
+    """One case in one precision. The loops are `trainer`, `bare`, `transformer` and `compiled`."""
 
     case: str
     precision: str
@@ -98,24 +98,24 @@ class TrainStepRow(BaseModel):
 
 
 class TrainStep(Results):
-    """benchmarks/train_step.py's file."""
+    """The results file of benchmarks/train_step.py."""
 
     rows: list[TrainStepRow]
 
 
 class StartUp(Results):
-    """benchmarks/start_up.py's file."""
+    """The results file of benchmarks/start_up.py."""
 
     median_seconds: dict[str, float]
 
 
 def with_tables(page: str, results: Path = RESULTS) -> str:
-    """`page` with every table between its marks as the results files have it now."""
+    """`page` with every table between its marks made from the results files."""
     return filled(page, {name: partial(make, results) for name, make in TABLES.items()})
 
 
 def pattention_table(results: Path) -> str:
-    """The forms of a Pattention on a CPU, over the floor."""
+    """The times of a Pattention's forms on a CPU, relative to the floor."""
     found = _read(results / "pattention.json", Pattention)
     if found is None:
         return NOT_MEASURED
@@ -148,7 +148,7 @@ def pattention_table(results: Path) -> str:
 
 
 def train_step_table(results: Path) -> str:
-    """The trainer over a bare loop, and a Tokenformer over its equal Transformer, in tokens a second."""
+    """Tokens per second: the trainer against a bare loop, and a Tokenformer against an equal Transformer."""
     found = _read(results / "train_step.json", TrainStep)
     if found is None:
         return NOT_MEASURED
@@ -177,7 +177,7 @@ def train_step_table(results: Path) -> str:
 
 
 def start_up_table(results: Path) -> str:
-    """Seconds until growctl says or does something."""
+    """Seconds until growctl prints help or a plan, or trains its first step."""
     found = _read(results / "start_up.json", StartUp)
     if found is None:
         return NOT_MEASURED
@@ -198,7 +198,7 @@ TABLES: dict[str, Callable[[Path], str]] = {
 
 
 def draw(results: Path, picture: Path) -> bool:
-    """Time over the floor by size, a line for each form, a panel for each dtype; false where there are no results."""
+    """Draws the time over the floor by size, with one panel per dtype. Returns false if there are no results."""
     found = _read(results / "pattention.json", Pattention)
     if found is None:
         return False

@@ -1,4 +1,4 @@
-"""Markdown tables from results files, and goals held against what was measured."""
+"""Formats results as Markdown tables, and compares them with their goals."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -7,7 +7,7 @@ NOT_MEASURED = "Not yet measured.\n"
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; the first column is text, the others numbers. NOT_MEASURED where there is no row."""
+    """A Markdown table; the first column is text, the others are numbers. NOT_MEASURED if there are no rows."""
     lines = list(rows)
     if not lines:
         return NOT_MEASURED
@@ -16,23 +16,23 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def at_most(value: float, goal: float, digits: int = 2, quartiles: Sequence[float] = ()) -> str:
-    """A value, with the quartiles around it where they are given, and whether it is within its goal."""
+    """A value with its quartiles, if given, and whether it is within its goal."""
     return _judged(with_quartiles(value, quartiles, digits), value <= goal)
 
 
 def at_least(value: float, goal: float, digits: int = 2, quartiles: Sequence[float] = ()) -> str:
-    """A value, with the quartiles around it where they are given, and whether it reaches its goal."""
+    """A value with its quartiles, if given, and whether it reaches its goal."""
     return _judged(with_quartiles(value, quartiles, digits), value >= goal)
 
 
 def with_quartiles(value: float, quartiles: Sequence[float], digits: int) -> str:
-    """A value, and in brackets the quartiles around it, where they are given."""
+    """A value, with its quartiles in brackets, if given."""
     around = " to ".join(f"{quartile:.{digits}f}" for quartile in quartiles)
     return f"{value:.{digits}f}" + (f" ({around})" if around else "")
 
 
 def share_at_least(value: float | None, goal: float | None) -> str:
-    """A share in percent, and whether it reaches its goal; n/a where it is not known."""
+    """A share in percent, and whether it reaches its goal; n/a if it is unknown."""
     if value is None:
         return "n/a"
     shown = f"{value:.1%}".replace("%", " %")
@@ -40,7 +40,7 @@ def share_at_least(value: float | None, goal: float | None) -> str:
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """To so many digits, without an exponent; n/a where it is not known."""
+    """A number to `digits` digits (decimals if it is below 1), without an exponent; n/a if it is unknown."""
     if value is None or math.isnan(value):
         return "n/a" if value is None else "NaN"
     decimals = max(0, digits - len(str(int(abs(value))))) if abs(value) >= 1 else digits
@@ -48,7 +48,7 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def ratio(value: float | None) -> str:
-    """With two decimals; n/a where it is not known."""
+    """A ratio with two decimals; n/a if it is unknown."""
     return "n/a" if value is None else f"{value:.2f}"
 
 

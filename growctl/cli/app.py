@@ -1,15 +1,18 @@
-"""growctl's commands: each parses, calls and prints. What takes long to import is imported where it is used."""
+"""growctl's commands. Each one parses its arguments, calls a function and prints. Slow modules are imported on use."""
 
 import errno
 import json
 import signal
 import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
 from growctl.cli import checkpoints, machine, schedules
-from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, Overrides, RunsDir, ScheduleName
+from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, Overrides, RunsDir, ScheduleName, default_runs_dir
 from growctl.run import signals
 from growctl.text.escaping import say
 
@@ -29,16 +32,21 @@ UNUSABLE_PATH = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENO
 def run(
     schedule: ScheduleName,
     overrides: Overrides = None,
-    name: Annotated[str | None, typer.Option(help="Name of the run; by default the schedule's.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the run (default: the schedule's name).")] = None,
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
-    no_controls: Annotated[bool, typer.Option("--no-controls", help="Train the ladder only.")] = False,
+    no_controls: Annotated[
+        bool, typer.Option("--no-controls", help="Train only the ladder, not its controls.")
+    ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print commands, environment and sbatch scripts; write nothing.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Print the commands, environment and sbatch scripts of the run, and write nothing."
+        ),
     ] = False,
 ) -> None:
-    """Train a growth schedule, stage after stage; running again goes on where it stopped.
+    """Train a schedule, stage by stage, growing the model in between. Run the same command again to resume.
 
-    With launch.cluster=slurm this submits jobs and returns.
+    With launch.cluster=slurm, submit the jobs and return.
 
     Example: growctl run quickstart stages.0.train_tokens=200k seed=1 --name try-seed-1
     """
@@ -77,14 +85,17 @@ def plan(
     schedule: ScheduleName,
     overrides: Overrides = None,
     measure: Annotated[
-        bool, typer.Option("--measure", help="Time a few real steps of each size on this machine, on random tokens.")
+        bool,
+        typer.Option(
+            "--measure", help="Time a few real training steps of each size on this machine, on random tokens."
+        ),
     ] = False,
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a schedule comes to: sizes, FLOPs, memory, time and money of every stage and control. Trains nothing.
+    """Show the size, FLOPs, memory, time and money of every stage and control, without training.
 
-    Memory, time and money are of the devices that launch.hardware describes.
+    Memory, time and money are computed for the devices that launch.hardware describes.
 
     Example: growctl plan pile_1.4b launch.devices=8 launch.hardware.device=h100 launch.hardware.mfu=0.4
     """
@@ -113,7 +124,7 @@ def prepare(
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
     as_json: AsJson = False,
 ) -> None:
-    """Make a schedule's dataset now, on a machine without GPUs for example; `run` then finds it.
+    """Prepare a schedule's dataset, for example on a machine without GPUs. A later `run` uses it.
 
     Example: growctl prepare quickstart
     """
@@ -145,12 +156,12 @@ def prepare(
 @app.command()
 def report(
     runs: Annotated[
-        list[str] | None, typer.Argument(help="Runs to report on; by default all.", metavar="[RUN]...")
+        list[str] | None, typer.Argument(help="Runs to report on (default: all).", metavar="[RUN]...")
     ] = None,
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
     as_json: AsJson = False,
 ) -> None:
-    """Compare compute against perplexity: every stage, every growth, and what growing saved or lost.
+    """Compare compute and perplexity for every stage and growth, and show what growing saved or lost.
 
     Example: growctl report quickstart
     """
@@ -185,19 +196,33 @@ def main() -> NoReturn:
     signals.heed()
     try:
         app(standalone_mode=True)
-    except ValueError as error:
-        # ScheduleError, CheckpointError, DataError, LedgerError, RunError: input that the user can mend
-        _fail(str(error), 2)
     except OSError as error:
         # A path that cannot be read or written is the user's to mend, a full or failing disk is not unusable input.
         path = f"{error.filename}: " if error.filename else ""
         _fail(f"{path}{error.strerror or error}", 2 if error.errno in UNUSABLE_PATH else 1)
-    except RuntimeError as error:
-        _fail(str(error), 1)
     except signals.Stopped as stop:
         word = "interrupted" if stop.number == signal.SIGINT else "terminated"
         _fail(f"{word}; a run that is given again goes on from where it was", stop.exit_code)
+    except Exception as error:
+        from model.errors import Failure, UserError  # not before: doctor starts where another `model` is in the way
+
+        if isinstance(error, UserError | Failure):
+            _fail(str(error), 2 if isinstance(error, UserError) else 1)
+        from growctl.bugs import report_bug
+
+        report_bug(error, _runs_dir(sys.argv[1:]))
+        sys.exit(1)
     sys.exit(0)
+
+
+def _runs_dir(arguments: Sequence[str]) -> Path:
+    """The runs directory of a command line, as its command has it; the default where the command takes none."""
+    with suppress(Exception):  # whatever is wrong with the command line, the bug must be reported
+        name, *rest = arguments
+        command = typer.main.get_group(app).commands[name]
+        with command.make_context(name, rest, resilient_parsing=True) as context:
+            return Path(context.params["runs_dir"])
+    return default_runs_dir()
 
 
 def _fail(message: str, code: int) -> NoReturn:

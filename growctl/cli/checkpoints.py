@@ -1,14 +1,13 @@
-"""growctl's commands on checkpoints: expand, shrink, verify. What takes long to import is imported where it is used."""
+"""growctl's commands on checkpoints: expand, shrink, verify. Slow modules are imported on use."""
 
 import json
-import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from growctl.cli.options import AsJson
+from growctl.cli.options import AsJson, default_runs_dir
 from growctl.text.escaping import say
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ _LAYERS = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 Checkpoint = Annotated[Path, typer.Argument(help="A final/, initial/ or expanded checkpoint directory.")]
 Data = Annotated[
     Path | None,
-    typer.Option(help="Dataset to verify on; by default the one that the checkpoint was trained on.", metavar="DIR"),
+    typer.Option(help="Dataset to verify on (default: the checkpoint's training dataset).", metavar="DIR"),
 ]
 
 
@@ -33,40 +32,40 @@ def expand(
         int,
         typer.Option(help="Parameter tokens to add to each of Q, K, V and O, in every layer.", min=0, max=MOST_TOKENS),
     ],
-    output: Annotated[Path, typer.Option(help="Directory of the larger checkpoint; must not exist.")],
+    output: Annotated[Path, typer.Option(help="Directory for the larger checkpoint; must not exist yet.")],
     add_ffn_tokens: Annotated[
         int | None,
         typer.Option(
-            help="Tokens to add to each FFN; by default in the model's own proportion.", min=0, max=MOST_TOKENS
+            help="Parameter tokens to add to each FFN (default: in the model's own proportion).", min=0, max=MOST_TOKENS
         ),
     ] = None,
-    layers: Annotated[str | None, typer.Option(help="Layers that grow, as 0,2,5-7; by default all.")] = None,
+    layers: Annotated[str | None, typer.Option(help="Layers to grow, for example 0,2,5-7 (default: all).")] = None,
     preset: Annotated[
         Literal["growctl-default", "official", "paper-appendix"],
-        typer.Option(help="Whose policy: its values hold for every option below that is not given."),
+        typer.Option(help="Named policy. It sets every growth option that you leave out."),
     ] = "growctl-default",
     init: Annotated[
         Literal["random", "matched", "zero-key", "zero-value", "copy"] | None,
-        typer.Option(help="What new tokens begin with."),
+        typer.Option(help="How new tokens are initialised."),
     ] = None,
     tau: Annotated[
         Literal["ramp", "anneal", "frozen", "recompute", "per-generation"] | None,
         typer.Option(
-            help="The scale of the scores: as if new keys were zero (ramp), as it was (frozen, anneal), sqrt(n) at "
-            "once (recompute), or one for each generation."
+            help="Scale of the scores: new keys act as zero (ramp), unchanged (frozen, anneal), sqrt(n) at once "
+            "(recompute), or a separate scale for each generation (per-generation)."
         ),
     ] = None,
     copy_noise: Annotated[
-        float | None, typer.Option(help="Noise on copies, in units of a new token's standard deviation.", min=0)
+        float | None, typer.Option(help="Noise added to copies, in units of a new token's standard deviation.", min=0)
     ] = None,
     moments: Annotated[
-        Literal["keep", "reset"] | None, typer.Option(help="Adam's moments of the old parameters.")
+        Literal["keep", "reset"] | None, typer.Option(help="What to do with Adam's moments of the old parameters.")
     ] = None,
     allow_jump: Annotated[
-        bool | None, typer.Option("--allow-jump", help="Accept a growth that changes the function.")
+        bool | None, typer.Option("--allow-jump", help="Allow a growth that changes the function.")
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Seed of the new values; by default the checkpoint's.", min=0)
+        int | None, typer.Option(help="Seed for the new values (default: the checkpoint's seed).", min=0)
     ] = None,
     check: Annotated[
         bool, typer.Option("--verify", help="Compare the result with the source, as `growctl verify` does.")
@@ -74,7 +73,7 @@ def expand(
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """Grow a checkpoint: by default new tokens enter with zero keys, so the function stays. Old files are shared.
+    """Add parameter tokens to a checkpoint. By default this preserves the function and hard-links the old files.
 
     Example: growctl expand runs/quickstart/stages/2-262k/final --add-tokens 48 --output grown
     """
@@ -83,6 +82,7 @@ def expand(
     from growctl.run.screen import added_words
     from growctl.text.console import Terminal
     from growctl.verify.table import comparison_document, print_comparison
+    from model.errors import UserError
     from stages.checkpoint.manifest import read_manifest
     from stages.grow.expand import expand as expand_checkpoint
     from stages.grow.expand import ffn_tokens_in_proportion
@@ -90,7 +90,7 @@ def expand(
     policy = _policy(preset, init=init, tau=tau, copy_noise=copy_noise, moments=moments, allow_jump=allow_jump)
     model = read_manifest(checkpoint).model
     if data and not check:
-        raise ValueError("--data is what --verify runs on; give both, or neither")
+        raise UserError("--data is what --verify runs on; give both, or neither")
     dataset = _dataset(data, checkpoint) if check else None
     chosen = _layers(layers, model.num_layers)
     attention_tokens = [add_tokens if layer in chosen else 0 for layer in range(model.num_layers)]
@@ -129,11 +129,11 @@ def expand(
 
 def shrink(
     checkpoint: Checkpoint,
-    output: Annotated[Path, typer.Option(help="Directory of the smaller checkpoint; must not exist.")],
-    drop_generations: Annotated[int, typer.Option(help="How many of the newest growths to take off.", min=1)] = 1,
+    output: Annotated[Path, typer.Option(help="Directory for the smaller checkpoint; must not exist yet.")],
+    drop_generations: Annotated[int, typer.Option(help="How many of the newest growths to remove.", min=1)] = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Take the newest growths off again: their tokens go, tau goes back, what is left is the same files.
+    """Remove the newest growths from a checkpoint: drop their tokens, restore tau, keep all other files.
 
     Example: growctl shrink grown --drop-generations 1 --output as-before
     """
@@ -157,25 +157,27 @@ def verify(
     ],
     new: Annotated[
         Path | None,
-        typer.Argument(help="Another of the same vocabulary, grown from OLD for example.", metavar="[NEW]"),
+        typer.Argument(help="A checkpoint with the same vocabulary, for example one grown from OLD.", metavar="[NEW]"),
     ] = None,
     integrity: Annotated[
-        bool, typer.Option("--integrity", help="Read everything at OLD again, and check its hashes; and at NEW.")
+        bool, typer.Option("--integrity", help="Re-read all files of OLD (and NEW) and check their hashes.")
     ] = False,
     data: Data = None,
-    sequences: Annotated[int, typer.Option(help="Most sequences of validation text to run on.", min=1)] = 16,
+    sequences: Annotated[int, typer.Option(help="Maximum number of validation sequences to run on.", min=1)] = 16,
     length: Annotated[
-        int | None, typer.Option(help="Their tokens; by default 256, or what there is.", min=1, show_default=False)
+        int | None,
+        typer.Option(help="Tokens per sequence (default: 256, or as many as there are).", min=1, show_default=False),
     ] = None,
     dtype: Annotated[
-        Literal["float64", "float32"], typer.Option(help="In which both run; float32 takes half the memory.")
+        Literal["float64", "float32"],
+        typer.Option(help="Precision for both checkpoints; float32 takes half the memory."),
     ] = "float64",
     as_json: AsJson = False,
 ) -> None:
-    """Compare two checkpoints as functions on real text: are they the same, and what do new tokens do?
+    """Compare two checkpoints as functions on real text: are they equal, and what do the new tokens do?
 
-    Exit code 1: NEW was grown from OLD by a policy that keeps the function, and is not the same; or --integrity found
-    something broken. What was set aside before, or never finished, is named and is no failure.
+    Exit code 1 means that NEW was grown from OLD by a policy that preserves the function but computes something else,
+    or that --integrity found damage. Files that were set aside earlier or never finished are listed, but do not fail.
 
     Example: growctl verify runs/quickstart/stages/0-115k/final runs/quickstart/stages/1-164k/initial
 
@@ -183,9 +185,10 @@ def verify(
     """
     from growctl.text.console import Terminal
     from growctl.verify.table import comparison_document, print_comparison
+    from model.errors import UserError
 
     if new is None and not integrity:
-        raise ValueError("verify compares two checkpoints: give NEW too, or --integrity to check the files of one")
+        raise UserError("verify compares two checkpoints: give NEW too, or --integrity to check the files of one")
     document: dict[str, Any] = {}
     broken, comparison = False, None
     if integrity:
@@ -205,7 +208,7 @@ def verify(
 
 
 def _integrity(paths: list[Path], as_json: bool) -> list["Found"]:
-    """What reading everything at `paths` again found, said as it is found unless `as_json`."""
+    """Re-reads everything at `paths` and returns what it found; prints each finding at once unless `as_json`."""
     from rich.progress import DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
     from growctl.text.console import Terminal
@@ -234,8 +237,12 @@ def _comparison(old: Path, new: Path, dataset: Path, **settings: Any) -> "Compar
 
 
 def _dataset(given: Path | None, checkpoint: Path) -> Path:
-    """The dataset `given`, or the checkpoint's own: of the runs above it, or else of those here. It can be read."""
+    """The directory of the dataset `given`, or of the checkpoint's own: from the runs above it, else from those here.
+
+    Raises UserError if there is none, or if `given` cannot be read with the checkpoint's vocabulary.
+    """
     from growctl.plan.datasets import DATASETS
+    from model.errors import UserError
     from stages.checkpoint.manifest import read_manifest
     from stages.data.dataset import DataError, verify_dataset
 
@@ -246,7 +253,7 @@ def _dataset(given: Path | None, checkpoint: Path) -> Path:
         require_readable(given, checkpoint, manifest)
         return given
     fingerprint = manifest.dataset_fingerprint
-    here = Path(os.environ.get("GROWCTL_RUNS_DIR", "runs"))
+    here = default_runs_dir()
     folders = [runs / DATASETS for runs in (*checkpoint.resolve().parents, here)]
     for dataset in (path.parent for folder in folders for path in sorted(folder.glob("*/manifest.json"))):
         try:
@@ -255,16 +262,17 @@ def _dataset(given: Path | None, checkpoint: Path) -> Path:
         except DataError:
             continue
     sought = f"with the fingerprint {fingerprint[:12]}... of {checkpoint}" if fingerprint else f"named by {checkpoint}"
-    raise ValueError(
+    raise UserError(
         f"there is no dataset {sought}, neither in a {DATASETS} above it nor in {here / DATASETS}; give one as "
         "--data DIR: `growctl prepare SCHEDULE` makes it and prints where it is"
     )
 
 
 def _policy(preset: Any, **given: Any) -> "GrowthPolicy":
-    """The preset's policy with what was given; ValueError where that makes no sense."""
+    """The preset's policy, changed by the options `given`. Raises UserError for a combination that makes no sense."""
     from pydantic import ValidationError
 
+    from model.errors import UserError
     from model.policy import GrowthPolicy
 
     try:
@@ -273,7 +281,7 @@ def _policy(preset: Any, **given: Any) -> "GrowthPolicy":
         [problem, *_] = error.errors()
         option = "".join(f"--{name} {given[str(name)]}: ".replace("_", "-") for name in problem["loc"])
         finite = "must be a finite number" if problem["type"] == "finite_number" else problem["msg"]
-        raise ValueError(option + finite.removeprefix("Value error, ")) from None
+        raise UserError(option + finite.removeprefix("Value error, ")) from None
 
 
 def _sizes(output: Path, lineage: "Lineage") -> str:
@@ -288,7 +296,9 @@ def _document(output: Path, lineage: "Lineage") -> dict[str, Any]:
 
 
 def _layers(text: str | None, num_layers: int) -> set[int]:
-    """`0,2,5-7` as numbers of layers; ValueError where it is not that, or the model lacks one of them."""
+    """The layer numbers in text like `0,2,5-7`. Raises UserError for other text, or a layer that the model lacks."""
+    from model.errors import UserError
+
     if text is None:
         return set(range(num_layers))
     chosen: set[int] = set()
@@ -297,12 +307,12 @@ def _layers(text: str | None, num_layers: int) -> set[int]:
         match = _LAYERS.fullmatch(part.strip())
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if last < first:
-            raise ValueError(f"--layers {text!r}: write numbers and rising ranges, as 0,2,5-7")
+            raise UserError(f"--layers {text!r}: write numbers and rising ranges, as 0,2,5-7")
         if last >= num_layers:
             missing.append(part.strip())
         else:
             chosen |= set(range(first, last + 1))
     if missing:
         there_are = f"the layers 0 to {num_layers - 1}" if num_layers > 1 else "layer 0 alone"
-        raise ValueError(f"--layers {text!r}: the model has {there_are}, not {', '.join(missing)}")
+        raise UserError(f"--layers {text!r}: the model has {there_are}, not {', '.join(missing)}")
     return chosen

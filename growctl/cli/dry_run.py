@@ -1,4 +1,4 @@
-"""`growctl run --dry-run`: what a run would start, word for word, by the code that starts it. Writes nothing."""
+"""`growctl run --dry-run`: prints exactly what a run would start, with the code that starts it. Writes nothing."""
 
 import os
 import shlex
@@ -13,9 +13,10 @@ from stages.metrics import MetricsReader
 
 
 def dry_run_text(request: LadderRequest) -> str:
-    """Everything that `growctl run` would start for what is left to do of a ladder and its controls.
+    """Everything that `growctl run` would start for the unfinished part of a ladder and its controls.
 
-    Raises what `growctl run` would raise before it starts; but what it finds missing on this machine is only said.
+    Raises the errors that `growctl run` would raise before it starts. If this machine lacks something that the run
+    needs, the text says so instead.
     """
     return "\n".join(_lines(request))
 

@@ -1,23 +1,26 @@
-"""growctl's commands on a machine and what runs on it: doctor, status. What is slow is imported where it is used."""
+"""growctl's commands on a machine and its runs: doctor, status. Slow modules are imported on use."""
 
 import json
+import re
 from typing import Annotated, Literal
 
 import typer
 
 from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, RunsDir
 
+_COUNT = re.compile("0*[1-9][0-9]{0,8}")
+
 
 def doctor(
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
     devices: Annotated[
-        str, typer.Option(help="Ranks that add up numbers; auto: as many as a run would start.", metavar="N|auto")
+        str, typer.Option(help="Ranks in the all-reduce test; auto: as many as a run would start.", metavar="N|auto")
     ] = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Check this machine for what a run needs: versions, devices, disk, and ranks that really talk to each other.
+    """Check that this machine can run growctl: versions, devices, disk, and a real all-reduce between ranks.
 
-    Exit code 1: something failed. A warning is no failure.
+    Exit code 1 means that a check failed. Warnings do not count.
 
     Example: growctl doctor --devices 2
     """
@@ -28,8 +31,10 @@ def doctor(
     from growctl.doctor.table import print_check, print_summary
     from growctl.text.console import Terminal
 
-    if devices != "auto" and not (devices.isdecimal() and int(devices) > 0):
-        raise ValueError(f"--devices {devices!r}: must be auto, or a whole number above 0")
+    if devices != "auto" and not _COUNT.fullmatch(devices):
+        from model.errors import UserError  # not before: doctor starts where another `model` is in the way
+
+        raise UserError(f"--devices {devices!r}: must be auto, or a whole number above 0")
     ranks: Literal["auto"] | int = "auto" if devices == "auto" else int(devices)
     console = Terminal(highlight=False)
     checks: list[Check] = []
@@ -59,12 +64,13 @@ def doctor(
 
 def status(
     runs: Annotated[
-        list[str] | None, typer.Argument(help="Runs to show in full; by default a line for each.", metavar="[RUN]...")
+        list[str] | None,
+        typer.Argument(help="Runs to show in detail (default: one line for every run).", metavar="[RUN]..."),
     ] = None,
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
     as_json: AsJson = False,
 ) -> None:
-    """Show what is done, running, stopped or failed, how far it is, and how to go on. Reads files only.
+    """Show which runs are done, running, stopped or failed, their progress, and how to resume. Only reads files.
 
     Example: growctl status quickstart
     """

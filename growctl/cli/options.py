@@ -1,18 +1,28 @@
 """Arguments and options that several commands take."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-ScheduleName = Annotated[str, typer.Argument(help="A schedule file, or the name of a shipped one.", metavar="SCHEDULE")]
+DEFAULT_RUNS_DIR = Path("runs")
+RUNS_DIR_VARIABLE = "GROWCTL_RUNS_DIR"
+
+ScheduleName = Annotated[
+    str, typer.Argument(help="A schedule file, or the name of a shipped schedule.", metavar="SCHEDULE")
+]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(help="Changes to the schedule, as hydra writes them.", metavar="[KEY=VALUE]..."),
+    typer.Argument(help="Overrides of the schedule, in hydra's syntax.", metavar="[KEY=VALUE]..."),
 ]
 RunsDir = Annotated[
-    Path, typer.Option("--runs-dir", envvar="GROWCTL_RUNS_DIR", help="Where runs live.", show_default=True)
+    Path,
+    typer.Option("--runs-dir", envvar=RUNS_DIR_VARIABLE, help="Directory that holds the runs.", show_default=True),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
-DEFAULT_RUNS_DIR = Path("runs")
+
+def default_runs_dir() -> Path:
+    """The runs directory where no option names one."""
+    return Path(os.environ.get(RUNS_DIR_VARIABLE) or DEFAULT_RUNS_DIR)

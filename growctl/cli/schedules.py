@@ -1,4 +1,4 @@
-"""The commands on schedules as files: validate, schema. What takes long to import is imported where it is used."""
+"""growctl's commands on schedule files: validate, schema. Slow modules are imported on use."""
 
 import json
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 def validate(
     files: Annotated[
         list[str],
-        typer.Argument(help="Schedule files, or names of shipped ones.", metavar="FILE"),
+        typer.Argument(help="Schedule files, or names of shipped schedules.", metavar="FILE"),
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Check schedules and their controls, as `run` would before it starts. Exit code 2 where one cannot be used.
+    """Check schedules and their controls, as `run` does before it starts. Exit code 2 means that one is invalid.
 
     Example: growctl validate quickstart my_ladder.yaml
     """
@@ -46,7 +46,7 @@ def validate(
 
 
 def schema() -> None:
-    """Print the JSON Schema of a schedule's file, by which editors complete and check.
+    """Print the JSON Schema of schedule files, which editors use to complete and check them.
 
     Example: growctl schema > schedule.schema.json
     """
@@ -56,7 +56,7 @@ def schema() -> None:
 
 
 def _brief(schedule: "Schedule") -> dict[str, Any]:
-    """A schedule's name, what its stages come to, and what is to be known of its controls."""
+    """A schedule's name, the size and budget of its stages, and warnings about its controls."""
     from growctl.controls.caveats import schedule_caveats
     from growctl.ladder.sizes import num_steps, stage_model
     from model.config import num_parameters
@@ -74,7 +74,7 @@ def _brief(schedule: "Schedule") -> dict[str, Any]:
 
 
 def _line(result: dict[str, Any]) -> str:
-    """A good schedule in a line."""
+    """A valid schedule, in one line."""
     from growctl.text.formatting import short_count
 
     stages = [

@@ -4,6 +4,7 @@ from typing import Any
 
 from growctl.schema.blocks import Schedule, StageBlock
 from model.config import TokenformerConfig, TransformerConfig, tokenformer_config
+from model.errors import UserError
 from model.policy import anneal_config, grow_config, ramp_config
 from model.transformer_sizes import check_transformer_growth
 
@@ -41,7 +42,7 @@ def added_tokens(schedule: Schedule, index: int) -> tuple[tuple[int, ...], tuple
 def stage_model(schedule: Schedule, index: int) -> TokenformerConfig | TransformerConfig:
     """The model of a stage as it is at the stage's end, fully ramped in or annealed.
 
-    Raises ValueError where the stage cannot be grown from the one before.
+    Raises UserError where the stage cannot be grown from the one before.
     """
     if schedule.model.family == "transformer":
         return _transformer(schedule, index)
@@ -72,7 +73,7 @@ def _transformer(schedule: Schedule, index: int) -> TransformerConfig:
         num_layers, width = stage.num_layers or num_layers, stage.hidden_size or width
     head_width = model.hidden_size // model.num_heads
     if width % head_width:
-        raise ValueError(f"hidden_size {width} must be a multiple of the heads' width, {head_width}")
+        raise UserError(f"hidden_size {width} must be a multiple of the heads' width, {head_width}")
     config = TransformerConfig(
         num_layers=num_layers, hidden_size=width, num_heads=width // head_width, ffn_size=ffn_size, **_shape(schedule)
     )

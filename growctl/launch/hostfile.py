@@ -93,7 +93,7 @@ def hostfile_machines(launch: LaunchBlock, nodes: int) -> Hostfile:
     `launch.devices: auto` is the smallest number of slots among these hosts. Raises LaunchError where the file cannot
     be used or has too few hosts or slots.
     """
-    path = Path(launch.hostfile.path).expanduser()
+    path = hostfile_path(launch.hostfile)
     hosts = read_hostfile(path)
     if nodes > len(hosts):
         raise LaunchError(f"launch.nodes = {nodes}: {path} has {len(hosts)} hosts")
@@ -108,6 +108,14 @@ def hostfile_machines(launch: LaunchBlock, nodes: int) -> Hostfile:
     return Hostfile(devices, hosts, launch.hostfile, launch.environment)
 
 
+def hostfile_path(block: HostfileBlock) -> Path:
+    """Where the hostfile lies. Raises LaunchError for the home directory of a user whom nobody knows."""
+    try:
+        return Path(block.path).expanduser()
+    except RuntimeError as error:
+        raise LaunchError(f"launch.hostfile.path = {block.path!r}: {error}") from None
+
+
 def read_hostfile(path: Path) -> dict[str, int]:
     """{host: slots} of a file in DeepSpeed's form, a line `name slots=8` for each host; # begins a comment.
 
@@ -115,8 +123,8 @@ def read_hostfile(path: Path) -> dict[str, int]:
     """
     try:
         lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "is not text"
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or ("is not text" if isinstance(error, UnicodeError) else error)
         raise LaunchError(f"launch.hostfile.path = {str(path)!r}: {reason}") from None
     hosts: dict[str, int] = {}
     for number, line in enumerate(lines, 1):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from growctl.launch.machines import Launch, LaunchError
+from model.errors import Failure
 from stages.process.lifeline import STDIN, VARIABLE
 
 MOST_CPU_RANKS = 8
@@ -50,7 +51,7 @@ def local_devices(wanted: Literal["auto"] | int, batch_size: int) -> tuple[int, 
     """(ranks, whether they are GPUs). `auto` is every GPU; without one, a rank a core as far as they divide the batch.
 
     On a CPU, ranks wait for each other once a step, threads at every small operation: two ranks were as fast as two
-    threads on a quiet machine and ten times faster on a busy one. Raises ValueError where more GPUs are asked for than
+    threads on a quiet machine and ten times faster on a busy one. Raises LaunchError where more GPUs are asked for than
     there are.
     """
     num_gpus = _num_gpus()
@@ -117,4 +118,4 @@ def free_port() -> int:
         with socket.socket() as listener, suppress(OSError):
             listener.bind(("127.0.0.1", port))
             return port
-    raise RuntimeError(f"no port from {FIRST_PORT} to {FIRST_PORT + NUM_PORTS - 1} is free on 127.0.0.1")
+    raise Failure(f"no port from {FIRST_PORT} to {FIRST_PORT + NUM_PORTS - 1} is free on 127.0.0.1")

@@ -12,11 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from model.errors import UserError
+
 PLAIN_PATH = re.compile(r"[A-Za-z0-9_@+=:,./-]+")
 """Paths that mean themselves to a shell, to pdsh and to SLURM."""
 
 
-class LaunchError(ValueError):
+class LaunchError(UserError):
     """A cluster that the work cannot be started on as asked: the user's to mend, exit code 2."""
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from growctl.launch.machines import Launch, LaunchError, need_programs, plain_path
 from growctl.schema.launch_block import LaunchBlock
+from model.errors import Failure
 from stages.process.lifeline import VARIABLE
 
 PROGRAMS = dict.fromkeys(
@@ -78,7 +79,7 @@ class SlurmMachines:
 def job_states(ids: list[str]) -> dict[str, str]:
     """{id: state, as PENDING or RUNNING} of those jobs that are queued or running.
 
-    Raises RuntimeError where squeue cannot say.
+    Raises Failure where squeue cannot say.
     """
     if not ids:
         return {}
@@ -87,5 +88,5 @@ def job_states(ids: list[str]) -> dict[str, str]:
     if result.returncode and "Invalid job id" in result.stderr:
         return {}
     if result.returncode:
-        raise RuntimeError(f"squeue failed: {result.stderr.strip() or f'exit code {result.returncode}'}")
+        raise Failure(f"squeue failed: {result.stderr.strip() or f'exit code {result.returncode}'}")
     return dict(line.split(maxsplit=1) for line in result.stdout.splitlines() if line.strip())

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from model.errors import UserError
 from stages.checkpoint.manifest import set_aside
 
 FORMAT_VERSION = 1
@@ -79,7 +80,7 @@ _DISK = {sqlite3.SQLITE_FULL: errno.ENOSPC, sqlite3.SQLITE_IOERR: errno.EIO}
 """The disk's failures, which are nobody's input."""
 
 
-class LedgerError(ValueError):
+class LedgerError(UserError):
     """A ledger that cannot be used, or values that contradict what it holds."""
 
 

@@ -21,7 +21,7 @@ def training_tokens(data: DataBlock, runs_dir: Path | None) -> int | None:
             document = json.loads(manifest.read_bytes())
             if _determining(document["spec"]) == wanted:
                 return int(document["splits"]["train"]["num_tokens"])
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError):
             continue  # `prepare` will set it aside with a message
     return data.approximate_tokens
 

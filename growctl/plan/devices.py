@@ -80,10 +80,10 @@ def _cluster_devices(schedule: Schedule) -> PlannedDevices:
     if launch.devices != "auto":
         return PlannedDevices(launch.devices, on_gpus)
     if launch.cluster == "hostfile":
-        from growctl.launch.hostfile import read_hostfile
+        from growctl.launch.hostfile import hostfile_path, read_hostfile
 
         try:
-            return PlannedDevices(min(read_hostfile(Path(launch.hostfile.path).expanduser()).values()), on_gpus)
+            return PlannedDevices(min(read_hostfile(hostfile_path(launch.hostfile)).values()), on_gpus)
         except LaunchError as error:
             note = f"The plan is for one device on each machine: launch.devices is auto, and {error}."
             return PlannedDevices(1, on_gpus, note)

@@ -8,17 +8,18 @@ What it then does is what running again always does: it reads what is on disk.
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from growctl.bugs import report_bug
 from growctl.launch.slurm_machines import job_states
 from growctl.run import signals
 from growctl.run.requests import LadderRequest
 from growctl.text.escaping import say
+from model.errors import Failure, UserError
 
 if TYPE_CHECKING:
     from submitit.core.utils import DelayedSubmission
@@ -41,6 +42,8 @@ class JobPart:
 
     def __call__(self) -> None:
         """Runs the part. Ends the process where it fails, is warned or terminated."""
+        from submitit.core.utils import UncompletedJobError
+
         requeue = signal.getsignal(signal.SIGUSR2)
         assert callable(requeue), "submitit waits for another signal than SIGUSR2"
         signals.heed((signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2))
@@ -54,9 +57,12 @@ class JobPart:
                 if stop.number == signal.SIGTERM and not _runs_on():
                     sys.exit(stop.exit_code)
                 requeue(signal.SIGUSR2, None)
-        except (ValueError, RuntimeError, OSError, subprocess.SubprocessError) as error:
+        except (UserError, Failure, OSError, UncompletedJobError) as error:
             say(f"growctl: {error}", error=True)
-            sys.exit(2 if isinstance(error, ValueError) else 1)
+            sys.exit(2 if isinstance(error, UserError) else 1)
+        except Exception as error:
+            report_bug(error, Path(self.runs_dir), print_traceback=True)  # into the job's log
+            sys.exit(1)
 
     def checkpoint(self) -> "DelayedSubmission":
         """What the job does when it is started again: the same."""
@@ -81,7 +87,7 @@ def _runs_on() -> bool:
     A controller that is busy is asked again, as long as SLURM usually waits before it kills.
     """
     for pause in ASK_AGAIN_SECONDS:
-        with suppress(RuntimeError):
+        with suppress(Failure):
             return _kept()
         time.sleep(pause)
     return _kept()

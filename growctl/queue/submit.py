@@ -234,7 +234,13 @@ def _check_no_jobs(folder: Path) -> None:
     path = folder / "jobs.json"
     if not path.exists():
         return
-    names = {number: name for name, number in json.loads(path.read_text()).items()}
+    try:
+        names = {str(number): str(name) for name, number in json.loads(path.read_bytes()).items()}
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise RunError(
+            f"{path}, which lists the jobs of this run, cannot be read: {error}; make sure with squeue that none of "
+            "them is queued or running, then move it away"
+        ) from None
     living = job_states(list(names))
     if living:
         words = ", ".join(f"{number} ({names.get(number, 'another')}, {state})" for number, state in living.items())

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from growctl.ledger.ledger import Anomaly, Ledger, LedgerError
+from model.errors import UserError
 
 
-class RunNotFoundError(ValueError):
+class RunNotFoundError(UserError):
     """A run was named that is not there."""
 
 

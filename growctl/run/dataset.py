@@ -4,6 +4,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from growctl.ledger.ledger import Ledger, LedgerError, RunEntry
 from growctl.plan.datasets import DATASETS
 from growctl.run.requests import RunError
@@ -138,6 +140,6 @@ def first_dataset(ledger: Ledger, directory: Path) -> tuple[Path, str | None] | 
         entry = ledger.run()
         return Path(entry.dataset), entry.dataset_fingerprint
     for spec in sorted(directory.glob("stages/*/spec.json")):  # where the ledger is new and the run is not
-        with suppress(ValueError):
+        with suppress(ValidationError):
             return Path(TrainSpec.model_validate_json(spec.read_bytes()).dataset), None
     return None

@@ -10,16 +10,17 @@ from growctl.launch.hostfile import hostfile_machines
 from growctl.launch.local import Local, local_devices
 from growctl.launch.machines import LaunchError, Machines
 from growctl.launch.slurm_machines import SlurmMachines
-from growctl.schedule.load import ScheduleError, parse_schedule
+from growctl.schedule.load import ScheduleError, load_resolved
 from growctl.schema.blocks import Schedule
+from model.errors import Failure, UserError
 from stages.checkpoint.manifest import CheckpointError, read_manifest
 
 
-class RunError(ValueError):
+class RunError(UserError):
     """A run that cannot be started or gone on with as asked: the user's to mend, exit code 2."""
 
 
-class RunFailed(RuntimeError):
+class RunFailed(Failure):
     """Training failed: exit code 1."""
 
 
@@ -144,14 +145,9 @@ def check_same_run(request: RunRequest, directory: Path) -> None:
 
 def own_schedule(path: Path) -> Schedule:
     """The schedule that a run keeps in the file `path`; RunError where it cannot be read."""
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-    from yaml import YAMLError
-
     try:
-        data = OmegaConf.to_container(OmegaConf.load(path))
-        return parse_schedule(data, label=str(path), default_name=path.parent.name)
-    except (ScheduleError, OmegaConfBaseException, OSError, YAMLError, UnicodeDecodeError) as error:
+        return load_resolved(path)
+    except (ScheduleError, OSError) as error:
         raise RunError(f"{path}, the run's own schedule, cannot be read: {error}") from error
 
 

@@ -64,8 +64,7 @@ EXACT_GROWTH = 1e-5
 def run(request: LadderRequest, screen: Screen) -> None:
     """Runs a ladder and then its controls, or goes on where an earlier execution stopped.
 
-    Raises RunError (and the other ValueErrors of unusable input) before anything is written, RunFailed when a stage
-    fails.
+    Raises RunError (and the other UserErrors) before anything is written, RunFailed when a stage fails.
     """
     machines = machines_of(request.ladder.schedule)
     check_space(request.checked(machines), request.runs_dir)
@@ -182,7 +181,7 @@ class Execution:
         path = self.directory / RUN_ID
         if not path.exists():
             write_file(path, uuid4().hex.encode())
-        return path.read_text()
+        return path.read_text(errors="replace")
 
     def _stage(self, plan: StagePlan) -> None:
         directory = self.stage_directory(plan)

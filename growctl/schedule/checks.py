@@ -10,6 +10,7 @@ from growctl.ladder.sizes import added_tokens, num_steps, stage_model
 from growctl.ladder.stage_plans import plan_stages, total_flops
 from growctl.schedule.errors import NAME_ALLOWED, shown
 from growctl.schema.blocks import GrowthBlock, Schedule
+from model.errors import UserError
 from model.policy import refused, senseless
 from model.transformer_sizes import PRESERVING, WIDENING, Operator
 
@@ -56,7 +57,7 @@ def unusable_controls(schedule: Schedule) -> list[str]:
         alone = schedule.model_copy(update={"controls": [block.model_copy(update={"budgets": extremes})]})
         try:
             reasons = [reason for control in plan_controls(alone) for reason in impossible(control.schedule)]
-        except ValueError as error:
+        except UserError as error:
             reasons = [str(error)]
         if reasons:
             problems.append(
@@ -215,7 +216,7 @@ def _impossible_steps(schedule: Schedule) -> Iterator[str]:
     for index in range(len(schedule.stages)):
         try:
             stage_model(schedule, index)
-        except ValueError as error:
+        except UserError as error:
             yield f"stages.{index}: {error}"
             return
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from growctl.text.formatting import short_count
+from model.errors import UserError
 
 SHOWN_CHARACTERS = 60
 REASON_CHARACTERS = 200
@@ -47,7 +48,7 @@ LOOK_UPS = "${other.key}, ${oc.env:NAME}, ${oc.select:other.key,DEFAULT}, ${oc.d
 _UNRESOLVED = re.compile(r"(\w+) (?:raised )?while resolving interpolation: (.*)")
 
 
-class ScheduleError(ValueError):
+class ScheduleError(UserError):
     """A schedule that cannot be used: one message, with the dotted path, the value and what is allowed."""
 
 

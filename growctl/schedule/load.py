@@ -5,6 +5,7 @@ one message, before any work.
 """
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -19,6 +20,7 @@ __all__ = [
     "SHIPPED",
     "ScheduleError",
     "find_schedule",
+    "load_resolved",
     "load_schedule",
     "parse_schedule",
     "shipped_schedules",
@@ -38,6 +40,16 @@ def load_schedule(reference: str, overrides: Sequence[str] = ()) -> Schedule:
     if lines := unusable_controls(schedule):
         raise _error(reference, lines, composed.origin)
     return schedule
+
+
+def load_resolved(path: Path) -> Schedule:
+    """The schedule that a run keeps in the file `path`, every default written out.
+
+    Raises ScheduleError where it cannot be used, OSError where it cannot be read.
+    """
+    from growctl.schedule.reading import read_plain
+
+    return parse_schedule(read_plain(path), label=str(path), default_name=path.parent.name)
 
 
 def parse_schedule(

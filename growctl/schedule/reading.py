@@ -17,6 +17,7 @@ from omegaconf.grammar_parser import parse
 
 from growctl.schedule.errors import LOOK_UPS, ScheduleError, did_you_mean, dotted, innermost_reason, named_python, shown
 from growctl.schedule.files import GROUPS, SHIPPED, find_file
+from model.errors import UserError
 
 NOT_HYDRA = "hydra's own settings are no part of a schedule"
 MOST_BYTES = 10**6
@@ -32,6 +33,11 @@ _KEYWORDS = ("optional", "override")
 _RESOLVERS = ("oc.env", "oc.select", "oc.decode")
 """What may stand before the colon of an interpolation: these look things up. Others make new ones up, like the time."""
 
+_ODD_TAG = (LookupError, AttributeError, TypeError)
+"""What PyYAML raises for a value that does not fit its tag, beside ValueError."""
+UNREADABLE = (OmegaConfBaseException, yaml.YAMLError, ValueError, RecursionError, *_ODD_TAG)
+"""What OmegaConf and PyYAML raise for a file that is not the YAML it should be."""
+
 
 def read_file(path: Path, label: str) -> DictConfig | None:
     """A YAML file's mapping, its defaults list in the form that hydra wants; None where it holds something else.
@@ -43,18 +49,17 @@ def read_file(path: Path, label: str) -> DictConfig | None:
         with path.open("rb") as file:
             content = file.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES:
-            raise ValueError(f"has more than {MOST_BYTES:,} bytes, and a schedule a few thousand")
+            raise UserError(f"has more than {MOST_BYTES:,} bytes, and a schedule a few thousand")
         text = content.decode()
         if _num_values(yaml.compose(text, Loader=yaml.SafeLoader), {}) > MOST_VALUES:
-            raise ValueError(f"comes to more than {MOST_VALUES:,} values, and a schedule to a few hundred")
+            raise UserError(f"comes to more than {MOST_VALUES:,} values, and a schedule to a few hundred")
         config = OmegaConf.load(StringIO(text))
     except UnicodeDecodeError:
         raise ScheduleError(f"{label}: is not text in UTF-8; a schedule is a YAML file") from None
     except yaml.MarkedYAMLError as error:
         raise ScheduleError(f"{label}: {_yaml_problem(error)}") from None
-    except (OmegaConfBaseException, yaml.YAMLError, OSError, ValueError, RecursionError) as error:
-        reason = getattr(error, "strerror", None) or innermost_reason(error)
-        raise ScheduleError(f"{label}: cannot be read: {reason}") from None
+    except (OSError, *UNREADABLE) as error:
+        raise ScheduleError(f"{label}: cannot be read: {_reason(error)}") from None
     if not isinstance(config, DictConfig):
         return None
     if "hydra" in config:
@@ -65,20 +70,38 @@ def read_file(path: Path, label: str) -> DictConfig | None:
         assert isinstance(written, dict)
         try:
             config["defaults"] = _defaults(written["defaults"], path)
-        except ValueError as error:
+        except UserError as error:
             raise ScheduleError(f"{label}: defaults{error}") from None
     return config
+
+
+def read_plain(path: Path) -> Any:
+    """What a YAML file that growctl wrote holds, interpolations as they are.
+
+    Raises ScheduleError where it is no YAML any more, OSError where it cannot be read.
+    """
+    try:
+        return OmegaConf.to_container(OmegaConf.load(path))
+    except UNREADABLE as error:
+        raise ScheduleError(_reason(error) if isinstance(error, _ODD_TAG) else str(error)) from None
+
+
+def _reason(error: Exception) -> str:
+    """Why a file cannot be read."""
+    if isinstance(error, _ODD_TAG):
+        return "a tag, such as !!bool, does not fit the value behind it"
+    return getattr(error, "strerror", None) or innermost_reason(error)
 
 
 def _num_values(node: Any, counted: dict[int, int]) -> int:
     """Values in a YAML tree once its aliases are written out; `counted` has those of nodes seen before.
 
-    Raises RecursionError where one stands in itself, ValueError for an endless number.
+    Raises RecursionError where one stands in itself, UserError for an endless number.
     """
     if counted.get(id(node)) == 0:
         raise RecursionError
     if isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:int" and len(node.value) > _LONGEST_NUMBER:
-        raise ValueError(f"line {node.start_mark.line + 1}: a number of {len(node.value)} characters")
+        raise UserError(f"line {node.start_mark.line + 1}: a number of {len(node.value)} characters")
     if id(node) not in counted:
         counted[id(node)] = 0
         below = node.value if isinstance(node, yaml.CollectionNode) else ()
@@ -168,10 +191,10 @@ def _foreign_resolvers(value: Any, keys: tuple[Any, ...] = ()) -> Iterator[str]:
 def _defaults(entries: Any, path: Path) -> list[Any]:
     """A defaults list with choices found from the top, whichever file makes them, and with the file itself last.
 
-    Raises ValueError with what is wrong, from the entry's number on.
+    Raises UserError with what is wrong, from the entry's number on.
     """
     if not isinstance(entries, list):
-        raise ValueError(f" = {shown(entries)}: must be a list: [quickstart, {{launch: slurm}}, _self_]")
+        raise UserError(f" = {shown(entries)}: must be a list: [quickstart, {{launch: slurm}}, _self_]")
     written: list[Any] = []
     for number, entry in enumerate(entries):
         where = f".{number} = {shown(entry)}: "
@@ -180,24 +203,24 @@ def _defaults(entries: Any, path: Path) -> list[Any]:
         elif _is_name(entry) and entry.partition("/")[0] not in ("", "hydra"):
             if entry != "_self_" and find_file(entry, (path.parent,)) == Path(normpath(path)):
                 hint = "; to start from the shipped one, give the file another name"
-                raise ValueError(f"{where}is this file itself{hint if find_file(entry, (SHIPPED,)) else ''}")
+                raise UserError(f"{where}is this file itself{hint if find_file(entry, (SHIPPED,)) else ''}")
             written.append(f"/{entry}" if entry.partition("/")[0] in GROUPS else entry)
         else:
-            raise ValueError(f"{where}must be the name of a schedule, {{BLOCK: CHOICE}}, or _self_")
+            raise UserError(f"{where}must be the name of a schedule, {{BLOCK: CHOICE}}, or _self_")
     return written if "_self_" in written else [*written, "_self_"]
 
 
 def _choice(entry: dict[Any, Any], where: str) -> dict[str, Any]:
-    """`{BLOCK: CHOICE}` as hydra wants it. Raises ValueError with a message that begins with `where`."""
+    """`{BLOCK: CHOICE}` as hydra wants it. Raises UserError with a message that begins with `where`."""
     ((key, choice),) = entry.items()
     *keywords, block = str(key).split(" ")
     block = block.removeprefix("/")
     if block not in GROUPS:
-        raise ValueError(f"{where}no such block{did_you_mean(block, GROUPS)} (blocks: {', '.join(GROUPS)})")
+        raise UserError(f"{where}no such block{did_you_mean(block, GROUPS)} (blocks: {', '.join(GROUPS)})")
     if not set(keywords) <= set(_KEYWORDS):
-        raise ValueError(f"{where}before the block may stand {' or '.join(_KEYWORDS)}")
+        raise UserError(f"{where}before the block may stand {' or '.join(_KEYWORDS)}")
     if choice not in (None, _OPEN) and not all(map(_is_name, choice if isinstance(choice, list) else [choice])):
-        raise ValueError(f"{where}must be the name of a choice for {block}, or a list of them")
+        raise UserError(f"{where}must be the name of a choice for {block}, or a list of them")
     return {" ".join([*keywords, f"/{block}"]): choice}
 
 

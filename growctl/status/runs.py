@@ -20,9 +20,10 @@ from growctl.ladder.stage_plans import plan_stages
 from growctl.ledger.ledger import Ledger, LedgerError, RunEntry, StageEntry
 from growctl.report.read import RunNotFoundError
 from growctl.run.lock import LOCK, Holder, find_holder, read_holder
-from growctl.schedule.load import RUN_NAME, ScheduleError, parse_schedule
+from growctl.schedule.load import RUN_NAME, ScheduleError, load_resolved
 from growctl.schema.blocks import Schedule
 from growctl.status.stages import PlannedStage, StageStatus, in_utc, modified, read_stage
+from model.errors import UserError
 
 RunState = Literal["finished", "running", "stopped", "failed", "not started", "unreadable"]
 FRESH_SECONDS = 60.0
@@ -88,7 +89,7 @@ def find_status(runs_dir: Path, names: Sequence[str] = ()) -> list[RunStatus]:
     for directory in directories:
         try:
             run, planned = _read_run(directory)
-        except (OSError, ValueError) as error:
+        except (OSError, UserError) as error:
             run, planned = RunStatus(directory.name, "unreadable", str(directory), notes=(str(error),)), []
         family = families.setdefault(run.control_of or run.name, [])
         family += [run, *(control for control in planned if Path(control.directory) not in directories)]
@@ -170,13 +171,13 @@ def _read_run(directory: Path) -> tuple[RunStatus, list[RunStatus]]:
         return run, []
     try:
         return run, _planned_controls(run, schedule)
-    except ValueError as error:
+    except UserError as error:
         note = f"its controls cannot be planned: {error}"
         return replace(run, notes=(*run.notes, note)), []
 
 
 def _planned_controls(ladder: RunStatus, schedule: Schedule) -> list[RunStatus]:
-    """The controls that a ladder's schedule asks for, as if none had begun. ValueError where one cannot be planned."""
+    """The controls that a ladder's schedule asks for, as if none had begun. UserError where one cannot be planned."""
     steps_done = [stage.step for stage in ladder.stages if stage.state == "done"]
     return [
         RunStatus(
@@ -263,16 +264,11 @@ def _locked_here(inode: int, process: int | None) -> bool:
 
 def _schedule(path: Path, notes: list[str], at_work: bool) -> Schedule | None:
     """The run's own; one that a process at work has not come to writing is no trouble."""
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-    from yaml import YAMLError
-
     try:
-        data = OmegaConf.to_container(OmegaConf.load(path))
-        return parse_schedule(data, label=str(path), default_name=path.parent.name)
+        return load_resolved(path)
     except FileNotFoundError:
         notes += [] if at_work else [f"{path} is not there"]
-    except (ScheduleError, OmegaConfBaseException, YAMLError, OSError, UnicodeDecodeError, RecursionError) as error:
+    except (ScheduleError, OSError) as error:
         told = str(error).removeprefix(f"{path}: ").partition("\n")[0]
         notes.append(f"{path} cannot be read: {told}")
     return None
@@ -302,7 +298,7 @@ def _jobs(ladder: Path, name: str, notes: list[str]) -> dict[str, str]:
         return {job: str(number) for job, number in ids.items() if job == name or job.startswith(f"{name}.")}
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         notes.append(f"{path} cannot be read: {error}")
         return {}
 

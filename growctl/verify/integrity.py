@@ -8,6 +8,7 @@ from typing import Any, Literal
 from growctl.ledger.ledger import Ledger, LedgerError
 from growctl.plan.datasets import DATASETS
 from growctl.run.requests import RunError, own_schedule
+from model.errors import UserError
 from stages.checkpoint.manifest import MANIFEST_NAME, CheckpointError, OnBytes, verify_checkpoint
 from stages.data.corpus import DataError
 from stages.data.dataset import read_dataset_manifest, verify_dataset
@@ -56,20 +57,20 @@ class Found:
 def things(path: Path) -> list[Thing]:
     """What there is to check at `path`: a checkpoint, a dataset, a ledger, or all that lies below a run or several.
 
-    Raises ValueError where there is nothing of the kind.
+    Raises UserError where there is nothing of the kind.
     """
     if not path.exists():
-        raise ValueError(f"{path} does not exist")
+        raise UserError(f"{path} does not exist")
     if path.is_file():
         if path.suffix != ".db":
-            raise ValueError(f"{path} is not a checkpoint, dataset, {LEDGER}, run or runs directory")
+            raise UserError(f"{path} is not a checkpoint, dataset, {LEDGER}, run or runs directory")
         return [Thing(path, "ledger")]
     # What is named itself is checked, whatever its name: one asks because one wants to know.
     if (path / MANIFEST_NAME).is_file():
         return [Thing(path, "dataset" if _is_dataset(path) else "checkpoint")]
     if found := list(_below(path)):
         return found
-    raise ValueError(
+    raise UserError(
         f"{path} holds no checkpoint, dataset, ledger or run: no {MANIFEST_NAME}, no {LEDGER} and none below it"
     )
 

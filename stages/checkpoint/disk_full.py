@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from model.errors import Failure
 from stages.checkpoint.manifest import CheckpointError, read_manifest, staging_directory
 from stages.checkpoint.retention import checkpoints
 
@@ -16,7 +17,7 @@ MARGIN_BYTES = 65536
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
-class DiskFull(RuntimeError):
+class DiskFull(Failure):
     """There is no room for what has to be written, in one sentence for the user."""
 
 

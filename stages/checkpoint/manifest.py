@@ -17,6 +17,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, FiniteFloat, NonNegativeInt
 
 from model.config import ModelConfig
+from model.errors import UserError
 from stages.checkpoint.sealed import DocumentError, PlainPath, Sealed, check_inside, read_sealed, seal
 
 FORMAT_VERSION = 1
@@ -29,7 +30,7 @@ OnBytes = Callable[[int], None]
 """Is told of every file's bytes once they are read."""
 
 
-class CheckpointError(ValueError):
+class CheckpointError(UserError):
     """A checkpoint that cannot be used, in one sentence for the user: missing, broken, or of the wrong kind."""
 
 

@@ -12,6 +12,8 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
+from model.errors import UserError
+
 MOST_BYTES = 256 * 1024 * 1024
 """A larger file is no manifest: a million entries take less."""
 
@@ -24,7 +26,7 @@ MOST_CHARACTERS, NAME_BYTES = 1024, 255
 _UNSEALED = ("seal", "signature")
 
 
-class DocumentError(ValueError):
+class DocumentError(UserError):
     """What is wrong with a document, without its path."""
 
 

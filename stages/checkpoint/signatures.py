@@ -13,6 +13,7 @@ import secrets
 from contextlib import suppress
 from pathlib import Path
 
+from model.errors import UserError
 from stages.checkpoint.manifest import CheckpointError, Manifest, sync_path
 
 KEYS_NAME = ".keys"
@@ -30,7 +31,7 @@ DEEPSPEED_GLOBALS = frozenset(
 _KEY = re.compile(r"[0-9a-f]{64}")
 
 
-class OriginError(ValueError):
+class OriginError(UserError):
     """An engine checkpoint that nobody vouches for, or keys that cannot be read."""
 
 

@@ -25,7 +25,8 @@ LOCAL_COPIES = {
 
 def local_tokenizer(name: str) -> Path | None:
     """Where `name` leads on this machine: a file, or a folder's tokenizer.json. None for a name on the hub."""
-    path = Path(name).expanduser()
+    with reading(f"data.tokenizer: {name!r}"):
+        path = Path(name).expanduser()
     path = path / "tokenizer.json" if path.is_dir() else path
     if path.is_file() or name.endswith(".json") or name.startswith((".", "/", "~")) or name.count("/") > 1:
         return path

@@ -9,6 +9,8 @@ from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from typing import Any
 
+from model.errors import UserError
+
 MOST_SAID = 300
 """Characters of another library's message that are repeated."""
 
@@ -18,7 +20,7 @@ PACKAGES = {"libarchive": "libarchive-c", "smbclient": "smbprotocol"}
 REFUSED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 
 
-class DataError(ValueError):
+class DataError(UserError):
     """Data that cannot be used, or not as described, in one sentence: the field, the value, the way out."""
 
 

@@ -24,7 +24,7 @@ class SourceHashes:
         if memory and memory.is_file():
             try:
                 self._known = dict(json.loads(memory.read_bytes()))
-            except (OSError, ValueError, TypeError):
+            except (OSError, ValueError, TypeError, RecursionError):
                 self._known = {}  # it is written anew
 
     def of(self, paths: Iterable[Path]) -> Iterator[str]:

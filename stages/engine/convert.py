@@ -19,6 +19,7 @@ from deepspeed.checkpoint import DeepSpeedCheckpoint, ds_to_universal
 from torch import Tensor
 
 from model.config import parameter_shapes
+from model.errors import Failure, UserError
 from model.growth import ParameterState
 from stages.checkpoint.manifest import (
     CheckpointError,
@@ -38,7 +39,7 @@ ROOM = 1.5
 """Room on the disk, in sizes of the engine checkpoint: the ranks' parts, which go as the new files come."""
 
 
-class ConversionFailed(RuntimeError):
+class ConversionFailed(Failure):
     """A whole checkpoint could not be converted, in one sentence for the user."""
 
 
@@ -110,7 +111,7 @@ def main() -> None:
     source, target = map(Path, sys.argv[1:])
     try:
         convert(source, target)
-    except (CheckpointError, ConversionFailed) as error:
+    except (UserError, Failure) as error:
         raise SystemExit(f"growctl: {error}") from error
     except Exception as error:
         traceback.print_exc()

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from model.config import PATTENTIONS, TokenformerConfig, num_parameters
+from model.errors import Failure, UserError
 from model.language_model import LanguageModel
 from model.policy import ramp_config
 from model.tokenformer import Tokenformer
@@ -156,11 +157,11 @@ def compare(
     OLD's logits are kept: num_sequences x sequence_length x vocabulary values.
 
     Raises CheckpointError for what is no whole `parameters` checkpoint, DataError for a dataset that cannot be read or
-    is too short, ValueError where vocabularies or tokenizers do not fit, RuntimeError for logits that are not finite.
+    is too short, UserError where vocabularies or tokenizers do not fit, Failure for logits that are not finite.
     """
     parent, child = _parameters(old), _parameters(new)
     if parent.model.vocab_size != child.model.vocab_size:
-        raise ValueError(
+        raise UserError(
             f"{old} has a vocabulary of {parent.model.vocab_size} tokens, {new} of {child.model.vocab_size}"
         )
     for directory, manifest in ((old, parent), (new, child)):
@@ -205,14 +206,14 @@ def compare(
 
 
 def require_readable(dataset: Path, directory: Path, manifest: Manifest) -> None:
-    """ValueError where the dataset's tokens mean nothing to the checkpoint, DataError where there is no dataset."""
+    """UserError where the dataset's tokens mean nothing to the checkpoint, DataError where there is no dataset."""
     described = read_dataset_manifest(dataset)
     if described.vocab_size > manifest.model.vocab_size:
-        raise ValueError(
+        raise UserError(
             f"{dataset} has a vocabulary of {described.vocab_size} tokens, {directory} of {manifest.model.vocab_size}"
         )
     if manifest.tokenizer_sha256 not in (None, described.tokenizer_sha256):
-        raise ValueError(f"{dataset} was made with another tokenizer than {directory} was trained with")
+        raise UserError(f"{dataset} was made with another tokenizer than {directory} was trained with")
 
 
 def _parameters(directory: Path) -> Manifest:
@@ -245,7 +246,7 @@ def _measured(
     for tokens_T in tokens_BT:
         logits_TV = model(tokens_T[None, :-1])[0]
         if not logits_TV.isfinite().all():
-            raise RuntimeError(f"{directory} gives logits that are not finite; there is nothing to compare")
+            raise Failure(f"{directory} gives logits that are not finite; there is nothing to compare")
         loss += F.cross_entropy(logits_TV, tokens_T[1:]).item() / len(tokens_BT)
         on_logits(logits_TV)
     for hook in hooks:

@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from model.config import TokenformerConfig, TransformerConfig, num_parameters, parameter_shapes
+from model.errors import UserError
 from model.growth import added_parameters, draw_added
 from model.policy import GrowthPolicy, grow_config, is_published, one_if_equal, preserves, shrink_config
 from model.transformer_growth import grow_transformer
@@ -58,7 +59,7 @@ def expand(
     zeros in groups whose step starts at 0. `seed` defaults to the checkpoint's. `on_progress(done, total)` counts new
     parameters.
 
-    Raises CheckpointError where `source` is not a whole `parameters` checkpoint or `output` exists, and ValueError
+    Raises CheckpointError where `source` is not a whole `parameters` checkpoint or `output` exists, and UserError
     where the growth itself is not possible. Nothing half-written is left behind.
     """
     source, output = Path(source), Path(output)
@@ -112,7 +113,7 @@ def expand_transformer(
     source, output = Path(source), Path(output)
     parent = _parent(source, "expand")
     if not isinstance(parent.model, TransformerConfig):
-        raise ValueError(f"{operator} grows a transformer; {source} is a {parent.model.family}")
+        raise UserError(f"{operator} grows a transformer; {source} is a {parent.model.family}")
     seed = parent.seed if seed is None else seed
 
     def read(name: str) -> Tensor:

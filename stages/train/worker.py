@@ -25,12 +25,12 @@ from deepspeed import DeepSpeedEngine
 from torch import Tensor
 
 from model.config import TokenformerConfig, TransformerConfig, num_parameters
+from model.errors import Failure
 from model.initialization import build_model
-from model.language_model import KernelsMissing, LanguageModel
+from model.language_model import LanguageModel
 from model.policy import anneal_config, ramp_config
-from stages.checkpoint.disk_full import DiskFull, clean_when_full, last_checkpoint_bytes, require_space, told_when_full
+from stages.checkpoint.disk_full import clean_when_full, last_checkpoint_bytes, require_space, told_when_full
 from stages.checkpoint.manifest import (
-    CheckpointError,
     Lineage,
     Manifest,
     finish_directory,
@@ -40,8 +40,6 @@ from stages.checkpoint.manifest import (
 )
 from stages.checkpoint.parameters import fill_model
 from stages.checkpoint.retention import prune
-from stages.checkpoint.signatures import OriginError
-from stages.data.corpus import DataError
 from stages.data.dataset import EvaluationWindows, TrainingSamples
 from stages.data.prepare import read_dataset_manifest
 from stages.data.read_ahead import read_ahead
@@ -71,7 +69,7 @@ LOOK_SECONDS = 0.5
 """Ranks find out together about this often whether one of them was asked to leave."""
 
 
-class TrainingFailed(RuntimeError):
+class TrainingFailed(Failure):
     """Training cannot go on, in one sentence for the user."""
 
 
@@ -398,4 +396,4 @@ def train(spec: Path, device: torch.device) -> None:
 
 
 if __name__ == "__main__":
-    run_rank(train, told=(TrainingFailed, DiskFull, KernelsMissing, CheckpointError, OriginError, DataError))
+    run_rank(train)

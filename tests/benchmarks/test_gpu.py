@@ -104,7 +104,7 @@ def test_the_documentation_shows_every_table_of_a_run(trial) -> None:
 
 
 def test_the_documentation_refuses_the_results_of_a_trial(trial) -> None:
-    with pytest.raises(ValueError, match="is of a trial"):
+    with pytest.raises(ValueError, match="is from a trial run"):
         gpu_tables(trial["path"].parent)
 
 

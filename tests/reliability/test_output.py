@@ -14,7 +14,7 @@ from rich.control import strip_control_codes
 from rich.panel import Panel
 from rich.table import Table
 
-from growctl.cli import app, machine
+from growctl.cli import app
 from growctl.launch.worker_logs import failure_reason
 from growctl.ledger.ledger import Ledger, RunEntry, StageEntry
 from growctl.report.documents import stages_csv
@@ -163,7 +163,7 @@ def test_commands_show_the_names_in_a_ledger_as_text(text, command, tmp_path, re
         if command == "report":
             app.report([], runs_dir=tmp_path / "runs")
         else:
-            machine.status([], runs_dir=tmp_path / "runs")
+            app.machine.status([], runs_dir=tmp_path / "runs")
     warnings = "".join(str(warning.message) for warning in recwarn)  # of fonts, which name what they lack
     assert commands(told.getvalue() + warnings) == []
     assert "quick" in told.getvalue()

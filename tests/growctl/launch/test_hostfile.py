@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from growctl.launch.hostfile import hostfile_machines, read_hostfile
+from growctl.launch.local import free_port
 from growctl.launch.machines import LaunchError
 from growctl.schema.launch_block import LaunchBlock
 from tests.growctl.runs import (
@@ -72,6 +73,14 @@ def test_a_bad_line_is_named_with_its_file_and_number(tmp_path, text, message):
 def test_a_missing_hostfile_is_named(tmp_path):
     with pytest.raises(LaunchError, match=r"launch.hostfile.path = '.*/none': No such file"):
         read_hostfile(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"), [("a\0b", "embedded null byte"), ("~no-such-user/hosts", "Could not determine home directory")]
+)
+def test_a_path_that_leads_nowhere_is_refused_by_its_key(path, reason):
+    with pytest.raises(LaunchError, match=f"launch.hostfile.path = .*: {reason}"):
+        hostfile_machines(block(Path(path)), 1)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +157,7 @@ def test_two_machines_train_the_same_bits_as_one_and_end_when_their_runner_does(
     environment = "{GLOO_SOCKET_IFNAME: lo, OMP_NUM_THREADS: '1', MARK: 'a \"b\" $c'}"
     launch = [
         *("launch.cluster=hostfile", f"launch.hostfile.path={write_hostfile(tmp_path)}", "launch.nodes=2"),
-        *("launch.hostfile.master_address=127.0.0.1", "launch.hostfile.master_port=29417"),
+        *("launch.hostfile.master_address=127.0.0.1", f"launch.hostfile.master_port={free_port()}"),
         *(f"launch.environment={environment}", f"launch.environment.PYTHONPATH='{FAULTS}:{REPOSITORY}'"),
         f"launch.environment.{VARIABLE}='{pause_after(tmp_path / '.marks', '0-small')}'",
         *("--runs-dir", runs_dir),

@@ -15,10 +15,11 @@ from submitit.core.utils import UncompletedJobError
 from growctl.launch.machines import LaunchError
 from growctl.queue import slurm_job as job_module
 from growctl.queue.slurm_job import JobPart
-from growctl.queue.submit import check_slurm, plan_jobs
-from growctl.run.requests import LadderRequest, RunFailed, machines_of
+from growctl.queue.submit import _check_no_jobs, check_slurm, plan_jobs
+from growctl.run.requests import LadderRequest, RunError, RunFailed, machines_of
 from growctl.schedule.load import load_schedule, parse_schedule
 from growctl.schema.launch_block import LaunchBlock
+from model.errors import Failure
 from tests.growctl.runs import (
     CONTROL,
     SCHEDULE,
@@ -252,11 +253,11 @@ def test_a_terminated_job_queues_again_where_slurm_means_to_keep_it(job, monkeyp
 
 def test_a_terminated_job_asks_a_busy_slurm_again(job, monkeypatch):
     monkeypatch.setattr(job_module, "ASK_AGAIN_SECONDS", (0.0, 0.0))
-    answers: Iterator[Any] = iter([RuntimeError("squeue failed: timed out"), {"101": "RUNNING"}])
+    answers: Iterator[Any] = iter([Failure("squeue failed: timed out"), {"101": "RUNNING"}])
 
     def busy(ids: list[str]) -> dict[str, str]:
         answer = next(answers)
-        if isinstance(answer, RuntimeError):
+        if isinstance(answer, Failure):
             raise answer
         return answer
 
@@ -281,6 +282,28 @@ def test_a_job_ends_with_growctls_exit_code_and_message(job, monkeypatch, capsys
         job.part()
     assert end.value.code == code
     assert capsys.readouterr().err == f"growctl: {error}\n"
+
+
+def test_a_job_with_an_internal_error_leaves_the_traceback_in_its_log_and_in_the_runs_directory(
+    job, monkeypatch, capsys, tmp_path
+):
+    (tmp_path / "runs").mkdir()
+    monkeypatch.setattr(job.part, "_run", lambda: list(zip([1], [1, 2], strict=True)))
+    with pytest.raises(SystemExit) as end:
+        job.part()
+    assert end.value.code == 1
+    *trace, line = capsys.readouterr().err.splitlines()
+    [report] = (tmp_path / "runs/.bugs").iterdir()
+    assert line.startswith("growctl: this is a bug in growctl: ValueError: zip() argument 2 is longer")
+    assert str(report) in line
+    assert trace[0] == "Traceback (most recent call last):"
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", b"\xff", b"[" * 100_000])
+def test_a_damaged_list_of_jobs_is_refused_with_its_path(tmp_path, content):
+    (tmp_path / "jobs.json").write_bytes(content)
+    with pytest.raises(RunError, match=r"jobs\.json, which lists the jobs of this run, cannot be read"):
+        _check_no_jobs(tmp_path)
 
 
 def test_a_jobs_schedule_is_the_ladders_with_all_its_settings(job, tmp_path):

@@ -104,7 +104,7 @@ def stage(tmp_path):
 )
 def test_a_signal_has_the_workers_save_and_leave_before_growctl_does(signals, stage, number, exit_code):
     stage.signal_when("start", number)
-    with pytest.raises(signals.Stopped) as stopped:
+    with pytest.raises(stop_signals.Stopped) as stopped:
         stage.attempt("start(); train_until_asked(); time.sleep(0.3); save()")
     assert stopped.value.exit_code == exit_code
     assert [record["event"] for record in stage.records] == ["start", "saved"]
@@ -114,28 +114,28 @@ def test_a_signal_has_the_workers_save_and_leave_before_growctl_does(signals, st
 
 def test_a_second_signal_is_heeded_at_once(signals, stage):
     stage.signal_when("start", signal.SIGTERM, signal.SIGTERM, pause=0.5)
-    with pytest.raises(signals.Stopped):
+    with pytest.raises(stop_signals.Stopped):
         stage.attempt("start(); train_until_asked(); time.sleep(600); save()")
     assert [record["event"] for record in stage.records] == ["start"]
 
 
 def test_workers_that_do_not_save_within_the_time_of_grace_are_ended(signals, stage):
     stage.signal_when("start", signal.SIGTERM)
-    with pytest.raises(signals.Stopped):
+    with pytest.raises(stop_signals.Stopped):
         stage.attempt("start(); time.sleep(600)", grace=0.5)
     assert stage.said[-1].startswith("the workers have not saved within")
 
 
 def test_before_the_workers_have_begun_there_is_nothing_to_save(signals, stage):
     threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
-    with pytest.raises(signals.Stopped):
+    with pytest.raises(stop_signals.Stopped):
         stage.attempt("time.sleep(600)", grace=600)
     assert stage.said == []
 
 
 def test_workers_that_a_cluster_told_to_leave_stop_growctl_too(signals, stage):
     code = "start(); os.kill(os.getpid(), signal.SIGUSR1); train_until_asked(); save()"
-    with pytest.raises(signals.Stopped) as stopped:
+    with pytest.raises(stop_signals.Stopped) as stopped:
         stage.attempt(code)
     assert stopped.value.exit_code == 143
 
@@ -145,7 +145,7 @@ def test_workers_that_are_told_of_the_same_thing_again_save_all_the_same(signals
     again = "train_until_asked(); [os.kill(os.getpid(), signal.SIGTERM) for _ in range(2)]; time.sleep(0.1); save()"
     if told == "by the runner":
         stage.signal_when("start", signal.SIGTERM)
-    with pytest.raises(signals.Stopped):
+    with pytest.raises(stop_signals.Stopped):
         stage.attempt(f"start(); {'' if told == 'by the runner' else 'os.kill(os.getpid(), signal.SIGTERM); '}{again}")
     assert [record["event"] for record in stage.records] == ["start", "saved"]
 

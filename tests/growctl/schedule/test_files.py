@@ -196,6 +196,12 @@ NO_SCHEDULE = f"is no schedule; one has the keys {', '.join(Schedule.model_field
             "schedule is plain data; text that YAML reads so wants quotes",
         ),
         ("seed: &a [*a]\n", "cannot be read: is nested too deeply, or contains itself"),
+        (
+            "seed: !!bool maybe\n",
+            "cannot be read: a tag, such as !!bool, does not fit the value behind it",
+        ),
+        ("seed: !!timestamp now\n", "cannot be read: a tag, such as !!bool, does not fit the value behind it"),
+        ("seed: !!set [a]\n", "cannot be read: a tag, such as !!bool, does not fit the value behind it"),
         ("seed: ${no.such}\n", "seed: Interpolation key 'no.such' not found"),
         ("seed: ${seed}\n", "seed: Recursive interpolation detected"),
         (

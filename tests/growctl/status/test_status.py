@@ -550,6 +550,12 @@ def test_a_broken_file_is_said_and_the_rest_still_shown(tmp_path, file, damage):
         assert any(Path(file).name in note or "final" in note for note in status.notes), status.notes
 
 
+@pytest.mark.parametrize("content", [b"seed: !!bool maybe", b"seed: 0b_", b"[" * 5000, b"seed: !!set [a]"])
+def test_a_schedule_that_is_no_yaml_any_more_is_noted(tmp_path, content):
+    (everything_made(tmp_path).directory / "schedule.yaml").write_bytes(content)
+    assert any("schedule.yaml cannot be read" in note for note in seen(tmp_path)[0].notes)
+
+
 @settings(max_examples=25)
 @given(file=st.sampled_from(FILES), data=st.binary(max_size=80))
 def test_no_bytes_in_any_file_end_it(tmp_path_factory, file, data):

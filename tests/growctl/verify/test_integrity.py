@@ -104,6 +104,12 @@ def test_where_there_is_nothing_to_check_one_message_says_so(tmp_path):
         things(tmp_path / "text.txt")
 
 
+@pytest.mark.parametrize("content", [b"seed: !!bool maybe", b"seed: 0b_", b"[" * 5000, b"seed: !!set [a]"])
+def test_a_runs_own_schedule_that_is_no_yaml_any_more_is_broken(runs, content):
+    (runs / "tiny/schedule.yaml").write_bytes(content)
+    assert found(runs)["schedule.yaml"].whole is False
+
+
 def test_a_copy_of_a_dataset_anywhere_is_known_for_one(runs, tmp_path):
     shutil.copytree(runs / ".datasets/text-0123", tmp_path / "copy")
     assert found(tmp_path / "copy")["copy"].bytes == read_dataset_manifest(tmp_path / "copy").num_file_bytes

@@ -13,13 +13,15 @@ pytestmark = pytest.mark.trains
 
 RANK = """
 import atexit, sys
+from model.errors import Failure, UserError
 from stages.engine.rank_process import run_rank
 atexit.register(print, "the interpreter was taken down")
 def work(spec, device):
     print(f"worked on {spec.name}")
     if spec.name != "good.json":
-        raise {"told.json": ValueError, "odd.json": KeyError}[spec.name]("the loss is nan")
-run_rank(work, told=(ValueError,))
+        errors = {"told.json": UserError, "failed.json": Failure, "value.json": ValueError, "odd.json": KeyError}
+        raise errors[spec.name]("the loss is nan")
+run_rank(work)
 """
 
 
@@ -40,7 +42,13 @@ def run_rank_on(spec: str, **streams) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize(
     ("spec", "code", "said"),
-    [("good.json", 0, None), ("told.json", 1, "growctl: the loss is nan"), ("odd.json", 1, None)],
+    [
+        ("good.json", 0, None),
+        ("told.json", 1, "growctl: the loss is nan"),
+        ("failed.json", 1, "growctl: the loss is nan"),
+        ("value.json", 1, None),
+        ("odd.json", 1, None),
+    ],
 )
 def test_a_rank_leaves_with_its_code_its_reason_and_no_teardown(spec, code, said):
     result = run_rank_on(spec, capture_output=True)

@@ -20,6 +20,7 @@ from stages.checkpoint.manifest import CheckpointError, Lineage, manifest_hash, 
 from stages.checkpoint.parameters import load_model, read_parameter, write_parameter
 from stages.data.dataset import DataError, EvaluationWindows
 from stages.data.prepare import DataSpec, prepare, read_dataset_manifest
+from stages.grow import compare as compare_module
 from stages.grow.compare import GRADIENT_RAMP, Comparison, GenerationGradients, compare
 from stages.grow.expand import expand, expand_transformer, shrink
 from tests.stages.checkpoints import write_checkpoint
@@ -336,6 +337,6 @@ def test_one_model_is_in_memory_at_a_time(grown, old, dataset, monkeypatch):
         models.append(weakref.ref(model))
         return model
 
-    monkeypatch.setattr("stages.grow.compare.load_model", watched)
+    monkeypatch.setattr(compare_module, "load_model", watched)
     compare(old, new, dataset, **TEXT)
     assert len(models) == 2

@@ -1,0 +1,13 @@
+"""The two kinds of error that are no bugs. Their messages are for the user; any other exception's is for developers."""
+
+
+class UserError(ValueError):
+    """Input that the user can fix: a schedule, an option, a file. growctl prints the message and exits with code 2.
+
+    A ValueError, so that callers of the library may treat it as one.
+    """
+
+
+class Failure(RuntimeError):
+    """Work that failed though the input was fine: the disk is full, training diverged. growctl prints the message and
+    exits with code 1."""

@@ -1,0 +1,139 @@
+"""Errors that nobody foresaw are reported as bugs; what the user can fix never is."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from growctl.bugs import report_bug
+from growctl.cli.app import _runs_dir
+from tests.workers import REPOSITORY
+
+BROKEN_COMMAND = """
+import sys
+import growctl.status.runs as runs
+from growctl.cli.app import main
+
+runs.find_status = lambda *_: list(zip([1], [1, 2], strict=True))
+sys.argv = ["growctl", "status", "--runs-dir", sys.argv[1]]
+main()
+"""
+SAID = "growctl: this is a bug in growctl: ValueError: zip() argument 2 is longer than argument 1. The traceback is in "
+
+
+def run_broken_command(runs_dir: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", BROKEN_COMMAND, str(runs_dir)],
+        env={name: value for name, value in os.environ.items() if name != "GROWCTL_DEBUG"} | environment,
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_an_internal_error_is_one_line_and_a_file_with_the_traceback_in_the_runs_directory(tmp_path):
+    result = run_broken_command(tmp_path)
+    assert (result.returncode, result.stdout) == (1, "")
+    [line] = result.stderr.splitlines()
+    assert line.startswith(SAID)
+    [file] = (tmp_path / ".bugs").iterdir()
+    assert f"The traceback is in {file};" in line
+    report = file.read_text()
+    assert "Traceback (most recent call last)" in report
+    assert "find_status" in report
+    assert f"command: growctl status --runs-dir {tmp_path}" in report
+    assert "python: 3." in report
+
+
+def test_with_growctl_debug_the_traceback_of_an_internal_error_is_printed_too(tmp_path):
+    result = run_broken_command(tmp_path, GROWCTL_DEBUG="1")
+    assert result.returncode == 1
+    *trace, line = result.stderr.splitlines()
+    assert trace[0] == "Traceback (most recent call last):"
+    assert line.startswith(SAID)
+    assert list((tmp_path / ".bugs").iterdir())
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The system's temporary directory."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def raised(error: Exception) -> Exception:
+    try:
+        raise error
+    except Exception as caught:
+        return caught
+
+
+@pytest.mark.parametrize("runs_dir", ["missing", "file", "without-room"])
+def test_where_the_runs_directory_takes_no_file_the_traceback_is_in_the_temporary_directory(
+    tmp_path, temporary, capsys, runs_dir
+):
+    (tmp_path / "file").touch()
+    (tmp_path / "without-room").mkdir()
+    (tmp_path / "without-room/.bugs").touch()
+    before = sorted(tmp_path.rglob("*"))
+    report_bug(raised(KeyError("what")), tmp_path / runs_dir)
+    [report] = temporary.iterdir()
+    assert sorted(tmp_path.rglob("*")) == sorted([*before, report])
+    assert f"this is a bug in growctl: KeyError: 'what'. The traceback is in {report};" in capsys.readouterr().err
+    assert "KeyError: 'what'" in report.read_text()
+
+
+def test_a_bug_is_told_where_no_file_can_be_written_at_all(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    report_bug(raised(KeyError("what")), tmp_path / "missing")
+    assert "KeyError: 'what'. The traceback could not be written" in capsys.readouterr().err
+
+
+def test_the_line_for_the_user_is_one_short_line_whatever_the_error_says(tmp_path, capsys):
+    report_bug(raised(ValueError("first\nsecond \x1b[31m" + "x" * 5000 + "\ud800")), tmp_path)
+    [line] = capsys.readouterr().err.splitlines()
+    assert "ValueError: first second" in line
+    assert len(line) < 600
+    assert "\x1b" not in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["status", "--runs-dir", "here"], "here"),
+        (["run", "quickstart", "seed=1", "--runs-dir=here", "--dry-run"], "here"),
+        (["status", "quickstart"], "there"),
+        (["expand", "final", "--add-tokens", "4", "--output", "x"], "there"),
+        (["schema"], "there"),
+        (["nothing"], "there"),
+        ([], "there"),
+    ],
+)
+def test_a_bug_is_written_to_the_runs_directory_of_the_command_line_or_of_the_environment(
+    monkeypatch, arguments, expected
+):
+    monkeypatch.setenv("GROWCTL_RUNS_DIR", "there")
+    assert _runs_dir(arguments) == Path(expected)
+    monkeypatch.delenv("GROWCTL_RUNS_DIR")
+    assert _runs_dir(arguments) == Path("here" if expected == "here" else "runs")
+
+
+def test_every_error_of_the_three_floors_is_the_users_or_a_failure():
+    """growctl would take a class that is neither for a bug. `model/errors.py` has the two bases."""
+    foreign = re.compile(r"(Value|Runtime|Type|Lookup|Key|OS)Error|Exception")
+    strangers = []
+    for path in (path for floor in ("model", "stages", "growctl") for path in (REPOSITORY / floor).rglob("*.py")):
+        if path == REPOSITORY / "model/errors.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and any(foreign.fullmatch(ast.unparse(base)) for base in node.bases):
+                strangers.append(f"{path.relative_to(REPOSITORY)}: {node.name}")
+    assert not strangers
