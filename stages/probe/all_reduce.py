@@ -1,4 +1,6 @@
-"""The worker of `growctl doctor`: one all-reduce over the ranks that a run would use. Started as a stage is:
+"""The worker of `growctl doctor`: one all-reduce over the ranks that a run would use.
+
+Started as a stage is:
 
     python -m stages.probe.all_reduce SPEC.json
 

@@ -1,4 +1,6 @@
-"""What a worker finds on this machine, as JSON on the last line of its output. For `growctl doctor`:
+"""Prints what a worker finds on this machine, as JSON on the last line of its output.
+
+For `growctl doctor`:
 
     python -m stages.probe.machine
 

@@ -1,4 +1,6 @@
-"""The worker of `growctl plan --measure`: times a few optimizer steps of one size. Started as stages.train.worker is:
+"""The worker of `growctl plan --measure`: times a few optimizer steps of one size.
+
+Started as stages.train.worker is:
 
     python -m stages.probe.time_steps SPEC.json
 

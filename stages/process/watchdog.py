@@ -1,4 +1,4 @@
-"""A rank that stalls is noticed. No torch here.
+"""Notices a rank that stalls. No torch here.
 
 Every rank has a file in the stage's `stacks/`. As long as its work goes on, the file's time is renewed; where it does
 not for too long, faulthandler writes the stacks of all threads into it, from a thread of C that needs no interpreter.

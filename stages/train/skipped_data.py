@@ -1,4 +1,4 @@
-"""Which data a stage's updates read where rollbacks left some out. No torch here.
+"""Which data a stage's updates read, given what rollbacks skipped. No torch here.
 
 A rollback is a record of metrics.jsonl (event `anomaly`, action `rollback`): the stage goes back to `first_step`, and
 from there on reads `num_steps` steps' worth of data further on than it did, just behind what it stumbled over. It

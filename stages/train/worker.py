@@ -1,5 +1,6 @@
-"""The worker: trains one stage of a run on a DeepSpeed engine. Each rank is one, started by growctl itself, on other
-machines by DeepSpeed's runner or srun:
+"""The worker: trains one stage of a run on a DeepSpeed engine.
+
+Each rank is one, started by growctl itself, on other machines by DeepSpeed's runner or srun:
 
     python -m stages.train.worker SPEC.json
 

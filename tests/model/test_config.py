@@ -1,5 +1,7 @@
 """Configurations: sizes, names, JSON, what is refused."""
 
+from typing import Any
+
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
@@ -15,7 +17,7 @@ from model.policy import grow_config, ramp_config
 
 MODEL_CONFIG: TypeAdapter[ModelConfig] = TypeAdapter(ModelConfig)
 
-SHAPE = {"vocab_size": 61, "hidden_size": 32, "num_heads": 2}
+SHAPE: dict[str, Any] = {"vocab_size": 61, "hidden_size": 32, "num_heads": 2}
 
 # Sizes of the growth ladder in arXiv 2410.23168, with the counts that follow from them
 PAPER_SIZES = [(576, 2304, 123.6e6), (2140, 8560, 354.2e6), (4850, 19400, 753.8e6), (8620, 34480, 1.310e9)]

@@ -13,6 +13,7 @@ from tests.reliability.listening_worker import listening
 from tests.workers import HANG_SECONDS, REPOSITORY
 
 
+@pytest.mark.trains
 def test_two_ranks_of_one_machine_listen_on_its_loopback_only(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
     launch = local_launch(tmp_path, 2, gpus=False, module="tests.reliability.listening_worker")

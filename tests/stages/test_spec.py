@@ -3,6 +3,7 @@
 import math
 from itertools import repeat
 from types import SimpleNamespace
+from typing import Any
 
 import numpy
 import pytest
@@ -24,8 +25,15 @@ from tests.stages.specs import small_spec
 
 
 def rate(**changes) -> LearningRate:
-    values = {"shape": "wsd", "peak": 1.0, "final": 0.0, "warmup_steps": 10, "decay_steps": 20, "total_steps": 100}
-    return LearningRate(**(values | {"first_step": 0} | changes))
+    values: dict[str, Any] = {
+        "shape": "wsd",
+        "peak": 1.0,
+        "final": 0.0,
+        "warmup_steps": 10,
+        "decay_steps": 20,
+        "total_steps": 100,
+    }
+    return LearningRate(**(values | {"total_steps": 100, "first_step": 0} | changes))
 
 
 def test_wsd_warms_up_holds_and_decays_to_one_step_above_the_end():
@@ -185,7 +193,7 @@ def test_the_worker_sets_every_groups_rate_and_the_scales_before_it_computes(fir
 
         backward = step = lambda self, *_: None
 
-    worker = object.__new__(Worker)
+    worker: Any = object.__new__(Worker)
     worker.spec, worker.progress, worker.rank, worker.world_size = spec, None, 0, 1
     worker.device, worker.guard, worker.watchdog = torch.device("cpu"), Guard(spec), SimpleNamespace(beat=bool)
     ids = torch.zeros(2, 3, dtype=torch.int64)
@@ -253,9 +261,9 @@ def test_a_trigger_needs_a_threshold_above_zero_and_two_points(wrong):
         SlopeTrigger(**({"slope": 1.0, "window": 2, "step_flops": 1.0} | wrong))
 
 
-def test_the_trigger_counts_no_loss_from_before_the_stage_has_settled():
+def test_the_trigger_counts_no_loss_from_before_the_stage_has_settled(monkeypatch):
     worker = object.__new__(Worker)
-    worker.record = lambda event, step, **values: None
+    monkeypatch.setattr(worker, "record", lambda event, step, **values: None)
     trigger = SlopeTrigger(slope=0.05, window=2, step_flops=2.0)
     worker.spec = small_spec(small_config(), trigger=trigger, ramp_steps=15)
     worker.losses = [(10, 5.0), (20, 5.0)]
@@ -265,7 +273,8 @@ def test_the_trigger_counts_no_loss_from_before_the_stage_has_settled():
 
 
 def test_the_trigger_ends_a_stage_at_an_evaluation_whose_slope_is_below_the_threshold():
-    worker, records = object.__new__(Worker), []
+    worker: Any = object.__new__(Worker)
+    records: list[Any] = []
     worker.record = lambda event, step, **values: records.append((event, step, values))
     worker.spec = small_spec(small_config(), trigger=SlopeTrigger(slope=0.05, window=2, step_flops=2.0))
     worker.losses = []

@@ -15,11 +15,10 @@ from model.precision import ComparisonDtype
 from stages.checkpoint.manifest import read_manifest
 from tests.growctl.runs import run
 from tests.stages.checkpoints import small_config, write_checkpoint
+from tests.workers import REPOSITORY
 
 EXPAND_OPTIONS = {"preset": Preset, "init": Init, "tau": TauPolicy, "moments": Moments}
-COMMANDS = [
-    *("run", "plan", "validate", "schema", "prepare", "expand", "shrink", "verify", "report", "status", "doctor")
-]
+COMMANDS = [command.name or command.callback.__name__ for command in app.registered_commands if command.callback]
 
 
 def test_help_imports_nothing_heavy():
@@ -39,6 +38,11 @@ def test_help_imports_nothing_heavy():
 def test_every_command_has_help_with_an_example(command):
     out, _ = run(command, "--help")
     assert f"Example: growctl {command}" in " ".join(out.split())
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_readme_names_every_command(command):
+    assert f"`growctl {command}" in (REPOSITORY / "README.md").read_text()
 
 
 def test_commands_on_checkpoints_offer_every_name_that_the_model_knows():

@@ -229,6 +229,7 @@ def test_the_micro_batch_of_a_plan_fits_the_gpus_that_are_here(other_machine):
     everything = plan_costs(ladder()).ladder.stages[0].memory
     other_machine.has("nvidia0", gpus=(gpu(memory=everything.total),))  # no room is left for what must stay free
     fits = plan_costs(ladder()).ladder.stages[0]
+    assert fits.micro_batch_size is not None and fits.largest_micro_batch_size is not None
     assert 1 <= fits.micro_batch_size == fits.largest_micro_batch_size < 8
     said = plan_costs(ladder(launch={"hardware": {"memory": "80GB"}})).ladder.stages[0]
     assert said.micro_batch_size == 8
@@ -266,7 +267,7 @@ def test_a_torch_that_cannot_be_asked_stops_a_run_with_its_reason(other_machine,
     other_machine.answers(script)
     with pytest.raises(LaunchError, match=f"torch cannot say which GPUs this machine has: .*{reason}"):
         machines_of(ladder())
-    assert reason in planned_devices(ladder()).note
+    assert reason in (planned_devices(ladder()).note or "")
     check = diagnosis.all_reduce("auto")
     assert (check.state, check.fix) == ("failed", "see torch and devices")
 
@@ -315,7 +316,7 @@ def test_a_named_gpu_that_is_not_here_is_planned_for(other_machine):
     assert (three.per_machine, three.type, three.note) == (3, "cuda", None)
     one = planned_devices(ladder(launch={"hardware": H100}))
     assert (one.per_machine, one.type) == (1, "cuda")
-    assert "one h100" in one.note
+    assert "one h100" in (one.note or "")
     other_machine.has("nvidia0", gpus=(gpu(),) * 4)
     assert planned_devices(ladder(launch={"hardware": H100})).per_machine == 4
 
@@ -326,7 +327,7 @@ def test_a_hostfiles_devices_are_those_of_the_hosts_that_a_run_takes(tmp_path):
     missing = planned_devices(ladder(launch=hosts))
     assert missing.per_machine == 1
     assert missing.note.startswith("The plan is for one device on each machine: ")
-    assert str(hostfile) in missing.note
+    assert str(hostfile) in (missing.note or "")
     hostfile.write_text("a slots=8\nb slots=4\nc slots=2\n")
     assert planned_devices(ladder(launch=hosts)) == Devices(4, "cuda", fast_bf16=True)
     assert machines_of(ladder(launch=hosts)).devices == 4
@@ -341,5 +342,5 @@ def test_a_slurm_jobs_devices_are_those_it_names_and_else_one_with_a_note(other_
     assert planned(devices=8, slurm={"gpus": False}).type == "cpu"
     unsaid = planned()
     assert unsaid.per_machine == 1
-    assert "launch.devices" in unsaid.note
+    assert "launch.devices" in (unsaid.note or "")
     assert other_machine.times_torch_was_asked == 0

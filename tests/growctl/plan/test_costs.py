@@ -49,6 +49,7 @@ def test_time_is_flops_by_what_the_devices_do_and_money_is_by_the_hour() -> None
     for cost, plan in zip(costs_of(schedule), plan_stages(schedule), strict=True):
         assert cost.num_devices == 2
         assert cost.seconds == pytest.approx(plan.flops.total / (2 * 1e12 * 0.5))
+        assert cost.seconds and cost.device_hours  # noqa: PT018
         assert cost.device_hours == pytest.approx(2 * cost.seconds / 3600)
         assert cost.money == pytest.approx(2.0 * cost.device_hours)
         assert cost.mfu == pytest.approx(0.5)
@@ -263,6 +264,7 @@ def test_the_papers_ladder_on_sixteen_h100s() -> None:
     assert [cost.num_devices for cost in stages] == [16] * 4
     total = Total.of(stages)
     assert total.seconds == pytest.approx(total.flops.total / (16 * 989e12 * 0.4))
+    assert total.seconds
     assert total.money == pytest.approx(total.seconds * 16 / 3600 * 2.5)
     for cost in stages:
         assert cost.memory is not None

@@ -28,6 +28,7 @@ launch: {devices: 2, micro_batch_size: 4, zero_stage: 2, hardware: {flops: 1T, p
 """
 
 
+@pytest.mark.trains
 def test_real_steps_are_timed_what_fails_is_said_and_nothing_is_left(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "tmp").mkdir()
     (tmp_path / "tiny.yaml").write_text(SCHEDULE)

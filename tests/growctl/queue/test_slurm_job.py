@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -253,7 +254,7 @@ def test_a_terminated_job_queues_again_where_slurm_means_to_keep_it(job, monkeyp
 
 def test_a_terminated_job_asks_a_busy_slurm_again(job, monkeypatch):
     monkeypatch.setattr(job_module, "ASK_AGAIN_SECONDS", (0.0, 0.0))
-    answers = iter([Failure("squeue failed: timed out"), {"101": "RUNNING"}])
+    answers: Iterator[Any] = iter([Failure("squeue failed: timed out"), {"101": "RUNNING"}])
 
     def busy(ids: list[str]) -> dict[str, str]:
         answer = next(answers)

@@ -25,6 +25,8 @@ from tests.growctl.runs import (
     write_schedule,
 )
 
+pytestmark = pytest.mark.trains
+
 SHORT = ("stages.0.train_steps=12", "stages.1.train_steps=15", "evaluation.every=10")
 TRANSFORMER = """
   - {name: small, train_steps: 12}

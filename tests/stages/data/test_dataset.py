@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -28,13 +29,14 @@ from stages.data.dataset import (
 MakeDataset = Callable[..., Path]
 
 
-def write_dataset(directory: Path, train: list[int], validation: list[int], token_bytes: int = 4) -> Path:
+def write_dataset(directory: Path, train: list[int], validation: list[int], token_bytes: Literal[2, 4] = 4) -> Path:
     """A dataset whose tokens are 0, 1, 2, ... through the shards of each split, given as numbers of tokens."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "tokenizer.json").write_text("{}")
     tokenizer_sha256 = hashlib.sha256(b"{}").hexdigest()
     splits: dict[SplitName, DatasetSplit] = {}
-    for name, lengths in (("train", train), ("validation", validation)):
+    by_split: dict[SplitName, list[int]] = {"train": train, "validation": validation}
+    for name, lengths in by_split.items():
         files, first = [], 0
         for number, length in enumerate(lengths):
             data = np.arange(first, first + length).astype(f"<u{token_bytes}").tobytes()
@@ -64,7 +66,7 @@ def write_dataset(directory: Path, train: list[int], validation: list[int], toke
 
 @pytest.fixture(scope="module")
 def make_dataset(tmp_path_factory: pytest.TempPathFactory) -> MakeDataset:
-    def make(train: list[int], validation: list[int] | None = None, token_bytes: int = 4) -> Path:
+    def make(train: list[int], validation: list[int] | None = None, token_bytes: Literal[2, 4] = 4) -> Path:
         return write_dataset(tmp_path_factory.mktemp("dataset"), train, validation or [100], token_bytes)
 
     return make

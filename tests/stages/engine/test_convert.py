@@ -37,7 +37,7 @@ def test_conversions_go_once_a_newer_checkpoint_is_whole_and_are_never_taken_for
         write_checkpoint(converted_directory(tmp_path / f"step_{step:08d}"))
     staging_directory(tmp_path / "converted_00000010").mkdir()
     (tmp_path / "converted_00000010/manifest.json").unlink()  # a death while it was removed
-    said = []
+    said: list[str] = []
     assert newest_checkpoint(tmp_path, said.append).name == "step_00000020"
     remove_converted(tmp_path, tmp_path / "step_00000020")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["converted_00000020", "step_00000010", "step_00000020"]

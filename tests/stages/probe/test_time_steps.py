@@ -76,5 +76,5 @@ def test_the_allocator_is_asked_around_the_last_forward_pass(monkeypatch) -> Non
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: next(allocated))
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 500)
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: None)
-    found = step_memory(Engine(2), torch.zeros(1, 4, dtype=torch.int64), 2)  # type: ignore[arg-type]
+    found = step_memory(Engine(2), torch.zeros(1, 4, dtype=torch.int64), 2)
     assert found == StepMemory(lasting_bytes=300, activation_bytes=60, peak_bytes=500)

@@ -78,7 +78,8 @@ class Watched(Worker):
         self.guard = Guard(self.spec)
         self.guard.limit = 1e9
         self.look_every, self.watchdog = 2 * STEPS, Watchdog(StagePaths(Path(sys.argv[1]).parent).stack_file(1, 0), 600)
-        self.waits, self.lines = Waits(), []
+        self.waits = Waits()
+        self.lines: list[Any] = []
         self.engine = build_engine(build_model(config, seed=0), self.spec, precision)
         start_moments(self.engine, {})
 
