@@ -229,7 +229,8 @@ def test_the_micro_batch_of_a_plan_fits_the_gpus_that_are_here(other_machine):
     everything = plan_costs(ladder()).ladder.stages[0].memory
     other_machine.has("nvidia0", gpus=(gpu(memory=everything.total),))  # no room is left for what must stay free
     fits = plan_costs(ladder()).ladder.stages[0]
-    assert fits.micro_batch_size is not None and fits.largest_micro_batch_size is not None
+    assert fits.micro_batch_size is not None
+    assert fits.largest_micro_batch_size is not None
     assert 1 <= fits.micro_batch_size == fits.largest_micro_batch_size < 8
     said = plan_costs(ladder(launch={"hardware": {"memory": "80GB"}})).ladder.stages[0]
     assert said.micro_batch_size == 8
