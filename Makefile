@@ -4,8 +4,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+DOCS_INSTALLED := $(VENV)/.docs-installed
 
-.PHONY: quickstart test soak check format docs setup clean
+.PHONY: quickstart test test-fast soak check format docs docs-site setup clean
 
 quickstart: setup  ## Train the quickstart ladder and its control on this machine, then report on them.
 	$(BIN)/growctl run schedules/quickstart.yaml
@@ -13,6 +14,9 @@ quickstart: setup  ## Train the quickstart ladder and its control on this machin
 
 test: setup  ## The whole test suite, with the slowest tests named.
 	$(BIN)/python -m pytest
+
+test-fast: setup  ## All but the tests that start real training processes: two minutes instead of twenty.
+	$(BIN)/python -m pytest -m 'not trains'
 
 soak: setup  ## Kills at a hundred random points and times; a table, and build/soak.json. Takes an hour or so.
 	$(BIN)/python -m tests.reliability.soak --kills 100 --json build/soak.json
@@ -28,8 +32,15 @@ format: setup  ## Put the code in order.
 	$(BIN)/ruff format .
 
 docs: setup  ## Write what docs/ takes from the code: the table of plans, the schedules' JSON Schema.
-	$(BIN)/python -m docs.generate
+	$(BIN)/python -m tools.generate
 	$(BIN)/growctl schema > schedules/schedule.schema.json
+
+docs-site: $(DOCS_INSTALLED)  ## The documentation as a site in build/site; a broken link fails.
+	$(BIN)/python -m mkdocs build --strict
+
+$(DOCS_INSTALLED): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	touch $(DOCS_INSTALLED)
 
 setup: $(INSTALLED)  ## Make .venv with growctl and its development tools.
 

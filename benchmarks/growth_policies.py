@@ -113,12 +113,14 @@ def run_all(seeds: list[int], directory: Path, workers: int) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     first = ["random, ramp 2 %", "official, cosine in each stage"]  # one for each learning-rate schedule
     with ThreadPoolExecutor(workers) as pool:
-        list(pool.map(lambda job: run(*job, directory), [(policy, seed) for policy in first for seed in seeds]))
+        list(
+            pool.map(lambda job: run(job[0], job[1], directory), [(policy, seed) for policy in first for seed in seeds])
+        )
         rest = [(policy, seed) for policy in POLICIES if policy not in first for seed in seeds]
-        list(pool.map(lambda job: run(*job, directory), rest))
+        list(pool.map(lambda job: run(job[0], job[1], directory), rest))
 
 
-def result(policy: str, seed: int, directory: Path) -> dict[str, float | None] | None:
+def result(policy: str, seed: int, directory: Path) -> dict[str, Any] | None:
     """Jump and end loss (nats), and FLOPs of the whole, of one run; None where it is not finished."""
     from growctl.report.read import find_runs
     from model.errors import UserError
@@ -135,7 +137,7 @@ def result(policy: str, seed: int, directory: Path) -> dict[str, float | None] |
 
 def table(seeds: list[int], directory: Path) -> None:
     """Gathers what is finished into the results file, draws it, and prints it as a Markdown table, best first."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for policy in POLICIES:
         results = {seed: result(policy, seed, directory) for seed in seeds}
         done = {seed: found for seed, found in results.items() if found}

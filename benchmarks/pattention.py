@@ -22,6 +22,7 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import torch
@@ -76,23 +77,23 @@ def row(num_rows: int, width: int, num_tokens: int, dtype: str, seconds: float) 
         return torch.randn(*shape, generator=generator).to(DTYPES[dtype])
 
     x_MD = draw(num_rows, width).requires_grad_()
-    tokens_ND = [(0.02 * draw(num_tokens, width)).detach().requires_grad_() for _ in range(2)]
+    key_ND, value_ND = ((0.02 * draw(num_tokens, width)).detach().requires_grad_() for _ in range(2))
     grad_MD = draw(num_rows, width)
-    layers = forms(x_MD, tokens_ND, math.sqrt(num_tokens))
+    layers = forms(x_MD, key_ND, value_ND, math.sqrt(num_tokens))
 
     def step(layer: Callable[[], Tensor]) -> None:
-        torch.autograd.grad(layer(), (x_MD, *tokens_ND), grad_MD)
+        torch.autograd.grad(layer(), (x_MD, key_ND, value_ND), grad_MD)
 
     turns: dict[str, list[float]] = {name: [] for name in ("floor", *layers)}
     for layer in layers.values():
         step(layer)  # memory is allocated, and what is compiled is compiled
     started = time.perf_counter()
     while time.perf_counter() - started < seconds or len(turns["floor"]) < 5:
-        turns["floor"].append(timed(lambda: six_products(x_MD.detach(), *(t.detach() for t in tokens_ND), grad_MD)))
+        turns["floor"].append(timed(lambda: six_products(x_MD.detach(), key_ND.detach(), value_ND.detach(), grad_MD)))
         for name, layer in layers.items():
-            turns[name].append(timed(lambda layer=layer: step(layer)))
+            turns[name].append(timed(partial(step, layer)))
     ratios = {name: [time / floor for time, floor in zip(turns[name], turns["floor"], strict=True)] for name in layers}
-    known = {tensor.untyped_storage().data_ptr() for tensor in (x_MD, *tokens_ND)}
+    known = {tensor.untyped_storage().data_ptr() for tensor in (x_MD, key_ND, value_ND)}
     return {
         "tokens": num_rows,
         "width": width,
@@ -108,13 +109,13 @@ def row(num_rows: int, width: int, num_tokens: int, dtype: str, seconds: float) 
     }
 
 
-def forms(x_MD: Tensor, tokens_ND: list[Tensor], tau: float) -> dict[str, Callable[[], Tensor]]:
+def forms(x_MD: Tensor, key_ND: Tensor, value_ND: Tensor, tau: float) -> dict[str, Callable[[], Tensor]]:
     """The forward passes that are compared."""
-    group = TokenGroup.of(*tokens_ND, tau)
-    mask_MN = torch.ones(len(x_MD), len(tokens_ND[0]), dtype=x_MD.dtype)
+    group = TokenGroup.of(key_ND, value_ND, tau)
+    mask_MN = torch.ones(len(x_MD), len(key_ND), dtype=x_MD.dtype)
     compiled = torch.compile(pattend, dynamic=True)
     return {
-        "written_out": lambda: written_out(x_MD, *tokens_ND, tau, mask_MN),
+        "written_out": lambda: written_out(x_MD, key_ND, value_ND, tau, mask_MN),
         "ours": lambda: pattend(x_MD, group, "l2_norm_gelu"),
         "compiled": lambda: compiled(x_MD, group, "l2_norm_gelu"),
     }

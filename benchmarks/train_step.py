@@ -188,7 +188,7 @@ def loop_of(loop: str, case: Case, precision: str, dataset: Path) -> Callable[[]
     return bare_step(spec) if loop == "bare" else trainer_step(spec)
 
 
-def train_spec(case: Case, precision: str, dataset: Path, model: Any, kernels: str) -> Any:
+def train_spec(case: Case, precision: Any, dataset: Path, model: Any, kernels: Any) -> Any:
     """What a worker would be told."""
     from stages.spec import LearningRate, Optimizer, TrainSpec
 
@@ -246,12 +246,13 @@ def bare_step(spec: Any) -> Callable[[], object]:
     samples = TrainingSamples(Path(spec.dataset), spec.sequence_length, spec.seed)
     model = build_model(spec.model, seed=0)
     in_bf16 = spec.precision == "bf16"
-    masters = [parameter.detach().clone() for parameter in model.parameters()] if in_bf16 else list(model.parameters())
+    parameters: list[torch.Tensor] = list(model.parameters())
+    masters = [parameter.detach().clone() for parameter in parameters] if in_bf16 else parameters
     if in_bf16:
         model.bfloat16()
         for master in masters:
             master.grad = torch.zeros_like(master)
-    parameters = list(model.parameters())
+    sums = [master.grad for master in masters if master.grad is not None]
     groups = [
         {"params": [master for master in masters if master.ndim > 1], "weight_decay": spec.optimizer.weight_decay},
         {"params": [master for master in masters if master.ndim < 2], "weight_decay": 0.0},
@@ -271,14 +272,14 @@ def bare_step(spec: Any) -> Callable[[], object]:
             (loss / num_micro_batches).backward()
             total += loss.detach() / num_micro_batches
             if in_bf16:
-                torch._foreach_add_([master.grad for master in masters], [each.grad for each in parameters])
+                torch._foreach_add_(sums, [each.grad for each in parameters if each.grad is not None])
                 model.zero_grad()
         torch.nn.utils.clip_grad_norm_(masters, spec.optimizer.gradient_clipping)
         optimizer.step()
         if in_bf16:
             with torch.no_grad():
                 torch._foreach_copy_(parameters, masters)
-                torch._foreach_zero_([master.grad for master in masters])
+                torch._foreach_zero_(sums)
         else:
             optimizer.zero_grad()
         return total.item()

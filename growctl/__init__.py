@@ -1,0 +1,1 @@
+"""What the user touches: commands, schedules, the runner, the ledger, the report."""

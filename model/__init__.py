@@ -1,0 +1,1 @@
+"""PyTorch modules, growth as tensor functions, FLOP and parameter formulas: no files, YAML or DeepSpeed."""

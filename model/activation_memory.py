@@ -10,14 +10,10 @@ model's precision and attention runs in float32 (model/attention.py).
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
 from model.config import PattentionConfig, ScoreFunction, TokenformerConfig, TransformerConfig
+from model.precision import BYTES, DeviceType, Precision
 
-Precision = Literal["bf16", "fp32"]
-DeviceType = Literal["cuda", "cpu"]
-
-BYTES: dict[Precision, int] = {"bf16": 2, "fp32": 4}
 FLOAT32 = 4
 INT64 = 8
 

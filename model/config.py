@@ -5,19 +5,18 @@ Tokenformer (arXiv 2410.23168): a Pattention holds parameter tokens, those added
 """
 
 import math
-import re
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
-    TypeAdapter,
     model_validator,
 )
+
+from model.parameter_names import EMBEDDING, FINAL_NORM, TOKEN_KINDS, TokensName, in_block
+from model.strict import Strict
 
 ScoreFunction = Literal["l2_norm_gelu", "gelu_l2_norm", "softmax"]
 
@@ -28,19 +27,13 @@ Only eager computes the same bits in every process: the others choose some of th
 PATTENTIONS = ("query", "key", "value", "projection", "ffn")
 """The five Pattentions of a block, in the order of the forward pass."""
 
-_GENERATION = re.compile(r"\.(?:key|value)_tokens\.(\d+)$")
-
-
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
 
 def published_tau(score_function: ScoreFunction, num_tokens: float) -> float:
     """The scale of the published runs: sqrt(n) after an L2 norm, n after the softmax's L1 norm (official code)."""
     return num_tokens if score_function == "softmax" else math.sqrt(num_tokens)
 
 
-class Generation(_Frozen):
+class Generation(Strict):
     """The parameter tokens that were added together at one growth."""
 
     num_tokens: PositiveInt
@@ -62,7 +55,7 @@ class Generation(_Frozen):
     """The Pattention's tau when this generation was added, to which `shrink` goes back; None for the base."""
 
 
-class PattentionConfig(_Frozen):
+class PattentionConfig(Strict):
     """One Pattention: its generations, oldest first, and its scale."""
 
     generations: tuple[Generation, ...] = Field(min_length=1)
@@ -88,7 +81,7 @@ class PattentionConfig(_Frozen):
         return tuple(1 / math.prod(later[i:]) for i in range(len(later)))
 
 
-class BlockConfig(_Frozen):
+class BlockConfig(Strict):
     """The five Pattentions of one block."""
 
     query: PattentionConfig
@@ -102,7 +95,7 @@ class BlockConfig(_Frozen):
         return {name: getattr(self, name) for name in PATTENTIONS}
 
 
-class _LanguageModelConfig(_Frozen):
+class _LanguageModelConfig(Strict):
     vocab_size: PositiveInt
     """Rows of the embedding, which is also the output head (tied)."""
 
@@ -168,14 +161,6 @@ class TransformerConfig(_LanguageModelConfig):
 
 
 ModelConfig = Annotated[TokenformerConfig | TransformerConfig, Field(discriminator="family")]
-_ADAPTER: TypeAdapter[TokenformerConfig | TransformerConfig] = TypeAdapter(ModelConfig)
-
-
-def parse_model_config(data: str | bytes | dict[str, Any]) -> TokenformerConfig | TransformerConfig:
-    """A configuration from its JSON text or from the object that JSON holds; pydantic.ValidationError if invalid."""
-    if isinstance(data, dict):
-        return _ADAPTER.validate_python(data, strict=False)
-    return _ADAPTER.validate_json(data)
 
 
 def tokenformer_config(
@@ -207,31 +192,23 @@ def tokenformer_config(
 def parameter_shapes(config: TokenformerConfig | TransformerConfig) -> dict[str, tuple[int, ...]]:
     """Every parameter's name and shape, in the order of the built model's `named_parameters()`."""
     width = config.hidden_size
-    shapes: dict[str, tuple[int, ...]] = {"embedding.weight": (config.vocab_size, width)}
+    shapes: dict[str, tuple[int, ...]] = {EMBEDDING: (config.vocab_size, width)}
     for i in range(config.num_layers):
-        block = f"blocks.{i}"
         if isinstance(config, TokenformerConfig):
             for name, pattention in config.blocks[i].pattentions().items():
-                for kind in ("key", "value"):
+                for kind in TOKEN_KINDS:
                     for generation in pattention.generations:
-                        shape = (generation.num_tokens, width)
-                        shapes[f"{block}.{name}.{kind}_tokens.{generation.number}"] = shape
+                        shapes[str(TokensName(i, name, kind, generation.number))] = (generation.num_tokens, width)
         else:
             sizes = {"attention_input": (3 * width, width), "projection": (width, width)}
             sizes |= {"ffn_input": (config.ffn_size, width), "ffn_output": (width, config.ffn_size)}
             for norm in ("attention_norm", "ffn_norm"):
-                shapes |= {f"{block}.{norm}.weight": (width,), f"{block}.{norm}.bias": (width,)}
+                shapes |= {in_block(i, f"{norm}.weight"): (width,), in_block(i, f"{norm}.bias"): (width,)}
             for name, size in sizes.items():
-                shapes |= {f"{block}.{name}.weight": size, f"{block}.{name}.bias": size[:1]}
-    return shapes | {"final_norm.weight": (width,), "final_norm.bias": (width,)}
+                shapes |= {in_block(i, f"{name}.weight"): size, in_block(i, f"{name}.bias"): size[:1]}
+    return shapes | {f"{FINAL_NORM}.weight": (width,), f"{FINAL_NORM}.bias": (width,)}
 
 
 def num_parameters(config: TokenformerConfig | TransformerConfig) -> int:
     """Parameters in all, the tied embedding counted once."""
     return sum(math.prod(shape) for shape in parameter_shapes(config).values())
-
-
-def generation_of(parameter_name: str) -> int:
-    """The generation that a parameter belongs to; everything that is not a parameter token is of generation 0."""
-    match = _GENERATION.search(parameter_name)
-    return int(match.group(1)) if match else 0

@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass
 
 from model.config import TokenformerConfig, TransformerConfig, parameter_shapes
+from model.parameter_names import EMBEDDING
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,7 @@ class Flops:
 def forward_flops_per_token(config: TokenformerConfig | TransformerConfig, sequence_length: int) -> Flops:
     """FLOPs of one forward pass, per data token, at context `sequence_length` (data tokens)."""
     matrices = (
-        math.prod(shape)
-        for name, shape in parameter_shapes(config).items()
-        if len(shape) == 2 and name != "embedding.weight"
+        math.prod(shape) for name, shape in parameter_shapes(config).items() if len(shape) == 2 and name != EMBEDDING
     )
     return Flops(
         parameters=2.0 * sum(matrices),

@@ -5,7 +5,6 @@ zeros. What its values are is the policy's `init`; what becomes of tau is in the
 """
 
 import math
-import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -15,9 +14,8 @@ from torch import Tensor
 from model.config import TokenformerConfig, parameter_shapes
 from model.errors import UserError
 from model.initialization import initial_parameter, initial_std
+from model.parameter_names import TokensName
 from model.policy import GrowthPolicy
-
-_TOKENS = re.compile(r"blocks\.(\d+)\.(\w+)\.(key|value)_tokens\.(\d+)")
 
 
 class ParameterState(NamedTuple):
@@ -57,7 +55,7 @@ def draw_added(
         if policy.init == "copy":
             assert read is not None, "copies are made of old values"
             yield name, _copied(name, old, new, seed, policy.copy_noise, read)
-        elif f"zero-{_kind(name)}" == policy.init:
+        elif f"zero-{_tokens(name).kind}" == policy.init:
             yield name, torch.zeros(shapes[name])
         elif policy.init == "matched":
             assert rms_of is not None, "tokens are matched to old ones"
@@ -67,21 +65,19 @@ def draw_added(
             yield name, initial_parameter(name, new, seed)
 
 
-def _kind(name: str) -> str:
-    match = _TOKENS.fullmatch(name)
-    assert match is not None, "growth adds parameter tokens only"
-    return match[3]
+def _tokens(name: str) -> TokensName:
+    tokens = TokensName.parse(name)
+    assert tokens is not None, "growth adds parameter tokens only"
+    return tokens
 
 
 def _old_rms(name: str, old: TokenformerConfig, rms_of: Callable[[str], float]) -> float:
     """The root mean square of the older tokens beside the new parameter `name`: keys unramped, values as shared."""
-    match = _TOKENS.fullmatch(name)
-    assert match is not None, "growth adds parameter tokens only"
-    pattention = old.blocks[int(match[1])].pattentions()[match[2]]
-    shares = pattention.value_shares if match[3] == "value" else (1.0,) * len(pattention.generations)
-    stem = name.removesuffix(match[4])
+    tokens = _tokens(name)
+    pattention = old.blocks[tokens.block].pattentions()[tokens.pattention]
+    shares = pattention.value_shares if tokens.kind == "value" else (1.0,) * len(pattention.generations)
     squares = (
-        g.num_tokens * (share * rms_of(f"{stem}{g.number}")) ** 2
+        g.num_tokens * (share * rms_of(str(tokens._replace(generation=g.number)))) ** 2
         for g, share in zip(pattention.generations, shares, strict=True)
     )
     return math.sqrt(sum(squares) / pattention.num_tokens)
@@ -100,14 +96,15 @@ def _copied(
     The old tokens' own share is in the configuration (`value_shares`). Noise on values is centred over the copies of a
     token, so that their sum stays; a single copy's values get none.
     """
-    match = _TOKENS.fullmatch(name)
-    assert match is not None, "growth adds parameter tokens only"
-    layer, pattention, kind, number = int(match[1]), match[2], match[3], match[4]
-    before = old.blocks[layer].pattentions()[pattention]
-    copies = new.blocks[layer].pattentions()[pattention].generations[-1].copies
-    stem = name.removesuffix(number)
+    tokens = _tokens(name)
+    kind = tokens.kind
+    before = old.blocks[tokens.block].pattentions()[tokens.pattention]
+    copies = new.blocks[tokens.block].pattentions()[tokens.pattention].generations[-1].copies
     shares = before.value_shares if kind == "value" else (1.0,) * len(before.generations)
-    acting = [read(f"{stem}{g.number}") * share for g, share in zip(before.generations, shares, strict=True)]
+    acting = [
+        read(str(tokens._replace(generation=g.number))) * share
+        for g, share in zip(before.generations, shares, strict=True)
+    ]
     token_ND = torch.cat(acting) / (1 + copies if kind == "value" else 1)
     copy_CND = token_ND.expand(copies, *token_ND.shape)
     if noise:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from model.config import TokenformerConfig, TransformerConfig, parameter_shapes
 from model.language_model import LanguageModel
+from model.parameter_names import EMBEDDING, TokensName
 from model.tokenformer import Tokenformer
 from model.transformer import Transformer
 
@@ -28,19 +29,20 @@ def initial_parameter(name: str, config: TokenformerConfig | TransformerConfig, 
 
 def _shape(name: str, config: TokenformerConfig | TransformerConfig) -> tuple[int, ...]:
     """A parameter token's is looked up by itself, so that drawing what a growth adds is linear in what it adds."""
-    if isinstance(config, TokenformerConfig) and name.startswith("blocks."):
-        _, layer, pattention, _, number = name.split(".")
-        generations = config.blocks[int(layer)].pattentions()[pattention].generations
-        return next((g.num_tokens, config.hidden_size) for g in generations if g.number == int(number))
+    tokens = TokensName.parse(name)
+    if isinstance(config, TokenformerConfig) and tokens:
+        generations = config.blocks[tokens.block].pattentions()[tokens.pattention].generations
+        return next((g.num_tokens, config.hidden_size) for g in generations if g.number == tokens.generation)
     return parameter_shapes(config)[name]
 
 
 def initial_std(name: str, config: TokenformerConfig | TransformerConfig) -> float:
     """The standard deviation that a matrix or a generation's tokens are drawn with."""
     width, depth = config.hidden_size, config.num_layers
-    if name == "embedding.weight" or ".key_tokens." in name:
+    tokens = TokensName.parse(name)
+    if name == EMBEDDING or (tokens and tokens.kind == "key"):
         return 0.02
-    if ".value_tokens." in name or name.endswith(("projection.weight", "ffn_output.weight")):
+    if tokens or name.endswith(("projection.weight", "ffn_output.weight")):
         return 2 / depth / math.sqrt(width)
     return math.sqrt(2 / (5 * width))
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, NonNegativeFloat, model_validator
+from pydantic import ConfigDict, NonNegativeFloat, model_validator
 
 from model.config import (
     PATTENTIONS,
@@ -22,10 +22,19 @@ from model.config import (
     published_tau,
 )
 from model.errors import UserError
+from model.strict import Strict
 
 Init = Literal["random", "matched", "zero-key", "zero-value", "copy"]
+"""What new tokens start as."""
+
 TauPolicy = Literal["ramp", "anneal", "frozen", "recompute", "per-generation"]
+"""What becomes of the scale of the scores."""
+
+Moments = Literal["keep", "reset"]
+"""What becomes of Adam's moments of the old parameters."""
+
 Preset = Literal["growctl-default", "official", "paper-appendix"]
+"""Policies with a name (`PRESETS`)."""
 
 PRESETS: dict[Preset, dict[str, Any]] = {
     "growctl-default": {"init": "matched", "tau": "ramp"},
@@ -35,10 +44,10 @@ PRESETS: dict[Preset, dict[str, Any]] = {
 """Policies by name: ours; what the official code does (arXiv 2410.23168); what the paper's appendix proves exact."""
 
 
-class GrowthPolicy(BaseModel):
+class GrowthPolicy(Strict):
     """What happens at the moment of a growth. ValueError (pydantic's) for a combination that makes no sense."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(allow_inf_nan=False)
 
     init: Init = "matched"
     """What new tokens begin with. `random`: keys and values as a new model draws them; `matched`: the same, scaled to
@@ -52,7 +61,7 @@ class GrowthPolicy(BaseModel):
     copy_noise: NonNegativeFloat = 0.0
     """Noise on copies, in units of a new token's standard deviation. On values it sums to zero over the copies."""
 
-    moments: Literal["keep", "reset"] = "keep"
+    moments: Moments = "keep"
     """Adam's moments of the old parameters. A new generation's are zero, with a step of its own from 0."""
 
     allow_jump: bool = False

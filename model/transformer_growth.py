@@ -26,6 +26,7 @@ from torch import Tensor
 
 from model.config import TransformerConfig, parameter_shapes
 from model.errors import UserError
+from model.parameter_names import FINAL_NORM, in_block, split_block
 from model.transformer_sizes import WIDENING, Operator, check_transformer_growth
 
 _AXES = {
@@ -88,7 +89,7 @@ def _widened(
         *block, layer, kind = name.split(".")
         value = read(name).detach()
         if layer not in _AXES:  # the embedding and the norms: their last axis is the residual stream
-            yield name, value[..., sources("hidden")] / (copies if layer == "final_norm" else 1)
+            yield name, value[..., sources("hidden")] / (copies if layer == FINAL_NORM else 1)
             continue
         output_N, input_M = (sources(axis, ".".join(block)) for axis in _AXES[layer])
         if kind == "bias":
@@ -129,13 +130,14 @@ def _deepened(
 ) -> Iterator[tuple[str, Tensor]]:
     blocks = _block_sources(old.num_layers, new.num_layers, operator)
     for name in parameter_shapes(new):
-        if not name.startswith("blocks."):
+        place = split_block(name)
+        if place is None:
             yield name, read(name).detach().clone()
             continue
-        _, i, layer, kind = name.split(".")
-        source, is_identity = blocks[int(i)]
-        value = read(f"blocks.{source}.{layer}.{kind}").detach()
-        writes = layer in ("projection", "ffn_output")
+        block, inner_name = place
+        source, is_identity = blocks[block]
+        value = read(in_block(source, inner_name)).detach()
+        writes = inner_name.startswith(("projection.", "ffn_output."))
         yield name, torch.zeros_like(value) if is_identity and writes else value.clone()
 
 

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     NonNegativeFloat,
     NonNegativeInt,
@@ -16,16 +14,20 @@ from pydantic import (
 )
 
 from model.config import Kernels, ModelConfig
+from model.precision import RequestedPrecision
+from model.strict import Strict
+
+RateShape = Literal["wsd", "cosine"]
+ZeroStage = Literal[1, 2, 3]
+Offload = Literal["none", "optimizer"]
+Action = Literal["skip", "rollback", "stop"]
+"""What follows an update that was refused."""
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class LearningRate(_Frozen):
+class LearningRate(Strict):
     """A learning rate for every step of a span, of which a stage is the whole or a part."""
 
-    shape: Literal["wsd", "cosine"]
+    shape: RateShape
     """`wsd`: warm-up, stable, linear decay. `cosine`: warm-up, then half a cosine."""
 
     peak: PositiveFloat
@@ -54,7 +56,7 @@ class LearningRate(_Frozen):
         return self.final + (self.peak - self.final) * min(1.0, max(0, left) / max(1, self.decay_steps))
 
 
-class GenerationRule(_Frozen):
+class GenerationRule(Strict):
     """How one generation's parameters learn in a stage, as factors on the stage's learning rate.
 
     The embedding and the final norm are of generation 0.
@@ -78,7 +80,23 @@ class GenerationRule(_Frozen):
         return self.lr_scale * min(1.0, (position + 1) / (self.warmup_steps + 1))
 
 
-class SlopeTrigger(_Frozen):
+def settled_step(
+    num_steps: int,
+    learning_rate: LearningRate,
+    ramp_steps: int,
+    anneal_steps: int | None,
+    generations: Sequence[GenerationRule],
+) -> int:
+    """The step of a stage before which its loss is no measure: learning rates, ramps or tau still move.
+
+    A generation that is frozen for the whole stage does not delay it.
+    """
+    warmup_steps = learning_rate.warmup_steps - learning_rate.first_step
+    resting = [rule.warmup_steps + rule.frozen_steps for rule in generations if rule.frozen_steps < num_steps]
+    return max(0, warmup_steps, ramp_steps, anneal_steps or 0, *resting)
+
+
+class SlopeTrigger(Strict):
     """Ends a stage before its budget is spent, once its validation loss falls too slowly for what it costs."""
 
     slope: PositiveFloat
@@ -90,22 +108,19 @@ class SlopeTrigger(_Frozen):
     step_flops: PositiveFloat
     """Training FLOPs of an optimizer step."""
 
-    first_step: NonNegativeInt = 0
-    """Evaluations before it do not count: the stage is still warming up, ramping in, annealing or resting."""
-
-    def fitted(self, losses: Sequence[tuple[int, float]]) -> float | None:
+    def fitted(self, losses: Sequence[tuple[int, float]], settled_step: int = 0) -> float | None:
         """The fall of the loss, nats per FLOP: a least-squares line through the last `window` (step, loss).
 
-        None as long as there are fewer, or one of them is not a number.
+        Losses before `settled_step` do not count. None as long as there are fewer, or one of them is not a number.
         """
-        counted = [(step, loss) for step, loss in losses if step >= self.first_step][-self.window :]
+        counted = [(step, loss) for step, loss in losses if step >= settled_step][-self.window :]
         if len(counted) < self.window or not all(math.isfinite(loss) for _, loss in counted):
             return None
         steps, values = zip(*counted, strict=True)
         return -statistics.linear_regression(steps, values).slope / self.step_flops
 
 
-class Optimizer(_Frozen):
+class Optimizer(Strict):
     """AdamW. Weight decay acts on matrices only."""
 
     betas: tuple[float, float]
@@ -115,11 +130,11 @@ class Optimizer(_Frozen):
     """Largest global gradient norm; 0: no clipping."""
 
 
-class Anomalies(_Frozen):
+class Anomalies(Strict):
     """What follows an update that was refused: one whose gradient is not finite, or whose loss is a spike."""
 
-    non_finite: Literal["skip", "rollback", "stop"] = "skip"
-    spikes: Literal["ignore", "skip", "rollback", "stop"] = "ignore"
+    non_finite: Action = "skip"
+    spikes: Literal["ignore", Action] = "ignore"
     spike_z: PositiveFloat = 10.0
     """Robust standard deviations above the median from which on a step's loss is a spike."""
 
@@ -130,7 +145,7 @@ class Anomalies(_Frozen):
     """Updates refused in a row, or rollbacks to the same checkpoint, after which one more stops the stage."""
 
 
-class TrainSpec(_Frozen):
+class TrainSpec(Strict):
     """One attempt at one stage."""
 
     stage: str
@@ -184,11 +199,11 @@ class TrainSpec(_Frozen):
     left_out: tuple[tuple[NonNegativeInt, PositiveInt], ...] = ()
     """Data that rollbacks left out, as stages/train/skipped_data.py has it."""
 
-    zero_stage: Literal[1, 2, 3]
-    offload: Literal["none", "optimizer"] = "none"
+    zero_stage: ZeroStage
+    offload: Offload = "none"
     """optimizer: master weights and Adam's moments live, and are updated, in the host's memory."""
 
-    precision: Literal["auto", "bf16", "fp32"]
+    precision: RequestedPrecision
     kernels: Kernels = "eager"
     """How the model is computed (model/config.py)."""
 
@@ -218,10 +233,7 @@ class TrainSpec(_Frozen):
 
     @property
     def settled_step(self) -> int:
-        """The step before which the loss is no measure: rates, ramps or tau still move. What is frozen for good does
-        not count."""
-        warmup_steps = self.learning_rate.warmup_steps - self.learning_rate.first_step
-        resting = [
-            rule.warmup_steps + rule.frozen_steps for rule in self.generations if rule.frozen_steps < self.num_steps
-        ]
-        return max(0, warmup_steps, self.ramp_steps, self.anneal_steps or 0, *resting)
+        """As the function `settled_step` gives it for this stage."""
+        return settled_step(
+            self.num_steps, self.learning_rate, self.ramp_steps, self.anneal_steps, generations=self.generations
+        )

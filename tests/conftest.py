@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.workers import TrainingGuard
+
 SHARED = Path(__file__).resolve().parent.parent.parent / "shared"
 
 settings.register_profile(
@@ -28,11 +30,37 @@ LONGEST_FIRST = (
 """Files with real trainings. Tests run in two processes, a file at a time: long ones at the end would run alone."""
 
 
+TRAINING_FIXTURES = {
+    *(
+        "two_ranks",
+        "undisturbed",
+        "finished_ladder",
+        "trained_run",
+        "changed",
+        "rolled_back",
+        "measured",
+        "roundtrips",
+        "trial",
+    )
+}
+"""Fixtures that start real training processes: every test that uses one is marked `trains`."""
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the files that take longest first."""
+    """Marks the tests whose fixtures train, before `-m` selects, and puts the files that take longest first."""
+    for item in items:
+        if TRAINING_FIXTURES & set(getattr(item, "fixturenames", ())):
+            item.add_marker("trains")
     tests = Path(__file__).parent
     places = {tests / f"{name}.py": place for place, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: places.get(item.path, len(places)))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Lets helpers start training processes for tests that are marked `trains`, and for no others."""
+    TrainingGuard.may_train = item.get_closest_marker("trains") is not None
 
 
 @pytest.fixture(scope="session")

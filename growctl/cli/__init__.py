@@ -1,0 +1,1 @@
+"""The commands: each parses its arguments, calls what does the work, and prints."""

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from growctl.ladder.stage_plans import StagePlan, plan_stages
 from growctl.launch.local import Local
 from growctl.launch.machines import Launch, LaunchError, Machines
+from growctl.launch.resolve import machines_of
 from growctl.queue.submit import check_slurm, job_executor, job_paths, plan_jobs
 from growctl.run.history import StageHistory
-from growctl.run.requests import LadderRequest, RunRequest, machines_of
+from growctl.run.requests import LadderRequest, RunRequest
 from growctl.runs_dir import RunPaths
 
 

@@ -1,0 +1,1 @@
+"""Controls: the runs that a schedule generates to compare growing with."""

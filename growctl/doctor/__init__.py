@@ -1,0 +1,1 @@
+"""`growctl doctor`: checks of this machine, each with its fix."""

@@ -16,10 +16,11 @@ from typing import Any, Literal
 
 from growctl.doctor import machine, software
 from growctl.doctor.check import Check, carried_out, run_command
-from growctl.launch.local import MOST_CPU_RANKS, local_devices, local_environment
+from growctl.launch.devices import MOST_CPU_RANKS, gpus_possible, local_devices
+from growctl.launch.local import local_environment, local_launch
 from growctl.launch.machines import LaunchError
 from growctl.launch.worker_logs import failure_reason
-from growctl.launch.workers import start_workers, stop_workers
+from growctl.launch.workers import Workers
 from stages.probe.machine_facts import MachineFacts
 from stages.stage_dir import StagePaths
 
@@ -72,13 +73,14 @@ def all_reduce(wanted: Devices, num_bytes: int = ALL_REDUCE_BYTES, patience: flo
     If that fails, their log is kept.
     """
     try:
-        num_ranks, gpus = local_devices(wanted, ANY_BATCH)
+        found = local_devices(wanted, ANY_BATCH)
     except LaunchError as error:
-        return Check("all-reduce", "failed", str(error), "set --devices to that many or fewer, or to auto")
+        fix = "see torch and devices" if wanted == "auto" else "set --devices to that many or fewer, or to auto"
+        return Check("all-reduce", "failed", str(error), fix)
     folder = Path(tempfile.mkdtemp(prefix="growctl-doctor-"))
     check = None
     try:
-        check = _all_reduce(folder, num_ranks, gpus, num_bytes, patience)
+        check = _all_reduce(folder, found.per_machine, found.type == "cuda", num_bytes, patience)
         return check
     finally:
         if check is None or check.state == "ok":
@@ -89,16 +91,13 @@ def _all_reduce(folder: Path, num_ranks: int, gpus: bool, num_bytes: int, patien
     spec, log = StagePaths(folder).spec, StagePaths(folder).log
     spec.write_text(json.dumps({"directory": str(folder), "num_elements": num_bytes // FLOAT32_BYTES}))
     log.touch()
-    process = start_workers(spec, log, num_ranks, gpus, module="stages.probe.all_reduce")
     problem = None
-    try:
-        process.wait(patience)
-    except subprocess.TimeoutExpired:
-        problem = f"did not finish within {patience:g} s"
-    finally:
-        stop_workers(process)
-    if problem is None and process.returncode:
-        problem = failure_reason(log, 0)
+    with Workers(local_launch(spec, num_ranks, gpus, module="stages.probe.all_reduce"), log) as workers:
+        try:
+            if workers.wait(patience):
+                problem = failure_reason(log, 0)
+        except subprocess.TimeoutExpired:
+            problem = f"did not finish within {patience:g} s"
     if problem is None:
         results = [json.loads(path.read_text()) for path in sorted(folder.glob("rank-*.json"))]
         return judged(results, num_ranks, num_bytes)
@@ -136,7 +135,9 @@ def _machine_facts() -> MachineFacts | str:
     """The machine as a worker sees it, or the reason why a worker cannot start."""
     try:
         output = run_command(
-            [sys.executable, "-m", "stages.probe.machine"], local_environment(1, gpus=True), seconds=FACTS_SECONDS
+            [sys.executable, "-m", "stages.probe.machine"],
+            local_environment(1, gpus=gpus_possible()),
+            seconds=FACTS_SECONDS,
         )
         if output.code:
             return output.last_error

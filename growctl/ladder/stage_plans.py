@@ -7,7 +7,7 @@ from growctl.ladder.sizes import added_tokens, num_steps, stage_model
 from growctl.schema.blocks import Schedule
 from model.config import TokenformerConfig, TransformerConfig, num_parameters
 from model.flops import Flops, forward_flops_per_token, training_flops_per_token
-from stages.spec import LearningRate
+from stages.spec import GenerationRule, LearningRate, settled_step
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,9 @@ class StagePlan:
 
     evaluation_flops_per_token: float
     learning_rate: LearningRate
+    generations: tuple[GenerationRule, ...]
+    """How each generation learns, by its number."""
+
     ramp_steps: int
     """Steps over which the new keys rise."""
 
@@ -47,6 +50,13 @@ class StagePlan:
     def train_tokens(self) -> int:
         """Data tokens of the stage, in whole steps."""
         return self.num_steps * self.tokens_per_step
+
+    @property
+    def settled_step(self) -> int:
+        """The step before which the stage's loss is no measure (`stages.spec.settled_step`)."""
+        return settled_step(
+            self.num_steps, self.learning_rate, self.ramp_steps, self.anneal_steps, generations=self.generations
+        )
 
     @property
     def flops(self) -> Flops:
@@ -81,6 +91,7 @@ def plan_stages(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[Stag
                 step_flops=tokens_per_step * training_flops_per_token(model, training.sequence_length),
                 evaluation_flops_per_token=forward_flops_per_token(model, training.sequence_length).total,
                 learning_rate=_learning_rate(schedule, steps, index),
+                generations=growth.rules(index, steps[index]) if index else (),
                 ramp_steps=_share_of_steps(growth.ramp, steps[index]) if index and growth.tau == "ramp" else 0,
                 anneal_steps=_share_of_steps(growth.anneal, steps[index]) if index and growth.tau == "anneal" else None,
                 attention_tokens=attention_tokens,

@@ -19,8 +19,10 @@ def worker_spec(schedule: Schedule, plan: StagePlan, **attempt: Any) -> TrainSpe
         "sequence_length": schedule.training.sequence_length,
         "learning_rate": plan.learning_rate,
         "optimizer": schedule.optimizer.optimizer(),
+        "generations": plan.generations,
         "ramp_steps": plan.ramp_steps,
         "anneal_steps": plan.anneal_steps,
+        "trigger": slope_trigger(schedule, plan),
         "anomalies": schedule.anomalies.policy(),
         "zero_stage": schedule.launch.zero_stage,
         "offload": schedule.launch.offload,
@@ -42,13 +44,4 @@ def slope_trigger(schedule: Schedule, plan: StagePlan) -> SlopeTrigger | None:
     growth = schedule.growth
     if growth.slope is None or plan.index + 1 == len(schedule.stages):
         return None
-    rules = growth.rules(plan.index, plan.num_steps) if plan.index else ()
-    # Until then the loss is no measure: rates, ramps or tau still move. What is frozen for good does not wait.
-    resting = [rule.warmup_steps + rule.frozen_steps for rule in rules if rule.frozen_steps < plan.num_steps]
-    warmup = plan.learning_rate.warmup_steps - plan.learning_rate.first_step
-    return SlopeTrigger(
-        slope=growth.slope,
-        window=growth.slope_window,
-        step_flops=plan.step_flops.total,
-        first_step=max(0, warmup, plan.ramp_steps, plan.anneal_steps or 0, *resting),
-    )
+    return SlopeTrigger(slope=growth.slope, window=growth.slope_window, step_flops=plan.step_flops.total)

@@ -7,7 +7,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from growctl.launch.local import local_additions, local_command
 from growctl.launch.machines import Launch
 from stages.process.lifeline import Lifeline
 
@@ -19,7 +18,7 @@ STOP_SECONDS = 40.0
 """Time that workers on other machines have to end: DeepSpeed's launcher there gives them 30 seconds."""
 
 
-def start(launch: Launch, log: Path) -> subprocess.Popen[bytes]:
+def _start(launch: Launch, log: Path) -> subprocess.Popen[bytes]:
     """Starts the workers in a new session, so that Ctrl-C reaches only this process; appends all output to `log`.
 
     If the workers' lifeline is standard input, it is a pipe that nobody writes to. The pipe closes when this process
@@ -45,14 +44,7 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def start_workers(
-    spec: Path, log: Path, num_devices: int, gpus: bool, module: str = "stages.train.worker"
-) -> subprocess.Popen[bytes]:
-    """Starts `num_devices` workers on this machine, each `python -m MODULE SPEC`, in the same way as `start`."""
-    return start(Launch(local_command(spec, num_devices, module), local_additions(num_devices, gpus)), log)
-
-
-def stop_workers(process: subprocess.Popen[bytes], patience: float = ENDING_SECONDS) -> None:
+def _stop(process: subprocess.Popen[bytes], patience: float) -> None:
     """Ends the workers and returns once their launcher has ended; it has `patience` seconds to end by itself."""
     if process.stdin:
         process.stdin.close()
@@ -63,10 +55,10 @@ def stop_workers(process: subprocess.Popen[bytes], patience: float = ENDING_SECO
         with suppress(subprocess.TimeoutExpired):
             process.wait(STOP_SECONDS)
     if process.poll() is None or process.stdin:
-        kill_workers(process)  # on this machine also workers that outlived their launcher
+        _kill(process)  # on this machine also workers that outlived their launcher
 
 
-def kill_workers(process: subprocess.Popen[bytes]) -> None:
+def _kill(process: subprocess.Popen[bytes]) -> None:
     """Kills the workers' launcher and its process group, to which the workers on this machine belong."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
@@ -81,13 +73,21 @@ class Workers:
         self._lifeline = Lifeline(launch.lifeline) if launch.lifeline else None
         if self._lifeline:
             self._lifeline.start()
-        self._process = start(launch, log)
+        self._process = _start(launch, log)
 
     def running(self) -> bool:
         """Whether any worker is running. Call it often: it also renews the workers' lifeline."""
         if self._lifeline:
             self._lifeline.beat()
         return self._process.poll() is None
+
+    def wait(self, seconds: float | None = None) -> int:
+        """Waits for workers on this machine and returns their exit code.
+
+        Raises subprocess.TimeoutExpired after `seconds`.
+        """
+        assert self._lifeline is None, "workers on other machines end unless their lifeline is renewed"
+        return self._process.wait(seconds)
 
     @property
     def exit_code(self) -> int:
@@ -97,7 +97,7 @@ class Workers:
     def kill(self) -> None:
         """Kills unresponsive workers on this machine; does nothing for workers with a lifeline file."""
         if not self._lifeline:
-            kill_workers(self._process)
+            _kill(self._process)
 
     def __enter__(self) -> "Workers":
         return self
@@ -110,4 +110,4 @@ class Workers:
         """
         if self._lifeline:
             self._lifeline.end()
-        stop_workers(self._process, patience=STOP_SECONDS if self._lifeline else ENDING_SECONDS)
+        _stop(self._process, patience=STOP_SECONDS if self._lifeline else ENDING_SECONDS)

@@ -1,0 +1,1 @@
+"""The cost record of a run: append-only, every row hashed, one SQLite file."""

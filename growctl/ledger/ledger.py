@@ -158,13 +158,6 @@ class Ledger:
             split += SplitCost(cost.share(kept), cost.share(1.0 - kept))
         return split
 
-    def cumulative_cost(self, stage: str | None = None) -> SplitCost:
-        """What the run has cost through `stage`, or in all."""
-        names = [entry.name for entry in self.stages()]
-        if stage is not None:
-            names = names[: names.index(self._stage(stage).name) + 1]
-        return sum((self.stage_cost(name) for name in names), SplitCost())
-
     def evaluations(self, stage: str) -> list[Evaluation]:
         """The stage's evaluations that still stand, oldest first; of repeated ones the last."""
         rows = self._query(

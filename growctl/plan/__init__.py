@@ -1,0 +1,1 @@
+"""What a schedule costs before it runs: memory, time, money and disk."""

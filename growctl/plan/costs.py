@@ -8,12 +8,13 @@ from pathlib import Path
 
 from growctl.controls.generate import plan_controls
 from growctl.ladder.stage_plans import StagePlan, plan_stages, total_flops
+from growctl.launch.devices import Devices
+from growctl.launch.resolve import planned_devices
 from growctl.plan.datasets import training_tokens
-from growctl.plan.devices import PlannedDevices, planned_devices, planned_precision
 from growctl.schema.blocks import Schedule
-from model.activation_memory import DeviceType, Precision
 from model.config import TokenformerConfig, TransformerConfig
 from model.flops import Flops
+from model.precision import Precision
 from stages.engine.device_memory import Memory, TrainingMemory, engine_checkpoint_bytes, parameters_checkpoint_bytes
 
 HEADROOM = 0.1
@@ -34,7 +35,7 @@ class MeasuredSteps:
     """The same for the last one, with the gradients' reduction and the update."""
 
     memory: Mapping[str, int] | None
-    """What the device's allocator had given out (`stages.probe.time_steps.StepMemory`); None on a CPU."""
+    """What the device's allocator had given out (`stages.probe.measured_steps.StepMemory`); None on a CPU."""
 
     def step_seconds(self, num_micro_batches: int) -> float:
         """An optimizer step of so many micro-batches."""
@@ -155,7 +156,7 @@ class PlanCosts:
 
     ladder: RunCost
     controls: list[RunCost]
-    devices: PlannedDevices
+    devices: Devices
     precision: Precision
     memory_bytes: int | None
     """Of one device."""
@@ -188,53 +189,48 @@ def plan_costs(schedule: Schedule, runs_dir: Path | None = None, measurements: M
         ladder=run_cost(schedule.name or "", None, schedule),
         controls=[run_cost(control.name, control.kind, control.schedule) for control in plan_controls(schedule)],
         devices=devices,
-        precision=planned_precision(schedule, devices.type),
-        memory_bytes=schedule.launch.hardware.memory_bytes,
+        precision=devices.precision(schedule.training.precision),
+        memory_bytes=device_memory(schedule, devices),
         training_tokens=tokens,
         measurements=measurements,
     )
 
 
-def largest_micro_batch(
-    schedule: Schedule, plan: StagePlan, num_devices: int, device_memory_bytes: int, device: DeviceType = "cuda"
-) -> int | None:
-    """The most sequences at once with which `plan` fits into devices of that memory, `HEADROOM` left free.
-
-    It divides each device's share of the batch. None where not even one sequence fits.
-    """
-    share = max(1, schedule.training.batch_size // num_devices)
-    return _largest(stage_memory(schedule, plan, num_devices, device), share, device_memory_bytes)
+def device_memory(schedule: Schedule, devices: Devices) -> int | None:
+    """Memory of one device in bytes: what `launch.hardware` says, else that of the GPUs here; None where unknown."""
+    return schedule.launch.hardware.memory_bytes or devices.memory_bytes
 
 
-def planned_micro_batch(schedule: Schedule, plan: StagePlan, num_devices: int, device: DeviceType = "cuda") -> int:
+def planned_micro_batch(schedule: Schedule, plan: StagePlan, num_devices: int, devices: Devices) -> int:
     """The micro-batch that a run uses on `num_devices`, which divide the batch.
 
     `launch.micro_batch_size`; for auto, the largest that fits where the device's memory is known (1 where none does),
     else the device's whole share of the batch.
     """
-    micro, _ = _micro_batches(schedule, num_devices, stage_memory(schedule, plan, num_devices, device))
+    memory = stage_memory(schedule, plan, num_devices, devices)
+    micro, _ = _micro_batches(schedule, num_devices, memory, device_memory(schedule, devices))
     assert micro is not None
     return micro
 
 
 def _largest(memory: TrainingMemory, share: int, device_memory_bytes: int) -> int | None:
-    """The largest divisor of `share` that fits."""
+    """The largest divisor of `share`, sequences at a time, that leaves `HEADROOM` free; None where not even 1 does."""
     free = (1 - HEADROOM) * device_memory_bytes
     # More sequences never take less: the most that fit, then down to as many as divide the share.
     most = bisect_right(range(1, share + 1), free, key=lambda size: memory.of(size).total)
     return next((size for size in range(most, 0, -1) if share % size == 0), None)
 
 
-def stage_memory(schedule: Schedule, plan: StagePlan, num_devices: int, device: DeviceType = "cuda") -> TrainingMemory:
+def stage_memory(schedule: Schedule, plan: StagePlan, num_devices: int, devices: Devices) -> TrainingMemory:
     """What a stage takes of each of its devices."""
     return TrainingMemory(
         plan.model,
         zero_stage=schedule.launch.zero_stage,
         world_size=num_devices,
-        precision=planned_precision(schedule, device),
+        precision=devices.precision(schedule.training.precision),
         sequence_length=schedule.training.sequence_length,
         offload=schedule.launch.offload,
-        device=device,
+        device=devices.type,
     )
 
 
@@ -244,15 +240,15 @@ def stage_devices(schedule: Schedule, index: int, per_machine: int) -> int:
 
 
 def _stage_costs(
-    schedule: Schedule, devices: PlannedDevices, dataset_tokens: int | None, measurements: Measurements | None
+    schedule: Schedule, devices: Devices, dataset_tokens: int | None, measurements: Measurements | None
 ) -> Iterable[StageCost]:
-    hardware, precision = schedule.launch.hardware, planned_precision(schedule, devices.type)
+    hardware, precision = schedule.launch.hardware, devices.precision(schedule.training.precision)
     peak_flops = hardware.peak_flops(precision)
     seen = 0
     for plan in plan_stages(schedule):
         num_devices = stage_devices(schedule, plan.index, devices.per_machine)
-        memory = stage_memory(schedule, plan, num_devices, devices.type)
-        micro, largest = _micro_batches(schedule, num_devices, memory)
+        memory = stage_memory(schedule, plan, num_devices, devices)
+        micro, largest = _micro_batches(schedule, num_devices, memory, device_memory(schedule, devices))
         measured = measurements.steps.get((plan.model, micro)) if measurements and micro else None
         seen += plan.train_tokens
         yield StageCost(
@@ -270,10 +266,12 @@ def _stage_costs(
         )
 
 
-def _micro_batches(schedule: Schedule, num_devices: int, memory: TrainingMemory) -> tuple[int | None, int | None]:
+def _micro_batches(
+    schedule: Schedule, num_devices: int, memory: TrainingMemory, memory_bytes: int | None
+) -> tuple[int | None, int | None]:
     """(the one that a run would use, the largest that fits), as in `StageCost`."""
     batch_size, given = schedule.training.batch_size, schedule.launch.micro_batch_size
-    share, memory_bytes = max(1, batch_size // num_devices), schedule.launch.hardware.memory_bytes
+    share = max(1, batch_size // num_devices)
     largest = None if memory_bytes is None else _largest(memory, share, memory_bytes) or 0
     if batch_size % num_devices:
         return None, largest

@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from growctl.ladder.train_spec import worker_spec
-from growctl.launch.local import local_devices
+from growctl.launch.devices import local_devices
+from growctl.launch.local import local_launch
+from growctl.launch.resolve import schedule_devices_here
 from growctl.launch.worker_logs import failure_reason
-from growctl.launch.workers import start_workers, stop_workers
+from growctl.launch.workers import Workers
 from growctl.plan.costs import MeasuredSize, MeasuredSteps, Measurements, PlanCosts, RunCost, StageCost
 from growctl.schema.blocks import Schedule
+from stages.probe.measured_steps import RESULT
 from stages.spec import TrainSpec
 from stages.stage_dir import StagePaths
 
 MICRO_BATCHES = 2
 """Of a timed step at most: one that does not end the step and one that does. Longer steps have more of the first."""
-
-RESULT = "measured.json"
-"""Where stages.probe.time_steps leaves what it found."""
 
 
 def measure_sizes(costs: PlanCosts, on_start: Callable[[str], None]) -> Measurements:
@@ -53,12 +53,13 @@ def measure_sizes(costs: PlanCosts, on_start: Callable[[str], None]) -> Measurem
 
 def _devices_here(schedule: Schedule) -> tuple[int, bool]:
     """(ranks, whether they are GPUs): a run's own on this machine; for a cluster, those that are here."""
-    launch, batch_size = schedule.launch, schedule.training.batch_size
+    launch = schedule.launch
     if launch.cluster == "local":
-        micro = launch.micro_batch_size
-        return local_devices(launch.devices, batch_size // (1 if micro == "auto" else micro))
-    found, gpus = local_devices("auto", batch_size)
-    return (found if launch.devices == "auto" else min(found, launch.devices)), gpus
+        found = schedule_devices_here(schedule)
+        return found.per_machine, found.type == "cuda"
+    found = local_devices("auto", schedule.training.batch_size, launch.environment)
+    most = found.per_machine if launch.devices == "auto" else launch.devices
+    return min(found.per_machine, most), found.type == "cuda"
 
 
 def _measured(run: RunCost, cost: StageCost, num_devices: int, gpus: bool) -> tuple[dict[str, Any] | None, str]:
@@ -68,11 +69,8 @@ def _measured(run: RunCost, cost: StageCost, num_devices: int, gpus: bool) -> tu
         spec, log = StagePaths(folder).spec, StagePaths(folder).log
         spec.write_text(_spec(run.schedule, cost, num_devices, folder).model_dump_json())
         log.touch()
-        process = start_workers(spec, log, num_devices, gpus, module="stages.probe.time_steps")
-        try:
-            process.wait()
-        finally:
-            stop_workers(process)
+        with Workers(local_launch(spec, num_devices, gpus, module="stages.probe.time_steps"), log) as workers:
+            workers.wait()
         result = folder / RESULT
         if result.exists():
             return json.loads(result.read_text()), ""
@@ -98,7 +96,9 @@ def _spec(schedule: Schedule, cost: StageCost, num_devices: int, folder: Path) -
         samples_seen=0,
         batch_size=max(1, min(MICRO_BATCHES, per_step)) * micro * num_devices,
         micro_batch_size=micro,
+        generations=(),
         ramp_steps=0,
         anneal_steps=None,
+        trigger=None,
         launched_at=0.0,
     )

@@ -6,7 +6,6 @@ from typing import Any
 
 from growctl.controls.caveats import schedule_caveats
 from growctl.ladder.stage_plans import StagePlan, total_flops
-from growctl.ladder.train_spec import slope_trigger
 from growctl.plan.costs import HEADROOM, PlanCosts, RunCost, StageCost, stage_memory
 from growctl.schema.blocks import Schedule
 from growctl.text.formatting import byte_count, short_count
@@ -66,8 +65,8 @@ def _schedule_notes(costs: PlanCosts) -> list[str]:
 
 def _counted_evaluations(schedule: Schedule, plan: StagePlan) -> int:
     """Evaluations of a stage before its last step that its slope may be fitted through."""
-    trigger, every = slope_trigger(schedule, plan), schedule.evaluation.every
-    first = max(1, -(-trigger.first_step // every)) if trigger else 1
+    every = schedule.evaluation.every
+    first = max(1, -(-plan.settled_step // every))
     return max(0, (plan.num_steps - 1) // every - first + 1)
 
 
@@ -140,7 +139,7 @@ def _epochs(costs: PlanCosts) -> Iterator[str]:
 def _batches(costs: PlanCosts) -> Iterator[str]:
     for run, cost in _each_once(costs, lambda cost: cost.num_devices):
         training, micro = run.schedule.training, run.schedule.launch.micro_batch_size
-        share = cost.num_devices * (1 if micro == "auto" else micro)
+        share = cost.num_devices * run.schedule.launch.least_micro_batch_size
         if training.batch_size % share:
             per_pass = "" if micro == "auto" else f" x micro-batches of {micro}"
             yield (
@@ -157,7 +156,7 @@ def _memory(costs: PlanCosts) -> Iterator[str]:
         where = f"Stage {cost.plan.name} of {run.name}"
         largest, micro = cost.largest_micro_batch_size, cost.micro_batch_size
         device = f"a device of {byte_count(capacity)} with {HEADROOM:.0%} left free"
-        memory = stage_memory(run.schedule, cost.plan, cost.num_devices, costs.devices.type)
+        memory = stage_memory(run.schedule, cost.plan, cost.num_devices, costs.devices)
         if largest == 0:
             yield f"{where} does not fit: one sequence at a time takes {byte_count(memory.of(1).total)} of {device}."
         elif largest and micro and micro > largest:

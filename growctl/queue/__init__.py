@@ -1,0 +1,1 @@
+"""Runs as SLURM jobs: submitting them, and the runner inside one."""

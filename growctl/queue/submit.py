@@ -23,6 +23,7 @@ from typing import Any
 
 from growctl.ladder.stage_plans import StagePlan, plan_stages
 from growctl.launch.machines import LaunchError, plain_path
+from growctl.launch.resolve import machines_of
 from growctl.launch.slurm_machines import job_states
 from growctl.queue.slurm_job import JobPart
 from growctl.run.lock import hold
@@ -31,7 +32,6 @@ from growctl.run.requests import (
     RunError,
     RunFailed,
     RunRequest,
-    machines_of,
     schedule_yaml,
 )
 from growctl.run.screen import Screen

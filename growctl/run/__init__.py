@@ -1,0 +1,1 @@
+"""One run from start to end: requests, attempts at stages, resuming, locks and signals."""

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from growctl.ladder.stage_plans import plan_stages
+from growctl.launch.resolve import planned_devices
 from growctl.plan.costs import stage_checkpoint_bytes
-from growctl.plan.devices import planned_devices, planned_precision
 from growctl.run.lock import find_holder
 from growctl.run.requests import RunError, RunRequest, steps_done
 from growctl.runs_dir import RunPaths
@@ -37,7 +37,7 @@ def check_space(requests: Iterable[RunRequest], runs_dir: Path) -> None:
 def remaining_bytes(request: RunRequest, directory: Path) -> int:
     """What the stages of a run that are not over will have on disk, beyond what they have, in bytes."""
     schedule = request.schedule
-    precision = planned_precision(schedule, planned_devices(schedule).type)
+    precision = planned_devices(schedule).precision(schedule.training.precision)
     done = steps_done(schedule, directory)
     total = 0
     for plan in plan_stages(schedule, done)[len(done) :]:

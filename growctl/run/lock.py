@@ -1,4 +1,4 @@
-"""Who is at a run: one growctl at a time, known by process, machine and since when.
+"""The lock of a run: one growctl at a time holds it, known by process, machine and since when.
 
 The lock is the kernel's and goes with its process, however it ends; what the lock file says is only for people. On file
 systems without locks a file beside it stands for the lock. That one stays where a process is killed; it is taken over

@@ -6,10 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from growctl.controls.generate import plan_controls
-from growctl.launch.hostfile import hostfile_machines
-from growctl.launch.local import Local, local_devices
-from growctl.launch.machines import LaunchError, Machines
-from growctl.launch.slurm_machines import SlurmMachines
+from growctl.launch.machines import Machines
 from growctl.runs_dir import RunPaths
 from growctl.schedule.load import ScheduleError, load_resolved
 from growctl.schema.blocks import Schedule
@@ -85,26 +82,6 @@ class LadderRequest:
         return requests
 
 
-def machines_of(schedule: Schedule) -> Machines:
-    """The machines that a schedule's `launch` names. Raises LaunchError where they cannot do what it asks.
-
-    For `cluster: slurm` they are those of the job that this process runs in.
-    """
-    launch = schedule.launch
-    nodes = max(launch.nodes_of(index) for index in range(len(schedule.stages)))
-    if launch.cluster == "slurm":
-        return SlurmMachines.of(launch)
-    if launch.cluster == "hostfile":
-        return hostfile_machines(launch, nodes)
-    if nodes > 1:
-        raise LaunchError(f"launch.nodes = {nodes}: launch.cluster = 'local' is one machine; use hostfile or slurm")
-    micro = launch.micro_batch_size
-    return Local(
-        *local_devices(launch.devices, schedule.training.batch_size // (1 if micro == "auto" else micro)),
-        launch.environment,
-    )
-
-
 def steps_done(schedule: Schedule, directory: Path) -> list[int]:
     """Steps of the stages that are over, oldest first."""
     steps: list[int] = []
@@ -154,7 +131,7 @@ def check_batch(request: RunRequest, devices: int) -> None:
     for index, stage in enumerate(schedule.stages):
         nodes = launch.nodes_of(index)
         ranks = nodes * devices
-        share = ranks * (1 if micro == "auto" else micro)
+        share = ranks * launch.least_micro_batch_size
         if batch % share:
             where = f" of stage {stage.name} ({nodes} machines x {devices})" if nodes > 1 else ""
             per_pass = "" if micro == "auto" else f" x launch.micro_batch_size {micro}"

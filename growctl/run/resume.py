@@ -1,4 +1,4 @@
-"""What a stage goes on from: its newest whole checkpoint, rewritten first where other workers are to read it."""
+"""What a stage resumes from: its newest whole checkpoint, rewritten first if other ranks are to read it."""
 
 import sys
 import time

@@ -10,14 +10,13 @@ from uuid import uuid4
 from growctl.controls.caveats import control_caveats, decays
 from growctl.ladder.conditions import comparison_conditions
 from growctl.ladder.stage_plans import StagePlan, plan_stages
-from growctl.ladder.train_spec import slope_trigger, worker_spec
-from growctl.launch.local import Local, gpu_memory_bytes
+from growctl.ladder.train_spec import worker_spec
 from growctl.launch.machines import Machines
+from growctl.launch.resolve import machines_of, planned_devices
 from growctl.ledger.books import StageBooks
 from growctl.ledger.file import move_aside
 from growctl.ledger.ledger import BrokenLedger, Ledger, RunEntry, StageEntry
-from growctl.plan.costs import largest_micro_batch, planned_micro_batch
-from growctl.plan.devices import planned_devices
+from growctl.plan.costs import planned_micro_batch
 from growctl.run.attempt import Attempt, Outcome
 from growctl.run.dataset import RecordedLadder, RunDataset
 from growctl.run.disk_space import check_space
@@ -28,7 +27,6 @@ from growctl.run.requests import (
     RunFailed,
     RunRequest,
     check_same_run,
-    machines_of,
     schedule_yaml,
     steps_done,
 )
@@ -280,12 +278,8 @@ class Execution:
         )
 
     def _micro_batch_size(self, plan: StagePlan) -> int:
-        """Sequences a forward pass on one device: as `plan` shows it, or for auto by the memory of the GPUs here."""
-        schedule, num_devices = self.schedule, self.num_devices(plan)
-        unknown = schedule.launch.micro_batch_size == "auto" and schedule.launch.hardware.memory_bytes is None
-        if unknown and isinstance(self.machines, Local) and self.machines.gpus:
-            return largest_micro_batch(schedule, plan, num_devices, gpu_memory_bytes()) or 1
-        return planned_micro_batch(schedule, plan, num_devices, planned_devices(schedule).type)
+        """Sequences a forward pass on one device: as `plan` shows it."""
+        return planned_micro_batch(self.schedule, plan, self.num_devices(plan), planned_devices(self.schedule))
 
     def _spec(
         self, plan: StagePlan, attempt: int, initial: Path | None, resume: Path | None, left_out: tuple[LeftOut, ...]
@@ -306,8 +300,6 @@ class Execution:
             samples_seen=manifest.samples_seen if manifest else 0,
             left_out=left_out,
             micro_batch_size=self._micro_batch_size(plan),
-            generations=schedule.growth.rules(plan.index, plan.num_steps) if plan.index else (),
-            trigger=slope_trigger(schedule, plan),
             save_request=str(self.stage(plan).save_request(attempt).absolute()),
             launched_at=time.time(),
         )

@@ -1,5 +1,7 @@
-"""Signals that stop growctl. While workers train, the first one is noted, so that they can save; a second is heeded
-at once, as every one is elsewhere: what is on disk can be gone on from at any moment.
+"""Signals that stop growctl, at once or after the workers have saved.
+
+While workers train, the first signal is only noted, so that they can save; a second one stops growctl at once, as any
+signal does elsewhere: a run can be resumed from what is on disk at any moment.
 """
 
 import signal

@@ -19,10 +19,11 @@ from pydantic import (
 from growctl.schema.launch_block import Block, LaunchBlock
 from growctl.schema.quantities import Count, CountOrZero, Vocabulary, parse_count
 from model.config import ScoreFunction
-from model.policy import PRESETS, GrowthPolicy, Init, Preset, TauPolicy
+from model.policy import PRESETS, GrowthPolicy, Init, Moments, Preset, TauPolicy
+from model.precision import RequestedPrecision
 from model.transformer_sizes import Operator
 from stages.data.corpus import DEFAULT_VOCAB_SIZE, DataSpec
-from stages.spec import Anomalies, GenerationRule, Optimizer
+from stages.spec import Action, Anomalies, GenerationRule, Optimizer, RateShape
 
 MOST_STAGES = 32
 """Doubling as often would make a model of one parameter larger than any that there is."""
@@ -98,7 +99,7 @@ class TrainingBlock(Block):
     """Sequences an optimizer step, over all devices."""
     batch_tokens: Count | None = None
     """The same in data tokens; give one of the two."""
-    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    precision: RequestedPrecision = "auto"
     """bf16 with float32 master weights, or float32. auto: bf16 where the device is fast at it."""
     log_every: Count = 10
     """Steps between lines of training loss."""
@@ -133,7 +134,7 @@ class LearningRateBlock(Block):
     peak: PositiveFloat
     final: NonNegativeFloat = 0.0
     """The rate at the end."""
-    shape: Literal["wsd", "cosine"] = "wsd"
+    shape: RateShape = "wsd"
     span: Literal["ladder", "stage"] = "ladder"
     """ladder: one warm-up at the start, one decay at the end of all stages. stage: each stage its own (the paper)."""
     warmup_steps: CountOrZero = 0
@@ -198,7 +199,7 @@ class GrowthBlock(Block):
     """Share of a grown stage over which tau moves to sqrt(n), with `tau: anneal`."""
     copy_noise: NonNegativeFloat = 0.0
     """Noise on copies, in units of a new token's standard deviation (`init: copy`)."""
-    moments: Literal["keep", "reset"] = "keep"
+    moments: Moments = "keep"
     """Adam's moments of the old parameters; those of new ones begin at zero."""
     allow_jump: bool = False
     """Whether a growth may change the function."""
@@ -293,9 +294,9 @@ class CheckpointBlock(Block):
 class AnomaliesBlock(Block):
     """Updates that would do harm are never made, on no device. This says what follows."""
 
-    non_finite: Literal["skip", "rollback", "stop"] = "skip"
+    non_finite: Action = "skip"
     """A gradient that is not finite: skip the step, roll back to a checkpoint and leave the data since out, or stop."""
-    spikes: Literal["ignore", "skip", "rollback", "stop"] = "ignore"
+    spikes: Literal["ignore", Action] = "ignore"
     """The same for a step whose loss is far above those before; ignore: it is trained on."""
     spike_z: Annotated[float, Field(gt=0.0, le=1e6)] = 10.0
     """How far that is: robust standard deviations above the median of the last losses."""

@@ -6,11 +6,13 @@ None of it changes what is computed but for rounding, so all of it may change be
 from contextlib import suppress
 from typing import Annotated, Any, Literal, NamedTuple, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeFloat, PositiveInt, field_validator
+from pydantic import BeforeValidator, ConfigDict, Field, NonNegativeFloat, PositiveInt, field_validator
 
 from growctl.schema.quantities import Count, Duration, FlopsPerSecond, Size, parse_count
-from model.activation_memory import Precision
 from model.config import Kernels
+from model.precision import Precision
+from model.strict import Strict
+from stages.spec import Offload, ZeroStage
 
 Cluster = Literal["local", "hostfile", "slurm"]
 Device = Literal["a100-40gb", "a100-80gb", "h100", "h200", "b200", "l40s", "rtx-4090"]
@@ -41,12 +43,10 @@ MOST_MACHINES = 10**6
 assert DEVICES.keys() == set(get_args(Device))
 
 
-class Block(BaseModel):
+class Block(Strict):
     """A block of keys: frozen, strict, no key beside its own."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
-    )
+    model_config = ConfigDict(allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 def _no_more_than_exist(number: Any) -> Any:
@@ -149,9 +149,9 @@ class LaunchBlock(Block):
     """Machines; a list has one entry a stage."""
     devices: Literal["auto"] | PositiveInt = "auto"
     """Ranks on each machine. auto: every GPU; without a GPU a rank a core, 8 at most, that divide the batch."""
-    zero_stage: Literal[1, 2, 3] = 1
+    zero_stage: ZeroStage = 1
     """DeepSpeed ZeRO: 1 shards optimizer state, 2 gradients too, 3 parameters too."""
-    offload: Literal["none", "optimizer"] = "none"
+    offload: Offload = "none"
     """optimizer: master weights and Adam's moments live, and are updated, in the host's memory."""
     kernels: Kernels = "eager"
     """How the model is computed. eager: operator by operator, the only way that a resumed run ends in the same bits.
@@ -172,6 +172,11 @@ class LaunchBlock(Block):
     hostfile: HostfileBlock = HostfileBlock()
     slurm: SlurmBlock = SlurmBlock()
     hardware: HardwareBlock = HardwareBlock()
+
+    @property
+    def least_micro_batch_size(self) -> int:
+        """Sequences that a forward pass takes at least: what each device's share of a batch must be a multiple of."""
+        return 1 if self.micro_batch_size == "auto" else self.micro_batch_size
 
     def nodes_of(self, stage: int) -> int:
         """Machines of the stage of that index."""

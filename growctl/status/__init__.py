@@ -1,0 +1,1 @@
+"""How far runs are, from their files alone."""

@@ -1,0 +1,1 @@
+"""`growctl verify`: files checked against their recorded hashes, and the table of what was found."""

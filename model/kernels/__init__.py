@@ -1,0 +1,1 @@
+"""Fused Triton kernels of a Pattention, imported on first use."""

@@ -14,17 +14,23 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, FiniteFloat, NonNegativeInt
+from pydantic import FiniteFloat, NonNegativeInt
 
 from model.config import ModelConfig
 from model.errors import UserError
+from model.precision import Precision
+from model.strict import Strict
 from stages.checkpoint.sealed import DocumentError, PlainPath, Sealed, check_inside, read_sealed, seal
+from stages.spec import Offload
 from stages.stage_dir import MANIFEST_NAME, StagePaths, broken_directory, converted_directory, staging_directory
 
 FORMAT_VERSION = 1
 
 READERS = 4
 """Files hashed at a time."""
+
+Operation = Literal["train", "expand", "shrink", "import"]
+"""What made a checkpoint."""
 
 OnBytes = Callable[[int], None]
 """Is told of every file's bytes once they are read."""
@@ -34,11 +40,7 @@ class CheckpointError(UserError):
     """A checkpoint that cannot be used, in one sentence for the user: missing, broken, or of the wrong kind."""
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class FileEntry(_Strict):
+class FileEntry(Strict):
     """One file of a checkpoint."""
 
     bytes: NonNegativeInt
@@ -49,10 +51,10 @@ class FileEntry(_Strict):
     """Root mean square of a parameter's value, to six digits: what a growth matches new tokens to."""
 
 
-class Lineage(_Strict):
+class Lineage(Strict):
     """Where a checkpoint comes from."""
 
-    operation: Literal["train", "expand", "shrink", "import"]
+    operation: Operation
     parent: str | None = None
     """sha256 of the parent's manifest.json; null for a model trained from its initialisation."""
 
@@ -85,10 +87,10 @@ class Manifest(Sealed):
     """Ranks that wrote an engine checkpoint; only as many can read it, others once it is converted."""
 
     zero_stage: int | None = None
-    offload: Literal["none", "optimizer"] | None = None
+    offload: Offload | None = None
     """Where the optimizer's state was; an engine checkpoint is read at the same ZeRO stage and offload."""
 
-    precision: Literal["bf16", "fp32"] | None = None
+    precision: Precision | None = None
     """In which an engine trained, or trains: a checkpoint within a stage resumes in its own."""
 
     files: dict[PlainPath, FileEntry]

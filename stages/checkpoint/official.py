@@ -13,6 +13,7 @@ from yaml import YAMLError
 from model.config import TokenformerConfig, parameter_shapes, tokenformer_config
 from model.initialization import build_model
 from model.language_model import LanguageModel
+from model.parameter_names import EMBEDDING, FINAL_NORM, TOKEN_KINDS, TokensName
 from stages.checkpoint.manifest import CheckpointError
 
 _PATTENTIONS = {
@@ -75,13 +76,13 @@ def _settings(path: Path) -> dict[str, Any]:
 
 def official_names(config: TokenformerConfig) -> dict[str, str]:
     """Our parameter names -> the official flat state dict's."""
-    names = {"embedding.weight": "sequential.0.word_embeddings.weight"}
+    names = {EMBEDDING: "sequential.0.word_embeddings.weight"}
     for i in range(config.num_layers):
         for ours, theirs in _PATTENTIONS.items():
-            for kind in ("key", "value"):
-                names[f"blocks.{i}.{ours}.{kind}_tokens.0"] = f"sequential.{i + 2}.{theirs}.{kind}_param_tokens"
-    for kind in ("weight", "bias"):
-        names[f"final_norm.{kind}"] = f"sequential.{config.num_layers + 3}.norm.{kind}"
+            for kind in TOKEN_KINDS:
+                names[str(TokensName(i, ours, kind, 0))] = f"sequential.{i + 2}.{theirs}.{kind}_param_tokens"
+    for part in ("weight", "bias"):
+        names[f"{FINAL_NORM}.{part}"] = f"sequential.{config.num_layers + 3}.norm.{part}"
     return names
 
 

@@ -10,9 +10,10 @@ import os
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, ConfigDict, ValidationError
 
 from model.errors import UserError
+from model.strict import Strict
 
 MOST_BYTES = 256 * 1024 * 1024
 """A larger file is no manifest: a million entries take less."""
@@ -30,10 +31,10 @@ class DocumentError(UserError):
     """What is wrong with a document, without its path."""
 
 
-class Sealed(BaseModel):
+class Sealed(Strict):
     """A document with a seal."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(allow_inf_nan=False)
 
     format_version: int
     seal: str | None = None

@@ -1,0 +1,1 @@
+"""Datasets: text from a source, tokenized into shards, read back as batches."""

@@ -19,8 +19,9 @@ import fsspec
 import fsspec.compression
 import orjson
 from fsspec.implementations.local import LocalFileSystem
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
+from pydantic import ConfigDict, Field, PositiveInt, model_validator
 
+from model.strict import Strict
 from stages.data.folders import LocalFolders
 from stages.data.hub import by_hand, make_local_copy
 from stages.data.source_errors import DataError, is_missing, reading
@@ -41,10 +42,10 @@ SPLITS: tuple[SplitName, ...] = ("train", "validation")
 Advance = Callable[[int], None]
 
 
-class DataSpec(BaseModel):
+class DataSpec(Strict):
     """The `data:` block of a schedule: which text, in which tokens."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
     source: str = Field(min_length=1)
     """`python-stdlib`, or a text file, a folder or a glob: a local path or any fsspec URL (`s3://`, `gs://`,

@@ -12,8 +12,9 @@ from typing import Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import Field, PositiveInt
 
+from model.strict import Strict
 from stages.checkpoint.manifest import OnBytes, hash_file, hash_files
 from stages.checkpoint.sealed import DocumentError, PlainPath, Sealed, check_inside, read_sealed, seal
 from stages.data.corpus import SPLITS, DataError, DataSpec, SplitName
@@ -31,15 +32,11 @@ Int64Array = npt.NDArray[np.int64]
 UInt64Array = npt.NDArray[np.uint64]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
 Amount = Annotated[int, Field(ge=0, lt=2**63)]
 """Bytes, tokens or documents, as many as can be counted."""
 
 
-class DatasetFile(_Strict):
+class DatasetFile(Strict):
     """One file of a split."""
 
     name: PlainPath
@@ -49,7 +46,7 @@ class DatasetFile(_Strict):
     sha256: str
 
 
-class DatasetSplit(_Strict):
+class DatasetSplit(Strict):
     """What one split holds."""
 
     num_tokens: Amount
@@ -237,10 +234,6 @@ class TrainingSamples:
             row[:before_end] = self._split.read(start, before_end)
             row[before_end:] = self._split.read(0, len(row) - before_end)
         return tokens_BT
-
-    def sample(self, index: int) -> Int64Array:
-        """Sample number `index`, counted from the start of the run: (T + 1,) int64."""
-        return self.batch(index, 1)[0]
 
 
 class EvaluationWindows:

@@ -1,5 +1,6 @@
-"""An engine checkpoint rewritten parameter by parameter, so that its stage goes on with other ranks or at another ZeRO
-stage. A process of its own, which ends with the runner that starts it:
+"""Rewrites an engine checkpoint parameter by parameter, to resume its stage on other ranks or at another ZeRO stage.
+
+A process of its own, which ends with the runner that starts it:
 
     python -m stages.engine.convert STEP_DIRECTORY TARGET
 

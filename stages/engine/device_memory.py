@@ -16,12 +16,13 @@ The table describes steps of several micro-batches; a step of a single micro-bat
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from model.activation_memory import BYTES, FLOAT32, DeviceType, Precision, evaluation_bytes, model_bytes
-from model.config import TokenformerConfig, TransformerConfig, generation_of, parameter_shapes
-
-Offload = Literal["none", "optimizer"]
+from model.activation_memory import FLOAT32, evaluation_bytes, model_bytes
+from model.config import TokenformerConfig, TransformerConfig, parameter_shapes
+from model.parameter_names import generation_of
+from model.precision import BYTES, DeviceType, Precision
+from stages.spec import Offload, ZeroStage
 
 REDUCE_BUCKET = 500_000_000
 """DeepSpeed's default size of the reduction buffer, in elements."""
@@ -65,7 +66,7 @@ class Memory:
         return self.parameters + self.gradients + self.optimizer + self.activations + self.temporary
 
 
-def engine_checkpoint_bytes(num_parameters: int, zero_stage: Literal[1, 2, 3], precision: Precision) -> int:
+def engine_checkpoint_bytes(num_parameters: int, zero_stage: ZeroStage, precision: Precision) -> int:
     """Size of a checkpoint within a stage, all ranks' files: masters, moments, and except under ZeRO-3 the weights."""
     return num_parameters * (3 * FLOAT32 + (0 if zero_stage == 3 else BYTES[precision]))
 
@@ -87,7 +88,7 @@ class TrainingMemory:
         self,
         config: TokenformerConfig | TransformerConfig,
         *,
-        zero_stage: Literal[1, 2, 3],
+        zero_stage: ZeroStage,
         world_size: int,
         precision: Precision,
         sequence_length: int,
@@ -225,7 +226,7 @@ class _Engine:
 
 
 def _engine(
-    sizes: _Sizes, zero_stage: Literal[1, 2, 3], precision: Precision, offload: Offload, device: DeviceType
+    sizes: _Sizes, zero_stage: ZeroStage, precision: Precision, offload: Offload, device: DeviceType
 ) -> _Engine:
     b = BYTES[precision]
     if zero_stage == 3:
@@ -304,7 +305,7 @@ def _zero_3(sizes: _Sizes, b: int, device: DeviceType) -> _Engine:
     )
 
 
-def _offloaded(engine: _Engine, sizes: _Sizes, b: int, zero_stage: Literal[1, 2, 3]) -> _Engine:
+def _offloaded(engine: _Engine, sizes: _Sizes, b: int, zero_stage: ZeroStage) -> _Engine:
     """Masters, moments and their gradients on the host, with a buffer of the largest parameter's size on both sides."""
     share, buffer = FLOAT32 * sizes.shard, b * sizes.largest
     host = sizes.masters + share

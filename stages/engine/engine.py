@@ -1,21 +1,21 @@
-"""Devices, precision and the DeepSpeed engine of a worker."""
+"""The process group and the DeepSpeed engine of a worker."""
 
 import os
 import socket
-from typing import Any, Literal
+from typing import Any
 
 import deepspeed
 import torch
 import torch.distributed as dist
 from deepspeed.constants import default_pg_timeout
 
-from model.config import generation_of
 from model.language_model import LanguageModel
+from model.parameter_names import generation_of
+from model.precision import Precision, RequestedPrecision
 from stages.engine.device_memory import reduce_bucket
+from stages.engine.devices import is_fast_at_bf16, visible_gpus
+from stages.engine.precision import resolve_precision
 from stages.spec import TrainSpec
-
-Precision = Literal["bf16", "fp32"]
-
 
 _RANKS = {
     "RANK": ("OMPI_COMM_WORLD_RANK", "SLURM_PROCID"),
@@ -29,7 +29,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def start_distributed() -> torch.device:
-    """Joins the launcher's process group and returns this rank's device: CUDA if there is a GPU, else CPU.
+    """Joins the launcher's process group and returns this rank's device: its GPU, or else the CPU.
 
     If RANK is not set, the variables of mpirun or srun are used.
     """
@@ -38,7 +38,7 @@ def start_distributed() -> torch.device:
             for other in others:
                 if name not in os.environ and other in os.environ:
                     os.environ[name] = os.environ[other]
-    if torch.cuda.is_available():
+    if visible_gpus():
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
         _join("nccl", device)
@@ -73,26 +73,9 @@ def _loopback_store() -> dist.TCPStore:
     )
 
 
-def device_name(device: torch.device) -> str:
-    """The device's product name, for the ledger."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    with open("/proc/cpuinfo") as cpuinfo:
-        names = [line.split(":", 1)[1].strip() for line in cpuinfo if line.startswith("model name")]
-    return f"CPU {names[0]}" if names else "CPU"
-
-
-def choose_precision(wanted: Literal["auto", "bf16", "fp32"], device: torch.device) -> Precision:
-    """Resolves `auto` to bf16 if the device computes fast in it, else to fp32.
-
-    Fast are CUDA devices from compute capability 8 on, and CPUs with AVX512-BF16 or AMX.
-    """
-    if wanted != "auto":
-        return wanted
-    if device.type == "cuda":
-        return "bf16" if torch.cuda.get_device_capability(device) >= (8, 0) else "fp32"
-    fast = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-    return "bf16" if fast else "fp32"
+def choose_precision(requested: RequestedPrecision, device: torch.device) -> Precision:
+    """The precision that a rank trains in on its device."""
+    return resolve_precision(requested, is_fast_at_bf16(device))
 
 
 def group_name(parameter_name: str, num_dimensions: int) -> str:

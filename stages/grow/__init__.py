@@ -1,0 +1,1 @@
+"""Growing a checkpoint, and comparing two checkpoints as functions."""

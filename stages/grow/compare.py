@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,14 +19,13 @@ from model.config import PATTENTIONS, TokenformerConfig, num_parameters
 from model.errors import Failure, UserError
 from model.language_model import LanguageModel
 from model.policy import ramp_config
+from model.precision import ComparisonDtype
 from model.tokenformer import Tokenformer
-from stages.checkpoint.manifest import CheckpointError, Manifest, manifest_hash, read_manifest
+from stages.checkpoint.manifest import CheckpointError, Manifest, Operation, manifest_hash, read_manifest
 from stages.checkpoint.parameters import load_model
 from stages.data.dataset import EvaluationWindows, read_dataset_manifest
 
-Dtype = Literal["float64", "float32"]
-
-TOLERANCE: dict[Dtype, float] = {"float64": 1e-6, "float32": 1e-4}
+TOLERANCE: dict[ComparisonDtype, float] = {"float64": 1e-6, "float32": 1e-4}
 """How far NEW's logits may differ from OLD's and still count as the same function, in units of OLD's largest absolute
 logit.
 
@@ -71,7 +70,7 @@ class GenerationGradients:
 class Descent:
     """The relation of the two checkpoints according to their manifests."""
 
-    operation: Literal["train", "expand", "shrink", "import"] | None
+    operation: Operation | None
     """The operation that made NEW from OLD; None if OLD is not NEW's parent."""
 
     details: dict[str, Any]
@@ -92,7 +91,7 @@ class Descent:
 class Comparison:
     """The result of `compare`."""
 
-    dtype: Dtype
+    dtype: ComparisonDtype
     num_sequences: int
     sequence_length: int
     old: Measured
@@ -150,7 +149,7 @@ def compare(
     *,
     num_sequences: int = 16,
     sequence_length: int | None = None,
-    dtype: Dtype = "float64",
+    dtype: ComparisonDtype = "float64",
 ) -> Comparison:
     """Compares both checkpoints on the same validation text of `dataset`, on the CPU and in `dtype`.
 

@@ -5,6 +5,7 @@ hash whenever it reads a value, and `growctl verify --integrity` checks all of t
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,8 +74,7 @@ def expand(
     seed = parent.seed if seed is None else seed
     total = len(added_parameters(parent.model, model))
 
-    def read(name: str) -> Tensor:
-        return read_parameter(source, parent, name, moments=False).fp32
+    read = partial(_value, source, parent)
 
     def rms_of(name: str) -> float:
         recorded = parent.files[parameter_file(name)].rms
@@ -117,9 +117,7 @@ def expand_transformer(
         raise UserError(f"{operator} grows only transformers, but {source} is a {parent.model.family}")
     seed = parent.seed if seed is None else seed
 
-    def read(name: str) -> Tensor:
-        return read_parameter(source, parent, name, moments=False).fp32
-
+    read = partial(_value, source, parent)
     grown = grow_transformer(parent.model, model, operator, read, seed=seed, noise=noise)
     total = len(parameter_shapes(model))
     with whole_directory(output) as staging:
@@ -156,6 +154,11 @@ def _counted(on_progress: Callable[[int, int], None] | None, total: int) -> Call
 
 def _shown(tokens: int | Sequence[int]) -> int | list[int]:
     return tokens if isinstance(tokens, int) else one_if_equal(tokens)
+
+
+def _value(source: Path, manifest: Manifest, name: str) -> Tensor:
+    """A parameter's value, without its moments."""
+    return read_parameter(source, manifest, name, moments=False).fp32
 
 
 def _parent(source: Path, verb: str) -> Manifest:

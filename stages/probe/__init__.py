@@ -1,0 +1,1 @@
+"""What `growctl doctor` and `growctl plan --measure` start on a machine to measure it."""

@@ -1,4 +1,6 @@
-"""The worker of `growctl doctor`: one all-reduce over the ranks that a run would use. Started as a stage is:
+"""The worker of `growctl doctor`: one all-reduce over the ranks that a run would use.
+
+Started as a stage is:
 
     python -m stages.probe.all_reduce SPEC.json
 
@@ -11,9 +13,11 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from pydantic import BaseModel, ConfigDict, PositiveInt
+from pydantic import PositiveInt
 from torch import Tensor
 
+from model.strict import Strict
+from stages.engine.devices import wait_for
 from stages.engine.rank_process import run_rank
 
 PATTERN = 1009
@@ -23,10 +27,8 @@ TIMED = 5
 """Number of timed all-reduces, after an untimed one."""
 
 
-class AllReduceSpec(BaseModel):
+class AllReduceSpec(Strict):
     """The input of a rank."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     directory: str
     """Where each rank writes its `rank-N.json`."""
@@ -34,10 +36,8 @@ class AllReduceSpec(BaseModel):
     """Number of float32 values to sum."""
 
 
-class AllReduceResult(BaseModel):
+class AllReduceResult(Strict):
     """The result of a rank."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     backend: str
     num_ranks: int
@@ -67,19 +67,14 @@ def all_reduce(spec: AllReduceSpec, device: torch.device) -> AllReduceResult:
     for _ in range(TIMED):
         values.fill_(1.0)
         dist.barrier()
-        _wait_for(device)
+        wait_for(device)
         started = time.monotonic()
         dist.all_reduce(values)
-        _wait_for(device)
+        wait_for(device)
         seconds.append(time.monotonic() - started)
     return AllReduceResult(
         backend=dist.get_backend(), num_ranks=num_ranks, wrong_elements=wrong, seconds=statistics.median(seconds)
     )
-
-
-def _wait_for(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def all_reduce_to_file(spec_path: Path, device: torch.device) -> None:

@@ -1,4 +1,6 @@
-"""What a worker finds on this machine, as JSON on the last line of its output. For `growctl doctor`:
+"""Prints what a worker finds on this machine, as JSON on the last line of its output.
+
+For `growctl doctor`:
 
     python -m stages.probe.machine
 
@@ -6,10 +8,10 @@ This runs in a separate process, so that a crash of torch or a failed import of 
 """
 
 import ctypes
-import os
 
 import torch
 
+from stages.probe.devices import find_devices
 from stages.probe.machine_facts import DeviceFacts, MachineFacts
 
 
@@ -25,27 +27,6 @@ def driver_version() -> str | None:
     return f"{version.value // 1000}.{version.value % 1000 // 10}"
 
 
-def devices() -> tuple[DeviceFacts, ...]:
-    """Every GPU, or the CPU if there is none."""
-    from stages.engine.engine import choose_precision, device_name
-
-    def facts(device: torch.device) -> DeviceFacts:
-        on_gpu = device.type == "cuda"
-        properties = torch.cuda.get_device_properties(device) if on_gpu else None
-        return DeviceFacts(
-            kind="cuda" if on_gpu else "cpu",
-            name=device_name(device),
-            memory_bytes=properties.total_memory if properties else _memory(),
-            free_bytes=torch.cuda.mem_get_info(device)[0] if on_gpu else None,
-            capability=f"{properties.major}.{properties.minor}" if properties else None,
-            fast_bf16=choose_precision("auto", device) == "bf16",
-        )
-
-    num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    gpus = [torch.device("cuda", index) for index in range(num_gpus)]
-    return tuple(facts(device) for device in gpus or [torch.device("cpu")])
-
-
 def describe() -> MachineFacts:
     """Versions and devices of this machine; `problem` is set if DeepSpeed cannot be imported."""
     version: str | None = None
@@ -54,7 +35,7 @@ def describe() -> MachineFacts:
     try:
         import deepspeed
 
-        version, found = deepspeed.__version__, devices()
+        version, found = deepspeed.__version__, find_devices()
     except Exception as error:  # an import can run any code
         problem = f"{type(error).__name__}: {error}"
     return MachineFacts(
@@ -66,10 +47,6 @@ def describe() -> MachineFacts:
         problem=problem,
         devices=found,
     )
-
-
-def _memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 if __name__ == "__main__":

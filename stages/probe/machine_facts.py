@@ -1,16 +1,13 @@
 """What `python -m stages.probe.machine` tells of a machine. No torch here."""
 
-from typing import Literal
+from model.precision import DeviceType
+from model.strict import Strict
 
-from pydantic import BaseModel, ConfigDict
 
-
-class DeviceFacts(BaseModel):
+class DeviceFacts(Strict):
     """One device that ranks can train on: a GPU, or all of the CPU."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    kind: Literal["cuda", "cpu"]
+    kind: DeviceType
     name: str
     memory_bytes: int
     """The GPU's memory, or the machine's for the CPU."""
@@ -21,10 +18,8 @@ class DeviceFacts(BaseModel):
     fast_bf16: bool
 
 
-class MachineFacts(BaseModel):
+class MachineFacts(Strict):
     """Versions and devices."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     torch: str
     cuda: str | None

@@ -1,4 +1,6 @@
-"""The worker of `growctl plan --measure`: times a few optimizer steps of one size. Started as stages.train.worker is:
+"""The worker of `growctl plan --measure`: times a few optimizer steps of one size.
+
+Started as stages.train.worker is:
 
     python -m stages.probe.time_steps SPEC.json
 
@@ -10,7 +12,6 @@ import json
 import statistics
 import time
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -19,12 +20,12 @@ from torch import Tensor
 
 from model.initialization import build_model
 from stages.checkpoint.manifest import write_file
-from stages.engine.engine import build_engine, choose_precision, device_name
+from stages.engine.devices import device_name, wait_for
+from stages.engine.engine import build_engine, choose_precision
 from stages.engine.engine_state import start_moments
 from stages.engine.rank_process import run_rank
+from stages.probe.measured_steps import RESULT, Measured, StepMemory
 from stages.spec import TrainSpec
-
-RESULT = "measured.json"
 
 WARM_UP_STEPS = 2
 """Steps that are not timed: in them, kernels are chosen and memory is allocated."""
@@ -32,35 +33,6 @@ WARM_UP_STEPS = 2
 FEWEST_STEPS, MOST_STEPS = 3, 20
 ENOUGH_SECONDS = 3.0
 """Within these bounds, as many steps are timed as fit into this time."""
-
-
-class StepMemory(NamedTuple):
-    """Bytes allocated by a rank's CUDA allocator in the last micro-batch of a step."""
-
-    lasting_bytes: int
-    """Before the forward pass: parameters, gradients and optimizer."""
-
-    activation_bytes: int
-    """Added by the forward pass."""
-
-    peak_bytes: int
-    """The peak of the whole step."""
-
-
-class Measured(NamedTuple):
-    """The result: medians over the timed steps."""
-
-    micro_batch_seconds: float
-    """Forward and backward pass of a micro-batch, except the last one of a step."""
-
-    last_micro_batch_seconds: float
-    """Time of the last one, which includes the gradients' reduction and the update."""
-
-    num_steps: int
-    num_devices: int
-    device: str
-    memory: dict[str, int] | None
-    """`StepMemory`; None on a CPU."""
 
 
 def measure(spec: TrainSpec, device: torch.device) -> Measured:
@@ -95,11 +67,11 @@ def timed_step(engine: DeepSpeedEngine, tokens_BT: Tensor, num_micro_batches: in
     input_ids_BT, targets_BT = tokens_BT[:, :-1].contiguous(), tokens_BT[:, 1:].contiguous()
     seconds = []
     for _ in range(num_micro_batches):
-        _wait(tokens_BT.device)
+        wait_for(tokens_BT.device)
         start = time.perf_counter()
         engine.backward(engine(input_ids_BT, targets_BT))
         engine.step()
-        _wait(tokens_BT.device)
+        wait_for(tokens_BT.device)
         seconds.append(time.perf_counter() - start)
     return seconds
 
@@ -123,11 +95,6 @@ def _agreed_steps(step_seconds: float, device: torch.device) -> int:
     slowest = torch.tensor(step_seconds, device=device)
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
     return min(MOST_STEPS, max(FEWEST_STEPS, round(ENOUGH_SECONDS / slowest.item())))
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def measure_to_file(spec_path: Path, device: torch.device) -> None:

@@ -1,0 +1,1 @@
+"""Agreements between the runner and its workers: lifelines, requests to save, stalls."""

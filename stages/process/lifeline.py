@@ -1,4 +1,4 @@
-"""What workers hang on: they end when their runner does, however it dies and wherever they run. No torch here.
+"""Lifelines: workers end when their runner does, however it dies and wherever they run. No torch here.
 
 The variable GROWCTL_LIFELINE in a worker's environment chooses the kind of lifeline; without it, a worker has none.
 

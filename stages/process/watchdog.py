@@ -1,4 +1,4 @@
-"""A rank that stalls is noticed. No torch here.
+"""Notices a rank that stalls. No torch here.
 
 Every rank has a file in the stage's `stacks/`. While the rank makes progress, it renews the file's modification time.
 If it makes none for too long, faulthandler writes the stacks of all threads into the file, from a C thread that does

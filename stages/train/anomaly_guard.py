@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from stages.spec import TrainSpec
+from stages.spec import Action, TrainSpec
 from stages.train.skipped_data import position
 
 MAD_TO_SIGMA = 1.4826
@@ -33,7 +33,7 @@ class Anomaly(NamedTuple):
     threshold: float | None
     """The limit that the loss of a spike exceeded; None for other kinds."""
 
-    action: Literal["skip", "rollback", "stop"]
+    action: Action
     first_step: int
     num_steps: int
     """Steps' worth of data to skip, from the data of update `first_step` (counted from 0) on."""

@@ -1,4 +1,4 @@
-"""Which data a stage's updates read where rollbacks left some out. No torch here.
+"""Which data a stage's updates read, given what rollbacks skipped. No torch here.
 
 A rollback is a record of metrics.jsonl (event `anomaly`, action `rollback`). The stage returns to the checkpoint of
 `first_step` and skips `num_steps` steps' worth of data from there on: just past the data that caused the anomaly. A

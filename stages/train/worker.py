@@ -1,5 +1,6 @@
-"""The worker: trains one stage of a run on a DeepSpeed engine. Each rank is one, started by growctl itself, on other
-machines by DeepSpeed's runner or srun:
+"""The worker: trains one stage of a run on a DeepSpeed engine.
+
+Each rank is one, started by growctl itself, on other machines by DeepSpeed's runner or srun:
 
     python -m stages.train.worker SPEC.json
 
@@ -28,6 +29,7 @@ from model.errors import Failure
 from model.initialization import build_model
 from model.language_model import LanguageModel
 from model.policy import anneal_config, ramp_config
+from model.precision import Precision
 from stages.checkpoint.disk_full import clean_when_full, last_checkpoint_bytes, require_space, told_when_full
 from stages.checkpoint.manifest import (
     Lineage,
@@ -43,7 +45,8 @@ from stages.data.dataset import EvaluationWindows, TrainingSamples
 from stages.data.prepare import read_dataset_manifest
 from stages.data.read_ahead import read_ahead
 from stages.engine.device_memory import engine_checkpoint_bytes, parameters_checkpoint_bytes
-from stages.engine.engine import Precision, build_engine, choose_precision, device_name
+from stages.engine.devices import device_name
+from stages.engine.engine import build_engine, choose_precision
 from stages.engine.engine_state import (
     drop_refused_gradient,
     engine_states,
@@ -173,7 +176,7 @@ class Worker:
         trigger = self.spec.trigger
         if trigger is None or not self.losses or self.losses[-1][0] != step:
             return False
-        slope = trigger.fitted(self.losses)
+        slope = trigger.fitted(self.losses, self.spec.settled_step)
         over = slope is not None and slope < trigger.slope
         self.record("trigger", step, slope=slope, threshold=trigger.slope, fired=over)
         return over

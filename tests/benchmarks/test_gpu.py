@@ -22,13 +22,13 @@ from benchmarks.gpu.pattention import OUTPUTS, deviations, ours, products, rando
 from benchmarks.gpu.section import SECTIONS, Section
 from benchmarks.gpu.settings import KERNELS, PAPER, TRIAL
 from benchmarks.gpu.timing import DeviceLost
-from docs.gpu_tables import TABLES, GpuResults, device_tables, gpu_tables
 from growctl.controls.equal_size import equal_size_transformer
 from growctl.schedule.load import load_schedule
 from growctl.schema.launch_block import DEVICES
 from model.config import Kernels, TransformerConfig, tokenformer_config
 from tests.growctl.runs import wait_until
 from tests.workers import HANG_SECONDS
+from tools.gpu_tables import TABLES, GpuResults, device_tables, gpu_tables
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RUN = REPOSITORY / "benchmarks" / "gpu" / "run.sh"
@@ -139,6 +139,7 @@ def commands_of_children(pid: int) -> str:
     return " ".join(commands)
 
 
+@pytest.mark.trains
 def test_a_run_that_is_terminated_leaves_what_it_has(tmp_path) -> None:
     output = tmp_path / "gpu.json"
     process = started("--trial", "--only", "device,training_eager", "--deadline", 10_000, "--output", output)
@@ -152,6 +153,7 @@ def test_a_run_that_is_terminated_leaves_what_it_has(tmp_path) -> None:
     assert sections["training_eager"]["status"] == "interrupted"
 
 
+@pytest.mark.trains
 def test_without_time_sections_are_skipped_and_say_so(tmp_path) -> None:
     output = tmp_path / "gpu.json"
     process = started("--trial", "--only", "device", "--deadline", 1, "--output", output)

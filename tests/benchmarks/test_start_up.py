@@ -32,6 +32,7 @@ def processes_of(folder: Path) -> list[str]:
     return found
 
 
+@pytest.mark.trains
 def test_a_run_is_watched_up_to_its_first_step_and_then_stopped(tmp_path) -> None:
     schedule = str(write_schedule(tmp_path, SCHEDULE.replace("train_steps: 30", "train_steps: 20000")))
     subprocess.run([*start_up.growctl(), "prepare", schedule, "--runs-dir", tmp_path], check=True, capture_output=True)

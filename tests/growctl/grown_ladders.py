@@ -15,7 +15,7 @@ TRANSFORMER: dict[str, Any] = {
 ONE_TRANSFORMER: dict[str, Any] = TRANSFORMER | {"stages": TRANSFORMER["stages"][:1]}
 
 
-def ladder(*sizes: tuple[int, int], growth: dict[str, Any] | None = None, **blocks: Any) -> Schedule:
+def ladder(*sizes: tuple[Any, ...], growth: dict[str, Any] | None = None, **blocks: Any) -> Schedule:
     """A tokenformer of 3 layers with those attention and FFN tokens (and layers) a stage, 20 steps each."""
     fields = ("attention_tokens", "ffn_tokens", "layers")
     stages = [

@@ -11,12 +11,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from stages.metrics import read_metrics
 from tests.reliability.faults.sitecustomize import VARIABLE
-from tests.workers import HANG_SECONDS, REPOSITORY
+from tests.workers import HANG_SECONDS, REPOSITORY, TrainingGuard
 
 TEXT = Path(asyncio.__file__).parent
 FAULTS = REPOSITORY / "tests/reliability/faults"
@@ -34,6 +35,9 @@ evaluation: {{every: 25, max_sequences: 64}}
 checkpoint: {{every: 10, keep: 2}}
 launch: {{devices: 1}}
 """
+UNUSABLE_INPUT = 2
+"""The exit code of a growctl that refuses what it is given: it has trained nothing."""
+
 CONTROL = "controls: [{kind: tokenformer-scratch}, {kind: transformer-scratch, budgets: [0.5]}]\n"
 
 
@@ -83,6 +87,9 @@ def pause_after(folder: Path, stage: str, event: str = "train") -> str:
 def finish(process: subprocess.Popen, expect: int = 0) -> tuple[str, str]:
     """(stdout, stderr) of a growctl that ends with the exit code `expect`."""
     out, err = process.communicate(timeout=HANG_SECONDS)
+    words = {str(word) for word in cast(list[object], process.args)}
+    if "run" in words and not {"--dry-run", "--help"} & words and process.returncode != UNUSABLE_INPUT:
+        TrainingGuard.check()
     assert process.returncode == expect, f"exit code {process.returncode}\n{out}\n{err}"
     return out, err
 

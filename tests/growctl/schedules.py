@@ -35,7 +35,8 @@ def changed(changes: dict[str, Any]) -> dict[str, Any]:
     """BASE with values set, or deleted, at dotted paths."""
     data = copy.deepcopy(BASE)
     for path, value in changes.items():
-        *parents, last = [int(part) if part.isdigit() else part for part in path.split(".")]
+        keys: list[Any] = [int(part) if part.isdigit() else part for part in path.split(".")]
+        *parents, last = keys
         node: Any = data
         for part in parents:
             node = node[part] if isinstance(node, list) else node.setdefault(part, {})

@@ -4,20 +4,20 @@ Nothing here asks `model.policy` what is allowed or exact: these tables are what
 """
 
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from model.config import TokenformerConfig, parameter_shapes, tokenformer_config
+from model.config import ScoreFunction, TokenformerConfig, parameter_shapes, tokenformer_config
 from model.growth import draw_added
 from model.initialization import build_model, initial_parameter
-from model.policy import GrowthPolicy, anneal_config, grow_config, ramp_config
+from model.policy import GrowthPolicy, Init, TauPolicy, anneal_config, grow_config, ramp_config
 
-INITS = ("random", "matched", "zero-key", "zero-value", "copy")
-TAUS = ("ramp", "anneal", "frozen", "recompute", "per-generation")
-SCORE_FUNCTIONS = ("l2_norm_gelu", "gelu_l2_norm", "softmax")
+INITS: tuple[Init, ...] = ("random", "matched", "zero-key", "zero-value", "copy")
+TAUS: tuple[TauPolicy, ...] = ("ramp", "anneal", "frozen", "recompute", "per-generation")
+SCORE_FUNCTIONS: tuple[ScoreFunction, ...] = ("l2_norm_gelu", "gelu_l2_norm", "softmax")
 
 SENSELESS = {("zero-key", "ramp"), ("zero-value", "ramp"), ("copy", "ramp"), ("zero-key", "per-generation")}
 SENSIBLE = [pair for pair in product(INITS, TAUS) if pair not in SENSELESS]
@@ -49,7 +49,7 @@ def small_config(**changes) -> TokenformerConfig:
     return tokenformer_config(**(sizes | {"num_heads": 1} | changes))
 
 
-def allowed(init: str, tau: str, **changes) -> GrowthPolicy:
+def allowed(init: Any, tau: Any, **changes) -> GrowthPolicy:
     return GrowthPolicy(init=init, tau=tau, allow_jump=True, **changes)
 
 

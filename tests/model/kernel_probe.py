@@ -2,6 +2,7 @@
 
 import re
 import sys
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,7 +33,7 @@ def offsets_of_tile(row: int, column: int, stride: int, transposed: bool) -> Ten
     return tile_offsets(row, column, stride, transposed)
 
 
-def compile_for_hopper(calls: list[tuple[int, int, int, int, float]]) -> dict[str, list[dict[str, str | int]]]:
+def compile_for_hopper(calls: list[tuple[int, int, int, int, float]]) -> dict[str, list[dict[str, int]]]:
     """Goes through forward and backward in bfloat16 for each (M, N, D, O, tau), and compiles but launches nothing.
 
     By kernel, what was compiled for it: operands of the products, `wgmma` instructions with the left one in registers
@@ -54,10 +55,10 @@ def compile_for_hopper(calls: list[tuple[int, int, int, int, float]]) -> dict[st
             return GPUTarget("cuda", 90, 32)
 
     triton.runtime.driver.set_active(Hopper())
-    compiled: dict[int, tuple[str, object]] = {}
+    compiled: dict[int, tuple[str, Any]] = {}
     run = triton.JITFunction.run
 
-    def compile_only(self, *arguments, grid, warmup, **options):  # type: ignore[no-untyped-def]
+    def compile_only(self, *arguments, grid, warmup, **options):
         kernel = run(self, *arguments, grid=grid, warmup=True, **options)
         compiled[id(kernel)] = self.__name__, kernel
         return kernel
@@ -74,7 +75,7 @@ def compile_for_hopper(calls: list[tuple[int, int, int, int, float]]) -> dict[st
         for fusion in ("full", "elementwise"):
             _, score, norm = kernels.forward(x, key, value, tau, fusion)
             kernels.backward(grad_out, x, key, value, score, norm, tau, fusion)
-    found: dict[str, list[dict[str, str | int]]] = {}
+    found: dict[str, list[dict[str, int]]] = {}
     for name, kernel in compiled.values():
         left = re.findall(r"wgmma\.mma_async\S*\s+\{[^}]*\},\s*([{%])", kernel.asm["ptx"])
         facts = {"registers": left.count("{"), "shared": left.count("%"), "bytes": kernel.metadata.shared}

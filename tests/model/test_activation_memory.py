@@ -1,6 +1,7 @@
 """Activation bytes against what autograd really saves, and the fullest moment of a pass against what really lives."""
 
 from dataclasses import astuple
+from typing import Any
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model import activation_memory as memory_module
-from model.activation_memory import BYTES, Precision, model_bytes
+from model.activation_memory import model_bytes
 from model.config import (
     PATTENTIONS,
     BlockConfig,
@@ -20,15 +21,16 @@ from model.config import (
     tokenformer_config,
 )
 from model.initialization import build_model
-from model.policy import GrowthPolicy, grow_config, ramp_config
+from model.policy import GrowthPolicy, Init, TauPolicy, grow_config, ramp_config
+from model.precision import BYTES, Precision
 from tests.memory_tracking import MemoryTracking
 
-SHAPE = {"vocab_size": 61, "hidden_size": 32, "num_heads": 2}
+SHAPE: dict[str, Any] = {"vocab_size": 61, "hidden_size": 32, "num_heads": 2}
 BASE = tokenformer_config(num_layers=2, attention_tokens=40, ffn_tokens=100, **SHAPE)
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 
-def grown(init: str, tau: str, *added: tuple[int, int]) -> TokenformerConfig:
+def grown(init: Init, tau: TauPolicy, *added: tuple[int, int]) -> TokenformerConfig:
     """The base grown so, once for each pair of attention and FFN tokens."""
     config = BASE
     for attention_tokens, ffn_tokens in added:
@@ -49,7 +51,7 @@ def mixed() -> TokenformerConfig:
     return TokenformerConfig(blocks=(block, block), **SHAPE)
 
 
-CONFIGS = {
+CONFIGS: dict[str, TokenformerConfig | TransformerConfig] = {
     "tokenformer": BASE,
     "gelu_l2_norm": BASE.model_copy(update={"score_function": "gelu_l2_norm"}),
     "softmax": BASE.model_copy(update={"score_function": "softmax"}),

@@ -1,19 +1,23 @@
 """Configurations: sizes, names, JSON, what is refused."""
 
+from typing import Any
+
 import pytest
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from model.config import (
+    ModelConfig,
     TransformerConfig,
     num_parameters,
     parameter_shapes,
-    parse_model_config,
     tokenformer_config,
 )
 from model.initialization import build_model
 from model.policy import grow_config, ramp_config
 
-SHAPE = {"vocab_size": 61, "hidden_size": 32, "num_heads": 2}
+MODEL_CONFIG: TypeAdapter[ModelConfig] = TypeAdapter(ModelConfig)
+
+SHAPE: dict[str, Any] = {"vocab_size": 61, "hidden_size": 32, "num_heads": 2}
 
 # Sizes of the growth ladder in arXiv 2410.23168, with the counts that follow from them
 PAPER_SIZES = [(576, 2304, 123.6e6), (2140, 8560, 354.2e6), (4850, 19400, 753.8e6), (8620, 34480, 1.310e9)]
@@ -54,10 +58,10 @@ def test_parameter_shapes_are_those_of_the_built_model_in_its_order(config):
 
 def test_a_configuration_comes_back_from_its_json_with_taus_and_ramps():
     config = ramp_config(grow_config(small_config(), attention_tokens=4, ffn_tokens=8), 0.3)
-    assert parse_model_config(config.model_dump_json()) == config
-    assert hash(parse_model_config(config.model_dump_json())) == hash(config)
+    assert MODEL_CONFIG.validate_json(config.model_dump_json()) == config
+    assert hash(MODEL_CONFIG.validate_json(config.model_dump_json())) == hash(config)
     transformer = TransformerConfig(num_layers=3, ffn_size=128, **SHAPE)
-    assert parse_model_config(transformer.model_dump_json()) == transformer
+    assert MODEL_CONFIG.validate_json(transformer.model_dump_json()) == transformer
 
 
 @pytest.mark.parametrize(

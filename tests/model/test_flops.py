@@ -1,5 +1,7 @@
 """FLOP formulas against PyTorch's own counter, and as algebra."""
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
@@ -12,7 +14,7 @@ from model.flops import Flops, forward_flops_per_token, training_flops_per_token
 from model.initialization import build_model
 from model.policy import grow_config
 
-SHAPE = {"vocab_size": 61, "hidden_size": 32, "num_heads": 2}
+SHAPE: dict[str, Any] = {"vocab_size": 61, "hidden_size": 32, "num_heads": 2}
 
 
 @pytest.mark.parametrize(

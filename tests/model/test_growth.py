@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -9,9 +10,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from model.config import generation_of, parameter_shapes, tokenformer_config
+from model.config import TokenformerConfig, parameter_shapes, tokenformer_config
 from model.growth import added_parameters, draw_added
 from model.initialization import build_model, initial_parameter
+from model.parameter_names import generation_of
 from model.policy import GrowthPolicy, grow_config, is_published, preserves, ramp_config, shrink_config
 from stages.train.worker import Worker
 from tests.model.growths import (
@@ -337,7 +339,9 @@ def scales_at(model: Grown, growth: Growth, step: int) -> Grown:
     spec = small_spec(model.config, ramp_steps=5 if tau == "ramp" else 0, anneal_steps=5 if tau == "anneal" else None)
     worker = object.__new__(Worker)
     worker.spec = spec
-    return model._replace(config=worker.model_config(step + 1))
+    config = worker.model_config(step + 1)
+    assert isinstance(config, TokenformerConfig)
+    return model._replace(config=config)
 
 
 def gradients(module) -> dict[str, Tensor]:
@@ -350,8 +354,11 @@ def gradients(module) -> dict[str, Tensor]:
 def rows_that_learn(found: dict[str, Tensor], number: int) -> dict[str, tuple[Tensor, Tensor]]:
     """{Pattention: (which key rows, which value rows of its generation `number` have a gradient)}."""
     stems = [name.removesuffix(f"key_tokens.{number}") for name in found if name.endswith(f".key_tokens.{number}")]
-    kinds = ("key", "value")
-    return {s: tuple((found[f"{s}{kind}_tokens.{number}"] != 0).any(1) for kind in kinds) for s in stems}
+
+    def learn(stem: str, kind: str) -> Tensor:
+        return (found[f"{stem}{kind}_tokens.{number}"] != 0).any(1)
+
+    return {stem: (learn(stem, "key"), learn(stem, "value")) for stem in stems}
 
 
 @pytest.mark.parametrize(("init", "tau", "score_function"), POSSIBLE)
@@ -393,9 +400,9 @@ def test_at_a_ramp_of_zero_nothing_new_would_learn():
 
 def test_a_model_of_the_papers_depth_keeps_its_float32_function_through_the_papers_three_growths():
     """Rounding does not pile up: 12 layers, an eighth of the paper's width, a tenth of its tokens."""
-    sizes = {"vocab_size": 64, "hidden_size": 96, "num_heads": 12, "num_layers": 12}
+    sizes: dict[str, Any] = {"vocab_size": 64, "hidden_size": 96, "num_heads": 12, "num_layers": 12}
     old = tokenformer_config(attention_tokens=57, ffn_tokens=230, **sizes)
-    values = dict(build_model(old, seed=0).named_parameters())
+    values: dict[str, Tensor] = dict(build_model(old, seed=0).named_parameters())
     model = build_model(old)
     model.load_state_dict(values)
     config = old

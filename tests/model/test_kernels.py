@@ -14,6 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -25,10 +26,13 @@ from torch import Tensor
 from model.kernels import launch as kernels
 from tests.model import kernel_probe
 
+pytestmark = pytest.mark.trains
+
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 FUSIONS = ["full", "elementwise"]
 Results = tuple[Tensor, ...]
+Inputs = tuple[Tensor, Tensor, Tensor, Tensor]
 Call = Callable[..., Results]
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
@@ -45,7 +49,7 @@ def process(**environment: str) -> Iterator[ProcessPoolExecutor]:
 
 
 @pytest.fixture(scope="module", params=DEVICES)
-def call(request) -> Iterator[Call]:
+def call(request) -> Iterator[Callable[..., Any]]:
     """Calls a function of model/kernels/launch.py on each device there is; on the CPU, interpreted."""
     triton, numpy = Version(version("triton")), Version(version("numpy"))
     if request.param == "cpu" and triton < Version("3.7") and numpy >= Version("2.4"):
@@ -54,12 +58,12 @@ def call(request) -> Iterator[Call]:
         yield lambda function, *arguments: pool.submit(kernel_probe.run, request.param, function, *arguments).result()
 
 
-def inputs(sizes: tuple[int, int, int, int], dtype: torch.dtype = torch.float32, seed: int = 0) -> Results:
+def inputs(sizes: tuple[int, int, int, int], dtype: torch.dtype = torch.float32, seed: int = 0) -> Inputs:
     """x, keys, values and the output's gradient, for (M, N, D, O)."""
     generator = torch.Generator().manual_seed(seed)
     m, n, d, o = sizes
-    shapes = ((m, d), (n, d), (n, o), (m, o))
-    return tuple(torch.randn(shape, generator=generator).to(dtype) for shape in shapes)
+    x, key, value, grad_out = (torch.randn(s, generator=generator).to(dtype) for s in ((m, d), (n, d), (n, o), (m, o)))
+    return x, key, value, grad_out
 
 
 def written_out(x: Tensor, key: Tensor, value: Tensor, grad_out: Tensor, tau: float, dtype: torch.dtype) -> Results:
@@ -192,7 +196,7 @@ def test_what_does_not_fit_is_refused():
     x, key, value, grad_out = inputs((6, 5, 4, 3))
     score, norm = x @ key.mT, torch.ones(6)
     with pytest.raises(ValueError, match="fusion: 'none' is none of full, elementwise"):
-        kernels.forward(x, key, value, 1.0, "none")
+        kernels.forward(x, key, value, 1.0, "none")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"value_NO: \(4, 3\) does not fit N = 5"):
         kernels.forward(x, key, value[:4], 1.0)
     with pytest.raises(ValueError, match=r"key_ND: torch.float64 on cpu does not fit torch.float32 on cpu"):

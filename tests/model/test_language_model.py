@@ -1,6 +1,7 @@
 """Both language models as functions: logits and loss, causality, positions, dtypes."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -9,14 +10,14 @@ import torch.nn.functional as F
 from torch import nn
 
 from model.attention import causal_attention, rotary_table, rotate
-from model.config import TransformerConfig, tokenformer_config
+from model.config import TokenformerConfig, TransformerConfig, tokenformer_config
 from model.initialization import build_model, initial_parameter
 from model.language_model import KernelsMissing
 from model.policy import GrowthPolicy, grow_config, ramp_config
 from model.tokenformer import TokenformerBlock
 
-SHAPE = {"vocab_size": 61, "hidden_size": 32, "num_heads": 2}
-CONFIGS = {
+SHAPE: dict[str, Any] = {"vocab_size": 61, "hidden_size": 32, "num_heads": 2}
+CONFIGS: dict[str, TokenformerConfig | TransformerConfig] = {
     "tokenformer": tokenformer_config(num_layers=2, attention_tokens=6, ffn_tokens=10, **SHAPE),
     "transformer": TransformerConfig(num_layers=2, ffn_size=128, **SHAPE),
 }
@@ -26,7 +27,7 @@ def token_ids(length: int = 12) -> torch.Tensor:
     return torch.randint(0, 61, (2, length), generator=torch.Generator().manual_seed(3))
 
 
-@pytest.fixture(params=CONFIGS.values(), ids=CONFIGS.keys())
+@pytest.fixture(params=list(CONFIGS.values()), ids=list(CONFIGS))
 def model(request):
     return build_model(request.param, seed=0).double()
 
@@ -106,15 +107,17 @@ def test_attention_is_the_written_out_softmax():
     torch.testing.assert_close(causal_attention(x, x, x, 2, table)[..., :4], scores.softmax(-1) @ head)
 
 
+@pytest.mark.trains
 def test_a_compiled_model_computes_the_same_and_follows_a_ramp_without_compiling_anew(monkeypatch):
     monkeypatch.setattr(TokenformerBlock, "compile", lambda block: nn.Module.compile(block, backend="aot_eager"))
     ramped = grow_config(CONFIGS["tokenformer"], attention_tokens=3, ffn_tokens=5, policy=GrowthPolicy())
     ids = token_ids()
-    eager, compiled = (build_model(ramp_config(ramped, 0.1), seed=0) for _ in range(2))
+    models: list[Any] = [build_model(ramp_config(ramped, 0.1), seed=0) for _ in range(2)]
+    eager, compiled = models
     compiled.use_kernels("compiled")
     graphs = []
     for progress in (0.1, 0.4, 0.7):
-        for model in (eager, compiled):
+        for model in models:
             model.set_scales(ramp_config(ramped, progress))
             model.zero_grad()
             model(ids, ids).backward()

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from model import scores
-from model.config import Generation, PattentionConfig, published_tau
+from model.config import Generation, PattentionConfig, ScoreFunction, published_tau
 from model.pattention import Pattention, TokenGroup, pattend
 
 
-def formula(x_BTD: Tensor, key_ND: Tensor, value_ND: Tensor, tau: float, score_function: str) -> Tensor:
+def formula(x_BTD: Tensor, key_ND: Tensor, value_ND: Tensor, tau: float, score_function: ScoreFunction) -> Tensor:
     """The published formulas written out token by token, with GELU from its definition."""
 
     def gelu(a: Tensor) -> Tensor:
@@ -79,7 +79,7 @@ def test_a_row_of_zero_scores_gives_zeros_and_finite_gradients(dtype):
     assert key.grad.isfinite().all()
 
 
-def two_generations(score_function: str, ramp: float, tau: float) -> tuple[Pattention, Pattention]:
+def two_generations(score_function: ScoreFunction, ramp: float, tau: float) -> tuple[Pattention, Pattention]:
     """A layer of 5 tokens, and one grown from it by 7."""
     old = Pattention(PattentionConfig(generations=(Generation(num_tokens=5),), tau=math.sqrt(5)), 8, score_function)
     generations = (Generation(num_tokens=5), Generation(num_tokens=7, number=1, key_ramp=ramp))
@@ -123,7 +123,7 @@ def test_a_scale_for_other_sizes_is_refused():
         new.set_scale(PattentionConfig(generations=(Generation(num_tokens=5),), tau=1.0))
 
 
-def all_kinds(score_function: str, dtype: torch.dtype) -> tuple[Pattention, Tensor]:
+def all_kinds(score_function: ScoreFunction, dtype: torch.dtype) -> tuple[Pattention, Tensor]:
     """A layer of generations that share a norm, ramped and not, one of its own norm and one of copies; its input."""
     generations = (
         Generation(num_tokens=5),

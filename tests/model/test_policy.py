@@ -2,6 +2,7 @@
 
 import math
 from itertools import pairwise, product
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -12,13 +13,14 @@ from model.config import (
     PATTENTIONS,
     Generation,
     PattentionConfig,
+    ScoreFunction,
+    TokenformerConfig,
     TransformerConfig,
-    generation_of,
     parameter_shapes,
-    parse_model_config,
     published_tau,
 )
 from model.initialization import build_model
+from model.parameter_names import generation_of
 from model.policy import (
     GrowthPolicy,
     anneal_config,
@@ -97,7 +99,7 @@ def test_a_policy_is_senseless_refused_or_exact_as_the_tables_say(init, tau):
 def test_a_refusal_says_what_is_refused_and_what_to_do_instead():
     softmax = "use init 'zero-value' with tau 'per-generation', or init 'copy' with tau 'recompute'"
     changes = "changes the function; that needs allow_jump"
-    for policy, score_function, published, message in [
+    cases: list[tuple[GrowthPolicy, ScoreFunction, bool, str]] = [
         (GrowthPolicy(), "softmax", True, f"a ramp from zero keys: exp(0) = 1 would change the function; {softmax}"),
         (allowed("zero-key", "recompute"), "softmax", True, f"by zero keys: exp(0) = 1 would change {''}the"),
         (GrowthPolicy(tau="recompute"), "softmax", True, f"init 'matched' with tau 'recompute' {changes}. {KEEP}"),
@@ -115,7 +117,8 @@ def test_a_refusal_says_what_is_refused_and_what_to_do_instead():
         ),
         # the model's tau is to blame for no other policy
         (GrowthPolicy(tau="frozen"), "softmax", False, f"init 'matched' with tau 'frozen' {changes}"),
-    ]:
+    ]
+    for policy, score_function, published, message in cases:
         assert message in (refused(policy, score_function, published=published) or "")
     zero_value = senseless("zero-value", "ramp", 0.0)
     assert zero_value is not None
@@ -241,7 +244,7 @@ def test_a_new_generation_is_what_its_policy_says_and_nothing_else_changes(drawn
                 assert after.tau == pytest.approx(shared if old.score_function == "softmax" else math.sqrt(shared))
             else:
                 assert after.tau == before.tau
-    assert parse_model_config(new.model_dump_json()) == new
+    assert TokenformerConfig.model_validate_json(new.model_dump_json()) == new
 
 
 def test_value_shares_are_what_later_copies_have_left():
@@ -274,7 +277,7 @@ def test_impossible_growths_are_refused_each_with_its_reason():
         ),
     ]:
         with pytest.raises(ValueError, match=message):
-            grow_config(base, **arguments)
+            grow_config(base, **cast("dict[str, Any]", arguments))
     with pytest.raises(ValueError, match="only a tokenformer grows"):
         grow_config(TRANSFORMER, attention_tokens=4, ffn_tokens=4)
     with pytest.raises(ValueError, match=r"softmax.*exp\(0\) = 1"):

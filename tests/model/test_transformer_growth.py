@@ -236,12 +236,15 @@ WRONG_SIZES = [
 ]
 
 
+NOTHING_TO_READ: dict[str, torch.Tensor] = {}
+
+
 @pytest.mark.parametrize(("operator", "changes", "message"), WRONG_SIZES)
 def test_sizes_that_an_operator_cannot_reach_are_refused_before_anything_is_read(operator, changes, message):
     with pytest.raises(ValueError, match=message):
         check_transformer_growth(BASE, sized(**changes), operator)
     with pytest.raises(ValueError, match=message):
-        grow_transformer(BASE, sized(**changes), operator, {}.__getitem__)
+        grow_transformer(BASE, sized(**changes), operator, NOTHING_TO_READ.__getitem__)
 
 
 @pytest.mark.parametrize("operator", GROWN)
@@ -259,13 +262,13 @@ def test_unknown_operators_and_impossible_noise_are_refused():
     with pytest.raises(
         ValueError, match="'widen' is unknown; it must be one of net2net, hypercloning, stack, identity"
     ):
-        check_transformer_growth(BASE, sized(ffn_size=24), "widen")
+        check_transformer_growth(BASE, sized(ffn_size=24), "widen")  # type: ignore[arg-type]
     for noise in (-0.1, float("nan")):
         with pytest.raises(ValueError, match="must be 0 or more"):
-            grow_transformer(BASE, sized(ffn_size=24), "net2net", {}.__getitem__, noise=noise)
+            grow_transformer(BASE, sized(ffn_size=24), "net2net", NOTHING_TO_READ.__getitem__, noise=noise)
     for operator in ("stack", "identity-blocks"):
         with pytest.raises(ValueError, match=f"{operator} copies whole blocks and takes none"):
-            grow_transformer(BASE, sized(num_layers=4), operator, {}.__getitem__, noise=0.1)
+            grow_transformer(BASE, sized(num_layers=4), operator, NOTHING_TO_READ.__getitem__, noise=0.1)
 
 
 @pytest.mark.parametrize(

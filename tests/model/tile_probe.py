@@ -9,7 +9,7 @@ from model.kernels.products import _tile
 
 
 @triton.jit
-def _probe(pointer, offset_ptr, row, column, stride, TRANSPOSED: tl.constexpr):  # type: ignore[no-untyped-def]
+def _probe(pointer, offset_ptr, row, column, stride, TRANSPOSED: tl.constexpr):
     pointers, _ = _tile(pointer, row, column, row + 2, column + 4, stride, 2, 4, TRANSPOSED)
     offsets = (pointers.to(tl.int64) - pointer.to(tl.int64)) // 2
     tl.store(offset_ptr + tl.arange(0, 8), tl.reshape(offsets, (8,)))

@@ -19,7 +19,7 @@ from stages.metrics import read_metrics
 from tests.growctl.runs import TEXT
 from tests.reliability.faults.sitecustomize import HERE, VARIABLE, processes
 from tests.reliability.points import BY_NAME
-from tests.workers import HANG_SECONDS, REPOSITORY
+from tests.workers import HANG_SECONDS, REPOSITORY, TrainingGuard
 
 SCHEDULE = f"""
 seed: 3
@@ -84,6 +84,7 @@ class KilledRun:
 
     def start(self, faults: Sequence[dict[str, Any]] = ()) -> subprocess.Popen[str]:
         """`growctl run` in a process of its own, all that it says in one pipe; it and its workers can be struck."""
+        TrainingGuard.check()
         told = {"folder": str(self.marks), "faults": [self._here(fault) for fault in faults]}
         environment = os.environ | {
             "PYTHONPATH": f"{HERE}:{REPOSITORY}",
@@ -96,7 +97,7 @@ class KilledRun:
         ranks = self.then if self.then and SWITCH["name"] in self.struck() else self.ranks
         command = [sys.executable, "-m", "growctl.cli.app", "run", self.schedule, f"launch.devices={ranks}"]
         return subprocess.Popen(
-            [*command, "--runs-dir", self.runs],
+            [*map(str, command), "--runs-dir", str(self.runs)],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -154,7 +155,7 @@ class KilledRun:
     def metrics(self) -> dict[tuple[str, int, str], dict[str, Any]]:
         """The last word on every step and evaluation, without times: {(stage, step, event or point): values}."""
         return {
-            (path.parent.name, record["step"], record.get("point", record["event"])): {
+            (path.parent.name, record["step"], str(record.get("point", record["event"]))): {
                 name: value for name, value in record.items() if name not in TIMES
             }
             for path in sorted(self.directory.glob("stages/*/metrics.jsonl"))

@@ -138,7 +138,7 @@ class Soak:
 
     def table(self) -> str:
         """What became of the kills, by point and victim."""
-        rows = [("point", "victim", "tried", "survived", "run again", "went on")]
+        rows: list[tuple[str, ...]] = [("point", "victim", "tried", "survived", "run again", "went on")]
         of = Counter((kill.point, kill.victim) for kill in self.tried)
         for (point, victim), number in sorted(of.items()):
             these = [kill for kill in self.tried if (kill.point, kill.victim) == (point, victim)]

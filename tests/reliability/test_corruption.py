@@ -17,7 +17,7 @@ SHORT = SCHEDULE.replace("train_steps: 30", "train_steps: 20").replace("train_st
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def trained_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """(schedule, runs directory) of a ladder that nothing happened to."""
     folder = tmp_path_factory.mktemp("trained")
     schedule = write_schedule(folder, SHORT)
@@ -62,9 +62,9 @@ def directories(runs: Path) -> Iterator[tuple[Path, Callable[[Path], object]]]:
     yield next((runs / ".datasets").glob("*/manifest.json")).parent, verify_dataset
 
 
-def test_damage_to_any_one_file_is_noticed_and_named(trained, tmp_path):
+def test_damage_to_any_one_file_is_noticed_and_named(trained_run, tmp_path):
     tried = 0
-    for directory, verify in directories(trained[1]):
+    for directory, verify in directories(trained_run[1]):
         for original in sorted(path for path in directory.rglob("*") if path.is_file()):
             name = original.relative_to(directory)
             for how in DAMAGES:
@@ -81,9 +81,9 @@ def test_damage_to_any_one_file_is_noticed_and_named(trained, tmp_path):
     assert tried > 200
 
 
-def test_a_run_goes_on_after_damage_to_several_things_at_once(trained, tmp_path):
+def test_a_run_goes_on_after_damage_to_several_things_at_once(trained_run, tmp_path):
     """In a copy elsewhere, whose engine checkpoints are trusted only once somebody says so."""
-    schedule, done = trained
+    schedule, done = trained_run
     runs = tmp_path / "runs"
     shutil.copytree(done, runs)
     (runs / ".keys").write_text("0" * 64 + "\n")
@@ -113,8 +113,8 @@ def test_a_run_goes_on_after_damage_to_several_things_at_once(trained, tmp_path)
     assert all(result.whole is not False for result in results)
 
 
-def test_where_no_checkpoint_is_whole_the_stage_starts_again_from_the_one_before(trained, tmp_path):
-    schedule, done = trained
+def test_where_no_checkpoint_is_whole_the_stage_starts_again_from_the_one_before(trained_run, tmp_path):
+    schedule, done = trained_run
     runs = tmp_path / "runs"
     shutil.copytree(done, runs)
     small = runs / "tiny/stages/0-small"
@@ -126,7 +126,7 @@ def test_where_no_checkpoint_is_whole_the_stage_starts_again_from_the_one_before
     assert read_manifest(small / "final").lineage == read_manifest(done / "tiny/stages/0-small/final").lineage
 
 
-def test_a_dataset_that_cannot_be_made_again_as_it_was_stops_the_run(trained, tmp_path):
+def test_a_dataset_that_cannot_be_made_again_as_it_was_stops_the_run(trained_run, tmp_path):
     text = tmp_path / "text"
     text.mkdir()
     for number in range(20):

@@ -55,6 +55,7 @@ def fill(disk: Path, leave: int) -> Path:
     return filler
 
 
+@pytest.mark.trains
 def test_a_checkpoint_that_does_not_fit_stops_the_run_which_goes_on_once_there_is_room(tmp_path, small_disk):
     schedule = write_schedule(tmp_path, ONE_STAGE)
     run("run", schedule, "--runs-dir", tmp_path / "runs")

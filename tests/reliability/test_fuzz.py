@@ -128,7 +128,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 # What may stand in a file.
 
-STRANGE = (
+STRANGE: tuple[Any, ...] = (
     *(10**400, -(10**400), 2**63, -1, 0, 1e308, -0.0, math.nan, math.inf, -math.inf, True, None, "", "0", "null"),
     *(
         "1e999",

@@ -1,7 +1,11 @@
 """Kills of one rank of two, of both, and of their runner, many in one run: run again, it ends in the same bits."""
 
+import pytest
+
 from tests.reliability.harness import KilledRun, check_same_end
 from tests.reliability.points import BY_NAME
+
+pytestmark = pytest.mark.trains
 
 KILLS = [
     BY_NAME["checkpoint: before its rename"].fault("rename", "all ranks", "small", nth=2),

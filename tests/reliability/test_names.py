@@ -22,7 +22,7 @@ from growctl.controls.generate import plan_controls
 from growctl.launch.hostfile import hostfile_machines, read_hostfile
 from growctl.launch.local import Local
 from growctl.launch.machines import Launch, LaunchError, plain_path
-from growctl.launch.workers import start
+from growctl.launch.workers import Workers
 from growctl.ledger.ledger import Ledger, RunEntry, StageEntry
 from growctl.queue.submit import check_slurm, job_executor, plan_jobs
 from growctl.report.read import RunNotFoundError, find_runs
@@ -117,8 +117,8 @@ def environment_of(tmp_path: Path) -> dict[str, str]:
 def test_the_environment_of_workers_arrives_unchanged_and_what_cannot_is_refused(tmp_path):
     given = environment_of(tmp_path)
     [started] = [Local(1, False, given).launch(tmp_path / "spec.json", 1, 1)]
-    process = start(Launch([sys.executable, "-c", DUMP], started.environment), tmp_path / "log")
-    process.communicate(timeout=HANG_SECONDS)
+    with Workers(Launch([sys.executable, "-c", DUMP], started.environment), tmp_path / "log") as workers:
+        workers.wait(HANG_SECONDS)
     assert {name: told(tmp_path / "dump")[1].get(name) for name in given} == given
     with pytest.raises(ScheduleError, match=r"launch\.environment\.A = 'a\\x00b': must not hold a NUL"):
         parse(changed({"launch.environment": {"A": "a\0b"}}))
@@ -141,9 +141,8 @@ def test_on_a_hostfiles_machines_the_environment_travels_in_a_private_file(tmp_p
     machines = hostfile_machines(parse(changed({"launch": block})).launch, 2)
     launch = machines.launch(tmp_path / "spec.json", 2, 1)
     assert shlex.join(launch.command) == " ".join(launch.command)
-    start(Launch([sys.executable, "-c", ""], {}, files=launch.files), tmp_path / "log").communicate(
-        timeout=HANG_SECONDS
-    )
+    with Workers(Launch([sys.executable, "-c", ""], {}, files=launch.files), tmp_path / "log") as workers:
+        workers.wait(HANG_SECONDS)
     file = tmp_path / "environment.json"
     assert file.stat().st_mode & 0o777 == 0o600
     root = Path(__file__).resolve().parent.parent.parent

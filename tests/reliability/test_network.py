@@ -7,16 +7,18 @@ from ipaddress import ip_address
 
 import pytest
 
-from growctl.launch.local import local_environment
-from growctl.launch.workers import start_workers
+from growctl.launch.local import local_environment, local_launch
+from growctl.launch.workers import Workers
 from tests.reliability.listening_worker import listening
 from tests.workers import HANG_SECONDS, REPOSITORY
 
 
+@pytest.mark.trains
 def test_two_ranks_of_one_machine_listen_on_its_loopback_only(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
-    process = start_workers(tmp_path, tmp_path / "log.txt", 2, gpus=False, module="tests.reliability.listening_worker")
-    assert process.wait(HANG_SECONDS) == 0, (tmp_path / "log.txt").read_text()
+    launch = local_launch(tmp_path, 2, gpus=False, module="tests.reliability.listening_worker")
+    with Workers(launch, tmp_path / "log.txt") as workers:
+        assert workers.wait(HANG_SECONDS) == 0, (tmp_path / "log.txt").read_text()
     told = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in (0, 1)]
     assert [rank["backend"] for rank in told] == ["gloo", "gloo"]
     found = {tuple(socket) for rank in told for socket in rank["listening"]}

@@ -37,9 +37,9 @@ def start(schedule: Path, poison: dict[str, list[int]], *arguments: object) -> s
         "-m",
         "growctl.cli.app",
         "run",
-        schedule,
+        str(schedule),
         "--runs-dir",
-        schedule.parent,
+        str(schedule.parent),
         *map(str, arguments),
     ]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
@@ -57,6 +57,7 @@ def folder(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("numbers")
 
 
+@pytest.mark.trains
 def test_a_nan_on_one_of_two_ranks_is_skipped_by_both_and_a_spike_stops_the_run_where_the_policy_says_so(folder):
     schedule = write_schedule(folder, ONE_STAGE + POLICY % "stop")
     # The update number 12 counted from 0, its last sample, which is the second rank's; all of the number 33.

@@ -41,7 +41,7 @@ def dangerous_calls(source: str) -> Iterator[str]:
             yield ast.unparse(call)
 
 
-@pytest.mark.parametrize("package", ["growctl", "stages", "model", "benchmarks"])
+@pytest.mark.parametrize("package", ["growctl", "stages", "model", "benchmarks", "tools"])
 def test_no_call_opens_a_pickle_runs_a_text_or_starts_a_shell(package):
     sources = sorted((REPOSITORY / package).rglob("*.py"))
     assert sources

@@ -3,6 +3,7 @@
 import math
 from itertools import repeat
 from types import SimpleNamespace
+from typing import Any
 
 import numpy
 import pytest
@@ -11,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from model.config import TransformerConfig, generation_of
+from model.config import TransformerConfig
 from model.initialization import build_model
+from model.parameter_names import generation_of
 from model.policy import GrowthPolicy, anneal_config, grow_config, ramp_config
 from stages.engine.engine import parameter_groups
 from stages.spec import GenerationRule, LearningRate, SlopeTrigger, TrainSpec
@@ -23,8 +25,15 @@ from tests.stages.specs import small_spec
 
 
 def rate(**changes) -> LearningRate:
-    values = {"shape": "wsd", "peak": 1.0, "final": 0.0, "warmup_steps": 10, "decay_steps": 20, "total_steps": 100}
-    return LearningRate(**(values | {"first_step": 0} | changes))
+    values: dict[str, Any] = {
+        "shape": "wsd",
+        "peak": 1.0,
+        "final": 0.0,
+        "warmup_steps": 10,
+        "decay_steps": 20,
+        "total_steps": 100,
+    }
+    return LearningRate(**(values | {"total_steps": 100, "first_step": 0} | changes))
 
 
 def test_wsd_warms_up_holds_and_decays_to_one_step_above_the_end():
@@ -184,7 +193,7 @@ def test_the_worker_sets_every_groups_rate_and_the_scales_before_it_computes(fir
 
         backward = step = lambda self, *_: None
 
-    worker = object.__new__(Worker)
+    worker: Any = object.__new__(Worker)
     worker.spec, worker.progress, worker.rank, worker.world_size = spec, None, 0, 1
     worker.device, worker.guard, worker.watchdog = torch.device("cpu"), Guard(spec), SimpleNamespace(beat=bool)
     ids = torch.zeros(2, 3, dtype=torch.int64)
@@ -216,9 +225,8 @@ def test_a_slope_is_the_fall_of_the_loss_per_flop_through_the_last_evaluations()
     # only the last three count, at whatever distances
     assert trigger.fitted([(1, 99.0), (5, -7.0), (10, 4.0), (20, 2.0), (40, -2.0)]) == pytest.approx(0.2 / 4)
     # those before the first step that counts do not
-    late = trigger.model_copy(update={"first_step": 10})
-    assert late.fitted([(9, 9.0), (10, 3.0), (20, 2.0)]) is None
-    assert late.fitted([(9, 9.0), (10, 3.0), (20, 2.0), (30, 1.0)]) == pytest.approx(0.1 / 4)
+    assert trigger.fitted([(9, 9.0), (10, 3.0), (20, 2.0)], settled_step=10) is None
+    assert trigger.fitted([(9, 9.0), (10, 3.0), (20, 2.0), (30, 1.0)], settled_step=10) == pytest.approx(0.1 / 4)
     # least squares, not the ends alone (3 / 40): with x around 50/3 and y around 2, sums are -70 and 2600/3
     assert trigger.fitted([(0, 3.0), (10, 3.0), (40, 0.0)]) == pytest.approx(21 / 260 / 4)
 
@@ -253,8 +261,20 @@ def test_a_trigger_needs_a_threshold_above_zero_and_two_points(wrong):
         SlopeTrigger(**({"slope": 1.0, "window": 2, "step_flops": 1.0} | wrong))
 
 
+def test_the_trigger_counts_no_loss_from_before_the_stage_has_settled(monkeypatch):
+    worker = object.__new__(Worker)
+    monkeypatch.setattr(worker, "record", lambda event, step, **values: None)
+    trigger = SlopeTrigger(slope=0.05, window=2, step_flops=2.0)
+    worker.spec = small_spec(small_config(), trigger=trigger, ramp_steps=15)
+    worker.losses = [(10, 5.0), (20, 5.0)]
+    assert not worker.flat_enough(20)
+    worker.losses.append((30, 5.0))
+    assert worker.flat_enough(30)
+
+
 def test_the_trigger_ends_a_stage_at_an_evaluation_whose_slope_is_below_the_threshold():
-    worker, records = object.__new__(Worker), []
+    worker: Any = object.__new__(Worker)
+    records: list[Any] = []
     worker.record = lambda event, step, **values: records.append((event, step, values))
     worker.spec = small_spec(small_config(), trigger=SlopeTrigger(slope=0.05, window=2, step_flops=2.0))
     worker.losses = []

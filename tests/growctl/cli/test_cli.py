@@ -10,14 +10,15 @@ from typer.testing import CliRunner
 
 from growctl.cli import checkpoints
 from growctl.cli.app import app
-from model.policy import Init, Preset, TauPolicy
+from model.policy import Init, Moments, Preset, TauPolicy
+from model.precision import ComparisonDtype
 from stages.checkpoint.manifest import read_manifest
 from tests.growctl.runs import run
 from tests.stages.checkpoints import small_config, write_checkpoint
+from tests.workers import REPOSITORY
 
-COMMANDS = [
-    *("run", "plan", "validate", "schema", "prepare", "expand", "shrink", "verify", "report", "status", "doctor")
-]
+EXPAND_OPTIONS = {"preset": Preset, "init": Init, "tau": TauPolicy, "moments": Moments}
+COMMANDS = [command.name or command.callback.__name__ for command in app.registered_commands if command.callback]
 
 
 def test_help_imports_nothing_heavy():
@@ -39,12 +40,20 @@ def test_every_command_has_help_with_an_example(command):
     assert f"Example: growctl {command}" in " ".join(out.split())
 
 
-def test_expand_offers_every_policy_that_there_is():
-    hints = get_type_hints(checkpoints.expand)
-    for option, known in {"preset": Preset, "init": Init, "tau": TauPolicy}.items():
-        nested = [hints[option], *get_args(hints[option])]
-        offered = {choice for part in nested for choice in get_args(part) if isinstance(choice, str)}
-        assert offered == set(get_args(known)), option
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_readme_names_every_command(command):
+    assert f"`growctl {command}" in (REPOSITORY / "README.md").read_text()
+
+
+def test_commands_on_checkpoints_offer_every_name_that_the_model_knows():
+    """They cannot import it for --help: the command has to start where `model` is somebody else's (doctor says so)."""
+    for command, option, known in [
+        *((checkpoints.expand, name, names) for name, names in EXPAND_OPTIONS.items()),
+        (checkpoints.verify, "dtype", ComparisonDtype),
+    ]:
+        hint = get_type_hints(command)[option]
+        offered = [choice for part in [hint, *get_args(hint)] for choice in get_args(part) if isinstance(choice, str)]
+        assert offered == list(get_args(known)), option
 
 
 def test_expand_grows_a_checkpoint_and_says_so(tmp_path):

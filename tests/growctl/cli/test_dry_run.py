@@ -9,8 +9,9 @@ import pytest
 
 from growctl.cli.dry_run import dry_run_text
 from growctl.launch.hostfile import hostfile_machines
+from growctl.launch.resolve import machines_of
 from growctl.queue.submit import job_executor, plan_jobs
-from growctl.run.requests import LadderRequest, machines_of
+from growctl.run.requests import LadderRequest
 from growctl.schedule.load import load_schedule
 from tests.growctl.runs import CONTROL, SCHEDULE, run, write_schedule
 
@@ -54,7 +55,7 @@ def test_controls_are_shown_unless_they_are_left_out(tmp_path):
 
 def test_what_auto_devices_come_to_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
     text, _ = dry_run(tmp_path, "launch.devices=auto")
     assert "# launch.devices = auto: here 2 ranks on the CPU, as there is no GPU" in text
     assert "## stage small: 2 ranks" in text

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 HOME = Path(os.environ.get("FAKE_SLURM", "/nonexistent"))
 LIVING = ("PENDING", "RUNNING", "REQUEUED")
@@ -34,7 +35,10 @@ def state(job: Path) -> str:
 def sbatch(script: str) -> int:
     lines = [line.removeprefix("#SBATCH ") for line in Path(script).read_text().splitlines() if line[:8] == "#SBATCH "]
     words = [word.removeprefix("--") for word in shlex.split(" ".join(lines))]
-    options = dict(word.split("=", 1) if "=" in word else (word, True) for word in words)
+    options: dict[str, Any] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        options[name] = value if equals else True
     refused = os.environ.get("FAKE_SLURM_REFUSE")
     if refused and refused in options["job-name"]:
         print("sbatch: error: Batch job submission failed: Invalid account specified", file=sys.stderr)
@@ -52,7 +56,9 @@ def sbatch(script: str) -> int:
         subprocess.Popen(
             [sys.executable, __file__, "follow", str(number)],
             start_new_session=True,
-            **dict.fromkeys(("stdin", "stdout", "stderr"), null),
+            stdin=null,
+            stdout=null,
+            stderr=null,
         )
     print(f"Submitted batch job {number}")
     return 0
@@ -127,7 +133,7 @@ def scontrol(action: str, number: str) -> int:
 def scancel(*arguments: str) -> int:
     """Ends jobs; with --signal=NAME only signals them: the batch script with --batch, its steps without."""
     numbers = [word for word in arguments if word.isdigit()]
-    [name] = [word.removeprefix("--signal=") for word in arguments if word.startswith("--signal=")] or [None]
+    name = next((word.removeprefix("--signal=") for word in arguments if word.startswith("--signal=")), None)
     for number in numbers:
         job = HOME / number
         if name:

@@ -12,33 +12,22 @@ import torch
 
 from growctl.launch.local import (
     FIRST_PORT,
-    GPU_FILES,
     KEPT_MEMORY,
-    MOST_CPU_RANKS,
     NUM_PORTS,
     Local,
-    local_command,
-    local_devices,
     local_environment,
+    local_launch,
 )
 from growctl.launch.machines import Launch, LaunchError, need_programs, plain_path
+from growctl.launch.resolve import machines_of
 from growctl.launch.slurm_machines import SlurmMachines
 from growctl.launch.worker_logs import failure_reason
 from growctl.launch.workers import Workers
-from growctl.run.requests import machines_of
 from growctl.schedule.load import load_schedule
 from growctl.schema.launch_block import LaunchBlock
 from stages.process.lifeline import VARIABLE
 from tests.growctl.runs import wait_for, write_schedule
 from tests.workers import REPOSITORY
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="counts GPUs instead")
-def test_without_gpus_there_is_one_rank_per_core_up_to_a_divisor_of_the_batch(monkeypatch):
-    for cores, batch_size, expected in [(2, 8, 2), (2, 9, 1), (6, 8, 4), (64, 64, MOST_CPU_RANKS), (1, 8, 1)]:
-        monkeypatch.setattr(os, "sched_getaffinity", lambda _, cores=cores: set(range(cores)))
-        assert local_devices("auto", batch_size) == (expected, False)
-    assert local_devices(3, 8) == (3, False)
 
 
 def test_cpu_workers_share_the_cores_and_stay_on_the_loopback(monkeypatch):
@@ -175,7 +164,7 @@ def test_the_reason_for_a_failure_is_the_workers_own_message_if_there_is_one(tmp
 
 def test_ranks_meet_on_a_free_port_that_is_not_ephemeral(monkeypatch):
     def port() -> int:
-        return int(local_command(Path("spec.json"), 1)[4])
+        return int(local_launch(Path("spec.json"), 1, gpus=False).command[4])
 
     first = port()
     assert FIRST_PORT <= first < FIRST_PORT + NUM_PORTS
@@ -184,16 +173,6 @@ def test_ranks_meet_on_a_free_port_that_is_not_ephemeral(monkeypatch):
         drawn = iter([first - FIRST_PORT, 7, 8, 9])
         monkeypatch.setattr("secrets.randbelow", lambda number: next(drawn))
         assert port() in {FIRST_PORT + 7, FIRST_PORT + 8, FIRST_PORT + 9}
-
-
-def test_a_machine_without_gpus_counts_its_devices_without_torch():
-    if any(path for pattern in GPU_FILES for path in Path("/dev").glob(pattern)):
-        pytest.skip("this machine has device files of GPUs")
-    code = (
-        "import sys; from growctl.launch.local import local_devices; print(local_devices(2, 4), 'torch' in sys.modules)"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY)
-    assert result.stdout == "(2, False) False\n"
 
 
 def test_a_stuck_rank_whose_launcher_was_killed_ends_too(tmp_path):

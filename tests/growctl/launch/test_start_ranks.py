@@ -43,7 +43,7 @@ def start(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
     ) -> subprocess.Popen[str]:
         (tmp_path / "rank.py").write_text(RANK + code)
         ranks = [str(num_ranks), "29999", str(tmp_path / "rank.py"), str(tmp_path)]
-        main = f"from growctl import on_machine; on_machine.LEAVING_SECONDS = {leaving_seconds}; on_machine.main()"
+        main = f"from growctl.launch import start_ranks as s; s.LEAVING_SECONDS = {leaving_seconds}; s.main()"
         command = [sys.executable, "-c", main, *ranks]
         return subprocess.Popen(
             command,

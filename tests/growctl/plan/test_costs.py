@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from growctl.ladder.stage_plans import plan_stages
 from growctl.ladder.train_spec import worker_spec
+from growctl.launch.resolve import planned_devices
 from growctl.plan.costs import (
     HEADROOM,
     MeasuredSteps,
     Measurements,
     StageCost,
     Total,
-    largest_micro_batch,
     plan_costs,
     planned_micro_batch,
     stage_memory,
@@ -49,6 +49,7 @@ def test_time_is_flops_by_what_the_devices_do_and_money_is_by_the_hour() -> None
     for cost, plan in zip(costs_of(schedule), plan_stages(schedule), strict=True):
         assert cost.num_devices == 2
         assert cost.seconds == pytest.approx(plan.flops.total / (2 * 1e12 * 0.5))
+        assert cost.seconds and cost.device_hours  # noqa: PT018
         assert cost.device_hours == pytest.approx(2 * cost.seconds / 3600)
         assert cost.money == pytest.approx(2.0 * cost.device_hours)
         assert cost.mfu == pytest.approx(0.5)
@@ -109,27 +110,23 @@ def test_a_sum_is_unknown_as_soon_as_a_part_is() -> None:
 def test_the_largest_micro_batch_divides_the_share_fits_and_no_larger_divisor_does(
     devices: int, share: int, memory_bytes: int, zero_stage: int
 ) -> None:
-    schedule = launched({"sequence_length": 16, "batch_size": share * devices}, devices=devices, zero_stage=zero_stage)
+    schedule = launched(
+        {"sequence_length": 16, "batch_size": share * devices},
+        devices=devices,
+        zero_stage=zero_stage,
+        hardware={"device": "h100", "memory": memory_bytes},
+    )
     plan = plan_stages(schedule)[-1]
-    memory = stage_memory(schedule, plan, devices)
+    planned = planned_devices(schedule)
+    memory = stage_memory(schedule, plan, devices, planned)
     fitting = [
         size
         for size in range(1, share + 1)
         if share % size == 0 and memory.of(size).total <= (1 - HEADROOM) * memory_bytes
     ]
-    found = largest_micro_batch(schedule, plan, devices, memory_bytes)
-    assert found == (max(fitting) if fitting else None)
-    auto = planned_micro_batch(
-        launched(
-            {"sequence_length": 16, "batch_size": share * devices},
-            devices=devices,
-            zero_stage=zero_stage,
-            hardware={"memory": memory_bytes},
-        ),
-        plan,
-        devices,
-    )
-    assert auto == (found or 1)
+    largest = max(fitting, default=0)
+    assert costs_of(schedule)[-1].largest_micro_batch_size == largest
+    assert planned_micro_batch(schedule, plan, devices, planned) == (largest or 1)
 
 
 def test_a_run_uses_the_micro_batch_that_is_given_and_its_whole_share_where_memory_is_unknown() -> None:
@@ -267,6 +264,7 @@ def test_the_papers_ladder_on_sixteen_h100s() -> None:
     assert [cost.num_devices for cost in stages] == [16] * 4
     total = Total.of(stages)
     assert total.seconds == pytest.approx(total.flops.total / (16 * 989e12 * 0.4))
+    assert total.seconds
     assert total.money == pytest.approx(total.seconds * 16 / 3600 * 2.5)
     for cost in stages:
         assert cost.memory is not None

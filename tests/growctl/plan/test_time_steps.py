@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from growctl.launch.devices import Devices
+from growctl.launch.machines import Launch
 from growctl.plan import time_steps
 from growctl.plan.costs import plan_costs
 from growctl.plan.time_steps import measure_sizes
 from growctl.schema.blocks import Schedule
-from stages.probe.time_steps import RESULT
+from stages.probe.measured_steps import RESULT
 from stages.spec import TrainSpec
 from tests.growctl.ladders import ladder
 from tests.growctl.runs import run
@@ -26,6 +28,7 @@ launch: {devices: 2, micro_batch_size: 4, zero_stage: 2, hardware: {flops: 1T, p
 """
 
 
+@pytest.mark.trains
 def test_real_steps_are_timed_what_fails_is_said_and_nothing_is_left(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "tmp").mkdir()
     (tmp_path / "tiny.yaml").write_text(SCHEDULE)
@@ -54,18 +57,14 @@ def told(schedule: Schedule, monkeypatch: pytest.MonkeyPatch) -> tuple[list[tupl
     specs: list[tuple[TrainSpec, int, bool]] = []
     lines: list[str] = []
 
-    class Done:
-        def wait(self) -> None: ...
-
-    def start(spec: Path, log: Path, num_devices: int, gpus: bool, module: str) -> Done:
+    def launch(spec: Path, num_devices: int, gpus: bool, module: str) -> Launch:
         assert module == "stages.probe.time_steps"
         specs.append((TrainSpec.model_validate_json(spec.read_text()), num_devices, gpus))
         found = {"micro_batch_seconds": 1.0, "last_micro_batch_seconds": 2.0, "memory": None}
         (spec.parent / RESULT).write_text(json.dumps(found | {"device": "CPU"}))
-        return Done()
+        return Launch(["true"], {})
 
-    monkeypatch.setattr(time_steps, "start_workers", start)
-    monkeypatch.setattr(time_steps, "stop_workers", lambda process: None)
+    monkeypatch.setattr(time_steps, "local_launch", launch)
     measured = measure_sizes(plan_costs(schedule), lines.append)
     assert measured.where.endswith(" x CPU")
     assert measured.failures == ()
@@ -100,7 +99,7 @@ def test_a_step_of_one_micro_batch_is_timed_as_one_and_a_cluster_is_measured_on_
     whole = ladder((20,), launch={"devices": 1})
     [(spec, num_devices, _)] = told(whole, monkeypatch)[0]
     assert (spec.batch_size, spec.micro_batch_size, num_devices) == (8, 8, 1)
-    monkeypatch.setattr(time_steps, "local_devices", lambda wanted, batch: (2, False))
+    monkeypatch.setattr(time_steps, "local_devices", lambda *_: Devices(2, "cpu", fast_bf16=False))
     cluster = ladder((20,), launch={"cluster": "slurm", "devices": 8})
     [(spec, num_devices, _)] = told(cluster, monkeypatch)[0]
     assert (spec.batch_size, spec.micro_batch_size, num_devices) == (2, 1, 2)

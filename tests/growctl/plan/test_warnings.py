@@ -202,7 +202,7 @@ def test_stages_are_said_to_have_too_few_evaluations_for_a_slope_just_where_none
         trigger = slope_trigger(schedule, plan)
         assert trigger is not None
         losses = [(step, 1.0) for step in range(every, plan.num_steps, every)]
-        if trigger.fitted(losses) is None:
+        if trigger.fitted(losses, plan.settled_step) is None:
             fixed.append(plan.name)
     said = [note for note in notes(schedule) if note.startswith("Too few evaluations")]
     assert len(said) == bool(fixed)

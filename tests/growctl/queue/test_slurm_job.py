@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,10 +13,11 @@ import pytest
 from submitit.core.utils import UncompletedJobError
 
 from growctl.launch.machines import LaunchError
+from growctl.launch.resolve import machines_of
 from growctl.queue import slurm_job as job_module
 from growctl.queue.slurm_job import JobPart
 from growctl.queue.submit import _check_no_jobs, check_slurm, plan_jobs
-from growctl.run.requests import LadderRequest, RunError, RunFailed, machines_of
+from growctl.run.requests import LadderRequest, RunError, RunFailed
 from growctl.schedule.load import load_schedule, parse_schedule
 from growctl.schema.launch_block import LaunchBlock
 from model.errors import Failure
@@ -252,7 +254,7 @@ def test_a_terminated_job_queues_again_where_slurm_means_to_keep_it(job, monkeyp
 
 def test_a_terminated_job_asks_a_busy_slurm_again(job, monkeypatch):
     monkeypatch.setattr(job_module, "ASK_AGAIN_SECONDS", (0.0, 0.0))
-    answers = iter([Failure("squeue failed: timed out"), {"101": "RUNNING"}])
+    answers: Iterator[Any] = iter([Failure("squeue failed: timed out"), {"101": "RUNNING"}])
 
     def busy(ids: list[str]) -> dict[str, str]:
         answer = next(answers)

@@ -325,7 +325,7 @@ def test_rounding_to_whole_steps_moves_the_saving_by_no_more_than_the_rounding(
     controls: list[tuple[int, float, float]], rounding: list[int]
 ) -> None:
     plain = in_steps(controls)
-    rounded = [(size, steps + r, *rest) for (size, steps, *rest), r in zip(plain, rounding, strict=False)]
+    rounded = [(a, steps + r, b, c) for (a, steps, b, c), r in zip(plain, rounding, strict=False)]
     before, after = against(plain), against(rounded)  # a step is 0.43 % of the smallest budget at most
     if before.saving is not None and after.saving is not None:
         assert after.saving == pytest.approx(before.saving, rel=0.005)

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from growctl.report.read import find_runs
-from model.config import generation_of, parameter_shapes
+from model.config import parameter_shapes
+from model.parameter_names import generation_of
 from stages.checkpoint.manifest import read_manifest
 from stages.checkpoint.parameters import load_model, read_parameter
 from stages.metrics import read_metrics
@@ -23,6 +24,8 @@ from tests.growctl.runs import (
     wait_until,
     write_schedule,
 )
+
+pytestmark = pytest.mark.trains
 
 SHORT = ("stages.0.train_steps=12", "stages.1.train_steps=15", "evaluation.every=10")
 TRANSFORMER = """

@@ -31,6 +31,8 @@ from tests.growctl.runs import (
 from tests.reliability.faults.sitecustomize import VARIABLE
 from tests.workers import HANG_SECONDS
 
+pytestmark = pytest.mark.trains
+
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):

@@ -57,7 +57,8 @@ def test_the_newest_checkpoint_of_the_same_world_is_taken_as_it_is(tmp_path, con
 
 @pytest.mark.parametrize("other", [World(1, 1, "none"), World(2, 2, "none"), World(2, 1, "optimizer")])
 def test_one_of_another_world_is_converted_and_that_is_said(tmp_path, conversions, other):
-    newest, said = saved(tmp_path / "step_00000020"), []
+    said: list[str] = []
+    newest = saved(tmp_path / "step_00000020")
     assert checkpoint_to_resume(tmp_path, other, tmp_path / ".keys", said.append) == converted_directory(newest)
     assert conversions == ["step_00000020"]
     assert said == [f"step_00000020 was saved by 2 devices at ZeRO 1; converting it for {other}"]
@@ -78,7 +79,8 @@ def test_a_whole_conversion_is_used_again_in_silence(tmp_path, conversions):
 
 
 def test_a_broken_conversion_is_set_aside_and_made_again(tmp_path, conversions):
-    newest, said = saved(tmp_path / "step_00000020"), []
+    said: list[str] = []
+    newest = saved(tmp_path / "step_00000020")
     victim = next(converted(newest).rglob("*.safetensors"))
     victim.write_bytes(victim.read_bytes()[:-1])
     assert checkpoint_to_resume(tmp_path, OTHER, tmp_path / ".keys", said.append) == converted_directory(newest)
@@ -88,7 +90,8 @@ def test_a_broken_conversion_is_set_aside_and_made_again(tmp_path, conversions):
 
 
 def test_a_conversion_of_something_else_is_set_aside(tmp_path, conversions):
-    newest, said = saved(tmp_path / "step_00000020"), []
+    said: list[str] = []
+    newest = saved(tmp_path / "step_00000020")
     write_checkpoint(converted_directory(newest))
     assert checkpoint_to_resume(tmp_path, OTHER, tmp_path / ".keys", said.append) == converted_directory(newest)
     assert conversions == ["step_00000020"]
@@ -98,7 +101,8 @@ def test_a_conversion_of_something_else_is_set_aside(tmp_path, conversions):
 @pytest.mark.parametrize("world", [SAVED, OTHER])
 def test_a_conversion_whose_checkpoint_broke_is_the_newest_whole_one(tmp_path, conversions, world):
     saved(tmp_path / "step_00000010")
-    newest, said = saved(tmp_path / "step_00000020"), []
+    said: list[str] = []
+    newest = saved(tmp_path / "step_00000020")
     expected = converted(newest)
     next(newest.rglob("*.safetensors")).unlink()
     assert checkpoint_to_resume(tmp_path, world, tmp_path / ".keys", said.append) == expected
@@ -129,7 +133,8 @@ def test_one_that_nobody_here_signed_stops_the_run_and_stays_where_it_is(tmp_pat
 @pytest.mark.parametrize("name", ["step_00000023", "converted_00000023"])
 def test_what_learnt_from_data_that_is_left_out_by_now_is_set_aside_in_either_form(tmp_path, conversions, name):
     """It was saved at step 23; later the stage went back to step 20 and left the data of 20 to 25 out."""
-    before, said = saved(tmp_path / "step_00000010"), []
+    said: list[str] = []
+    before = saved(tmp_path / "step_00000010")
     rewritten(tmp_path / name, step=23, kind="engine", world_size=2, zero_stage=1, offload="none")
     wanted = partial(trained_without, [(20, 5)])
     assert checkpoint_to_resume(tmp_path, SAVED, tmp_path / ".keys", said.append, wanted) == before

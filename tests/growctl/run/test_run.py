@@ -14,7 +14,7 @@ from tests.growctl.runs import CONTROL, SCHEDULE, losses, run, write_schedule
 
 
 @pytest.fixture(scope="module")
-def ladder(tmp_path_factory):
+def finished_ladder(tmp_path_factory):
     """(runs directory, schedule file, stdout of the run) of a finished ladder and control."""
     folder = tmp_path_factory.mktemp("ladder")
     schedule = write_schedule(folder, SCHEDULE + CONTROL)
@@ -22,8 +22,8 @@ def ladder(tmp_path_factory):
     return folder / "runs", schedule, out, err
 
 
-def test_a_run_leaves_what_the_design_says(ladder):
-    runs, _, _, _ = ladder
+def test_a_run_leaves_what_the_design_says(finished_ladder):
+    runs, _, _, _ = finished_ladder
     tiny = runs / "tiny"
     for name in ("schedule.yaml", "ledger.db", "stages/0-small/metrics.jsonl", "stages/0-small/log.txt"):
         assert (tiny / name).is_file(), name
@@ -42,16 +42,16 @@ def test_a_run_leaves_what_the_design_says(ladder):
     assert not list(runs.rglob("*incomplete*"))
 
 
-def test_growth_keeps_the_validation_loss_and_is_recorded(ladder):
-    runs, _, _, _ = ladder
+def test_growth_keeps_the_validation_loss_and_is_recorded(finished_ladder):
+    runs, _, _, _ = finished_ladder
     found = losses(runs / "tiny")
     before, after = found["0-small", 30, "final"], found["1-large", 0, "after_growth"]
     assert after == pytest.approx(before, abs=1e-5)
     assert found["1-large", 60, "final"] < before - 0.05
 
 
-def test_lineage_steps_and_data_position_are_continued(ladder):
-    runs, _, _, _ = ladder
+def test_lineage_steps_and_data_position_are_continued(finished_ladder):
+    runs, _, _, _ = finished_ladder
     stages = runs / "tiny" / "stages"
     names = ("0-small/final", "1-large/initial", "1-large/final")
     small, grown, large = (read_manifest(stages / name) for name in names)
@@ -66,16 +66,16 @@ def test_lineage_steps_and_data_position_are_continued(ladder):
     assert large.dataset_fingerprint == small.dataset_fingerprint
 
 
-def test_old_parameters_are_shared_with_the_grown_checkpoint_not_copied(ladder):
-    stages = ladder[0] / "tiny" / "stages"
+def test_old_parameters_are_shared_with_the_grown_checkpoint_not_copied(finished_ladder):
+    stages = finished_ladder[0] / "tiny" / "stages"
     small = read_manifest(stages / "0-small/final")
     for name in small.files:
         old, grown = ((stages / where / name).stat() for where in ("0-small/final", "1-large/initial"))
         assert old.st_ino == grown.st_ino, name
 
 
-def test_the_loaded_model_has_the_recorded_loss_and_gives_logits(ladder):
-    final = ladder[0] / "tiny/stages/1-large/final"
+def test_the_loaded_model_has_the_recorded_loss_and_gives_logits(finished_ladder):
+    final = finished_ladder[0] / "tiny/stages/1-large/final"
     model = load_model(final)
     logits = model(torch.zeros(1, 5, dtype=torch.int64))
     assert logits.shape == (1, 5, 300)
@@ -83,18 +83,18 @@ def test_the_loaded_model_has_the_recorded_loss_and_gives_logits(ladder):
     assert sum(p.numel() for p in model.parameters()) == num_parameters(read_manifest(final).model)
 
 
-def test_the_screen_is_plain_and_free_of_library_chatter(ladder):
-    _, _, out, err = ladder
+def test_the_screen_is_plain_and_free_of_library_chatter(finished_ladder):
+    _, _, out, err = finished_ladder
     assert "stage large step 60: validation loss" in out.replace("\n", " ")
     assert "right after growth" in out.replace("\n", " ")
     assert "growctl report tiny" in out
     for word in ("deepspeed", "DeepSpeed", "WARNING", "\x1b["):
         assert word not in out + err
-    assert "growctl.launch.start_ranks: starting" in (ladder[0] / "tiny/stages/0-small/log.txt").read_text()
+    assert "growctl.launch.start_ranks: starting" in (finished_ladder[0] / "tiny/stages/0-small/log.txt").read_text()
 
 
-def test_the_report_adds_up(ladder):
-    runs, schedule, _, _ = ladder
+def test_the_report_adds_up(finished_ladder):
+    runs, schedule, _, _ = finished_ladder
     out, err = run("report", "tiny", "--runs-dir", runs, "--json")
     assert err == ""
     ladder_report, control, transformer = json.loads(out)
@@ -116,8 +116,8 @@ def test_the_report_adds_up(ladder):
     assert small["wall_seconds"] > 0
 
 
-def test_the_report_has_a_table_a_picture_and_a_page(ladder):
-    runs, _, _, _ = ladder
+def test_the_report_has_a_table_a_picture_and_a_page(finished_ladder):
+    runs, _, _, _ = finished_ladder
     out, _ = run("report", "tiny", "--runs-dir", runs)
     assert "not bracketed" in out
     assert "…" not in out
@@ -126,8 +126,8 @@ def test_the_report_has_a_table_a_picture_and_a_page(ladder):
     assert "<svg" in (report / "report.html").read_text() or "data:image/png" in (report / "report.html").read_text()
 
 
-def test_running_again_redoes_nothing(ladder):
-    runs, schedule, _, _ = ladder
+def test_running_again_redoes_nothing(finished_ladder):
+    runs, schedule, _, _ = finished_ladder
     before = {p: p.stat().st_mtime_ns for p in runs.rglob("final/manifest.json")}
     rows = sqlite3.connect(runs / "tiny/ledger.db").execute("select count(*) from work").fetchone()
     run("run", schedule, "training.precision=bf16", "--runs-dir", runs)
@@ -135,8 +135,8 @@ def test_running_again_redoes_nothing(ladder):
     assert sqlite3.connect(runs / "tiny/ledger.db").execute("select count(*) from work").fetchone() == rows
 
 
-def test_a_changed_schedule_stops_with_the_first_difference_and_changes_nothing(ladder):
-    runs, schedule, _, _ = ladder
+def test_a_changed_schedule_stops_with_the_first_difference_and_changes_nothing(finished_ladder):
+    runs, schedule, _, _ = finished_ladder
     before = (runs / "tiny/schedule.yaml").read_bytes()
     out, err = run("run", schedule, "training.precision=bf16", "stages.1.train_steps=61", "--runs-dir", runs, expect=2)
     assert "stages.1.train_steps = 61" in err
@@ -146,8 +146,8 @@ def test_a_changed_schedule_stops_with_the_first_difference_and_changes_nothing(
     assert (runs / "tiny/schedule.yaml").read_bytes() == before
 
 
-def test_launch_settings_may_change(ladder):
-    runs, schedule, _, _ = ladder
+def test_launch_settings_may_change(finished_ladder):
+    runs, schedule, _, _ = finished_ladder
     launch = ["launch.devices=2", "launch.zero_stage=2"]
     out, _ = run("run", schedule, "training.precision=bf16", *launch, "--runs-dir", runs)
     assert "tiny: done" in out

@@ -493,7 +493,7 @@ def nested(values: dict[str, int]) -> dict[str, Any]:
     config = OmegaConf.create()
     for key, value in values.items():
         OmegaConf.update(config, key, value)
-    plain = OmegaConf.to_container(config)
+    plain: Any = OmegaConf.to_container(config)
     assert isinstance(plain, dict)
     return plain
 

@@ -18,7 +18,7 @@ from growctl.schedule.load import ScheduleError
 from growctl.schema.blocks import FreezeForBlock, GrowthBlock, RewarmupBlock, Schedule
 from model.config import TokenformerConfig, TransformerConfig, num_parameters
 from model.initialization import build_model
-from model.policy import GrowthPolicy
+from model.policy import GrowthPolicy, Preset
 from stages.checkpoint.manifest import read_manifest
 from stages.grow.expand import expand
 from stages.spec import GenerationRule, SlopeTrigger
@@ -45,7 +45,7 @@ DEFAULTS: dict[str, Any] = {
     "slope_window": 5,
     "operator": None,
 }
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: dict[Preset, dict[str, Any]] = {
     "growctl-default": {},
     "official": {"init": "random", "tau": "recompute", "moments": "reset", "allow_jump": True},
     "paper-appendix": {"init": "zero-key", "tau": "frozen"},
@@ -91,10 +91,10 @@ def written_out(schedule: Schedule) -> Any:
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_a_preset_has_its_documented_values_and_every_other_key_its_default(preset: str) -> None:
+def test_a_preset_has_its_documented_values_and_every_other_key_its_default(preset: Preset) -> None:
     block = GrowthBlock(preset=preset)
     assert block.model_dump() == DEFAULTS | PRESETS[preset] | {"preset": preset}
-    assert block.policy() == GrowthPolicy.of(preset)  # type: ignore[arg-type]
+    assert block.policy() == GrowthPolicy.of(preset)
     if preset == "growctl-default":
         assert GrowthBlock() == block
         assert parse(changed({"growth": DELETE})).growth == block
@@ -224,7 +224,7 @@ def test_any_growth_block_makes_a_schedule_that_plans_and_reloads_or_a_message_o
     st.sampled_from(["all", "new"]),
 )
 def test_rules_go_by_age_the_newest_generation_first(
-    lr_scale: list[float], weight_decay: list[float], newest: int, old: str | int, warmup: int, of: Any
+    lr_scale: list[float], weight_decay: list[float], newest: int, old: Any, warmup: int, of: Any
 ) -> None:
     block = GrowthBlock(
         lr_scale=lr_scale,
@@ -235,12 +235,13 @@ def test_rules_go_by_age_the_newest_generation_first(
     rules = block.rules(newest, num_steps=50)
     assert len(rules) == newest + 1
     scales = [*lr_scale, *(lr_scale[-1:] or [1.0]) * 4]
-    decays = [*weight_decay, *(weight_decay[-1:] or [None]) * 4]
+    last = weight_decay[-1] if weight_decay else None
+    decays = [*weight_decay, *[last] * 4]
     for age, rule in enumerate(reversed(rules)):
         assert rule == GenerationRule(
             lr_scale=scales[age],
             weight_decay=decays[age],
-            frozen_steps=0 if age == 0 else {"train": 0, "freeze": 50}.get(str(old), old),
+            frozen_steps=0 if age == 0 else {"train": 0, "freeze": 50}.get(old, old),
             warmup_steps=warmup if age == 0 or of == "all" else 0,
         )
 
@@ -370,25 +371,29 @@ def test_a_trigger_ends_every_stage_but_the_last_and_counts_that_stages_flops() 
     def triggers(schedule: Schedule) -> list[SlopeTrigger | None]:
         return [slope_trigger(schedule, plan) for plan in plan_stages(schedule)]
 
-    slope = {"when": "slope", "slope": 2e-9, "slope_window": 4}
+    slope: dict[str, Any] = {"when": "slope", "slope": 2e-9, "slope_window": 4}
     sizes = (4, 8), (8, 16), (16, 32)
     flops = [plan.step_flops.total for plan in plan_stages(ladder(*sizes, growth=slope))]
     assert triggers(ladder(*sizes, growth=slope)) == [
-        SlopeTrigger(slope=2e-9, window=4, step_flops=flops[0], first_step=2),  # the warm-up
-        SlopeTrigger(slope=2e-9, window=4, step_flops=flops[1], first_step=1),  # the ramp
+        SlopeTrigger(slope=2e-9, window=4, step_flops=flops[0]),
+        SlopeTrigger(slope=2e-9, window=4, step_flops=flops[1]),
         None,
     ]
     assert triggers(ladder(*sizes)) == [None] * 3
     assert triggers(ladder((4, 8), growth=slope)) == [None]
-    for growth, first_step in [
+
+
+def test_a_stage_settles_once_its_rates_ramps_and_tau_stand_still() -> None:
+    sizes = (4, 8), (8, 16), (16, 32)
+    assert [plan.settled_step for plan in plan_stages(ladder(*sizes))] == [2, 1, 1]  # the warm-up, then the ramps
+    cases: list[tuple[dict[str, Any], int]] = [
         ({"old_tokens": {"freeze_for": 3}, "rewarmup": {"steps": 4}}, 7),
         ({"old_tokens": "freeze"}, 1),
         ({"ramp": 0.5}, 10),
         ({"init": "zero-key", "tau": "anneal", "anneal": 0.75}, 15),
-    ]:
-        trigger = triggers(ladder(*sizes, growth=slope | growth))[1]
-        assert trigger is not None
-        assert trigger.first_step == first_step, growth
+    ]
+    for growth, settled in cases:
+        assert plan_stages(ladder(*sizes, growth=growth))[1].settled_step == settled, growth
 
 
 @pytest.mark.parametrize(("preset", "kept"), [("growctl-default", True), ("official", False), ("paper-appendix", True)])
@@ -399,7 +404,7 @@ def test_adams_steps_of_old_groups_are_kept_or_forgotten_as_the_preset_says(
     write_checkpoint(tmp_path / "final")
     for moments, expected in [({}, kept), ({"moments": "keep"}, True), ({"moments": "reset"}, False)]:
         output = tmp_path / f"grown-{len(list(tmp_path.iterdir()))}"
-        policy = GrowthBlock(**{"preset": preset} | moments).policy()
+        policy = GrowthBlock.model_validate({"preset": preset} | moments).policy()
         manifest = expand(tmp_path / "final", output, attention_tokens=5, policy=policy)
         assert manifest.group_steps == read_manifest(output).group_steps == (STEPS if expected else {})
         again = expand(output, tmp_path / f"{output.name}-again", attention_tokens=5, policy=policy)
@@ -460,4 +465,4 @@ def test_a_transformers_first_stage_may_have_sizes_of_its_own() -> None:
     assert (first.num_layers, first.hidden_size, first.num_heads, first.ffn_size) == (3, 64, 4, 256)
     assert second == first.model_copy(update={"num_layers": 6})
     narrow = parse(changed(copy.deepcopy(ONE_TRANSFORMER) | {"model.ffn_size": 1, "stages.0.hidden_size": 16}))
-    assert plan_stages(narrow)[0].model.ffn_size == 1  # type: ignore[union-attr]
+    assert plan_stages(narrow)[0].model.ffn_size == 1

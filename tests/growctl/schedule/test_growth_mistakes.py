@@ -28,7 +28,7 @@ NO_DECAY_CUT = (
     "growth.when = 'slope': needs learning_rate.shape wsd and learning_rate.span ladder, so that no decay is cut short"
 )
 ONE_KIND = "is for a tokenformer; a grown transformer has no old and new tokens"
-NO_COMPARISON = {"controls": []}
+NO_COMPARISON: dict[str, Any] = {"controls": []}
 STACK = TRANSFORMER | {"growth": {"operator": "stack", "allow_jump": True}, "stages.1.num_layers": 4}
 NET2NET = (
     "net2net grows to hidden_size 32 and num_heads 2 times one integer, ffn_size 128 or more, one of them larger; it "

@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 TOKENS = {"nan": (7, math.nan), "spike": (8, 3.0)}
 """The token, and what the loss is multiplied by."""
@@ -55,7 +56,7 @@ class Poisoner(importlib.abc.MetaPathFinder):
         change = self.changes.pop(name, None)
         if change is None:
             return None
-        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        spec: Any = importlib.machinery.PathFinder.find_spec(name, path)
         execute = spec.loader.exec_module
 
         def executed(module):

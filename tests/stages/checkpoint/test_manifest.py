@@ -129,7 +129,7 @@ def test_broken_checkpoints_are_set_aside_one_by_one_and_nothing_is_deleted(tmp_
         write_checkpoint(tmp_path / f"step_{step:08d}")
     for step in (20, 30):
         flip_a_bit(next((tmp_path / f"step_{step:08d}").rglob("*.safetensors")))
-    said = []
+    said: list[str] = []
     assert newest_checkpoint(tmp_path, said.append).name == "step_00000010"
     assert len(said) == 2
     assert "broken-step_00000030" in said[0]
@@ -286,7 +286,7 @@ def test_a_checkpoint_on_a_bad_sector_is_set_aside_and_the_one_before_it_used(tm
             raise OSError(errno.EIO, os.strerror(errno.EIO))  # as read() does, without a name
         return whole(path)
 
-    said = []
+    said: list[str] = []
     monkeypatch.setattr(manifest_module, "hash_file", hash_file)
     assert newest_checkpoint(tmp_path, said.append) == tmp_path / "step_00000010"
     assert re.search(r"step_00000020 is broken: .*safetensors cannot be read: Input/output error; moved to", said[0])

@@ -32,8 +32,9 @@ def test_the_official_configuration_is_read_as_written(shared, name):
 
 
 def write_checkpoint(folder, change_settings="", drop=None, extra=None):
-    settings = {"num_layers": 1, "hidden_size": 16, "num_attention_heads": 1, "qkv_slot_num": 3, "proj_slot_num": 3}
-    settings |= {"ffn_slot_num": 5, "rotary_pct": 0.25, "norm": "layernorm_nonparam", "final_norm": "layernorm"}
+    settings: dict[str, object] = {"num_layers": 1, "hidden_size": 16, "num_attention_heads": 1, "qkv_slot_num": 3}
+    settings |= {"proj_slot_num": 3, "ffn_slot_num": 5, "rotary_pct": 0.25, "norm": "layernorm_nonparam"}
+    settings |= {"final_norm": "layernorm"}
     (folder / "m.yml").write_text("".join(f"{k}: {v}\n" for k, v in settings.items()) + change_settings)
     state = {"sequential.0.word_embeddings.weight": torch.zeros(7, 16)}
     sizes = {f"attention.{name}": 3 for name in ("query", "key", "value", "proj")} | {"mlp": 5}

@@ -83,7 +83,9 @@ def test_a_death_in_the_middle_of_removing_leaves_no_checkpoint_in_part(tmp_path
         with pytest.raises(KeyboardInterrupt):
             prune(tmp_path, 1)
     assert list(StagePaths(tmp_path).checkpoints()) == [30]
-    verify_checkpoint(newest_checkpoint(tmp_path, pytest.fail))
+    newest = newest_checkpoint(tmp_path, pytest.fail)
+    assert newest
+    verify_checkpoint(newest)
     prune(tmp_path, 1)
     assert os.listdir(tmp_path) == ["step_00000030"]
 

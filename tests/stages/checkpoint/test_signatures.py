@@ -52,7 +52,7 @@ def write_engine(directory: Path, keys: Path | None, content: object) -> Manifes
             files=list_files(staging),
             lineage=Lineage(operation="train"),
         )
-        return finish_directory(directory, manifest, keys and (lambda seal: sign(seal, keys)))
+        return finish_directory(directory, manifest, (lambda seal: sign(seal, keys)) if keys else None)
 
 
 def rejected(directory: Path, keys: Path) -> str:

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -28,13 +29,14 @@ from stages.data.dataset import (
 MakeDataset = Callable[..., Path]
 
 
-def write_dataset(directory: Path, train: list[int], validation: list[int], token_bytes: int = 4) -> Path:
+def write_dataset(directory: Path, train: list[int], validation: list[int], token_bytes: Literal[2, 4] = 4) -> Path:
     """A dataset whose tokens are 0, 1, 2, ... through the shards of each split, given as numbers of tokens."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "tokenizer.json").write_text("{}")
     tokenizer_sha256 = hashlib.sha256(b"{}").hexdigest()
     splits: dict[SplitName, DatasetSplit] = {}
-    for name, lengths in (("train", train), ("validation", validation)):
+    by_split: dict[SplitName, list[int]] = {"train": train, "validation": validation}
+    for name, lengths in by_split.items():
         files, first = [], 0
         for number, length in enumerate(lengths):
             data = np.arange(first, first + length).astype(f"<u{token_bytes}").tobytes()
@@ -64,7 +66,7 @@ def write_dataset(directory: Path, train: list[int], validation: list[int], toke
 
 @pytest.fixture(scope="module")
 def make_dataset(tmp_path_factory: pytest.TempPathFactory) -> MakeDataset:
-    def make(train: list[int], validation: list[int] | None = None, token_bytes: int = 4) -> Path:
+    def make(train: list[int], validation: list[int] | None = None, token_bytes: Literal[2, 4] = 4) -> Path:
         return write_dataset(tmp_path_factory.mktemp("dataset"), train, validation or [100], token_bytes)
 
     return make
@@ -103,7 +105,7 @@ def test_samples_do_not_depend_on_how_they_are_asked_for(
         position += count
     assert np.array_equal(np.concatenate([*parts, whole[:0]]), whole)
     for row in range(total):
-        assert np.array_equal(again.sample(first + row), whole[row])
+        assert np.array_equal(again.batch(first + row, 1)[0], whole[row])
 
 
 @settings(max_examples=30)
@@ -293,7 +295,7 @@ def test_a_dataset_is_hashed_with_progress_up_to_a_size_and_by_sizes_beyond(
     shard.write_bytes(bytes(len(shard.read_bytes())))
     with pytest.raises(DataError, match=r"train/00000\.ds does not have the hash"):
         check_dataset(dataset)
-    monkeypatch.setattr(dataset, "HASHED_BYTES", 100)
+    monkeypatch.setattr("stages.data.dataset.HASHED_BYTES", 100)
     check_dataset(dataset)
     shard.unlink()
     with pytest.raises(DataError, match=r"train/00000\.ds is missing"):

@@ -19,9 +19,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from pydantic import TypeAdapter
 from torch.distributed import distributed_c10d
 
-from model.config import parse_model_config
+from model.config import ModelConfig
 from model.initialization import build_model
 from stages.engine.engine import build_engine, start_distributed
 from stages.engine.engine_state import start_moments
@@ -40,7 +41,7 @@ class Overlap:
 
     def __init__(self) -> None:
         self._last: deque[dist.Work] = deque(maxlen=1)
-        distributed_c10d.ProcessGroupGloo = _GlooOfOneThread
+        setattr(distributed_c10d, "ProcessGroupGloo", _GlooOfOneThread)  # noqa: B010 - mypy takes it for a type
         for name in COLLECTIVES:
             setattr(dist.ProcessGroup, name, self._held(getattr(dist.ProcessGroup, name)))
 
@@ -59,7 +60,7 @@ class Overlap:
 
 class _GlooOfOneThread(dist.ProcessGroupGloo):
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
-        options = dist.ProcessGroupGloo._Options()
+        options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._devices = [dist.ProcessGroupGloo.create_default_device()]
         options._timeout, options._threads = timeout, 1
         super().__init__(store, rank, size, options)
@@ -67,7 +68,7 @@ class _GlooOfOneThread(dist.ProcessGroupGloo):
 
 def measured(case: dict[str, Any], output: Path, overlap: Overlap) -> dict[str, int]:
     """Measures the bytes of this rank at each moment, and of a checkpoint of all ranks, written to `output`."""
-    config = parse_model_config(case["model"])
+    config = TypeAdapter(ModelConfig).validate_json(json.dumps(case["model"]))
     micro, length, world_size = case["micro_batch_size"], case["sequence_length"], dist.get_world_size()
     precision = case.pop("precision")
     spec = small_spec(

@@ -12,6 +12,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -32,7 +33,7 @@ from stages.stage_dir import staging_directory
 from tests.stages.specs import small_spec
 
 SEQUENCES, LENGTH, STEPS = 4, 10, 3
-KINDS = [
+KINDS: list[tuple[str, int, Any, str]] = [
     (f"zero{stage}-{precision}", stage, precision, "none") for stage in (1, 2, 3) for precision in ("fp32", "bf16")
 ]
 KINDS += [(f"zero{stage}-bf16-offloaded", stage, "bf16", "optimizer") for stage in (1, 2, 3)]

@@ -37,7 +37,7 @@ def test_converted_checkpoints_are_deleted_after_a_newer_checkpoint_and_never_li
         write_checkpoint(converted_directory(tmp_path / f"step_{step:08d}"))
     staging_directory(tmp_path / "converted_00000010").mkdir()
     (tmp_path / "converted_00000010/manifest.json").unlink()  # as if killed while deleting it
-    said = []
+    said: list[str] = []
     assert newest_checkpoint(tmp_path, said.append).name == "step_00000020"
     remove_converted(tmp_path, tmp_path / "step_00000020")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["converted_00000020", "step_00000010", "step_00000020"]

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from model.activation_memory import Precision
 from model.config import TokenformerConfig, TransformerConfig, num_parameters, tokenformer_config
 from model.policy import grow_config, ramp_config
 from stages.engine.device_memory import Memory, TrainingMemory, engine_checkpoint_bytes, reduce_bucket
@@ -18,13 +19,13 @@ from tests.workers import launch
 BASE = tokenformer_config(
     num_layers=2, attention_tokens=100, ffn_tokens=900, vocab_size=300, hidden_size=128, num_heads=4
 )
-MODELS = {
+MODELS: dict[int, TokenformerConfig | TransformerConfig] = {
     1: TransformerConfig(vocab_size=500, hidden_size=64, num_heads=4, num_layers=2, ffn_size=256),
     2: ramp_config(grow_config(BASE, attention_tokens=100, ffn_tokens=900), 1.0),
 }
 """By number of ranks. One model has two generations, and parameters large enough for ZeRO-3 to partition."""
 
-KINDS = {
+KINDS: dict[str, dict[str, Any]] = {
     f"zero{stage}-{precision}": {"zero_stage": stage, "precision": precision, "offload": "none"}
     for stage, precision in product((1, 2, 3), ("bf16", "fp32"))
 }
@@ -116,7 +117,7 @@ def test_more_ranks_never_need_more_memory_each_and_more_sequences_never_less(
 
 @settings(max_examples=20)
 @given(PRECISIONS, st.integers(1, 64))
-def test_the_optimizer_takes_12_bytes_per_parameter_over_all_ranks(precision: str, ranks: int) -> None:
+def test_the_optimizer_takes_12_bytes_per_parameter_over_all_ranks(precision: Precision, ranks: int) -> None:
     for config in MODELS.values():
         for stage in (1, 2, 3):
             memory = TrainingMemory(

@@ -1,12 +1,11 @@
 """Parameter groups and precision, without an engine."""
 
-import pytest
 import torch
 
 from model.config import TransformerConfig
 from model.initialization import build_model
 from model.policy import grow_config
-from stages.engine.engine import adamw, choose_precision, parameter_groups
+from stages.engine.engine import adamw, parameter_groups
 from tests.memory_tracking import MemoryTracking
 from tests.stages.checkpoints import small_config
 from tests.stages.specs import small_spec
@@ -49,11 +48,3 @@ def test_an_update_needs_no_extra_memory():
     with MemoryTracking() as memory:
         optimizer.step()
     assert memory.peak < 100
-
-
-@pytest.mark.parametrize(("avx512_bf16", "amx", "expected"), [(1, 0, "bf16"), (0, 1, "bf16"), (0, 0, "fp32")])
-def test_auto_precision_on_a_cpu_is_bf16_if_bf16_is_fast(monkeypatch, avx512_bf16, amx, expected):
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: bool(avx512_bf16))
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: bool(amx))
-    assert choose_precision("auto", torch.device("cpu")) == expected
-    assert choose_precision("fp32", torch.device("cpu")) == "fp32"

@@ -12,7 +12,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from model.config import parameter_shapes
+from model.config import TokenformerConfig, parameter_shapes
 from model.initialization import build_model
 from model.policy import GrowthPolicy, ramp_config
 from stages.checkpoint.manifest import (
@@ -44,6 +44,7 @@ def roundtrips(tmp_path_factory):
     # The same checkpoint with its ramp half way, so that new tokens take part.
     (folder / "initial").mkdir()
     (folder / "zero" / "parameters").rename(folder / "initial" / "parameters")
+    assert isinstance(grown.model, TokenformerConfig)
     half = grown.model_copy(update={"model": ramp_config(grown.model, 0.5)})
     (folder / "initial" / "manifest.json").write_text(sealed_manifest(half).model_dump_json())
     results = {}

@@ -9,6 +9,8 @@ import pytest
 from growctl.launch.local import free_port
 from tests.workers import HANG_SECONDS
 
+pytestmark = pytest.mark.trains
+
 RANK = """
 import atexit, sys
 from model.errors import Failure, UserError

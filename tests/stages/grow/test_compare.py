@@ -7,6 +7,7 @@ import asyncio
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -31,7 +32,7 @@ TRANSFORMER = TransformerConfig(vocab_size=300, hidden_size=16, num_heads=2, num
 DEFAULT, COPY, OFFICIAL = GrowthPolicy(), GrowthPolicy(init="copy", tau="recompute"), GrowthPolicy.of("official")
 ZERO_KEY = GrowthPolicy(init="zero-key", tau="frozen")
 ZERO_VALUE = GrowthPolicy(init="zero-value", tau="per-generation")
-TEXT = {"num_sequences": 3, "sequence_length": 24}
+TEXT: dict[str, Any] = {"num_sequences": 3, "sequence_length": 24}
 
 
 def prepare_text(datasets: Path) -> Path:
@@ -172,7 +173,7 @@ def test_logits_losses_and_rms_match_models_run_by_hand(grown, old, dataset):
 @pytest.mark.parametrize("policy", [OFFICIAL, ZERO_VALUE])
 def test_score_shares_match_the_formula(grown, dataset, policy):
     new, found = grown(policy)
-    model = load_model(new, dtype=torch.float64)
+    model: Any = load_model(new, dtype=torch.float64)
     query = model.config.blocks[0].query
     x_BTD = F.layer_norm(model.embedding(ids_of(dataset)[0]), (16,), eps=1e-5)
     a_old, a_new = (x_BTD @ model.blocks[0].query.key_tokens[number].T for number in "01")
@@ -193,7 +194,8 @@ def test_scores_belong_to_their_generation_even_if_generations_share_a_norm(old,
         path, source = tmp_path / str(i), path
         expand(source, path, attention_tokens=(3, 4, 12)[i], policy=policy)
     alter(path, "blocks.0.query.value_tokens.1", torch.ones_like)
-    layer = load_model(path, dtype=torch.float64).blocks[0].query
+    model: Any = load_model(path, dtype=torch.float64)
+    layer = model.blocks[0].query
     x_BTD = torch.randn(2, 3, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     scores = layer.scores(x_BTD)
     assert {number: score.shape[-1] for number, score in scores.items()} == {0: 5, 1: 3, 2: 4, 3: 12}
@@ -235,9 +237,9 @@ def test_only_the_dead_tokens_of_a_generation_are_counted(grown, old, dataset):
 
     new, _ = grown(DEFAULT)
     alter(new, "blocks.0.ffn.key_tokens.1", without_first_row)
-    assert compare(old, new, dataset, **TEXT).gradients[1].without_gradient == 0, "its value is not zero"
+    assert (compare(old, new, dataset, **TEXT).gradients or ())[1].without_gradient == 0, "its value is not zero"
     alter(new, "blocks.0.ffn.value_tokens.1", without_first_row)
-    assert compare(old, new, dataset, **TEXT).gradients[1].without_gradient == 1
+    assert (compare(old, new, dataset, **TEXT).gradients or ())[1].without_gradient == 1
 
 
 def test_lineage_is_known_only_between_parent_and_child(grown, old, tmp_path, dataset):
@@ -279,8 +281,8 @@ def test_transformers_are_compared_without_token_statistics(tmp_path, dataset, o
 
 def test_models_of_different_families_can_be_compared(old, tmp_path, dataset):
     other = write_trained(tmp_path / "transformer", dataset, TRANSFORMER)
-    for pair in ((old, other), (other, old)):
-        found = compare(*pair, dataset, **TEXT)
+    for first, second in ((old, other), (other, old)):
+        found = compare(first, second, dataset, **TEXT)
         assert (found.preserved, found.lineage.operation, found.gradients) == (False, None, None)
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import safetensors.torch
@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 
 import model.initialization
 import stages.checkpoint.parameters
-from model.config import Generation, TransformerConfig, generation_of, num_parameters, parameter_shapes
+from model.config import Generation, TransformerConfig, num_parameters, parameter_shapes
 from model.initialization import build_model, initial_parameter
+from model.parameter_names import generation_of
 from model.policy import GrowthPolicy, Init, TauPolicy, grow_config, preserves, senseless
 from stages.checkpoint.manifest import (
     MANIFEST_NAME,
@@ -61,7 +62,7 @@ def opened(directory: Path) -> Iterator[set[str]]:
     libc, in_open = ctypes.CDLL(None), 0x20
     if not hasattr(libc, "inotify_init1"):
         pytest.skip("needs inotify, which is Linux's")
-    watcher, names = libc.inotify_init1(os.O_NONBLOCK), set()
+    watcher, names = libc.inotify_init1(os.O_NONBLOCK), set[str]()
     try:
         paths = sorted(directory.glob("parameters/*"))
         watches = {libc.inotify_add_watch(watcher, os.fsencode(path), in_open): path.name for path in paths}
@@ -324,10 +325,11 @@ def test_the_seed_determines_the_new_values(final, tmp_path):
 
 
 def test_bad_growth_is_refused_and_leaves_nothing(final, tmp_path):
-    for arguments, message in [
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"attention_tokens": 0, "ffn_tokens": 0}, "growth adds 0 attention and 0 FFN tokens"),
         ({"attention_tokens": -3, "ffn_tokens": 1}, "growth adds -3"),
-    ]:
+    ]
+    for arguments, message in cases:
         with pytest.raises(ValueError, match=message):
             expand(final, tmp_path / "grown", **arguments)
     with pytest.raises(CheckpointError, match="exists already"):

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from stages.probe import time_steps
-from stages.probe.time_steps import FEWEST_STEPS, MOST_STEPS, WARM_UP_STEPS, StepMemory, step_memory
+from stages.probe.measured_steps import StepMemory
+from stages.probe.time_steps import FEWEST_STEPS, MOST_STEPS, WARM_UP_STEPS, step_memory
 from tests.stages.checkpoints import small_config
 from tests.stages.specs import small_spec
 
@@ -75,5 +76,5 @@ def test_memory_is_measured_around_the_last_forward_pass(monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: next(allocated))
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 500)
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: None)
-    found = step_memory(Engine(2), torch.zeros(1, 4, dtype=torch.int64), 2)  # type: ignore[arg-type]
+    found = step_memory(Engine(2), torch.zeros(1, 4, dtype=torch.int64), 2)
     assert found == StepMemory(lasting_bytes=300, activation_bytes=60, peak_bytes=500)

@@ -13,7 +13,7 @@ import math
 import os
 import sys
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -44,7 +44,7 @@ SEQUENCES, LENGTH = 4, 10
 class Trained:
     """An engine with its guard, stepped one update at a time."""
 
-    def __init__(self, zero_stage: int, precision: str, offload: str, limit: float | None) -> None:
+    def __init__(self, zero_stage: int, precision: Any, offload: str, limit: float | None) -> None:
         spec = small_spec(
             CONFIG, zero_stage=zero_stage, precision=precision, offload=offload, anomalies=Anomalies(spikes="skip")
         )
@@ -96,7 +96,7 @@ def same(one: State, other: State) -> bool:
     return one[1] == other[1] and all(torch.equal(a, b) for a, b in zip(one[0], other[0], strict=True))
 
 
-def watch(zero_stage: int, precision: str, offload: str) -> dict[str, object]:
+def watch(zero_stage: int, precision: Any, offload: str) -> dict[str, object]:
     """Runs all checks with engines of this kind."""
     undisturbed = Trained(zero_stage, precision, offload, limit=None)
     losses = [undisturbed.step(number).item() for number in (0, 1)]

@@ -3,6 +3,7 @@
 import json
 import math
 import statistics
+from typing import Any
 
 import pytest
 import torch
@@ -29,9 +30,9 @@ def alone(tmp_path_factory):
 
 
 def guard(**changes) -> Guard:
-    policy = {"spikes": "skip", "window": WINDOW, "most": 3}
+    policy: dict[str, Any] = {"spikes": "skip", "window": WINDOW, "most": 3}
     own = {key: changes.pop(key) for key in list(changes) if key in Anomalies.model_fields}
-    settings = {"num_steps": 100, "checkpoint_every": 10, "anomalies": Anomalies(**(policy | own))}
+    settings: dict[str, Any] = {"num_steps": 100, "checkpoint_every": 10, "anomalies": Anomalies(**(policy | own))}
     return Guard(small_spec(small_config(), **(settings | changes)))
 
 

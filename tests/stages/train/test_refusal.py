@@ -8,6 +8,8 @@ import pytest
 from tests.stages.train.refusal_worker import KINDS
 from tests.workers import launch
 
+pytestmark = pytest.mark.trains
+
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["1 rank", "2 ranks"])
 def report(request, tmp_path_factory):

@@ -3,8 +3,12 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.stages.train.waits_worker import STEPS
 from tests.workers import launch
+
+pytestmark = pytest.mark.trains
 
 ASKED_BY_DEEPSPEED = {
     "zero1-bf16": 2,  # whether the gradient norm is finite, and whether to clip by it

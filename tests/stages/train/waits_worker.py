@@ -23,7 +23,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from model.initialization import build_model
 from model.policy import ramp_config
-from stages.engine.engine import Precision, build_engine, start_distributed
+from model.precision import Precision
+from stages.engine.engine import build_engine, start_distributed
 from stages.engine.engine_state import start_moments
 from stages.process.watchdog import Watchdog
 from stages.spec import Anomalies
@@ -77,7 +78,8 @@ class Watched(Worker):
         self.guard = Guard(self.spec)
         self.guard.limit = 1e9
         self.look_every, self.watchdog = 2 * STEPS, Watchdog(StagePaths(Path(sys.argv[1]).parent).stack_file(1, 0), 600)
-        self.waits, self.lines = Waits(), []
+        self.waits = Waits()
+        self.lines: list[Any] = []
         self.engine = build_engine(build_model(config, seed=0), self.spec, precision)
         start_moments(self.engine, {})
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from docs.tables import NOT_MEASURED, at_least, number, ratio, share_at_least, table
 from growctl.text.formatting import byte_count, short_count
+from tools.tables import NOT_MEASURED, at_least, number, ratio, share_at_least, table
 
 SPEED_UP_GOAL = 2.0
 """How many times as fast as the written-out form the best form of a Pattention should be."""

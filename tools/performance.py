@@ -1,19 +1,20 @@
 """Makes the tables and the picture of docs/performance.md from benchmarks/results/."""
 
-import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import BaseModel
 
-from docs.gpu_tables import gpu_tables
-from docs.tables import NOT_MEASURED, at_least, at_most, number, ratio, table, with_quartiles
 from growctl.text.formatting import byte_count
+from tools.gpu_tables import gpu_tables
+from tools.pages import REPOSITORY, filled
+from tools.tables import NOT_MEASURED, at_least, at_most, number, ratio, table, with_quartiles
 
-PAGE = Path(__file__).with_name("performance.md")
-PICTURE = Path(__file__).with_name("performance.png")
-RESULTS = Path(__file__).resolve().parent.parent / "benchmarks" / "results"
+PAGE = REPOSITORY / "docs/performance.md"
+PICTURE = REPOSITORY / "docs/performance.png"
+RESULTS = REPOSITORY / "benchmarks/results"
 
 FLOOR_GOALS = {"fp32": 1.10, "bf16": 1.15}
 """The largest allowed ratio of the layer's time to the floor, by dtype."""
@@ -42,8 +43,6 @@ HISTORY = {
     "event_seconds": "an event of a run: a hundred lines and a checkpoint",
 }
 FORMS = {"written_out": "written out", "ours": "ours", "compiled": "compiled"}
-
-_MARKED = re.compile(r"(<!-- (?P<name>[a-z-]+): [^\n]* -->\n).*?(<!-- end of (?P=name) -->)", re.DOTALL)
 
 
 Document = TypeVar("Document", bound=BaseModel)
@@ -136,7 +135,7 @@ class History(Results):
 
 def with_tables(page: str, results: Path = RESULTS) -> str:
     """`page` with every table between its marks made from the results files."""
-    return _MARKED.sub(lambda match: f"{match[1]}\n{TABLES[match['name']](results)}\n{match[3]}", page)
+    return filled(page, {name: partial(make, results) for name, make in TABLES.items()})
 
 
 def pattention_table(results: Path) -> str:

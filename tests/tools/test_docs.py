@@ -1,7 +1,7 @@
 """What the documentation takes from the code is as the code is now."""
 
-from docs.generate import PAGE, plans_table, with_plans
 from growctl.schedule.load import shipped_schedules
+from tools.generate import PAGE, plans_table, with_plans
 
 
 def test_the_table_of_plans_is_not_stale() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from docs import generate, performance
-from docs.tables import NOT_MEASURED, at_least, at_most, number, share_at_least, table
+from tools import file_tables, generate, performance
+from tools.tables import NOT_MEASURED, at_least, at_most, number, share_at_least, table
 
 MACHINE = {"cpu": "A CPU", "cores": 2, "torch": "2.13.0", "python": "3.11.7", "system": "Linux"}
 HEAD = {"date": "2026-01-02", "note": "nothing else ran", "machine": MACHINE, "settings": {}}
@@ -140,7 +140,7 @@ def test_the_picture_has_a_panel_for_each_dtype(tmp_path) -> None:
 
 
 def test_generating_writes_every_page(tmp_path, monkeypatch, capsys) -> None:
-    for module in (generate, performance):
+    for module in (generate, file_tables, performance):
         page = tmp_path / module.PAGE.name
         page.write_text(module.PAGE.read_text())
         monkeypatch.setattr(module, "PAGE", page)
@@ -148,7 +148,12 @@ def test_generating_writes_every_page(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(performance, "RESULTS", written(tmp_path, "pattention.json", rows=[pattention_row("fp32", 1)]))
     generate.main()
     told = capsys.readouterr().out.split()
-    assert [Path(line).name for line in told] == ["schedules.md", "performance.md", "performance.png"]
+    assert [Path(line).name for line in told] == [
+        "schedules.md",
+        "architecture.md",
+        "performance.md",
+        "performance.png",
+    ]
 
 
 def test_numbers_and_goals_as_they_are_shown() -> None:

@@ -1,15 +1,14 @@
-"""Writes the parts of the documentation that come from code: `make docs` runs `python -m docs.generate`."""
+"""Writes the parts of the documentation that come from code: `make docs` runs `python -m tools.generate`."""
 
-import re
 from pathlib import Path
 
-from docs import performance
 from growctl.plan.costs import RunCost, plan_costs
 from growctl.schedule.load import load_schedule, shipped_schedules
 from growctl.text.formatting import byte_count, scientific, short_count
+from tools import file_tables, performance
+from tools.pages import REPOSITORY, filled
 
-REPOSITORY = Path(__file__).resolve().parent.parent
-PAGE = Path(__file__).with_name("schedules.md")
+PAGE = REPOSITORY / "docs/schedules.md"
 ASSUMED = ["launch.devices=8", "launch.hardware.device=h100", "launch.hardware.mfu=0.4"]
 """The devices of every plan in the table, so that the table is the same on every machine."""
 
@@ -17,8 +16,6 @@ HEADINGS = (
     *("schedule", "sizes", "tokens", "tokens per parameter", "FLOPs", "memory per device, last stage", "H100-hours"),
     "controls, H100-hours",
 )
-
-_MARKED = re.compile(r"(<!-- plans: [^\n]* -->\n).*?(<!-- end of plans -->)", re.DOTALL)
 
 
 def plans_table() -> str:
@@ -48,7 +45,7 @@ def _cells(name: str, path: Path) -> tuple[str, ...]:
 
 def with_plans(page: str) -> str:
     """`page` with an up-to-date table between its marks."""
-    return _MARKED.sub(lambda match: match[1] + "\n" + plans_table() + "\n" + match[2], page)
+    return filled(page, {"plans": plans_table})
 
 
 def _by_kind(controls: list[RunCost]) -> dict[str | None, list[RunCost]]:
@@ -65,9 +62,10 @@ def _hours(hours: float | None) -> str:
 def main() -> None:
     """Writes every page and picture, and prints their paths."""
     PAGE.write_text(with_plans(PAGE.read_text()))
+    file_tables.PAGE.write_text(file_tables.with_file_tables(file_tables.PAGE.read_text()))
     performance.PAGE.write_text(performance.with_tables(performance.PAGE.read_text()))
     drawn = [performance.PICTURE] if performance.draw(performance.RESULTS, performance.PICTURE) else []
-    print(*(PAGE, performance.PAGE, *drawn), sep="\n")
+    print(*(PAGE, file_tables.PAGE, performance.PAGE, *drawn), sep="\n")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,139 @@
+"""Which devices the ranks of this machine use, how many ranks, and in which precision: `plan`, `doctor`, `run` and
+`--dry-run` all ask here, so that they agree.
+
+Without torch where that is enough: no device file of a GPU, or a torch that was built for CPUs, means the CPU. Where
+there may be GPUs, torch is asked, in a process of its own and in the workers' environment: it alone knows what the
+workers will see, NVIDIA's GPUs or AMD's, through CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES or ROCR_VISIBLE_DEVICES.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Literal
+
+from pydantic import TypeAdapter
+
+from growctl.launch.machines import LaunchError
+from model.precision import DeviceType, Precision, RequestedPrecision
+from stages.engine.precision import cpu_is_fast_at_bf16, resolve_precision
+from stages.probe.machine_facts import DeviceFacts
+
+DEVICE_FILES = Path("/dev")
+GPU_FILES = ("nvidia*", "kfd", "dxg")
+"""Device files of GPUs in /dev: NVIDIA's, AMD's, and those that Windows lends to Linux."""
+
+MOST_CPU_RANKS = 8
+"""Ranks that `auto` starts on a CPU at most; further cores become threads."""
+
+PROBE_SECONDS = 120.0
+"""Patience with the import of torch, which takes minutes from a slow network disk."""
+
+
+@dataclass(frozen=True)
+class Devices:
+    """What the ranks on each machine of a run train on."""
+
+    per_machine: int
+    """Ranks on each machine."""
+
+    type: DeviceType
+    fast_bf16: bool
+    """Whether `training.precision: auto` is bf16 on them."""
+
+    memory_bytes: int | None = None
+    """Memory of one, the smallest where they differ; None where it is not known."""
+
+    note: str | None = None
+    """What was assumed, where the devices are not known."""
+
+    def precision(self, requested: RequestedPrecision) -> Precision:
+        """What they train in."""
+        return resolve_precision(requested, self.fast_bf16)
+
+
+def local_devices(
+    wanted: Literal["auto"] | int, batch_size: int, environment: Mapping[str, str] | None = None
+) -> Devices:
+    """The devices that ranks of this machine use, with `environment` (`launch.environment`) added to this process's.
+
+    `auto` is every GPU; without one, a rank a core as far as they divide the batch. On a CPU, ranks wait for each other
+    once a step, threads at every small operation: two ranks were as fast as two threads on a quiet machine and ten
+    times faster on a busy one. Raises LaunchError where there are fewer GPUs than wanted, or torch cannot be asked.
+    """
+    gpus = gpus_here(environment)
+    if gpus:
+        if wanted != "auto" and wanted > len(gpus):
+            raise LaunchError(f"launch.devices = {wanted}: this machine has {len(gpus)} GPUs")
+        used = gpus[: None if wanted == "auto" else wanted]
+        memory = min(gpu.memory_bytes for gpu in used)
+        return Devices(len(used), "cuda", all(gpu.fast_bf16 for gpu in used), memory)
+    most = min(len(os.sched_getaffinity(0)), MOST_CPU_RANKS)
+    auto = max(ranks for ranks in range(1, most + 1) if batch_size % ranks == 0)
+    return Devices(auto if wanted == "auto" else wanted, "cpu", cpu_is_fast_at_bf16())
+
+
+def gpus_here(environment: Mapping[str, str] | None = None) -> tuple[DeviceFacts, ...]:
+    """The GPUs that a worker started here would use, with `environment` added to this process's; none on a CPU.
+
+    Raises LaunchError where there may be some and torch cannot be asked.
+    """
+    whole = os.environ | (environment or {})
+    if not gpus_possible(whole):
+        return ()
+    return tuple(device for device in _asked_of_torch(tuple(sorted(whole.items()))) if device.kind == "cuda")
+
+
+def gpus_possible(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether workers with this environment could find a GPU, as far as that is known without torch."""
+    if environment.get("DS_ACCELERATOR") == "cpu":
+        return False
+    return any(True for pattern in GPU_FILES for _ in DEVICE_FILES.glob(pattern)) and _torch_is_built_for_gpus()
+
+
+def _torch_is_built_for_gpus() -> bool:
+    """False where the installed torch says that it is built for CPUs only. Reads one small file of it."""
+    spec = PathFinder.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return True  # the question to torch will say what is wrong
+    try:
+        version = Path(spec.origin).with_name("version.py").read_text()
+    except OSError:
+        return True
+    builds = [line.split("=")[-1].strip() for line in version.splitlines() if line.startswith(("cuda", "hip"))]
+    return not builds or any(build != "None" for build in builds)
+
+
+@cache
+def _asked_of_torch(environment: tuple[tuple[str, str], ...]) -> tuple[DeviceFacts, ...]:
+    command = [sys.executable, "-m", "stages.probe.devices"]
+    try:
+        result = subprocess.run(
+            command,
+            env=dict(environment) | {"PYTHONSAFEPATH": "1"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=PROBE_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise _not_known(str(error)) from None
+    last_lines = [text.strip().rpartition("\n")[2] for text in (result.stderr, result.stdout)]
+    if result.returncode:
+        raise _not_known(last_lines[0] or f"exit code {result.returncode}")
+    try:
+        return TypeAdapter(tuple[DeviceFacts, ...]).validate_json(last_lines[1])
+    except ValueError:
+        raise _not_known(f"its answer was {last_lines[1][:200]!r}") from None
+
+
+def _not_known(reason: str) -> LaunchError:
+    return LaunchError(
+        f"torch cannot say which GPUs this machine has: {reason}; run growctl doctor, or set DS_ACCELERATOR=cpu to do "
+        "without them"
+    )

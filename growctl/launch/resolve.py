@@ -1,0 +1,65 @@
+"""The machines that a schedule's `launch` names, and the devices on each of them."""
+
+from growctl.launch.devices import Devices, local_devices
+from growctl.launch.hostfile import hostfile_machines
+from growctl.launch.local import Local
+from growctl.launch.machines import LaunchError, Machines
+from growctl.launch.slurm_machines import SlurmMachines
+from growctl.schema.blocks import Schedule
+from stages.engine.precision import cpu_is_fast_at_bf16
+
+
+def machines_of(schedule: Schedule) -> Machines:
+    """The machines that a schedule's `launch` names. Raises LaunchError where they cannot do what it asks.
+
+    For `cluster: slurm` they are those of the job that this process runs in.
+    """
+    launch = schedule.launch
+    nodes = max(launch.nodes_of(index) for index in range(len(schedule.stages)))
+    if launch.cluster == "slurm":
+        return SlurmMachines.of(launch)
+    if launch.cluster == "hostfile":
+        return hostfile_machines(launch, nodes)
+    if nodes > 1:
+        raise LaunchError(f"launch.nodes = {nodes}: launch.cluster = 'local' is one machine; use hostfile or slurm")
+    devices = schedule_devices_here(schedule)
+    return Local(devices.per_machine, devices.type == "cuda", launch.environment)
+
+
+def planned_devices(schedule: Schedule) -> Devices:
+    """The devices that a run of `schedule` uses on each machine, as `machines_of` has them.
+
+    Where a run could not start, the plan is for `launch.devices`, or one, and the note says why. The same goes for a
+    GPU that `launch.hardware` names while this machine has none.
+    """
+    launch = schedule.launch
+    assumed = 1 if launch.devices == "auto" else launch.devices
+    try:
+        if launch.cluster != "local":
+            return _assumed_devices(schedule, machines_of(schedule).devices)
+        found = schedule_devices_here(schedule)
+    except LaunchError as error:
+        devices = "one device" if assumed == 1 else f"{assumed} devices"
+        return _assumed_devices(schedule, assumed, f"The plan is for {devices} on each machine: {error}.")
+    if found.type == "cuda" or not launch.hardware.device:
+        return found
+    note = f"This machine has no GPU: the plan is for one {launch.hardware.device}. Set launch.devices for more."
+    return _assumed_devices(schedule, assumed, note if launch.devices == "auto" else None)
+
+
+def _assumed_devices(schedule: Schedule, per_machine: int, note: str | None = None) -> Devices:
+    """Devices of other machines: GPUs that are fast at bf16, as every device that `launch.hardware` can name.
+
+    Without GPUs (`slurm.gpus: false`) their CPUs are taken to be like this machine's.
+    """
+    launch = schedule.launch
+    if launch.cluster == "slurm" and not launch.slurm.gpus:
+        return Devices(per_machine, "cpu", cpu_is_fast_at_bf16(), note=note)
+    return Devices(per_machine, "cuda", fast_bf16=True, note=note)
+
+
+def schedule_devices_here(schedule: Schedule) -> Devices:
+    """The devices of this machine that ranks of a local run of `schedule` use. Raises LaunchError."""
+    launch = schedule.launch
+    micro_batches = schedule.training.batch_size // launch.least_micro_batch_size
+    return local_devices(launch.devices, micro_batches, launch.environment)

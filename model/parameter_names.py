@@ -1,0 +1,51 @@
+"""The names of a model's parameters, by which checkpoints keep them: how they are built and read. No torch here."""
+
+import re
+from typing import Literal, NamedTuple, Self
+
+EMBEDDING = "embedding.weight"
+FINAL_NORM = "final_norm"
+
+TokenKind = Literal["key", "value"]
+TOKEN_KINDS: tuple[TokenKind, ...] = ("key", "value")
+
+_IN_BLOCK = re.compile(r"blocks\.(\d+)\.(.+)")
+_TOKENS = re.compile(r"(\w+)\.(key|value)_tokens\.(\d+)")
+
+
+def in_block(block: int, name: str) -> str:
+    """The full name of the parameter that a block calls `name`."""
+    return f"blocks.{block}.{name}"
+
+
+def split_block(parameter_name: str) -> tuple[int, str] | None:
+    """(the block, what it calls the parameter); None for a parameter outside the blocks."""
+    match = _IN_BLOCK.fullmatch(parameter_name)
+    return (int(match[1]), match[2]) if match else None
+
+
+class TokensName(NamedTuple):
+    """The name of one generation's parameter tokens: the keys or the values of one Pattention."""
+
+    block: int
+    pattention: str
+    kind: TokenKind
+    generation: int
+
+    def __str__(self) -> str:
+        return in_block(self.block, f"{self.pattention}.{self.kind}_tokens.{self.generation}")
+
+    @classmethod
+    def parse(cls, parameter_name: str) -> Self | None:
+        """What the name says; None where it is not one of parameter tokens."""
+        block, name = split_block(parameter_name) or (0, "")
+        match = _TOKENS.fullmatch(name)
+        if match is None:
+            return None
+        return cls(block, match[1], "key" if match[2] == "key" else "value", int(match[3]))
+
+
+def generation_of(parameter_name: str) -> int:
+    """The generation that a parameter belongs to; everything that is not a parameter token is of generation 0."""
+    tokens = TokensName.parse(parameter_name)
+    return tokens.generation if tokens else 0

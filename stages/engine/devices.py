@@ -1,0 +1,39 @@
+"""The devices of this machine as ranks use them, seen through torch.
+
+growctl/launch/devices.py decides without torch where it can; what it cannot know, it asks of this module.
+"""
+
+import os
+
+import torch
+
+from stages.engine.precision import cpu_is_fast_at_bf16, gpu_is_fast_at_bf16
+
+
+def visible_gpus() -> list[torch.device]:
+    """Every GPU that torch can use, NVIDIA's or AMD's; none where DS_ACCELERATOR is `cpu`."""
+    if os.environ.get("DS_ACCELERATOR") == "cpu" or not torch.cuda.is_available():
+        return []
+    return [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
+
+
+def device_name(device: torch.device) -> str:
+    """What the device calls itself, for the ledger."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    with open("/proc/cpuinfo") as cpuinfo:
+        names = [line.split(":", 1)[1].strip() for line in cpuinfo if line.startswith("model name")]
+    return f"CPU {names[0]}" if names else "CPU"
+
+
+def is_fast_at_bf16(device: torch.device) -> bool:
+    """Whether bf16 is worth choosing on the device."""
+    if device.type == "cuda":
+        return gpu_is_fast_at_bf16(torch.cuda.get_device_capability(device))
+    return cpu_is_fast_at_bf16()
+
+
+def wait_for(device: torch.device) -> None:
+    """Returns once the device has done all that it was given: what is to be timed is over then."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
