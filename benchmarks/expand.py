@@ -3,10 +3,10 @@
     python benchmarks/expand.py --directory DIR > benchmarks/results/expand.json    # 14 GB of disk, some minutes
     python benchmarks/expand.py --size small                                        # a quick trial
 
-Builds a checkpoint with Adam moments below DIR (by default the system's temporary folder): the paper's 757M model,
+Builds a checkpoint with Adam moments in DIR (by default the system's temporary folder): the paper's 757M model,
 753.8M parameters. Grows it to 1.31B, in turns with `plain`, which draws, hashes, writes and syncs the same new tensors
-one after another. Every time is of a process of its own, after its imports, on a disk with nothing left to write.
-Everything is removed at the end, unless --keep.
+one after another. Every measurement runs in a new process and starts after its imports, when the disk has no pending
+writes. Everything is deleted at the end, unless --keep is given.
 """
 
 import argparse
@@ -46,13 +46,13 @@ SIZES = {
 
 
 def main() -> None:
-    """Measures, and prints one JSON document."""
+    """Runs the benchmark and prints one JSON document."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", choices=SIZES, default="paper", help="which checkpoint and growth")
-    parser.add_argument("--directory", type=Path, help="where to write; made if need be")
+    parser.add_argument("--size", choices=SIZES, default="paper", help="checkpoint and growth to measure")
+    parser.add_argument("--directory", type=Path, help="where to write; created if missing")
     parser.add_argument("--repetitions", type=int, default=5)
-    parser.add_argument("--keep", action="store_true", help="leave the checkpoints and the plain tensors there")
-    parser.add_argument("--note", help="what else ran on the machine, for who reads the results")
+    parser.add_argument("--keep", action="store_true", help="keep the checkpoints and the plain tensors")
+    parser.add_argument("--note", help="a note for the results file, such as what else ran on the machine")
     arguments = parser.parse_args()
     if arguments.directory:
         arguments.directory.mkdir(parents=True, exist_ok=True)
@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def measured(size: str, folder: Path, repetitions: int) -> dict[str, Any]:
-    """The benchmark's document. The first to go in a repetition changes from one to the next."""
+    """The benchmark's document. `expand` and `plain` alternate in who goes first."""
     parent, child, plain = folder / "parent", folder / "child", folder / "plain"
     say(f"building the parent in {parent}")
     in_fresh_process(build, size, parent)
@@ -103,7 +103,10 @@ def measured(size: str, folder: Path, repetitions: int) -> dict[str, Any]:
 
 
 def in_fresh_process(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What `function` returns in a process of its own. This one stays small: its peak would count as the child's."""
+    """Runs `function` in a new process and returns its result.
+
+    This process must stay small, because its peak memory would count as the child's.
+    """
     with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as pool:
         return pool.submit(function, *arguments).result()
 
@@ -150,7 +153,7 @@ def expanded(size: str, parent: Path, child: Path) -> dict[str, float]:
 
 
 def plainly_written(size: str, output: Path) -> dict[str, float]:
-    """Draws, hashes and writes the tensors that `expanded` adds, as plainly as it goes, into a bare file each."""
+    """Draws, hashes and writes the tensors that `expanded` adds, in the simplest way, each into a raw file."""
     from model.config import tokenformer_config
     from model.growth import added_parameters
     from model.initialization import initial_parameter
@@ -172,18 +175,18 @@ def plainly_written(size: str, output: Path) -> dict[str, float]:
 
 
 def taken(before: float, start: float) -> dict[str, float]:
-    """A run's time, and its peak memory with that before it, which is Python's and the imports'."""
+    """A run's time and its peak memory, and the peak before it, caused by Python and the imports."""
     return {"seconds": round(time.perf_counter() - start, 3), "peak_mb": peak_mb(), "peak_before_mb": before}
 
 
 def peak_mb() -> float:
-    """The most memory that this process has held, in MB."""
+    """This process's peak memory, in MB."""
     unit = 1 if sys.platform == "darwin" else 1024
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6, 1)
 
 
 def files(parent: Path, child: Path) -> dict[str, Any]:
-    """Which of the child's files are the parent's, and the bytes of the others."""
+    """How many of the child's files are links to the parent's, and the bytes of the others."""
     old, new = ({str(path.relative_to(top)): path.stat() for path in paths(top)} for top in (parent, child))
     parameters = [name for name in old if name.startswith("parameters/")]
     linked = [name for name in parameters if name in new and new[name].st_ino == old[name].st_ino]
@@ -201,12 +204,12 @@ def files(parent: Path, child: Path) -> dict[str, Any]:
 
 
 def paths(directory: Path) -> list[Path]:
-    """All files below."""
+    """All files below `directory`."""
     return [path for path in directory.rglob("*") if path.is_file()]
 
 
 def machine() -> dict[str, Any]:
-    """What it was measured on."""
+    """The machine's description, for the results file."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -220,7 +223,7 @@ def machine() -> dict[str, Any]:
 
 
 def say(text: str) -> None:
-    """A line for who waits."""
+    """Prints a progress line to standard error."""
     print(text, file=sys.stderr, flush=True)
 
 

@@ -3,8 +3,8 @@
     python benchmarks/growth_policies.py run --seeds 0 1 2 --directory DIR    # real `growctl run`s; goes on if killed
     python benchmarks/growth_policies.py table --directory DIR    # results/growth_policies.json, docs/growing.png
 
-Every policy grows the same trained base: its stage is trained once a seed and learning-rate schedule, and shared by
-hard links. The `scratch` row is the grown size from scratch for the same FLOPs in all.
+Every policy grows the same trained base. The base is trained once per seed and learning-rate schedule, and shared by
+hard links. The `scratch` row trains the grown size from scratch for the same total FLOPs.
 """
 
 import argparse
@@ -29,7 +29,7 @@ BASE = "stages/0-base"
 COSINE = ("learning_rate.shape=cosine", "learning_rate.span=stage")
 
 _HYDRA = threading.Lock()
-"""hydra composes one schedule at a time in a process."""
+"""hydra can compose only one schedule at a time in a process."""
 
 MATCHED = "growth.init=matched"
 POLICIES: dict[str, tuple[str, ...]] = {
@@ -64,18 +64,18 @@ POLICIES: dict[str, tuple[str, ...]] = {
 
 
 def run_name(policy: str, seed: int) -> str:
-    """A run's name: the policy's letters and digits, and the seed."""
+    """The run's name: the policy's letters and digits, then the seed."""
     words = "".join(c if c.isalnum() else " " for c in policy).split()
     return f"{'-'.join(words)}-seed{seed}"
 
 
 def overrides(policy: str, seed: int) -> list[str]:
-    """The policy's changes to the schedule."""
+    """The policy's overrides of the schedule."""
     return [f"seed={seed}", *POLICIES[policy]]
 
 
 def run(policy: str, seed: int, directory: Path) -> None:
-    """One real run, on the base of this seed and learning-rate schedule where that is trained already."""
+    """Starts one real run; reuses the base of this seed and learning-rate schedule if it is trained already."""
     from growctl.controls.generate import plan_controls
     from growctl.run.requests import schedule_yaml
     from growctl.runs_dir import RunPaths
@@ -109,9 +109,9 @@ def run(policy: str, seed: int, directory: Path) -> None:
 
 
 def run_all(seeds: list[int], directory: Path, workers: int) -> None:
-    """Every policy and seed; those that train a base first."""
+    """Runs every policy and seed, starting with the runs that train a base."""
     directory.mkdir(parents=True, exist_ok=True)
-    first = ["random, ramp 2 %", "official, cosine in each stage"]  # one for each learning-rate schedule
+    first = ["random, ramp 2 %", "official, cosine in each stage"]  # one per learning-rate schedule
     with ThreadPoolExecutor(workers) as pool:
         list(
             pool.map(lambda job: run(job[0], job[1], directory), [(policy, seed) for policy in first for seed in seeds])
@@ -121,7 +121,7 @@ def run_all(seeds: list[int], directory: Path, workers: int) -> None:
 
 
 def result(policy: str, seed: int, directory: Path) -> dict[str, Any] | None:
-    """Jump and end loss (nats), and FLOPs of the whole, of one run; None where it is not finished."""
+    """Jump and final loss (nats) and total FLOPs of one run; None if it has not finished."""
     from growctl.report.read import find_runs
     from model.errors import UserError
 
@@ -136,7 +136,7 @@ def result(policy: str, seed: int, directory: Path) -> dict[str, Any] | None:
 
 
 def table(seeds: list[int], directory: Path) -> None:
-    """Gathers what is finished into the results file, draws it, and prints it as a Markdown table, best first."""
+    """Writes the finished runs to the results file, draws them, and prints a Markdown table, best policy first."""
     rows: list[dict[str, Any]] = []
     for policy in POLICIES:
         results = {seed: result(policy, seed, directory) for seed in seeds}
@@ -174,7 +174,7 @@ def table(seeds: list[int], directory: Path) -> None:
 
 
 def draw(rows: list[dict[str, Any]]) -> None:
-    """A dot a seed and a bar at the mean, best policy on top; filled where the function was kept at growth."""
+    """Draws one dot per seed and a bar at the mean, best policy on top; dots are filled if the growth was exact."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 0.32 * len(rows) + 1.2), layout="constrained")
@@ -194,12 +194,12 @@ def draw(rows: list[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    """Parses and runs."""
+    """Runs the command on the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["run", "table"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--directory", type=Path, required=True)
-    parser.add_argument("--workers", type=int, default=2, help="runs at a time, each on one core")
+    parser.add_argument("--workers", type=int, default=2, help="number of simultaneous runs, each on one core")
     arguments = parser.parse_args()
     if arguments.what == "run":
         run_all(arguments.seeds, arguments.directory.resolve(), arguments.workers)

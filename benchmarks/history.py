@@ -3,12 +3,12 @@
     python -m benchmarks.history > benchmarks/results/history.json    # two minutes
     python -m benchmarks.history --lines 10000 100000
 
-For each number of lines a metrics.jsonl is written, a `checkpoint` every thousand lines and `train` lines between. Then
-three things are timed. `read`: StageHistory reads the file from the top, as a run does once when it is resumed.
-`resume`: the same with every record booked. `event`: the median of a run's next hundred checkpoints behind that many
-lines, a hundred lines each, read and booked one by one as `growctl run` does it. Seconds are the processor's, so that
-other work on the machine and the disk's waits do not count. `growth` holds the longest file against the shortest: 1
-where a line, or an event, costs the same however many lines were before it.
+For each number of lines this writes a metrics.jsonl with a `checkpoint` every thousand lines and `train` lines between.
+Then it times three things. `read`: StageHistory reads the file from the top, as a run does once when it resumes.
+`resume`: the same, with every record booked. `event`: the median of the run's next hundred checkpoints after that many
+lines, a hundred lines each, read and booked one by one as `growctl run` does. Seconds are CPU time, so that other work
+on the machine and waiting for the disk do not count. `growth` compares the longest file with the shortest: it is 1 if a
+line, or an event, costs the same however many lines precede it.
 """
 
 import argparse
@@ -47,10 +47,10 @@ RUN = RunEntry("benchmark", "benchmark", None, None, 1, "data", "f00d")
 
 
 def main() -> None:
-    """Measures, and prints one JSON document."""
+    """Runs the benchmark and prints one JSON document."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--lines", type=int, nargs="+", default=LINES, help="of metrics.jsonl, before the events")
-    parser.add_argument("--note", help="what else ran on the machine, for who reads the results")
+    parser.add_argument("--lines", type=int, nargs="+", default=LINES, help="lines of metrics.jsonl before the events")
+    parser.add_argument("--note", help="a note for the results file, such as what else ran on the machine")
     arguments = parser.parse_args()
     print(json.dumps({"note": arguments.note} | measured(sorted(arguments.lines)), indent=1))
 
@@ -78,7 +78,7 @@ def measured(lengths: list[int]) -> dict[str, Any]:
 
 
 def one_length(num_lines: int, folder: Path) -> dict[str, Any]:
-    """Processor seconds for a stage of so many lines, whose files lie below `folder`."""
+    """CPU seconds for a stage of `num_lines` lines, with its files in `folder`."""
     run = RunsPaths(folder).run("benchmark")
     stage = run.stage(0, STAGE.name)
     stage.directory.mkdir(parents=True)
@@ -108,7 +108,7 @@ def one_length(num_lines: int, folder: Path) -> dict[str, Any]:
 
 
 def timed_events(lines: "Lines", history: StageHistory, books: StageBooks) -> Iterator[float]:
-    """Processor seconds to read and to book each of the next checkpoints; writing its lines is not counted."""
+    """Yields the CPU seconds to read and book each of the next checkpoints, without those to write the lines."""
     for _ in range(EVENTS):
         lines.write(LINES_PER_EVENT, LINES_PER_EVENT)
         start = time.process_time()
@@ -118,14 +118,14 @@ def timed_events(lines: "Lines", history: StageHistory, books: StageBooks) -> It
 
 
 class Lines:
-    """Writes a stage's lines, `start` first, a `train` line a step."""
+    """Writes a stage's lines: `start` first, then a `train` line per step."""
 
     def __init__(self, path: Path) -> None:
         self._writer = MetricsWriter(path, attempt=1)
         self._step = 0
 
     def write(self, num_lines: int, checkpoint_every: int) -> None:
-        """The next lines, every so many of them a `checkpoint`."""
+        """Writes the next lines; every `checkpoint_every` lines, one is a `checkpoint`."""
         for _ in range(num_lines):
             self._step += 1
             seconds = 0.25 * self._step

@@ -3,14 +3,14 @@
     python -m benchmarks.pattention > benchmarks/results/pattention.json    # five minutes
     python -m benchmarks.pattention --size small                            # a quick trial
 
-Four forms take turns at each size, on one thread, with the memory allocator set as workers on a CPU have it:
+Four forms take turns at each size, on one thread, with the allocator settings of CPU workers:
 
 - floor: two products forward and four backward, nothing else
 - written_out: the published formula operator by operator, with a mask of ones multiplied in, as the official code does
-- ours: `model.pattention`, as it is trained with
+- ours: `model.pattention`, as used in training
 - compiled: the same under torch.compile
 
-Saved bytes are what autograd keeps for the backward pass, but for the input and the weights.
+Saved bytes are what autograd keeps for the backward pass, without the input and the weights.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from growctl.launch.local import KEPT_MEMORY
 from model.pattention import TokenGroup, pattend
 
 PAPER = [(4096, 768, num_tokens) for num_tokens in (576, 2140, 2304, 8560)]
-"""Data tokens, width, parameter tokens: the layers of 124M and of 354M."""
+"""Data tokens, width, parameter tokens: the layers of the 124M and 354M models."""
 
 QUICKSTART = [(4096, 64, num_tokens) for num_tokens in (16, 64, 256)]
 SIZES = {"all": PAPER + QUICKSTART, "small": [(64, 16, 12)]}
@@ -42,17 +42,17 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def main() -> None:
-    """Measures, and prints one JSON document."""
+    """Runs the benchmark and prints one JSON document."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", choices=SIZES, default="all")
-    parser.add_argument("--seconds", type=float, default=10.0, help="for each size and precision, at least")
-    parser.add_argument("--plain-allocator", action="store_true", help="the allocator as the system has it")
-    parser.add_argument("--note", help="what else ran on the machine, for who reads the results")
+    parser.add_argument("--seconds", type=float, default=10.0, help="minimum time for each size and precision")
+    parser.add_argument("--plain-allocator", action="store_true", help="use the system's allocator settings")
+    parser.add_argument("--note", help="a note for the results file, such as what else ran on the machine")
     arguments = parser.parse_args()
     settings = {"OMP_NUM_THREADS": "1"} | ({} if arguments.plain_allocator else KEPT_MEMORY)
     if any(os.environ.get(name) != value for name, value in settings.items()):
         again = [sys.executable, "-m", "benchmarks.pattention", *sys.argv[1:]]
-        os.execve(sys.executable, again, os.environ | settings)  # glibc reads them at its start
+        os.execve(sys.executable, again, os.environ | settings)  # glibc reads these variables only at start-up
     torch.set_num_threads(1)
     rows = []
     for dtype in DTYPES:
@@ -86,7 +86,7 @@ def row(num_rows: int, width: int, num_tokens: int, dtype: str, seconds: float) 
 
     turns: dict[str, list[float]] = {name: [] for name in ("floor", *layers)}
     for layer in layers.values():
-        step(layer)  # memory is allocated, and what is compiled is compiled
+        step(layer)  # allocates memory and compiles
     started = time.perf_counter()
     while time.perf_counter() - started < seconds or len(turns["floor"]) < 5:
         turns["floor"].append(timed(lambda: six_products(x_MD.detach(), key_ND.detach(), value_ND.detach(), grad_MD)))
@@ -110,7 +110,7 @@ def row(num_rows: int, width: int, num_tokens: int, dtype: str, seconds: float) 
 
 
 def forms(x_MD: Tensor, key_ND: Tensor, value_ND: Tensor, tau: float) -> dict[str, Callable[[], Tensor]]:
-    """The forward passes that are compared."""
+    """The forward passes to compare."""
     group = TokenGroup.of(key_ND, value_ND, tau)
     mask_MN = torch.ones(len(x_MD), len(key_ND), dtype=x_MD.dtype)
     compiled = torch.compile(pattend, dynamic=True)
@@ -122,7 +122,7 @@ def forms(x_MD: Tensor, key_ND: Tensor, value_ND: Tensor, tau: float) -> dict[st
 
 
 def written_out(x_MD: Tensor, key_ND: Tensor, value_ND: Tensor, tau: float, mask_MN: Tensor) -> Tensor:
-    """gelu(A tau / |A|) V, every operation by itself."""
+    """gelu(A tau / |A|) V, one operation at a time."""
     score_MN = (x_MD @ key_ND.mT) * mask_MN
     return F.gelu(score_MN / torch.norm(score_MN, p=2, dim=-1, keepdim=True) * tau) @ value_ND
 
@@ -138,7 +138,7 @@ def six_products(x_MD: Tensor, key_ND: Tensor, value_ND: Tensor, grad_MD: Tensor
 
 
 def saved_bytes(layer: Callable[[], Tensor], known: set[int]) -> int:
-    """What autograd keeps of a forward pass, each storage once, but for those that are known."""
+    """Bytes that autograd keeps from a forward pass: each storage once, without those in `known`."""
     storages: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
@@ -154,7 +154,7 @@ def saved_bytes(layer: Callable[[], Tensor], known: set[int]) -> int:
 
 
 def timed(work: Callable[[], None]) -> float:
-    """Seconds."""
+    """The seconds that `work` takes."""
     start = time.perf_counter()
     work()
     return time.perf_counter() - start

@@ -3,9 +3,9 @@
     python -m benchmarks.start_up > benchmarks/results/start_up.json    # two minutes
     python -m benchmarks.start_up --repetitions 1
 
-The first step is that of `growctl run quickstart`, by the clock of whoever started it, on a dataset that was prepared
-before; the run is then stopped. Every repetition is a process of its own. The first of each, with cold caches, is not
-counted. `python` is the same for an interpreter that does nothing: nothing starts faster.
+The first step is that of `growctl run quickstart` on a dataset prepared before, timed from the start of the command;
+the run is then stopped. Every repetition is a new process. The first one, with cold caches, is not counted. `python` is
+the time of an interpreter that does nothing, the lower limit.
 """
 
 import argparse
@@ -27,10 +27,10 @@ from growctl.runs_dir import RunPaths
 
 SCHEDULE = "quickstart"
 FIRST_STEP = ["training.log_every=1"]
-"""So that the first optimizer step is told of at once."""
+"""Makes the worker log its first optimizer step at once."""
 
 HEAVY = ("torch", "deepspeed", "matplotlib", "numpy", "pydantic", "hydra", "datatrove", "rich")
-"""Packages to look for among what `--help` imports."""
+"""Packages to look for among the imports of `--help`."""
 
 LONGEST_SECONDS = 120.0
 IMPORTS = """
@@ -44,14 +44,14 @@ print(json.dumps(sorted(set(sys.modules) - before)))
 
 
 def main() -> None:
-    """Measures, and prints one JSON document."""
+    """Runs the benchmark and prints one JSON document."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repetitions", type=int, default=5, help="that are counted, of each")
-    parser.add_argument("--schedule", default=SCHEDULE, help="what is planned and run")
+    parser.add_argument("--repetitions", type=int, default=5, help="counted repetitions of each command")
+    parser.add_argument("--schedule", default=SCHEDULE, help="schedule to plan and run")
     parser.add_argument(
-        "--runs-dir", type=Path, help="where its dataset may lie prepared; by default a temporary folder"
+        "--runs-dir", type=Path, help="runs directory, perhaps with the prepared dataset; by default a temporary folder"
     )
-    parser.add_argument("--note", help="what else ran on the machine, for who reads the results")
+    parser.add_argument("--note", help="a note for the results file, such as what else ran on the machine")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="growctl-start-up-") as folder:
         runs_dir = arguments.runs_dir or Path(folder)
@@ -103,14 +103,14 @@ def growctl() -> list[str]:
 
 
 def whole(command: list[str]) -> dict[str, float]:
-    """Seconds of a command from its start to its end."""
+    """The seconds that a command takes from start to end."""
     start = time.perf_counter()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return {"seconds": round(time.perf_counter() - start, 4)}
 
 
 def first_step(schedule: str, runs_dir: Path, name: str) -> dict[str, float]:
-    """Seconds from a run's start to its worker's first word, when all is imported, and to the first optimizer step."""
+    """Seconds from a run's start to its worker's `start` record, after all imports, and to the first optimizer step."""
     command = [*growctl(), "run", schedule, *FIRST_STEP, "--no-controls", "--name", name, "--runs-dir", str(runs_dir)]
     start = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -124,7 +124,7 @@ def first_step(schedule: str, runs_dir: Path, name: str) -> dict[str, float]:
 
 
 def seconds_until(event: str, run: Path, start: float, process: subprocess.Popen[str]) -> float:
-    """Since `start`, until a line of the first stage's metrics.jsonl has that event."""
+    """Seconds from `start` until the first stage's metrics.jsonl has a record of that event."""
     while time.perf_counter() - start < LONGEST_SECONDS:
         stages = [stage for index, _, stage in RunPaths(run).stages_found() if index == 0]
         if any(f'"event": {event}' in stage.metrics.read_text() for stage in stages if stage.metrics.exists()):
@@ -137,13 +137,13 @@ def seconds_until(event: str, run: Path, start: float, process: subprocess.Popen
 
 
 def help_imports() -> list[str]:
-    """Modules that `growctl --help` imports, beside what every interpreter has."""
+    """Modules that `growctl --help` imports, without those that every interpreter imports."""
     told = subprocess.run([sys.executable, "-c", IMPORTS], check=True, capture_output=True, text=True).stdout
     return json.loads(told)
 
 
 def say(text: str) -> None:
-    """A line for who waits."""
+    """Prints a progress line to standard error."""
     print(text, file=sys.stderr, flush=True)
 
 

@@ -3,11 +3,15 @@
     python -m benchmarks.train_step > benchmarks/results/train_step.json    # eight minutes
     python -m benchmarks.train_step --case small                            # a quick trial
 
-One rank, one thread, real text. In a case all loops take turns in one process, a step or more each: `trainer` (a
-Worker's train_step: DeepSpeed ZeRO-1, data read ahead), `bare` (the same model, data, micro-batches and fused AdamW by
-hand: in bf16 with float32 masters, in which gradients are summed; clipping; the learning rate set at each step), and
-`transformer` (the trainer, with the Transformer of as many parameters). `compiled` is the trainer with compiled
-blocks. Ratios are of tokens a second in neighbouring turns. Peak memory is each loop's alone, in a process of its own.
+One rank, one thread, real text. In each case all loops take turns in one process, with one or more steps per turn:
+
+- `trainer`: a Worker's train_step, with DeepSpeed ZeRO-1 and data read ahead
+- `bare`: the same model, data, micro-batches and fused AdamW in plain PyTorch, with clipping and a learning rate set at
+  each step; bf16 uses float32 masters, in which gradients are summed
+- `transformer`: the trainer with a Transformer of the same number of parameters
+- `compiled`: the trainer with compiled blocks
+
+Ratios compare tokens per second in neighbouring turns. Peak memory is measured for each loop in a separate process.
 """
 
 import argparse
@@ -37,7 +41,7 @@ RANK = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0
 
 
 class Case(NamedTuple):
-    """A size, and how it is trained."""
+    """A model size and its training settings."""
 
     num_layers: int
     hidden_size: int
@@ -48,7 +52,7 @@ class Case(NamedTuple):
     batch_size: int
     micro_batch_size: int
     steps: int
-    """In a turn."""
+    """Optimizer steps per turn."""
 
 
 CASES = {
@@ -61,16 +65,16 @@ VOCAB_SIZE = 1024
 
 
 def main() -> None:
-    """Measures, and prints one JSON document."""
+    """Runs the benchmark and prints one JSON document."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--case", choices=CASES, action="append", help="repeatable; by default all but small")
-    parser.add_argument("--seconds", type=float, default=60.0, help="for each case and precision, at least")
-    parser.add_argument("--compiled", action="store_true", help="the trainer with launch.kernels: compiled, too")
-    parser.add_argument("--note", help="what else ran on the machine, for who reads the results")
+    parser.add_argument("--seconds", type=float, default=60.0, help="minimum time for each case and precision")
+    parser.add_argument("--compiled", action="store_true", help="also measure launch.kernels: compiled")
+    parser.add_argument("--note", help="a note for the results file, such as what else ran on the machine")
     arguments = parser.parse_args()
     if any(os.environ.get(name) != value for name, value in SETTINGS.items()):
         again = [sys.executable, "-m", "benchmarks.train_step", *sys.argv[1:]]
-        os.execve(sys.executable, again, os.environ | SETTINGS)  # glibc reads them at its start
+        os.execve(sys.executable, again, os.environ | SETTINGS)  # glibc reads these variables only at start-up
     loops = (*LOOPS, "compiled") if arguments.compiled else LOOPS
     with tempfile.TemporaryDirectory(prefix="growctl-train-step-") as folder:
         dataset = in_fresh_process(prepared, Path(folder))
@@ -93,7 +97,7 @@ def main() -> None:
 
 
 def in_fresh_process(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What `function` returns in a process of its own, which joins no other."""
+    """Runs `function` in a new process and returns its result."""
     with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as pool:
         return pool.submit(function, *arguments).result()
 
@@ -107,14 +111,14 @@ def prepared(folder: Path) -> Path:
 
 
 def measured(name: str, precision: str, dataset: Path, loops: tuple[str, ...], seconds: float) -> dict[str, Any]:
-    """Turns of all loops, for that many seconds: tokens a second, and ratios of neighbours."""
+    """Runs turns of all loops for `seconds`: tokens per second, and the ratios of neighbouring turns."""
     case = CASES[name]
     join()
     steps = {loop: loop_of(loop, case, precision, dataset) for loop in loops}
     speeds: dict[str, list[float]] = {loop: [] for loop in loops}
     for step in steps.values():
         step()
-        step()  # memory is allocated; what is compiled is compiled
+        step()  # allocates memory and compiles
     started = time.perf_counter()
     for turn in count():
         if time.perf_counter() - started > seconds and turn >= 6:
@@ -143,7 +147,7 @@ def measured(name: str, precision: str, dataset: Path, loops: tuple[str, ...], s
 
 
 def peak_bytes(name: str, precision: str, dataset: Path, loop: str) -> int:
-    """Resident bytes at most in three steps, more than before the model was built."""
+    """Peak resident bytes in three steps, minus those from before the model was built."""
     join()
     importlib.import_module("stages.train.worker")
     importlib.import_module("growctl.controls.generate")
@@ -155,7 +159,7 @@ def peak_bytes(name: str, precision: str, dataset: Path, loop: str) -> int:
 
 
 def join() -> None:
-    """A process group of one rank. What libraries print goes to the standard error: the other is the document's."""
+    """Creates a process group of one rank. Sends all libraries' output to stderr: stdout is for the document."""
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     import torch
     from deepspeed.utils import logger
@@ -171,7 +175,7 @@ def join() -> None:
 
 
 def loop_of(loop: str, case: Case, precision: str, dataset: Path) -> Callable[[], object]:
-    """A call that does one optimizer step."""
+    """A function that runs one optimizer step of `loop`."""
     from growctl.controls.equal_size import equal_size_transformer
     from model.config import tokenformer_config
 
@@ -189,7 +193,7 @@ def loop_of(loop: str, case: Case, precision: str, dataset: Path) -> Callable[[]
 
 
 def train_spec(case: Case, precision: Any, dataset: Path, model: Any, kernels: Any) -> Any:
-    """What a worker would be told."""
+    """The spec that a worker would get."""
     from stages.spec import LearningRate, Optimizer, TrainSpec
 
     steps = 10**6
@@ -226,7 +230,7 @@ def train_spec(case: Case, precision: Any, dataset: Path, model: Any, kernels: A
 
 
 def trainer_step(spec: Any) -> Callable[[], object]:
-    """The worker's own step, logging and checkpoints aside."""
+    """A step of the worker, without logging and checkpoints."""
     import torch
 
     from stages.train.worker import Worker
@@ -237,7 +241,7 @@ def trainer_step(spec: Any) -> Callable[[], object]:
 
 
 def bare_step(spec: Any) -> Callable[[], object]:
-    """The same by hand."""
+    """The same step in plain PyTorch."""
     import torch
 
     from model.initialization import build_model

@@ -1,8 +1,8 @@
 """Runs the sections one after another and writes one JSON file: benchmarks/gpu/run.sh.
 
-The file is written anew with every case that is done, so that a run that is killed leaves what it has. A section gets
-its share of the time that is left; one that does not end is ended. Exit code 1 where a section or a case failed or
-nothing could be done, 2 where there is no GPU.
+The file is rewritten after every case, so that a killed run keeps its results. Each section gets a share of the
+remaining time and is killed if it exceeds it. The exit code is 1 if a section or case failed or nothing was measured,
+and 2 if there is no GPU.
 """
 
 import argparse
@@ -24,27 +24,27 @@ from benchmarks.gpu.section import NO_GPU, SECTIONS, run_section, write_json
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 GRACE_SECONDS = 10.0
-"""That a section may take to end after its time."""
+"""Extra time for a section to end by itself after its share."""
 
 SPARE_SECONDS = 5.0
-"""That are left at the end of the whole time."""
+"""Time kept in reserve before the deadline."""
 
 
 def main() -> int:
-    """Parses the command line and measures; the exit code."""
+    """Runs the benchmark as the command line asks and returns the exit code."""
     parser = argparse.ArgumentParser(prog="benchmarks/gpu/run.sh", description=__doc__)
-    parser.add_argument("--deadline", type=float, default=540.0, metavar="SECONDS", help="for everything (540)")
+    parser.add_argument("--deadline", type=float, default=540.0, metavar="SECONDS", help="time for all sections (540)")
     parser.add_argument("--output", type=Path, help="by default benchmarks/results/gpu_DEVICE.json")
-    parser.add_argument("--only", help=f"sections, with commas between them: {', '.join(SECTIONS)}")
-    parser.add_argument("--trial", action="store_true", help="everything in small, on a CPU too; needs --output")
-    parser.add_argument("--one-process", action="store_true", help="faster, for a trial; a fault then ends everything")
-    parser.add_argument("--note", help="what else ran on the machine, for who reads the results")
+    parser.add_argument("--only", help=f"sections, separated by commas: {', '.join(SECTIONS)}")
+    parser.add_argument("--trial", action="store_true", help="tiny sizes, on a CPU too; needs --output")
+    parser.add_argument("--one-process", action="store_true", help="faster, for a trial; a fault ends all sections")
+    parser.add_argument("--note", help="a note for the results file, such as what else ran on the machine")
     arguments = parser.parse_args()
     names = arguments.only.split(",") if arguments.only else list(SECTIONS)
     if unknown := [name for name in names if name not in SECTIONS]:
         parser.error(f"--only {unknown[0]!r}: must be among {', '.join(SECTIONS)}")
     if (arguments.trial or arguments.only) and not arguments.output:
-        parser.error("--trial and --only need --output: what they find does not stand for everything")
+        parser.error("--trial and --only need --output: their results are not a complete benchmark")
     for signal_number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(signal_number, lambda number, _: sys.exit(128 + number))
     run = Run(names, arguments.output, time.monotonic() + arguments.deadline, arguments.trial, arguments.note)
@@ -54,7 +54,7 @@ def main() -> int:
 
 
 class Run:
-    """One run of the benchmark: its document, and where that lies."""
+    """One run of the benchmark, with its document and its output file."""
 
     def __init__(self, names: list[str], output: Path | None, deadline: float, trial: bool, note: str | None) -> None:
         self.names, self.given_output, self.deadline, self.trial = names, output, deadline, trial
@@ -71,7 +71,7 @@ class Run:
         }
 
     def measure(self, run_one: Callable[[str, float, Path], None]) -> None:
-        """Every section, in order, by `run_one`. What is interrupted is in the document too."""
+        """Runs every section in order with `run_one`. The document includes an interrupted section's results."""
         if self.missing:
             print(f"missing imports: {', '.join(self.missing)}")
         left = list(self.names)
@@ -88,7 +88,7 @@ class Run:
                 run_one(name, seconds, Path(folder))
 
     def summary(self) -> str:
-        """A line for each section, and the file."""
+        """One line per section, and the path of the file."""
         lines = []
         for name, section in self.document["sections"].items():
             counts = ", ".join(
@@ -102,14 +102,14 @@ class Run:
         return "\n".join([*lines, f"{time.monotonic() - self.started:.0f} s in all; {self.output}"])
 
     def exit_code(self) -> int:
-        """1 where anything failed."""
+        """1 if anything failed or nothing was measured, else 0."""
         sections = self.document["sections"].values()
         failed = any(section["status"] == "failed" or section.get("failures") for section in sections)
         return int(failed or not any(section.get("rows") for section in sections))
 
     @property
     def output(self) -> Path | None:
-        """The results file; None as long as the device is not known that it is named by."""
+        """The results file; None until its device, and so its name, is known."""
         if self.given_output or "device" not in self.document["machine"]:
             return self.given_output
         device = re.sub(r"[^a-z0-9]+", "-", self.document["machine"]["device"].lower()).strip("-")
@@ -119,7 +119,7 @@ class Run:
         return self.deadline - SPARE_SECONDS - time.monotonic()
 
     def _obstacle(self, name: str) -> str | None:
-        """Why a section cannot be run."""
+        """The reason why a section cannot run; None if it can."""
         if lacking := [module for module in SECTIONS[name].imports if module in self.missing]:
             return f"there is no module {' nor '.join(lacking)}"
         if self._left() < GRACE_SECONDS:
@@ -129,7 +129,7 @@ class Run:
         return None
 
     def _triton_fault(self) -> str | None:
-        """Why the triton kernels are not to be run again."""
+        """The reason not to run the triton kernels again; None if there is none."""
         section = self.document["sections"].get("kernels", {})
         return "the triton kernels failed in section kernels" if section.get("status") == "failed" else None
 
@@ -140,7 +140,7 @@ class Run:
         self._take_over(name, "done", time.monotonic() - started, found)
 
     def section(self, name: str, seconds: float, folder: Path) -> None:
-        """Runs one section in its process, for `seconds` and a little more, and takes over what it writes."""
+        """Runs one section in a new process for at most `seconds` and a grace time, and collects its results."""
         found, log = folder / f"{name}.json", folder / f"{name}.log"
         command = [sys.executable, "-m", "benchmarks.gpu.section", name, "--output", str(found)]
         command += ["--seconds", f"{seconds:.1f}"] + ["--trial"] * self.trial
@@ -194,20 +194,20 @@ class Run:
 
 
 def _missing_imports() -> list[str]:
-    """Of what the sections need, the modules that are not installed."""
+    """The modules that sections need but that are not installed."""
     wanted = dict.fromkeys(module for plan in SECTIONS.values() for module in plan.imports)
     return [module for module in wanted if find_spec(module) is None]
 
 
 def _ending(process: subprocess.Popen[bytes], log: Path) -> list[str]:
-    """The last words of a process that failed."""
+    """The exit code and last log lines of a failed process."""
     code = process.returncode
     last = log.read_text(errors="replace").strip().splitlines()[-12:]
     return [f"exit code {code}" if code is None or code >= 0 else f"signal {-code}", *last]
 
 
 def _kill_session(process: subprocess.Popen[bytes]) -> None:
-    """Ends a section with all that it has started."""
+    """Kills a section's process and all its children."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:

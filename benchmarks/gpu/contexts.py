@@ -1,6 +1,6 @@
 """Training speed against context length: the largest Tokenformer beside the Transformer of as many parameters.
 
-A Tokenformer's width stays as it grows, so that attention over data tokens is the smaller share of its work.
+A Tokenformer's width does not grow, so attention over data tokens is a smaller share of its work.
 """
 
 from functools import partial
@@ -12,11 +12,11 @@ from benchmarks.gpu.training import tokenformer, training_speed
 from model.config import TokenformerConfig, TransformerConfig
 
 ORDER: tuple[tuple[Kernels, int | None], ...] = (("compiled", 1), ("eager", None), ("triton", None), ("compiled", None))
-"""Kernels, and how many of the contexts, before the next: the one with a goal first."""
+"""Kernels and how many of the contexts to run with them, in order; the one with a goal comes first."""
 
 
 def measure(section: Section) -> None:
-    """Rows of both families, and a ratio as soon as there are two."""
+    """Measures both families, and computes a ratio as soon as both have a row."""
     settings = section.settings
     configs: dict[str, TokenformerConfig | TransformerConfig] = {
         "tokenformer": tokenformer(settings, settings.largest),
@@ -27,7 +27,7 @@ def measure(section: Section) -> None:
     for kernels, count in ORDER:
         for context in settings.contexts[:count]:
             for family, config in configs.items():
-                # a Transformer has no Pattention: its compiled speed is what the triton kernels stand beside
+                # A Transformer has no Pattention: the triton kernels are compared with its best speed.
                 key = family, kernels, context
                 if key in done or kernels in section.without or (family, kernels) == ("transformer", "triton"):
                     continue
@@ -40,7 +40,7 @@ def measure(section: Section) -> None:
 
 
 def ratios(speeds: dict[tuple[str, str, int], float]) -> list[dict[str, Any]]:
-    """Tokens a second of the Tokenformer over the Transformer's with the same kernels; with triton over the best."""
+    """The Tokenformer's tokens per second over the Transformer's with the same kernels (for triton: with its best)."""
     found = []
     for (family, kernels, context), speed in speeds.items():
         others = {k: s for (f, k, c), s in speeds.items() if f == "transformer" and c == context}

@@ -13,7 +13,7 @@ from benchmarks.gpu.section import Section
 from benchmarks.gpu.timing import interleaved, spread
 
 SUSTAINED_ROUNDS = 2000
-"""At most: it takes the seconds that `interleaved` gives a variant."""
+"""Upper limit; the time that `interleaved` gives a variant ends it earlier."""
 
 KEPT_SAMPLES = 50
 COPIED_BYTES = 4 * 10**9
@@ -22,7 +22,7 @@ ASKED = ("name", "driver_version", "clocks.sm", "clocks.mem", "clocks.max.sm", "
 
 
 def measure(section: Section) -> None:
-    """What stands beside every other number."""
+    """Measures the device's own speed, to compare all other numbers with."""
     section.facts["machine"] = machine(section.device)
     section.save()
     section.case(lambda: product_rate(section, section.settings.rounds), what="bf16 product")
@@ -32,9 +32,9 @@ def measure(section: Section) -> None:
 
 
 def product_rate(section: Section, rounds: int) -> dict[str, Any]:
-    """FLOPs a second of a bf16 product of square matrices of random numbers, and their share of the data sheet's.
+    """FLOPs per second of a bf16 product of random square matrices, and their share of the data sheet's.
 
-    Of the last `KEPT_SAMPLES` where there are more rounds: a GPU that works for long lowers its clocks.
+    If there are more rounds than `KEPT_SAMPLES`, only the last ones count: a GPU under long load lowers its clocks.
     """
     size, device = section.settings.matrix, section.device
     left, right = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
@@ -48,7 +48,7 @@ def product_rate(section: Section, rounds: int) -> dict[str, Any]:
 
 
 def copy_rate(section: Section) -> dict[str, Any]:
-    """Bytes a second read and written by a copy within the device's memory."""
+    """Bytes per second read and written by a copy within the device's memory."""
     size = 10**5 if section.trial else COPIED_BYTES
     source = torch.empty(size, dtype=torch.uint8, device=section.device).random_()
     target = torch.empty_like(source)
@@ -58,12 +58,12 @@ def copy_rate(section: Section) -> dict[str, Any]:
 
 
 def peak_flops(device: torch.device) -> float | None:
-    """The data sheet's dense bf16 FLOPs a second, None for a device that growctl's table does not have."""
+    """The data sheet's dense bf16 FLOPs per second; None for a device missing in growctl's table."""
     if device.type != "cuda":
         return None
     try:
         from growctl.schema.launch_block import DEVICES
-    except ImportError:  # for want of pydantic; what is left to run then has no MFU
+    except ImportError:  # pydantic is missing; the sections that can still run have no MFU
         return None
     properties = torch.cuda.get_device_properties(device)
     name = known_device(properties.name, list(DEVICES))
@@ -71,9 +71,9 @@ def peak_flops(device: torch.device) -> float | None:
 
 
 def known_device(name: str, known: list[str]) -> str | None:
-    """Which of `known` a GPU that calls itself `name` is: every part of it is a word of that name.
+    """The entry of `known` whose every part is a word of the GPU's `name`; None if there is none.
 
-    The table's figures are of SXM forms, so that PCIe and NVL forms are unknown.
+    The table's figures are those of SXM modules, so PCIe and NVL cards count as unknown.
     """
     words = set(re.split(r"[^a-z0-9]+", name.lower()))
     if words & {"pcie", "nvl"}:
@@ -82,7 +82,7 @@ def known_device(name: str, known: list[str]) -> str | None:
 
 
 def machine(device: torch.device) -> dict[str, Any]:
-    """Device and versions."""
+    """Describes the device and the installed versions."""
     facts: dict[str, Any] = {
         "device": "cpu",
         "python": platform.python_version(),
@@ -105,7 +105,7 @@ def machine(device: torch.device) -> dict[str, Any]:
 
 
 def nvidia_smi() -> dict[str, str] | None:
-    """Driver, clocks and power as nvidia-smi tells them; None where it does not."""
+    """Driver, clocks and power from nvidia-smi; None if it fails."""
     command = ["nvidia-smi", f"--query-gpu={','.join(ASKED)}", "--format=csv,noheader", "--id=0"]
     try:
         told = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout

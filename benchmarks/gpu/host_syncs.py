@@ -1,7 +1,7 @@
 """Where a training step makes the host wait for the device: in the plain loop, and in growctl's worker.
 
-Two witnesses: torch's own warnings (`set_sync_debug_mode`), with the lines that they come from; and the CUDA calls that
-wait, as the profiler counts them, which sees what a library does by itself.
+Two methods find the waits: torch's own warnings (`set_sync_debug_mode`), with the lines that cause them; and the
+profiler's count of CUDA calls that wait, which also includes waits inside libraries.
 """
 
 import hashlib
@@ -42,14 +42,14 @@ WAITING = re.compile(r"cuda(Device|Stream|Event)Synchronize")
 
 
 def measure(section: Section) -> None:
-    """Both loops."""
+    """Measures both loops."""
     section.facts |= {"watched_steps": STEPS, "micro_batches": section.settings.micro_batches}
     section.case(partial(plain_loop, section), loop="plain")
     section.case(partial(worker, section), loop="worker")
 
 
 def plain_loop(section: Section) -> dict[str, Any]:
-    """Without growctl's trainer: what the model itself asks for."""
+    """The waits of the model itself, without growctl's trainer."""
     settings = section.settings
     config = tokenformer(settings, settings.order[0])
     loop = PlainLoop(filled_model(config, section.device), "eager")
@@ -59,7 +59,7 @@ def plain_loop(section: Section) -> dict[str, Any]:
 
 
 def worker(section: Section) -> dict[str, Any]:
-    """As a run trains, data and all, but for logging, evaluation and checkpoints."""
+    """The waits of a run's training, including data, without logging, evaluation and checkpoints."""
     settings = section.settings
     config = tokenformer(settings, settings.order[0])
     join_alone()
@@ -74,7 +74,7 @@ def worker(section: Section) -> dict[str, Any]:
 
 
 def syncs(step: Callable[[int], Any], device: torch.device) -> dict[str, Any]:
-    """What `step`, called with the step's number, waits for, in so many steps."""
+    """The waits in `STEPS` calls of `step`, which gets the step's number."""
     for number in range(WARM_UP_STEPS):
         step(number)
     wait(device)
@@ -92,7 +92,7 @@ def syncs(step: Callable[[int], Any], device: torch.device) -> dict[str, Any]:
 
 
 def waiting_calls(step: Callable[[int], Any], device: torch.device) -> dict[str, int] | str:
-    """How often as many steps call what waits, by CUDA's name for it, or why that is not known."""
+    """{CUDA function that waits: calls in `STEPS` steps}, or the reason why the profiler failed."""
     try:
         with torch.profiler.profile() as profile:
             for number in range(WARM_UP_STEPS + STEPS, WARM_UP_STEPS + 2 * STEPS):
@@ -103,13 +103,13 @@ def waiting_calls(step: Callable[[int], Any], device: torch.device) -> dict[str,
         return in_a_line(error)
     if not counts:
         return "the profiler saw no CUDA call"
-    # The profiler waits for the device once by itself, at its end.
+    # The count includes one wait of the profiler itself, at its end.
     return {name: count for name, count in counts.items() if WAITING.search(name)}
 
 
 @contextmanager
 def watched(device: torch.device) -> Iterator[Counter[str]]:
-    """Counts torch's warnings of waiting, by where they come from."""
+    """Counts torch's warnings about waits, by the line that causes them."""
     places: Counter[str] = Counter()
 
     def count(message: Warning | str, *_: Any, **__: Any) -> None:
@@ -118,7 +118,7 @@ def watched(device: torch.device) -> Iterator[Counter[str]]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("always")
-        warnings.showwarning = count  # set back by catch_warnings
+        warnings.showwarning = count  # catch_warnings restores it
         if device.type == "cuda":
             torch.cuda.set_sync_debug_mode("warn")
         try:
@@ -129,7 +129,7 @@ def watched(device: torch.device) -> Iterator[Counter[str]]:
 
 
 def _place() -> str:
-    """The innermost line of growctl's that led here, and the innermost of all where that is a library's."""
+    """The innermost line of growctl that led here, and the innermost line of all if that is in a library."""
     frames = [frame for frame in traceback.extract_stack() if Path(frame.filename) != Path(__file__)]
     frames = [frame for frame in frames if not frame.filename.endswith(("warnings.py", "traceback.py"))]
     own = [frame for frame in frames if Path(frame.filename).is_relative_to(REPOSITORY) and "/." not in frame.filename]
@@ -138,7 +138,7 @@ def _place() -> str:
 
 
 def random_dataset(folder: Path, settings: Settings) -> None:
-    """A dataset as `growctl prepare` makes one, of random tokens and with a tokenizer that is none."""
+    """Writes a dataset like those of `growctl prepare`, with random tokens and an empty tokenizer."""
     generator = np.random.default_rng(0)
     tokenizer = b"{}"
     (folder / "tokenizer.json").write_bytes(tokenizer)

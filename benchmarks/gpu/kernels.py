@@ -1,6 +1,6 @@
 """The triton kernels of model/kernels/launch.py: are they right, and each beside the cuBLAS product in it.
 
-Those without a product stand beside a copy of as many bytes. Shapes: M data tokens, D width, N parameter tokens.
+Kernels without a product are compared with a copy of as many bytes. Shapes: M data tokens, D width, N parameter tokens.
 """
 
 from functools import partial
@@ -15,7 +15,7 @@ from model.kernels import launch as kernels
 
 
 def measure(section: Section) -> None:
-    """Errors of both fusions first, with one data token less, so that no tile is full at the end; then times."""
+    """Measures the errors of both fusions, with one data token fewer so that the last tile is partial; then times."""
     section.facts |= {"width": section.settings.width, "dtype": "bfloat16", "tokens": section.settings.rows}
     for num_tokens in section.settings.layer_tokens:
         for fusion in ("elementwise", "full"):
@@ -24,7 +24,7 @@ def measure(section: Section) -> None:
 
 
 def errors(section: Section, num_tokens: int, fusion: str) -> dict[str, Any]:
-    """Largest deviations from float32, as shares of its largest numbers, and whether a second run has the same bits."""
+    """The largest deviations from float32, relative to its largest values, and whether a second run is bit-identical."""
     inputs = random_inputs(section.settings.rows - 1, section.settings.width, num_tokens, section.device)
     if not kernels.usable(inputs.x_MD):
         raise RuntimeError("model.kernels.launch.usable() says that the kernels do not take these tensors")
@@ -38,7 +38,7 @@ def errors(section: Section, num_tokens: int, fusion: str) -> dict[str, Any]:
 
 
 def pieces(section: Section, num_tokens: int) -> dict[str, Any]:
-    """{piece: {"triton": times, "plain": times}}, {piece: triton over plain}, and the tiles that were chosen."""
+    """{piece: {"triton": times, "plain": times}}, {piece: triton over plain}, and the chosen tiles."""
     inputs = random_inputs(section.settings.rows, section.settings.width, num_tokens, section.device)
     found = {
         name: interleaved({"triton": fused, "plain": plain}, section.device, section.settings.rounds)
@@ -107,7 +107,7 @@ def calls(inputs: Inputs) -> dict[str, tuple[Call, Call]]:
 
 
 def tiles() -> dict[str, dict[str, str]]:
-    """{kernel: {what it was tuned for: the tile that was fastest}}."""
+    """{kernel: {tuning key: fastest tile}}."""
     from model.kernels import products as kernel_products
 
     tuned = {name: kernel for name, kernel in vars(kernel_products).items() if hasattr(kernel, "configs")}

@@ -21,13 +21,13 @@ Gradients = tuple[Tensor, ...]
 Form = Callable[["Inputs"], Gradients]
 
 ALIGNED_ELEMENTS = 64
-"""Rows of scores are as long as a multiple of this in `floor`: others are slower for cuBLAS."""
+"""In `floor`, the rows of scores are padded to a multiple of this: other lengths are slower in cuBLAS."""
 
 OUTPUTS = ("output", "input_gradient", "key_gradient", "value_gradient")
 
 
 class Inputs(NamedTuple):
-    """What a Pattention is given, forward and backward."""
+    """A Pattention's inputs, forward and backward."""
 
     x_MD: Tensor
     key_ND: Tensor
@@ -36,12 +36,12 @@ class Inputs(NamedTuple):
 
     @property
     def tau(self) -> float:
-        """The published one."""
+        """The published tau, sqrt(N)."""
         return math.sqrt(len(self.key_ND))
 
 
 def measure(section: Section) -> None:
-    """Times and bytes at every size, then errors: those need the more memory."""
+    """Measures times and bytes at every size, then errors, which need more memory."""
     section.facts |= {"width": section.settings.width, "dtype": "bfloat16"}
     for what, work in (("times", times), ("errors", errors)):
         for num_tokens in section.settings.layer_tokens:
@@ -49,7 +49,7 @@ def measure(section: Section) -> None:
 
 
 def times(section: Section, num_tokens: int) -> dict[str, Any]:
-    """Milliseconds and bytes of each form, and the ratios."""
+    """The milliseconds and bytes of each form, and their ratios."""
     inputs, forms = inputs_and_forms(section, num_tokens)
     found = interleaved(
         {name: partial(form, inputs) for name, form in forms.items()}, section.device, section.settings.rounds
@@ -90,7 +90,7 @@ def errors(section: Section, num_tokens: int) -> dict[str, Any]:
 
 
 def inputs_and_forms(section: Section, num_tokens: int) -> tuple[Inputs, dict[str, Form]]:
-    """What is to be run, what is least likely to work at the end."""
+    """The forms to run; the least likely to work come last."""
     torch.compiler.reset()
     inputs = random_inputs(section.settings.rows, section.settings.width, num_tokens, section.device)
     mask_MN = inputs.x_MD.new_ones(len(inputs.x_MD), num_tokens)
@@ -103,12 +103,12 @@ def inputs_and_forms(section: Section, num_tokens: int) -> tuple[Inputs, dict[st
 
 
 def ratios(medians: dict[str, float], base: str) -> dict[str, float]:
-    """Each of the others, over `base`."""
+    """The ratio of each other form to `base`."""
     return {name: round(value / medians[base], 4) for name, value in medians.items() if name != base}
 
 
 def random_inputs(num_rows: int, width: int, num_tokens: int, device: torch.device, seed: int = 0) -> Inputs:
-    """As at a run's start: a normalised input, keys and values as they are drawn; and an output's gradient."""
+    """Inputs as at a run's start: a normalised input, freshly drawn keys and values; and an output gradient."""
     generator = torch.Generator(device=device).manual_seed(seed)
 
     def drawn(rows: int, std: float) -> Tensor:
@@ -119,7 +119,7 @@ def random_inputs(num_rows: int, width: int, num_tokens: int, device: torch.devi
 
 
 def written_out(inputs: Inputs, mask_MN: Tensor | None = None) -> Gradients:
-    """Operation by operation, as the published formula is written; the official code has a mask of ones."""
+    """The published formula operation by operation; like the official code, it can multiply by a mask of ones."""
     x_MD, key_ND, value_ND = (tensor.detach().requires_grad_() for tensor in inputs[:3])
     score_MN = x_MD @ key_ND.mT
     if mask_MN is not None:
@@ -130,7 +130,7 @@ def written_out(inputs: Inputs, mask_MN: Tensor | None = None) -> Gradients:
 
 
 def ours(inputs: Inputs, compiled: bool = False) -> Form:
-    """growctl's layer with plain PyTorch operations, or as torch.compile makes it."""
+    """growctl's layer with plain PyTorch operations, or compiled by torch.compile."""
     from model.config import Generation, PattentionConfig
     from model.pattention import Pattention
 
@@ -152,7 +152,7 @@ def ours(inputs: Inputs, compiled: bool = False) -> Form:
 
 
 def triton(fusion: str) -> Form:
-    """The kernels of model/kernels/launch.py, called as they are."""
+    """The kernels of model/kernels/launch.py, called directly."""
     from model.kernels import launch as kernels
 
     def form(inputs: Inputs) -> Gradients:
@@ -170,7 +170,7 @@ def triton(fusion: str) -> Form:
 
 
 def products(inputs: Inputs) -> Gradients:
-    """The two products forward and four backward, with nothing between them: no form can be faster but by chance."""
+    """The two products forward and four backward and nothing else: no form can be faster, except by chance."""
     x_MD, key_ND, value_ND, grad_MD = inputs
     num_tokens = len(key_ND)
     score_MN, slope_MN = (scores_like(x_MD, num_tokens) for _ in range(2))
@@ -181,14 +181,14 @@ def products(inputs: Inputs) -> Gradients:
 
 
 def unaligned_products(inputs: Inputs) -> Gradients:
-    """The same, rows of scores as long as there are parameter tokens."""
+    """The same without padding: rows of scores have the length of the number of parameter tokens."""
     x_MD, key_ND, value_ND, grad_MD = inputs
     score_MN, slope_MN = x_MD @ key_ND.mT, grad_MD @ value_ND.mT
     return score_MN @ value_ND, slope_MN @ key_ND, slope_MN.mT @ x_MD, score_MN.mT @ grad_MD
 
 
 def scores_like(x_MD: Tensor, num_tokens: int) -> Tensor:
-    """Room for (M, N) scores in rows of an aligned length."""
+    """An empty matrix for (M, N) scores, with rows of aligned length."""
     length = math.ceil(num_tokens / ALIGNED_ELEMENTS) * ALIGNED_ELEMENTS
     return x_MD.new_empty(len(x_MD), length)[:, :num_tokens]
 
@@ -202,7 +202,7 @@ def deviations(found: Gradients, reference: Gradients) -> dict[str, float]:
 
 
 def saved_bytes(form: Form, inputs: Inputs) -> int:
-    """Bytes that are kept for the backward pass beside input, keys and values."""
+    """Bytes kept for the backward pass besides input, keys and values."""
     given = {tensor.numel() for tensor in inputs}
     saved: dict[int, int] = {}
 

@@ -24,14 +24,14 @@ from model.config import tokenformer_config
 STEPS = 3
 RUNS = 2
 PROCESSES = 2
-"""That choose anew; in a trial there is one."""
+"""Processes that choose their own kernels; a trial has one."""
 
 ANEW = {"TRITON_CACHE_AUTOTUNING": "0", "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
-"""What makes a process choose for itself, as a run that is resumed on another day does."""
+"""Makes a process choose kernels itself, like a run that resumes on another day."""
 
 
 def measure(section: Section) -> None:
-    """A row for each setting of kernels."""
+    """Measures one row per setting of kernels."""
     section.facts |= {"steps": STEPS, "layers": 2}
     for kernels in KERNELS[:1] if section.trial else KERNELS:
         if kernels not in section.without:
@@ -39,7 +39,7 @@ def measure(section: Section) -> None:
 
 
 def same_bits(section: Section, kernels: Kernels) -> dict[str, Any]:
-    """Two processes at once, two runs in each."""
+    """Compares two simultaneous processes with two runs each."""
     command = [sys.executable, "-m", "benchmarks.gpu.repeatability", kernels] + ["--trial"] * section.trial
     running = [
         subprocess.Popen(command, env=os.environ | ANEW, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -66,7 +66,7 @@ def same_bits(section: Section, kernels: Kernels) -> dict[str, Any]:
 
 
 def hash_of_run(settings: Settings, kernels: Kernels, device: torch.device) -> str:
-    """Of the masters after a few steps of a model of two layers, the ladder's second size, from seed 0."""
+    """A hash of the masters after a few steps of a two-layer model of the ladder's second size, from seed 0."""
     attention_tokens, ffn_tokens = settings.sizes[settings.order[0]]
     shape = settings.shape | {"num_layers": 2}
     config = tokenformer_config(attention_tokens=attention_tokens, ffn_tokens=ffn_tokens, **shape)

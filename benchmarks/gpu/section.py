@@ -2,9 +2,9 @@
 
     python -m benchmarks.gpu.section NAME --output FILE --seconds N [--trial] [--without triton]
 
-A section is a module with `measure(section)`, which tries one case after another. Each has a process of its own, since
-a fault of one kernel ends every use of CUDA in its process. What a case found, or why it failed, is written at once.
-Exit code 2: there is no GPU.
+A section is a module with `measure(section)`, which runs one case after another. Each section has its own process,
+because a fault in one kernel makes CUDA unusable in that process. Each case's result or error is written at once. Exit
+code 2 means that there is no GPU.
 """
 
 import argparse
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import torch
 
 NO_GPU = 2
-"""Exit code."""
+"""The exit code if there is no GPU."""
 
 
 class Plan(NamedTuple):
@@ -35,7 +35,7 @@ class Plan(NamedTuple):
 
     module: str
     weight: int
-    """Its share of the time, about in seconds."""
+    """Its share of the time, roughly in seconds."""
 
     imports: tuple[str, ...] = ("torch", "numpy", "pydantic")
     options: dict[str, Any] = {}
@@ -61,17 +61,17 @@ SECTIONS = {
 
 @dataclass
 class Section:
-    """What a section may use, and what it has found."""
+    """A section's settings and results."""
 
     settings: Settings
     device: "torch.device"
     deadline: float
-    """By time.monotonic()."""
+    """In time.monotonic() seconds."""
 
     output: Path
     trial: bool = False
     without: frozenset[str] = frozenset()
-    """Kernels that are known not to work here."""
+    """Kernels known to fail here."""
 
     options: dict[str, Any] = field(default_factory=dict)
     screen: TextIO = sys.stdout
@@ -80,16 +80,16 @@ class Section:
     failures: list[dict[str, Any]] = field(default_factory=list)
     skipped: list[dict[str, Any]] = field(default_factory=list)
     quickest_seconds: float = math.inf
-    """Of the cases so far; the first ones compile what others use."""
+    """Duration of the quickest case so far; the first cases also compile kernels for later ones."""
 
     def left(self) -> float:
-        """Seconds."""
+        """The remaining seconds."""
         return self.deadline - time.monotonic()
 
     def case(self, work: Callable[[], dict[str, Any]], **case: Any) -> dict[str, Any] | None:
-        """The row of what `work` found, or None where it failed or no time was left for it.
+        """Runs `work` and returns its row, or None if it failed or there was no time left.
 
-        `says` in what it found is for the screen alone. Raises DeviceLost where CUDA is of no more use.
+        The key `says` of the result is only printed. Raises DeviceLost if CUDA has become unusable.
         """
         from benchmarks.gpu.timing import DeviceLost, free_memory, in_a_line, raise_if_lost
 
@@ -120,14 +120,14 @@ class Section:
         return row
 
     def note_failures(self, variants: dict[str, dict[str, Any]], **case: Any) -> None:
-        """Counts what `timing.interleaved` could not run as failures."""
+        """Records the variants that `timing.interleaved` could not run as failures."""
         failed = {name: found["error"] for name, found in variants.items() if "error" in found}
         for name, error in failed.items():
             self.failures.append(case | {"variant": name, "error": error})
             self._say(f"{name}: {error[:200]}")
 
     def save(self) -> None:
-        """Writes all that was found so far, whole."""
+        """Writes all results so far."""
         found = {"rows": self.rows, "failures": self.failures, "skipped": self.skipped, **self.facts}
         write_json(self.output, found)
 
@@ -136,7 +136,7 @@ class Section:
 
 
 def write_json(path: Path, document: dict[str, Any]) -> None:
-    """Under another name first: whoever reads `path` finds a whole document."""
+    """Writes `document` to a temporary file and renames it, so that readers of `path` find a complete document."""
     path.parent.mkdir(parents=True, exist_ok=True)
     staging = path.with_name(f".{path.name}.{os.getpid()}")
     staging.write_text(json.dumps(document, indent=1) + "\n")
@@ -144,24 +144,22 @@ def write_json(path: Path, document: dict[str, Any]) -> None:
 
 
 def _last_lines(error: Exception) -> list[str]:
-    """The innermost calls, file by file."""
+    """The innermost calls of the traceback, with file and line."""
     frames = traceback.extract_tb(error.__traceback__)[-4:]
     return [f"{'/'.join(Path(frame.filename).parts[-2:])}:{frame.lineno} {frame.name}" for frame in frames]
 
 
 def choose_device(trial: bool) -> "torch.device":
-    """The GPU; in a trial the CPU where there is none, with all that does not run there stood in for."""
+    """The GPU; a trial without a GPU gets the CPU, with emulated kernels and without compilation."""
     import torch
 
     if torch.cuda.is_available():
         return torch.device("cuda", 0)
     if not trial:
-        print(
-            "no GPU: torch.cuda.is_available() is false; --trial runs everything in small on the CPU", file=sys.stderr
-        )
+        print("no GPU: torch.cuda.is_available() is false; --trial runs tiny sizes on the CPU", file=sys.stderr)
         sys.exit(NO_GPU)
-    os.environ |= {"DS_ACCELERATOR": "cpu", "TRITON_INTERPRET": "1"}  # before the next line has triton imported
-    torch.compiler.set_stance("force_eager")  # compiling for the CPU takes minutes and says nothing of a GPU
+    os.environ |= {"DS_ACCELERATOR": "cpu", "TRITON_INTERPRET": "1"}  # before the next line imports triton
+    torch.compiler.set_stance("force_eager")  # compiling for the CPU takes minutes and tells nothing about a GPU
     torch.set_num_threads(1)
     return torch.device("cpu")
 
@@ -169,7 +167,7 @@ def choose_device(trial: bool) -> "torch.device":
 def run_section(
     name: str, output: Path, seconds: float, *, trial: bool, without: Iterable[str], screen: TextIO = sys.stdout
 ) -> None:
-    """Runs one section in this process; what it has found is in `output`, whatever it ends by."""
+    """Runs one section in this process; `output` keeps its results however it ends."""
     deadline = time.monotonic() + seconds
     section = Section(
         settings=TRIAL if trial else PAPER,
@@ -187,7 +185,7 @@ def run_section(
 
 
 def main() -> None:
-    """Runs the section of the command line; exit code 1 where it ended by a fault of its own."""
+    """Runs the section on the command line; the exit code is 1 if it failed."""
     parser = argparse.ArgumentParser()
     parser.add_argument("name", choices=SECTIONS)
     parser.add_argument("--output", type=Path, required=True)
@@ -195,10 +193,10 @@ def main() -> None:
     parser.add_argument("--trial", action="store_true")
     parser.add_argument("--without", action="append", default=[])
     arguments = parser.parse_args()
-    # Ends this process by itself where nobody is left to end it.
+    # Ends this process even if its parent can no longer do so.
     signal.setitimer(signal.ITIMER_REAL, 2 * arguments.seconds + 60)
     screen = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print goes to the log
+    os.dup2(2, 1)  # send libraries' output to the log
     run_section(
         arguments.name,
         arguments.output,
@@ -209,7 +207,7 @@ def main() -> None:
     )
     for stream in (screen, sys.stdout, sys.stderr):
         stream.flush()
-    os._exit(0)  # what NCCL or a compiler has left running does not keep a section that is done
+    os._exit(0)  # threads of NCCL or a compiler may still run and must not delay the exit
 
 
 if __name__ == "__main__":

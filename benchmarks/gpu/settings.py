@@ -5,7 +5,7 @@ from typing import Any, Literal, get_args
 
 Kernels = Literal["eager", "compiled", "triton"]
 KERNELS: tuple[Kernels, ...] = get_args(Kernels)
-"""As in model/config.py, which needs pydantic."""
+"""The same as in model/config.py, which needs pydantic."""
 
 
 @dataclass(frozen=True)
@@ -13,53 +13,53 @@ class Settings:
     """The sizes of one run of the benchmark."""
 
     rows: int
-    """Data tokens at once, wherever no sequence is asked for; and of a micro-batch."""
+    """Data tokens in a micro-batch, and in an input without sequences."""
 
     layer_tokens: tuple[int, ...]
     """Parameter tokens of the single Pattentions."""
 
     shape: dict[str, Any]
-    """Of the Tokenformers: vocabulary, layers, heads and width, which is the single Pattentions' too."""
+    """The Tokenformers' vocabulary, layers, heads and width; single Pattentions have the same width."""
 
     sizes: dict[str, tuple[int, int]]
-    """Attention and FFN tokens of the Tokenformers, by name. Growth's stages, the smallest first."""
+    """Attention and FFN tokens of the Tokenformers, by name: the stages of growth, the smallest first."""
 
     order: tuple[str, ...]
-    """The sizes in the order in which time is spent on them."""
+    """The sizes in the order in which they are measured."""
 
     largest: str
-    """The size whose speed is taken at every context, beside `transformer`'s."""
+    """The size that is compared with `transformer` at every context."""
 
     transformer: dict[str, Any]
-    """The Transformer of as many parameters as `largest`, by the rule of growctl's controls."""
+    """The Transformer with as many parameters as `largest`, by the rule of growctl's controls."""
 
     context: int
-    """Data tokens of a sequence, where it does not vary."""
+    """Data tokens per sequence, in all sections but `contexts`."""
 
     contexts: tuple[int, ...]
-    """In the order in which time is spent on them."""
+    """Context lengths in the order in which they are measured."""
 
     micro_batches: int
-    """Of an optimizer step."""
+    """Micro-batches per optimizer step."""
 
     warm_up_steps: int
-    """Of every training loop, in which kernels are chosen and memory is allocated."""
+    """Untimed steps of every training loop, in which kernels are chosen and memory is allocated."""
 
     steps: int
-    """Of every training loop, that are timed."""
+    """Timed steps of every training loop."""
 
     rounds: int
-    """Times that each of several interleaved variants runs, at most."""
+    """The most times that each of several interleaved variants runs."""
 
     matrix: int
-    """Rows and columns of the matrices whose product is the device's own speed."""
+    """Rows and columns of the matrices whose product measures the device's own speed."""
 
     zero_sizes: tuple[str, ...] = field(default=())
-    """Sizes trained on a DeepSpeed engine, too."""
+    """Sizes that are also trained on a DeepSpeed engine."""
 
     @property
     def width(self) -> int:
-        """D, of models and single Pattentions."""
+        """The width D of models and single Pattentions."""
         return int(self.shape["hidden_size"])
 
 
@@ -101,4 +101,4 @@ TRIAL = Settings(
     matrix=64,
     zero_sizes=("large",),
 )
-"""Says whether everything runs; its times say nothing."""
+"""Shows only whether everything runs; its times are meaningless."""

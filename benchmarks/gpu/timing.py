@@ -12,20 +12,20 @@ import torch
 Call = Callable[[], Any]
 
 ENOUGH_SECONDS = 1.5
-"""Rounds end once each variant has run about this long, or as often as it was to."""
+"""Rounds end once each variant has run for about this long, or for its number of rounds."""
 
 FEWEST_ROUNDS = 3
 MOST_AHEAD_SECONDS = 0.02
 CYCLES_PER_SECOND = 2e9
-"""Of a GPU's clock, about: how long it is kept waiting."""
+"""A GPU's approximate clock rate, to convert a delay into cycles."""
 
 
 class DeviceLost(RuntimeError):
-    """A CUDA error that no later call of this process survives."""
+    """A CUDA error after which every later CUDA call of this process fails."""
 
 
 def spread(samples: Iterable[float], digits: int = 5) -> dict[str, Any]:
-    """Samples with what one reads first: the median, and the extremes."""
+    """The samples with their median and extremes."""
     values = [float(f"{sample:.{digits}g}") for sample in samples]
     return {
         "median": float(f"{statistics.median(values):.{digits}g}"),
@@ -36,11 +36,12 @@ def spread(samples: Iterable[float], digits: int = 5) -> dict[str, Any]:
 
 
 def interleaved(calls: Mapping[str, Call], device: torch.device, rounds: int) -> dict[str, dict[str, Any]]:
-    """{variant: {"milliseconds": spread, "host_milliseconds": median}, or {"error": why it does not run}}.
+    """{variant: {"milliseconds": spread, "host_milliseconds": median}, or {"error": reason}}.
 
-    The variants take turns, and another begins each round. On a GPU the milliseconds are the device's, between two
-    events that are queued while it is kept waiting, so that a slow host does not count; `host_milliseconds` is what
-    queueing takes, which counts where it is the longer of the two. Each variant runs twice before.
+    The variants take turns, and each round starts with a different one. On a GPU, `milliseconds` is the device's time
+    between two events that are queued while the device is kept busy, so that a slow host does not count.
+    `host_milliseconds` is the time to queue the work; it matters if it is the longer of the two. Each variant runs
+    twice before it is timed.
     """
     found: dict[str, dict[str, Any]] = {}
     ahead: dict[str, float] = {}
@@ -95,7 +96,7 @@ def _timed(call: Call, device: torch.device, ahead_seconds: float) -> tuple[floa
 
 
 def step_seconds(step: Call, device: torch.device, count: int) -> list[float]:
-    """Seconds of each of `count` calls behind one another; on a GPU the host runs ahead of them as in training."""
+    """The seconds of each of `count` consecutive calls; on a GPU the host runs ahead, as in training."""
     wait(device)
     if device.type != "cuda":
         times = [time.perf_counter()]
@@ -113,18 +114,18 @@ def step_seconds(step: Call, device: torch.device, count: int) -> list[float]:
 
 
 def wait(device: torch.device) -> None:
-    """Until all that was queued is done."""
+    """Waits until all queued work is done."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def allocated(device: torch.device) -> int:
-    """Bytes that torch has given out on a GPU; 0 on a CPU, where it does not count them."""
+    """Bytes that torch has allocated on a GPU; 0 on a CPU, where torch does not count them."""
     return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
 
 
 def peak_bytes(call: Call, device: torch.device) -> int | None:
-    """The most that a call allocates beside what was there; None on a CPU."""
+    """Peak bytes that a call allocates in addition to those allocated before; None on a CPU."""
     if device.type != "cuda":
         return None
     free_memory()
@@ -137,18 +138,18 @@ def peak_bytes(call: Call, device: torch.device) -> int | None:
 
 
 def free_memory() -> None:
-    """Gives back what a case or a failure has left."""
+    """Frees the memory that a case or a failure has left."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 
 
 def raise_if_lost(error: Exception) -> None:
-    """DeviceLost where `error` says that CUDA is of no more use to this process."""
+    """Raises DeviceLost if `error` means that CUDA has become unusable in this process."""
     if "CUDA error" in str(error) and not isinstance(error, torch.OutOfMemoryError):
         raise DeviceLost(in_a_line(error)) from error
 
 
 def in_a_line(error: BaseException) -> str:
-    """An exception's type and text, for the results: no longer than one reads."""
+    """An exception's type and text on one line of at most 800 characters, for the results."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:800]

@@ -21,14 +21,14 @@ from model.initialization import build_model, initial_std
 from model.language_model import LanguageModel
 
 KERNELS_SHOWN = 12
-"""Of a profile: those that take the longest."""
+"""Number of kernels of a profile to record, the slowest first."""
 
 Batch = list[tuple[Tensor, Tensor]]
 """Micro-batches of inputs and targets, each (B, T) int64."""
 
 
 def measure(section: Section) -> None:
-    """Every size with one setting of kernels; then where the time goes in two of them."""
+    """Measures every size with one setting of kernels, then profiles two of them."""
     kernels = section.options["kernels"]
     settings = section.settings
     section.facts |= {"kernels": kernels, "context": settings.context, "micro_batches": settings.micro_batches}
@@ -51,7 +51,7 @@ def training_speed(
     context: int,
     micro_batches: int,
 ) -> dict[str, Any]:
-    """Seconds a step, tokens a second, MFU by growctl's count of FLOPs (attention as full T x T), bytes."""
+    """Seconds per step, tokens per second, MFU by growctl's FLOP count (attention as full T x T), and bytes."""
     forget_compiled()
     device, settings = section.device, section.settings
     loop = PlainLoop(filled_model(config, device), kernels)
@@ -85,7 +85,7 @@ def training_speed(
 
 
 def one_profile(section: Section, size: str, kernels: Kernels) -> dict[str, Any]:
-    """The device's time in one step, by kernel."""
+    """The device's time by kernel in one step."""
     forget_compiled()
     device, settings = section.device, section.settings
     config = tokenformer(settings, size)
@@ -116,10 +116,10 @@ def one_profile(section: Section, size: str, kernels: Kernels) -> dict[str, Any]
 
 
 class PlainLoop:
-    """A bf16 model trained with AdamW on float32 masters: what any trainer has to do, and no more."""
+    """Trains a bf16 model with AdamW on float32 masters: only what every trainer has to do."""
 
     def __init__(self, model: LanguageModel, kernels: Kernels) -> None:
-        """Takes a float32 model over, and turns it to bf16."""
+        """Converts a float32 model to bf16 in place."""
         self.masters = [parameter.detach().clone() for parameter in model.parameters()]
         self.model = model.to(torch.bfloat16)
         self.model.use_kernels(kernels)
@@ -129,7 +129,7 @@ class PlainLoop:
         self.optimizer = torch.optim.AdamW(groups, lr=1e-4, betas=(0.9, 0.95), fused=True)
 
     def step(self, batch: Batch) -> Tensor:
-        """One update over all micro-batches; the mean loss, on the device."""
+        """Makes one update over all micro-batches and returns the mean loss, on the device."""
         total = torch.zeros((), device=batch[0][0].device)
         for input_ids_BT, targets_BT in batch:
             loss = self.model(input_ids_BT, targets_BT) / len(batch)
@@ -153,7 +153,7 @@ def tokenformer(settings: Settings, size: str) -> TokenformerConfig:
 
 
 def filled_model(config: TokenformerConfig | TransformerConfig, device: torch.device, seed: int = 0) -> LanguageModel:
-    """A float32 model with first values as growctl's, but drawn on the device: on the host large ones take long."""
+    """A float32 model initialised like growctl's, but on the device: on the host, large models take long."""
     model = build_model(config, device=device)
     generator = torch.Generator(device=device).manual_seed(seed)
     with torch.no_grad():
@@ -166,7 +166,7 @@ def filled_model(config: TokenformerConfig | TransformerConfig, device: torch.de
 
 
 def random_batch(vocab_size: int, size: int, context: int, micro_batches: int, device: torch.device) -> Batch:
-    """The same at every call."""
+    """A random batch, the same at every call."""
     generator = torch.Generator(device=device).manual_seed(1)
     shape = (max(1, size), context + 1)
     drawn = [torch.randint(vocab_size, shape, generator=generator, device=device) for _ in range(micro_batches)]
@@ -174,11 +174,11 @@ def random_batch(vocab_size: int, size: int, context: int, micro_batches: int, d
 
 
 def forget_compiled() -> None:
-    """What torch.compile made so far: beyond some sizes of one function it would stop compiling, without a word."""
+    """Clears torch.compile's caches: after several sizes of one function it would silently stop compiling."""
     torch.compiler.reset()
     counters.clear()
 
 
 def compiled_graphs() -> dict[str, Any]:
-    """How many graphs torch.compile has made since `forget_compiled`, and where it broke off."""
+    """How many graphs torch.compile has made since `forget_compiled`, and the reasons for graph breaks."""
     return {"graphs": counters["stats"]["unique_graphs"], "breaks": dict(counters["graph_break"])}

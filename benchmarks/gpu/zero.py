@@ -28,7 +28,7 @@ from stages.spec import LearningRate, Optimizer, TrainSpec
 
 
 def measure(section: Section) -> None:
-    """Every size with the kernels that a run may have; eager ones are what `plan` reckons with."""
+    """Measures every size with all kernels that a run can use; `plan` assumes eager ones."""
     section.facts |= {"context": section.settings.context, "micro_batches": section.settings.micro_batches}
     join_alone()
     for kernels in KERNELS[:1] if section.trial else KERNELS:
@@ -39,7 +39,7 @@ def measure(section: Section) -> None:
 
 
 def one_size(section: Section, size: str, kernels: Kernels) -> dict[str, Any]:
-    """Seconds a step of both loops, over the same micro-batches; the engine's bytes and `plan`'s."""
+    """Seconds per step of both loops over the same micro-batches; the engine's bytes and `plan`'s."""
     forget_compiled()
     settings, device = section.settings, section.device
     config = tokenformer(settings, size)
@@ -65,7 +65,7 @@ def one_size(section: Section, size: str, kernels: Kernels) -> dict[str, Any]:
 
 
 def memory(config: TokenformerConfig, measured: dict[str, int], settings: Any, ids_BT: torch.Tensor) -> dict[str, Any]:
-    """Bytes by part: as the allocator gave them out, as `plan` says, and the one over the other."""
+    """Bytes by part: as allocated, as `plan` predicts, and their ratio."""
     planned = TrainingMemory(
         config, zero_stage=1, world_size=1, precision="bf16", sequence_length=settings.context, device="cuda"
     ).of(len(ids_BT))
@@ -82,20 +82,20 @@ def memory(config: TokenformerConfig, measured: dict[str, int], settings: Any, i
 
 
 def timed(section: Section, step: Any) -> dict[str, Any]:
-    """Seconds of steps, after those in which kernels are chosen and memory is allocated."""
+    """The seconds of each step after the warm-up."""
     step_seconds(step, section.device, section.settings.warm_up_steps)
     return spread(step_seconds(step, section.device, section.settings.steps))
 
 
 def engine_step(engine: Any, batch: Batch) -> None:
-    """One update, as stages/train/worker.py makes it."""
+    """Makes one update as stages/train/worker.py does."""
     for input_ids_BT, targets_BT in batch:
         engine.backward(engine(input_ids_BT, targets_BT))
         engine.step()
 
 
 def join_alone() -> None:
-    """A process group of this process, without a launcher; it lasts as long as the process."""
+    """Creates a process group of only this process, without a launcher; it lasts as long as the process."""
     if dist.is_initialized():
         return
     with socket.socket() as listener:
@@ -109,7 +109,7 @@ def join_alone() -> None:
 def train_spec(
     model: TokenformerConfig, kernels: Kernels, micro_batch_size: int, context: int, micro_batches: int
 ) -> TrainSpec:
-    """What a worker would be told, at a constant learning rate and without data."""
+    """The spec that a worker would get, with a constant learning rate and without data."""
     rate = LearningRate(
         shape="wsd", peak=1e-4, final=0.0, warmup_steps=0, decay_steps=0, total_steps=10**6, first_step=0
     )

@@ -1,9 +1,9 @@
 """Which devices the ranks of this machine use, how many ranks, and in which precision: `plan`, `doctor`, `run` and
 `--dry-run` all ask here, so that they agree.
 
-Without torch where that is enough: no device file of a GPU, or a torch that was built for CPUs, means the CPU. Where
-there may be GPUs, torch is asked, in a process of its own and in the workers' environment: it alone knows what the
-workers will see, NVIDIA's GPUs or AMD's, through CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES or ROCR_VISIBLE_DEVICES.
+torch is imported only if needed: without a GPU's device file, or with a torch built for CPUs, the device is the CPU. If
+there may be GPUs, a separate process asks torch in the workers' environment. Only torch can tell what the workers will
+see: NVIDIA's GPUs or AMD's, through CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES or ROCR_VISIBLE_DEVICES.
 """
 
 import os
@@ -25,18 +25,18 @@ from stages.probe.machine_facts import DeviceFacts
 
 DEVICE_FILES = Path("/dev")
 GPU_FILES = ("nvidia*", "kfd", "dxg")
-"""Device files of GPUs in /dev: NVIDIA's, AMD's, and those that Windows lends to Linux."""
+"""Device files of GPUs in /dev: NVIDIA's, AMD's, and those of WSL."""
 
 MOST_CPU_RANKS = 8
-"""Ranks that `auto` starts on a CPU at most; further cores become threads."""
+"""The most ranks that `auto` starts on a CPU; further cores are used by threads."""
 
 PROBE_SECONDS = 120.0
-"""Patience with the import of torch, which takes minutes from a slow network disk."""
+"""Timeout of importing torch, which takes minutes from a slow network disk."""
 
 
 @dataclass(frozen=True)
 class Devices:
-    """What the ranks on each machine of a run train on."""
+    """The devices that the ranks on each machine of a run use."""
 
     per_machine: int
     """Ranks on each machine."""
@@ -46,13 +46,13 @@ class Devices:
     """Whether `training.precision: auto` is bf16 on them."""
 
     memory_bytes: int | None = None
-    """Memory of one, the smallest where they differ; None where it is not known."""
+    """Memory of the smallest device; None if unknown."""
 
     note: str | None = None
-    """What was assumed, where the devices are not known."""
+    """The assumption made if the devices are unknown."""
 
     def precision(self, requested: RequestedPrecision) -> Precision:
-        """What they train in."""
+        """The precision to train in on these devices."""
         return resolve_precision(requested, self.fast_bf16)
 
 
@@ -61,9 +61,10 @@ def local_devices(
 ) -> Devices:
     """The devices that ranks of this machine use, with `environment` (`launch.environment`) added to this process's.
 
-    `auto` is every GPU; without one, a rank a core as far as they divide the batch. On a CPU, ranks wait for each other
-    once a step, threads at every small operation: two ranks were as fast as two threads on a quiet machine and ten
-    times faster on a busy one. Raises LaunchError where there are fewer GPUs than wanted, or torch cannot be asked.
+    `auto` is every GPU. Without GPUs it is one rank per core, up to MOST_CPU_RANKS and to the largest number that
+    divides the batch. On a CPU, ranks wait for each other once per step, threads at every small operation: two ranks
+    were as fast as two threads on an idle machine and ten times faster on a busy one. Raises LaunchError if there are
+    fewer GPUs than wanted, or if torch fails.
     """
     gpus = gpus_here(environment)
     if gpus:
@@ -78,9 +79,9 @@ def local_devices(
 
 
 def gpus_here(environment: Mapping[str, str] | None = None) -> tuple[DeviceFacts, ...]:
-    """The GPUs that a worker started here would use, with `environment` added to this process's; none on a CPU.
+    """The GPUs that a worker started here would use, with `environment` added to this process's; empty on a CPU.
 
-    Raises LaunchError where there may be some and torch cannot be asked.
+    Raises LaunchError if there may be GPUs but torch fails.
     """
     whole = os.environ | (environment or {})
     if not gpus_possible(whole):
@@ -89,17 +90,17 @@ def gpus_here(environment: Mapping[str, str] | None = None) -> tuple[DeviceFacts
 
 
 def gpus_possible(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether workers with this environment could find a GPU, as far as that is known without torch."""
+    """Whether workers with this environment could find a GPU, as far as can be told without torch."""
     if environment.get("DS_ACCELERATOR") == "cpu":
         return False
     return any(True for pattern in GPU_FILES for _ in DEVICE_FILES.glob(pattern)) and _torch_is_built_for_gpus()
 
 
 def _torch_is_built_for_gpus() -> bool:
-    """False where the installed torch says that it is built for CPUs only. Reads one small file of it."""
+    """False if the installed torch is built only for CPUs, according to its version.py."""
     spec = PathFinder.find_spec("torch")
     if spec is None or spec.origin is None:
-        return True  # the question to torch will say what is wrong
+        return True  # importing torch will then give the reason
     try:
         version = Path(spec.origin).with_name("version.py").read_text()
     except OSError:
@@ -134,6 +135,6 @@ def _asked_of_torch(environment: tuple[tuple[str, str], ...]) -> tuple[DeviceFac
 
 def _not_known(reason: str) -> LaunchError:
     return LaunchError(
-        f"torch cannot say which GPUs this machine has: {reason}; run growctl doctor, or set DS_ACCELERATOR=cpu to do "
+        f"torch cannot list this machine's GPUs: {reason}; run growctl doctor, or set DS_ACCELERATOR=cpu to train "
         "without them"
     )

@@ -10,9 +10,9 @@ from stages.engine.precision import cpu_is_fast_at_bf16
 
 
 def machines_of(schedule: Schedule) -> Machines:
-    """The machines that a schedule's `launch` names. Raises LaunchError where they cannot do what it asks.
+    """The machines that a schedule's `launch` names. Raises LaunchError if they do not have what it requires.
 
-    For `cluster: slurm` they are those of the job that this process runs in.
+    For `cluster: slurm` they are the machines of the job that this process runs in.
     """
     launch = schedule.launch
     nodes = max(launch.nodes_of(index) for index in range(len(schedule.stages)))
@@ -27,10 +27,10 @@ def machines_of(schedule: Schedule) -> Machines:
 
 
 def planned_devices(schedule: Schedule) -> Devices:
-    """The devices that a run of `schedule` uses on each machine, as `machines_of` has them.
+    """The devices that a run of `schedule` uses on each machine, from `machines_of`.
 
-    Where a run could not start, the plan is for `launch.devices`, or one, and the note says why. The same goes for a
-    GPU that `launch.hardware` names while this machine has none.
+    If the run could not start, the plan assumes `launch.devices`, or one device, and the note gives the reason. It does
+    the same if `launch.hardware` names a GPU but this machine has none.
     """
     launch = schedule.launch
     assumed = 1 if launch.devices == "auto" else launch.devices
@@ -48,9 +48,9 @@ def planned_devices(schedule: Schedule) -> Devices:
 
 
 def _assumed_devices(schedule: Schedule, per_machine: int, note: str | None = None) -> Devices:
-    """Devices of other machines: GPUs that are fast at bf16, as every device that `launch.hardware` can name.
+    """Assumed devices of other machines: GPUs that are fast at bf16, like every device that `launch.hardware` can name.
 
-    Without GPUs (`slurm.gpus: false`) their CPUs are taken to be like this machine's.
+    Without GPUs (`slurm.gpus: false`), assumes CPUs like this machine's.
     """
     launch = schedule.launch
     if launch.cluster == "slurm" and not launch.slurm.gpus:
@@ -59,7 +59,10 @@ def _assumed_devices(schedule: Schedule, per_machine: int, note: str | None = No
 
 
 def schedule_devices_here(schedule: Schedule) -> Devices:
-    """The devices of this machine that ranks of a local run of `schedule` use. Raises LaunchError."""
+    """The devices that the ranks of a local run of `schedule` use on this machine.
+
+    Raises LaunchError as `local_devices` does.
+    """
     launch = schedule.launch
     micro_batches = schedule.training.batch_size // launch.least_micro_batch_size
     return local_devices(launch.devices, micro_batches, launch.environment)

@@ -1,6 +1,6 @@
 """The devices of this machine as ranks use them, seen through torch.
 
-growctl/launch/devices.py decides without torch where it can; what it cannot know, it asks of this module.
+growctl/launch/devices.py decides without torch if it can, and otherwise uses this module.
 """
 
 import os
@@ -11,14 +11,14 @@ from stages.engine.precision import cpu_is_fast_at_bf16, gpu_is_fast_at_bf16
 
 
 def visible_gpus() -> list[torch.device]:
-    """Every GPU that torch can use, NVIDIA's or AMD's; none where DS_ACCELERATOR is `cpu`."""
+    """Every GPU that torch can use, NVIDIA's or AMD's; empty if DS_ACCELERATOR is `cpu`."""
     if os.environ.get("DS_ACCELERATOR") == "cpu" or not torch.cuda.is_available():
         return []
     return [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
 
 
 def device_name(device: torch.device) -> str:
-    """What the device calls itself, for the ledger."""
+    """The device's product name, for the ledger."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     with open("/proc/cpuinfo") as cpuinfo:
@@ -27,13 +27,13 @@ def device_name(device: torch.device) -> str:
 
 
 def is_fast_at_bf16(device: torch.device) -> bool:
-    """Whether bf16 is worth choosing on the device."""
+    """Whether the device computes fast in bf16."""
     if device.type == "cuda":
         return gpu_is_fast_at_bf16(torch.cuda.get_device_capability(device))
     return cpu_is_fast_at_bf16()
 
 
 def wait_for(device: torch.device) -> None:
-    """Returns once the device has done all that it was given: what is to be timed is over then."""
+    """Waits until the device has finished all its work, so that it can be timed."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -2,7 +2,7 @@
 
     python -m stages.probe.devices
 
-In a process of its own: the process that asks neither waits for torch again nor keeps memory of a GPU.
+This runs in a separate process, so that the calling process neither imports torch nor holds memory of a GPU.
 """
 
 import os
@@ -15,7 +15,7 @@ from stages.probe.machine_facts import DeviceFacts
 
 
 def find_devices() -> tuple[DeviceFacts, ...]:
-    """Every GPU; without one, the CPU."""
+    """Every GPU, or the CPU if there is none."""
     return tuple(_facts(device) for device in visible_gpus() or [torch.device("cpu")])
 
 

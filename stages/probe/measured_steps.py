@@ -3,30 +3,30 @@
 from typing import NamedTuple
 
 RESULT = "measured.json"
-"""In the spec's directory."""
+"""The file's name in the spec's directory."""
 
 
 class StepMemory(NamedTuple):
-    """Bytes that a rank's CUDA allocator had given out in one step, at its last micro-batch."""
+    """Bytes allocated by a rank's CUDA allocator in the last micro-batch of a step."""
 
     lasting_bytes: int
-    """Before its forward pass: parameters, gradients and optimizer."""
+    """Before the forward pass: parameters, gradients and optimizer."""
 
     activation_bytes: int
-    """More after its forward pass."""
+    """Added by the forward pass."""
 
     peak_bytes: int
-    """At most, in the whole step."""
+    """The peak of the whole step."""
 
 
 class Measured(NamedTuple):
-    """What was found, medians over the counted steps."""
+    """The result: medians over the timed steps."""
 
     micro_batch_seconds: float
-    """Forward and backward of a micro-batch, but for the last one of a step."""
+    """Forward and backward pass of a micro-batch, except the last one of a step."""
 
     last_micro_batch_seconds: float
-    """The same for the last one, with the gradients' reduction and the update."""
+    """Time of the last one, which includes the gradients' reduction and the update."""
 
     num_steps: int
     num_devices: int

@@ -108,7 +108,7 @@ def test_the_documentation_refuses_the_results_of_a_trial(trial) -> None:
         gpu_tables(trial["path"].parent)
 
 
-def test_without_a_gpu_and_not_in_a_trial_it_says_so_and_writes_nothing(tmp_path) -> None:
+def test_without_a_gpu_or_trial_it_reports_that_and_writes_nothing(tmp_path) -> None:
     process = started("--only", "device", "--output", tmp_path / "gpu.json")
     _, err = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 2
@@ -124,7 +124,7 @@ def test_without_a_gpu_and_not_in_a_trial_it_says_so_and_writes_nothing(tmp_path
         (["--only", "devices", "--output", "x"], "--only 'devices': must be among device, kernels"),
     ],
 )
-def test_wrong_arguments_are_told_in_one_message(arguments, message) -> None:
+def test_wrong_arguments_give_one_message(arguments, message) -> None:
     process = started(*arguments)
     _, err = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 2
@@ -140,7 +140,7 @@ def commands_of_children(pid: int) -> str:
 
 
 @pytest.mark.trains
-def test_a_run_that_is_terminated_leaves_what_it_has(tmp_path) -> None:
+def test_a_terminated_run_keeps_its_results(tmp_path) -> None:
     output = tmp_path / "gpu.json"
     process = started("--trial", "--only", "device,training_eager", "--deadline", 10_000, "--output", output)
     wait_until(lambda: "benchmarks.gpu.section training_eager" in commands_of_children(process.pid), process)
@@ -154,7 +154,7 @@ def test_a_run_that_is_terminated_leaves_what_it_has(tmp_path) -> None:
 
 
 @pytest.mark.trains
-def test_without_time_sections_are_skipped_and_say_so(tmp_path) -> None:
+def test_sections_without_time_are_skipped_with_a_reason(tmp_path) -> None:
     output = tmp_path / "gpu.json"
     process = started("--trial", "--only", "device", "--deadline", 1, "--output", output)
     out, err = process.communicate(timeout=HANG_SECONDS)
@@ -166,7 +166,7 @@ def new_run(tmp_path: Path, *names: str) -> Run:
     return Run(list(names), tmp_path / "gpu.json", time.monotonic() + 10_000, trial=True, note=None)
 
 
-def test_a_section_whose_import_is_missing_is_skipped_and_the_import_is_named(tmp_path) -> None:
+def test_a_section_with_a_missing_import_is_skipped_and_the_import_named(tmp_path) -> None:
     run = new_run(tmp_path, "zero")
     run.missing.append("deepspeed")
     run.measure(run.section)
@@ -176,7 +176,7 @@ def test_a_section_whose_import_is_missing_is_skipped_and_the_import_is_named(tm
     assert run.exit_code() == 1
 
 
-def test_triton_is_left_out_once_its_kernels_have_failed(tmp_path) -> None:
+def test_triton_is_skipped_once_its_kernels_have_failed(tmp_path) -> None:
     run = new_run(tmp_path, "training_triton")
     run.document["sections"]["kernels"] = {"status": "failed", "failures": [], "rows": []}
     run.measure(run.section)
@@ -213,7 +213,7 @@ def test_a_cuda_error_ends_its_section(tmp_path) -> None:
     assert "illegal memory access" in (tmp_path / "found.json").read_text()
 
 
-def test_a_case_for_which_no_time_is_left_is_skipped(tmp_path) -> None:
+def test_a_case_without_remaining_time_is_skipped(tmp_path) -> None:
     section = new_section(tmp_path, seconds=-1)
     assert section.case(dict, size=1) is None
     assert json.loads((tmp_path / "found.json").read_text())["skipped"] == [{"size": 1}]
@@ -254,7 +254,7 @@ def test_kernels_are_those_of_the_model() -> None:
         ("Tesla V100-SXM2-16GB", None),
     ],
 )
-def test_a_peak_is_taken_from_the_table_only_for_a_device_that_is_in_it(name, device) -> None:
+def test_only_a_device_in_the_table_has_a_peak(name, device) -> None:
     assert known_device(name, list(DEVICES)) == device
 
 
@@ -264,7 +264,7 @@ def test_the_written_out_form_and_ours_are_the_same_function() -> None:
     assert max(deviations(ours(wide)(wide), tuple(g.float() for g in written_out(wide))).values()) < 1e-6
 
 
-def test_what_is_kept_for_backward_leaves_the_given_tensors_out() -> None:
+def test_bytes_kept_for_backward_exclude_the_inputs() -> None:
     inputs = random_inputs(32, 16, 50, CPU)
     scores, norms = 2 * 32 * 50, 4 * 32
     assert saved_bytes(ours(inputs), inputs) == scores + norms

@@ -5,7 +5,7 @@ import json
 from benchmarks import history
 
 
-def test_a_document_has_every_length_and_what_the_longest_costs_over_the_shortest(monkeypatch) -> None:
+def test_a_document_has_every_length_and_compares_the_longest_with_the_shortest(monkeypatch) -> None:
     monkeypatch.setattr(history, "EVENTS", 3)
     document = history.measured([50, 200])
     assert [run["lines"] for run in document["runs"]] == [50, 200]

@@ -50,7 +50,7 @@ def test_a_run_that_fails_ends_the_benchmark_with_its_reason(tmp_path) -> None:
         start_up.first_step("nowhere", tmp_path, "never")
 
 
-def test_what_help_imports_is_found() -> None:
+def test_the_imports_of_help_are_found() -> None:
     modules = start_up.help_imports()
     assert "typer" in modules
     assert "growctl.cli.app" in modules

@@ -59,11 +59,11 @@ for variable in {variables!r}:
 print("a warning of torch's")
 print(json.dumps(found))
 """
-"""A worker's Python: honours the variables that its torch would, and writes down what it was started for."""
+"""A fake Python for workers: obeys the variables that torch would, and records its arguments."""
 
 
 class Machine:
-    """A machine that is not this one."""
+    """A fake machine."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder, self.monkeypatch = folder, monkeypatch
@@ -74,7 +74,7 @@ class Machine:
         self.has()
 
     def has(self, *files: str, torch: str = NVIDIA, gpus: tuple[DeviceFacts, ...] = ()) -> None:
-        """Gives it device files, a build of torch, and what that finds."""
+        """Gives the machine device files, a build of torch, and the GPUs that torch finds."""
         (self.folder / "dev").mkdir(exist_ok=True)
         for file in files:
             (self.folder / "dev" / file).touch()
@@ -95,7 +95,7 @@ class Machine:
         self.monkeypatch.syspath_prepend(self.folder)
 
     def answers(self, script: str) -> None:
-        """Has `script` answer for the workers' torch."""
+        """Makes `script` answer for the workers' torch."""
         devices._asked_of_torch.cache_clear()
         program = self.folder / "python"
         program.write_text(script)
@@ -113,7 +113,7 @@ def other_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 def everyones_answers(schedule: Schedule, folder: Path) -> Devices:
-    """What the plan says; the run, the dry run, the timing of steps and the doctor must say the same."""
+    """The plan's devices; asserts that the run, the dry run, the timing of steps and the doctor use the same."""
     planned = planned_devices(schedule)
     on_gpus = planned.type == "cuda"
     machines = machines_of(schedule)
@@ -134,7 +134,7 @@ def everyones_answers(schedule: Schedule, folder: Path) -> Devices:
 # Machines without GPUs
 
 
-def test_without_gpus_there_is_a_rank_a_core_as_far_as_they_divide_the_batch(other_machine, monkeypatch):
+def test_without_gpus_there_is_one_rank_per_core_up_to_a_divisor_of_the_batch(other_machine, monkeypatch):
     for cores, batch_size, expected in [(2, 8, 2), (2, 9, 1), (6, 8, 4), (64, 64, MOST_CPU_RANKS), (1, 8, 1)]:
         monkeypatch.setattr(os, "sched_getaffinity", lambda _, cores=cores: set(range(cores)))
         found = local_devices("auto", batch_size)
@@ -142,7 +142,7 @@ def test_without_gpus_there_is_a_rank_a_core_as_far_as_they_divide_the_batch(oth
     assert local_devices(3, 8).per_machine == 3
 
 
-def test_on_a_machine_without_gpus_everyone_says_the_cpu_and_nobody_asks_torch(other_machine, tmp_path):
+def test_without_gpus_all_commands_use_the_cpu_and_do_not_ask_torch(other_machine, tmp_path):
     assert everyones_answers(ladder(), tmp_path) == Devices(2, "cpu", cpu_is_fast_at_bf16())
     assert other_machine.times_torch_was_asked == 0
 
@@ -158,18 +158,18 @@ def test_ranks_on_cpus_divide_the_micro_batches_of_a_step(batch_size: int, micro
     assert batch_size % found.per_machine == 0
 
 
-def test_a_torch_built_for_cpus_leaves_gpus_alone_and_is_not_asked(other_machine, tmp_path):
+def test_a_torch_built_for_cpus_is_not_asked_about_gpus(other_machine, tmp_path):
     other_machine.has("nvidia0", "nvidiactl", torch=CPUS_ONLY, gpus=(gpu(),))
     assert everyones_answers(ladder(), tmp_path).type == "cpu"
     assert other_machine.times_torch_was_asked == 0
 
 
-def test_torch_is_asked_where_its_build_is_not_known(other_machine):
+def test_torch_is_asked_if_its_build_is_unknown(other_machine):
     other_machine.has("nvidia0", torch="# nothing\n", gpus=(gpu(),))
     assert len(gpus_here()) == 1
 
 
-def test_gpus_are_left_alone_where_the_user_asks_deepspeed_for_the_cpu(other_machine, tmp_path, monkeypatch):
+def test_gpus_are_ignored_if_deepspeed_is_set_to_the_cpu(other_machine, tmp_path, monkeypatch):
     other_machine.has("nvidia0", gpus=(gpu(),))
     schedule = ladder(launch={"environment": {"DS_ACCELERATOR": "cpu"}})
     assert planned_devices(schedule).type == "cpu"
@@ -179,7 +179,7 @@ def test_gpus_are_left_alone_where_the_user_asks_deepspeed_for_the_cpu(other_mac
     assert [device.kind for device in find_devices()] == ["cpu"]
 
 
-def test_devices_of_a_machine_without_gpus_are_counted_without_torch():
+def test_a_machine_without_gpus_counts_its_devices_without_torch():
     if any(path for pattern in GPU_FILES for path in Path("/dev").glob(pattern)):
         pytest.skip("this machine has device files of GPUs")
     count = "from growctl.launch.devices import local_devices; local_devices(2, 4)"
@@ -191,7 +191,7 @@ def test_devices_of_a_machine_without_gpus_are_counted_without_torch():
 # Machines with GPUs
 
 
-def test_on_an_amd_machine_everyone_counts_its_gpus(other_machine, tmp_path, monkeypatch):
+def test_on_an_amd_machine_all_commands_count_its_gpus(other_machine, tmp_path, monkeypatch):
     other_machine.has("kfd", torch=AMD, gpus=(gpu("MI300X", "9.4", memory=192 * GIB),) * 4)
     assert everyones_answers(ladder(), tmp_path) == Devices(4, "cuda", fast_bf16=True, memory_bytes=192 * GIB)
     assert other_machine.times_torch_was_asked == 1  # and its answer is kept
@@ -203,7 +203,7 @@ def test_on_an_amd_machine_everyone_counts_its_gpus(other_machine, tmp_path, mon
 
 
 @pytest.mark.parametrize("file", ["nvidia0", "dxg"])
-def test_only_the_gpus_that_are_visible_count(other_machine, tmp_path, monkeypatch, file):
+def test_only_visible_gpus_count(other_machine, tmp_path, monkeypatch, file):
     other_machine.has(file, gpus=(gpu(), V100, gpu(), gpu()))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
     assert everyones_answers(ladder(), tmp_path) == Devices(2, "cuda", fast_bf16=True, memory_bytes=80 * GIB)
@@ -211,13 +211,13 @@ def test_only_the_gpus_that_are_visible_count(other_machine, tmp_path, monkeypat
     assert everyones_answers(ladder(), tmp_path).type == "cpu"
 
 
-def test_gpus_that_only_the_workers_environment_hides_do_not_count_either(other_machine, tmp_path):
+def test_gpus_hidden_by_the_workers_environment_do_not_count(other_machine, tmp_path):
     other_machine.has("nvidia0", gpus=(gpu(), gpu()))
     schedule = ladder(launch={"environment": {"CUDA_VISIBLE_DEVICES": "1"}})
     assert everyones_answers(schedule, tmp_path).per_machine == 1
 
 
-def test_gpus_that_are_slow_at_bf16_train_in_float32_and_the_plan_knows(other_machine, tmp_path):
+def test_gpus_that_are_slow_at_bf16_train_in_float32_and_are_planned_so(other_machine, tmp_path):
     other_machine.has("nvidia0", gpus=(V100, V100))
     found = everyones_answers(ladder(), tmp_path)
     assert (found.precision("auto"), found.precision("bf16")) == ("fp32", "bf16")
@@ -225,7 +225,7 @@ def test_gpus_that_are_slow_at_bf16_train_in_float32_and_the_plan_knows(other_ma
     assert (costs.precision, costs.memory_bytes) == ("fp32", 32 * GIB)
 
 
-def test_the_micro_batch_of_a_plan_fits_the_gpus_that_are_here(other_machine):
+def test_a_plans_micro_batch_fits_this_machines_gpus(other_machine):
     everything = plan_costs(ladder()).ladder.stages[0].memory
     other_machine.has("nvidia0", gpus=(gpu(memory=everything.total),))  # no room is left for what must stay free
     fits = plan_costs(ladder()).ladder.stages[0]
@@ -236,13 +236,13 @@ def test_the_micro_batch_of_a_plan_fits_the_gpus_that_are_here(other_machine):
     assert said.micro_batch_size == 8
 
 
-def test_only_the_gpus_that_are_used_set_precision_and_memory(other_machine, tmp_path):
+def test_only_the_used_gpus_set_precision_and_memory(other_machine, tmp_path):
     other_machine.has("nvidia0", gpus=(gpu(), gpu(), V100))
     assert everyones_answers(ladder(launch={"devices": 2}), tmp_path).memory_bytes == 80 * GIB
     assert local_devices("auto", 8) == Devices(3, "cuda", fast_bf16=False, memory_bytes=32 * GIB)
 
 
-def test_more_gpus_than_there_are_stop_a_run_and_the_plan_says_so(other_machine):
+def test_asking_for_too_many_gpus_stops_a_run_and_is_noted_in_the_plan(other_machine):
     other_machine.has("nvidia0", gpus=(gpu(), gpu()))
     schedule = ladder(launch={"devices": 4})
     with pytest.raises(LaunchError, match=r"launch\.devices = 4: this machine has 2 GPUs"):
@@ -263,17 +263,17 @@ def test_more_gpus_than_there_are_stop_a_run_and_the_plan_says_so(other_machine)
         ("#!/bin/sh\necho nonsense\n", "its answer was 'nonsense'"),
     ],
 )
-def test_a_torch_that_cannot_be_asked_stops_a_run_with_its_reason(other_machine, script, reason):
+def test_a_failing_torch_stops_a_run_with_the_reason(other_machine, script, reason):
     other_machine.has("kfd", torch=AMD)
     other_machine.answers(script)
-    with pytest.raises(LaunchError, match=f"torch cannot say which GPUs this machine has: .*{reason}"):
+    with pytest.raises(LaunchError, match=f"torch cannot list this machine's GPUs: .*{reason}"):
         machines_of(ladder())
     assert reason in (planned_devices(ladder()).note or "")
     check = diagnosis.all_reduce("auto")
     assert (check.state, check.fix) == ("failed", "see torch and devices")
 
 
-def test_what_the_probe_of_this_machine_says_is_read_back():
+def test_the_probes_output_is_read_back():
     result = subprocess.run(
         [sys.executable, "-m", "stages.probe.devices"], capture_output=True, text=True, check=True, cwd=REPOSITORY
     )
@@ -285,13 +285,13 @@ def test_what_the_probe_of_this_machine_says_is_read_back():
 # Precision
 
 
-def test_auto_precision_is_bf16_where_the_device_is_fast_at_it():
+def test_auto_precision_is_bf16_if_the_device_is_fast_at_it():
     assert [resolve_precision("auto", fast) for fast in (True, False)] == ["bf16", "fp32"]
     assert {resolve_precision("fp32", fast) for fast in (True, False)} == {"fp32"}
     assert {resolve_precision("bf16", fast) for fast in (True, False)} == {"bf16"}
 
 
-def test_on_this_cpu_plan_worker_and_torch_agree_whether_bf16_is_fast(monkeypatch):
+def test_plan_worker_and_torch_agree_whether_this_cpu_is_fast_at_bf16(monkeypatch):
     fast = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
     assert cpu_is_fast_at_bf16() == fast
     assert choose_precision("auto", torch.device("cpu")) == ("bf16" if fast else "fp32")
@@ -303,7 +303,7 @@ def test_on_this_cpu_plan_worker_and_torch_agree_whether_bf16_is_fast(monkeypatc
     ("flags", "expected"),
     [("avx512_bf16", True), ("sse amx_tile", True), ("avx512f avx512_bf16x", False), (None, False)],
 )
-def test_a_cpu_is_fast_at_bf16_by_its_flags(tmp_path, flags, expected):
+def test_a_cpus_flags_decide_whether_it_is_fast_at_bf16(tmp_path, flags, expected):
     if flags:
         (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: fpu {flags} mmx\n")
     assert cpu_is_fast_at_bf16(tmp_path / "cpuinfo") is expected
@@ -312,7 +312,7 @@ def test_a_cpu_is_fast_at_bf16_by_its_flags(tmp_path, flags, expected):
 # Other machines
 
 
-def test_a_named_gpu_that_is_not_here_is_planned_for(other_machine):
+def test_a_plan_can_assume_a_gpu_that_this_machine_lacks(other_machine):
     three = planned_devices(ladder(launch={"devices": 3, "hardware": H100}))
     assert (three.per_machine, three.type, three.note) == (3, "cuda", None)
     one = planned_devices(ladder(launch={"hardware": H100}))
@@ -322,7 +322,7 @@ def test_a_named_gpu_that_is_not_here_is_planned_for(other_machine):
     assert planned_devices(ladder(launch={"hardware": H100})).per_machine == 4
 
 
-def test_a_hostfiles_devices_are_those_of_the_hosts_that_a_run_takes(tmp_path):
+def test_a_hostfiles_devices_are_those_of_the_hosts_that_a_run_uses(tmp_path):
     hostfile = tmp_path / "hostfile"
     hosts = {"cluster": "hostfile", "nodes": 2, "hostfile": {"path": str(hostfile)}}
     missing = planned_devices(ladder(launch=hosts))
@@ -334,7 +334,7 @@ def test_a_hostfiles_devices_are_those_of_the_hosts_that_a_run_takes(tmp_path):
     assert machines_of(ladder(launch=hosts)).devices == 4
 
 
-def test_a_slurm_jobs_devices_are_those_it_names_and_else_one_with_a_note(other_machine):
+def test_a_slurm_job_uses_launch_devices_and_the_plan_otherwise_assumes_one(other_machine):
     def planned(**launch) -> Devices:
         return planned_devices(ladder(launch={"cluster": "slurm"} | launch))
 
