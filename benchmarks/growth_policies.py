@@ -1,6 +1,6 @@
 """What each growth policy gives: loss jump and end-of-stage loss, on the same base, data, order and FLOPs, by seed.
 
-    python benchmarks/growth_policies.py run --seeds 0 1 2 --directory DIR    # real `growctl run`s; goes on if killed
+    python benchmarks/growth_policies.py run --seeds 0 1 2 --directory DIR    # real `growctl run`s; run again to resume
     python benchmarks/growth_policies.py table --directory DIR    # results/growth_policies.json, docs/growing.png
 
 Every policy grows the same trained base. The base is trained once per seed and learning-rate schedule, and shared by

@@ -133,7 +133,7 @@ class MetricsWriter:
 
 
 class MetricsReader:
-    """Follows a metrics.jsonl from where it last stopped reading."""
+    """Follows a metrics.jsonl: each iteration continues where the last one stopped."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

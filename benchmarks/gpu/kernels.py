@@ -24,7 +24,7 @@ def measure(section: Section) -> None:
 
 
 def errors(section: Section, num_tokens: int, fusion: str) -> dict[str, Any]:
-    """The largest deviations from float32, relative to its largest values, and whether a second run is bit-identical."""
+    """The largest deviations from float32, relative to its largest values; whether a second run repeats the bits."""
     inputs = random_inputs(section.settings.rows - 1, section.settings.width, num_tokens, section.device)
     if not kernels.usable(inputs.x_MD):
         raise RuntimeError("model.kernels.launch.usable() says that the kernels do not take these tensors")

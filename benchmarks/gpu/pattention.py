@@ -194,7 +194,7 @@ def scores_like(x_MD: Tensor, num_tokens: int) -> Tensor:
 
 
 def deviations(found: Gradients, reference: Gradients) -> dict[str, float]:
-    """Of each output; NaN where there is one."""
+    """The largest relative deviation of each output; NaN if it contains one."""
     return {
         name: float(f"{((one.float() - other).abs().max() / other.abs().max()).item():.3g}")
         for name, one, other in zip(OUTPUTS, found, reference, strict=True)

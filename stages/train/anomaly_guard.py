@@ -28,7 +28,7 @@ class Anomaly(NamedTuple):
 
     kind: Literal["non_finite", "spike"]
     value: float | None
-    """The step's mean loss, nats a token; None where it is not finite."""
+    """The step's mean loss, in nats per token; None if it is not finite."""
 
     threshold: float | None
     """The limit that the loss of a spike exceeded; None for other kinds."""
