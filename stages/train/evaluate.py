@@ -20,7 +20,7 @@ class Evaluation(NamedTuple):
     """The result of one pass over validation text."""
 
     loss: float
-    """Mean cross-entropy, nats a token."""
+    """Mean cross-entropy, nats per token."""
 
     perplexity: float
     """exp(loss); infinity if that overflows."""
