@@ -1,9 +1,9 @@
-"""Which devices the ranks of this machine use, how many ranks, and in which precision: `plan`, `doctor`, `run` and
-`--dry-run` all ask here, so that they agree.
+"""Which devices the ranks of this machine use, how many ranks, and which precision.
 
-Without torch where that is enough: no device file of a GPU, or a torch that was built for CPUs, means the CPU. Where
-there may be GPUs, torch is asked, in a process of its own and in the workers' environment: it alone knows what the
-workers will see, NVIDIA's GPUs or AMD's, through CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES or ROCR_VISIBLE_DEVICES.
+`plan`, `doctor`, `run` and `--dry-run` all ask here, so they agree.
+
+If `/dev` has no device file of a GPU, or torch was built for CPUs, the answer is the CPU, without importing torch.
+Otherwise torch answers, in a separate process with the workers' environment: only torch knows what the workers will see, NVIDIA's GPUs or AMD's, through CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES or ROCR_VISIBLE_DEVICES.
 """
 
 import os
