@@ -3,7 +3,8 @@
 `plan`, `doctor`, `run` and `--dry-run` all ask here, so they agree.
 
 If `/dev` has no device file of a GPU, or torch was built for CPUs, the answer is the CPU, without importing torch.
-Otherwise torch answers, in a separate process with the workers' environment: only torch knows what the workers will see, NVIDIA's GPUs or AMD's, through CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES or ROCR_VISIBLE_DEVICES.
+Otherwise torch answers, in a separate process with the workers' environment: only torch knows what workers will see,
+NVIDIA's GPUs or AMD's, through CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES or ROCR_VISIBLE_DEVICES.
 """
 
 import os
