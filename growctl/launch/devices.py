@@ -1,9 +1,10 @@
-"""Which devices the ranks of this machine use, how many ranks, and in which precision: `plan`, `doctor`, `run` and
-`--dry-run` all ask here, so that they agree.
+"""Which devices the ranks of this machine use, how many ranks, and which precision.
 
-torch is imported only if needed: without a GPU's device file, or with a torch built for CPUs, the device is the CPU. If
-there may be GPUs, a separate process asks torch in the workers' environment. Only torch can tell what the workers will
-see: NVIDIA's GPUs or AMD's, through CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES or ROCR_VISIBLE_DEVICES.
+`plan`, `doctor`, `run` and `--dry-run` all ask here, so they agree.
+
+If `/dev` has no device file of a GPU, or torch was built for CPUs, the answer is the CPU, without importing torch.
+Otherwise torch answers, in a separate process with the workers' environment: only torch knows what workers will see,
+NVIDIA's GPUs or AMD's, through CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES or ROCR_VISIBLE_DEVICES.
 """
 
 import os

@@ -1,8 +1,8 @@
-"""The devices that ranks started in this environment would use, as JSON on the last line of the output:
+"""Prints the devices that ranks would use in this environment, as JSON on the last line of the output.
 
     python -m stages.probe.devices
 
-This runs in a separate process, so that the calling process neither imports torch nor holds memory of a GPU.
+It is a separate process, so the caller does not have to import torch and holds no GPU memory.
 """
 
 import os
