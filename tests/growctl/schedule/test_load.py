@@ -119,7 +119,7 @@ def unknown(what: str, allowed: str, *, meant: str | None = None) -> str:
         ({"launch.devices": True}, "launch.devices = true: must be auto, or a whole number above 0"),
         (
             {"launch.zero_stage": 0},
-            "launch.zero_stage = 0: ZeRO 0 keeps no optimizer state that growth could read; use 1, which costs no more",
+            "launch.zero_stage = 0: ZeRO 0 saves no optimizer state that growth could read; use 1, which costs no more",
         ),
         ({"launch.zero_stage": 4}, "launch.zero_stage = 4: must be 1, 2 or 3"),
         ({"launch.zero_stage": True}, "launch.zero_stage = true: must be 1, 2 or 3"),
