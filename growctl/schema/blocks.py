@@ -273,13 +273,13 @@ class GrowthBlock(Block):
     def rules(self, newest: int, num_steps: int) -> tuple[GenerationRule, ...]:
         """How generations 0 to `newest` learn in a grown stage of `num_steps`, in that order."""
         frozen = {"train": 0, "freeze": num_steps}
-        resting = frozen[self.old_tokens] if isinstance(self.old_tokens, str) else self.old_tokens.freeze_for
+        frozen_steps = frozen[self.old_tokens] if isinstance(self.old_tokens, str) else self.old_tokens.freeze_for
 
         def rule(age: int) -> GenerationRule:
             return GenerationRule(
                 lr_scale=self.lr_scale[min(age, len(self.lr_scale) - 1)] if self.lr_scale else 1.0,
                 weight_decay=self.weight_decay[min(age, len(self.weight_decay) - 1)] if self.weight_decay else None,
-                frozen_steps=resting if age else 0,
+                frozen_steps=frozen_steps if age else 0,
                 warmup_steps=self.rewarmup.steps if age == 0 or self.rewarmup.of == "all" else 0,
             )
 

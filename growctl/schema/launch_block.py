@@ -135,7 +135,7 @@ class SlurmBlock(Block):
     """How long before the time limit SLURM warns the job; the workers then save and exit, and the job is queued
     again."""
     max_requeues: Annotated[int, Field(ge=0, le=10**6)] = 100
-    """How often one job may reach its time limit and be queued again; pre-emptions do not count."""
+    """How many times one job may reach its time limit and be queued again; pre-emptions do not count."""
     gpus: bool = True
     """Whether to request one GPU per device. false: for machines without GPUs, or if `options` request them in another
     way (gres)."""
@@ -177,7 +177,7 @@ class LaunchBlock(Block):
     """growctl kills and restarts workers that make no progress for this long. Must exceed the time of a step, of a
     compilation, and of writing one file of a checkpoint."""
     max_restarts: Annotated[int, Field(ge=0, le=1000)] = 3
-    """How often in a row, without a new checkpoint in between, growctl restarts a stage whose workers crashed or
+    """How many times in a row, without a new checkpoint in between, growctl restarts a stage whose workers crashed or
     hung."""
     hostfile: HostfileBlock = HostfileBlock()
     """Settings for `cluster: hostfile`."""

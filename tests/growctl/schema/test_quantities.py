@@ -157,11 +157,11 @@ def test_any_text_parses_or_raises_value_error(text: str, which: int) -> None:
         ),
         (
             {"launch.nodes": [1, 2, 4]},
-            "launch.nodes = [1, 2, 4]: has 3 entries for 2 stages; one for each",
+            "launch.nodes = [1, 2, 4]: has 3 entries for 2 stages; give one per stage",
         ),
         (
             {"launch.environment": {"1A": "x"}},
-            "launch.environment.1A: no possible key; one here matches ^[A-Za-z_][A-Za-z0-9_]*$",
+            "launch.environment.1A: invalid key; keys here match ^[A-Za-z_][A-Za-z0-9_]*$",
         ),
         ({"launch.environment": {"A": 1}}, "launch.environment.A = 1: must be text; put it in quotes"),
         (
