@@ -26,7 +26,7 @@ CHOICES = [(group, choice) for group in GROUPS for choice in choices(group, [SHI
 
 
 def plain(path: Path) -> Any:
-    """A YAML file as its author wrote it: what an editor's checker sees."""
+    """The plain data in a YAML file, without composition: what an editor checks."""
     return OmegaConf.to_container(OmegaConf.load(path), resolve=False)
 
 
