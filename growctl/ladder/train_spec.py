@@ -8,7 +8,7 @@ from stages.spec import SlopeTrigger, TrainSpec
 
 
 def worker_spec(schedule: Schedule, plan: StagePlan, **attempt: Any) -> TrainSpec:
-    """The spec of a stage of `schedule`; `attempt` is what belongs to one attempt, and what it has otherwise."""
+    """The worker's spec of one stage. `attempt` adds the fields of one attempt, and may replace any other."""
     checkpoint = schedule.checkpoint
     settings: dict[str, Any] = {
         "stage": plan.name,
@@ -38,17 +38,17 @@ def worker_spec(schedule: Schedule, plan: StagePlan, **attempt: Any) -> TrainSpe
 
 
 def slope_trigger(schedule: Schedule, plan: StagePlan) -> SlopeTrigger | None:
-    """What may end a stage early: there must be something to grow into."""
+    """The rule that may end a stage early; None without `growth.slope` and for the last stage."""
     growth = schedule.growth
     if growth.slope is None or plan.index + 1 == len(schedule.stages):
         return None
     rules = growth.rules(plan.index, plan.num_steps) if plan.index else ()
-    # Until then the loss is no measure: rates, ramps or tau still move. What is frozen for good does not wait.
-    resting = [rule.warmup_steps + rule.frozen_steps for rule in rules if rule.frozen_steps < plan.num_steps]
+    # Before that, changing rates, ramps or tau distort the loss. Parameters that stay frozen distort nothing.
+    unsettled = [rule.warmup_steps + rule.frozen_steps for rule in rules if rule.frozen_steps < plan.num_steps]
     warmup = plan.learning_rate.warmup_steps - plan.learning_rate.first_step
     return SlopeTrigger(
         slope=growth.slope,
         window=growth.slope_window,
         step_flops=plan.step_flops.total,
-        first_step=max(0, warmup, plan.ramp_steps, plan.anneal_steps or 0, *resting),
+        first_step=max(0, warmup, plan.ramp_steps, plan.anneal_steps or 0, *unsettled),
     )
