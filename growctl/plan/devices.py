@@ -11,24 +11,24 @@ from growctl.schema.blocks import Schedule
 from model.activation_memory import DeviceType, Precision
 
 FAST_BF16_FLAGS = ("avx512_bf16", "amx_tile")
-"""What /proc/cpuinfo says of a CPU whose bf16 is fast, as in `stages.engine.engine.choose_precision`."""
+"""Flags in /proc/cpuinfo of CPUs with fast bf16, as in `stages.engine.engine.choose_precision`."""
 
 
 @dataclass(frozen=True)
 class PlannedDevices:
-    """What the machines of a schedule have."""
+    """The devices of each machine of a schedule."""
 
     per_machine: int
     type: DeviceType
     note: str | None = None
-    """What was assumed, where the number is not known."""
+    """A sentence about what the plan assumes, if the number of devices is unknown."""
 
 
 def planned_devices(schedule: Schedule) -> PlannedDevices:
     """The devices of each machine of `schedule.launch`.
 
-    `launch.devices: auto` is what a run would find: this machine's GPUs, the hostfile's slots, or without GPUs a rank
-    a core. Where that cannot be known it is 1, and the note says so.
+    For `launch.devices: auto` they are those that a run would find: this machine's GPUs, the hostfile's slots, or one
+    rank per core without GPUs. If the number is unknown, it is 1 and the note says so.
     """
     launch = schedule.launch
     named = launch.hardware.device
@@ -47,7 +47,7 @@ def planned_devices(schedule: Schedule) -> PlannedDevices:
 
 
 def planned_precision(schedule: Schedule, device: DeviceType) -> Precision:
-    """What `training.precision: auto` comes to: bf16 on GPUs, as far as one plans for such, and on CPUs fast at it."""
+    """`training.precision`. For auto it is bf16 on GPUs and on CPUs with fast bf16, else fp32."""
     wanted = schedule.training.precision
     if wanted != "auto":
         return wanted
@@ -61,13 +61,13 @@ def count_gpus(root: Path = Path("/")) -> int:
     if visible is None:
         return found
     names = [name.strip() for name in visible.split(",")]
-    # As CUDA does: what follows an invalid name is not seen.
+    # CUDA ignores everything after an invalid name.
     valid = names.index("-1") if "-1" in names else len(names)
     return min(found, sum(bool(name) for name in names[:valid]))
 
 
 def cpu_ranks(schedule: Schedule) -> int:
-    """Ranks that `auto` starts on a machine without GPUs: a rank a core, as far as they divide the micro-batches."""
+    """Ranks that `auto` starts on a machine without GPUs: one per core, and as many as divide the micro-batches."""
     micro = schedule.launch.micro_batch_size
     micro_batches = schedule.training.batch_size // (1 if micro == "auto" else micro)
     most = min(len(os.sched_getaffinity(0)), MOST_CPU_RANKS)
@@ -87,7 +87,7 @@ def _cluster_devices(schedule: Schedule) -> PlannedDevices:
         except LaunchError as error:
             note = f"The plan is for one device on each machine: launch.devices is auto, and {error}."
             return PlannedDevices(1, on_gpus, note)
-    note = "The plan is for one device on each machine: with launch.cluster slurm, say how many in launch.devices."
+    note = "The plan is for one device on each machine: with launch.cluster slurm, set their number in launch.devices."
     return PlannedDevices(1, on_gpus, note)
 
 

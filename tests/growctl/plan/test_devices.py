@@ -18,7 +18,7 @@ H100 = {"device": "h100"}
 
 
 def on(launch: dict, num_gpus: int, monkeypatch: pytest.MonkeyPatch) -> PlannedDevices:
-    """The devices of a launch block on a machine of so many GPUs."""
+    """The planned devices for a launch block on a machine with that number of GPUs."""
     monkeypatch.setattr(devices, "count_gpus", lambda: num_gpus)
     return planned_devices(ladder(launch=launch))
 
@@ -29,7 +29,11 @@ def on(launch: dict, num_gpus: int, monkeypatch: pytest.MonkeyPatch) -> PlannedD
         ([], None, 0),
         (["dev/nvidia0", "dev/nvidia1", "dev/nvidiactl", "dev/nvidia-uvm"], None, 2),
         (["proc/driver/nvidia/gpus/0000:01:00.0", "proc/driver/nvidia/gpus/0000:02:00.0"], None, 2),
-        (["dev/nvidia3", "proc/driver/nvidia/gpus/a", "proc/driver/nvidia/gpus/b"], None, 1),  # a container of one
+        (
+            ["dev/nvidia3", "proc/driver/nvidia/gpus/a", "proc/driver/nvidia/gpus/b"],
+            None,
+            1,
+        ),  # a container's GPU
         (["dev/nvidia0", "dev/nvidia1"], "1", 1),
         (["dev/nvidia0", "dev/nvidia1"], "0, GPU-8d2f", 2),
         (["dev/nvidia0", "dev/nvidia1"], "", 0),
@@ -49,12 +53,12 @@ def test_gpus_are_counted_by_their_files_and_what_cuda_may_see(
     assert count_gpus(tmp_path) == expected
 
 
-def test_here_a_plan_counts_the_gpus_that_torch_counts() -> None:
+def test_a_plan_counts_the_gpus_that_torch_counts() -> None:
     assert count_gpus() == torch.cuda.device_count()
 
 
 @given(st.integers(1, 4096), st.sampled_from([None, 1, 2, 3]))
-def test_without_gpus_auto_is_the_ranks_that_a_run_starts(batch_size: int, micro: int | None) -> None:
+def test_without_gpus_auto_is_the_number_of_ranks_that_a_run_starts(batch_size: int, micro: int | None) -> None:
     size = batch_size * (micro or 1)
     schedule = ladder(
         training={"sequence_length": 16, "batch_size": size}, launch={"micro_batch_size": micro or "auto"}
@@ -68,7 +72,7 @@ def test_without_gpus_auto_is_the_ranks_that_a_run_starts(batch_size: int, micro
     assert found.note is None
 
 
-def test_on_this_machine_gpus_are_taken_and_a_named_one_that_is_not_here_is_planned_for(monkeypatch) -> None:
+def test_a_plan_uses_this_machines_gpus_or_else_the_named_device(monkeypatch) -> None:
     assert on({}, 4, monkeypatch) == PlannedDevices(4, "cuda")
     assert on({"hardware": H100}, 4, monkeypatch) == PlannedDevices(4, "cuda")
     assert on({"devices": 3}, 0, monkeypatch) == PlannedDevices(3, "cpu")
@@ -79,7 +83,7 @@ def test_on_this_machine_gpus_are_taken_and_a_named_one_that_is_not_here_is_plan
     assert "one h100" in one.note
 
 
-def test_a_clusters_devices_are_those_it_names_and_else_one_with_a_note(tmp_path: Path, monkeypatch) -> None:
+def test_a_cluster_without_a_number_of_devices_is_planned_with_one_and_a_note(tmp_path: Path, monkeypatch) -> None:
     hostfile = tmp_path / "hostfile"
     hosts = {"cluster": "hostfile", "nodes": 2, "hostfile": {"path": str(hostfile)}}
     missing = on(hosts, 0, monkeypatch)
@@ -96,7 +100,7 @@ def test_a_clusters_devices_are_those_it_names_and_else_one_with_a_note(tmp_path
     assert "launch.devices" in unsaid.note
 
 
-def test_auto_precision_on_this_cpu_is_what_a_worker_would_choose() -> None:
+def test_auto_precision_matches_a_workers_choice_on_this_cpu() -> None:
     schedule = ladder()
     assert planned_precision(schedule, "cpu") == choose_precision("auto", torch.device("cpu"))
     assert planned_precision(schedule, "cuda") == "bf16"
