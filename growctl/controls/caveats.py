@@ -66,6 +66,6 @@ def _size_caveats(kind: str, control: Schedule, last_size: int) -> Iterator[str]
         size = num_parameters(stage_model(control, len(control.stages) - 1))
         if abs(size / last_size - 1) > EQUAL_SIZE:
             yield (
-                f"has {size / last_size:.3g} times the parameters of the ladder's last stage: no Transformer of its "
-                "vocabulary is nearer"
+                f"has {size / last_size:.3g} times the parameters of the ladder's last stage: no Transformer with "
+                "this vocabulary comes closer"
             )
