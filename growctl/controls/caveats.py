@@ -9,14 +9,14 @@ from growctl.schema.blocks import Schedule
 from model.config import num_parameters
 
 EQUAL_SIZE = 0.05
-"""Difference in parameters up to which a Transformer passes for one of the ladder's size."""
+"""Largest relative difference in parameters at which a Transformer counts as the ladder's size."""
 
 MOSTLY = 0.5
-"""Share of the steps it should take that a decay has at least, where the warm-up takes some of them."""
+"""Smallest share of the requested decay steps that needs no caveat, if the warm-up takes some of them."""
 
 
 def schedule_caveats(schedule: Schedule) -> list[str]:
-    """The caveats of all controls that `schedule` asks for, a sentence each, with the control's name."""
+    """The caveats of all controls of `schedule`: one sentence each, starting with the control's name."""
     last_size = num_parameters(stage_model(schedule, len(schedule.stages) - 1))
     return [
         f"{control.name} {caveat}."
@@ -26,22 +26,22 @@ def schedule_caveats(schedule: Schedule) -> list[str]:
 
 
 def control_caveats(kind: str, control: Schedule, last_size: int) -> list[str]:
-    """What a reader of a comparison with a control should know, each to be read behind the control's name.
+    """The caveats of one control: sentences without their subject, the control's name.
 
-    `control` is its own schedule, `last_size` the parameters of its ladder's last stage.
+    `control` is the schedule of the control, `last_size` the number of parameters of its ladder's last stage.
     """
     return [*_decay_caveats(control), *_size_caveats(kind, control, last_size)]
 
 
 def decays(schedule: Schedule) -> bool:
-    """Whether the learning rate of a run has steps to come down in, at its end or at that of every stage."""
+    """Whether the learning rate has steps to decay in, at the end of the run or (`span: stage`) of every stage."""
     plans = plan_stages(schedule)
     ends = plans if schedule.learning_rate.span == "stage" else plans[-1:]
     return all(plan.learning_rate.total_steps > plan.learning_rate.warmup_steps for plan in ends)
 
 
 def _decay_caveats(control: Schedule) -> Iterator[str]:
-    """Where the warm-up leaves the learning rate no steps to come down in, or few of those that it should have."""
+    """Reports stages whose warm-up leaves the decay no steps, or too few."""
     plans = plan_stages(control)
     of_stages = control.learning_rate.span == "stage"
     for plan in plans if of_stages else plans[-1:]:
@@ -61,11 +61,11 @@ def _decay_caveats(control: Schedule) -> Iterator[str]:
 
 
 def _size_caveats(kind: str, control: Schedule, last_size: int) -> Iterator[str]:
-    """Where the Transformer that should be of the ladder's size is not."""
+    """Reports a Transformer control whose size is too far from the ladder's."""
     if kind == "transformer-scratch":
         size = num_parameters(stage_model(control, len(control.stages) - 1))
         if abs(size / last_size - 1) > EQUAL_SIZE:
             yield (
-                f"has {size / last_size:.3g} times the parameters of the ladder's last stage: no Transformer of its "
-                "vocabulary is nearer"
+                f"has {size / last_size:.3g} times the parameters of the ladder's last stage: no Transformer with "
+                "this vocabulary comes closer"
             )

@@ -8,22 +8,22 @@ from functools import cache
 from model.config import TokenformerConfig, TransformerConfig, num_parameters
 
 CLOSE = 0.02
-"""Difference in parameters, as a logarithm, up to which the FFN keeps the usual 4 times the width."""
+"""Largest difference in log parameters at which the FFN keeps its usual 4 times the width."""
 
 MOST_LAYERS = 1000
-"""As many as a schedule may have."""
+"""The most that a schedule allows."""
 
 _MISS, _SKEW, _FFN_SKEW = 10.0, 0.02, 0.1
-"""What a shape's logarithmic distances cost: from the size, from the aspect ratio, from the usual FFN. A ratio more
-than twice off costs its excess in full."""
+"""Weights of a shape's logarithmic distances from the target size, the aspect ratio and the usual FFN size. An aspect
+ratio that is off by more than a factor of 2 also adds the excess in full."""
 
 
 def equal_size_transformer(model: TokenformerConfig | TransformerConfig) -> TransformerConfig:
-    """The Transformer nearest to `model` in parameters, of the same vocabulary, head width and nearly its aspect ratio.
+    """The Transformer nearest to `model` in parameters, with its vocabulary and head width and nearly its aspect ratio.
 
-    Tokenformers grow at constant width; a Transformer of that size is wider and deeper, as one would build it. Its FFN
-    is 4 times as wide as the model where that comes within `CLOSE`, else 1 to 8 times. Heads are narrower only where no
-    number of such heads comes as near.
+    Tokenformers grow at constant width; a Transformer of the same size is wider and deeper, as usual in practice. Its
+    FFN is 4 times as wide as the model if that comes within `CLOSE` of the size, else 1 to 8 times. Heads are narrower
+    only if no number of heads of the same width comes as close.
     """
     shapes = _Shapes(model)
     usual = min(shapes.usual(model.head_width), key=lambda shape: shapes.miss(shape) + shapes.skew(shape))
@@ -39,11 +39,11 @@ def equal_size_transformer(model: TokenformerConfig | TransformerConfig) -> Tran
 
 
 _Shape = tuple[int, int, int, int]
-"""Layers, heads, width of a head, FFN size."""
+"""(layers, heads, head width, FFN size)"""
 
 
 class _Shapes:
-    """Transformers that may stand for one model, and how far each is from it."""
+    """Candidate Transformers for one model, and their distances from it."""
 
     def __init__(self, model: TokenformerConfig | TransformerConfig) -> None:
         self.model = model
@@ -52,12 +52,12 @@ class _Shapes:
         self._counts = cache(self._count)
 
     def usual(self, head_width: int) -> Iterator[_Shape]:
-        """Of every depth the two nearest with an FFN of 4 times the width."""
+        """For every depth, the two shapes nearest in size with an FFN 4 times as wide as the model."""
         for num_layers, num_heads in self._sizes(head_width, around=1):
             yield _usual(num_layers, num_heads, head_width)
 
     def fitted(self, head_width: int) -> Iterator[_Shape]:
-        """Of every depth some with the FFN that comes nearest, 1 to 8 times the width."""
+        """For every depth, a few shapes, each with the FFN (1 to 8 times the width) that brings it nearest in size."""
         for num_layers, num_heads in self._sizes(head_width, around=2):
             width = num_heads * head_width
             rest = self.size((num_layers, num_heads, head_width, 0))
@@ -65,23 +65,23 @@ class _Shapes:
             yield num_layers, num_heads, head_width, min(max(ffn_size, width), 8 * width)
 
     def size(self, shape: _Shape) -> int:
-        """Parameters."""
+        """Number of parameters."""
         num_layers, num_heads, head_width, ffn_size = shape
         outside, layer, ffn = self._counts(num_heads, head_width)
         return outside + num_layers * (layer + ffn * ffn_size)
 
     def miss(self, shape: _Shape) -> float:
-        """How far the size is off."""
+        """Logarithmic distance from the target size."""
         return abs(math.log(self.size(shape) / self.target))
 
     def skew(self, shape: _Shape) -> float:
-        """What a shape costs that is stouter or more slender."""
+        """The penalty for an aspect ratio unlike the model's."""
         num_layers, num_heads, head_width, _ = shape
         skew = abs(math.log(num_heads * head_width / num_layers / self.aspect))
         return _SKEW * skew + max(0.0, skew - math.log(2))
 
     def distance(self, shape: _Shape) -> float:
-        """What all of it costs."""
+        """The sum of all penalties."""
         _, num_heads, head_width, ffn_size = shape
         ffn_skew = abs(math.log(ffn_size / (4 * num_heads * head_width)))
         return _MISS * self.miss(shape) + self.skew(shape) + _FFN_SKEW * ffn_skew
@@ -100,7 +100,7 @@ class _Shapes:
         )
 
     def _sizes(self, head_width: int, around: int) -> Iterator[tuple[int, int]]:
-        """Depths, each with the numbers of heads whose sizes stand `around` the target with a usual FFN."""
+        """(layers, heads) for every depth: the `around` nearest numbers of heads on either side of the target size."""
         most = 1
         while self.size(_usual(1, most, head_width)) < self.target:
             most *= 2
@@ -114,7 +114,7 @@ class _Shapes:
         return heads[max(0, larger - around) : larger + around]
 
     def _count(self, num_heads: int, head_width: int) -> tuple[int, int, int]:
-        """Parameters outside of layers, in a layer without its FFN, and in an FFN for each of its inner units."""
+        """Numbers of parameters: outside the layers, in a layer without its FFN, per inner unit of an FFN."""
         one, two, wider = (
             num_parameters(self.config((num_layers, num_heads, head_width, ffn_size)))
             for num_layers, ffn_size in ((1, 1), (2, 1), (1, 2))
@@ -123,11 +123,11 @@ class _Shapes:
 
 
 def _usual(num_layers: int, num_heads: int, head_width: int) -> _Shape:
-    """With an FFN of 4 times the width."""
+    """The shape with an FFN 4 times as wide as the model."""
     return num_layers, num_heads, head_width, 4 * num_heads * head_width
 
 
 def _can_rotate(model: TokenformerConfig | TransformerConfig, head_width: int) -> bool:
-    """Whether rotary embeddings turn a whole number of pairs in heads of that width."""
+    """Whether rotary embeddings rotate a whole number of pairs in heads of that width."""
     turned = int(head_width * model.rotary_fraction)
     return not model.rotary_fraction or (turned >= 2 and turned % 2 == 0)

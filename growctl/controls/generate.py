@@ -1,7 +1,7 @@
 """The runs that a schedule generates to be compared with: each a schedule of its own.
 
-Every control has the ladder's data (from sample 0), seed, batch and learning-rate block, and so its own warm-up and
-decay (growctl/controls/caveats.py says where its steps are too few for them). What it costs is a multiple of the whole
+Every control has the ladder's data (from sample 0), seed, batch and learning-rate block, and therefore its own warm-up
+and decay (growctl/controls/caveats.py warns if it has too few steps for them). Its cost is a multiple of the whole
 ladder's FLOPs.
 """
 
@@ -16,12 +16,12 @@ from growctl.schema.blocks import POLICIES, GrowthBlock, Schedule, StageBlock
 from model.config import TokenformerConfig, TransformerConfig
 
 _BUDGET = re.compile(r"-[0-9.]+x$")
-"""How a control's name ends that says its budget: as digits, for the schema takes none that needs an exponent."""
+"""The budget at the end of a control's name. Digits are enough: the schema allows no budget that needs an exponent."""
 
 
 @dataclass(frozen=True)
 class ControlPlan:
-    """A run to compare a ladder with: a schedule of its own."""
+    """A run to compare a ladder with, as a schedule."""
 
     kind: str
     name: str
@@ -29,7 +29,7 @@ class ControlPlan:
 
 
 def plan_controls(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[ControlPlan]:
-    """The controls of `schedule`, in its order; for what its stages come to (`steps_done` as in `plan_stages`)."""
+    """The controls of `schedule`, in its order. `steps_done` as in `plan_stages`: budgets follow the actual steps."""
     plans = plan_stages(schedule, steps_done)
     controls = []
     for block in schedule.controls:
@@ -42,19 +42,19 @@ def plan_controls(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[Co
 
 
 def control_name(schedule: Schedule, kind: str, stage: str, budget: float) -> str:
-    """The run's name, each control's its own: the budget 1 goes unsaid but behind a stage that ends like a budget."""
+    """The unique name of a control's run. It leaves a budget of 1 out, unless the stage's name ends like a budget."""
     unsaid = budget == 1 and not _BUDGET.search(stage)
     return "-".join(filter(None, (schedule.name, "control", kind, stage, "" if unsaid else f"{budget:g}x")))
 
 
 def _generated(schedule: Schedule, plans: list[StagePlan], kind: str, budget: float) -> Iterator[tuple[str, Schedule]]:
-    """What one entry comes to at one budget: a run, or one for each stage, with the stage's name."""
+    """(stage name or "", schedule) of each run for one entry of `controls` at one budget."""
     flops, last = budget * total_flops(plans).total, len(plans) - 1
     if kind == "best-scratch":
         twin = f"{schedule.model.family}-scratch"
         covered = [block for block in schedule.controls if block.kind == twin and budget in block.budgets]
         for index, plan in enumerate(plans):
-            if index < last or not covered:  # else the last size has such a run already
+            if index < last or not covered:  # the twin already trains the last size at this budget
                 yield plan.name, _with_flops(_from_scratch(schedule, index, plan.model), flops)
     elif kind == "tokenformer-scratch":
         yield "", _with_flops(_from_scratch(schedule, last, plans[last].model), flops)
@@ -69,7 +69,7 @@ def _generated(schedule: Schedule, plans: list[StagePlan], kind: str, budget: fl
 
 
 def _from_scratch(schedule: Schedule, index: int, shape: TokenformerConfig | TransformerConfig) -> Schedule:
-    """A schedule of one stage, for a model of that shape, on the machines of the stage `index`."""
+    """A schedule with one stage: a model of that shape, trained on the machines of stage `index`."""
     update: dict[str, Any] = {"stages": [_bare(schedule.stages[index])], "launch": _launch(schedule, index)}
     if isinstance(shape, TransformerConfig):
         sizes = shape.model_dump(include={"num_layers", "hidden_size", "num_heads", "ffn_size"})
@@ -79,7 +79,7 @@ def _from_scratch(schedule: Schedule, index: int, shape: TokenformerConfig | Tra
 
 
 def _single_jump(schedule: Schedule, plans: list[StagePlan]) -> Schedule:
-    """The ladder's first stage as it is, then its last size at once."""
+    """The ladder's first stage unchanged, then its last size in one growth."""
     last, shape = _bare(schedule.stages[-1]), plans[-1].model
     if isinstance(shape, TransformerConfig):
         last = last.model_copy(update=shape.model_dump(include={"num_layers", "hidden_size", "ffn_size"}))
@@ -90,7 +90,7 @@ def _single_jump(schedule: Schedule, plans: list[StagePlan]) -> Schedule:
 
 
 def _official_growth(schedule: Schedule, plans: list[StagePlan], budget: float) -> Schedule:
-    """The same ladder, grown as the official code does. All but that growth's policy stays the ladder's."""
+    """The same ladder with the growth policy of the official code; everything else stays the ladder's."""
     stages = [
         _with_steps(stage, max(1, round(budget * plan.num_steps)))
         for stage, plan in zip(schedule.stages, plans, strict=True)
@@ -100,12 +100,12 @@ def _official_growth(schedule: Schedule, plans: list[StagePlan], budget: float) 
 
 
 def _fixed_growth(schedule: Schedule) -> GrowthBlock:
-    """The ladder's growth without its slope, which would end a control's stages before their budget."""
+    """The ladder's growth without its slope, which could end a control's stages before their budget."""
     return schedule.growth.model_copy(update={"when": "fixed", "slope": None})
 
 
 def _with_flops(schedule: Schedule, flops: float) -> Schedule:
-    """`schedule`, its last stage of as many steps as bring the whole to `flops`; one step at least."""
+    """`schedule` with as many steps in its last stage as bring the total to `flops`; at least one step."""
     *before, last = schedule.stages
     *spent, plan = plan_stages(schedule.model_copy(update={"stages": [*before, _with_steps(last, 1)]}))
     steps = round((flops - total_flops(spent).total) / plan.step_flops.total)
@@ -113,12 +113,12 @@ def _with_flops(schedule: Schedule, flops: float) -> Schedule:
 
 
 def _bare(stage: StageBlock) -> StageBlock:
-    """A stage without what it says of growing into it."""
+    """A stage without the keys that describe how it grows from the one before."""
     return stage.model_copy(update=dict.fromkeys(("layers", "num_layers", "hidden_size", "ffn_size")))
 
 
 def _launch(schedule: Schedule, *stages: int) -> Any:
-    """The launch block with the machines of those stages."""
+    """The launch block with the numbers of machines of those stages."""
     nodes = [schedule.launch.nodes_of(stage) for stage in stages]
     one_for_all = isinstance(schedule.launch.nodes, int)
     return schedule.launch if one_for_all else schedule.launch.model_copy(update={"nodes": nodes})

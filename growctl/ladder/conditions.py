@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 _BLOCKS = ("seed", "model", "training", "optimizer", "learning_rate", "growth", "evaluation")
 _IRRELEVANT = ("training.log_every", "training.batch_tokens", "evaluation.every")
-"""Keys of those blocks that change neither the weights nor what is measured."""
+"""Keys of those blocks that change neither the weights nor the measurements."""
 
 
 _WHEN = frozenset({"when", "slope", "slope_window"})
@@ -21,7 +21,7 @@ _SHAPE = frozenset({"family", "num_layers", "hidden_size", "num_heads", "ffn_siz
 def comparison_conditions(schedule: "Schedule") -> dict[str, Any]:
     """Values by dotted path: seed, model, context, batch, precision, optimizer, learning rate, growth, evaluation.
 
-    The dataset is not among them: the ledger has its fingerprint in a column of its own.
+    The dataset is missing: the ledger stores its fingerprint in a separate column.
     """
     blocks = schedule.model_dump(mode="json", include=set(_BLOCKS))
     values = dict(_leaves(blocks)) | {"model.vocab_size": schedule.vocab_size}
@@ -29,7 +29,7 @@ def comparison_conditions(schedule: "Schedule") -> dict[str, Any]:
 
 
 def meant_to_differ(path: str, control: str, family: str | None) -> bool:
-    """Whether a control of that kind and model family differs from its ladder in the condition `path` by design."""
+    """Whether a control of kind `control` and model `family` differs from its ladder in `path` by design."""
     block, _, key = path.partition(".")
     if block == "growth":
         return control.endswith("-scratch") or key in (_WHEN | _POLICY if control == "official-growth" else _WHEN)

@@ -10,7 +10,7 @@ from model.transformer_sizes import check_transformer_growth
 
 
 def num_steps(stage: StageBlock, tokens_per_step: int) -> int:
-    """Optimizer steps of a stage's whole budget."""
+    """Optimizer steps in a stage's whole budget."""
     if stage.train_steps is not None:
         return stage.train_steps
     assert stage.train_tokens is not None
@@ -18,7 +18,7 @@ def num_steps(stage: StageBlock, tokens_per_step: int) -> int:
 
 
 def layer_tokens(schedule: Schedule, index: int) -> list[tuple[int, int]]:
-    """(attention tokens, FFN tokens) of each layer of a tokenformer's stage."""
+    """(attention tokens, FFN tokens) of each layer in stage `index` of a tokenformer."""
     tokens = [(0, 0)] * schedule.model.num_layers
     for stage in schedule.stages[: index + 1]:
         for layer in range(len(tokens)) if stage.layers is None else stage.layers:
@@ -27,9 +27,9 @@ def layer_tokens(schedule: Schedule, index: int) -> list[tuple[int, int]]:
 
 
 def added_tokens(schedule: Schedule, index: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """What the growth before a stage adds, layer by layer: to each of Q, K, V and O, and to the FFN. 0s for the first.
+    """Tokens per layer that the growth before stage `index` adds: (to each of Q, K, V and O, to the FFN).
 
-    A transformer has no tokens: empty.
+    All 0 for the first stage; empty for a transformer, which has no parameter tokens.
     """
     if schedule.model.family == "transformer":
         return (), ()
@@ -40,9 +40,9 @@ def added_tokens(schedule: Schedule, index: int) -> tuple[tuple[int, ...], tuple
 
 
 def stage_model(schedule: Schedule, index: int) -> TokenformerConfig | TransformerConfig:
-    """The model of a stage as it is at the stage's end, fully ramped in or annealed.
+    """The model at the end of stage `index`, fully ramped in or annealed.
 
-    Raises UserError where the stage cannot be grown from the one before.
+    Raises UserError if the stage cannot grow from the one before.
     """
     if schedule.model.family == "transformer":
         return _transformer(schedule, index)

@@ -12,18 +12,18 @@ from stages.spec import GenerationRule, LearningRate, settled_step
 
 @dataclass(frozen=True)
 class StagePlan:
-    """One stage, worked out."""
+    """The sizes, steps, FLOPs and learning rate of one stage."""
 
     index: int
     name: str
     model: TokenformerConfig | TransformerConfig
-    """As it is at the stage's end, fully ramped in."""
+    """The model at the stage's end, fully ramped in or annealed."""
 
     num_parameters: int
     num_embedding_parameters: int
     num_steps: int
     first_step: int
-    """Steps of the stages before."""
+    """Steps of all earlier stages."""
 
     tokens_per_step: int
     step_flops: Flops
@@ -35,13 +35,13 @@ class StagePlan:
     """How each generation learns, by its number."""
 
     ramp_steps: int
-    """Steps over which the new keys rise."""
+    """Steps over which the new keys rise from 0; 0 without a ramp."""
 
     anneal_steps: int | None
-    """Steps over which tau moves to the published formula; None: it stays."""
+    """Steps over which tau moves to the published formula; None if it stays."""
 
     attention_tokens: tuple[int, ...]
-    """Parameter tokens that the growth before the stage adds to each of Q, K, V and O, layer by layer."""
+    """Parameter tokens per layer that the growth before the stage adds to each of Q, K, V and O."""
 
     ffn_tokens: tuple[int, ...]
     """The same for the FFN."""
@@ -65,9 +65,9 @@ class StagePlan:
 
 
 def plan_stages(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[StagePlan]:
-    """The stages of `schedule`, in order.
+    """The plans of all stages of `schedule`, in order.
 
-    `steps_done` are the steps of the stages that are over, which a slope may have ended before their budget.
+    `steps_done` are the steps that the finished stages took: a slope may have ended them before their budget.
     """
     training, growth = schedule.training, schedule.growth
     tokens_per_step = training.batch_size * training.sequence_length
@@ -107,7 +107,8 @@ def total_flops(plans: list[StagePlan]) -> Flops:
 
 
 def _share_of_steps(share: float, num_steps: int) -> int:
-    """At least one step, and one less than the stage has: its last update is at the end of the share."""
+    """Steps in that share of a stage: at least one, and fewer than all, so that the last update comes at the end of the
+    share."""
     return min(max(1, round(share * num_steps)), num_steps - 1)
 
 

@@ -8,7 +8,7 @@ from stages.spec import SlopeTrigger, TrainSpec
 
 
 def worker_spec(schedule: Schedule, plan: StagePlan, **attempt: Any) -> TrainSpec:
-    """The spec of a stage of `schedule`; `attempt` is what belongs to one attempt, and what it has otherwise."""
+    """The worker's spec of one stage. `attempt` adds the fields of one attempt, and may replace any other."""
     checkpoint = schedule.checkpoint
     settings: dict[str, Any] = {
         "stage": plan.name,
@@ -40,7 +40,7 @@ def worker_spec(schedule: Schedule, plan: StagePlan, **attempt: Any) -> TrainSpe
 
 
 def slope_trigger(schedule: Schedule, plan: StagePlan) -> SlopeTrigger | None:
-    """What may end a stage early: there must be something to grow into."""
+    """The rule that may end a stage early; None without `growth.slope` and for the last stage."""
     growth = schedule.growth
     if growth.slope is None or plan.index + 1 == len(schedule.stages):
         return None

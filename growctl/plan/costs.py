@@ -18,91 +18,93 @@ from model.precision import Precision
 from stages.engine.device_memory import Memory, TrainingMemory, engine_checkpoint_bytes, parameters_checkpoint_bytes
 
 HEADROOM = 0.1
-"""Share of a device's memory that is left free: the CUDA context, NCCL's buffers, fragments."""
+"""Share of a device's memory that the plan leaves free for the CUDA context, NCCL's buffers and fragmentation."""
 
 MeasuredSize = tuple[TokenformerConfig | TransformerConfig, int]
-"""A model and its micro-batch: what `plan --measure` times once."""
+"""A model and its micro-batch size. `plan --measure` times each once."""
 
 
 @dataclass(frozen=True)
 class MeasuredSteps:
-    """What `plan --measure` found for one size on this machine."""
+    """Times and memory that `plan --measure` found for one size on this machine."""
 
     micro_batch_seconds: float
-    """Forward and backward of a micro-batch, but for the last one of a step."""
+    """Forward and backward pass of one micro-batch, except the last one of a step."""
 
     last_micro_batch_seconds: float
-    """The same for the last one, with the gradients' reduction and the update."""
+    """Forward and backward pass of a step's last micro-batch, with the gradient reduction and the update."""
 
     memory: Mapping[str, int] | None
-    """What the device's allocator had given out (`stages.probe.measured_steps.StepMemory`); None on a CPU."""
+    """Bytes that the device's allocator handed out (`stages.probe.measured_steps.StepMemory`); None on a CPU."""
 
     def step_seconds(self, num_micro_batches: int) -> float:
-        """An optimizer step of so many micro-batches."""
+        """Seconds of an optimizer step with `num_micro_batches`."""
         return (num_micro_batches - 1) * self.micro_batch_seconds + self.last_micro_batch_seconds
 
 
 @dataclass(frozen=True)
 class Measurements:
-    """What `plan --measure` found."""
+    """All results of `plan --measure`."""
 
     where: str
-    """The devices that it was measured on."""
+    """The devices that ran the measurement."""
 
     num_devices: int
     steps: Mapping[MeasuredSize, MeasuredSteps]
     failures: tuple[str, ...] = ()
-    """What could not be measured and why, a sentence each."""
+    """One sentence per size that could not be measured, with the reason."""
 
 
 @dataclass(frozen=True)
 class StageCost:
-    """One stage's, on the devices that it is planned for."""
+    """The costs of one stage on its planned devices."""
 
     plan: StagePlan
     num_devices: int
     micro_batch_size: int | None
-    """That a run would use; None where the batch cannot be dealt out to the devices."""
+    """The micro-batch that a run would use; None if the batch cannot be split evenly over the devices."""
 
     largest_micro_batch_size: int | None
-    """That fits into a device's memory, 0 where none does; None where that memory is unknown."""
+    """The largest that fits into a device's memory, 0 if none fits; None if that memory is unknown."""
 
     memory: Memory | None
-    """Of one device, with `micro_batch_size`."""
+    """Memory of one device with `micro_batch_size`; None without one."""
 
     epochs: float | None
-    """Over the training data, from the run's start to the stage's end."""
+    """Passes over the training data from the run's start to the stage's end."""
 
     seconds: float | None
+    """Seconds of the stage's optimizer steps alone."""
+
     peak_flops: float | None
-    """FLOPs a second of one device, in the training precision."""
+    """Peak FLOPs per second of one device, in the training precision."""
 
     price_per_device_hour: float | None
     checkpoint_bytes: int
-    """On disk once the stage is done: `final/`, and the checkpoints within the stage that are kept."""
+    """Disk space when the stage is done: `final/` and the checkpoints within the stage that are kept."""
 
     measured: MeasuredSteps | None = None
 
     @property
     def device_hours(self) -> float | None:
-        """Hours times devices."""
+        """Hours multiplied by the number of devices."""
         return None if self.seconds is None else self.seconds * self.num_devices / 3600
 
     @property
     def money(self) -> float | None:
-        """In the currency of `launch.hardware.price_per_device_hour`."""
+        """The price, in the currency of `launch.hardware.price_per_device_hour`."""
         if self.device_hours is None or self.price_per_device_hour is None:
             return None
         return self.device_hours * self.price_per_device_hour
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Training tokens a second, over all devices."""
+        """Training tokens per second, over all devices."""
         return self.plan.train_tokens / self.seconds if self.seconds else None
 
     @property
     def mfu(self) -> float | None:
-        """Share of the devices' peak FLOPs that the time comes to."""
+        """Model FLOPs utilisation: the share of the devices' peak FLOPs that `seconds` implies."""
         if not self.seconds or self.peak_flops is None:
             return None
         return self.plan.flops.total / (self.seconds * self.num_devices * self.peak_flops)
@@ -110,7 +112,7 @@ class StageCost:
 
 @dataclass(frozen=True)
 class Total:
-    """Sums over stages; None as soon as one of them is unknown."""
+    """Sums over stages. A sum is None if one of its terms is unknown."""
 
     train_tokens: int
     flops: Flops
@@ -121,7 +123,7 @@ class Total:
 
     @classmethod
     def of(cls, stages: Iterable[StageCost]) -> "Total":
-        """The sums."""
+        """Sums the costs of `stages`."""
         costs = list(stages)
         return cls(
             train_tokens=sum(cost.plan.train_tokens for cost in costs),
@@ -135,37 +137,37 @@ class Total:
 
 @dataclass(frozen=True)
 class RunCost:
-    """A ladder's, or a control's."""
+    """The costs of a ladder or a control."""
 
     name: str
     kind: str | None
-    """Of a control."""
+    """The kind of a control; None for the ladder."""
 
     schedule: Schedule
     stages: list[StageCost]
 
     @cached_property
     def total(self) -> Total:
-        """Over the stages."""
+        """The sums over all stages."""
         return Total.of(self.stages)
 
 
 @dataclass(frozen=True)
 class PlanCosts:
-    """All that a schedule comes to."""
+    """The costs of a schedule: its ladder and its controls."""
 
     ladder: RunCost
     controls: list[RunCost]
     devices: Devices
     precision: Precision
     memory_bytes: int | None
-    """Of one device."""
+    """Memory of one device; None if unknown."""
 
     training_tokens: int | None
-    """In the dataset."""
+    """Training tokens in the dataset; None if unknown."""
 
     measurements: Measurements | None = None
-    """Where times come from, if they were measured."""
+    """The source of the times, if they were measured."""
 
     runs: list[RunCost] = field(init=False)
 
@@ -174,9 +176,10 @@ class PlanCosts:
 
 
 def plan_costs(schedule: Schedule, runs_dir: Path | None = None, measurements: Measurements | None = None) -> PlanCosts:
-    """What the ladder of `schedule` and its controls cost.
+    """Computes the costs of the ladder of `schedule` and of its controls.
 
-    The dataset is looked for in `runs_dir`. With `measurements` times come from them; a size that they lack has none.
+    Looks for the prepared dataset in `runs_dir`. With `measurements`, all times come from them; a size that they lack
+    has no time.
     """
     tokens = training_tokens(schedule.data, runs_dir)
     devices = planned_devices(schedule)
@@ -197,15 +200,15 @@ def plan_costs(schedule: Schedule, runs_dir: Path | None = None, measurements: M
 
 
 def device_memory(schedule: Schedule, devices: Devices) -> int | None:
-    """Memory of one device in bytes: what `launch.hardware` says, else that of the GPUs here; None where unknown."""
+    """Memory of one device in bytes: from `launch.hardware`, else that of the GPUs here; None if unknown."""
     return schedule.launch.hardware.memory_bytes or devices.memory_bytes
 
 
 def planned_micro_batch(schedule: Schedule, plan: StagePlan, num_devices: int, devices: Devices) -> int:
-    """The micro-batch that a run uses on `num_devices`, which divide the batch.
+    """The micro-batch that a run uses on `num_devices`, which must divide the batch.
 
-    `launch.micro_batch_size`; for auto, the largest that fits where the device's memory is known (1 where none does),
-    else the device's whole share of the batch.
+    This is `launch.micro_batch_size`. For auto it is the largest that fits if the device's memory is known (1 if none
+    fits), else the device's whole share of the batch.
     """
     memory = stage_memory(schedule, plan, num_devices, devices)
     micro, _ = _micro_batches(schedule, num_devices, memory, device_memory(schedule, devices))
@@ -214,15 +217,15 @@ def planned_micro_batch(schedule: Schedule, plan: StagePlan, num_devices: int, d
 
 
 def _largest(memory: TrainingMemory, share: int, device_memory_bytes: int) -> int | None:
-    """The largest divisor of `share`, sequences at a time, that leaves `HEADROOM` free; None where not even 1 does."""
+    """The largest divisor of `share` that leaves `HEADROOM` free; None if not even one sequence does."""
     free = (1 - HEADROOM) * device_memory_bytes
-    # More sequences never take less: the most that fit, then down to as many as divide the share.
+    # Memory never falls with the micro-batch, so bisect for the most that fit, then go down to a divisor of the share.
     most = bisect_right(range(1, share + 1), free, key=lambda size: memory.of(size).total)
     return next((size for size in range(most, 0, -1) if share % size == 0), None)
 
 
 def stage_memory(schedule: Schedule, plan: StagePlan, num_devices: int, devices: Devices) -> TrainingMemory:
-    """What a stage takes of each of its devices."""
+    """The memory model of a stage on each of its devices."""
     return TrainingMemory(
         plan.model,
         zero_stage=schedule.launch.zero_stage,
@@ -235,7 +238,7 @@ def stage_memory(schedule: Schedule, plan: StagePlan, num_devices: int, devices:
 
 
 def stage_devices(schedule: Schedule, index: int, per_machine: int) -> int:
-    """Devices of a stage, over all its machines."""
+    """Devices of a stage, summed over its machines."""
     return schedule.launch.nodes_of(index) * per_machine
 
 
@@ -269,7 +272,7 @@ def _stage_costs(
 def _micro_batches(
     schedule: Schedule, num_devices: int, memory: TrainingMemory, memory_bytes: int | None
 ) -> tuple[int | None, int | None]:
-    """(the one that a run would use, the largest that fits), as in `StageCost`."""
+    """(`micro_batch_size`, `largest_micro_batch_size`) as in `StageCost`."""
     batch_size, given = schedule.training.batch_size, schedule.launch.micro_batch_size
     share = max(1, batch_size // num_devices)
     largest = None if memory_bytes is None else _largest(memory, share, memory_bytes) or 0
@@ -288,7 +291,7 @@ def _seconds(
     measured: MeasuredSteps | None,
     peak_flops: float | None,
 ) -> float | None:
-    """Of the stage's optimizer steps alone: measured, else by the device's peak and its share that training reaches."""
+    """Seconds of the stage's optimizer steps: from the measurement, else from peak FLOPs and MFU; None if unknown."""
     mfu, batch_size = schedule.launch.hardware.mfu, schedule.training.batch_size
     if measured and micro_batch_size:
         num_micro_batches = max(1, batch_size // (micro_batch_size * num_devices))
@@ -299,7 +302,7 @@ def _seconds(
 
 
 def stage_checkpoint_bytes(schedule: Schedule, plan: StagePlan, precision: Precision) -> int:
-    """On disk once a stage is done: `final/`, and the checkpoints within the stage that are kept."""
+    """Disk space when a stage is done: `final/` and the checkpoints within the stage that are kept."""
     checkpoint = schedule.checkpoint
     saved = (plan.num_steps - 1) // checkpoint.every
     newest = min(checkpoint.keep, saved)

@@ -10,7 +10,7 @@ from stages.data.corpus import DataSpec
 
 
 def training_tokens(data: DataBlock, runs_dir: Path | None) -> int | None:
-    """Training tokens of `data`: of its newest prepared dataset, else `data.approximate_tokens`, else None."""
+    """Training tokens in the newest prepared dataset for `data`, else `data.approximate_tokens`, else None."""
     if runs_dir is None:
         return data.approximate_tokens
     wanted = _determining(data.model_dump(mode="json"))
@@ -20,12 +20,12 @@ def training_tokens(data: DataBlock, runs_dir: Path | None) -> int | None:
             if _determining(document["spec"]) == wanted:
                 return int(document["splits"]["train"]["num_tokens"])
         except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError):
-            continue  # `prepare` will set it aside with a message
+            continue  # damaged: `prepare` sets it aside with a message
     return data.approximate_tokens
 
 
 def _determining(spec: dict[str, Any]) -> dict[str, Any]:
-    """What of a data block decides what is in a dataset."""
+    """The keys of a data block that determine the content of its dataset."""
     return {name: spec[name] for name in DataSpec.model_fields if name != "workers"}
 
 

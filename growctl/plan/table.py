@@ -18,14 +18,14 @@ from model.flops import Flops
 
 UNKNOWN = "-"
 MOST_NAME = 26
-"""Columns that a name takes at most, before it is folded."""
+"""Widest column of names; longer names are folded."""
 
 Row = dict[str, str]
-"""What a table's row says, by the heading of the column."""
+"""The cells of a table's row by column heading."""
 
 
 def plan_json(schedule: Schedule, costs: PlanCosts | None = None) -> dict[str, Any]:
-    """The plan for scripts: `stages`, `controls` with stages of their own, totals, `warnings` and `notes`."""
+    """The plan as JSON: `stages`, `controls` with their stages, totals, `warnings` and `notes`."""
     costs = costs or plan_costs(schedule)
     return {
         "name": schedule.name,
@@ -47,9 +47,9 @@ def plan_json(schedule: Schedule, costs: PlanCosts | None = None) -> dict[str, A
 
 
 def print_plan(schedule: Schedule, console: Console, costs: PlanCosts | None = None) -> None:
-    """The plan as tables: sizes and compute, a device's memory, time and money, the controls. Then the warnings.
+    """Prints the plan: tables of sizes and compute, memory per device, time and money, and controls; then the warnings.
 
-    Made for 100 columns; narrower ones get fewer columns. What nothing is known of is left out.
+    The tables fit 100 columns; narrower terminals get fewer columns. Columns without any known value are left out.
     """
     costs = costs or plan_costs(schedule)
     console.print(Text(schedule.name or "", style="bold", overflow="fold"))
@@ -59,8 +59,8 @@ def print_plan(schedule: Schedule, console: Console, costs: PlanCosts | None = N
     if costs.memory_bytes is None and not costs.measurements:
         cpu = "The plan is for ranks on CPUs. " if costs.devices.type == "cpu" else ""
         console.print(
-            f"{cpu}What fits, how long it takes and what it costs is not known: say launch.hardware.device and "
-            "launch.hardware.mfu, or measure with --measure.",
+            f"{cpu}Fit, time and price are unknown: set launch.hardware.device and launch.hardware.mfu, or measure "
+            "with --measure.",
             highlight=False,
         )
     for warning in plan_warnings(costs):
@@ -104,7 +104,7 @@ def _everything(costs: PlanCosts) -> Total:
 
 
 def _tables(costs: PlanCosts) -> Iterator[tuple[str, list[Row], tuple[str, ...]]]:
-    """Title and rows of each table, and the columns that a narrow terminal does without, in that order."""
+    """The title and rows of each table, and the columns to drop on a narrow terminal, in that order."""
     yield (
         "sizes and compute: FLOPs, and their shares in parameters, attention and output head",
         _size_rows(costs),
@@ -125,8 +125,8 @@ def _tables(costs: PlanCosts) -> Iterator[tuple[str, list[Row], tuple[str, ...]]
 
 
 def _legend(costs: PlanCosts) -> str:
-    time = "" if costs.ladder.total.seconds is None else " time: of the training steps alone."
-    return f"tokens/p: training tokens so far for each parameter.{time}"
+    time = "" if costs.ladder.total.seconds is None else " time: training steps only."
+    return f"tokens/p: training tokens so far per parameter.{time}"
 
 
 def _size_rows(costs: PlanCosts) -> list[Row]:
@@ -150,7 +150,7 @@ def _size_rows(costs: PlanCosts) -> list[Row]:
 
 
 def _compute(flops: Flops) -> Row:
-    """FLOPs, and where they go."""
+    """The cells for FLOPs and their shares by part."""
     parts = {"parameters ": flops.parameters, "attention": flops.attention, "head": flops.head}
     return {"FLOPs": scientific(flops.total)} | {name: f"{part / flops.total:.0%}" for name, part in parts.items()}
 
@@ -159,7 +159,7 @@ def _memory_title(costs: PlanCosts) -> str:
     launch = costs.ladder.schedule.launch
     capacity = f" of {byte_count(costs.memory_bytes)}" if costs.memory_bytes else ""
     offload = ", optimizer offloaded" if launch.offload == "optimizer" else ""
-    return f"memory of a device{capacity}: ZeRO-{launch.zero_stage}{offload}, {costs.precision}"
+    return f"memory per device{capacity}: ZeRO-{launch.zero_stage}{offload}, {costs.precision}"
 
 
 def _time_title(costs: PlanCosts) -> str:
@@ -205,7 +205,7 @@ def _time_rows(costs: PlanCosts) -> list[Row]:
 
 
 def _control_rows(costs: PlanCosts) -> list[Row]:
-    """A row a control, with its last and largest stage's size; then the sum over all runs, the ladder with them."""
+    """One row per control, with the size of its last and largest stage; then the sum over all runs and the ladder."""
     rows = []
     for control in costs.controls:
         last = control.stages[-1]
@@ -248,10 +248,10 @@ def _or_unknown(value: Any, shown: Callable[[Any], str]) -> str:
 
 
 def _print_table(console: Console, title: str, rows: Sequence[Row], narrower: Sequence[str]) -> None:
-    """A table without the columns of which nothing is known.
+    """Prints a table without the columns that have no known value.
 
-    Where it is too wide, headings break at hyphens, then columns go, those of `narrower` first. A row that has nothing
-    to say in a column leaves it empty.
+    If it is too wide, headings break at hyphens; then columns are dropped, those in `narrower` first. A row without a
+    value for a column leaves the cell empty.
     """
     headings = [h for h in rows[0] if any(row.get(h, UNKNOWN) != UNKNOWN for row in rows)]
     table, unlimited = _table(title, headings, rows), console.options.update(width=10_000)

@@ -21,14 +21,14 @@ from stages.spec import TrainSpec
 from stages.stage_dir import StagePaths
 
 MICRO_BATCHES = 2
-"""Of a timed step at most: one that does not end the step and one that does. Longer steps have more of the first."""
+"""Most micro-batches in a timed step: the last one and one before it. Longer steps only repeat the latter."""
 
 
 def measure_sizes(costs: PlanCosts, on_start: Callable[[str], None]) -> Measurements:
     """Times each distinct model and micro-batch of a plan once, on this machine's devices.
 
-    `on_start` is told what is being measured. A size that cannot be measured, for want of memory say, is among
-    `failures` with the reason. Nothing stays on disk.
+    Calls `on_start` with a line before each measurement. If a size cannot be measured, for example for lack of memory,
+    `failures` gives the reason. Nothing stays on disk.
     """
     schedule = costs.ladder.schedule
     num_devices, gpus = _devices_here(schedule)
@@ -52,7 +52,7 @@ def measure_sizes(costs: PlanCosts, on_start: Callable[[str], None]) -> Measurem
 
 
 def _devices_here(schedule: Schedule) -> tuple[int, bool]:
-    """(ranks, whether they are GPUs): a run's own on this machine; for a cluster, those that are here."""
+    """(number of ranks, whether they are GPUs): those of a local run, or this machine's if the run needs a cluster."""
     launch = schedule.launch
     if launch.cluster == "local":
         found = schedule_devices_here(schedule)
@@ -63,7 +63,7 @@ def _devices_here(schedule: Schedule) -> tuple[int, bool]:
 
 
 def _measured(run: RunCost, cost: StageCost, num_devices: int, gpus: bool) -> tuple[dict[str, Any] | None, str]:
-    """What the workers found, or None and the reason."""
+    """(the workers' results, "") or (None, the reason)."""
     folder = Path(tempfile.mkdtemp(prefix="growctl-measure-"))
     try:
         spec, log = StagePaths(folder).spec, StagePaths(folder).log
@@ -80,7 +80,7 @@ def _measured(run: RunCost, cost: StageCost, num_devices: int, gpus: bool) -> tu
 
 
 def _spec(schedule: Schedule, cost: StageCost, num_devices: int, folder: Path) -> TrainSpec:
-    """The stage's training, without its data: so many micro-batches a step that one of each kind is timed."""
+    """The spec that times a stage's steps without its data, with just enough micro-batches to time both kinds."""
     plan, micro = cost.plan, cost.micro_batch_size
     assert micro is not None
     per_step = schedule.training.batch_size // (micro * cost.num_devices)

@@ -12,30 +12,30 @@ from growctl.text.formatting import byte_count, short_count
 from model.transformer_sizes import stack_tokens
 
 LARGEST_GROWTH = 4.0
-"""Factor in parameters beyond which a growth keeps little of what the stages before cost: more than three quarters of
-the model are new then."""
+"""Factor in parameters above which a growth keeps little of the earlier stages' work: more than three quarters of the
+model are then new."""
 
 OPTIMAL_TOKENS = 20.0
-"""Training tokens a parameter at which a budget buys the most (Hoffmann et al., arXiv 2203.15556)."""
+"""Compute-optimal training tokens per parameter (Hoffmann et al., arXiv 2203.15556)."""
 
 FAR = 4.0
-"""Factor from there at which it matters: by that paper's loss formula (approach 3), four times fewer or more tokens a
-parameter cost 16 % more FLOPs for the same loss, which is of the order of what growing saves."""
+"""Factor off the optimum that deserves a warning. By that paper's loss formula (approach 3), four times fewer or more
+tokens per parameter cost 16 % more FLOPs for the same loss, about as much as growing saves."""
 
 MOST_EPOCHS = 4.0
-"""Passes over the same text after which another is worth clearly less than new text (Muennighoff et al., arXiv
+"""Passes over the same text after which another pass is worth clearly less than new text (Muennighoff et al., arXiv
 2305.16264)."""
 
 
 def plan_warnings(costs: PlanCosts) -> list[str]:
-    """What is likely to waste what the plan costs, or to make its comparison unfair."""
+    """One sentence per problem that is likely to waste compute or to make the comparison unfair."""
     checks = (_growth_factors, _tokens_per_parameter, _epochs, _batches, _memory, _settings, _caveats)
     failures = costs.measurements.failures if costs.measurements else ()
     return [*(warning for check in checks for warning in check(costs)), *failures]
 
 
 def plan_notes(costs: PlanCosts) -> list[str]:
-    """What a reader of the figures should know: of the schedule, then of the devices."""
+    """One sentence per fact needed to read the figures: about the schedule, then about the devices."""
     return [*_schedule_notes(costs), *_device_notes(costs)]
 
 
@@ -45,26 +45,27 @@ def _schedule_notes(costs: PlanCosts) -> list[str]:
     if schedule.growth.when == "slope" and len(plans) > 1:
         notes.append(
             "Every stage but the last may end before its budget: as soon as its loss falls by less than "
-            f"{schedule.growth.slope:g} nats per FLOP. Tokens and FLOPs, the controls' too, are the most it comes to."
+            f"{schedule.growth.slope:g} nats per FLOP. Tokens and FLOPs, also of the controls, are upper limits."
         )
         window, every = schedule.growth.slope_window, schedule.evaluation.every
         fixed = [plan.name for plan in plans[:-1] if _counted_evaluations(schedule, plan) < window]
         if fixed:
             notes.append(
-                f"Too few evaluations for a slope over {window}: {', '.join(fixed)} will train the whole budget; "
-                f"evaluation.every is {every} steps, and those during warm-up, ramp, annealing or rest do not count."
+                f"Too few evaluations for a slope over {window}: {', '.join(fixed)} will train the whole budget. "
+                f"evaluation.every is {every} steps, and evaluations during warm-up, ramp, annealing or freezing do "
+                "not count."
             )
     if schedule.growth.operator == "stack" and len(plans) > 1:
         tokens = stack_tokens(plans[-1].num_parameters, total_flops(plans).total)
         notes.append(
             f"G_stack's timing formula, fitted to large runs, would stack after {short_count(round(tokens))} tokens; "
-            f"this schedule does after {short_count(plans[0].train_tokens)}."
+            f"this schedule stacks after {short_count(plans[0].train_tokens)}."
         )
     return notes
 
 
 def _counted_evaluations(schedule: Schedule, plan: StagePlan) -> int:
-    """Evaluations of a stage before its last step that its slope may be fitted through."""
+    """The number of evaluations before a stage's last step that count for its slope."""
     every = schedule.evaluation.every
     first = max(1, -(-plan.settled_step // every))
     return max(0, (plan.num_steps - 1) // every - first + 1)
@@ -74,17 +75,17 @@ def _device_notes(costs: PlanCosts) -> list[str]:
     notes = [costs.devices.note] if costs.devices.note else []
     host = max((cost.memory.host for cost in costs.ladder.stages if cost.memory), default=0)
     if host:
-        notes.append(f"launch.offload puts up to {byte_count(host)} for each device into the host's memory.")
+        notes.append(f"launch.offload puts up to {byte_count(host)} per device into the host's memory.")
     measured = costs.measurements
     if measured:
         notes.append(
-            f"Times are from a few real steps of each size on {measured.where}; a longer step is more of the same "
+            f"Times come from a few real steps of each size on {measured.where}; longer steps repeat the same "
             "micro-batches."
         )
         if any(cost.num_devices != measured.num_devices for run in costs.runs for cost in run.stages):
             notes.append(
-                f"More devices than these {measured.num_devices} are taken to be as fast each; what they wait for each "
-                "other is not in the times."
+                f"Beyond these {measured.num_devices} devices, the times assume that every device is as fast; they "
+                "ignore communication between the devices."
             )
     return notes
 
@@ -95,7 +96,7 @@ def _growth_factors(costs: PlanCosts) -> Iterator[str]:
         if factor > LARGEST_GROWTH:
             yield (
                 f"Stage {after.name} has {factor:.1f} times the parameters of {before.name}: above "
-                f"{LARGEST_GROWTH:g} times, little of what was trained before is kept; put a stage between them."
+                f"{LARGEST_GROWTH:g} times, little of the earlier training is kept; put a stage between them."
             )
 
 
@@ -105,8 +106,8 @@ def _tokens_per_parameter(costs: PlanCosts) -> Iterator[str]:
     base = first.train_tokens / first.num_parameters
     if len(stages) > 1 and base > OPTIMAL_TOKENS * FAR:
         yield (
-            f"The base is overtrained: stage {first.name} sees {base:,.0f} tokens a parameter, {OPTIMAL_TOKENS:g} are "
-            "compute-optimal; its FLOPs would buy more in a larger stage."
+            f"The base is overtrained: stage {first.name} sees {base:,.0f} tokens per parameter, but "
+            f"{OPTIMAL_TOKENS:g} are compute-optimal; a larger stage would use its FLOPs better."
         )
     end = costs.ladder.total.train_tokens / last.num_parameters
     if OPTIMAL_TOKENS / FAR <= end <= OPTIMAL_TOKENS * FAR:
@@ -114,7 +115,7 @@ def _tokens_per_parameter(costs: PlanCosts) -> Iterator[str]:
     below = end < OPTIMAL_TOKENS
     easy = ", and beats the last size from scratch too" if below and costs.controls else ""
     yield (
-        f"{costs.ladder.name} ends with {end:,.3g} tokens a parameter in stage {last.name}, far "
+        f"{costs.ladder.name} ends with {end:,.3g} tokens per parameter in stage {last.name}, far "
         f"{'below' if below else 'above'} {OPTIMAL_TOKENS:g}: a {'smaller' if below else 'larger'} last size would "
         f"reach a lower loss for the same FLOPs{easy}."
     )
@@ -129,7 +130,7 @@ def _epochs(costs: PlanCosts) -> Iterator[str]:
         yield (
             f"{costs.ladder.name} reads its {short_count(costs.training_tokens or 0)} training tokens "
             f"{read(costs.ladder):.1f} times, more than {MOST_EPOCHS:g} times from stage {first} on: repeated text "
-            "teaches less."
+            "helps less than new text."
         )
     many = [f"{_short(costs, run)} {read(run):.1f} times" for run in costs.controls if read(run) > MOST_EPOCHS]
     if many:
@@ -143,8 +144,8 @@ def _batches(costs: PlanCosts) -> Iterator[str]:
         if training.batch_size % share:
             per_pass = "" if micro == "auto" else f" x micro-batches of {micro}"
             yield (
-                f"Stage {cost.plan.name} of {run.name} cannot run so: a batch of {training.batch_size} cannot be dealt "
-                f"out evenly to {cost.num_devices} devices{per_pass}."
+                f"Stage {cost.plan.name} of {run.name} cannot run: a batch of {training.batch_size} cannot be split "
+                f"evenly over {cost.num_devices} devices{per_pass}."
             )
 
 
@@ -167,7 +168,7 @@ def _memory(costs: PlanCosts) -> Iterator[str]:
 
 
 def _settings(costs: PlanCosts) -> Iterator[str]:
-    """Settings that differ between the ladder and its controls, each with the controls that it differs in."""
+    """Warns of settings that differ between the ladder and its controls, naming the controls."""
     ladder = _effective(costs.ladder)
     differing: dict[tuple[str, Any], list[str]] = {}
     for control in costs.controls:
@@ -186,13 +187,13 @@ def _caveats(costs: PlanCosts) -> list[str]:
 
 
 def _effective(run: RunCost) -> dict[str, Any]:
-    """What a run's learning rate and batch come to, each under the name that a warning gives it."""
+    """The settings of a run that affect its loss, by their names in warnings."""
     schedule = run.schedule
     rate, optimizer, training = schedule.learning_rate, schedule.optimizer, schedule.training
     stages = len(run.stages)
     return {
         "how often the learning rate warms up and decays": _times(stages if rate.span == "stage" else 1),
-        "how often it warms up once more": _times(stages - 1 if schedule.growth.rewarmup.steps else 0),
+        "how often it warms up again": _times(stages - 1 if schedule.growth.rewarmup.steps else 0),
         "learning_rate.shape": rate.shape,
         "learning_rate.peak": f"{rate.peak:g}",
         "learning_rate.final": f"{rate.final:g}",
@@ -210,12 +211,12 @@ def _times(count: int) -> str:
 
 
 def _short(costs: PlanCosts, control: RunCost) -> str:
-    """A control's name without its ladder's."""
+    """A control's name without the ladder's name in front."""
     return control.name.removeprefix(f"{costs.ladder.name}-control-")
 
 
 def _each_once(costs: PlanCosts, key: Any) -> Iterator[tuple[RunCost, StageCost]]:
-    """Stages of all runs, those alike by `key` once: what is wrong with one is wrong with all."""
+    """The stages of all runs, but only the first of those with equal `key`: they share their problems."""
     seen = []
     for run in costs.runs:
         for cost in run.stages:

@@ -28,35 +28,35 @@ _FOREIGN = {
         "a transformer has no parameter tokens; leave it out",
     ),
 }
-"""By family, the keys of a stage that are the other family's, and what is said of them."""
+"""By family: the stage keys of the other family, and the message for them."""
 
 
-def impossible(schedule: Schedule) -> list[str]:
-    """Everything that does not fit together."""
+def check_combinations(schedule: Schedule) -> list[str]:
+    """One line per combination of values that does not fit together; empty if the schedule is valid."""
     checks = (
-        _impossible_model,
-        _impossible_stages,
-        _impossible_sizes,
-        _impossible_training,
-        _impossible_growth,
-        _impossible_controls,
+        _check_model,
+        _check_stages,
+        _check_sizes,
+        _check_training,
+        _check_growth,
+        _check_control_blocks,
     )
     return [problem for check in checks for problem in check(schedule)] or [
-        problem for check in (_impossible_steps, _impossible_slope, _impossible_jump) for problem in check(schedule)
+        problem for check in (_check_steps, _check_slope, _check_jump) for problem in check(schedule)
     ]
 
 
-def unusable_controls(schedule: Schedule) -> list[str]:
-    """What is wrong with the controls of a `schedule` that is good by itself: with the schedule of one of them.
+def check_controls(schedule: Schedule) -> list[str]:
+    """One line per control whose generated schedule is invalid. `schedule` itself must be valid.
 
-    Apart from `impossible`, so that a run trained without its controls can be read whatever becomes of them.
+    Kept apart from `check_combinations`, so that the schedule of a run stays readable if a control cannot run.
     """
     problems = []
     for index, block in enumerate(schedule.controls):
         extremes = sorted({min(block.budgets), max(block.budgets)})
         alone = schedule.model_copy(update={"controls": [block.model_copy(update={"budgets": extremes})]})
         try:
-            reasons = [reason for control in plan_controls(alone) for reason in impossible(control.schedule)]
+            reasons = [reason for control in plan_controls(alone) for reason in check_combinations(control.schedule)]
         except UserError as error:
             reasons = [str(error)]
         if reasons:
@@ -66,14 +66,14 @@ def unusable_controls(schedule: Schedule) -> list[str]:
     return problems
 
 
-def _impossible_model(schedule: Schedule) -> Iterator[str]:
+def _check_model(schedule: Schedule) -> Iterator[str]:
     model, num_tokens = schedule.model, schedule.data.num_tokens
     if model.vocab_size is None and num_tokens is None:
-        yield "model.vocab_size: is missing; data.tokenizer is a given one, so say how many tokens it has"
+        yield "model.vocab_size: is missing; with data.tokenizer, set it to the number of tokens of that tokenizer"
     if model.vocab_size and num_tokens and model.vocab_size < num_tokens:
         yield f"model.vocab_size = {model.vocab_size}: must be at least the tokenizer's {num_tokens}"
     if model.family == "tokenformer" and model.ffn_size is not None:
-        yield f"model.ffn_size = {model.ffn_size}: is a transformer's; a tokenformer's stages have ffn_tokens"
+        yield f"model.ffn_size = {model.ffn_size}: is for a transformer; a tokenformer's stages have ffn_tokens"
     if model.hidden_size % model.num_heads:
         yield f"model.num_heads = {model.num_heads}: must divide model.hidden_size, {model.hidden_size}"
         return
@@ -81,12 +81,12 @@ def _impossible_model(schedule: Schedule) -> Iterator[str]:
     turned = int(head_width * model.rotary_fraction)
     if model.rotary_fraction and (turned < 2 or turned % 2):
         yield (
-            f"model.rotary_fraction = {model.rotary_fraction}: turns {turned} of the {head_width} dimensions of a "
-            "head; it must come to an even number, 2 or more, or be 0"
+            f"model.rotary_fraction = {model.rotary_fraction}: rotates {turned} of the {head_width} dimensions of a "
+            "head; that number must be even and 2 or more, or the fraction 0"
         )
 
 
-def _impossible_stages(schedule: Schedule) -> Iterator[str]:
+def _check_stages(schedule: Schedule) -> Iterator[str]:
     stages, step = schedule.stages, schedule.training.batch_size * schedule.training.sequence_length
     for index, stage in enumerate(stages):
         here = f"stages.{index}"
@@ -97,14 +97,14 @@ def _impossible_stages(schedule: Schedule) -> Iterator[str]:
         if stage.train_tokens is not None and stage.train_steps is not None:
             yield f"{here}: has both train_tokens and train_steps; drop one (as an override: ~{here}.train_tokens)"
         if stage.train_tokens is not None and stage.train_tokens < step:
-            yield f"{here}.train_tokens = {stage.train_tokens}: one step alone takes {step}; that or more"
+            yield f"{here}.train_tokens = {stage.train_tokens}: must be {step} or more, the tokens of one step"
         foreign, why = _FOREIGN[schedule.model.family]
         for field in foreign:
             if (value := getattr(stage, field)) is not None:
                 yield f"{here}.{field} = {shown(value)}: {why}"
 
 
-def _impossible_sizes(schedule: Schedule) -> Iterator[str]:
+def _check_sizes(schedule: Schedule) -> Iterator[str]:
     if schedule.model.family == "transformer":
         return
     num_layers = schedule.model.num_layers
@@ -114,16 +114,16 @@ def _impossible_sizes(schedule: Schedule) -> Iterator[str]:
         for field in ("attention_tokens", "ffn_tokens"):
             if getattr(stage, field) is None:
                 missing = True
-                yield f"{here}.{field}: is missing; a tokenformer's stage says how many parameter tokens it has"
+                yield f"{here}.{field}: is missing; every stage of a tokenformer needs a number of parameter tokens"
         if stage.layers is None:
             continue
         wrong = [layer for layer in stage.layers if layer >= num_layers]
         if index == 0 or not stage.layers or wrong or len(set(stage.layers)) < len(stage.layers):
             missing = True
             which = (
-                "is for growth; the first stage has all layers"
+                "is for a growth; the first stage always has all layers"
                 if index == 0
-                else (f"must be different layers, from 0 to {num_layers - 1}, one at least")
+                else f"must be one or more different layers, from 0 to {num_layers - 1}"
             )
             yield f"{here}.layers = {shown(stage.layers)}: {which}"
     for index in range(1, 0 if missing else len(schedule.stages)):
@@ -133,12 +133,12 @@ def _impossible_sizes(schedule: Schedule) -> Iterator[str]:
             if (fewest := min(by_layer)) < 0:
                 value = getattr(stage, field)
                 before = value - fewest
-                yield f"{here}.{field} = {value}: is less than the {before} of the stage before; growth only adds"
+                yield f"{here}.{field} = {value}: is less than the {before} of the stage before; a growth only adds"
         if not any(map(any, added.values())):
-            yield f"{here}: is as large as the stage before; add tokens, or make the two one stage"
+            yield f"{here}: has the size of the stage before; add tokens, or merge the two stages"
 
 
-def _impossible_growth(schedule: Schedule) -> Iterator[str]:
+def _check_growth(schedule: Schedule) -> Iterator[str]:
     growth, model, grows = schedule.growth, schedule.model, len(schedule.stages) > 1
     if growth.preset != "custom" and (wanted := growth.departures(growth.preset)):
         yield _contradicted_preset(growth, wanted)
@@ -157,7 +157,7 @@ def _impossible_growth(schedule: Schedule) -> Iterator[str]:
             yield f"growth.operator: is missing; a transformer of several stages needs one of {', '.join(OPERATORS)}"
         if grows and growth.operator not in (None, *PRESERVING) and not growth.allow_jump:
             yield f"growth.operator = {growth.operator!r}: changes the function; that needs growth.allow_jump = true"
-        yield from _of_tokenformers(schedule) if grows else ()
+        yield from _check_tokenformer_keys(schedule) if grows else ()
         return
     if growth.operator is not None:
         yield f"growth.operator = {growth.operator!r}: is for a transformer; a tokenformer grows by growth.init"
@@ -169,16 +169,16 @@ def _impossible_growth(schedule: Schedule) -> Iterator[str]:
 
 
 def _contradicted_preset(growth: GrowthBlock, wanted: dict[str, Any]) -> str:
-    """What is said of a preset that the keys beside it contradict: it would be no more than a label."""
+    """The message for a preset that other keys contradict. Reports file a run under its preset, so it must be true."""
     keys = ", ".join(f"{key} = {shown(getattr(growth, key))} (not {shown(value)})" for key, value in wanted.items())
     return (
-        f"growth.preset = {growth.preset!r}: is contradicted by {keys}; leave out what contradicts it (as an override: "
+        f"growth.preset = {growth.preset!r}: is contradicted by {keys}; remove those keys (as an override: "
         "~growth.KEY), or set preset to custom"
     )
 
 
-def _impossible_slope(schedule: Schedule) -> Iterator[str]:
-    """Where a slope would cut a decay short."""
+def _check_slope(schedule: Schedule) -> Iterator[str]:
+    """Reports a learning-rate decay that an early end of a stage would cut short."""
     growth, rate = schedule.growth, schedule.learning_rate
     if growth.when != "slope" or (rate.shape, rate.span) != ("wsd", "ladder"):
         return
@@ -191,8 +191,8 @@ def _impossible_slope(schedule: Schedule) -> Iterator[str]:
         )
 
 
-def _of_tokenformers(schedule: Schedule) -> Iterator[str]:
-    """What sets new parameters apart from old ones, which nothing does in a grown transformer; noise without copies."""
+def _check_tokenformer_keys(schedule: Schedule) -> Iterator[str]:
+    """Reports keys that only work for tokenformers: a grown transformer does not separate old and new parameters."""
     growth = schedule.growth
     apart = {
         "preset": growth.preset if growth.preset in ("official", "paper-appendix") else None,
@@ -211,8 +211,8 @@ def _of_tokenformers(schedule: Schedule) -> Iterator[str]:
         )
 
 
-def _impossible_steps(schedule: Schedule) -> Iterator[str]:
-    """What only building the stages' models tells; asked where nothing simpler was wrong."""
+def _check_steps(schedule: Schedule) -> Iterator[str]:
+    """Reports the first stage whose model cannot be built. Runs only if the simpler checks found nothing."""
     for index in range(len(schedule.stages)):
         try:
             stage_model(schedule, index)
@@ -221,7 +221,7 @@ def _impossible_steps(schedule: Schedule) -> Iterator[str]:
             return
 
 
-def _impossible_training(schedule: Schedule) -> Iterator[str]:
+def _check_training(schedule: Schedule) -> Iterator[str]:
     rate = schedule.learning_rate
     if rate.final > rate.peak:
         yield f"learning_rate.final = {rate.final}: must not be above learning_rate.peak, {rate.peak}"
@@ -232,49 +232,49 @@ def _impossible_training(schedule: Schedule) -> Iterator[str]:
         yield "launch.kernels = 'compiled': needs launch.zero_stage 1 or 2; ZeRO-3 has no whole weights to compile with"
     nodes = schedule.launch.nodes
     if isinstance(nodes, list) and len(nodes) != len(schedule.stages):
-        yield f"launch.nodes = {nodes}: has {len(nodes)} entries for {len(schedule.stages)} stages; one for each"
+        yield f"launch.nodes = {nodes}: has {len(nodes)} entries for {len(schedule.stages)} stages; give one per stage"
 
 
-def _impossible_controls(schedule: Schedule) -> Iterator[str]:
+def _check_control_blocks(schedule: Schedule) -> Iterator[str]:
     if schedule.controls and schedule.name and not RUN_NAME.fullmatch(schedule.name):
         yield f"name = {shown(schedule.name)}: must be {NAME_ALLOWED}"
     for index, control in enumerate(schedule.controls):
         here = f"controls.{index}"
-        if reason := _senseless_control(schedule, control.kind):
+        if reason := _control_problem(schedule, control.kind):
             yield f"{here}.kind = {control.kind!r}: {reason}"
         if control.kind in [other.kind for other in schedule.controls[:index]]:
-            yield f"{here}.kind = {control.kind!r}: is there already; write all its budgets in one list"
+            yield f"{here}.kind = {control.kind!r}: is already in the list; give that entry all the budgets"
         if len({f"{budget:g}" for budget in control.budgets}) < len(control.budgets):
-            yield f"{here}.budgets = {shown(control.budgets)}: has a budget twice; each needs its own run"
+            yield f"{here}.budgets = {shown(control.budgets)}: lists a budget twice; each may occur once"
 
 
-def _senseless_control(schedule: Schedule, kind: str) -> str | None:
-    """Why a kind of control means nothing for this ladder."""
+def _control_problem(schedule: Schedule, kind: str) -> str | None:
+    """Why this kind of control makes no sense for this ladder; None if it does."""
     tokenformer, num_stages = schedule.model.family == "tokenformer", len(schedule.stages)
     if kind == "tokenformer-scratch" and not tokenformer:
         return "the schedule has no tokenformer; use 'transformer-scratch'"
     if kind == "official-growth" and not tokenformer:
-        return "the schedule has no tokenformer, and the official growth is one's"
+        return "the schedule has no tokenformer, and the official code grows nothing else"
     of_one_size = ("tokenformer-scratch", "best-scratch", "single-jump")
     if kind in of_one_size and any(stage.layers is not None for stage in schedule.stages):
-        return "needs layers of one size; this ladder grows chosen layers only"
+        return "needs layers of equal size; this ladder grows only some layers"
     if kind == "single-jump" and num_stages < 3:
         return f"needs a ladder of three stages or more; this one has {num_stages}"
     if kind == "official-growth" and num_stages < 2:
         return "needs a ladder that grows; this one has 1 stage"
     if kind == "official-growth" and not schedule.growth.departures("official"):
-        return "the ladder itself grows so; use another preset for it"
+        return "the ladder itself grows by this policy; use another preset for it"
     return None
 
 
-def _impossible_jump(schedule: Schedule) -> Iterator[str]:
-    """Where a single jump has no FLOPs left after its first stage."""
+def _check_jump(schedule: Schedule) -> Iterator[str]:
+    """Reports single jumps whose first stage already takes the whole budget."""
     for index, control in enumerate(schedule.controls):
         if control.kind == "single-jump":
             first, *others = plan_stages(schedule)
             share = first.flops.total / total_flops([first, *others]).total
             if min(control.budgets) <= share:
                 yield (
-                    f"controls.{index}.budgets = {shown(control.budgets)}: the first stage alone takes {share:.3g} of "
-                    "the ladder's FLOPs, and a single jump begins with it; more than that"
+                    f"controls.{index}.budgets = {shown(control.budgets)}: must be above {share:.3g}; a single jump "
+                    "begins with the first stage, which takes that share of the ladder's FLOPs"
                 )

@@ -1,7 +1,7 @@
 """How a schedule's file, the files that its defaults list names, and overrides become plain data; and what came whence.
 
-hydra composes, in two steps: files first, then overrides. What a defaults list names is looked for beside the schedule,
-then among the shipped ones. Nothing that is written in any of them is imported or called.
+hydra composes in two steps: first the files, then the overrides. It looks for the files of a defaults list in the
+schedule's own folder, then among the shipped ones. It never imports or calls anything that a schedule names.
 """
 
 import re
@@ -31,7 +31,7 @@ from growctl.schedule.reading import NOT_HYDRA, bounded_interpolation, read_file
 from growctl.schema.blocks import Schedule
 
 _NODE = "<schedule>"
-"""What hydra calls the schedule itself; no file is called so."""
+"""hydra's name for the schedule itself; no file can have it."""
 
 _ABSENT = object()
 _OVERRIDE = re.compile(r"(~|\+{0,2})([A-Za-z_]\w*)(?:\.\w+)*(=.*)?", re.DOTALL | re.ASCII)
@@ -39,19 +39,19 @@ _FAILURES = (HydraException, OmegaConfBaseException, YAMLError, OSError, ValueEr
 
 
 class _Override(NamedTuple):
-    """A change to single values."""
+    """An override of single values."""
 
     text: str
-    """As it was given."""
+    """The override as the user wrote it."""
     written: str
-    """As hydra gets it."""
+    """The override as hydra gets it."""
     keys: tuple[str, ...]
     value: Any
-    """None where it deletes."""
+    """The new value; None if the override deletes the key."""
 
 
 class _Layer(NamedTuple):
-    """What one file contributes."""
+    """The content of one file, and the block that it belongs to."""
 
     origin: str
     package: tuple[str, ...]
@@ -62,7 +62,7 @@ class Composition:
     """The plain data of a schedule, and where each of its values comes from."""
 
     def __init__(self, path: Path, overrides: Sequence[str], label: str) -> None:
-        """`label` is what messages call the file. Raises ScheduleError."""
+        """Composes the file at `path` with `overrides`. Messages call it `label`. Raises ScheduleError."""
         self._label = label
         self._folders = (path.parent, SHIPPED)
         self._own = read_file(path, label) or OmegaConf.create()
@@ -70,7 +70,7 @@ class Composition:
         group, keys = path.parent.name, {str(key) for key in self._own} - {"defaults"}
         if group in GROUPS and keys and not keys & Schedule.model_fields.keys():
             raise ScheduleError(
-                f"{label}: is no schedule but a choice for {group}; use it in one: {group}={path.stem}, or "
+                f"{label}: is not a schedule but a choice for {group}; use it in a schedule: {group}={path.stem}, or "
                 f"defaults: [{{{group}: {path.stem}}}, _self_]"
             )
         self._choices: dict[str, str] = {}
@@ -83,7 +83,7 @@ class Composition:
             self.data = self._with_overrides(files, self._values)
 
     def origin(self, path: str) -> str:
-        """What a message about the value at a dotted path begins with: where it was set, if not by the file itself."""
+        """The start of a message about the value at a dotted path: the override or the other file that set it."""
         keys = tuple(path.split("."))
         for override in reversed(self._values):
             if _value_at(override.value, override.keys, keys) is not _ABSENT:
@@ -91,18 +91,18 @@ class Composition:
         return self._file_of(keys)
 
     def _file_of(self, keys: tuple[str, ...]) -> str:
-        """The same without overrides."""
+        """The same for files only."""
         number = next((number for number, key in enumerate(keys) if key.isdigit()), None)
-        known = keys[:number]  # lists are not laid over each other: the last file that sets one sets all its entries
+        known = keys[:number]  # lists are not merged: the last file that sets one sets all its entries
         values = [(layer.origin, _value_at(layer.content, layer.package, known)) for layer in self._layers]
         set_by = [(origin, value) for origin, value in values if value is not _ABSENT]
         if not set_by or (len(set_by) > 1 and isinstance(set_by[-1][1], dict)):
-            return ""  # by none, or a block by several
+            return ""  # no file set it, or several files set parts of a block
         return set_by[-1][0]
 
     @cached_property
     def _layers(self) -> list[_Layer]:
-        """Every file's content, in the order in which they are laid over each other."""
+        """The content of every file, in the order in which hydra merges them."""
         own = _Layer("", (), self._plain)
         if "defaults" not in self._own and not self._chosen:
             return [own]
@@ -120,10 +120,10 @@ class Composition:
         return layers
 
     def _take(self, text: str) -> None:
-        """Sorts an override: a choice for a block, or a change of a value."""
+        """Stores an override as a choice for a block or as a change of a value."""
         match = _OVERRIDE.fullmatch(text)
         if not match or (match[1] != "~" and match[3] is None):
-            raise ScheduleError(f"{shown(text)} is no override; write key=value, for example training.batch_size=64")
+            raise ScheduleError(f"{shown(text)} is not an override; write key=value, such as training.batch_size=64")
         if match[2] == "hydra":
             raise ScheduleError(f"override {shown(text)}: {NOT_HYDRA}")
         try:
@@ -134,13 +134,13 @@ class Composition:
         except ScheduleError:
             raise
         except (HydraException, OmegaConfBaseException, ValueError, RecursionError):
-            hint = "put text with special characters in quotes, inside those for the shell: 'key=\"...\"'"
+            hint = "put text with special characters in quotes, inside the shell's quotes: 'key=\"...\"'"
             raise ScheduleError(f"override {shown(text)}: the value cannot be read; {hint}") from None
         if parsed.is_sweep_override():
             raise ScheduleError(f"override {shown(text)}: gives several values; write a list as key=[1,2]")
         if key in GROUPS and value and isinstance(value, str) and "${" not in value and match[1] != "~":
             if not find_file(f"{key}/{value}", self._folders):
-                one = f"; one of its values is set as {key}.KEY=VALUE"
+                one = f"; to set one of its values, write {key}.KEY=VALUE"
                 raise ScheduleError(f"override {shown(text)}: {self._no_choice(key, value, otherwise=one)}")
             self._choices[key] = value
             return
@@ -148,13 +148,13 @@ class Composition:
         self._values.append(_Override(text, written, keys, None if match[1] == "~" else value))
 
     def _compose_files(self) -> Any:
-        """The schedule's own mapping laid over those that it starts from."""
+        """The schedule merged with the files in its defaults list."""
         try:
             with _searching(self._own, self._folders) as loader:
                 named: Any = {}
                 if self._choices:
                     named = loader.compute_defaults_list(_NODE, [], RunMode.MULTIRUN).overrides.known_choices
-                # a choice that the schedule makes is made differently; one that it does not make comes last
+                # replaces a choice that the schedule makes, and appends one that it does not make
                 self._chosen = [f"{'' if g in named else '+'}{g}={c}" for g, c in self._choices.items()]
                 composed = compose(_NODE, self._chosen)
         except ScheduleError as error:
@@ -162,7 +162,7 @@ class Composition:
         except MissingConfigException as error:
             raise ScheduleError(f"{self._label}: {self._missing(error)}") from error
         except RecursionError as error:
-            reason = "defaults: a file starts from itself, by way of another"
+            reason = "defaults: a file starts from itself, through another file"
             raise ScheduleError(f"{self._label}: {reason}") from error
         except _FAILURES as error:
             raise ScheduleError(f"{self._label}: {self._in_our_words(error)}") from error
@@ -170,24 +170,24 @@ class Composition:
         return composed
 
     def _with_overrides(self, config: Any, overrides: Sequence[_Override]) -> Any:
-        """Plain data, every interpolation resolved."""
+        """The plain data after `overrides`, with every interpolation resolved."""
         try:
             if overrides:
                 ConfigStore.instance().store(_NODE, config)
-                # without a search path: else a folder data/ beside the file would pass for choices of `data`
+                # without a search path: hydra would take a folder data/ beside the file for choices of `data`
                 with initialize(None, version_base="1.3"):
                     composed = compose(_NODE, [override.written for override in overrides])
             return OmegaConf.to_container(composed if overrides else config, resolve=True, throw_on_missing=True)
         except _FAILURES as error:
             if overrides:
-                self._with_overrides(config, overrides[:-1])  # raises, unless it takes the last one to fail
+                self._with_overrides(config, overrides[:-1])  # raises if an earlier override already fails
                 where = f"override {shown(overrides[-1].text)}: "
             else:
                 where = f"{self._label}: {self._file_of(_keys_of(error))}"
             raise ScheduleError(f"{where}{innermost_reason(error)}") from error
 
     def _missing(self, error: MissingConfigException) -> str:
-        """What is said of a file that a defaults list names and that is not there."""
+        """The message for a missing file of a defaults list."""
         asker = re.match("In '(.*?)': ", str(error))
         file = find_file(asker[1], self._folders) if asker else None
         where = f"in {file_label(file)}: " if file else ""
@@ -195,7 +195,7 @@ class Composition:
         group, _, choice = name.partition("/")
         if group in GROUPS and choice:
             if {f"/{group}": choice} in [_without_keywords(entry) for entry in self._plain["defaults"]]:
-                where = ""  # it overrides what another file chose
+                where = ""  # the schedule itself overrides the choice of another file
             return f"{where}defaults: {self._no_choice(group, choice)}"
         known = list(shipped_schedules())
         return (
@@ -204,10 +204,10 @@ class Composition:
         )
 
     def _in_our_words(self, error: BaseException) -> str:
-        """What hydra says of files, in the words of schedules; anything else as it is."""
+        """hydra's messages about files, in the terms of schedules; any other message unchanged."""
         reason = innermost_reason(error).replace(_NODE, "this file")
         if twice := re.match(r"Multiple values for (\S+)\. To override a value use '(.*)'", reason):
-            return f"defaults: {twice[1]} is chosen by another file too; to choose differently: {{{twice[2]}}}"
+            return f"defaults: another file chooses {twice[1]} too; to choose differently, write {{{twice[2]}}}"
         if open_ := re.match(r"You must specify '(\w+)'", reason):
             return f"defaults: {open_[1]} must be chosen: {open_[1]}={'|'.join(choices(open_[1], self._folders))}"
         if idle := re.search(r"Could not override '(\w+)'\. No match", reason):
@@ -218,30 +218,30 @@ class Composition:
         if early := re.search(r"Override '(\w+) : .*' is defined before", reason):
             return f"defaults: the override of {early[1]} must come after what it overrides"
         if unknown := re.match(r"Error resolving interpolation '(.*)'", reason):
-            return f"defaults: {shown(unknown[1])} is not known yet; here only ${{oc.env:NAME}} is"
+            return f"defaults: {shown(unknown[1])} is not known yet; a defaults list can only use ${{oc.env:NAME}}"
         if reason.endswith("raised while composing config:"):
             return self._clash() or reason
         return reason
 
     def _clash(self) -> str:
-        """Where a block and a list would be laid over each other, which hydra says without a path."""
+        """The message for a block and a list at the same path; hydra's own message has no path."""
         kinds: dict[tuple[str, ...], type] = {}
         for layer in self._layers:
             for keys, kind in _containers(layer.content, layer.package):
                 if kinds.setdefault(keys, kind) is not kind:
-                    what = "a block of keys for a list" if kind is dict else "a list for a block of keys"
+                    what = "a block of keys, but a list" if kind is dict else "a list, but a block of keys"
                     hint = "; write the whole list, or change entries by overrides (stages.0.name=a)"
-                    return f"{layer.origin}{'.'.join(keys)}: is {what}{hint if kind is dict else ''}"
+                    return f"{layer.origin}{'.'.join(keys)}: is {what} in another file{hint if kind is dict else ''}"
         return ""
 
     def _no_choice(self, group: str, name: str, otherwise: str = "") -> str:
         known = choices(group, self._folders)
-        there_are = f"there are {', '.join(known)}" if known else f"there are no files {group}/NAME.yaml"
+        there_are = f"choices are {', '.join(known)}" if known else f"there are no files {group}/NAME.yaml"
         return f"no choice {shown(name)} for {group}; {there_are}{did_you_mean(name, known) or otherwise}"
 
 
 class _Folder(ConfigSource):
-    """A folder as hydra looks into it for schedules and for choices of blocks."""
+    """A folder in which hydra looks for schedules and for choices for blocks."""
 
     @staticmethod
     def scheme() -> str:
@@ -249,7 +249,7 @@ class _Folder(ConfigSource):
 
     def load_config(self, config_path: str) -> ConfigResult:
         file = find_file(config_path, (Path(self.path),))
-        assert file is not None, f"hydra asked for {config_path}, which is_config() denies"
+        assert file is not None, f"hydra loads {config_path}, which is_config() reported missing"
         config = read_file(file, file_label(file))
         if config is None:
             raise ScheduleError(f"{file_label(file)}: must be a block of keys")
@@ -276,7 +276,7 @@ class _Folder(ConfigSource):
 
 @contextmanager
 def _searching(own: DictConfig, folders: Sequence[Path]) -> Iterator[ConfigLoader]:
-    """hydra with a schedule, which finds further files in `folders`, the first first."""
+    """Initialises hydra with a schedule; it looks for other files in `folders`, in that order."""
     Plugins.instance().register(_Folder)
     places = [f"{_Folder.scheme()}://{folder}".replace("${", r"\${") for folder in folders]
     ConfigStore.instance().store(_NODE, OmegaConf.merge(own, {"hydra": {"searchpath": places}}))
@@ -290,7 +290,7 @@ def _without_keywords(entry: Any) -> Any:
 
 
 def _value_at(content: Any, package: tuple[str, ...], keys: tuple[str, ...]) -> Any:
-    """What plain data that belongs at `package` has at `keys`, or the interpolation that sets it; else _ABSENT."""
+    """The value at `keys` in plain data that belongs at `package`, or the interpolation that sets it; else _ABSENT."""
     if keys[: len(package)] != package:
         return _ABSENT
     for key in keys[len(package) :]:
@@ -304,7 +304,7 @@ def _value_at(content: Any, package: tuple[str, ...], keys: tuple[str, ...]) -> 
 
 
 def _containers(content: Any, keys: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], type]]:
-    """Every block and list in plain data that belongs at `keys`, but for what is inside lists."""
+    """The path and type of every block and list in plain data that belongs at `keys`, except inside lists."""
     if isinstance(content, dict | list):
         yield keys, type(content)
     if isinstance(content, dict):
@@ -313,6 +313,6 @@ def _containers(content: Any, keys: tuple[str, ...]) -> Iterator[tuple[tuple[str
 
 
 def _keys_of(error: BaseException) -> tuple[str, ...]:
-    """Where in the schedule OmegaConf's error is."""
+    """The keys that OmegaConf's error is about."""
     path = str(getattr(error, "full_key", None) or "")
     return tuple(path.replace("[", ".").replace("]", "").split("."))

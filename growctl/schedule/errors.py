@@ -18,14 +18,14 @@ SHOWN_PROBLEMS = 20
 NAME_ALLOWED = "letters, digits, . _ - (a letter or digit first, 100 at most)"
 
 PYTHON_KEYS = ("_target_", "_partial_", "_convert_", "_recursive_", "_args_")
-"""How hydra's configurations name code to call. growctl never lets it; refused so that no one believes it does."""
+"""Keys that name code to call in hydra's configurations. growctl never calls it, so it rejects the keys."""
 
 _WORDING = {
     "int_type": "must be a whole number",
     "float_type": "must be a number",
     "finite_number": "must be a finite number",
     "string_type": "must be text; put it in quotes",
-    "string_unicode": "must be text that UTF-8 can write",
+    "string_unicode": "must be text that UTF-8 can encode",
     "list_type": "must be a list",
     "model_type": "must be a block of keys",
     "dict_type": "must be a block of keys",
@@ -40,20 +40,20 @@ _WORDING = {
     "too_short": "must have {min_length} or more entries",
     "too_long": "must have {max_length} or fewer entries",
 }
-"""pydantic's error types, put plainly. What is not here keeps pydantic's words."""
+"""Our wording of pydantic's error types. Types that are missing here keep pydantic's wording."""
 
 LOOK_UPS = "${other.key}, ${oc.env:NAME}, ${oc.select:other.key,DEFAULT}, ${oc.decode:TEXT}"
-"""The interpolations that a schedule may have."""
+"""The interpolations that a schedule may use."""
 
 _UNRESOLVED = re.compile(r"(\w+) (?:raised )?while resolving interpolation: (.*)")
 
 
 class ScheduleError(UserError):
-    """A schedule that cannot be used: one message, with the dotted path, the value and what is allowed."""
+    """An invalid schedule. The message has the dotted path, the value and what is allowed, for every problem."""
 
 
 def describe(error: ValidationError, root: type[BaseModel]) -> list[str]:
-    """A line for every mistake. A misspelt key is one mistake, not also the absence of the right one."""
+    """One line per mistake. A misspelt key counts once: the key that it stands for is not also missing."""
     lines, meant = [], set()
     problems = error.errors(include_url=False)
     for problem in sorted(problems, key=lambda problem: problem["type"] != "extra_forbidden"):
@@ -67,12 +67,12 @@ def describe(error: ValidationError, root: type[BaseModel]) -> list[str]:
             if location not in meant:
                 lines.append(f"{path}: is missing")
         elif problem["type"] == "value_error":
-            # a block's own message says what it is about; that of a single value follows the value
+            # the message of a block names its keys; the message of a single value needs the value in front
             where = (f"{path}: " if isinstance(value, dict) else f"{path} = {shown(value)}: ") if path else ""
             lines += [f"{where}{line}" for line in str(problem["ctx"]["error"]).splitlines()]
         elif location[-1:] == ("[key]",):
             pattern = problem.get("ctx", {}).get("pattern")
-            why = f"no possible key; one here matches {pattern}" if pattern else "keys must be text; put this in quotes"
+            why = f"invalid key; keys here match {pattern}" if pattern else "keys must be text; put this in quotes"
             lines.append(f"{dotted(location[:-1])}: {why}")
         else:
             limits = {name: _limit(limit) for name, limit in problem.get("ctx", {}).items()}
@@ -82,9 +82,9 @@ def describe(error: ValidationError, root: type[BaseModel]) -> list[str]:
 
 
 def named_python(value: Any, keys: tuple[Any, ...] = ()) -> Iterator[str]:
-    """A line for every key in plain data that names Python to call; `keys` lead to `value`."""
+    """One line per key in plain data that names Python to call; `keys` is the path to `value`."""
     if any(str(key).startswith(PYTHON_KEYS) for key in keys[-1:]):
-        yield f"{dotted(keys)} = {shown(value)}: {dotted(keys[-1:])} names Python to call, and a schedule calls none"
+        yield f"{dotted(keys)} = {shown(value)}: {dotted(keys[-1:])} names Python to call; a schedule cannot call any"
         return
     entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, below in entries:
@@ -92,40 +92,40 @@ def named_python(value: Any, keys: tuple[Any, ...] = ()) -> Iterator[str]:
 
 
 def several(lines: Sequence[str]) -> str:
-    """All problems of a schedule as the rest of a message, the last ones left out where there are very many."""
+    """The problems as the rest of a message: one on the same line, several on a line each, SHOWN_PROBLEMS at most."""
     if len(lines) < 2:
         return "".join(lines)
-    told = [*lines[:SHOWN_PROBLEMS], "..."] if len(lines) > SHOWN_PROBLEMS else lines
-    return "\n  ".join([f"{len(lines)} problems", *told])
+    listed = [*lines[:SHOWN_PROBLEMS], "..."] if len(lines) > SHOWN_PROBLEMS else lines
+    return "\n  ".join([f"{len(lines)} problems", *listed])
 
 
 def dotted(keys: Sequence[Any]) -> str:
-    """A dotted path. What would not be seen in it, or move the cursor, is quoted."""
+    """A dotted path. Keys that are empty or have unprintable characters are quoted."""
     texts = [str(key) for key in keys]
     return ".".join(shorten(text, SHOWN_CHARACTERS) if text.isprintable() and text else shown(text) for text in texts)
 
 
 def path_of(line: str) -> str:
-    """The dotted path that a problem's line begins with; nothing where it begins with none."""
+    """The dotted path at the start of a problem's line; empty if there is none."""
     match = re.match(r"([\w.-]+)(?=:| = )", line)
     return match[1] if match else ""
 
 
 def innermost_reason(error: BaseException) -> str:
-    """hydra wraps the reason; the innermost cause says what the user can mend."""
+    """The message of the innermost cause of an error from hydra: the one that the user can act on."""
     while error.__cause__ is not None:
         error = error.__cause__
     if isinstance(error, IndexError):
-        return "the list has no such entry; they count from 0"
+        return "the list has no such entry; entries count from 0"
     if isinstance(error, RecursionError):
         return "is nested too deeply, or contains itself"
     if isinstance(error, TypeError):
-        return "does not fit; a list stays a list, and its entries are set by number (stages.0.name=a), not deleted"
+        return "does not fit; a list stays a list; set its entries by number (stages.0.name=a); none can be deleted"
     key = str(getattr(error, "full_key", None) or "").replace("[", ".").replace("]", "")
     reason = str(error).splitlines()[0]
     if unresolved := _UNRESOLVED.match(reason):
-        told = unresolved[1] in ("KeyError", "ConfigKeyError")  # others are of Python
-        reason = unresolved[2].strip('"') if told else f"cannot be resolved; there are {LOOK_UPS}"
+        about_keys = unresolved[1] in ("KeyError", "ConfigKeyError")  # the others describe Python, not the schedule
+        reason = unresolved[2].strip('"') if about_keys else f"cannot be resolved; a schedule may use {LOOK_UPS}"
     if reason.startswith("Missing mandatory value"):
         reason = "must be given"
     if reason.startswith("Incompatible key type"):
@@ -140,13 +140,13 @@ def shown(value: Any) -> str:
 
 
 def shorten(text: str, num_characters: int) -> str:
-    """`text`, its end left out where it is longer than that; what UTF-8 cannot write as its number."""
+    """`text`, cut to `num_characters` with `...` at the end. Characters that UTF-8 cannot encode become escapes."""
     text = text[: num_characters + 1].encode(errors="backslashreplace").decode()
     return text if len(text) <= num_characters else f"{text[: num_characters - 3]}..."
 
 
 def did_you_mean(word: str, known: Sequence[str]) -> str:
-    """`; did you mean 'x'?`, or nothing where nothing in `known` is near."""
+    """`; did you mean 'x'?` for the word in `known` nearest to `word`; empty if none is near."""
     close = difflib.get_close_matches(word, known, n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
 
@@ -158,7 +158,7 @@ def _limit(limit: Any) -> Any:
 
 
 def _unknown_key(location: tuple[int | str, ...], root: type[BaseModel]) -> tuple[str | None, str]:
-    """The key that was meant, if it is one of that block, and the message."""
+    """The key of the same block that the user probably meant (None if there is none), and the message."""
     key, parents = str(location[-1]), location[:-1]
     blocks = dict(_blocks(root))
     here = ".".join("N" if isinstance(part, int) else part for part in parents)
@@ -174,7 +174,7 @@ def _unknown_key(location: tuple[int | str, ...], root: type[BaseModel]) -> tupl
 
 
 def _blocks(root: type[BaseModel], path: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
-    """Every block of the schema by its dotted path, N for the number of a list's entry."""
+    """Every block of the schema with its dotted path; N stands for an entry of a list."""
     yield path, root
     for name, field in root.model_fields.items():
         block, is_list = _block_in(field.annotation)

@@ -10,26 +10,26 @@ from growctl.schedule.errors import ScheduleError, did_you_mean, shown
 from growctl.schema.blocks import Schedule
 
 SHIPPED = Path(__file__).resolve().parent.parent.parent / "schedules"
-"""Where the schedules that come with growctl lie, in a checkout and in an installed wheel alike."""
+"""The folder of the schedules that come with growctl, both in a checkout and in an installed wheel."""
 
 GROUPS = tuple(
     name
     for name, field in Schedule.model_fields.items()
     if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
 )
-"""The blocks of a schedule. A folder of that name holds choices for the block, a file each: hydra's config groups."""
+"""The blocks of a schedule. A folder with a block's name holds one file per choice: hydra's config groups."""
 
 ENDINGS = (".yaml", ".yml")
 
 
 def shipped_schedules() -> dict[str, Path]:
-    """The schedules that come with growctl, by name, in order. Choices for a block are none."""
+    """The schedules that come with growctl, by name, in order. Choices for a block are left out."""
     files = ((path.relative_to(SHIPPED), path) for path in sorted(SHIPPED.rglob("*.yaml")))
     return {name.with_suffix("").as_posix(): path for name, path in files if name.parts[0] not in GROUPS}
 
 
 def find_schedule(reference: str) -> Path:
-    """The file that `reference` means: a path that exists, else a shipped name (`quickstart`). Else a ScheduleError."""
+    """The file for `reference`: a path that exists, else a shipped name (`quickstart`). Raises ScheduleError."""
     if exists(reference) and not isdir(reference):
         return Path(reference).absolute()
     names = shipped_schedules()
@@ -41,23 +41,23 @@ def find_schedule(reference: str) -> Path:
 
 
 def find_file(name: str, folders: Sequence[Path]) -> Path | None:
-    """The YAML file of that name, with or without its ending, in the first of `folders` that has it."""
+    """The YAML file called `name`, with or without its ending, in the first of `folders` that has one; else None."""
     for folder in folders:
         for ending in ("",) if name.endswith(ENDINGS) else ENDINGS:
             path = normpath(folder / f"{name}{ending}")
-            if isfile(path):  # unlike Path's, false for a name that no file can have
+            if isfile(path):  # Path.is_file would raise for a name that no file can have
                 return Path(path)
     return None
 
 
 def choices(group: str, folders: Sequence[Path]) -> list[str]:
-    """What may be chosen for a block."""
+    """The names of the files that can be chosen for the block `group`, sorted."""
     files = (path for folder in folders for path in (folder / group).glob("*") if path.suffix in ENDINGS)
     return sorted({path.stem for path in files if path.is_file()})
 
 
 def file_label(path: Path) -> str:
-    """A file as messages call it: from the shipped folder, or from here, or in full."""
+    """A file's name in messages: relative to the shipped folder or the working directory, else the whole path."""
     for base, prefix in ((SHIPPED, "schedules/"), (Path.cwd(), "")):
         if path.is_relative_to(base):
             return prefix + path.relative_to(base).as_posix()

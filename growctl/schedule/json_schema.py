@@ -1,7 +1,7 @@
 """The JSON Schema of a schedule's file (draft 2020-12), for editors: what they complete, explain and underline.
 
-Made from the models in growctl/schema/blocks.py. It judges a file by itself, so it allows what composition may yet
-fill in: keys left to the files that a defaults list names, and references in the place of any value.
+growctl derives it from the models in growctl/schema/blocks.py. An editor sees one file alone, so the schema allows
+everything that composition can still fill in: keys from the files of a defaults list, and references as any value.
 """
 
 import json
@@ -12,13 +12,13 @@ from growctl.schema.blocks import Schedule
 
 _ANNOTATIONS = ("description", "default")
 _NOT_JSON_SCHEMA = ("title", "gt", "ge", "lt", "le")
-"""What pydantic writes beside: names that say nothing new, and limits it found no word for."""
+"""Keywords from pydantic to drop: titles repeat the key's name, and the limits are not JSON Schema."""
 
 _REFERENCE = {"$ref": "#/$defs/Reference"}
 
 
 def schema_text() -> str:
-    """The JSON Schema as it is shipped (schedules/schedule.schema.json) and printed."""
+    """The JSON Schema as text: schedules/schedule.schema.json, and what `growctl schema` prints."""
     return json.dumps(schedule_schema(), indent=1, ensure_ascii=False) + "\n"
 
 
@@ -30,7 +30,7 @@ def schedule_schema() -> dict[str, Any]:
     complete: dict[str, Any] = {"required": top.pop("required"), "properties": {}}
     for name in complete["required"]:
         block = definitions.get(written["properties"][name].get("$ref", "").removeprefix("#/$defs/"))
-        if block and "required" in block:  # of a list's entries it stays: lists are not put together from several files
+        if block and "required" in block:  # entries of lists keep theirs: lists are never merged from several files
             complete["properties"][name] = _required(name, block.pop("required"))
     definitions["Reference"] = {
         "description": "The value of another key, ${training.batch_size}, or of the environment, ${oc.env:NAME}.",
@@ -51,7 +51,7 @@ def schedule_schema() -> dict[str, Any]:
 
 
 def _required(name: str, keys: list[str]) -> dict[str, Any]:
-    """What a block must have; the batch in sequences or in tokens."""
+    """The schema of the keys that a block needs; for the batch, one of `batch_size` and `batch_tokens` is enough."""
     if name != "training":
         return {"required": keys}
     either = [{"required": ["batch_size"]}, {"required": ["batch_tokens"]}]
@@ -59,28 +59,28 @@ def _required(name: str, keys: list[str]) -> dict[str, Any]:
 
 
 def _block(schema: dict[str, Any]) -> dict[str, Any]:
-    """A block of keys, each of which may be a reference instead."""
+    """The schema of a block, with a reference allowed as any value."""
     kept = {key: value for key, value in schema.items() if key not in _NOT_JSON_SCHEMA}
     kept["description"] = " ".join(kept["description"].split())
     return kept | {"properties": {key: _value(value) for key, value in schema["properties"].items()}}
 
 
 def _value(schema: dict[str, Any]) -> dict[str, Any]:
-    """A value, or a reference to one."""
-    told = {key: schema[key] for key in _ANNOTATIONS if key in schema and not isinstance(schema[key], dict)}
-    if "description" in told:
-        told["description"] = " ".join(told["description"].split())
+    """The schema of a value, with a reference allowed in its place."""
+    annotations = {key: schema[key] for key in _ANNOTATIONS if key in schema and not isinstance(schema[key], dict)}
+    if "description" in annotations:
+        annotations["description"] = " ".join(annotations["description"].split())
     forms = _forms({key: value for key, value in schema.items() if key not in _ANNOTATIONS})
     if len(forms) == 1 and forms[0].get("type", "object") in ("array", "object"):
-        # not one form of two, which would be underlined as a whole: what is inside is judged by itself
-        return told | {"if": {"type": "string"}, "then": _REFERENCE, "else": forms[0]}
+        # not an anyOf: editors would underline the whole block, not the wrong key in it
+        return annotations | {"if": {"type": "string"}, "then": _REFERENCE, "else": forms[0]}
     if {"type": "string"} not in forms:
         forms.append(_REFERENCE)
-    return told | (forms[0] if len(forms) == 1 else {"anyOf": forms})
+    return annotations | (forms[0] if len(forms) == 1 else {"anyOf": forms})
 
 
 def _forms(schema: dict[str, Any]) -> list[dict[str, Any]]:
-    """What a value may be, one after the other."""
+    """The alternatives that a value's schema allows, without annotations."""
     if "anyOf" in schema:
         return [form for inner in schema["anyOf"] for form in _forms(inner)]
     form = {key: value for key, value in schema.items() if key not in _NOT_JSON_SCHEMA}
@@ -93,14 +93,14 @@ def _forms(schema: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _defaults() -> dict[str, Any]:
-    """The list of what a schedule starts from."""
+    """The schema of a defaults list."""
     choice = {"type": ["string", "array", "null"]}
     blocks = {group: choice | {"examples": choices(group, (SHIPPED,))} for group in GROUPS}
     keyword = rf"^(override|optional) ({'|'.join(GROUPS)})$"
     return {
-        "description": "What this schedule starts from, the later over the earlier: schedules by name or path, choices "
-        "for blocks ({launch: slurm}; {override launch: slurm} where a schedule above has chosen), and where among "
-        "them this file itself comes: _self_, by default last.",
+        "description": "The files that this schedule starts from; later entries win. Each is a schedule by name or "
+        "path, a choice for a block ({launch: slurm}, or {override launch: slurm} if an entry above already chooses "
+        "one), or _self_: this file itself, by default last.",
         "type": "array",
         "items": {
             "anyOf": [

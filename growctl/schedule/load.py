@@ -1,7 +1,7 @@
 """How a YAML file and overrides become a growth schedule (its schema: growctl/schema/blocks.py).
 
-hydra composes, OmegaConf resolves, pydantic judges. Unknown keys, wrong types and impossible combinations end here, in
-one message, before any work.
+hydra composes the files, OmegaConf resolves references, and pydantic validates. One message lists all unknown keys,
+wrong types and bad combinations before any work starts.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from growctl.schedule.checks import RUN_NAME, impossible, unusable_controls
+from growctl.schedule.checks import RUN_NAME, check_combinations, check_controls
 from growctl.schedule.errors import NAME_ALLOWED, ScheduleError, describe, named_python, path_of, several
 from growctl.schedule.files import SHIPPED, find_schedule, shipped_schedules
 from growctl.schema.blocks import Schedule
@@ -28,24 +28,24 @@ __all__ = [
 
 
 def load_schedule(reference: str, overrides: Sequence[str] = ()) -> Schedule:
-    """The schedule at a path or of a shipped name, with hydra overrides (`stages.0.train_tokens=200k`) applied.
+    """Loads the schedule at a path or with a shipped name, and applies hydra overrides (`stages.0.train_tokens=200k`).
 
-    Its name is filled in. Raises ScheduleError with everything that is wrong with it, or with one of its controls.
+    Fills in the schedule's name. Raises ScheduleError with everything that is wrong with the schedule or its controls.
     """
     from growctl.schedule.compose import Composition
 
     path = find_schedule(reference)
     composed = Composition(path, overrides, reference)
     schedule = parse_schedule(composed.data, label=reference, default_name=path.stem, origin=composed.origin)
-    if lines := unusable_controls(schedule):
+    if lines := check_controls(schedule):
         raise _error(reference, lines, composed.origin)
     return schedule
 
 
 def load_resolved(path: Path) -> Schedule:
-    """The schedule that a run keeps in the file `path`, every default written out.
+    """Loads the schedule that a run stores in the file `path`, with every default written out.
 
-    Raises ScheduleError where it cannot be used, OSError where it cannot be read.
+    Raises ScheduleError if it is invalid, OSError if it cannot be read.
     """
     from growctl.schedule.reading import read_plain
 
@@ -55,17 +55,17 @@ def load_resolved(path: Path) -> Schedule:
 def parse_schedule(
     data: Any, *, label: str, default_name: str, origin: Callable[[str], str] = lambda path: ""
 ) -> Schedule:
-    """A schedule from plain data (`label` is what messages call it); ScheduleError where it cannot be used.
+    """Validates plain data and returns the schedule. Messages call it `label`. Raises ScheduleError if it is invalid.
 
-    `origin` gives what a message about the value at a dotted path begins with: where that value comes from.
+    `origin` maps a dotted path to the start of a message about its value: the place where that value was set.
     """
     if not isinstance(data, dict) or not data.keys() & Schedule.model_fields.keys():
-        raise ScheduleError(f"{label}: is no schedule; one has the keys {', '.join(Schedule.model_fields)}")
+        raise ScheduleError(f"{label}: is not a schedule; a schedule has the keys {', '.join(Schedule.model_fields)}")
     try:
         lines = list(named_python(data))
         if not lines:
             schedule = Schedule.model_validate(data)
-            lines = impossible(schedule)
+            lines = check_combinations(schedule)
     except ValidationError as error:
         lines = describe(error, Schedule)
     if lines:
@@ -73,7 +73,7 @@ def parse_schedule(
     if schedule.name is None:
         if not RUN_NAME.fullmatch(default_name):
             raise ScheduleError(
-                f"{label}: name: is missing, and the file's {default_name!r} cannot be one: {NAME_ALLOWED}"
+                f"{label}: name: is missing, and the file's name {default_name!r} is not allowed: {NAME_ALLOWED}"
             )
         schedule = schedule.model_copy(update={"name": default_name})
     return schedule

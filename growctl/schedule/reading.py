@@ -19,43 +19,43 @@ from growctl.schedule.errors import LOOK_UPS, ScheduleError, did_you_mean, dotte
 from growctl.schedule.files import GROUPS, SHIPPED, find_file
 from model.errors import UserError
 
-NOT_HYDRA = "hydra's own settings are no part of a schedule"
+NOT_HYDRA = "a schedule cannot contain hydra's own settings"
 MOST_BYTES = 10**6
-"""In a file; a schedule has a few thousand."""
+"""Largest file; a schedule has a few thousand bytes."""
 MOST_VALUES = 10_000
-"""In a file, those of an alias counted wherever it stands: ten lines of aliases of aliases come to billions."""
+"""Most values in a file with its aliases expanded: ten lines of aliases of aliases expand to billions."""
 _LONGEST_NUMBER = 1000
-"""Characters. Python writes no number of more than 4300 digits, so no message could show it."""
+"""Most characters of a number. Python refuses to print more than 4300 digits, so no message could show it."""
 _LONGEST_NAME = 255
 _OPEN = "???"
-"""For hydra, a choice that is still to be made."""
+"""hydra's mark for a choice that is still open."""
 _KEYWORDS = ("optional", "override")
 _RESOLVERS = ("oc.env", "oc.select", "oc.decode")
-"""What may stand before the colon of an interpolation: these look things up. Others make new ones up, like the time."""
+"""The resolvers that an interpolation may use: these only look values up. Others compute new ones, such as the time."""
 
 _ODD_TAG = (LookupError, AttributeError, TypeError)
-"""What PyYAML raises for a value that does not fit its tag, beside ValueError."""
+"""What PyYAML raises, besides ValueError, for a value that does not fit its tag."""
 UNREADABLE = (OmegaConfBaseException, yaml.YAMLError, ValueError, RecursionError, *_ODD_TAG)
-"""What OmegaConf and PyYAML raise for a file that is not the YAML it should be."""
+"""What OmegaConf and PyYAML raise for malformed YAML."""
 
 
 def read_file(path: Path, label: str) -> DictConfig | None:
-    """A YAML file's mapping, its defaults list in the form that hydra wants; None where it holds something else.
+    """Reads the mapping in a YAML file, with its defaults list in hydra's form; None if the file holds no mapping.
 
-    Interpolations are left as they are. Read here and not by hydra, so that the file may have any name and errors have
-    a line. Raises ScheduleError.
+    Interpolations stay unresolved. growctl reads the file itself, so that it may have any name and errors name the
+    line. Raises ScheduleError.
     """
     try:
         with path.open("rb") as file:
             content = file.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES:
-            raise UserError(f"has more than {MOST_BYTES:,} bytes, and a schedule a few thousand")
+            raise UserError(f"has more than {MOST_BYTES:,} bytes; a schedule has a few thousand")
         text = content.decode()
         if _num_values(yaml.compose(text, Loader=yaml.SafeLoader), {}) > MOST_VALUES:
-            raise UserError(f"comes to more than {MOST_VALUES:,} values, and a schedule to a few hundred")
+            raise UserError(f"expands to more than {MOST_VALUES:,} values; a schedule has a few hundred")
         config = OmegaConf.load(StringIO(text))
     except UnicodeDecodeError:
-        raise ScheduleError(f"{label}: is not text in UTF-8; a schedule is a YAML file") from None
+        raise ScheduleError(f"{label}: is not UTF-8 text; a schedule is a YAML file") from None
     except yaml.MarkedYAMLError as error:
         raise ScheduleError(f"{label}: {_yaml_problem(error)}") from None
     except (OSError, *UNREADABLE) as error:
@@ -76,9 +76,9 @@ def read_file(path: Path, label: str) -> DictConfig | None:
 
 
 def read_plain(path: Path) -> Any:
-    """What a YAML file that growctl wrote holds, interpolations as they are.
+    """Reads a YAML file that growctl wrote into plain data, with interpolations unresolved.
 
-    Raises ScheduleError where it is no YAML any more, OSError where it cannot be read.
+    Raises ScheduleError if it is no longer valid YAML, OSError if it cannot be read.
     """
     try:
         return OmegaConf.to_container(OmegaConf.load(path))
@@ -89,14 +89,14 @@ def read_plain(path: Path) -> Any:
 def _reason(error: Exception) -> str:
     """Why a file cannot be read."""
     if isinstance(error, _ODD_TAG):
-        return "a tag, such as !!bool, does not fit the value behind it"
+        return "a tag, such as !!bool, does not fit its value"
     return getattr(error, "strerror", None) or innermost_reason(error)
 
 
 def _num_values(node: Any, counted: dict[int, int]) -> int:
-    """Values in a YAML tree once its aliases are written out; `counted` has those of nodes seen before.
+    """The number of values in a YAML tree with its aliases expanded; `counted` caches it by node.
 
-    Raises RecursionError where one stands in itself, UserError for an endless number.
+    Raises RecursionError for a node that contains itself, UserError for a number with too many characters.
     """
     if counted.get(id(node)) == 0:
         raise RecursionError
@@ -112,9 +112,9 @@ def _num_values(node: Any, counted: dict[int, int]) -> int:
 
 @contextmanager
 def bounded_interpolation(where: str) -> Iterator[None]:
-    """Within the block, interpolations resolve to a bounded number of values; else a ScheduleError at `where`.
+    """Limits the values that interpolations may expand to inside the block. Raises ScheduleError, naming `where`.
 
-    Twenty lines that each name the one before twice come to a million, and OmegaConf would write out any number.
+    Twenty lines that each refer twice to the line before expand to a million values, and OmegaConf has no limit.
     """
     left = MOST_VALUES
 
@@ -129,25 +129,25 @@ def bounded_interpolation(where: str) -> Iterator[None]:
 
         return counted
 
-    # a name in a text, and a whole text, also one that oc.select finds
+    # the first resolves one reference; the second a whole text, also one that oc.select finds
     hooked = {name: getattr(Container, name) for name in ("_resolve_node_interpolation", "resolve_parse_tree")}
     for name, plain in hooked.items():
         setattr(Container, name, counting(plain))
     try:
         yield
     except _TooMuch:
-        raise ScheduleError(f"{where}: its interpolations come to more than {MOST_VALUES:,} values") from None
+        raise ScheduleError(f"{where}: its interpolations expand to more than {MOST_VALUES:,} values") from None
     finally:
         for name, plain in hooked.items():
             setattr(Container, name, plain)
 
 
 class _TooMuch(BaseException):
-    """Not an Exception, which OmegaConf would take for a value that is not there."""
+    """Not an Exception: OmegaConf would treat that as a missing value."""
 
 
 def _size(node: Any) -> int:
-    """Values below a node, a long text counted as several."""
+    """The number of values in a node; a long text counts as several."""
     content = node._value() if isinstance(node, Node) else node
     if isinstance(content, dict | list):
         return 1 + sum(map(_size, content.values() if isinstance(content, dict) else content))
@@ -155,17 +155,17 @@ def _size(node: Any) -> int:
 
 
 def _yaml_problem(error: yaml.MarkedYAMLError) -> str:
-    """What is wrong with a file as YAML, and where."""
+    """The YAML error with its line and column."""
     problem, mark = str(error.problem), error.problem_mark
     if tag := re.match("could not determine a constructor for the tag (.*)", problem):
-        problem = f"the tag {tag[1]} means nothing here: a schedule is plain data; text that YAML reads so wants quotes"
+        problem = f"the tag {tag[1]} is not allowed: a schedule is plain data; put text that starts with ! in quotes"
     return f"line {mark.line + 1}, column {mark.column + 1}: {problem}" if mark else problem
 
 
 def refuse_code(value: Any, where: str, keys: tuple[str, ...] = ()) -> None:
-    """Raises ScheduleError where `value`, at `keys`, names Python, or an interpolation in it does more than look up.
+    """Raises ScheduleError if `value`, at `keys`, names Python or has an interpolation that does more than look up.
 
-    `where` is what the message begins with.
+    The message begins with `where`.
     """
     nested = value
     for key in reversed(keys):
@@ -175,7 +175,7 @@ def refuse_code(value: Any, where: str, keys: tuple[str, ...] = ()) -> None:
 
 
 def _foreign_resolvers(value: Any, keys: tuple[Any, ...] = ()) -> Iterator[str]:
-    """A line for every text in plain data that has an interpolation by a resolver not in _RESOLVERS."""
+    """One line per text in plain data whose interpolation uses a resolver outside _RESOLVERS."""
     entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, below in entries:
         yield from _foreign_resolvers(below, (*keys, key))
@@ -183,15 +183,14 @@ def _foreign_resolvers(value: Any, keys: tuple[Any, ...] = ()) -> Iterator[str]:
         for name in _resolvers(parse(value)):
             if name not in _RESOLVERS:
                 yield (
-                    f"{dotted(keys)} = {shown(value)}: {shown(name)} is not among what a schedule may ask for: "
-                    f"{LOOK_UPS}"
+                    f"{dotted(keys)} = {shown(value)}: {shown(name)} is not allowed here; a schedule may use {LOOK_UPS}"
                 )
 
 
 def _defaults(entries: Any, path: Path) -> list[Any]:
-    """A defaults list with choices found from the top, whichever file makes them, and with the file itself last.
+    """A defaults list in hydra's form: choices with absolute paths, and `_self_` last unless the list places it.
 
-    Raises UserError with what is wrong, from the entry's number on.
+    Raises UserError with a message that begins with the entry's number.
     """
     if not isinstance(entries, list):
         raise UserError(f" = {shown(entries)}: must be a list: [quickstart, {{launch: slurm}}, _self_]")
@@ -211,21 +210,21 @@ def _defaults(entries: Any, path: Path) -> list[Any]:
 
 
 def _choice(entry: dict[Any, Any], where: str) -> dict[str, Any]:
-    """`{BLOCK: CHOICE}` as hydra wants it. Raises UserError with a message that begins with `where`."""
+    """`{BLOCK: CHOICE}` in hydra's form. Raises UserError with a message that begins with `where`."""
     ((key, choice),) = entry.items()
     *keywords, block = str(key).split(" ")
     block = block.removeprefix("/")
     if block not in GROUPS:
         raise UserError(f"{where}no such block{did_you_mean(block, GROUPS)} (blocks: {', '.join(GROUPS)})")
     if not set(keywords) <= set(_KEYWORDS):
-        raise UserError(f"{where}before the block may stand {' or '.join(_KEYWORDS)}")
+        raise UserError(f"{where}only {' or '.join(_KEYWORDS)} may come before the block")
     if choice not in (None, _OPEN) and not all(map(_is_name, choice if isinstance(choice, list) else [choice])):
         raise UserError(f"{where}must be the name of a choice for {block}, or a list of them")
     return {" ".join([*keywords, f"/{block}"]): choice}
 
 
 def _is_name(value: Any) -> bool:
-    """Whether a file could be meant. A package behind the name (`name@package`), which hydra knows, is none here."""
+    """Whether `value` can name a file. hydra's `name@package` cannot: growctl does not allow packages."""
     return isinstance(value, str) and 0 < len(value) <= _LONGEST_NAME and "@" not in value and _OPEN not in value
 
 

@@ -1,6 +1,6 @@
 """The schema of a growth schedule: its blocks, their keys, and what each may be. pydantic judges.
 
-What does not fit together is found by growctl/schedule/checks.py, once every value is good by itself.
+growctl/schedule/checks.py rejects bad combinations, after pydantic has accepted every single value.
 """
 
 from contextlib import suppress
@@ -26,40 +26,42 @@ from stages.data.corpus import DEFAULT_VOCAB_SIZE, DataSpec
 from stages.spec import Action, Anomalies, GenerationRule, Optimizer, RateShape
 
 MOST_STAGES = 32
-"""Doubling as often would make a model of one parameter larger than any that there is."""
+"""More than any ladder needs: 31 doublings would grow even a model of 1k parameters to 2T."""
 Width = Annotated[int, Field(gt=0, le=2**20)]
 StageName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,239}$")]
-"""As RUN_NAME, with room for what a control's name has behind its ladder's, a stage's name too. A file's has 255."""
+"""Like RUN_NAME, but longer: a control's name adds its kind and a stage's name to the ladder's. Files allow 255."""
 
 
 class DataBlock(DataSpec):
-    """`stages.data.corpus.DataSpec`, with the vocabulary as people write it."""
+    """The text and its tokens: `stages.data.corpus.DataSpec`, with counts as people write them."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 
     vocab_size: Vocabulary | None = None
-    """Entries of the byte-level BPE that is trained on the text."""
+    """Entries of the byte-level BPE tokenizer that growctl trains on the text; by default 8192. Not allowed with
+    `tokenizer`, which has its own size."""
 
     approximate_tokens: Count | None = None
-    """Training tokens of the prepared text, roughly: from it `plan` tells epochs until the dataset is there."""
+    """Rough number of training tokens in the text. `plan` computes epochs from it until the dataset is prepared."""
 
     @property
     def num_tokens(self) -> int | None:
-        """Entries of the tokenizer, where the schedule alone tells."""
+        """Entries of the tokenizer; None if `tokenizer` names one, because the schedule does not give its size."""
         return None if self.tokenizer else (self.vocab_size or DEFAULT_VOCAB_SIZE)
 
 
 class ModelBlock(Block):
-    """What all stages of a run have in common: growth changes none of it."""
+    """The model: the settings that all stages of a run share."""
 
     family: Literal["tokenformer", "transformer"] = "tokenformer"
     num_layers: Annotated[int, Field(gt=0, le=1000)]
     hidden_size: Width
-    """Model width."""
+    """Width of the model (the residual stream). Tokenformer growth never changes it."""
     num_heads: Width
+    """Attention heads; must divide hidden_size."""
     vocab_size: Count | None = None
-    """Rows of the embedding; by default the vocabulary that `data.vocab_size` trains."""
+    """Rows of the embedding; by default `data.vocab_size`. Required with `data.tokenizer`."""
     ffn_size: Width | None = None
     """Inner width of a transformer's MLP; by default 4 x hidden_size."""
     score_function: ScoreFunction = "l2_norm_gelu"
@@ -77,40 +79,40 @@ class StageBlock(Block):
     ffn_tokens: Count | None = None
     """Parameter tokens in the FFN."""
     layers: list[Annotated[int, Field(ge=0, le=999)]] | None = None
-    """Layers that grow to these tokens, counted from 0; by default all."""
+    """Layers that grow to these numbers of tokens, counted from 0; by default all."""
     num_layers: Annotated[int, Field(gt=0, le=1000)] | None = None
-    """A transformer's depth from this stage on (`growth.operator`)."""
+    """Depth of a transformer from this stage on (`growth.operator`)."""
     hidden_size: Width | None = None
-    """A transformer's width from this stage on; heads keep their width."""
+    """Width of a transformer from this stage on; heads keep their width."""
     ffn_size: Width | None = None
     """Inner width of a transformer's MLP from this stage on; by default in proportion to the width."""
     train_tokens: Count | None = None
-    """Data tokens of this stage; rounded to whole steps. Either this or train_steps."""
+    """Budget in data tokens, rounded to whole steps. Set either this or train_steps."""
     train_steps: Count | None = None
-    """Optimizer steps of this stage."""
+    """Budget in optimizer steps."""
 
 
 class TrainingBlock(Block):
-    """What every optimizer step looks like."""
+    """The batch, the context and the precision of every optimizer step."""
 
     sequence_length: Count
-    """Context, data tokens."""
+    """Context length in data tokens."""
     batch_size: Count
-    """Sequences an optimizer step, over all devices."""
+    """Sequences per optimizer step, over all devices. Set either this or batch_tokens."""
     batch_tokens: Count | None = None
-    """The same in data tokens; give one of the two."""
+    """Data tokens per optimizer step, over all devices; must be a multiple of sequence_length."""
     precision: RequestedPrecision = "auto"
-    """bf16 with float32 master weights, or float32. auto: bf16 where the device is fast at it."""
+    """bf16 (with float32 master weights) or fp32. auto: bf16 if the device is fast at it, else fp32."""
     log_every: Count = 10
-    """Steps between lines of training loss."""
+    """Steps between log lines."""
 
     @model_validator(mode="before")
     @classmethod
     def _batch_in_tokens(cls, data: Any) -> Any:
-        """Works out batch_size from batch_tokens; where both are there, they must agree."""
+        """Computes batch_size from batch_tokens; if both are set, they must agree."""
         if not isinstance(data, dict) or data.get("batch_tokens") is None:
             return data
-        own = {"batch_size": 1} | data  # where a value is wrong by itself: its own message says so
+        own = {"batch_size": 1} | data  # if a value is wrong by itself, its field reports that
         try:
             tokens, length = parse_count(data["batch_tokens"]), parse_count(data.get("sequence_length"))
             size = parse_count(data["batch_size"]) if "batch_size" in data else max(1, tokens // max(1, length))
@@ -129,31 +131,35 @@ class TrainingBlock(Block):
 
 
 class LearningRateBlock(Block):
-    """Warm-up, then hold and decay (`wsd`) or a cosine."""
+    """The learning-rate schedule: warm-up, then constant and linear decay (`wsd`) or a cosine."""
 
     peak: PositiveFloat
+    """The rate after the warm-up."""
     final: NonNegativeFloat = 0.0
-    """The rate at the end."""
+    """The rate at the end of the span."""
     shape: RateShape = "wsd"
+    """wsd: constant at `peak`, then a linear decay. cosine: half a cosine from `peak` to `final`."""
     span: Literal["ladder", "stage"] = "ladder"
-    """ladder: one warm-up at the start, one decay at the end of all stages. stage: each stage its own (the paper)."""
+    """ladder: one warm-up before the first stage, one decay at the end of the last. stage: each stage has its own
+    warm-up and decay (as in the paper)."""
     warmup_steps: CountOrZero = 0
+    """Steps over which the rate rises linearly from 0 to `peak`."""
     decay: float = Field(default=0.2, ge=0.0, le=1.0)
-    """Share of the span that the decay takes (`wsd`)."""
+    """Length of the decay, as a share of the span (`wsd`)."""
 
 
 class OptimizerBlock(Block):
-    """AdamW, with the paper's values as defaults."""
+    """AdamW. The defaults are the paper's values."""
 
     betas: Annotated[list[Annotated[float, Field(ge=0.0, lt=1.0)]], Field(min_length=2, max_length=2)] = [0.9, 0.95]
     epsilon: PositiveFloat = 1e-8
     weight_decay: NonNegativeFloat = 0.1
-    """On matrices only."""
+    """Applied to matrices only."""
     gradient_clipping: NonNegativeFloat = 1.0
-    """Largest global gradient norm; 0: none."""
+    """Largest global gradient norm; 0 turns clipping off."""
 
     def optimizer(self) -> Optimizer:
-        """The same, for a worker."""
+        """Returns the worker's form of this block."""
         first, second = self.betas
         return Optimizer(
             betas=(first, second),
@@ -164,60 +170,69 @@ class OptimizerBlock(Block):
 
 
 class RewarmupBlock(Block):
-    """Learning rates rise from 0 once more, at the start of every grown stage."""
+    """A second warm-up: learning rates rise from 0 again at the start of every grown stage."""
 
     steps: CountOrZero = 0
+    """Steps of the warm-up; 0: none."""
     of: Literal["all", "new"] = "all"
-    """All parameters, or the new generation only."""
+    """all: every parameter warms up again. new: only the new generation does."""
 
 
 class FreezeForBlock(Block):
-    """Old parameters rest at first."""
+    """Freezes the old parameters at the start of every grown stage."""
 
     freeze_for: Count
-    """Steps at the start of every grown stage."""
+    """Steps for which they stay frozen."""
 
 
 POLICIES: dict[Preset, dict[str, Any]] = {preset: GrowthPolicy.of(preset).model_dump() for preset in PRESETS}
-"""What each preset says of every key of a policy."""
+"""The value of every policy key, by preset."""
 _DEFAULT_PRESET: Preset = "growctl-default"
 
 
 class GrowthBlock(Block):
-    """How a model grows between stages, and how it then trains. Without this block: exact, by a short ramp."""
+    """How a model grows between stages and how it trains afterwards. By default growth preserves the function and ramps
+    the new keys in over a short share of the stage."""
 
     preset: Literal[Preset, "custom"] = _DEFAULT_PRESET
-    """The named policy that init, tau, copy_noise, moments and allow_jump follow; no key may contradict it. custom: a
-    policy of your own, the default where one of those keys differs from growctl-default's."""
+    """A named policy: it sets init, tau, copy_noise, moments and allow_jump, and no key may contradict it. custom: a
+    policy of your own; this is the default if one of those keys differs from growctl-default."""
     init: Init = "matched"
-    """What new tokens begin with."""
+    """Initial keys and values of new tokens. random: as in a new model. matched: as random, scaled to the root mean
+    square of the old ones. zero-key, zero-value: keys or values are zero. copy: copies of the old tokens."""
     tau: TauPolicy = "ramp"
-    """What becomes of the scale of the scores."""
+    """What happens to tau, the factor on the scores. ramp: new keys rise from 0, and tau follows to sqrt(n). frozen:
+    tau stays. anneal: tau stays at growth, then moves to sqrt(n). recompute: tau is sqrt(n) at once. per-generation:
+    the new generation is normalised separately, with its own tau."""
     ramp: float = Field(default=0.02, gt=0.0, le=1.0)
-    """Share of a grown stage over which new keys rise from 0, with `tau: ramp`."""
+    """Length of the ramp of new keys, as a share of a grown stage (`tau: ramp`)."""
     anneal: float = Field(default=0.3, gt=0.0, le=1.0)
-    """Share of a grown stage over which tau moves to sqrt(n), with `tau: anneal`."""
+    """Share of a grown stage over which tau moves to sqrt(n) (`tau: anneal`)."""
     copy_noise: NonNegativeFloat = 0.0
-    """Noise on copies, in units of a new token's standard deviation (`init: copy`)."""
+    """Noise added to copies, in units of a new token's standard deviation (`init: copy`)."""
     moments: Moments = "keep"
-    """Adam's moments of the old parameters; those of new ones begin at zero."""
+    """Whether a growth keeps or resets Adam's moments of the old parameters. Moments of new ones start at zero."""
     allow_jump: bool = False
-    """Whether a growth may change the function."""
+    """Whether a growth may change the function that the model computes."""
     old_tokens: Literal["train", "freeze"] | FreezeForBlock = "train"
-    """What everything but the newest generation does in a grown stage: train, freeze, or {freeze_for: STEPS}."""
+    """Whether everything but the newest generation trains in a grown stage: train, freeze, or {freeze_for: STEPS}."""
     lr_scale: list[NonNegativeFloat] = []
-    """Factors on the learning rate in a grown stage, the newest generation's first; the last holds for all older."""
+    """Factors on the learning rate in a grown stage, one per generation, newest first. The last one also holds for all
+    older generations; by default 1."""
     weight_decay: list[NonNegativeFloat] = []
-    """Weight decay in a grown stage, the newest generation's first; by default optimizer.weight_decay."""
+    """Weight decay in a grown stage, one per generation, newest first. The last one also holds for all older
+    generations; by default optimizer.weight_decay."""
     rewarmup: RewarmupBlock = RewarmupBlock()
+    """A second warm-up at the start of every grown stage; by default none."""
     when: Literal["fixed", "slope"] = "fixed"
-    """fixed: a stage trains its whole budget. slope: until its loss falls too slowly, but no more than its budget."""
+    """When a stage ends. fixed: after its whole budget. slope: once its validation loss falls too slowly, at the latest
+    after its whole budget; the last stage always trains its whole budget."""
     slope: PositiveFloat | None = None
-    """Nats of validation loss per training FLOP below which it grows (`when: slope`)."""
+    """A stage ends when its validation loss falls by less than this, in nats per training FLOP (`when: slope`)."""
     slope_window: Annotated[int, Field(ge=2, le=1000)] = 5
-    """Evaluations over which the slope is fitted."""
+    """Evaluations through which the slope is fitted."""
     operator: Operator | None = None
-    """How a transformer grows."""
+    """How a transformer grows; required if it has several stages."""
 
     @model_validator(mode="before")
     @classmethod
@@ -242,7 +257,10 @@ class GrowthBlock(Block):
         raise ValueError("must be train, freeze, or {freeze_for: STEPS}")
 
     def departures(self, preset: Preset) -> dict[str, Any]:
-        """What `preset` says of each key of a policy that says something else here. An idle permission does not."""
+        """The keys whose values here contradict `preset`, each with the preset's value.
+
+        An `allow_jump` that the policy does not need contradicts nothing.
+        """
         return {
             key: value
             for key, value in POLICIES[preset].items()
@@ -250,19 +268,19 @@ class GrowthBlock(Block):
         }
 
     def policy(self) -> GrowthPolicy:
-        """What happens at the moment of a growth."""
+        """The policy that acts at the moment of a growth."""
         return GrowthPolicy(**{name: getattr(self, name) for name in GrowthPolicy.model_fields})
 
     def rules(self, newest: int, num_steps: int) -> tuple[GenerationRule, ...]:
-        """How the generations 0 to `newest` learn in a grown stage of `num_steps`."""
+        """How generations 0 to `newest` learn in a grown stage of `num_steps`, in that order."""
         frozen = {"train": 0, "freeze": num_steps}
-        resting = frozen[self.old_tokens] if isinstance(self.old_tokens, str) else self.old_tokens.freeze_for
+        frozen_steps = frozen[self.old_tokens] if isinstance(self.old_tokens, str) else self.old_tokens.freeze_for
 
         def rule(age: int) -> GenerationRule:
             return GenerationRule(
                 lr_scale=self.lr_scale[min(age, len(self.lr_scale) - 1)] if self.lr_scale else 1.0,
                 weight_decay=self.weight_decay[min(age, len(self.weight_decay) - 1)] if self.weight_decay else None,
-                frozen_steps=resting if age else 0,
+                frozen_steps=frozen_steps if age else 0,
                 warmup_steps=self.rewarmup.steps if age == 0 or self.rewarmup.of == "all" else 0,
             )
 
@@ -270,63 +288,67 @@ class GrowthBlock(Block):
 
 
 class EvaluationBlock(Block):
-    """Validation during a stage. At its end there is always one over the same sequences, in float32."""
+    """Validation during a stage. Every stage also ends with one over the same sequences, in float32."""
 
     every: Count = 500
-    """Steps."""
+    """Steps between evaluations."""
     max_sequences: Count | None = None
-    """Validation sequences read each time; by default all."""
+    """Validation sequences per evaluation; by default all."""
 
 
 class CheckpointBlock(Block):
     """Checkpoints within a stage."""
 
     every: Count = 500
-    """Steps."""
+    """Steps between checkpoints."""
     keep: Count = 2
-    """How many of the newest are kept."""
+    """How many of the newest checkpoints to keep."""
     keep_every: Count | None = None
-    """Every so many-th checkpoint of a stage is kept too; by default none."""
+    """Also keep every n-th checkpoint of a stage; by default none."""
     check_space: bool = True
-    """Whether a run starts only where what it will write fits on the disk."""
+    """Whether a run first checks that everything it will write fits on the disk, and does not start otherwise."""
 
 
 class AnomaliesBlock(Block):
-    """Updates that would do harm are never made, on no device. This says what follows."""
+    """What happens after growctl rejects an update. It never applies an update whose gradient is not finite."""
 
     non_finite: Action = "skip"
-    """A gradient that is not finite: skip the step, roll back to a checkpoint and leave the data since out, or stop."""
+    """What to do if a gradient is not finite. skip: skip the step's data. rollback: return to a checkpoint and skip the
+    data since then. stop: stop the run."""
     spikes: Literal["ignore", Action] = "ignore"
-    """The same for a step whose loss is far above those before; ignore: it is trained on."""
+    """What to do if a step's loss is far above the earlier ones: the same choices, or ignore to train on the step."""
     spike_z: Annotated[float, Field(gt=0.0, le=1e6)] = 10.0
-    """How far that is: robust standard deviations above the median of the last losses."""
+    """A loss is a spike if it exceeds the median of the last losses by this many robust standard deviations."""
     window: Annotated[int, Field(ge=8, le=100_000)] = 64
-    """Steps whose losses those are; until as many are known, behind warm-up and ramp, no step is a spike."""
+    """Steps whose losses give that median and deviation. No step is a spike until the warm-up and the ramp are over and
+    the window is full."""
     most: Annotated[int, Field(ge=1, le=1_000_000)] = 10
-    """Steps skipped in a row, or rollbacks to the same checkpoint; with one more the run stops."""
+    """Skipped steps in a row, or rollbacks to the same checkpoint, that are allowed. The run stops at the next one."""
 
     def policy(self) -> Anomalies:
-        """The same, for a worker."""
+        """Returns the worker's form of this block."""
         return Anomalies(**self.model_dump())
 
 
 class ControlBlock(Block):
-    """A run generated for comparison."""
+    """A kind of run that growctl generates to compare the ladder with."""
 
     kind: Literal["tokenformer-scratch", "transformer-scratch", "best-scratch", "single-jump", "official-growth"]
-    """tokenformer-scratch: the last stage's size from scratch; transformer-scratch: the Transformer nearest to it in
-    parameters; best-scratch: every size of the ladder from scratch; single-jump: the first size grown to the last at
-    once; official-growth: the same ladder, grown as the official code does."""
+    """tokenformer-scratch: the last stage's size from scratch. transformer-scratch: the Transformer nearest to it in
+    parameters, from scratch. best-scratch: every size of the ladder from scratch. single-jump: the first stage, then
+    the last size in one growth. official-growth: the same ladder, grown as the official code grows it."""
     budgets: Annotated[list[Annotated[float, Field(ge=0.001, le=1000.0)]], Field(min_length=1)] = [1.0]
-    """Its FLOPs, as multiples of the whole ladder's; one run each. Three or more let the report find equal loss."""
+    """FLOPs of the control, as multiples of the whole ladder's; one run per entry. With three or more, the report can
+    find the point of equal loss."""
 
 
 class Schedule(Block):
-    """A whole growth schedule, with every default written out."""
+    """A growth schedule: everything that defines a run."""
 
     name: Name | None = None
-    """Name of the run; by default the file's."""
+    """Name of the run; by default the file's name."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    """Sets the initial values and the order of the data."""
     data: DataBlock
     model: ModelBlock
     stages: Annotated[list[StageBlock], Field(min_length=1, max_length=MOST_STAGES)]
@@ -350,7 +372,7 @@ class Schedule(Block):
     @model_validator(mode="before")
     @classmethod
     def _official_rates(cls, data: Any) -> Any:
-        """The official growth comes with a learning rate of its own for every stage, unless another is given."""
+        """Gives every stage its own cosine under `growth.preset: official`, unless the schedule sets another."""
         growth = data.get("growth") if isinstance(data, dict) else None
         if (
             isinstance(growth, dict)

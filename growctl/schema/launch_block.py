@@ -1,6 +1,6 @@
 """The `launch:` block of a schedule: how the work is laid on machines, and what `plan` reckons with.
 
-None of it changes what is computed but for rounding, so all of it may change between a run and its resumption.
+None of it changes the results beyond rounding, so you may change all of it when you resume a run.
 """
 
 from contextlib import suppress
@@ -19,12 +19,12 @@ Device = Literal["a100-40gb", "a100-80gb", "h100", "h200", "b200", "l40s", "rtx-
 
 
 class KnownDevice(NamedTuple):
-    """A GPU by its maker's data sheet (SXM forms; figures that the sheets give with sparsity are halved)."""
+    """A GPU's figures from its vendor's data sheet (SXM form factor; figures given with sparsity are halved)."""
 
     bf16_flops: float
-    """Peak dense FLOPs a second in bf16."""
+    """Peak dense FLOPs per second in bf16."""
     fp32_flops: float
-    """The same in fp32 without TF32: training multiplies in true float32, also in its Triton kernels."""
+    """Peak FLOPs per second in fp32 without TF32: training multiplies in true float32, also in its Triton kernels."""
     memory_bytes: int
 
 
@@ -44,13 +44,13 @@ assert DEVICES.keys() == set(get_args(Device))
 
 
 class Block(Strict):
-    """A block of keys: frozen, strict, no key beside its own."""
+    """The base of all blocks: frozen and strict, and it rejects unknown keys."""
 
     model_config = ConfigDict(allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 def _no_more_than_exist(number: Any) -> Any:
-    """Machines, or devices of one; of as many as nobody has, no time or price could be reckoned."""
+    """Rejects numbers of machines, or of devices per machine, that nobody has: they would overflow times and prices."""
     if any(type(each) is int and each > MOST_MACHINES for each in (number if isinstance(number, list) else [number])):
         raise ValueError(f"must be {MOST_MACHINES} or less")
     return number
@@ -63,35 +63,35 @@ def _text_or_number(value: Any) -> Any:
 
 
 Option = Annotated[str | int | bool, BeforeValidator(_text_or_number, json_schema_input_type=str | int | bool)]
-"""What follows an option of a command; true: nothing does."""
+"""The value of a command's option; true for an option without a value."""
 
 
 def _no_nul(value: Any) -> Any:
     if isinstance(value, str) and "\0" in value:
-        raise ValueError("must not hold a NUL character, which no environment can")
+        raise ValueError("must not contain a NUL character: environment variables cannot hold one")
     return value
 
 
 Variable = Annotated[str, BeforeValidator(_no_nul, json_schema_input_type=str)]
-"""What an environment variable may hold."""
+"""The value of an environment variable."""
 
 
 class HardwareBlock(Block):
-    """What `plan` reckons with. What is not given is not guessed: `plan` then leaves the column empty."""
+    """The devices that `plan` assumes. It never guesses a missing value: it leaves the column empty."""
 
     device: Device | None = None
-    """A known device, which gives memory and flops."""
+    """A known device; it sets memory and flops."""
     memory: Size | None = None
-    """Memory of one device."""
+    """Memory of one device; by default that of `device`."""
     flops: FlopsPerSecond | None = None
-    """Peak FLOPs a second of one device, in the training precision: 989T."""
+    """Peak FLOPs per second of one device in the training precision, for example 989T; by default that of `device`."""
     mfu: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
-    """Share of the peak that training reaches; `plan --measure` measures it on this machine instead."""
+    """Share of the peak that training achieves (model FLOPs utilisation). `plan --measure` times real steps instead."""
     price_per_device_hour: NonNegativeFloat | None = None
-    """Money, in whatever currency you think in."""
+    """Price of one device for one hour, in any currency."""
 
     def peak_flops(self, precision: Precision) -> float | None:
-        """FLOPs a second of one device in that precision, where known."""
+        """Peak FLOPs per second of one device in `precision`; None if unknown."""
         if self.flops or self.device is None:
             return self.flops
         known = DEVICES[self.device]
@@ -99,7 +99,7 @@ class HardwareBlock(Block):
 
     @property
     def memory_bytes(self) -> int | None:
-        """Memory of one device, where known."""
+        """Memory of one device in bytes; None if unknown."""
         return self.memory or (DEVICES[self.device].memory_bytes if self.device else None)
 
 
@@ -107,71 +107,84 @@ class HostfileBlock(Block):
     """Several machines that share a file system, reached through DeepSpeed's own runners (`cluster: hostfile`)."""
 
     path: str = Field(default="hostfile", min_length=1)
-    """DeepSpeed's form: a line a host, `name slots=8`."""
+    """The hostfile in DeepSpeed's format: one line per machine, `name slots=8`."""
     runner: Literal["pdsh", "openmpi"] = "pdsh"
+    """How DeepSpeed reaches the machines: pdsh over ssh, or Open MPI."""
     master_address: str | None = Field(default=None, min_length=1)
-    """Where rank 0 listens; by default the first host of the file."""
+    """Address on which rank 0 listens; by default the first host of the file."""
     master_port: Annotated[int, Field(gt=0, lt=2**16)] = 29500
+    """Port on which rank 0 listens."""
 
 
 class SlurmBlock(Block):
-    """Jobs of a SLURM cluster (`cluster: slurm`). The runs directory lies on a file system that all nodes see."""
+    """Jobs of a SLURM cluster (`cluster: slurm`). All nodes must share the file system of the runs directory."""
 
     job: Literal["ladder", "stage"] = "ladder"
-    """One job for a whole run, or one for each stage, each behind the one before."""
+    """ladder: one job for the whole run. stage: one job per stage, each waiting for the one before."""
     partition: str | None = Field(default=None, min_length=1)
+    """sbatch's --partition."""
     account: str | None = Field(default=None, min_length=1)
+    """sbatch's --account."""
     qos: str | None = Field(default=None, min_length=1)
+    """sbatch's --qos."""
     constraint: str | None = Field(default=None, min_length=1)
+    """sbatch's --constraint."""
     time_limit: Duration = 24 * 3600
-    """Of one job; a run that is not done by then is put into the queue again."""
+    """Time limit of one job; a run that is not done by then is queued again."""
     warn_before: Duration = 120
-    """How long before the end of the time SLURM warns the job, which then stops and queues again."""
+    """How long before the time limit SLURM warns the job; the workers then save and exit, and the job is queued
+    again."""
     max_requeues: Annotated[int, Field(ge=0, le=10**6)] = 100
-    """Times that one job may run out of its time; pre-emption is not counted."""
+    """How many times one job may reach its time limit and be queued again; pre-emptions do not count."""
     gpus: bool = True
-    """Asks for a GPU a device. false: machines without; or `options` ask in another way (gres)."""
+    """Whether to request one GPU per device. false: for machines without GPUs, or if `options` request them in another
+    way (gres)."""
     cpus_per_device: PositiveInt = 8
+    """CPU cores to request per device."""
     memory: Size | None = None
-    """Host memory a node; by default all of it."""
+    """Host memory to request per node; by default all of it."""
     setup: list[str] = []
-    """Shell lines before the job: modules, environments."""
+    """Shell lines to run before the job starts, for example to load modules or activate an environment."""
     options: dict[Annotated[str, Field(pattern=r"^[a-z][a-z-]*$")], Option] = {}
-    """Further options of sbatch by their long names: {reservation: name, exclusive: true}."""
+    """Further sbatch options by their long names: {reservation: name, exclusive: true}."""
 
 
 class LaunchBlock(Block):
-    """How the work is laid on machines. May change between a run and its resumption."""
+    """The machines that train and how they share the work. You may change this block when you resume a run."""
 
     cluster: Cluster = "local"
-    """local: this machine. hostfile: several, through DeepSpeed's runners. slurm: jobs in a queue."""
+    """local: this machine. hostfile: several machines, through DeepSpeed's runners. slurm: jobs in a queue."""
     nodes: PositiveInt | list[PositiveInt] = 1
-    """Machines; a list has one entry a stage."""
+    """Number of machines; a list has one entry per stage."""
     devices: Literal["auto"] | PositiveInt = "auto"
-    """Ranks on each machine. auto: every GPU; without a GPU a rank a core, 8 at most, that divide the batch."""
+    """Ranks on each machine. auto: one per GPU; without GPUs one per core, up to 8, and as many as divide the batch."""
     zero_stage: ZeroStage = 1
-    """DeepSpeed ZeRO: 1 shards optimizer state, 2 gradients too, 3 parameters too."""
+    """DeepSpeed ZeRO. 1 shards the optimizer state, 2 also the gradients, 3 also the parameters."""
     offload: Offload = "none"
-    """optimizer: master weights and Adam's moments live, and are updated, in the host's memory."""
+    """optimizer: keep and update the master weights and Adam's moments in the host's memory."""
     kernels: Kernels = "eager"
-    """How the model is computed. eager: operator by operator, the only way that a resumed run ends in the same bits.
-    compiled: each block by torch.compile. triton: fused kernels, on GPUs, with `pip install 'growctl[gpu]'`."""
+    """How the model is computed. eager: operator by operator; only this keeps a resumed run bit-identical to an
+    unbroken one. compiled: torch.compile on each block. triton: fused kernels on GPUs, with `pip install
+    'growctl[gpu]'`."""
     micro_batch_size: Literal["auto"] | PositiveInt = "auto"
-    """Sequences a forward pass on one device. auto: as many as fit by `plan`'s reckoning where the device's memory is
-    known, else as many as a step gives it."""
+    """Sequences per forward pass on one device. auto: as many as fit by `plan`'s estimate if the device's memory is
+    known, else the device's whole share of the batch."""
     environment: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], Variable] = {}
-    """Variables that the workers get, on every machine. No place for secrets: the run's files keep them."""
+    """Environment variables of the workers on every machine. Not for secrets: the run's files store them."""
     grace: Duration = 300
-    """How long the workers may take to save when the run is stopped; then they are ended."""
+    """How long the workers may take to save when the run is stopped, before growctl kills them."""
     hang_timeout: Duration = 1800
-    """Workers that do nothing for so long are ended and started again: more than a step, a compilation or one file of
-    a checkpoint takes."""
+    """growctl kills and restarts workers that make no progress for this long. Must exceed the time of a step, of a
+    compilation, and of writing one file of a checkpoint."""
     max_restarts: Annotated[int, Field(ge=0, le=1000)] = 3
-    """Times in a row, without a new checkpoint in between, that a stage is started again after its workers crashed or
+    """How many times in a row, without a new checkpoint in between, growctl restarts a stage whose workers crashed or
     hung."""
     hostfile: HostfileBlock = HostfileBlock()
+    """Settings for `cluster: hostfile`."""
     slurm: SlurmBlock = SlurmBlock()
+    """Settings for `cluster: slurm`."""
     hardware: HardwareBlock = HardwareBlock()
+    """The devices that `plan` assumes."""
 
     @property
     def least_micro_batch_size(self) -> int:
@@ -179,7 +192,7 @@ class LaunchBlock(Block):
         return 1 if self.micro_batch_size == "auto" else self.micro_batch_size
 
     def nodes_of(self, stage: int) -> int:
-        """Machines of the stage of that index."""
+        """Machines of the stage with index `stage`."""
         return self.nodes[min(stage, len(self.nodes) - 1)] if isinstance(self.nodes, list) else self.nodes
 
     @field_validator("nodes", mode="before")
@@ -187,7 +200,7 @@ class LaunchBlock(Block):
     def _one_or_several(cls, value: Any) -> Any:
         entries = value if isinstance(value, list) else [value]
         if not entries or any(type(entry) is not int or entry < 1 for entry in entries):
-            raise ValueError("must be a number of machines, 1 or more, or a list with one for each stage")
+            raise ValueError("must be a number of machines, 1 or more, or a list with one number per stage")
         return _no_more_than_exist(value)
 
     @field_validator("devices", mode="before")
@@ -211,7 +224,7 @@ class LaunchBlock(Block):
     @classmethod
     def _no_zero_stage_0(cls, value: Any) -> Any:
         if type(value) is int and value == 0:
-            raise ValueError("ZeRO 0 keeps no optimizer state that growth could read; use 1, which costs no more")
+            raise ValueError("ZeRO 0 saves no optimizer state that growth could read; use 1, which costs no more")
         if type(value) is not int or not 1 <= value <= 3:
             raise ValueError("must be 1, 2 or 3")
         return value

@@ -16,7 +16,7 @@ _BYTES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "
 
 
 def parse_count(value: Any) -> int:
-    """15B, 300M, 2.5k or a plain whole number as an int; ValueError for anything else."""
+    """Parses 15B, 300M, 2.5k or a plain whole number. Raises ValueError for anything else."""
     number = _plain(value)
     if isinstance(value, str) and (match := _COUNT.fullmatch(value.strip())):
         number = Decimal(match[1]) * _FACTORS[match[2].upper()]
@@ -26,7 +26,7 @@ def parse_count(value: Any) -> int:
 
 
 def parse_duration(value: Any) -> int:
-    """90m, 36h, 1d 12h or a plain number of seconds as whole seconds; ValueError for anything else."""
+    """Parses 90m, 36h, 1d 12h or a number of seconds into whole seconds. Raises ValueError for anything else."""
     number = _plain(value)
     if isinstance(value, str) and (parts := _DURATION.findall(value)) and not _DURATION.sub("", value).strip():
         number = sum((Decimal(count) * _SECONDS[unit.lower()] for count, unit in parts), Decimal(0))
@@ -36,7 +36,7 @@ def parse_duration(value: Any) -> int:
 
 
 def parse_size(value: Any) -> int:
-    """40GiB, 80 GB, 512MiB or a plain number of bytes as bytes; ValueError for anything else."""
+    """Parses 40GiB, 80 GB, 512MiB or a number of bytes into bytes. Raises ValueError for anything else."""
     number = _plain(value)
     if isinstance(value, str) and (match := _SIZE.fullmatch(value.strip())):
         number = Decimal(match[1]) * _BYTES[(match[2] or "").lower()]
@@ -46,14 +46,14 @@ def parse_size(value: Any) -> int:
 
 
 def _plain(value: Any) -> Decimal:
-    """A number that YAML already gave; NaN for everything else."""
+    """The value of a YAML number; NaN for everything else, so that callers need one check only."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return Decimal(value)
     return Decimal("nan")
 
 
 def _text(pattern: str) -> Any:
-    """Text of that form whatever the case of its letters, as a JSON Schema can say it."""
+    """A string type for `pattern` in either case. JSON Schema has no flag to ignore case, so both are spelled out."""
     either_case = re.sub("[a-z]", lambda letter: f"[{letter[0]}{letter[0].upper()}]", pattern)
     return Annotated[str, Field(pattern=f"^ *{either_case.replace('NUMBER', '[0-9]+([.][0-9]+)?')} *$")]
 
@@ -65,7 +65,7 @@ _SIZE_TEXT = _text("NUMBER ?((k|m|g|t)i?)?b?")
 Count = Annotated[
     int, BeforeValidator(parse_count, json_schema_input_type=PositiveInt | _COUNT_TEXT), Field(gt=0, le=10**14)
 ]
-"""A count as people write it."""
+"""A positive count, as people write it."""
 
 CountOrZero = Annotated[
     int, BeforeValidator(parse_count, json_schema_input_type=NonNegativeInt | _COUNT_TEXT), Field(ge=0, le=10**14)
@@ -74,7 +74,7 @@ CountOrZero = Annotated[
 Vocabulary = Annotated[
     int, BeforeValidator(parse_count, json_schema_input_type=PositiveInt | _COUNT_TEXT), Field(ge=257, le=2**20)
 ]
-"""Entries of a byte-level tokenizer: the 256 bytes and the end of text at least."""
+"""Entries of a byte-level tokenizer: at least the 256 bytes and the end-of-text token."""
 
 FlopsPerSecond = Annotated[
     int, BeforeValidator(parse_count, json_schema_input_type=PositiveInt | _COUNT_TEXT), Field(gt=0, le=10**18)

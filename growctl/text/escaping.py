@@ -7,14 +7,14 @@ _UNUSUAL = re.compile(r"[^\n\t -~]")
 
 
 def visible(text: str) -> str:
-    r"""`text` with every character that is not seen as itself written as its escape, line feeds and tabs excepted.
+    r"""`text` with every unprintable character except line feeds and tabs written as its escape.
 
-    Those are what moves a terminal's cursor or sets its state (`\x1b`, `\r`), turns the direction of reading, or takes
-    no room; and bytes of a path that are no text.
+    Unprintable are characters that move a terminal's cursor or change its state (`\x1b`, `\r`), change the direction
+    of text, or have no width, and bytes in a path that are not valid UTF-8.
     """
     return _UNUSUAL.sub(lambda found: found[0] if found[0].isprintable() else ascii(found[0])[1:-1], text)
 
 
 def say(text: str, error: bool = False) -> None:
-    """A line on standard output, or standard error."""
+    """Prints `text` as a line on standard output, or on standard error if `error`."""
     print(visible(text), file=sys.stderr if error else sys.stdout, flush=True)

@@ -10,7 +10,7 @@ def short_count(value: float) -> str:
 
 
 def scientific(value: float) -> str:
-    """FLOPs and the like, in three figures: '1.23e15'."""
+    """1230000000000000 -> '1.23e15': three digits and an exponent, for FLOPs."""
     return f"{value:.2e}".replace("e+", "e") if value else "0"
 
 
@@ -23,7 +23,7 @@ def byte_count(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """133.4 -> '2m 13s'; two units at most."""
+    """133.4 -> '2m 13s': at most two units."""
     whole = max(0, round(seconds))
     for size, unit, below, below_unit in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
         if whole >= size:

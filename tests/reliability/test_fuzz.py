@@ -297,7 +297,7 @@ def test_interpolations_that_double_and_double_are_refused(folder: Path, first: 
     path = folder / "s.yaml"
     chain = "".join(f"k{number}: {next_one.format(number - 1)}\n" for number in range(1, 60))
     path.write_text(f"{TEXT}k0: {first}\n{chain}")
-    with soon(), pytest.raises(ScheduleError, match=r"its interpolations come to more than 10,000 values"):
+    with soon(), pytest.raises(ScheduleError, match=r"its interpolations expand to more than 10,000 values"):
         load_schedule(str(path))
 
 

@@ -120,7 +120,7 @@ def test_the_environment_of_workers_arrives_unchanged_and_what_cannot_is_refused
     with Workers(Launch([sys.executable, "-c", DUMP], started.environment), tmp_path / "log") as workers:
         workers.wait(HANG_SECONDS)
     assert {name: told(tmp_path / "dump")[1].get(name) for name in given} == given
-    with pytest.raises(ScheduleError, match=r"launch\.environment\.A = 'a\\x00b': must not hold a NUL"):
+    with pytest.raises(ScheduleError, match=r"launch\.environment\.A = 'a\\x00b': must not contain a NUL"):
         parse(changed({"launch.environment": {"A": "a\0b"}}))
     for key in HOSTILE:
         if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", key, re.ASCII):

@@ -22,7 +22,7 @@ def test_good_schedules_are_a_line_each_and_bad_ones_their_messages(tmp_path: Pa
     assert [line.partition(": ")[0] for line in out.splitlines()] == [good, "quickstart"]
     lines = err.splitlines()
     assert lines[0].startswith(f"{typo}: growth.rump = 0.1: no such key; did you mean 'ramp'?")
-    assert lines[1] == f"{shrinks}: stages.1.ffn_tokens = 7: is less than the 8 of the stage before; growth only adds"
+    assert lines[1] == f"{shrinks}: stages.1.ffn_tokens = 7: is less than the 8 of the stage before; a growth only adds"
     assert lines[2] == f"{odd}: model.num_heads = 3: must divide model.hidden_size, 32"
     assert lines[3].startswith("'no_such': no such file; growctl comes with ")
     assert len(lines) == 4

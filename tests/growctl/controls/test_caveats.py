@@ -35,13 +35,13 @@ def rate(warmup_steps: int, **others: Any) -> dict[str, Any]:
     return {"learning_rate": {"peak": 1e-3, "warmup_steps": warmup_steps} | others}
 
 
-def test_a_control_shorter_than_the_warm_up_is_said_never_to_decay() -> None:
+def test_a_control_shorter_than_its_warm_up_gets_a_caveat() -> None:
     schedule = with_budgets(0.1, 1.0, **rate(40))
     assert schedule_caveats(schedule) == [NEVER_DECAYS]
     assert NEVER_DECAYS in plan_warnings(plan_costs(schedule))
 
 
-def test_a_control_whose_warm_up_takes_most_of_its_decay_is_named_with_the_steps_that_are_left() -> None:
+def test_a_control_whose_warm_up_takes_most_of_its_decay_gets_a_caveat() -> None:
     assert schedule_caveats(with_budgets(0.5, **rate(40, decay=0.5))) == [
         "s-control-tokenformer-scratch-0.5x trains 45 steps, 40 of them warm-up: its decay takes 5 steps instead of 22."
     ]
@@ -66,7 +66,7 @@ def test_no_control_ends_at_a_rate_above_half_its_peak_without_a_caveat(
     assert bool(control_caveats(kind, control.schedule, 1)) or not undecayed
 
 
-def test_a_transformer_that_cannot_be_of_the_ladders_size_is_said_to_miss_it() -> None:
+def test_a_transformer_far_from_the_ladders_size_gets_a_caveat() -> None:
     [control] = plan_controls(with_budgets(1.0, kind="transformer-scratch"))
     size = num_parameters(plan_stages(control.schedule)[-1].model)
     assert control_caveats("transformer-scratch", control.schedule, round(size / 1.04)) == []
@@ -80,7 +80,7 @@ def test_no_shipped_schedule_needs_a_caveat(name: str) -> None:
     assert schedule_caveats(load_schedule(name)) == []
 
 
-def test_validate_warns_of_a_control_and_the_schedule_stays_good(tmp_path: Path) -> None:
+def test_validate_warns_of_a_caveat_and_accepts_the_schedule(tmp_path: Path) -> None:
     path = file_of(tmp_path, schedule_yaml(with_budgets(0.1, **rate(40))))
     out, err = run("validate", path)
     assert out.startswith(f"{path}: s, 3 stages: ")

@@ -29,7 +29,7 @@ def miss(model: TokenformerConfig) -> float:
 
 @settings(max_examples=60)
 @given(st.integers(2, 24), st.integers(2, 12), st.sampled_from([16, 32, 64]), st.floats(0.5, 10.0))
-def test_a_tokenformer_with_as_many_tokens_as_its_width_finds_a_transformer_as_one_would_build_it(
+def test_a_tokenformer_with_as_many_tokens_as_its_width_gets_the_usual_transformer(
     num_layers: int, num_heads: int, head_width: int, factor: float
 ) -> None:
     tokens = math.ceil(num_heads * head_width * factor)
@@ -50,7 +50,7 @@ def test_a_tokenformer_with_as_many_tokens_as_its_width_finds_a_transformer_as_o
     st.sampled_from([1, 2, 4, 8]),
     st.sampled_from([300, 4096]),
 )
-def test_the_transformer_misses_by_less_than_5_percent_however_odd_the_tokenformer(
+def test_the_transformer_is_within_5_percent_of_any_tokenformer(
     num_layers: int, num_heads: int, head_width: int, factor: float, ffn_ratio: int, vocab_size: int
 ) -> None:
     tokens = math.ceil(num_heads * head_width * factor)
@@ -66,10 +66,10 @@ def test_the_transformer_misses_by_less_than_5_percent_however_odd_the_tokenform
         ((1, 1, 16, 4000, 16000, 300), 0.21),
     ],
 )
-def test_sizes_that_were_missed_by_multiples_are_met(sizes: tuple[int, ...], was: float) -> None:
+def test_sizes_once_missed_by_multiples_are_matched(sizes: tuple[int, ...], was: float) -> None:
     assert miss(tokenformer(*sizes)) < 0.05 < abs(math.log(was))
 
 
-def test_an_ffn_of_4_times_the_width_stays_where_that_is_near_enough() -> None:
+def test_the_ffn_keeps_4_times_the_width_if_that_is_close_enough() -> None:
     found = equal_size_transformer(tokenformer(12, 12, 64, 2140, 8560, 50304))
     assert found.ffn_size == 4 * found.hidden_size

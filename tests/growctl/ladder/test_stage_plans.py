@@ -57,7 +57,7 @@ def test_every_shipped_size_has_the_parameters_of_the_built_model(name: str) -> 
         assert plan.num_embedding_parameters == built.embedding.weight.numel()
 
 
-def test_a_stage_grows_by_the_difference_and_ends_fully_ramped_in_with_the_published_tau() -> None:
+def test_a_stage_grows_by_the_difference_and_ends_ramped_in_with_the_published_tau() -> None:
     plans = plan_stages(schedule())
     assert [(plan.attention_tokens, plan.ffn_tokens) for plan in plans] == [((0, 0), (0, 0)), *[((4, 4), (8, 8))] * 2]
     model = plans[2].model
@@ -103,7 +103,7 @@ def test_steps_flops_and_ramps_add_up_over_the_stages(steps: list[int], ramp: fl
     st.sampled_from(["wsd", "cosine"]),
     st.sampled_from([0.0, 1e-4]),
 )
-def test_over_a_ladder_the_rate_rises_once_then_never_again_and_has_no_jumps_between_stages(
+def test_a_ladder_wide_rate_warms_up_once_and_does_not_jump_between_stages(
     steps: list[int], warmup: int, decay: float, shape: str, final: float
 ) -> None:
     total = sum(steps)
@@ -115,7 +115,7 @@ def test_over_a_ladder_the_rate_rises_once_then_never_again_and_has_no_jumps_bet
     after = curve[warmup:]
     assert max(after) == pytest.approx(1e-3)
     assert all(later <= earlier for earlier, later in pairwise(after))
-    # the stages make no difference: the same rates as one stage that takes as long
+    # the split into stages does not matter: one stage of the same length has the same rates
     assert curve == rates(plan_stages(schedule((total,), learning_rate=block)))
     if shape == "wsd":
         decay_steps = min(round(decay * total), total - warmup)
@@ -125,7 +125,7 @@ def test_over_a_ladder_the_rate_rises_once_then_never_again_and_has_no_jumps_bet
 
 
 @pytest.mark.parametrize("shape", ["wsd", "cosine"])
-def test_with_span_stage_every_stage_warms_up_and_decays_by_itself(shape: str) -> None:
+def test_with_span_stage_every_stage_warms_up_and_decays(shape: str) -> None:
     block = {"peak": 1e-3, "shape": shape, "span": "stage", "warmup_steps": 5, "decay": 0.2}
     plans = plan_stages(schedule((20, 40), learning_rate=block))
     for plan in plans:
@@ -133,7 +133,7 @@ def test_with_span_stage_every_stage_warms_up_and_decays_by_itself(shape: str) -
         assert curve[:5] == pytest.approx([2e-4, 4e-4, 6e-4, 8e-4, 1e-3])
         assert curve[5] == pytest.approx(1e-3)
         assert curve[-1] < 3e-4
-    half = rates(plans)[20 + 5 + 17]  # of the second stage's 35 steps after its warm-up
+    half = rates(plans)[20 + 5 + 17]  # halfway through the second stage's 35 steps after the warm-up
     expected = 0.5 * (1 + math.cos(math.pi * 17 / 35)) if shape == "cosine" else 1.0
     assert half == pytest.approx(1e-3 * expected)
 
@@ -146,8 +146,8 @@ def test_a_warm_up_longer_than_the_training_only_rises() -> None:
 # Controls
 
 
-@pytest.mark.parametrize("name", ["quickstart", "wikitext", "pile_1.4b"])  # whose controls are from scratch
-def test_a_shipped_controls_flops_are_the_ladders_within_a_step_and_a_transformer_is_of_equal_size(name: str) -> None:
+@pytest.mark.parametrize("name", ["quickstart", "wikitext", "pile_1.4b"])  # all their controls train from scratch
+def test_shipped_controls_match_the_ladder_in_flops_and_size(name: str) -> None:
     loaded = load_schedule(name)
     ladder = plan_stages(loaded)
     budgets = [(block.kind, budget) for block in loaded.controls for budget in block.budgets]
@@ -169,7 +169,7 @@ def test_a_shipped_controls_flops_are_the_ladders_within_a_step_and_a_transforme
     st.lists(st.floats(0.01, 20.0), min_size=1, max_size=4, unique_by=lambda budget: f"{budget:g}"),
     st.sampled_from(["tokenformer-scratch", "transformer-scratch"]),
 )
-def test_budgets_are_multiples_of_the_ladders_flops_and_give_names(
+def test_budgets_are_multiples_of_the_ladders_flops_and_appear_in_names(
     steps: list[int], budgets: list[float], kind: str
 ) -> None:
     ladder = schedule(tuple(steps), controls=[{"kind": kind, "budgets": budgets}])
@@ -183,7 +183,7 @@ def test_budgets_are_multiples_of_the_ladders_flops_and_give_names(
         assert plan.learning_rate.first_step == 0
 
 
-def test_a_control_differs_from_the_ladder_in_model_and_stages_alone() -> None:
+def test_a_control_differs_from_the_ladder_only_in_model_and_stages() -> None:
     ladder = schedule(controls=[{"kind": "tokenformer-scratch"}, {"kind": "transformer-scratch", "budgets": [2]}])
     tokenformer, transformer = plan_controls(ladder)
     assert (tokenformer.name, transformer.name) == (
@@ -199,14 +199,14 @@ def test_a_control_differs_from_the_ladder_in_model_and_stages_alone() -> None:
     assert plan_stages(tokenformer.schedule)[0].num_parameters == plan_stages(ladder)[-1].num_parameters
 
 
-def test_the_controls_of_the_longest_name_can_be_loaded_again() -> None:
+def test_controls_with_the_longest_names_reload() -> None:
     ladder = schedule(name="x" * 100, controls=[{"kind": "transformer-scratch", "budgets": [0.5, 0.00123456]}])
     for control in plan_controls(ladder):
         data = OmegaConf.to_container(OmegaConf.create(control.schedule.model_dump(mode="json")))
         assert parse_schedule(data, label="c", default_name="c") == control.schedule
 
 
-def test_stages_that_ended_early_move_what_follows_them() -> None:
+def test_stages_that_ended_early_move_later_stages() -> None:
     plans = plan_stages(schedule(), steps_done=[12])
     assert [(plan.num_steps, plan.first_step) for plan in plans] == [(12, 0), (30, 12), (50, 42)]
     assert {plan.learning_rate.total_steps for plan in plans} == {92}

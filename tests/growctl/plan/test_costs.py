@@ -36,7 +36,7 @@ TRAINING = {"sequence_length": 16, "batch_size": 48}
 
 
 def launched(training: dict[str, Any] = TRAINING, **launch: Any) -> Schedule:
-    """The small ladder on devices that are said to be so."""
+    """The small ladder on the hardware given."""
     return ladder(training=training, launch={"devices": 2, "hardware": GPU} | launch)
 
 
@@ -44,7 +44,7 @@ def costs_of(schedule: Schedule) -> list[StageCost]:
     return plan_costs(schedule).ladder.stages
 
 
-def test_time_is_flops_by_what_the_devices_do_and_money_is_by_the_hour() -> None:
+def test_time_is_flops_over_throughput_and_money_is_per_device_hour() -> None:
     schedule = launched()
     for cost, plan in zip(costs_of(schedule), plan_stages(schedule), strict=True):
         assert cost.num_devices == 2
@@ -56,7 +56,7 @@ def test_time_is_flops_by_what_the_devices_do_and_money_is_by_the_hour() -> None
         assert cost.tokens_per_second == pytest.approx(plan.train_tokens / cost.seconds)
 
 
-def test_every_stage_and_control_has_the_machines_that_it_is_given() -> None:
+def test_every_stage_and_control_has_its_own_number_of_machines() -> None:
     schedule = ladder(
         training=TRAINING,
         launch={"cluster": "slurm", "devices": 2, "nodes": [1, 2, 4]},
@@ -83,7 +83,7 @@ def test_every_stage_and_control_has_the_machines_that_it_is_given() -> None:
         ({"device": "h100", "mfu": 0.4, "price_per_device_hour": 0}, set()),
     ],
 )
-def test_what_is_not_said_of_the_hardware_is_unknown_and_not_guessed(hardware: dict, unknown: set[str]) -> None:
+def test_missing_hardware_values_leave_costs_unknown(hardware: dict, unknown: set[str]) -> None:
     for cost in costs_of(launched(hardware=hardware)):
         for name in ("seconds", "device_hours", "money", "largest_micro_batch_size"):
             assert (getattr(cost, name) is None) == (name in unknown), name
@@ -91,7 +91,7 @@ def test_what_is_not_said_of_the_hardware_is_unknown_and_not_guessed(hardware: d
     assert costs_of(launched(hardware={"device": "h100", "mfu": 0.4, "price_per_device_hour": 0}))[0].money == 0
 
 
-def test_a_sum_is_unknown_as_soon_as_a_part_is() -> None:
+def test_a_sum_is_unknown_if_one_term_is_unknown() -> None:
     first, *others = costs_of(launched())
     whole = Total.of([first, *others])
     assert whole.seconds == pytest.approx(sum(cost.seconds or 0 for cost in [first, *others]))
@@ -107,7 +107,7 @@ def test_a_sum_is_unknown_as_soon_as_a_part_is() -> None:
 
 @settings(max_examples=60)
 @given(st.integers(1, 6), st.sampled_from([1, 6, 7, 48, 60]), st.integers(10**5, 10**8), st.sampled_from([1, 2, 3]))
-def test_the_largest_micro_batch_divides_the_share_fits_and_no_larger_divisor_does(
+def test_the_largest_micro_batch_is_the_largest_divisor_of_the_share_that_fits(
     devices: int, share: int, memory_bytes: int, zero_stage: int
 ) -> None:
     schedule = launched(
@@ -129,7 +129,7 @@ def test_the_largest_micro_batch_divides_the_share_fits_and_no_larger_divisor_do
     assert planned_micro_batch(schedule, plan, devices, planned) == (largest or 1)
 
 
-def test_a_run_uses_the_micro_batch_that_is_given_and_its_whole_share_where_memory_is_unknown() -> None:
+def test_a_run_uses_the_given_micro_batch_or_its_whole_share_if_memory_is_unknown() -> None:
     given_one = costs_of(launched(micro_batch_size=3))
     assert {cost.micro_batch_size for cost in given_one} == {3}
     assert {cost.largest_micro_batch_size for cost in given_one} == {24}
@@ -139,13 +139,13 @@ def test_a_run_uses_the_micro_batch_that_is_given_and_its_whole_share_where_memo
     assert {cost.micro_batch_size for cost in tight} == {1}
 
 
-def test_a_batch_that_cannot_be_dealt_out_has_no_micro_batch_and_no_memory() -> None:
+def test_a_batch_that_does_not_split_evenly_has_no_micro_batch_and_no_memory() -> None:
     for cost in costs_of(launched(devices=5)):
         assert (cost.micro_batch_size, cost.memory) == (None, None)
         assert cost.seconds is not None
 
 
-def test_batches_beyond_all_reason_are_planned_at_once() -> None:
+def test_huge_batches_are_planned_quickly() -> None:
     schedule = launched({"sequence_length": 1, "batch_size": 2**40}, devices=1, hardware={"memory": "1GB"})
     largest = costs_of(schedule)[0].largest_micro_batch_size
     assert largest in {2**power for power in range(10, 20)}
@@ -155,7 +155,7 @@ def test_batches_beyond_all_reason_are_planned_at_once() -> None:
 
 
 @pytest.mark.parametrize(("every", "keep", "kept"), [(5, 2, 2), (5, 100, 3), (19, 2, 1), (20, 2, 0), (500, 2, 0)])
-def test_a_stage_leaves_its_result_and_the_checkpoints_that_are_kept(every: int, keep: int, kept: int) -> None:
+def test_disk_space_counts_the_final_checkpoint_and_those_that_are_kept(every: int, keep: int, kept: int) -> None:
     schedule = ladder((20,), checkpoint={"every": every, "keep": keep}, launch={"devices": 1})
     [cost] = costs_of(schedule)
     size = cost.plan.num_parameters
@@ -164,7 +164,7 @@ def test_a_stage_leaves_its_result_and_the_checkpoints_that_are_kept(every: int,
 
 
 @pytest.mark.parametrize(("keep", "keep_every"), [(1, 1), (1, 2), (2, 3), (3, 2), (100, 2), (2, 50)])
-def test_the_checkpoints_that_are_planned_for_are_those_that_pruning_leaves(keep: int, keep_every: int) -> None:
+def test_the_plan_counts_the_checkpoints_that_pruning_leaves(keep: int, keep_every: int) -> None:
     checkpoint = {"every": 5, "keep": keep, "keep_every": keep_every}
     schedule = ladder((61,), checkpoint=checkpoint, launch={"devices": 1})
     [cost] = costs_of(schedule)
@@ -179,7 +179,7 @@ def test_the_checkpoints_that_are_planned_for_are_those_that_pruning_leaves(keep
 
 
 def prepared(folder: Path, spec: DataSpec, num_tokens: int) -> None:
-    """A dataset's manifest, as `prepare` leaves it."""
+    """A dataset's manifest, as `prepare` writes it."""
     split = DatasetSplit(num_tokens=num_tokens, num_bytes=num_tokens, num_documents=1, files=())
     manifest = DatasetManifest(
         format_version=1,
@@ -195,7 +195,7 @@ def prepared(folder: Path, spec: DataSpec, num_tokens: int) -> None:
     (folder / "manifest.json").write_bytes(dataset_manifest_bytes(manifest))
 
 
-def test_epochs_are_over_the_prepared_dataset_of_this_data_block_else_the_schedules_word(tmp_path: Path) -> None:
+def test_epochs_use_the_prepared_dataset_or_else_approximate_tokens(tmp_path: Path) -> None:
     data = {"source": "text", "vocab_size": 300}
     schedule = ladder(data=data | {"workers": 4}, controls=[{"kind": "tokenformer-scratch"}])
     datasets = RunsPaths(tmp_path).datasets
@@ -205,7 +205,7 @@ def test_epochs_are_over_the_prepared_dataset_of_this_data_block_else_the_schedu
 
     assert epochs(schedule) == [None] * 3
     approximate = ladder(data=data | {"approximate_tokens": "1280"})
-    assert epochs(approximate) == [2.0, 5.0, 10.0]  # of 128 tokens a step, 20 + 30 + 50 of them
+    assert epochs(approximate) == [2.0, 5.0, 10.0]  # 20 + 30 + 50 steps of 128 tokens
     prepared(datasets / "other-0", DataSpec(source="other", vocab_size=300), 10)
     (datasets / "broken-1").mkdir()
     (datasets / "broken-1/manifest.json").write_text('{"spec": 3}')
@@ -219,19 +219,19 @@ def test_epochs_are_over_the_prepared_dataset_of_this_data_block_else_the_schedu
 # Measured times
 
 
-def test_measured_steps_give_the_time_of_as_many_micro_batches_as_a_step_takes() -> None:
+def test_measured_micro_batches_add_up_to_the_time_of_a_step() -> None:
     schedule = launched(micro_batch_size=6, hardware=GPU | {"mfu": 0.001})
     first, second, third = plan_stages(schedule)
     steps = MeasuredSteps(micro_batch_seconds=0.5, last_micro_batch_seconds=2.0, memory=None)
     measured = Measurements("2 x CPU", 2, {(first.model, 6): steps, (third.model, 12): steps})
     one, two, three = plan_costs(schedule, measurements=measured).ladder.stages
-    assert one.seconds == pytest.approx(20 * (3 * 0.5 + 2.0))  # 48 sequences are 4 micro-batches of 6 on 2 devices
+    assert one.seconds == pytest.approx(20 * (3 * 0.5 + 2.0))  # 48 sequences: 4 micro-batches of 6 on 2 devices
     assert one.mfu == pytest.approx(first.step_flops.total / (3.5 * 2 * 1e12))
     assert (two.seconds, three.seconds) == (None, None), "not measured, and not reckoned in their place either"
     assert two.plan == second
 
 
-def test_nothing_heavy_is_imported_for_a_plan_whatever_it_reckons(tmp_path: Path) -> None:
+def test_planning_imports_nothing_heavy(tmp_path: Path) -> None:
     arguments = ["plan", "pile_1.4b", "launch=slurm", "launch.offload=optimizer", "--runs-dir", str(tmp_path)]
     code = (
         f"import sys\nsys.argv = ['growctl', *{arguments!r}]\nfrom growctl.cli.app import app\n"
@@ -257,8 +257,8 @@ def test_training_in_fp32_is_priced_at_the_devices_fp32_peak(device: str) -> Non
         assert [fast.mfu, slow.mfu] == pytest.approx([0.4, 0.4])
 
 
-def test_the_papers_ladder_on_sixteen_h100s() -> None:
-    """The figures that docs and readers check by hand."""
+def test_the_papers_ladder_on_sixteen_h100s_has_these_costs() -> None:
+    """The docs quote these figures, and readers check them by hand."""
     schedule = load_schedule("pile_1.4b", ["launch=slurm", "launch.hardware.price_per_device_hour=2.5"])
     stages = costs_of(schedule)
     assert [cost.num_devices for cost in stages] == [16] * 4

@@ -32,7 +32,7 @@ def printed(schedule: Schedule, width: int = 100, costs: PlanCosts | None = None
 
 
 def cells(text: str, start: str) -> list[str]:
-    """The first line that starts so, by words."""
+    """The words of the first line that starts like this."""
     return next(line.split() for line in text.splitlines() if line.startswith(start))
 
 
@@ -73,7 +73,7 @@ def test_the_json_plan_has_stages_controls_and_totals_that_add_up(hardware: dict
         assert plan["total_with_controls"][key] == pytest.approx(sum(total[key] for total in totals))
 
 
-def test_what_was_measured_is_in_the_json_with_tokens_a_second_and_mfu() -> None:
+def test_the_json_has_measurements_with_tokens_per_second_and_mfu() -> None:
     schedule = ladder((20,), launch={"devices": 1, "hardware": {"flops": "1T"}})
     [plan] = plan_stages(schedule)
     memory = {"lasting_bytes": 1_000_000, "activation_bytes": 1_500_000, "peak_bytes": 3_000_000}
@@ -113,7 +113,7 @@ def test_a_shipped_plan_fits_its_terminal_and_cuts_nothing(name: str, width: int
         assert all(control in text for control in names)
 
 
-def test_with_all_known_every_column_is_there_in_a_hundred_columns() -> None:
+def test_a_plan_without_unknowns_shows_every_column_in_100_columns() -> None:
     text = printed(load_schedule("pile_1.4b", [*CLUSTER, "data.approximate_tokens=300B"]))
     assert [" ".join(line.split()) for line in text.splitlines() if line.startswith("stage ")] == [
         "stage parameters embedding tokens tokens/p epochs FLOPs parameters attention head",
@@ -126,7 +126,7 @@ def test_with_all_known_every_column_is_there_in_a_hundred_columns() -> None:
     assert rows == [*sizes, "total", *sizes, *sizes, "total"]
 
 
-def test_what_nothing_is_known_of_has_no_column_and_a_hint_says_how_to_know() -> None:
+def test_unknown_columns_are_hidden_and_a_hint_names_the_missing_keys() -> None:
     text = printed(ladder(launch={"devices": 2}))
     for heading in ("time", "money", "MFU", "largest", "epochs", "measured", "device-hours"):
         assert heading not in [word for line in text.splitlines() if line.startswith("stage ") for word in line.split()]
@@ -136,13 +136,13 @@ def test_what_nothing_is_known_of_has_no_column_and_a_hint_says_how_to_know() ->
     assert "money" not in known
 
 
-def test_a_single_stage_has_no_row_of_totals_and_no_controls_no_table() -> None:
+def test_a_single_stage_without_controls_has_no_totals_and_no_controls_table() -> None:
     text = printed(ladder((20,)))
     assert "total " not in text.replace("total\n", "")
     assert "controls" not in text
 
 
-def test_the_largest_numbers_and_longest_names_fit_too() -> None:
+def test_the_largest_numbers_and_longest_names_fit() -> None:
     long = "a" * 100
     stages = [
         {"name": f"{letter}{long[1:]}", "attention_tokens": tokens, "ffn_tokens": 10**6, "train_steps": 987_654_321}
@@ -172,7 +172,7 @@ def test_tokens_are_counted_from_the_start_of_the_ladder_and_flops_by_stage() ->
     assert float(total[2]) == pytest.approx(total_flops(plans).total, rel=5e-3)
 
 
-def test_warnings_and_notes_come_last_and_are_told_apart() -> None:
+def test_warnings_and_notes_come_last_and_differ_visibly() -> None:
     lines = printed(ladder(growth={"when": "slope", "slope": 3e-12}, evaluation={"every": 3})).splitlines()
     first = next(i for i, line in enumerate(lines) if line.startswith("warning: "))
     assert "falls by less than 3e-12" in " ".join(" ".join(lines[first:]).split())

@@ -29,7 +29,7 @@ launch: {devices: 2, micro_batch_size: 4, zero_stage: 2, hardware: {flops: 1T, p
 
 
 @pytest.mark.trains
-def test_real_steps_are_timed_what_fails_is_said_and_nothing_is_left(tmp_path: Path, monkeypatch) -> None:
+def test_measuring_times_real_steps_reports_failures_and_leaves_nothing_behind(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "tmp").mkdir()
     (tmp_path / "tiny.yaml").write_text(SCHEDULE)
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
@@ -38,7 +38,7 @@ def test_real_steps_are_timed_what_fails_is_said_and_nothing_is_left(tmp_path: P
     small, endless = plan["stages"]
     assert small["measured"]["last_micro_batch_seconds"] > 0
     expected = 2 * small["measured"]["micro_batch_seconds"] + small["measured"]["last_micro_batch_seconds"]
-    assert small["seconds"] == pytest.approx(100 * expected)  # 24 sequences on two devices: three micro-batches of 4
+    assert small["seconds"] == pytest.approx(100 * expected)  # 24 sequences on 2 devices: 3 micro-batches of 4
     assert small["measured"]["tokens_per_second"] == pytest.approx(24 * 32 / expected)
     assert 0 < small["measured"]["mfu"] < 1
     assert small["money"] == pytest.approx(small["seconds"] / 3600 * 2 * 1.5)
@@ -52,8 +52,10 @@ def test_real_steps_are_timed_what_fails_is_said_and_nothing_is_left(tmp_path: P
     assert list((tmp_path / "tmp").glob("growctl-*")) == []
 
 
-def told(schedule: Schedule, monkeypatch: pytest.MonkeyPatch) -> tuple[list[tuple[TrainSpec, int, bool]], list[str]]:
-    """The specs that workers would get, with their number and whether they have GPUs; and what is said meanwhile."""
+def specs_of(
+    schedule: Schedule, monkeypatch: pytest.MonkeyPatch
+) -> tuple[list[tuple[TrainSpec, int, bool]], list[str]]:
+    """The specs that the workers would get, with their number and whether they have GPUs; and the progress lines."""
     specs: list[tuple[TrainSpec, int, bool]] = []
     lines: list[str] = []
 
@@ -72,7 +74,7 @@ def told(schedule: Schedule, monkeypatch: pytest.MonkeyPatch) -> tuple[list[tupl
     return specs, lines
 
 
-def test_each_model_and_micro_batch_is_measured_once_with_the_runs_own_settings(monkeypatch) -> None:
+def test_each_model_and_micro_batch_is_measured_once_with_the_settings_of_its_run(monkeypatch) -> None:
     schedule = ladder(
         (20, 30),
         controls=[
@@ -83,29 +85,29 @@ def test_each_model_and_micro_batch_is_measured_once_with_the_runs_own_settings(
         ],
         launch={"devices": 2, "micro_batch_size": 1, "zero_stage": 3, "offload": "optimizer"},
     )
-    specs, lines = told(schedule, monkeypatch)
-    # two stages; the last size from scratch, of one generation, and its Transformer. The smallest is the base itself,
-    # the official growth ends at the same sizes.
+    specs, lines = specs_of(schedule, monkeypatch)
+    # Two stages, the last size from scratch (with one generation) and its Transformer. The smallest size from scratch
+    # is the base itself, and the official growth ends at the same sizes.
     assert len(specs) == len(lines) == 4
     assert len({spec.model for spec, _, _ in specs}) == 4
     for spec, num_devices, _ in specs:
         assert num_devices == 2
         assert (spec.zero_stage, spec.offload, spec.micro_batch_size, spec.sequence_length) == (3, "optimizer", 1, 16)
-        assert spec.batch_size == 4  # two micro-batches on two devices, of the four that a step has
+        assert spec.batch_size == 4  # two of a step's four micro-batches, on two devices
         assert not Path(spec.directory).exists()
 
 
-def test_a_step_of_one_micro_batch_is_timed_as_one_and_a_cluster_is_measured_on_what_is_here(monkeypatch) -> None:
+def test_a_single_micro_batch_is_timed_alone_and_a_clusters_plan_uses_local_devices(monkeypatch) -> None:
     whole = ladder((20,), launch={"devices": 1})
-    [(spec, num_devices, _)] = told(whole, monkeypatch)[0]
+    [(spec, num_devices, _)] = specs_of(whole, monkeypatch)[0]
     assert (spec.batch_size, spec.micro_batch_size, num_devices) == (8, 8, 1)
     monkeypatch.setattr(time_steps, "local_devices", lambda *_: Devices(2, "cpu", fast_bf16=False))
     cluster = ladder((20,), launch={"cluster": "slurm", "devices": 8})
-    [(spec, num_devices, _)] = told(cluster, monkeypatch)[0]
+    [(spec, num_devices, _)] = specs_of(cluster, monkeypatch)[0]
     assert (spec.batch_size, spec.micro_batch_size, num_devices) == (2, 1, 2)
     few = ladder((20,), launch={"cluster": "slurm", "devices": 1})
-    assert told(few, monkeypatch)[0][0][1] == 1
+    assert specs_of(few, monkeypatch)[0][0][1] == 1
 
 
-def test_results_are_read_where_the_worker_leaves_them() -> None:
+def test_results_are_read_from_the_workers_file() -> None:
     assert time_steps.RESULT == RESULT

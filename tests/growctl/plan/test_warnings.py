@@ -16,7 +16,7 @@ from tests.growctl.ladders import ladder
 
 
 def staged(*sizes: tuple[str, int, int]) -> dict[str, Any]:
-    """Stages of (name, attention tokens, steps): 9,664 + 1,024 x attention tokens parameters, 128 tokens a step."""
+    """Stages of (name, attention tokens, steps): 9,664 + 1,024 x attention tokens parameters, 128 tokens per step."""
     return {
         "stages": [
             {"name": name, "attention_tokens": tokens, "ffn_tokens": 4 * tokens, "train_steps": steps}
@@ -26,7 +26,7 @@ def staged(*sizes: tuple[str, int, int]) -> dict[str, Any]:
 
 
 def optimal(**blocks: Any) -> Schedule:
-    """A ladder that nothing is wrong with, with blocks replaced: 9 tokens a parameter for the base, 11 at the end."""
+    """A ladder without warnings, with `blocks` replaced: 9 tokens per parameter in the base, 11 at the end."""
     return ladder(**staged(("a", 8, 1200), ("b", 24, 1800)) | blocks)
 
 
@@ -34,13 +34,13 @@ def warnings(schedule: Schedule) -> list[str]:
     return plan_warnings(plan_costs(schedule))
 
 
-def test_nothing_is_said_of_a_ladder_near_compute_optimal_and_its_twins() -> None:
+def test_a_ladder_near_compute_optimal_and_its_controls_get_no_warning() -> None:
     controls = [{"kind": kind} for kind in ("tokenformer-scratch", "best-scratch", "official-growth")]
     assert warnings(optimal(controls=controls)) == []
     assert warnings(load_schedule("quickstart")) == []
 
 
-def test_a_growth_above_four_times_is_named() -> None:
+def test_a_growth_by_more_than_four_times_is_reported() -> None:
     assert warnings(ladder(**staged(("a", 8, 1200), ("b", 60, 3000)))) == []  # 3.98 times
     [warning] = warnings(ladder(**staged(("a", 8, 1200), ("b", 61, 3000))))
     assert warning.startswith("Stage b has 4.0 times the parameters of a: ")
@@ -49,35 +49,35 @@ def test_a_growth_above_four_times_is_named() -> None:
 @pytest.mark.parametrize(
     ("steps", "said"),
     [
-        ((300, 1000), "s ends with 4.86 tokens a parameter in stage b, far below 20"),
+        ((300, 1000), "s ends with 4.86 tokens per parameter in stage b, far below 20"),
         ((300, 1050), None),
         ((1300, 20000), None),
-        ((1500, 20000), "s ends with 80.4 tokens a parameter in stage b, far above 20"),
+        ((1500, 20000), "s ends with 80.4 tokens per parameter in stage b, far above 20"),
     ],
 )
-def test_tokens_a_parameter_far_from_twenty_are_named(steps: tuple[int, int], said: str | None) -> None:
+def test_tokens_per_parameter_far_from_twenty_are_reported(steps: tuple[int, int], said: str | None) -> None:
     found = warnings(ladder(**staged(("a", 8, steps[0]), ("b", 24, steps[1]))))
     assert len(found) == (said is not None)
     assert said is None or found[0].startswith(said)
 
 
-def test_too_few_tokens_make_the_comparison_with_scratch_easy() -> None:
+def test_too_few_tokens_warn_that_scratch_is_easy_to_beat() -> None:
     few = staged(("a", 8, 300), ("b", 24, 400))
     assert "from scratch" not in warnings(ladder(**few))[0]
     assert "beats the last size from scratch too" in warnings(ladder(**few, controls=[{"kind": "best-scratch"}]))[0]
 
 
-def test_an_overtrained_base_is_named_but_a_single_stage_is_no_base() -> None:
+def test_an_overtrained_base_is_reported_but_not_a_single_stage() -> None:
     assert warnings(ladder(**staged(("a", 8, 11100), ("b", 24, 100)))) == []
     found = warnings(ladder(**staged(("a", 8, 11200), ("b", 24, 100))))
     assert [warning.split(",")[0] for warning in found] == [
-        "The base is overtrained: stage a sees 80 tokens a parameter"
+        "The base is overtrained: stage a sees 80 tokens per parameter"
     ]
     alone = warnings(ladder(**staged(("a", 8, 11200))))
     assert [warning.partition(" tokens")[0] for warning in alone] == ["s ends with 80.3"]
 
 
-def test_more_than_four_epochs_are_counted_for_the_ladder_and_for_each_control() -> None:
+def test_more_than_four_epochs_are_reported_for_the_ladder_and_each_control() -> None:
     controls = [{"kind": "tokenformer-scratch", "budgets": [0.5, 1.0]}]
     data = {"source": "text", "vocab_size": 300}
     four = 3000 * 128 // 4
@@ -88,7 +88,7 @@ def test_more_than_four_epochs_are_counted_for_the_ladder_and_for_each_control()
     assert "0.5x" not in found[1]
 
 
-def test_a_micro_batch_that_does_not_fit_is_named_with_the_largest_that_does() -> None:
+def test_a_micro_batch_that_does_not_fit_is_reported_with_the_largest_that_fits() -> None:
     def fitting(memory: str, micro: Any) -> list[str]:
         launch = {"devices": 1, "micro_batch_size": micro, "hardware": {"device": "h100", "memory": memory}}
         return warnings(optimal(launch=launch))
@@ -107,17 +107,17 @@ def test_a_micro_batch_that_does_not_fit_is_named_with_the_largest_that_does() -
     assert len(tiny) == 2
 
 
-def test_a_batch_that_cannot_be_dealt_out_is_named_once() -> None:
+def test_a_batch_that_does_not_split_evenly_is_reported_once() -> None:
     controls = [{"kind": "tokenformer-scratch"}]
     found = warnings(optimal(launch={"devices": 3}, controls=controls))
-    assert found == ["Stage a of s cannot run so: a batch of 8 cannot be dealt out evenly to 3 devices."]
+    assert found == ["Stage a of s cannot run: a batch of 8 cannot be split evenly over 3 devices."]
     found = warnings(optimal(launch={"devices": 4, "micro_batch_size": 4}, controls=controls))
     assert found == [
-        "Stage a of s cannot run so: a batch of 8 cannot be dealt out evenly to 4 devices x micro-batches of 4."
+        "Stage a of s cannot run: a batch of 8 cannot be split evenly over 4 devices x micro-batches of 4."
     ]
 
 
-def test_learning_rates_that_differ_between_compared_runs_are_named_with_the_runs() -> None:
+def test_learning_rates_that_differ_between_compared_runs_are_reported() -> None:
     rate = {"peak": 1e-3, "warmup_steps": 5, "span": "stage"}
     kinds = ("tokenformer-scratch", "official-growth", "transformer-scratch")
     [found] = warnings(optimal(learning_rate=rate, controls=[{"kind": kind} for kind in kinds]))
@@ -127,10 +127,10 @@ def test_learning_rates_that_differ_between_compared_runs_are_named_with_the_run
     )
     rewarmed = optimal(growth={"rewarmup": {"steps": 3}}, controls=[{"kind": "best-scratch"}])
     [found] = warnings(rewarmed)
-    assert "how often it warms up once more: once in the ladder, never in best-scratch-a, best-scratch-b;" in found
+    assert "how often it warms up again: once in the ladder, never in best-scratch-a, best-scratch-b;" in found
 
 
-def test_any_other_setting_that_differs_is_named_with_both_values() -> None:
+def test_any_other_differing_setting_is_reported_with_both_values() -> None:
     costs = plan_costs(optimal(controls=[{"kind": "tokenformer-scratch"}]))
     control = costs.controls[0].schedule
     changed = control.model_copy(
@@ -147,7 +147,7 @@ def test_any_other_setting_that_differs_is_named_with_both_values() -> None:
     ]
 
 
-def test_what_could_not_be_measured_is_a_warning() -> None:
+def test_failed_measurements_are_warnings() -> None:
     schedule = optimal()
     failed = Measurements("this machine", 1, {}, ("Stage a of s could not be measured: no memory",))
     assert plan_warnings(plan_costs(schedule, measurements=failed)) == list(failed.failures)
@@ -160,22 +160,22 @@ def notes(schedule: Schedule) -> list[str]:
     return plan_notes(plan_costs(schedule))
 
 
-def test_a_plan_says_where_its_figures_are_bounds_and_what_gstack_would_do() -> None:
+def test_notes_name_upper_limits_and_the_timing_of_gstack() -> None:
     flat = ladder(growth={"when": "slope", "slope": 3e-12}, evaluation={"every": 3})
     assert notes(flat) == [
         "Every stage but the last may end before its budget: as soon as its loss falls by less than 3e-12 nats per "
-        "FLOP. Tokens and FLOPs, the controls' too, are the most it comes to."
+        "FLOP. Tokens and FLOPs, also of the controls, are upper limits."
     ]
     rare = ladder(growth={"when": "slope", "slope": 3e-12}, evaluation={"every": 5})
     assert notes(rare)[1] == (
-        "Too few evaluations for a slope over 5: stage-0 will train the whole budget; evaluation.every is 5 steps, "
-        "and those during warm-up, ramp, annealing or rest do not count."
+        "Too few evaluations for a slope over 5: stage-0 will train the whole budget. evaluation.every is 5 steps, "
+        "and evaluations during warm-up, ramp, annealing or freezing do not count."
     )
     stages = [{"name": "small", "train_steps": 20}, {"name": "large", "num_layers": 4, "train_steps": 20}]
     model = {"family": "transformer", "num_layers": 2, "hidden_size": 32, "num_heads": 2}
     [note] = notes(ladder(stages=stages, model=model, growth={"operator": "stack", "allow_jump": True}))
     assert note.startswith("G_stack's timing formula, fitted to large runs, would stack after ")
-    assert note.endswith("this schedule does after 2.56k.")
+    assert note.endswith("this schedule stacks after 2.56k.")
 
 
 @given(
@@ -191,7 +191,7 @@ def test_a_plan_says_where_its_figures_are_bounds_and_what_gstack_would_do() -> 
     warmup=st.integers(0, 40),
     every=st.integers(1, 9),
 )
-def test_stages_are_said_to_have_too_few_evaluations_for_a_slope_just_where_none_is_ever_fitted(
+def test_notes_name_exactly_the_stages_whose_slope_is_never_fitted(
     steps: tuple[int, ...], growth: dict[str, Any], warmup: int, every: int
 ) -> None:
     rate = {"peak": 1e-3, "warmup_steps": warmup, "decay": 0.0}
@@ -209,7 +209,7 @@ def test_stages_are_said_to_have_too_few_evaluations_for_a_slope_just_where_none
     assert not fixed or f": {', '.join(fixed)} will train the whole budget" in said[0]
 
 
-def test_notes_say_what_was_assumed_of_devices_and_what_the_host_must_hold() -> None:
+def test_notes_name_assumed_devices_and_the_hosts_memory() -> None:
     assert notes(ladder()) == []
     [note] = notes(ladder(launch={"cluster": "slurm"}))
     assert note.startswith("The plan is for one device on each machine")
@@ -217,10 +217,10 @@ def test_notes_say_what_was_assumed_of_devices_and_what_the_host_must_hold() -> 
     assert note.startswith("launch.offload puts up to ")
 
 
-def test_measured_times_say_where_they_are_from_and_that_more_devices_were_not_seen() -> None:
+def test_notes_name_the_measured_devices_and_what_larger_numbers_assume() -> None:
     schedule = ladder(launch={"devices": 2})
     same = plan_notes(plan_costs(schedule, measurements=Measurements("2 x CPU", 2, {})))
     assert len(same) == 1
     assert "on 2 x CPU" in same[0]
     fewer = plan_notes(plan_costs(schedule, measurements=Measurements("1 x CPU", 1, {})))
-    assert fewer[1].startswith("More devices than these 1 are taken to be as fast each")
+    assert fewer[1].startswith("Beyond these 1 devices, the times assume that every device is as fast")

@@ -16,13 +16,13 @@ from growctl.schedule.load import find_schedule, load_schedule, shipped_schedule
 from tests.growctl.schedules import TEXT, changed, file_of, message_of, parse
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
-CODE = "names Python to call, and a schedule calls none"
+CODE = "names Python to call; a schedule cannot call any"
 LOOK_UPS = (
-    "is not among what a schedule may ask for: ${other.key}, ${oc.env:NAME}, ${oc.select:other.key,DEFAULT}, "
+    "is not allowed here; a schedule may use ${other.key}, ${oc.env:NAME}, ${oc.select:other.key,DEFAULT}, "
     "${oc.decode:TEXT}"
 )
-CLUSTERS = "there are hostfile, local, slurm"
-DATA = "there are openwebtext, openwebtext2, pile, python-stdlib, wikitext"
+CLUSTERS = "choices are hostfile, local, slurm"
+DATA = "choices are openwebtext, openwebtext2, pile, python-stdlib, wikitext"
 
 
 def choice_of(folder: Path, group: str, name: str, content: str) -> str:
@@ -32,7 +32,7 @@ def choice_of(folder: Path, group: str, name: str, content: str) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory, so that messages name files as a user sees them. It has a schedule, s.yaml."""
+    """The working directory, with a schedule s.yaml: messages name files as a user in that folder sees them."""
     monkeypatch.chdir(tmp_path)
     file_of(tmp_path, TEXT)
     return tmp_path
@@ -42,7 +42,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("defaults", ["[quickstart]", "[quickstart, _self_]", "[quickstart.yaml]"])
-def test_a_schedule_starts_from_a_shipped_one_wherever_it_lies_and_its_own_values_win(
+def test_a_schedule_in_any_folder_can_start_from_a_shipped_one_and_its_own_values_win(
     folder: Path, defaults: str
 ) -> None:
     path = file_of(folder, f"defaults: {defaults}\nseed: 9\ntraining: {{batch_size: 32}}\n", "mine.yaml")
@@ -52,19 +52,19 @@ def test_a_schedule_starts_from_a_shipped_one_wherever_it_lies_and_its_own_value
     assert mine.stages == quickstart.stages
 
 
-def test_a_schedule_starts_from_one_beside_it_before_a_shipped_one_of_that_name(folder: Path) -> None:
+def test_a_schedule_in_the_same_folder_wins_over_a_shipped_one_of_that_name(folder: Path) -> None:
     file_of(folder, TEXT, "quickstart.yml")
     path = file_of(folder, "defaults: [quickstart]\nseed: 9\n", "mine.yaml")
     assert load_schedule(path) == parse(changed({"seed": 9})).model_copy(update={"name": "mine"})
 
 
-def test_what_comes_after_the_file_itself_in_its_defaults_list_wins_over_it(folder: Path) -> None:
+def test_defaults_after_self_win_over_the_file(folder: Path) -> None:
     path = file_of(folder, "defaults: [_self_, s]\nseed: 9\noptimizer: {weight_decay: 0.5}\n", "mine.yaml")
     mine = load_schedule(path)
     assert (mine.seed, mine.optimizer.weight_decay) == (3, 0.5)
 
 
-def test_schedules_start_from_each_other_through_folders_and_choices_are_found_from_the_top(folder: Path) -> None:
+def test_defaults_work_across_folders_and_choices_are_looked_up_from_the_top(folder: Path) -> None:
     (folder / "ladders").mkdir()
     choice_of(folder, "launch", "mine", "nodes: 7\n")
     file_of(folder / "ladders", "defaults: [../s, {launch: mine}]\nseed: 1\n", "base.yaml")
@@ -74,13 +74,13 @@ def test_schedules_start_from_each_other_through_folders_and_choices_are_found_f
     assert (top.seed, top.optimizer.weight_decay, top.launch.nodes, top.training.batch_size) == (2, 0.5, 7, 8)
 
 
-def test_lists_are_replaced_and_not_laid_over_each_other(folder: Path) -> None:
+def test_a_list_replaces_an_earlier_list_as_a_whole(folder: Path) -> None:
     one = "{name: one, attention_tokens: 4, ffn_tokens: 8, train_steps: 5}"
     path = file_of(folder, f"defaults: [s]\nstages: [{one}]\ncontrols: []\n", "mine.yaml")
     assert [stage.name for stage in load_schedule(path).stages] == ["one"]
 
 
-def test_a_user_may_start_from_every_shipped_schedule(folder: Path) -> None:
+def test_every_shipped_schedule_can_be_extended(folder: Path) -> None:
     for name in shipped_schedules():
         path = file_of(folder, f"defaults: [{name}]\nseed: 9\n", "mine.yaml")
         update = {"name": "mine", "seed": 9}
@@ -98,7 +98,7 @@ def test_composing_imports_nothing_heavy() -> None:
 # Choices for blocks
 
 
-def test_every_block_may_be_chosen_by_name() -> None:
+def test_every_block_can_be_chosen_by_name() -> None:
     assert set(GROUPS) == {
         *("data", "model", "training", "learning_rate", "optimizer"),
         *("growth", "evaluation", "checkpoint", "anomalies", "launch"),
@@ -106,7 +106,7 @@ def test_every_block_may_be_chosen_by_name() -> None:
 
 
 @pytest.mark.parametrize("prefix", ["", "+", "++"])
-def test_a_choice_on_the_command_line_is_that_of_a_defaults_list(folder: Path, prefix: str) -> None:
+def test_a_choice_on_the_command_line_equals_one_in_a_defaults_list(folder: Path, prefix: str) -> None:
     path = file_of(folder, "defaults: [s, {launch: slurm}]\n", "mine.yaml")
     by_defaults = load_schedule(path)
     assert by_defaults.launch.cluster == "slurm"
@@ -115,43 +115,43 @@ def test_a_choice_on_the_command_line_is_that_of_a_defaults_list(folder: Path, p
     assert by_override.launch == by_defaults.launch
 
 
-def test_a_choice_that_the_schedule_makes_is_replaced_in_its_place(folder: Path) -> None:
+def test_an_overridden_choice_keeps_its_place_in_the_defaults_list(folder: Path) -> None:
     path = file_of(folder, "defaults: [s, {launch: slurm}]\nlaunch: {nodes: 5}\n", "mine.yaml")
     launch = load_schedule(path, ["launch=hostfile"]).launch
     assert (launch.cluster, launch.nodes) == ("hostfile", 5)
     assert launch.slurm == load_schedule("s.yaml").launch.slurm, "nothing of slurm's choice is left"
 
 
-def test_a_choice_that_the_schedule_does_not_make_comes_last(folder: Path) -> None:
+def test_a_new_choice_is_appended_to_the_defaults_list(folder: Path) -> None:
     path = file_of(folder, "defaults: [s]\nlaunch: {nodes: 5, offload: optimizer}\n", "mine.yaml")
     launch = load_schedule(path, ["launch=hostfile"]).launch
     assert (launch.cluster, launch.nodes, launch.offload) == ("hostfile", 2, "optimizer")
 
 
-def test_single_values_are_set_after_choices_and_the_last_choice_counts(folder: Path) -> None:
+def test_values_are_set_after_choices_and_the_last_choice_wins(folder: Path) -> None:
     for overrides in (["launch.nodes=4", "launch=local", "launch=slurm"], ["launch=slurm", "launch.nodes=4"]):
         launch = load_schedule("s.yaml", overrides).launch
         assert (launch.cluster, launch.nodes) == ("slurm", 4)
 
 
-def test_a_choice_beside_the_schedule_is_taken_before_a_shipped_one(folder: Path) -> None:
+def test_a_choice_in_the_schedules_folder_wins_over_a_shipped_one(folder: Path) -> None:
     choice_of(folder, "launch", "slurm", "cluster: slurm\nnodes: 11\n")
     assert load_schedule("s.yaml", ["launch=slurm"]).launch.nodes == 11
 
 
-def test_a_choice_starts_from_another(folder: Path) -> None:
+def test_a_choice_can_start_from_another_choice(folder: Path) -> None:
     choice_of(folder, "launch", "big", "defaults: [slurm]\nnodes: 64\n")
     launch = load_schedule("s.yaml", ["launch=big"]).launch
     assert (launch.cluster, launch.nodes, launch.devices) == ("slurm", 64, 8)
 
 
-def test_a_schedule_overrides_what_another_chose(folder: Path) -> None:
+def test_a_schedule_can_override_the_choice_of_another(folder: Path) -> None:
     path = file_of(folder, "defaults: [pile/tokenformer_150m, {override data: wikitext}]\n", "mine.yaml")
     mine = load_schedule(path)
     assert mine.data == load_schedule("wikitext").data
 
 
-def test_folders_beside_a_schedule_do_not_pass_for_choices(folder: Path) -> None:
+def test_folders_beside_a_schedule_are_not_choices(folder: Path) -> None:
     for name in ("seed", "data", "stages", "controls"):
         (folder / name).mkdir()
     overrides = ["seed=1", "data={source: other}", "~controls", "launch=slurm"]
@@ -186,14 +186,14 @@ def test_interpolations_are_resolved_between_blocks_files_and_stages_after_overr
     assert (mine.evaluation.every, mine.evaluation.max_sequences, mine.checkpoint.every) == (16, 5, 16)
 
 
-def test_one_override_changes_all_that_refers_to_it() -> None:
+def test_an_override_changes_every_value_that_refers_to_it() -> None:
     for budget in ("15B", "60B"):
         loaded = load_schedule("openwebtext_1.4b", [f"stages.1.train_tokens={budget}"])
         assert [stage.train_tokens for stage in loaded.stages[1:]] == [int(budget[:-1]) * 10**9] * 3
         assert loaded.stages[0].train_tokens == 300 * 10**9
 
 
-# Refused
+# Rejected
 
 
 @pytest.mark.parametrize("key", ["_target_", "_partial_", "_convert_", "_recursive_", "_args_", "_target_x"])
@@ -246,7 +246,7 @@ def test_interpolations_only_look_things_up(folder: Path, written: str, name: st
     assert message_of(load_schedule, "mine.yaml") == f"mine.yaml: in own.yaml: {problem}"
 
 
-def test_a_resolver_in_an_override_is_refused_and_an_escaped_one_is_text(folder: Path) -> None:
+def test_a_resolver_in_an_override_is_rejected_and_an_escaped_one_is_text(folder: Path) -> None:
     override = "data.source=${now:%Y}"
     problem = f"data.source = '${{now:%Y}}': 'now' {LOOK_UPS}"
     assert message_of(load_schedule, "s.yaml", [override]) == f"override '{override}': {problem}"
@@ -254,12 +254,12 @@ def test_a_resolver_in_an_override_is_refused_and_an_escaped_one_is_text(folder:
 
 
 @pytest.mark.parametrize("entry", ["hydra/config", "{hydra/launcher: basic}", "{override hydra/job_logging: none}"])
-def test_no_defaults_list_reaches_hydras_own_settings(folder: Path, entry: str) -> None:
+def test_a_defaults_list_cannot_reach_hydras_own_settings(folder: Path, entry: str) -> None:
     file_of(folder, f"defaults: [s, {entry}]\n", "mine.yaml")
     assert message_of(load_schedule, "mine.yaml").startswith("mine.yaml: defaults.1 = ")
 
 
-# What a defaults list or a choice cannot be
+# Wrong defaults lists and choices
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,7 @@ def test_no_defaults_list_reaches_hydras_own_settings(folder: Path, entry: str) 
         ),
         (
             "defaults: [s, {overide launch: slurm}]\n",
-            'defaults.1 = {"overide launch": "slurm"}: before the block may stand optional or override',
+            'defaults.1 = {"overide launch": "slurm"}: only optional or override may come before the block',
         ),
         (
             "defaults: [s, {launch@data: slurm}]\n",
@@ -310,7 +310,7 @@ def test_no_defaults_list_reaches_hydras_own_settings(folder: Path, entry: str) 
         ),
         (
             "defaults: [s, {launch: '${seed}'}]\n",
-            "defaults: '${seed}' is not known yet; here only ${oc.env:NAME} is",
+            "defaults: '${seed}' is not known yet; a defaults list can only use ${oc.env:NAME}",
         ),
         (
             "defaults: [../../../etc/passwd]\n",
@@ -338,7 +338,7 @@ def test_no_defaults_list_reaches_hydras_own_settings(folder: Path, entry: str) 
         ),
         (
             "defaults: [pile_1.4b, {data: wikitext}]\n",
-            "defaults: data is chosen by another file too; to choose differently: {override data: wikitext}",
+            "defaults: another file chooses data too; to choose differently, write {override data: wikitext}",
         ),
         (
             "defaults: [s, {training: big}]\n",
@@ -353,17 +353,17 @@ def test_no_defaults_list_reaches_hydras_own_settings(folder: Path, entry: str) 
             "defaults: [asks]\n",
             f"in asks.yaml: defaults: no choice 'slrum' for launch; {CLUSTERS}; did you mean 'slurm'?",
         ),
-        ("defaults: [s]\ntraining: [1]\n", "training: is a list for a block of keys"),
+        ("defaults: [s]\ntraining: [1]\n", "training: is a list, but a block of keys in another file"),
         (
             "defaults: [s]\nstages: {1: {train_steps: 5}}\n",
-            "stages: is a block of keys for a list; write the whole list, or change entries by overrides "
-            "(stages.0.name=a)",
+            "stages: is a block of keys, but a list in another file; write the whole list, or change entries by "
+            "overrides (stages.0.name=a)",
         ),
         ("defaults: [s]\ntraining: 5\n", "training = 5: must be a block of keys"),
-        ("defaults: [loop]\n", "defaults: a file starts from itself, by way of another"),
+        ("defaults: [loop]\n", "defaults: a file starts from itself, through another file"),
     ],
 )
-def test_an_unusable_defaults_list_is_answered_by_one_line(folder: Path, content: str, problem: str) -> None:
+def test_a_wrong_defaults_list_gives_one_line(folder: Path, content: str, problem: str) -> None:
     file_of(folder, "a: b: c\n", "bad.yaml")
     file_of(folder, "- 1\n", "list.yaml")
     file_of(folder, "defaults: [s, {launch: slrum}]\n", "asks.yaml")
@@ -373,7 +373,7 @@ def test_an_unusable_defaults_list_is_answered_by_one_line(folder: Path, content
     assert message_of(load_schedule, "mine.yaml") == f"mine.yaml: {problem}"
 
 
-def test_a_file_that_means_the_shipped_one_of_its_own_name_is_told_how(folder: Path) -> None:
+def test_a_file_that_starts_from_its_own_name_gets_a_hint_to_be_renamed(folder: Path) -> None:
     file_of(folder, "defaults: [quickstart]\nseed: 9\n", "quickstart.yaml")
     assert message_of(load_schedule, "quickstart.yaml") == (
         "quickstart.yaml: defaults.0 = 'quickstart': is this file itself; to start from the shipped one, give the file "
@@ -385,40 +385,38 @@ def test_a_file_that_means_the_shipped_one_of_its_own_name_is_told_how(folder: P
     ("override", "problem"),
     [
         ("launch=slrum", f"no choice 'slrum' for launch; {CLUSTERS}; did you mean 'slurm'?"),
-        ("+data=/my/text", f"no choice '/my/text' for data; {DATA}; one of its values is set as data.KEY=VALUE"),
+        ("+data=/my/text", f"no choice '/my/text' for data; {DATA}; to set one of its values, write data.KEY=VALUE"),
         (
             "growth=official",
-            "no choice 'official' for growth; there are no files growth/NAME.yaml; one of its values is set as "
+            "no choice 'official' for growth; there are no files growth/NAME.yaml; to set one of its values, write "
             "growth.KEY=VALUE",
         ),
     ],
 )
-def test_a_wrong_choice_is_answered_by_the_choices_there_are_and_the_nearest(
-    folder: Path, override: str, problem: str
-) -> None:
+def test_a_wrong_choice_lists_the_choices_and_suggests_the_nearest(folder: Path, override: str, problem: str) -> None:
     assert message_of(load_schedule, "s.yaml", [override]) == f"override {override!r}: {problem}"
 
 
 @pytest.mark.parametrize(("override", "shown"), [("launch=", "''"), ("launch=3", "3")])
-def test_what_cannot_be_the_name_of_a_choice_is_a_value(folder: Path, override: str, shown: str) -> None:
+def test_text_that_cannot_name_a_choice_is_a_value(folder: Path, override: str, shown: str) -> None:
     problem = f"override {override!r}: launch = {shown}: must be a block of keys"
     assert message_of(load_schedule, "s.yaml", [override]) == f"s.yaml: {problem}"
 
 
-def test_a_choice_given_for_a_schedule_is_told_how_it_is_used(folder: Path) -> None:
+def test_a_choice_in_place_of_a_schedule_gets_a_hint_how_to_use_it(folder: Path) -> None:
     choice_of(folder, "launch", "big", "defaults: [slurm]\nnodes: 64\n")
     for reference, use in (
         ("launch/big.yaml", "launch=big, or defaults: [{launch: big}, _self_]"),
         (str(find_schedule("quickstart").parent / "data/pile.yaml"), "data=pile, or defaults: [{data: pile}, _self_]"),
     ):
         group = use.partition("=")[0]
-        problem = f"is no schedule but a choice for {group}; use it in one: {use}"
+        problem = f"is not a schedule but a choice for {group}; use it in a schedule: {use}"
         assert message_of(load_schedule, reference) == f"{reference}: {problem}"
-    # a schedule may lie in a folder of any name
+    # a schedule's folder may have any name
     assert load_schedule(choice_of(folder, "data", "mine", "defaults: [quickstart]\n")).name == "mine"
 
 
-# Where errors come from
+# The file or override that an error names
 
 
 def test_an_error_names_the_file_that_set_the_value(folder: Path) -> None:
@@ -442,13 +440,13 @@ def test_an_error_names_the_file_that_set_the_value(folder: Path) -> None:
     )
 
 
-def test_of_two_overrides_of_a_value_the_last_is_named(folder: Path) -> None:
+def test_an_error_names_the_last_override_of_a_value(folder: Path) -> None:
     problem = "override 'training={batch_size: -2}': training.batch_size = -2: must be above 0"
     overrides = ["training.batch_size=-1", "training={batch_size: -2}"]
     assert message_of(load_schedule, "s.yaml", overrides) == f"s.yaml: {problem}"
 
 
-def test_what_an_entry_of_a_list_lacks_is_lacking_in_the_file_that_has_the_list(folder: Path) -> None:
+def test_a_missing_key_of_a_list_entry_names_the_file_with_the_list(folder: Path) -> None:
     file_of(folder, "defaults: [s]\nstages: [{name: a, train_steps: 3}, {name: b}]\n", "base.yaml")
     file_of(folder, "defaults: [base]\nseed: 1\n", "mine.yaml")
     lines = message_of(load_schedule, "mine.yaml").splitlines()
@@ -456,7 +454,7 @@ def test_what_an_entry_of_a_list_lacks_is_lacking_in_the_file_that_has_the_list(
     assert lines[2].startswith("  in base.yaml: stages.0.attention_tokens: is missing")
 
 
-def test_a_block_that_several_files_make_up_is_no_ones_fault(folder: Path) -> None:
+def test_an_error_in_a_block_from_several_files_names_no_file(folder: Path) -> None:
     message = message_of(load_schedule, "s.yaml", ["data=pile"])
     assert message.startswith("s.yaml: data: vocab_size (300) is the size of a tokenizer to train")
 
@@ -469,7 +467,7 @@ def test_a_block_that_several_files_make_up_is_no_ones_fault(folder: Path) -> No
         ("???", "must be given"),
     ],
 )
-def test_what_cannot_be_resolved_names_its_file_and_path(folder: Path, value: str, reason: str) -> None:
+def test_an_unresolvable_value_names_its_file_and_path(folder: Path, value: str, reason: str) -> None:
     choice_of(folder, "launch", "mine", f"slurm: {{partition: '{value}'}}\n")
     file_of(folder, "defaults: [s, {launch: mine}]\n", "mine.yaml")
     problem = f"in launch/mine.yaml: launch.slurm.partition: {reason}"
@@ -478,7 +476,7 @@ def test_what_cannot_be_resolved_names_its_file_and_path(folder: Path, value: st
     assert message_of(load_schedule, "mine.yaml", ["launch=mine"]) == f"mine.yaml: {problem}"
 
 
-def test_an_override_that_makes_another_value_unresolvable_is_named(folder: Path) -> None:
+def test_an_error_names_the_override_that_made_another_value_unresolvable(folder: Path) -> None:
     file_of(folder, "defaults: [s]\nevaluation: {every: '${checkpoint.every}'}\ncheckpoint: {every: 5}\n", "mine.yaml")
     assert message_of(load_schedule, "mine.yaml", ["seed=1", "~checkpoint"]) == (
         "override '~checkpoint': evaluation.every: Interpolation key 'checkpoint.every' not found"
@@ -500,7 +498,7 @@ def nested(values: dict[str, int]) -> dict[str, Any]:
 
 @settings(max_examples=12)
 @given(LAYER, st.dictionaries(st.sampled_from(["every", "keep"]), st.integers(1, 99)), LAYER, LAYER)
-def test_the_last_that_sets_a_value_wins_and_is_named(
+def test_the_last_setter_of_a_value_wins_and_errors_name_it(
     tmp_path_factory: pytest.TempPathFactory,
     base: dict[str, int],
     choice: dict[str, int],

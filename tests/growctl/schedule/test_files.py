@@ -34,15 +34,15 @@ def test_a_file_that_exists_wins_over_a_shipped_name_and_a_folder_does_not(
 
 
 @pytest.mark.parametrize("name", ["s.yaml", "s.yml", "s", "s.txt", "s.YAML", "a=b $c:d {}/s.yaml"])
-def test_a_schedule_may_have_any_ending_and_lie_in_any_folder(tmp_path: Path, name: str) -> None:
+def test_a_schedule_can_have_any_suffix_and_any_folder(tmp_path: Path, name: str) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
-    for key in ("data", "name", "seed"):  # what hydra would take for config groups
+    for key in ("data", "name", "seed"):  # hydra would take these folders for config groups
         (tmp_path / name).parent.joinpath(key).mkdir()
     loaded = load_schedule(file_of(tmp_path, TEXT, name), ["name=run", "seed=5"])
     assert loaded == parse(changed({"seed": 5, "name": "run"}))
 
 
-def test_the_name_of_a_run_is_the_files_unless_the_schedule_has_one(tmp_path: Path) -> None:
+def test_a_run_is_named_after_its_file_unless_the_schedule_sets_a_name(tmp_path: Path) -> None:
     assert load_schedule(file_of(tmp_path, TEXT, "pile_1.4b.yaml")).name == "pile_1.4b"
     assert load_schedule(file_of(tmp_path, f"name: mine\n{TEXT}")).name == "mine"
     assert load_schedule(file_of(tmp_path, TEXT), ["name=mine"]).name == "mine"
@@ -51,7 +51,7 @@ def test_the_name_of_a_run_is_the_files_unless_the_schedule_has_one(tmp_path: Pa
     path = file_of(tmp_path, TEXT, "my run.yaml")
     assert (
         message_of(load_schedule, path)
-        == f"{path}: name: is missing, and the file's 'my run' cannot be one: {NAME_ALLOWED}"
+        == f"{path}: name: is missing, and the file's name 'my run' is not allowed: {NAME_ALLOWED}"
     )
 
 
@@ -81,7 +81,7 @@ def test_the_name_of_a_run_is_the_files_unless_the_schedule_has_one(tmp_path: Pa
         ),
     ],
 )
-def test_overrides_are_written_as_for_hydra(tmp_path: Path, overrides: list[str], changes: dict[str, Any]) -> None:
+def test_overrides_use_hydras_syntax(tmp_path: Path, overrides: list[str], changes: dict[str, Any]) -> None:
     assert load_schedule(file_of(tmp_path, TEXT), overrides) == parse(changed(changes))
 
 
@@ -107,21 +107,21 @@ def test_importing_schedules_and_plans_imports_nothing_heavy() -> None:
 @pytest.mark.parametrize(
     ("override", "problem"),
     [
-        ("foo", "'foo' is no override; write key=value, for example training.batch_size=64"),
-        ("a..b=1", "'a..b=1' is no override; write key=value, for example training.batch_size=64"),
-        ("=5", "'=5' is no override; write key=value, for example training.batch_size=64"),
-        ("--name=x", "'--name=x' is no override; write key=value, for example training.batch_size=64"),
-        ("model/family=x", "'model/family=x' is no override; write key=value, for example training.batch_size=64"),
-        ("stages.9.name=x", "override 'stages.9.name=x': the list has no such entry; they count from 0"),
+        ("foo", "'foo' is not an override; write key=value, such as training.batch_size=64"),
+        ("a..b=1", "'a..b=1' is not an override; write key=value, such as training.batch_size=64"),
+        ("=5", "'=5' is not an override; write key=value, such as training.batch_size=64"),
+        ("--name=x", "'--name=x' is not an override; write key=value, such as training.batch_size=64"),
+        ("model/family=x", "'model/family=x' is not an override; write key=value, such as training.batch_size=64"),
+        ("stages.9.name=x", "override 'stages.9.name=x': the list has no such entry; entries count from 0"),
         (
             "stages.x.name=x",
-            "override 'stages.x.name=x': does not fit; a list stays a list, and its entries are set by number "
-            "(stages.0.name=a), not deleted",
+            "override 'stages.x.name=x': does not fit; a list stays a list; set its entries by number "
+            "(stages.0.name=a); none can be deleted",
         ),
         (
             "~stages.0",
-            "override '~stages.0': does not fit; a list stays a list, and its entries are set by number "
-            "(stages.0.name=a), not deleted",
+            "override '~stages.0': does not fit; a list stays a list; set its entries by number "
+            "(stages.0.name=a); none can be deleted",
         ),
         ("~nothing", "override '~nothing': Could not delete from config. 'nothing' does not exist."),
         ("+seed=1", "override '+seed=1': Could not append to config. An item is already at 'seed'."),
@@ -130,7 +130,7 @@ def test_importing_schedules_and_plans_imports_nothing_heavy() -> None:
         (
             "seed=[1",
             "override 'seed=[1': the value cannot be read; put text with special characters in quotes, inside "
-            "those for the shell: 'key=\"...\"'",
+            "the shell's quotes: 'key=\"...\"'",
         ),
         ("seed=???", "override 'seed=???': seed: must be given"),
         ("seed=${no.such}", "override 'seed=${no.such}': seed: Interpolation key 'no.such' not found"),
@@ -140,10 +140,10 @@ def test_importing_schedules_and_plans_imports_nothing_heavy() -> None:
         ),
         (
             f"launch={'x' * 999}",
-            f"override 'launch={'x' * 49}...: no choice '{'x' * 56}... for launch; there are hostfile, local, slurm; "
-            "one of its values is set as launch.KEY=VALUE",
+            f"override 'launch={'x' * 49}...: no choice '{'x' * 56}... for launch; choices are hostfile, local, slurm; "
+            "to set one of its values, write launch.KEY=VALUE",
         ),
-        ("hydra.verbose=true", "override 'hydra.verbose=true': hydra's own settings are no part of a schedule"),
+        ("hydra.verbose=true", "override 'hydra.verbose=true': a schedule cannot contain hydra's own settings"),
         ("stages=3", "{label}: override 'stages=3': stages = 3: must be a list"),
         ("seed.x=3", '{label}: seed = {{"x": 3}}: must be a whole number'),
         ("seed=", "{label}: override 'seed=': seed = '': must be a whole number"),
@@ -160,19 +160,19 @@ def test_importing_schedules_and_plans_imports_nothing_heavy() -> None:
         ),
     ],
 )
-def test_an_unusable_override_is_answered_by_one_line(tmp_path: Path, override: str, problem: str) -> None:
+def test_a_wrong_override_gives_one_line(tmp_path: Path, override: str, problem: str) -> None:
     path = file_of(tmp_path, TEXT)
     expected = problem.format(label=path) if problem.startswith("{label}") else problem
     assert message_of(load_schedule, path, [override]) == expected
 
 
-def test_of_several_overrides_the_unusable_one_is_named(tmp_path: Path) -> None:
+def test_an_error_names_the_wrong_override_among_several(tmp_path: Path) -> None:
     overrides = ["seed=1", "stages.9.name=x", "training.batch_size=16"]
-    problem = "override 'stages.9.name=x': the list has no such entry; they count from 0"
+    problem = "override 'stages.9.name=x': the list has no such entry; entries count from 0"
     assert message_of(load_schedule, file_of(tmp_path, TEXT), overrides) == problem
 
 
-NO_SCHEDULE = f"is no schedule; one has the keys {', '.join(Schedule.model_fields)}"
+NO_SCHEDULE = f"is not a schedule; a schedule has the keys {', '.join(Schedule.model_fields)}"
 
 
 @pytest.mark.parametrize(
@@ -183,8 +183,8 @@ NO_SCHEDULE = f"is no schedule; one has the keys {', '.join(Schedule.model_field
         ("- 1\n- 2\n", NO_SCHEDULE),
         ("hello\n", NO_SCHEDULE),
         ("5\n", "cannot be read: Invalid loaded object type: int"),
-        (bytes(range(256)), "is not text in UTF-8; a schedule is a YAML file"),
-        ("h\xe9\n".encode("latin-1"), "is not text in UTF-8; a schedule is a YAML file"),
+        (bytes(range(256)), "is not UTF-8 text; a schedule is a YAML file"),
+        ("h\xe9\n".encode("latin-1"), "is not UTF-8 text; a schedule is a YAML file"),
         ("seed: 0: 1\n", "line 1, column 8: mapping values are not allowed here"),
         ("model:\n\tfamily: x\n", r"line 2, column 1: found character '\t' that cannot start any token"),
         ("seed: 1\nmodel: {}\nseed: 2\n", "line 3, column 1: found duplicate key seed"),
@@ -192,16 +192,16 @@ NO_SCHEDULE = f"is no schedule; one has the keys {', '.join(Schedule.model_field
         ("seed: 1\n---\nseed: 2\n", "line 2, column 1: but found another document"),
         (
             "seed: !!python/object/apply:os.getcwd []\n",
-            "line 1, column 7: the tag 'tag:yaml.org,2002:python/object/apply:os.getcwd' means nothing here: a "
-            "schedule is plain data; text that YAML reads so wants quotes",
+            "line 1, column 7: the tag 'tag:yaml.org,2002:python/object/apply:os.getcwd' is not allowed: a "
+            "schedule is plain data; put text that starts with ! in quotes",
         ),
         ("seed: &a [*a]\n", "cannot be read: is nested too deeply, or contains itself"),
         (
             "seed: !!bool maybe\n",
-            "cannot be read: a tag, such as !!bool, does not fit the value behind it",
+            "cannot be read: a tag, such as !!bool, does not fit its value",
         ),
-        ("seed: !!timestamp now\n", "cannot be read: a tag, such as !!bool, does not fit the value behind it"),
-        ("seed: !!set [a]\n", "cannot be read: a tag, such as !!bool, does not fit the value behind it"),
+        ("seed: !!timestamp now\n", "cannot be read: a tag, such as !!bool, does not fit its value"),
+        ("seed: !!set [a]\n", "cannot be read: a tag, such as !!bool, does not fit its value"),
         ("seed: ${no.such}\n", "seed: Interpolation key 'no.such' not found"),
         ("seed: ${seed}\n", "seed: Recursive interpolation detected"),
         (
@@ -210,52 +210,52 @@ NO_SCHEDULE = f"is no schedule; one has the keys {', '.join(Schedule.model_field
         ),
         ("seed: ${\n", "cannot be read: seed: no viable alternative at input '${'"),
         ("seed: ???\n", "seed: must be given"),
-        ("seed: 1\nhydra: {verbose: true}\n", "hydra: hydra's own settings are no part of a schedule"),
+        ("seed: 1\nhydra: {verbose: true}\n", "hydra: a schedule cannot contain hydra's own settings"),
         ("seed: 1\n~: 2\n", "cannot be read: keys must be text"),
         (f"seed: 0x{'f' * 4000}\n", "cannot be read: line 1: a number of 4002 characters"),
-        ("seed: '${oc.env:A,B,C}'\n", f"seed: cannot be resolved; there are {LOOK_UPS}"),
-        ("seed: '${oc.select:[1]}'\n", f"seed: cannot be resolved; there are {LOOK_UPS}"),
+        ("seed: '${oc.env:A,B,C}'\n", f"seed: cannot be resolved; a schedule may use {LOOK_UPS}"),
+        ("seed: '${oc.select:[1]}'\n", f"seed: cannot be resolved; a schedule may use {LOOK_UPS}"),
         ("seed: '${....seed}'\n", "seed: Error resolving key '....seed'"),
     ],
 )
-def test_an_unusable_file_is_answered_by_one_line(tmp_path: Path, content: str | bytes, problem: str) -> None:
+def test_an_unusable_file_gives_one_line(tmp_path: Path, content: str | bytes, problem: str) -> None:
     path = file_of(tmp_path, content)
     assert message_of(load_schedule, path) == f"{path}: {problem}"
 
 
 def repeated(pattern: str) -> str:
-    """YAML in which each of ten values holds the one before ten times."""
+    """YAML with ten values, each of which contains the one before ten times."""
     lines = [f"{new}: &{new} {pattern.format(', '.join([f'*{old}'] * 10))}" for old, new in pairwise("abcdefghij")]
     return "\n".join(["a: &a {x: 1}", *lines])
 
 
 @pytest.mark.parametrize("content", [repeated("[{}]"), repeated("{{<<: [{}]}}"), f"seed: [{'1,' * 10_000}]"])
-def test_aliases_of_aliases_are_not_written_out(tmp_path: Path, content: str) -> None:
+def test_aliases_of_aliases_are_not_expanded(tmp_path: Path, content: str) -> None:
     path = file_of(tmp_path, content)
-    problem = "cannot be read: comes to more than 10,000 values, and a schedule to a few hundred"
+    problem = "cannot be read: expands to more than 10,000 values; a schedule has a few hundred"
     assert message_of(load_schedule, path) == f"{path}: {problem}"
 
 
-def test_a_schedule_may_have_aliases_and_merged_keys(tmp_path: Path) -> None:
+def test_a_schedule_can_use_aliases_and_merged_keys(tmp_path: Path) -> None:
     text = TEXT.replace("seed: 3", "seed: &seed 3").replace("batch_size: 8", "<<: {batch_size: 8, log_every: *seed}")
     training = load_schedule(file_of(tmp_path, text)).training
     assert (training.batch_size, training.log_every) == (8, 3)
 
 
 @pytest.mark.parametrize("path", ["/dev/zero", None])
-def test_an_endless_file_is_not_read_to_its_end(tmp_path: Path, path: str | None) -> None:
+def test_reading_stops_in_an_endless_file(tmp_path: Path, path: str | None) -> None:
     path = path or file_of(tmp_path, "# " + "x" * 10**6)
-    problem = "cannot be read: has more than 1,000,000 bytes, and a schedule a few thousand"
+    problem = "cannot be read: has more than 1,000,000 bytes; a schedule has a few thousand"
     assert message_of(load_schedule, path) == f"{path}: {problem}"
 
 
-def test_a_schedule_may_come_through_a_pipe(tmp_path: Path) -> None:
+def test_a_schedule_can_come_through_a_pipe(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with subprocess.Popen(["/bin/sh", "-c", 'printf %s "$1" > "$2"', "sh", TEXT, str(tmp_path / "pipe")]):
         assert load_schedule(str(tmp_path / "pipe")).seed == 3
 
 
-def test_what_is_no_file_is_answered_with_the_shipped_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_file_lists_the_shipped_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     comes_with = f"no such file; growctl comes with {', '.join(shipped_schedules())}"
     (tmp_path / "folder").mkdir()
@@ -266,8 +266,8 @@ def test_what_is_no_file_is_answered_with_the_shipped_names(tmp_path: Path, monk
         assert message_of(load_schedule, reference) == f"{reference!r}: {comes_with}; did you mean 'quickstart'?"
 
 
-def test_a_file_that_may_not_be_read_says_so(tmp_path: Path) -> None:
-    memory = Path("/proc/self/mem")  # exists, is no folder, and fails to be read even for root
+def test_an_unreadable_file_gives_one_line(tmp_path: Path) -> None:
+    memory = Path("/proc/self/mem")  # exists, is not a folder, and not even root can read it
     if not memory.exists():
         pytest.skip("no /proc here")
     assert message_of(load_schedule, str(memory)) == f"{memory}: cannot be read: Input/output error"
@@ -290,7 +290,7 @@ def test_a_file_that_may_not_be_read_says_so(tmp_path: Path) -> None:
         max_size=2,
     )
 )
-def test_any_override_makes_a_schedule_or_a_message(
+def test_any_override_gives_a_schedule_or_a_message(
     tmp_path_factory: pytest.TempPathFactory, overrides: list[str]
 ) -> None:
     path = file_of(tmp_path_factory.getbasetemp(), TEXT)

@@ -50,7 +50,7 @@ PRESETS: dict[Preset, dict[str, Any]] = {
     "official": {"init": "random", "tau": "recompute", "moments": "reset", "allow_jump": True},
     "paper-appendix": {"init": "zero-key", "tau": "frozen"},
 }
-"""What each preset changes of the defaults."""
+"""The keys that each preset changes from the defaults."""
 
 ANY_GROWTH = st.fixed_dictionaries(
     {},
@@ -77,11 +77,11 @@ ANY_GROWTH = st.fixed_dictionaries(
         "operator": st.sampled_from([None, "net2net", "hypercloning", "stack", "identity-blocks"]),
     },
 )
-"""Growth blocks that are right key by key."""
+"""Growth blocks whose keys are each valid by themselves."""
 
 
 def written_out(schedule: Schedule) -> Any:
-    """What `schedule.yaml` of a run holds, read again."""
+    """The plain data in a run's `schedule.yaml`."""
     return OmegaConf.to_container(
         OmegaConf.create(OmegaConf.to_yaml(OmegaConf.create(schedule.model_dump(mode="json"))))
     )
@@ -91,7 +91,7 @@ def written_out(schedule: Schedule) -> Any:
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_a_preset_has_its_documented_values_and_every_other_key_its_default(preset: Preset) -> None:
+def test_a_preset_sets_its_documented_values_and_leaves_other_keys_at_their_defaults(preset: Preset) -> None:
     block = GrowthBlock(preset=preset)
     assert block.model_dump() == DEFAULTS | PRESETS[preset] | {"preset": preset}
     assert block.policy() == GrowthPolicy.of(preset)
@@ -101,7 +101,7 @@ def test_a_preset_has_its_documented_values_and_every_other_key_its_default(pres
 
 
 @given(ANY_GROWTH)
-def test_the_policy_is_made_of_the_keys_and_a_key_that_is_not_given_has_the_presets_value(
+def test_the_policy_follows_the_keys_and_the_preset_fills_the_others(
     growth: dict[str, Any],
 ) -> None:
     block = GrowthBlock(**growth)
@@ -130,7 +130,7 @@ def test_the_policy_is_made_of_the_keys_and_a_key_that_is_not_given_has_the_pres
         ({}, {"shape": "cosine"}, "cosine", "ladder"),
     ],
 )
-def test_the_official_growth_brings_a_cosine_of_its_own_for_every_stage_unless_the_rate_says_otherwise(
+def test_the_official_preset_gives_every_stage_its_own_cosine_unless_the_schedule_sets_another(
     growth: dict[str, Any], rate: dict[str, Any], shape: str, span: str
 ) -> None:
     schedule = parse(changed({"growth": growth, "learning_rate": BASE["learning_rate"] | rate}))
@@ -140,14 +140,14 @@ def test_the_official_growth_brings_a_cosine_of_its_own_for_every_stage_unless_t
     assert (second.learning_rate.at(0) < second.learning_rate.at(1) == 1e-3) is (span == "stage")
 
 
-def test_the_official_preset_forgives_no_learning_rate_block() -> None:
+def test_the_official_preset_still_needs_a_learning_rate_block() -> None:
     official = {"growth": {"preset": "official"}}
     assert message_of(parse, changed(official | {"learning_rate": DELETE})) == "s.yaml: learning_rate: is missing"
     problem = "s.yaml: learning_rate = 5: must be a block of keys"
     assert message_of(parse, changed(official | {"learning_rate": 5})) == problem
 
 
-# What a run writes down
+# The schedule that a run stores
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_a_schedules_dump_reloads_to_an_equal_schedule_and_so_do_its_controls(gr
         assert control.schedule.growth == schedule.growth
 
 
-def test_layers_and_operators_survive_the_dump_and_are_no_part_of_a_control() -> None:
+def test_layers_and_operators_survive_the_dump_and_controls_drop_them() -> None:
     uneven = ladder((4, 8), (6, 8, [0, 2]), (9, 9), controls=[{"kind": "transformer-scratch"}])
     operator = {"operator": "stack", "allow_jump": True}
     stacked = transformer_ladder({}, {"num_layers": 4}, growth=operator, controls=[{"kind": "transformer-scratch"}])
@@ -190,7 +190,7 @@ def test_layers_and_operators_survive_the_dump_and_are_no_part_of_a_control() ->
 
 @settings(max_examples=300)
 @given(ANY_GROWTH, st.sampled_from(["l2_norm_gelu", "softmax"]), st.booleans())
-def test_any_growth_block_makes_a_schedule_that_plans_and_reloads_or_a_message_of_short_lines(
+def test_any_growth_block_gives_a_schedule_that_plans_and_reloads_or_short_messages(
     growth: dict[str, Any], score_function: str, transformer: bool
 ) -> None:
     try:
@@ -208,7 +208,7 @@ def test_any_growth_block_makes_a_schedule_that_plans_and_reloads_or_a_message_o
     assert len(plan_json(schedule)["stages"]) == len(schedule.stages)
     schedule.growth.rules(2, 20)
     if transformer:
-        # a grown transformer's parameters all train, every one at the stage's rate after the warm-up
+        # all parameters of a grown transformer train at the stage's rate after the warm-up
         assert schedule.growth.rules(1, 20)[0].factor(10**6) == 1
 
 
@@ -223,7 +223,7 @@ def test_any_growth_block_makes_a_schedule_that_plans_and_reloads_or_a_message_o
     st.integers(0, 9),
     st.sampled_from(["all", "new"]),
 )
-def test_rules_go_by_age_the_newest_generation_first(
+def test_rules_follow_the_age_of_a_generation_newest_first(
     lr_scale: list[float], weight_decay: list[float], newest: int, old: Any, warmup: int, of: Any
 ) -> None:
     block = GrowthBlock(
@@ -246,7 +246,7 @@ def test_rules_go_by_age_the_newest_generation_first(
         )
 
 
-def test_rules_in_figures() -> None:
+def test_rules_have_these_values_in_an_example() -> None:
     block = GrowthBlock(lr_scale=[1.0, 0.5, 0.25], weight_decay=[0.2, 0.0], old_tokens=FreezeForBlock(freeze_for=2))
     rules = block.rules(3, 10)
     assert [rule.lr_scale for rule in rules] == [0.25, 0.25, 0.5, 1.0]
@@ -260,7 +260,7 @@ def test_rules_in_figures() -> None:
     assert [rule.factor(0) for rule in new] == [1, 0.5]
 
 
-# What the plan makes of it
+# Stage plans and worker specs
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ def test_rules_in_figures() -> None:
         ({"preset": "official"}, 0, None),
     ],
 )
-def test_ramps_and_annealing_take_their_share_of_every_grown_stage(
+def test_ramp_and_annealing_take_their_share_of_every_grown_stage(
     growth: dict[str, Any], ramp_steps: int, anneal_steps: int | None
 ) -> None:
     first, *grown = plan_stages(ladder((4, 8), (8, 16), (16, 32), growth=growth))
@@ -296,7 +296,7 @@ def test_ramps_and_annealing_take_their_share_of_every_grown_stage(
     ],
     ids=str,
 )
-def test_a_stage_is_planned_as_its_policy_leaves_it_at_its_end(
+def test_a_stage_plan_has_the_model_at_the_end_of_its_policy(
     growth: dict[str, Any], tau: float, generation_tau: float | None
 ) -> None:
     query = last_model(ladder((4, 8), (12, 24), growth=growth)).blocks[1].query
@@ -306,7 +306,7 @@ def test_a_stage_is_planned_as_its_policy_leaves_it_at_its_end(
     assert query.generations[1].copies == (2 if growth.get("init") == "copy" else 0)
 
 
-def test_chosen_layers_grow_alone_and_a_later_stage_evens_them_out() -> None:
+def test_only_chosen_layers_grow_and_a_later_stage_can_even_them_out() -> None:
     schedule = ladder((4, 8), (6, 8, [2, 0]), (6, 9, [1]), (10, 12))
     plans = plan_stages(schedule)
     assert [plan.attention_tokens for plan in plans] == [(0, 0, 0), (2, 0, 2), (0, 2, 0), (4, 4, 4)]
@@ -335,7 +335,7 @@ def test_chosen_layers_grow_alone_and_a_later_stage_evens_them_out() -> None:
     ),
 )
 def test_sizes_of_uneven_ladders_add_up_layer_by_layer(growths: list[tuple[int, int, list[int] | None]]) -> None:
-    """Each stage's tokens are above any layer's so far, or as many where that is all it may be."""
+    """Every stage has more tokens than any layer so far, or as many if it is at the maximum."""
     sizes: list[Any] = [(4, 8)]
     layers = [(4, 8)] * 3
     for attention, ffn, chosen in growths:
@@ -354,7 +354,7 @@ def test_sizes_of_uneven_ladders_add_up_layer_by_layer(growths: list[tuple[int, 
         assert 8 + sum(plan.ffn_tokens[i] for plan in plans) == layers[i][1]
 
 
-def test_what_a_slope_ended_early_moves_all_that_follows() -> None:
+def test_a_stage_that_a_slope_ended_early_moves_all_later_stages() -> None:
     schedule = ladder((4, 8), (8, 16), (16, 32), growth={"when": "slope", "slope": 1e-9, "ramp": 0.1})
     plans = plan_stages(schedule, (7,))
     assert [(plan.num_steps, plan.first_step) for plan in plans] == [(7, 0), (20, 7), (20, 27)]
@@ -367,7 +367,7 @@ def test_what_a_slope_ended_early_moves_all_that_follows() -> None:
     )
 
 
-def test_a_trigger_ends_every_stage_but_the_last_and_counts_that_stages_flops() -> None:
+def test_every_stage_but_the_last_has_a_slope_trigger_with_its_own_flops() -> None:
     def triggers(schedule: Schedule) -> list[SlopeTrigger | None]:
         return [slope_trigger(schedule, plan) for plan in plan_stages(schedule)]
 
@@ -397,10 +397,8 @@ def test_a_stage_settles_once_its_rates_ramps_and_tau_stand_still() -> None:
 
 
 @pytest.mark.parametrize(("preset", "kept"), [("growctl-default", True), ("official", False), ("paper-appendix", True)])
-def test_adams_steps_of_old_groups_are_kept_or_forgotten_as_the_preset_says(
-    preset: str, kept: bool, tmp_path: Any
-) -> None:
-    """A group that the manifest names no step for starts anew, its moments too."""
+def test_the_preset_decides_whether_old_groups_keep_adams_steps(preset: str, kept: bool, tmp_path: Any) -> None:
+    """Parameter groups missing from `group_steps` start with fresh moments."""
     write_checkpoint(tmp_path / "final")
     for moments, expected in [({}, kept), ({"moments": "keep"}, True), ({"moments": "reset"}, False)]:
         output = tmp_path / f"grown-{len(list(tmp_path.iterdir()))}"
@@ -443,7 +441,7 @@ def test_adams_steps_of_old_groups_are_kept_or_forgotten_as_the_preset_says(
     ],
     ids=str,
 )
-def test_a_transformer_ladder_plans_with_its_operators_sizes(
+def test_a_transformer_ladder_plans_the_sizes_of_its_operator(
     growth: dict[str, Any], stages: list[dict[str, Any]], sizes: list[tuple[int, ...]]
 ) -> None:
     schedule = transformer_ladder({}, *stages, growth=growth)
@@ -457,7 +455,7 @@ def test_a_transformer_ladder_plans_with_its_operators_sizes(
     assert parse(written_out(schedule)) == schedule
 
 
-def test_a_transformers_first_stage_may_have_sizes_of_its_own() -> None:
+def test_the_first_stage_of_a_transformer_can_set_its_own_sizes() -> None:
     stack = {"operator": "stack", "allow_jump": True}
     schedule = transformer_ladder({"hidden_size": 64, "num_layers": 3}, {"num_layers": 6}, growth=stack)
     first, second = (plan.model for plan in plan_stages(schedule))

@@ -22,8 +22,8 @@ SOFTMAX = (
     "'recompute'"
 )
 PRESET_NAMES = "'growctl-default', 'official', 'paper-appendix' or 'custom'"
-LEAVE_OUT = "leave out what contradicts it (as an override: ~growth.KEY), or set preset to custom"
-LAYERS = "must be different layers, from 0 to 1, one at least"
+LEAVE_OUT = "remove those keys (as an override: ~growth.KEY), or set preset to custom"
+LAYERS = "must be one or more different layers, from 0 to 1"
 NO_DECAY_CUT = (
     "growth.when = 'slope': needs learning_rate.shape wsd and learning_rate.span ladder, so that no decay is cut short"
 )
@@ -136,15 +136,15 @@ def growing(**growth: Any) -> dict[str, Any]:
         ({"stages.1.layers": 1} | NO_COMPARISON, "stages.1.layers = 1: must be a list"),
         (
             {"stages.0.layers": [0]} | NO_COMPARISON,
-            "stages.0.layers = [0]: is for growth; the first stage has all layers",
+            "stages.0.layers = [0]: is for a growth; the first stage always has all layers",
         ),
         (
             {"stages.1.layers": [0]},
-            "controls.0.kind = 'tokenformer-scratch': needs layers of one size; this ladder grows chosen layers only",
+            "controls.0.kind = 'tokenformer-scratch': needs layers of equal size; this ladder grows only some layers",
         ),
         (
             {"stages.1.layers": [0], "stages.1.attention_tokens": 4} | NO_COMPARISON,
-            "stages.1: is as large as the stage before; add tokens, or make the two one stage",
+            "stages.1: has the size of the stage before; add tokens, or merge the two stages",
         ),
         # families
         (
@@ -225,11 +225,11 @@ def growing(**growth: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_a_mistake_in_growing_is_answered_by_one_line(changes: dict[str, Any], problem: str) -> None:
+def test_a_mistake_in_a_growth_gives_one_line(changes: dict[str, Any], problem: str) -> None:
     assert message_of(parse, changed(copy.deepcopy(changes))) == f"s.yaml: {problem}"
 
 
-def test_several_mistakes_in_growing_are_named_at_once() -> None:
+def test_several_mistakes_in_a_growth_are_reported_together() -> None:
     data = changed(growing(init="copy", copy_noise=0.1, operator="stack", slope=1.0))
     assert message_of(parse, data).splitlines() == [
         "s.yaml: 3 problems",
@@ -240,7 +240,7 @@ def test_several_mistakes_in_growing_are_named_at_once() -> None:
     ]
 
 
-def test_the_stage_where_copies_are_not_whole_is_named_however_late() -> None:
+def test_an_error_names_the_stage_whose_copies_are_not_whole() -> None:
     growth = {"init": "copy", "tau": "recompute"}
     sizes = (4, 8), (8, 8), (16, 24), (32, 40)
     with pytest.raises(ScheduleError, match=r"stages\.3: growth by copies adds whole multiples of the 24 tokens there"):
@@ -253,7 +253,7 @@ def test_the_stage_where_copies_are_not_whole_is_named_however_late() -> None:
 
 
 @pytest.mark.parametrize("growth", [{"tau": "recompute"}, {"init": "copy", "tau": "frozen"}, {"preset": "official"}])
-def test_a_policy_that_jumps_is_no_mistake_where_it_is_allowed_or_nothing_grows(growth: dict[str, Any]) -> None:
+def test_a_policy_that_jumps_is_accepted_if_allowed_or_if_nothing_grows(growth: dict[str, Any]) -> None:
     assert plan_stages(ladder((4, 8), (8, 16), growth=growth | {"allow_jump": True}))
     assert ladder((4, 8), growth=growth)
     assert ladder((4, 8), growth={"init": "zero-value", "tau": "recompute"})
@@ -261,14 +261,14 @@ def test_a_policy_that_jumps_is_no_mistake_where_it_is_allowed_or_nothing_grows(
         ladder((4, 8), growth={"init": "zero-value"})
 
 
-def test_a_transformer_that_does_not_grow_may_keep_its_ladders_growth_block() -> None:
-    """As its transformer control does."""
+def test_a_transformer_with_one_stage_can_keep_its_ladders_growth_block() -> None:
+    """The ladder's transformer control does so."""
     growth = {"old_tokens": "freeze", "lr_scale": [1.0, 0.5], "rewarmup": {"steps": 3, "of": "new"}, "init": "copy",
               "tau": "recompute", "copy_noise": 0.1, "allow_jump": True}  # fmt: skip
     assert parse(changed(copy.deepcopy(ONE_TRANSFORMER) | {"growth": growth}))
 
 
-def test_a_ladder_is_taken_where_its_policy_is_exact_for_its_scores_or_may_jump() -> None:
+def test_a_ladder_is_accepted_if_its_policy_is_exact_for_its_scores_or_may_jump() -> None:
     taken = {(init, tau, s) for init, tau, s in POSSIBLE if (init, tau) in EXACT}
     for init, tau, score_function, jump in itertools.product(INITS, TAUS, SCORE_FUNCTIONS, (False, True)):
         growth = {"init": init, "tau": tau, "allow_jump": jump}
@@ -281,6 +281,6 @@ def test_a_ladder_is_taken_where_its_policy_is_exact_for_its_scores_or_may_jump(
                 ladder((4, 8), (8, 16), (24, 48), growth=growth, model=model)
 
 
-def test_parse_schedule_names_the_file_in_front() -> None:
+def test_messages_of_parse_schedule_begin_with_the_file() -> None:
     with pytest.raises(ScheduleError, match=r"^mine\.yaml: growth\.ramp = 2: must be 1 or less$"):
         parse_schedule(changed({"growth.ramp": 2}), label="mine.yaml", default_name="s")

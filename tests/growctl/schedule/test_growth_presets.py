@@ -32,22 +32,22 @@ OTHER_VALUES: dict[str, list[Any]] = {
     "slope_window": [3],
     "operator": [None, "stack"],
 }
-"""For every key of the growth block but the preset."""
+"""Values for every key of the growth block except the preset."""
 DECIDES = ("init", "tau", "copy_noise", "moments")
-"""The keys that decide what a growth computes; `allow_jump` is a permission."""
+"""The keys that determine what a growth computes; `allow_jump` is only a permission."""
 
 
 def computed(growth: GrowthBlock | GrowthPolicy) -> dict[str, Any]:
     return {key: getattr(growth, key) for key in DECIDES}
 
 
-def test_every_key_of_the_growth_block_is_tried() -> None:
+def test_these_tests_try_every_key_of_the_growth_block() -> None:
     assert OTHER_VALUES.keys() | {"preset"} == GrowthBlock.model_fields.keys() == DEFAULTS.keys()
 
 
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("key", OTHER_VALUES)
-def test_what_is_filed_as_a_preset_computes_that_presets_policy_whatever_key_is_set(preset: Any, key: str) -> None:
+def test_a_run_filed_under_a_preset_computes_its_policy_whatever_key_is_set(preset: Any, key: str) -> None:
     policy = GrowthPolicy.of(preset).model_dump()
     for value in OTHER_VALUES[key]:
         try:
@@ -62,7 +62,7 @@ def test_what_is_filed_as_a_preset_computes_that_presets_policy_whatever_key_is_
 
 
 @given(ANY_GROWTH)
-def test_what_is_filed_as_a_preset_computes_that_presets_policy_whatever_keys_are_set(growth: dict[str, Any]) -> None:
+def test_a_run_filed_under_a_preset_computes_its_policy_whatever_keys_are_set(growth: dict[str, Any]) -> None:
     try:
         found = parse(changed({"growth": growth})).growth
     except ScheduleError:
@@ -83,18 +83,18 @@ def test_what_is_filed_as_a_preset_computes_that_presets_policy_whatever_keys_ar
     ],
     ids=str,
 )
-def test_a_policy_of_ones_own_is_filed_as_custom(growth: dict[str, Any], filed_as: str) -> None:
+def test_a_users_own_policy_is_filed_as_custom(growth: dict[str, Any], filed_as: str) -> None:
     assert parse(changed({"growth": growth})).growth.preset == filed_as
 
 
 def written(folder: Path, *overrides: str) -> str:
-    """The schedule as a run writes it down, every default as a key."""
+    """The schedule as a run stores it, with every default written out."""
     schedule = load_schedule(file_of(folder, TEXT, "first.yaml"), overrides)
     return file_of(folder, schedule_yaml(schedule), "schedule.yaml")
 
 
 @pytest.mark.parametrize(("was", "asked"), [(was, asked) for was in PRESETS for asked in PRESETS if was != asked])
-def test_another_preset_on_a_written_out_schedule_is_refused_and_the_keys_in_its_way_are_named(
+def test_another_preset_for_a_written_out_schedule_is_rejected_with_the_contradicting_keys(
     tmp_path: Path, was: Any, asked: Any
 ) -> None:
     path = written(tmp_path, f"growth.preset={was}")
@@ -109,7 +109,7 @@ def test_another_preset_on_a_written_out_schedule_is_refused_and_the_keys_in_its
 
 
 @given(st.sampled_from([*PRESETS, None]), st.sampled_from([{}, {"ramp": 0.4}, {"rewarmup": {"steps": 2}}]))
-def test_a_written_out_schedule_is_read_again_as_what_it_was(preset: Any, keys: dict[str, Any]) -> None:
+def test_a_written_out_schedule_reloads_unchanged(preset: Any, keys: dict[str, Any]) -> None:
     growth = keys | ({"preset": preset} if preset else {"init": "copy", "tau": "recompute"})
     schedule = parse(changed({"growth": growth, "stages.1.ffn_tokens": 16, "stages.1.attention_tokens": 8}))
     assert parse(schedule.model_dump(mode="json")) == schedule

@@ -26,7 +26,7 @@ CHOICES = [(group, choice) for group in GROUPS for choice in choices(group, [SHI
 
 
 def plain(path: Path) -> Any:
-    """A YAML file as its author wrote it: what an editor's checker sees."""
+    """The plain data in a YAML file, without composition: what an editor checks."""
     return OmegaConf.to_container(OmegaConf.load(path), resolve=False)
 
 
@@ -34,11 +34,11 @@ def problems(data: Any) -> list[str]:
     return [f"{error.json_path}: {error.message}" for error in VALIDATOR.iter_errors(data)]
 
 
-def test_it_is_a_json_schema() -> None:
+def test_the_schema_is_a_valid_json_schema() -> None:
     Draft202012Validator.check_schema(SCHEMA)
 
 
-def test_the_shipped_file_is_not_stale_and_is_what_the_command_prints() -> None:
+def test_the_shipped_schema_is_current_and_equals_the_commands_output() -> None:
     assert (SHIPPED / "schedule.schema.json").read_text() == schema_text(), (
         "growctl schema > schedules/schedule.schema.json"
     )
@@ -82,7 +82,7 @@ def test_every_shipped_choice_conforms_to_its_block(group: str, choice: str) -> 
         },
     ],
 )
-def test_good_files_of_users_conform(data: dict[str, Any]) -> None:
+def test_valid_user_files_conform(data: dict[str, Any]) -> None:
     assert not problems(data)
 
 
@@ -116,13 +116,13 @@ def test_good_files_of_users_conform(data: dict[str, Any]) -> None:
         ([], "$"),
     ],
 )
-def test_mistakes_are_underlined_where_they_are(data: Any, where: str) -> None:
+def test_editors_underline_each_mistake_at_its_place(data: Any, where: str) -> None:
     found = problems(data)
     assert found
     assert all(problem.startswith(where) for problem in found)
 
 
-def test_every_key_is_explained_or_its_name_says_it() -> None:
+def test_every_block_has_a_description_and_rejects_unknown_keys() -> None:
     for name, block in SCHEMA["$defs"].items():
         assert block.get("description"), name
     blocks = [SCHEMA, *(block for block in SCHEMA["$defs"].values() if "properties" in block)]
@@ -154,7 +154,7 @@ STAGE = [f"stages.1.{key}" for key in SCHEMA["$defs"]["StageBlock"]["properties"
 
 @settings(max_examples=300)
 @given(st.sampled_from([*OPTIONAL, *SLURM, *HARDWARE, *STAGE, "training.batch_tokens", "seed"]), ANY_VALUE)
-def test_what_growctl_takes_an_editor_does_not_underline(path: str, value: Any) -> None:
+def test_editors_accept_every_value_that_growctl_accepts(path: str, value: Any) -> None:
     data = changed({path: value})
     with contextlib.suppress(ScheduleError):
         parse(data)

@@ -51,11 +51,11 @@ def unknown(what: str, allowed: str, *, meant: str | None = None) -> str:
         ({"xyz": 1}, unknown("xyz = 1", TOP_KEYS)),
         (
             {"model._target_": "os.system"},
-            "model._target_ = 'os.system': _target_ names Python to call, and a schedule calls none",
+            "model._target_ = 'os.system': _target_ names Python to call; a schedule cannot call any",
         ),
         (
             {"launch.environment": {"_partial_x": "1"}},
-            "launch.environment._partial_x = '1': _partial_x names Python to call, and a schedule calls none",
+            "launch.environment._partial_x = '1': _partial_x names Python to call; a schedule cannot call any",
         ),
         (
             {"launch.batch_size": 8},
@@ -119,13 +119,13 @@ def unknown(what: str, allowed: str, *, meant: str | None = None) -> str:
         ({"launch.devices": True}, "launch.devices = true: must be auto, or a whole number above 0"),
         (
             {"launch.zero_stage": 0},
-            "launch.zero_stage = 0: ZeRO 0 keeps no optimizer state that growth could read; use 1, which costs no more",
+            "launch.zero_stage = 0: ZeRO 0 saves no optimizer state that growth could read; use 1, which costs no more",
         ),
         ({"launch.zero_stage": 4}, "launch.zero_stage = 4: must be 1, 2 or 3"),
         ({"launch.zero_stage": True}, "launch.zero_stage = true: must be 1, 2 or 3"),
         ({1: 2}, "1 = 1: keys must be text"),
         ({"launch.environment": {1: "x"}}, "launch.environment.1: keys must be text; put this in quotes"),
-        ({"data.source": "\ud800"}, r"data.source = '\ud800': must be text that UTF-8 can write"),
+        ({"data.source": "\ud800"}, r"data.source = '\ud800': must be text that UTF-8 can encode"),
         ({"\x1b[2J": 1}, unknown(r"'\x1b[2J' = 1", TOP_KEYS)),
         ({"a\nb": 1}, unknown(r"'a\nb' = 1", TOP_KEYS)),
         ({"k" * 999: 1}, unknown(f"{'k' * 57}... = 1", TOP_KEYS)),
@@ -157,33 +157,33 @@ def unknown(what: str, allowed: str, *, meant: str | None = None) -> str:
         ),
         (
             {"data.vocab_size": DELETE, "data.tokenizer": "gpt2"},
-            "model.vocab_size: is missing; data.tokenizer is a given one, so say how many tokens it has",
+            "model.vocab_size: is missing; with data.tokenizer, set it to the number of tokens of that tokenizer",
         ),
         ({"model.vocab_size": 299}, "model.vocab_size = 299: must be at least the tokenizer's 300"),
         ({"model.num_heads": 5}, "model.num_heads = 5: must divide model.hidden_size, 32"),
         (
             {"model.rotary_fraction": 0.1},
-            "model.rotary_fraction = 0.1: turns 1 of the 16 dimensions of a head; it must come to an even "
-            "number, 2 or more, or be 0",
+            "model.rotary_fraction = 0.1: rotates 1 of the 16 dimensions of a head; that number must be "
+            "even and 2 or more, or the fraction 0",
         ),
-        ({"model.ffn_size": 64}, "model.ffn_size = 64: is a transformer's; a tokenformer's stages have ffn_tokens"),
+        ({"model.ffn_size": 64}, "model.ffn_size = 64: is for a transformer; a tokenformer's stages have ffn_tokens"),
         (
             {"stages.0.train_steps": 4},
             "stages.0: has both train_tokens and train_steps; drop one (as an override: ~stages.0.train_tokens)",
         ),
         ({"stages.0.train_tokens": DELETE}, "stages.0: needs train_tokens or train_steps"),
-        ({"stages.0.train_tokens": 127}, "stages.0.train_tokens = 127: one step alone takes 128; that or more"),
+        ({"stages.0.train_tokens": 127}, "stages.0.train_tokens = 127: must be 128 or more, the tokens of one step"),
         (
             {"stages.0.ffn_tokens": DELETE},
-            "stages.0.ffn_tokens: is missing; a tokenformer's stage says how many parameter tokens it has",
+            "stages.0.ffn_tokens: is missing; every stage of a tokenformer needs a number of parameter tokens",
         ),
         (
             {"stages.1.ffn_tokens": 7},
-            "stages.1.ffn_tokens = 7: is less than the 8 of the stage before; growth only adds",
+            "stages.1.ffn_tokens = 7: is less than the 8 of the stage before; a growth only adds",
         ),
         (
             {"stages.1.attention_tokens": 4},
-            "stages.1: is as large as the stage before; add tokens, or make the two one stage",
+            "stages.1: has the size of the stage before; add tokens, or merge the two stages",
         ),
         ({"stages.1.name": "small"}, "stages.1.name = 'small': another stage has that name; each needs its own"),
         (
@@ -204,21 +204,21 @@ def unknown(what: str, allowed: str, *, meant: str | None = None) -> str:
         ),
         (
             {"controls.1.kind": "tokenformer-scratch"},
-            "controls.1.kind = 'tokenformer-scratch': is there already; write all its budgets in one list",
+            "controls.1.kind = 'tokenformer-scratch': is already in the list; give that entry all the budgets",
         ),
         (
             {"controls.0.budgets": [2, 2.0]},
-            "controls.0.budgets = [2.0, 2.0]: has a budget twice; each needs its own run",
+            "controls.0.budgets = [2.0, 2.0]: lists a budget twice; each may occur once",
         ),
     ],
 )
-def test_a_mistake_is_answered_by_one_line(changes: dict[str, Any], problem: str) -> None:
+def test_a_mistake_gives_one_line(changes: dict[str, Any], problem: str) -> None:
     data = changed({path: value for path, value in changes.items() if isinstance(path, str)})
     data |= {key: value for key, value in changes.items() if not isinstance(key, str)}
     assert message_of(parse, data) == f"s.yaml: {problem}"
 
 
-def test_a_transformer_has_no_parameter_tokens_and_no_tokenformer_to_compare_with() -> None:
+def test_a_transformer_ladder_rejects_parameter_tokens_and_tokenformer_controls() -> None:
     one = {"model.family": "transformer", "stages": BASE["stages"][:1], "controls": BASE["controls"][:1]}
     assert message_of(parse, changed(one)) == (
         "s.yaml: 3 problems\n"
@@ -228,7 +228,7 @@ def test_a_transformer_has_no_parameter_tokens_and_no_tokenformer_to_compare_wit
     )
 
 
-def test_all_mistakes_are_named_at_once_and_unknown_keys_first() -> None:
+def test_all_mistakes_are_reported_together_with_unknown_keys_first() -> None:
     data = changed({"seed": "x", "training.batch_sise": 1, "learning_rate.peak": DELETE})
     assert message_of(parse, data).splitlines() == [
         "s.yaml: 3 problems",
@@ -238,24 +238,24 @@ def test_all_mistakes_are_named_at_once_and_unknown_keys_first() -> None:
     ]
 
 
-def test_of_very_many_mistakes_the_first_are_named() -> None:
+def test_a_message_lists_only_the_first_of_very_many_mistakes() -> None:
     lines = message_of(parse, changed({f"x{number}": 1 for number in range(1000)})).splitlines()
     assert (lines[0], lines[-1], len(lines)) == ("s.yaml: 1000 problems", "  ...", 22)
 
 
-def test_a_ladder_has_32_stages_at_most() -> None:
+def test_a_ladder_has_at_most_32_stages() -> None:
     stages = [BASE["stages"][0] | {"name": f"s{number}", "ffn_tokens": 8 + number} for number in range(33)]
     assert message_of(parse, changed({"stages": stages})).endswith("...: must have 32 or fewer entries")
     assert len(parse(changed({"stages": stages[:-1], "controls": []})).stages) == 32
 
 
-def test_the_softmax_and_the_transformer_are_welcome_where_nothing_grows() -> None:
+def test_softmax_scores_and_transformers_are_accepted_if_nothing_grows() -> None:
     assert parse(changed({"model.score_function": "softmax", "stages": BASE["stages"][:1]}))
     one = {"name": "base", "train_steps": 3}
     assert parse(changed({"model.family": "transformer", "stages": [one], "controls": BASE["controls"][1:]}))
 
 
-def test_stages_without_sizes_are_not_also_called_equal() -> None:
+def test_stages_without_sizes_are_not_also_reported_as_equal() -> None:
     stages = [{"name": name, "train_steps": 3} for name in ("a", "b")]
     lines = message_of(parse, changed({"stages": stages})).splitlines()
     assert [line.split(":")[0].strip() for line in lines[1:]] == [
@@ -278,7 +278,7 @@ def test_the_command_prints_the_message_and_no_traceback_and_exits_with_2(tmp_pa
     assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", f"growctl: {path}: {problem}\n")
 
 
-# Whatever is written: a schedule that plans, or a ScheduleError
+# Any content gives a schedule that plans, or a ScheduleError
 
 ANY_VALUE = st.one_of(
     st.none(),
@@ -299,7 +299,7 @@ def paths_in(data: Any, path: str = "") -> list[str]:
 
 @settings(max_examples=400)
 @given(st.dictionaries(st.sampled_from([*paths_in(BASE), "model.ffn_size", "x"]), ANY_VALUE, min_size=1, max_size=1))
-def test_any_value_anywhere_makes_a_schedule_that_plans_or_a_message_of_short_lines(changes: dict[str, Any]) -> None:
+def test_any_value_anywhere_gives_a_schedule_that_plans_or_short_messages(changes: dict[str, Any]) -> None:
     try:
         schedule = parse(changed(changes))
     except ScheduleError as error:

@@ -24,7 +24,7 @@ PILE = {
 }
 
 
-def test_the_shipped_schedules_are_these_and_choices_for_blocks_are_none() -> None:
+def test_the_shipped_schedules_are_these_without_choices_for_blocks() -> None:
     assert [
         "openwebtext2_354m_757m",
         "openwebtext_1.4b",
@@ -67,14 +67,14 @@ def test_every_shipped_schedule_begins_with_the_schema_for_editors(name: str) ->
 
 
 @pytest.mark.parametrize(("group", "choice"), CHOICES)
-def test_every_choice_fits_into_a_schedule(group: str, choice: str) -> None:
+def test_every_shipped_choice_loads_in_a_schedule(group: str, choice: str) -> None:
     without = ["~data.vocab_size", "model.vocab_size=60000"] if group == "data" else []
     assert load_schedule("quickstart", [f"{group}={choice}", *without])
     assert (SHIPPED / group / f"{choice}.yaml").read_text().startswith("# ")
 
 
 @pytest.mark.parametrize("cluster", ["local", "hostfile", "slurm"])
-def test_there_is_a_choice_for_every_cluster_and_what_it_assumes_of_the_hardware_is_marked(cluster: str) -> None:
+def test_every_cluster_has_a_choice_that_marks_its_hardware_as_assumed(cluster: str) -> None:
     launch = load_schedule("pile_1.4b", [f"launch={cluster}"]).launch
     assert launch.cluster == cluster
     assert (launch.hardware.mfu is None) == (cluster == "local")
@@ -82,7 +82,7 @@ def test_there_is_a_choice_for_every_cluster_and_what_it_assumes_of_the_hardware
     assert cluster == "local" or "hardware: # assumptions" in text
 
 
-def test_the_quickstart_is_what_the_readmes_figures_were_measured_on() -> None:
+def test_the_quickstart_matches_the_figures_in_the_readme() -> None:
     loaded = load_schedule("quickstart")
     plans = plan_stages(loaded)
     assert [f"{plan.flops.total:.2e}" for plan in plans] == ["8.35e+11", "1.58e+12", "4.82e+12"]
@@ -91,7 +91,7 @@ def test_the_quickstart_is_what_the_readmes_figures_were_measured_on() -> None:
     assert load_schedule("quickstart", ["data=python-stdlib"]) == loaded, "the choice of that name is the same data"
 
 
-def test_wikitext_is_near_compute_optimal_and_some_sixty_quickstarts() -> None:
+def test_wikitext_is_near_compute_optimal_and_costs_about_thirty_quickstarts() -> None:
     plans = plan_stages(load_schedule("wikitext"))
     assert 15 < sum(plan.train_tokens for plan in plans) / plans[-1].num_parameters < 20
     assert 25 < total_flops(plans).total / total_flops(plan_stages(load_schedule("quickstart"))).total < 35
@@ -118,7 +118,7 @@ def test_the_papers_ladder_has_its_sizes_budgets_and_recipe(name: str, billions:
     assert sizes == pytest.approx([123.6, 354.2, 753.8, 1310], rel=5e-4)
 
 
-def test_the_60b_variant_differs_in_its_base_alone() -> None:
+def test_the_60b_variant_differs_only_in_its_base() -> None:
     long, short = load_schedule("openwebtext_1.4b"), load_schedule("openwebtext_1.4b_60b")
     base = long.stages[0].model_copy(update={"train_tokens": 60 * 10**9})
     assert short == long.model_copy(update={"name": short.name, "stages": [base, *long.stages[1:]]})

@@ -36,7 +36,7 @@ SIZE = "must be a size: 40GiB, 80GB, 512MiB, or bytes"
         (640.0, 640),
     ],
 )
-def test_counts_are_read_as_people_write_them(written: Any, number: int) -> None:
+def test_counts_parse_as_people_write_them(written: Any, number: int) -> None:
     assert parse_count(written) == number
     assert parse(changed({"stages.0.train_tokens": written})).stages[0].train_tokens == number
 
@@ -44,7 +44,7 @@ def test_counts_are_read_as_people_write_them(written: Any, number: int) -> None
 @pytest.mark.parametrize(
     "written", ["", "B", "15G", "1,000", "-5k", "1e3", "1.5", "1.2345k", "1.k", 1.5, True, math.inf, math.nan, [], {}]
 )
-def test_what_is_no_whole_number_is_no_count(written: Any) -> None:
+def test_parse_count_rejects_everything_but_whole_numbers(written: Any) -> None:
     with pytest.raises(ValueError, match="must be a whole number"):
         parse_count(written)
 
@@ -74,7 +74,7 @@ def test_a_suffix_multiplies_exactly_and_decimals_never_round(number: int, suffi
         (86400.0, 86400),
     ],
 )
-def test_durations_are_read_as_people_write_them(written: Any, seconds: int) -> None:
+def test_durations_parse_as_people_write_them(written: Any, seconds: int) -> None:
     assert parse_duration(written) == seconds
     assert LaunchBlock.model_validate({"slurm": {"time_limit": written}}).slurm.time_limit == seconds
 
@@ -82,7 +82,7 @@ def test_durations_are_read_as_people_write_them(written: Any, seconds: int) -> 
 @pytest.mark.parametrize(
     "written", ["", "24", "12:30:00", "h", "1w", "5ms", "1h and a bit", "-5m", "0.5s", 1.5, True, None, math.inf, []]
 )
-def test_what_is_no_whole_number_of_seconds_is_no_duration(written: Any) -> None:
+def test_parse_duration_rejects_everything_but_whole_seconds(written: Any) -> None:
     with pytest.raises(ValueError, match="must be a duration"):
         parse_duration(written)
 
@@ -110,13 +110,13 @@ def test_the_parts_of_a_duration_add_up(days: int, hours: int, minutes: int, sec
         (10**9, 10**9),
     ],
 )
-def test_sizes_are_read_as_people_write_them(written: Any, num_bytes: int) -> None:
+def test_sizes_parse_as_people_write_them(written: Any, num_bytes: int) -> None:
     assert parse_size(written) == num_bytes
     assert LaunchBlock.model_validate({"hardware": {"memory": written}}).hardware.memory_bytes == num_bytes
 
 
 @pytest.mark.parametrize("written", ["", "GiB", "80 gigs", "1EiB", "-1GB", "0.3B", 0.5, True, None, math.nan, {}])
-def test_what_is_no_whole_number_of_bytes_is_no_size(written: Any) -> None:
+def test_parse_size_rejects_everything_but_whole_bytes(written: Any) -> None:
     with pytest.raises(ValueError, match="must be a size"):
         parse_size(written)
 
@@ -129,7 +129,7 @@ def test_binary_prefixes_are_powers_of_1024_and_others_of_1000(number: int, lett
 
 
 @given(st.text(max_size=8) | st.from_regex(r"[0-9.]{1,4} ?[a-zA-Z]{0,3}", fullmatch=True), st.integers(0, 2))
-def test_any_text_is_a_quantity_or_a_value_error(text: str, which: int) -> None:
+def test_any_text_parses_or_raises_value_error(text: str, which: int) -> None:
     parser: Callable[[Any], int] = (parse_count, parse_duration, parse_size)[which]
     with contextlib.suppress(ValueError):
         assert parser(text) >= 0
@@ -153,15 +153,15 @@ def test_any_text_is_a_quantity_or_a_value_error(text: str, which: int) -> None:
         ),
         (
             {"launch.nodes": [1, 0]},
-            "launch.nodes = [1, 0]: must be a number of machines, 1 or more, or a list with one for each stage",
+            "launch.nodes = [1, 0]: must be a number of machines, 1 or more, or a list with one number per stage",
         ),
         (
             {"launch.nodes": [1, 2, 4]},
-            "launch.nodes = [1, 2, 4]: has 3 entries for 2 stages; one for each",
+            "launch.nodes = [1, 2, 4]: has 3 entries for 2 stages; give one per stage",
         ),
         (
             {"launch.environment": {"1A": "x"}},
-            "launch.environment.1A: no possible key; one here matches ^[A-Za-z_][A-Za-z0-9_]*$",
+            "launch.environment.1A: invalid key; keys here match ^[A-Za-z_][A-Za-z0-9_]*$",
         ),
         ({"launch.environment": {"A": 1}}, "launch.environment.A = 1: must be text; put it in quotes"),
         (
@@ -173,11 +173,11 @@ def test_any_text_is_a_quantity_or_a_value_error(text: str, which: int) -> None:
         ({"data.approximate_tokens": "lots"}, f"data.approximate_tokens = 'lots': {COUNT}"),
     ],
 )
-def test_a_wrong_quantity_is_answered_by_one_line(changes: dict[str, Any], problem: str) -> None:
+def test_a_wrong_quantity_gives_one_line(changes: dict[str, Any], problem: str) -> None:
     assert message_of(parse, changed(changes)) == f"s.yaml: {problem}"
 
 
-def test_the_flops_of_a_device_are_given_or_known_by_its_name_or_unknown() -> None:
+def test_peak_flops_come_from_the_schedule_or_the_device_or_are_unknown() -> None:
     given, named, neither = (
         LaunchBlock.model_validate({"hardware": hardware}).hardware
         for hardware in ({"flops": "500T", "device": "h100"}, {"device": "h100"}, {})
@@ -190,9 +190,7 @@ def test_the_flops_of_a_device_are_given_or_known_by_its_name_or_unknown() -> No
 
 
 @pytest.mark.parametrize(("nodes", "by_stage"), [(3, [3, 3, 3]), ([1, 2], [1, 2, 2])])
-def test_a_stage_has_its_own_number_of_machines_and_what_follows_the_list_has_the_last(
-    nodes: Any, by_stage: list[int]
-) -> None:
+def test_each_stage_has_its_own_number_of_machines_or_the_last_of_the_list(nodes: Any, by_stage: list[int]) -> None:
     launch = LaunchBlock.model_validate({"nodes": nodes})
     assert [launch.nodes_of(stage) for stage in range(3)] == by_stage
 
@@ -200,7 +198,7 @@ def test_a_stage_has_its_own_number_of_machines_and_what_follows_the_list_has_th
 # The batch in tokens: BASE has 8 sequences of 16
 
 
-def test_a_batch_may_be_given_in_tokens() -> None:
+def test_batch_tokens_set_the_batch_size() -> None:
     only = parse(changed({"training.batch_size": DELETE, "training.batch_tokens": "1.024k"}))
     assert only.training.batch_size == 64
     assert parse(changed({"training.batch_tokens": 128})).training.batch_size == 8
@@ -236,13 +234,13 @@ def test_a_batch_may_be_given_in_tokens() -> None:
         ({"training.batch_tokens": 16, "training.batch_size": 0}, "training.batch_size = 0: must be above 0"),
     ],
 )
-def test_a_batch_in_tokens_that_cannot_be_is_answered_by_one_line(changes: dict[str, Any], problem: str) -> None:
+def test_wrong_batch_tokens_give_one_line(changes: dict[str, Any], problem: str) -> None:
     assert message_of(parse, changed(changes)) == f"s.yaml: {problem}"
 
 
 @settings(max_examples=25)
 @given(st.integers(1, 512), st.integers(1, 64))
-def test_a_batch_in_tokens_is_the_batch_in_sequences_and_survives_the_dump(size: int, length: int) -> None:
+def test_batch_tokens_equal_the_batch_size_and_survive_the_dump(size: int, length: int) -> None:
     shape = {"training.sequence_length": length, "stages.0.train_tokens": "1M", "launch": {}}
     in_tokens = parse(changed(shape | {"training.batch_size": DELETE, "training.batch_tokens": size * length}))
     in_sequences = parse(changed(shape | {"training.batch_size": size}))
