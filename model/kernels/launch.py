@@ -312,4 +312,4 @@ def _triton_is_there() -> bool:
 @functools.cache
 def _kernels(of: Literal["products", "rows"]) -> ModuleType:
     """The module of these kernels, late, because it imports triton."""
-    return importlib.import_module(f"model.kernel_{of}")
+    return importlib.import_module(f"model.kernels.{of}")
