@@ -10,7 +10,7 @@ from model.kernels import launch as kernels
 
 
 def run(device: str, function: str, *arguments: Tensor | float | str) -> tuple[Tensor, ...] | Tensor | bool:
-    """A function of model/kernels/launch.py, called with tensors on `device`; its tensors come back to the CPU.
+    """Calls a function of model/kernels/launch.py with tensors on `device` and returns its results on the CPU.
 
     Memory that nothing has been written to is full of NaN.
     """
@@ -21,12 +21,12 @@ def run(device: str, function: str, *arguments: Tensor | float | str) -> tuple[T
 
 
 def has_triton() -> bool:
-    """Whether this process has imported triton. It has imported model/kernels/launch.py."""
+    """Whether this process has imported triton. It has already imported model/kernels/launch.py."""
     return "triton" in sys.modules
 
 
 def offsets_of_tile(row: int, column: int, stride: int, transposed: bool) -> Tensor:
-    """Where the kernels look for a 2 x 4 tile of a matrix, from its beginning on."""
+    """The offsets at which the kernels read a 2 x 4 tile of a matrix."""
     from tests.model.tile_probe import tile_offsets
 
     return tile_offsets(row, column, stride, transposed)

@@ -188,7 +188,7 @@ def unknown(what: str, allowed: str, *, meant: str | None = None) -> str:
         ({"stages.1.name": "small"}, "stages.1.name = 'small': another stage has that name; each needs its own"),
         (
             {"model.score_function": "softmax"},
-            "growth: score_function 'softmax' cannot be grown by a ramp from zero keys: exp(0) = 1 would change the "
+            "growth: score_function 'softmax' cannot grow with a ramp from zero keys: exp(0) = 1 would change the "
             "function; use init 'zero-value' with tau 'per-generation', or init 'copy' with tau 'recompute'",
         ),
         (

@@ -22,7 +22,7 @@ import model.initialization
 import stages.checkpoint.parameters
 from model.config import Generation, TransformerConfig, generation_of, num_parameters, parameter_shapes
 from model.initialization import build_model, initial_parameter
-from model.policy import GrowthPolicy, Init, TauPolicy, grow_config, preserves, senseless
+from model.policy import GrowthPolicy, Init, TauPolicy, grow_config, invalid_combination, preserves
 from stages.checkpoint.manifest import (
     MANIFEST_NAME,
     CheckpointError,
@@ -231,7 +231,7 @@ def test_a_failure_in_between_waits_for_what_is_being_written(final, tmp_path, m
 
 def preserving() -> Iterable[GrowthPolicy]:
     for init, tau in itertools.product(get_args(Init), get_args(TauPolicy)):
-        if not senseless(init, tau, 0.0) and preserves(GrowthPolicy(init=init, tau=tau), "l2_norm_gelu"):
+        if not invalid_combination(init, tau, 0.0) and preserves(GrowthPolicy(init=init, tau=tau), "l2_norm_gelu"):
             yield GrowthPolicy(init=init, tau=tau)
 
 
@@ -338,7 +338,7 @@ def test_bad_growth_is_refused_and_leaves_nothing(final, tmp_path):
         expand(tmp_path / "softmax", tmp_path / "grown", attention_tokens=4)
     transformer = TransformerConfig(vocab_size=31, hidden_size=16, num_heads=1, num_layers=1, ffn_size=64)
     write_checkpoint(tmp_path / "transformer", transformer)
-    with pytest.raises(ValueError, match="only a tokenformer grows"):
+    with pytest.raises(ValueError, match="only a tokenformer can grow"):
         expand(tmp_path / "transformer", tmp_path / "grown", attention_tokens=4)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["final", "softmax", "transformer"]
 
