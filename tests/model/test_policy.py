@@ -171,7 +171,9 @@ def test_copies_need_allow_jump_if_the_model_is_not_the_published_formula(before
     for share in (0.0, 0.5):
         config = grown_config(before, share=share)
         tokens = {"attention_tokens": 8, "ffn_tokens": 12}
-        with pytest.raises(ValueError, match=r"here where tau is not sqrt\(n\) or not shared by all, changes the func"):
+        with pytest.raises(
+            ValueError, match=r"changes the function, because tau is not sqrt\(n\) or not shared by all"
+        ):
             grow_config(config, policy=GrowthPolicy(init="copy", tau="recompute"), **tokens)
         if before == "random/ramp":
             with pytest.raises(ValueError, match="only possible once the ramp of the previous growth has finished"):

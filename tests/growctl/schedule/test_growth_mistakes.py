@@ -30,8 +30,8 @@ ONE_KIND = "is for a tokenformer; a grown transformer has no old and new tokens"
 NO_COMPARISON = {"controls": []}
 STACK = TRANSFORMER | {"growth": {"operator": "stack", "allow_jump": True}, "stages.1.num_layers": 4}
 NET2NET = (
-    "net2net grows to hidden_size 32 and num_heads 2 times one integer, ffn_size 128 or more, one of them larger; it "
-    "is asked for hidden_size {}, num_heads {}, ffn_size {}"
+    "net2net cannot grow to hidden_size {}, num_heads {}, ffn_size {}; it can grow to hidden_size 32 and num_heads 2 "
+    "times one integer, ffn_size 128 or more, one of them larger"
 )
 
 

@@ -152,8 +152,8 @@ def unknown(what: str, allowed: str, *, meant: str | None = None) -> str:
         # combinations
         (
             {"data.tokenizer": "gpt2"},
-            "data: vocab_size (300) is the size of a tokenizer to train, but the tokenizer 'gpt2' is given: "
-            "leave one of the two out",
+            "data: vocab_size (300) is the size of a tokenizer to train, but tokenizer 'gpt2' is set: "
+            "leave out one of the two",
         ),
         (
             {"data.vocab_size": DELETE, "data.tokenizer": "gpt2"},
