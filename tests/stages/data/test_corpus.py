@@ -306,7 +306,7 @@ def test_the_standard_library_source_excludes_its_tests() -> None:
 
 
 def test_a_size_for_an_existing_tokenizer_and_unknown_or_invalid_values_are_rejected() -> None:
-    with pytest.raises(ValidationError, match="leave one of the two out"):
+    with pytest.raises(ValidationError, match="leave out one of the two"):
         DataSpec(source="x", tokenizer="gpt2", vocab_size=1000)
     for values in (
         {"vocab_size": 256},

@@ -110,7 +110,7 @@ def test_any_error_at_any_point_becomes_a_one_line_message(failing: type[Failing
         read_all("failing://folder")
     assert "\n" not in str(caught.value)
     assert str(caught.value).endswith(
-        "Download its files where it can be reached, and set data.source to where they are"
+        "Download its files on a machine that can reach it, and set data.source to their location"
     )
     assert caught.value.__cause__ is failing.error
 
@@ -144,7 +144,7 @@ def test_a_file_that_the_server_does_not_have_is_reported_as_missing(failing: ty
             r"--include 'c/\*\.jsonl' --local-dir DIR`; then set data\.source=DIR/c/\*\.jsonl$",
         ),
         ("hf://datasets/a/b/c/**/*.jsonl", r"--include 'c/\*\.jsonl' --local-dir DIR`; then .*=DIR/c/\*\*/\*\.jsonl$"),
-        ("s3://bucket/texts", r"^download its files where it can be reached, and set data\.source to where they are$"),
+        ("s3://bucket/texts", r"^download its files on a machine that can reach it, and set data\.source to their loc"),
         ("/local/texts", "^$"),
         ("file:///local/texts", "^$"),
     ],

@@ -329,7 +329,7 @@ def test_bad_growth_is_refused_and_leaves_nothing(final, tmp_path):
     ]:
         with pytest.raises(ValueError, match=message):
             expand(final, tmp_path / "grown", **arguments)
-    with pytest.raises(CheckpointError, match="exists already"):
+    with pytest.raises(CheckpointError, match="already exists"):
         expand(final, final, attention_tokens=4)
     with pytest.raises(CheckpointError, match="does not exist"):
         expand(tmp_path / "nowhere", tmp_path / "grown", attention_tokens=4)
@@ -365,5 +365,5 @@ def test_a_parameter_file_that_holds_something_else_is_one_message(final, tmp_pa
     manifest = read_manifest(final)
     entry = write_file(tmp_path / "copy/parameters/embedding.weight.safetensors", content)
     hostile = manifest.model_copy(update={"files": manifest.files | {parameter_file("embedding.weight"): entry}})
-    with pytest.raises(CheckpointError, match=r"embedding\.weight\.safetensors holds no value of embedding\.weight"):
+    with pytest.raises(CheckpointError, match=r"embedding\.weight\.safetensors has no value of embedding\.weight"):
         read_parameter(tmp_path / "copy", hostile, "embedding.weight")
