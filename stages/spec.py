@@ -94,8 +94,7 @@ class SlopeTrigger(_Frozen):
     """Evaluations before this step do not count, because of a warm-up, ramp, annealing or freeze."""
 
     def fitted(self, losses: Sequence[tuple[int, float]]) -> float | None:
-        """How fast the loss falls, in nats per FLOP: the slope of a least-squares line through the last `window`
-        losses.
+        """How fast the loss falls, in nats per FLOP, by a least-squares line through the last `window` losses.
 
         `losses` are (step, loss) pairs. None if there are fewer than `window`, or if one of them is not finite.
         """

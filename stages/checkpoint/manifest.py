@@ -254,8 +254,7 @@ def link_or_copy(source: Path, target: Path) -> None:
 
 
 def set_aside(directory: Path) -> Path:
-    """Renames a broken directory to `broken-<name>`, with a number if necessary, and deletes nothing. Returns its new
-    path."""
+    """Renames a broken directory to `broken-<name>`, with a number if necessary. Returns its new path."""
     for number in range(1, 1000):
         target = broken_directory(directory, number)
         if not target.exists():

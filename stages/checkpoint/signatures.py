@@ -76,8 +76,7 @@ def list_pickles(directory: Path, manifest: Manifest) -> list[str]:
 
 
 def check_pickles(directory: Path, names: list[str]) -> None:
-    """Raises CheckpointError if loading one of the files `names` would use globals other than DeepSpeed's and torch's
-    safe ones."""
+    """Raises CheckpointError if one of the pickles `names` uses globals that neither torch nor this module allows."""
     from torch.serialization import get_unsafe_globals_in_checkpoint
 
     for name in names:

@@ -282,7 +282,7 @@ def _require_size(dataset_dir: Path, file: DatasetFile) -> None:
     except DocumentError as error:
         raise DataError(f"{dataset_dir} is damaged: {error}") from error
     if (size := path.stat().st_size) != file.bytes:
-        raise DataError(f"{dataset_dir} is damaged: {file.name} has {size} bytes, the manifest says {file.bytes}")
+        raise DataError(f"{dataset_dir} is damaged: {file.name} has {size} bytes, not {file.bytes} as in the manifest")
 
 
 def _require_tokens(dataset_dir: Path, split: SplitName, num_tokens: int, sequence_length: int) -> None:

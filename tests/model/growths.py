@@ -1,6 +1,6 @@
 """Growths for tests: the policies that there are, written out, and small models grown by several of them in a row.
 
-Nothing here asks `model.policy` what is allowed or exact: these tables are what it is compared with.
+The tables do not use `model.policy`: tests compare it with them.
 """
 
 from itertools import product
@@ -116,7 +116,7 @@ def growths(draw, config: TokenformerConfig, init: str, tau: str, *, noise=0.0, 
 def histories(draw, score_function: str, max_growths: int = 3, *, published: bool = False) -> History:
     """A small base, grown up to `max_growths` times with any policies that its score function allows.
 
-    A stage may have ended before its ramp or its annealing was over. `published`: only by what ends in the published
+    A stage may have ended before its ramp or annealing finished. `published`: only policies that end in the published
     formula.
     """
     off = ("frozen", "per-generation") if published else ()

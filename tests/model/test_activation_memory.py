@@ -95,9 +95,9 @@ def test_activations_equal_what_autograd_saves_to_the_byte(
 
 
 def peaks(config: TokenformerConfig | TransformerConfig, precision: Precision) -> tuple[int, int]:
-    """The most that is alive in a forward and backward pass of 2 x 64 tokens, and in a forward pass alone.
+    """The measured peaks of a forward and backward pass over 2 x 64 tokens, and of a forward pass alone, in bytes.
 
-    Beside the parameters and gradients that are there already, and but for their transposes.
+    Parameters, existing gradients and their transposes do not count.
     """
     model = build_model(config, seed=0).to(DTYPES[precision])
     for parameter in model.parameters():

@@ -1,7 +1,7 @@
 """The fused kernels against the written-out form, in triton's interpreter and, where there is one, on a GPU.
 
 Shapes: M data tokens, D width of the input, N parameter tokens, O width of the output. The interpreter's tiles are
-16 to 32 wide, so that a few dozens of each are several tiles and an odd rest.
+16 to 32 wide, so sizes of a few dozen give several tiles and a partial one.
 """
 
 import importlib.util
@@ -36,7 +36,7 @@ needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, re
 
 @contextmanager
 def process(**environment: str) -> Iterator[ProcessPoolExecutor]:
-    """A fresh process: this one may have imported triton, and then it is too late to say whether it interprets."""
+    """A fresh process: this one may have imported triton already, which fixes whether triton interprets."""
     with pytest.MonkeyPatch.context() as patch, ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         patch.delenv("TRITON_INTERPRET", raising=False)
         for name, value in ({"OMP_NUM_THREADS": "1", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"} | environment).items():
@@ -119,7 +119,7 @@ def test_kernels_match_the_written_out_form_for_any_sizes_and_tau(call, sizes, t
     x, key, value, grad_out = tensors = inputs(sizes, seed=seed)
     norm_M = (x @ key.mT).norm(dim=1)
     steepness = (tau * (grad_out @ value.mT).norm(dim=1) / norm_M).norm()
-    # Sums may cancel (with one token all of dA does): what is left is as exact as the largest they could have been.
+    # Sums may cancel (with one token, all of dA does), so the error is relative to the largest possible value.
     scales = tau * value.norm(), steepness * key.norm(), steepness * x.norm(), tau * grad_out.norm()
     condition = (x.norm(dim=1) * key.norm() / norm_M).max()
     results, reference = fused(call, *tensors, tau, fusion), written_out(*tensors, tau, torch.float64)

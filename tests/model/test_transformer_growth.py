@@ -1,6 +1,6 @@
 """Growth operators of the Transformer: what preserves the function, what does not, what is refused.
 
-Models are random in float64, biases and norm gains included, so that nothing is preserved by being 0 or 1.
+All parameters are random in float64, even biases and norm gains, so nothing is preserved just because it is 0 or 1.
 """
 
 import subprocess
