@@ -1,12 +1,12 @@
 """Bytes that a forward and backward pass take beside the parameters, from the configuration alone. No torch here.
 
-What autograd keeps is written out operation by operation, as tables in the docstrings, for each data token: b is the
-width of an element (2 in bf16, 4 in float32). The rest of the file adds it up. What comes and goes within an operation
-is counted where it is largest: in the loss, and in the backward pass of a block's widest layer. All of it is of `eager`
-kernels: Triton's take less, and what a compiler keeps is its own choice.
+Tables in the docstrings list the tensors that each operation saves for autograd, in bytes per data token; b is the size
+of an element (2 in bf16, 4 in float32). The rest of the file adds them up. Temporary tensors are counted at their two
+peaks: in the loss, and in the backward pass of a block's widest layer. All figures are for the `eager` kernels. The
+Triton kernels need less memory; how much compiled blocks need depends on the compiler.
 
-On CUDA statistics of norms are float32 and attention runs in the model's precision; on a CPU the statistics have the
-model's precision and attention runs in float32 (model/attention.py).
+On CUDA, the statistics of norms are float32 and attention runs in the model's precision. On a CPU, the statistics have
+the model's precision and attention runs in float32 (model/attention.py).
 """
 
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ FLOAT32 = 4
 INT64 = 8
 
 LOGITS_AT_ONCE = 2**25
-"""Logits that exist at a time: 128 MiB in float32, 667 data tokens of a vocabulary of 50,304. Products of fewer would
-spend their time on reading the head's weight."""
+"""Logits that exist at a time: 128 MiB in float32, or 667 data tokens with a vocabulary of 50,304. Smaller products
+would spend most of their time reading the head's weight."""
 
 
 def tokens_at_once(vocab_size: int) -> int:
@@ -32,21 +32,22 @@ class PassMemory:
     """Bytes of one micro-batch's forward and backward pass."""
 
     activations: int
-    """What autograd keeps from the forward pass for the backward pass."""
+    """Tensors that autograd saves in the forward pass for the backward pass."""
 
     at_loss: int
-    """What is alive beside the activations where the backward pass begins."""
+    """Temporary tensors on top of the activations when the backward pass begins."""
 
     in_blocks: int
-    """The same in the backward pass of the blocks, at its fullest: what it needs less what is free by then."""
+    """The same at the peak of the backward pass through the blocks: its temporary tensors minus the activations that
+    it has freed by then."""
 
     forward: int
-    """The most that is alive in a forward pass alone, without gradients."""
+    """The peak of a forward pass without gradients."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What the bytes of a layer depend on beside its own sizes."""
+    """Everything that a layer's memory depends on apart from its own sizes."""
 
     width: int
     num_heads: int
@@ -55,12 +56,12 @@ class Shape:
 
     @property
     def element(self) -> int:
-        """Bytes of an element of the model's tensors, b."""
+        """Bytes of an element of the model's tensors: b."""
         return BYTES[self.precision]
 
     @property
     def statistic(self) -> int:
-        """Bytes of a norm layer's mean, or of its deviation."""
+        """Bytes of the mean of a norm layer, or of its standard deviation."""
         return FLOAT32 if self.device == "cuda" else self.element
 
     @property
@@ -71,37 +72,37 @@ class Shape:
 
 @dataclass(frozen=True)
 class BlockBytes:
-    """What the passes through one block take."""
+    """Bytes of the passes through one block."""
 
     saved: int
-    """Kept for the backward pass, for each data token."""
+    """Saved for the backward pass, per data token."""
 
     temporary: int
-    """The most that its backward pass takes beside what is kept, for each data token."""
+    """Peak of the temporary tensors in its backward pass, per data token."""
 
     joined: int
-    """The same, whatever the batch."""
+    """Temporary copies of joined parameters, independent of the batch."""
 
 
 @dataclass(frozen=True)
 class ModelBytes:
-    """What a configuration's passes take, worked out once for batches of every size."""
+    """Bytes of a configuration's passes, computed once for batches of every size."""
 
     blocks: tuple[BlockBytes, ...]
     end: int
-    """Kept by the final norm and the loss, for each data token."""
+    """Saved by the final norm and the loss, per data token."""
 
     head: "HeadBytes"
-    """The head's and the loss's."""
+    """Bytes of the head and the loss."""
 
     rotary: int
-    """Cosines and sines, for each position."""
+    """Cosines and sines, per position."""
 
     widest: int
-    """In a layer, in a forward pass alone, for each data token."""
+    """Peak within a layer in a forward pass without gradients, per data token."""
 
     def of(self, micro_batch_size: int, sequence_length: int) -> PassMemory:
-        """Bytes of a pass over `micro_batch_size` sequences of `sequence_length` data tokens."""
+        """The memory of a pass over `micro_batch_size` sequences of `sequence_length` data tokens."""
         num_tokens = micro_batch_size * sequence_length
         end = num_tokens * self.end
         in_blocks, freed = -end, end
@@ -119,11 +120,11 @@ class ModelBytes:
 def model_bytes(
     config: TokenformerConfig | TransformerConfig, precision: Precision, device: DeviceType = "cuda"
 ) -> ModelBytes:
-    """What passes of `config` take in that precision."""
+    """The memory of passes through `config` in `precision`, for batches of any size."""
     shape = Shape(config.hidden_size, config.num_heads, precision, device)
     return ModelBytes(
         blocks=_blocks(config, shape),
-        end=norm_bytes(shape),  # the gradient for the norm's output stands where that was
+        end=norm_bytes(shape),  # the gradient of the norm's output reuses that output's memory
         head=HeadBytes(shape, config.vocab_size),
         rotary=2 * FLOAT32 * config.rotary_width,
         widest=_widest(config) * shape.element,
@@ -131,7 +132,7 @@ def model_bytes(
 
 
 def evaluation_bytes(config: TokenformerConfig | TransformerConfig, num_tokens: int, device: DeviceType) -> int:
-    """The most in a forward pass over `num_tokens` data tokens without gradients, in float32."""
+    """Peak bytes of a forward pass over `num_tokens` data tokens without gradients, in float32."""
     shape = Shape(config.hidden_size, config.num_heads, "fp32", device)
     head = HeadBytes(shape, config.vocab_size)
     joined = 0
@@ -141,9 +142,10 @@ def evaluation_bytes(config: TokenformerConfig | TransformerConfig, num_tokens: 
 
 
 def _widest(config: TokenformerConfig | TransformerConfig) -> int:
-    """Elements in the widest layer at once without gradients: a Pattention's scores, GELU and its input in an MLP.
+    """Elements that exist at once in the widest layer without gradients, per data token.
 
-    Beside those are some of the model's width: the residual stream, a norm's output, queries, keys, values.
+    These are the scores of a Pattention, or the input and output of an MLP's GELU. On top of them come tensors of the
+    model's width: the residual stream, a norm's output, queries, keys, values.
     """
     around = 6 * config.hidden_size
     if isinstance(config, TransformerConfig):
@@ -153,14 +155,14 @@ def _widest(config: TokenformerConfig | TransformerConfig) -> int:
 
 @dataclass(frozen=True)
 class HeadBytes:
-    """The output head with the loss (model/loss.py), which has logits of m data tokens at a time."""
+    """The output head and the loss (model/loss.py), which computes the logits of m data tokens at a time."""
 
     shape: Shape
     vocab_size: int
 
     @property
     def kept(self) -> int:
-        """The gradient of the head's weight, until the embedding's joins it at the end of the backward pass: b V D."""
+        """The gradient of the head's weight, b V D: it stays alive until the end of the backward pass."""
         return self.shape.element * self._weight
 
     @property
@@ -168,14 +170,15 @@ class HeadBytes:
         return self.vocab_size * self.shape.width
 
     def training(self, num_tokens: int) -> int:
-        """The most beside what is kept by then, which is less the gradient of the weight.
+        """Peak of the temporary tensors in training. Does not include `kept`.
 
         | alive together | bytes |
         |---|---|
-        | log-probabilities, their gradient, that of the logits | 12 m V |
-        | the logits' gradient, the weight's, in bf16 also in float32 | b m V + b V D (+ 4 V D) |
+        | log-probabilities, their gradient, the gradient of the logits | 12 m V |
+        | gradient of the logits, gradient of the weight (in bf16 also a float32 copy) | b m V + b V D (+ 4 V D) |
 
-        and from the second m data tokens on the sum of the weight's gradients, 4 V D, where none is cast.
+        With more than m data tokens, the running sum of the weight's gradients takes another 4 V D, and there is no
+        float32 copy.
         """
         b = self.shape.element
         logits, several = self._logits(num_tokens)
@@ -184,19 +187,19 @@ class HeadBytes:
         return max(3 * FLOAT32 * logits, b * (logits + self._weight) + cast) + total - self.kept
 
     def evaluating(self, num_tokens: int) -> int:
-        """The most without gradients: logits in float32 and their log-probabilities, 8 m V."""
+        """Peak without gradients: logits in float32 and their log-probabilities, 8 m V."""
         return 2 * FLOAT32 * self._logits(num_tokens)[0]
 
     def _logits(self, num_tokens: int) -> tuple[int, bool]:
-        """Logits at a time, m V, and whether there are more after them."""
+        """Logits at a time (m V), and whether the batch has more than m data tokens."""
         at_once = tokens_at_once(self.vocab_size)
         return min(num_tokens, at_once) * self.vocab_size, num_tokens > at_once
 
 
 def norm_bytes(shape: Shape) -> int:
-    """A LayerNorm, for each data token: its input, mean and deviation, and its output for the product behind it.
+    """Bytes that a LayerNorm saves per data token. The product that follows saves the norm's output.
 
-    | kept | bytes |
+    | saved | bytes |
     |---|---|
     | input | b D |
     | mean, 1 / deviation | 2 statistics |
@@ -206,14 +209,14 @@ def norm_bytes(shape: Shape) -> int:
 
 
 def attention_bytes(shape: Shape, value_width: int) -> int:
-    """Token-token attention, for each data token, a the width of its elements.
+    """Bytes that token-token attention saves per data token; a is the size of its elements.
 
-    | kept | bytes |
+    | saved | bytes |
     |---|---|
     | rotated queries and keys | 2 a D |
-    | values, within a tensor of `value_width` | a `value_width` |
+    | values, a slice of a tensor of width `value_width` | a `value_width` |
     | output, head by head | a D |
-    | log of the softmax's denominators | 4 H |
+    | logarithms of the softmax's denominators | 4 H |
     | output as the projection's input | b D |
     """
     inside = shape.attention_element * (3 * shape.width + value_width) + FLOAT32 * shape.num_heads
@@ -221,9 +224,9 @@ def attention_bytes(shape: Shape, value_width: int) -> int:
 
 
 def pattention_bytes(pattention: PattentionConfig, score_function: ScoreFunction, shape: Shape) -> int:
-    """A Pattention of N parameter tokens, for each data token; its input is counted where it is made.
+    """Bytes that a Pattention of N parameter tokens saves per data token, without its input.
 
-    | kept | l2_norm_gelu, gelu_l2_norm | softmax |
+    | saved | l2_norm_gelu, gelu_l2_norm | softmax |
     |---|---|---|
     | scores (softmax: their probabilities) | b N | b N |
     | norm (by norm group) | 4 | |
@@ -237,7 +240,7 @@ def pattention_bytes(pattention: PattentionConfig, score_function: ScoreFunction
 
 
 def joined_bytes(pattention: PattentionConfig, shape: Shape) -> int:
-    """A Pattention's keys or values as they act, for as long as a product reads them: joined and scaled copies."""
+    """Bytes of the joined and scaled copies of a Pattention's keys or values. They exist while a product reads them."""
     several = sum(generation.tau is None for generation in pattention.generations) > 1
     copies = [0, 0]
     for generation, share in zip(pattention.generations, pattention.value_shares, strict=True):
@@ -248,20 +251,20 @@ def joined_bytes(pattention: PattentionConfig, shape: Shape) -> int:
 
 
 def pattention_temporary(num_tokens: int, shape: Shape) -> int:
-    """In a Pattention's backward pass, for each data token, 3 b N.
+    """Bytes of temporary tensors in a Pattention's backward pass, per data token: 3 b N.
 
-    The gradient of its scores, what multiplies its values, and the terms of a sum over a row. Where a CPU does a few
-    rows at a time, there are few of those terms.
+    These are the gradient of the scores, the factors that multiply the values, and the terms of a sum over a row. On a
+    CPU, which works on a few rows at a time, there are fewer of those terms.
     """
     return 3 * shape.element * num_tokens
 
 
 def _blocks(config: TokenformerConfig | TransformerConfig, shape: Shape) -> tuple[BlockBytes, ...]:
     if isinstance(config, TransformerConfig):
-        # On a CPU in bf16 the values are copied to float32; else they stay within the product that made them.
+        # On a CPU in bf16 the values are copied to float32; otherwise they are a slice of the output of one product.
         copied = shape.attention_element != shape.element
         attention = attention_bytes(shape, value_width=(1 if copied else 3) * shape.width)
-        inner = shape.element * config.ffn_size  # of the MLP, before GELU, behind it, and its gradient
+        inner = shape.element * config.ffn_size  # in the MLP: GELU's input, its output, or its gradient
         return (BlockBytes(saved=2 * norm_bytes(shape) + attention + 2 * inner, temporary=inner, joined=0),) * (
             config.num_layers
         )

@@ -18,9 +18,9 @@ class RotaryTable(NamedTuple):
 
 
 def rotary_table(length: int, width: int, base: float, like: Tensor) -> RotaryTable:
-    """Angles position x base^(-2i/R) for `length` positions (RoFormer, arXiv 2104.09864), on `like`'s device.
+    """The angles position x base^(-2i/R) for `length` positions (RoFormer, arXiv 2104.09864), on `like`'s device.
 
-    Made anew for each forward pass: it is small, and a module buffer would be cast to bf16 by the engine.
+    Each forward pass computes the table again: it is small, and the engine would cast a module buffer to bf16.
     """
     dtype = torch.promote_types(like.dtype, torch.float32)
     exponent_R = torch.arange(0, width, 2, device=like.device, dtype=dtype) / max(width, 1)
@@ -30,7 +30,7 @@ def rotary_table(length: int, width: int, base: float, like: Tensor) -> RotaryTa
 
 
 def rotate(x_BHTE: Tensor, table: RotaryTable) -> Tensor:
-    """Turns the first R dimensions of each head (rotate-half convention), in x's dtype; the rest passes through."""
+    """Rotates the first R dimensions of each head (rotate-half convention), in x's dtype. The rest passes through."""
     width = table.cos_TR.shape[-1]
     if width == 0:
         return x_BHTE
@@ -43,7 +43,8 @@ def rotate(x_BHTE: Tensor, table: RotaryTable) -> Tensor:
 def causal_attention(q_BTD: Tensor, k_BTD: Tensor, v_BTD: Tensor, num_heads: int, table: RotaryTable) -> Tensor:
     """Causal softmax attention of `num_heads` heads, scaled by 1/sqrt(E): (B, T, D), in the inputs' dtype.
 
-    On a CPU it is computed in float32 at least: there the bf16 kernel's backward is slower, three times at context 64.
+    On a CPU it computes in at least float32: the backward pass of the bf16 kernel is slower there, by a factor of three
+    at context 64.
     """
 
     def heads(x_BTD: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """What a model is made of, as data: sizes, generations, tau. No torch here, so that plans start fast.
 
-A configuration is frozen, validated and hashable; it travels in every checkpoint manifest. Names follow
-Tokenformer (arXiv 2410.23168): a Pattention holds parameter tokens, those added together are a generation.
+A configuration is frozen, validated and hashable; every checkpoint manifest contains one. Names follow Tokenformer
+(arXiv 2410.23168): a Pattention holds parameter tokens. The parameter tokens that one growth adds are a generation.
 """
 
 import math
@@ -21,38 +21,41 @@ from model.strict import Strict
 ScoreFunction = Literal["l2_norm_gelu", "gelu_l2_norm", "softmax"]
 
 Kernels = Literal["eager", "compiled", "triton"]
-"""How a model is computed: operator by operator; each block compiled; with Triton's kernels for Pattention and loss.
-Only eager computes the same bits in every process: the others choose some of their kernels by timing them."""
+"""How a model computes: `eager` runs operator by operator, `compiled` compiles each block, `triton` uses Triton kernels
+for Pattention and the loss. Only `eager` computes the same bits in every process: the others time some of their kernels
+and choose the fastest."""
 
 PATTENTIONS = ("query", "key", "value", "projection", "ffn")
 """The five Pattentions of a block, in the order of the forward pass."""
 
 
 def published_tau(score_function: ScoreFunction, num_tokens: float) -> float:
-    """The scale of the published runs: sqrt(n) after an L2 norm, n after the softmax's L1 norm (official code)."""
+    """The tau of the published runs: sqrt(n) after an L2 norm, n after the softmax's L1 norm (official code)."""
     return num_tokens if score_function == "softmax" else math.sqrt(num_tokens)
 
 
 class Generation(Strict):
-    """The parameter tokens that were added together at one growth."""
+    """The parameter tokens that one growth adds."""
 
     num_tokens: PositiveInt
     """Parameter tokens in this generation, n_g."""
 
     number: NonNegativeInt = 0
-    """Which growth of the model added them, 0 for the base: the number in the parameters' names."""
+    """The number of the growth that added them, 0 for the base. Parameter names contain it."""
 
     key_ramp: float = Field(default=1.0, ge=0.0, le=1.0)
     """g: the factor on this generation's keys. 0 right after growth (its scores are zero), 1 once ramped in."""
 
     tau: PositiveFloat | None = None
-    """The scale of its scores where it is normalised by itself; None: with the others, under the Pattention's tau."""
+    """The scale of its scores if it is normalised separately. None: it is normalised with the others, under the
+    Pattention's tau."""
 
     copies: NonNegativeInt = 0
-    """How many copies of all older tokens it is, which then count for 1 / (1 + copies) of their values; 0: none."""
+    """How many copies of all older tokens it consists of; the older values then count 1 / (1 + copies). 0: it has no
+    copies."""
 
     tau_before: PositiveFloat | None = None
-    """The Pattention's tau when this generation was added, to which `shrink` goes back; None for the base."""
+    """The Pattention's tau before this generation was added, which `shrink` restores. None for the base."""
 
 
 class PattentionConfig(Strict):
@@ -60,7 +63,7 @@ class PattentionConfig(Strict):
 
     generations: tuple[Generation, ...] = Field(min_length=1)
     tau: PositiveFloat
-    """The scale of the scores that are normalised together. Data, never recomputed from the shape."""
+    """The scale of the scores that are normalised together. It is stored, never recomputed from the shape."""
 
     @model_validator(mode="after")
     def _numbers_rise(self) -> Self:
@@ -76,7 +79,7 @@ class PattentionConfig(Strict):
 
     @property
     def value_shares(self) -> tuple[float, ...]:
-        """The factor on each generation's values: what later copies of its tokens have left it."""
+        """The factor on each generation's values: later copies of its tokens reduce it."""
         later = [1 + generation.copies for generation in self.generations[1:]] + [1]
         return tuple(1 / math.prod(later[i:]) for i in range(len(later)))
 
@@ -105,7 +108,8 @@ class _LanguageModelConfig(Strict):
     num_heads: PositiveInt
 
     rotary_fraction: float = Field(default=0.25, ge=0.0, le=1.0)
-    """Share of each head's dimensions that is rotated (the official configuration: 0.25). 0: no positions at all."""
+    """Share of each head's dimensions that the rotary embedding rotates; 0.25 in the official configuration. 0: the
+    model has no position information."""
 
     rotary_base: PositiveFloat = 10000.0
 
@@ -118,7 +122,7 @@ class _LanguageModelConfig(Strict):
 
     @property
     def rotary_width(self) -> int:
-        """Dimensions of each head that the rotary embedding turns."""
+        """Dimensions of each head that the rotary embedding rotates."""
         return int(self.head_width * self.rotary_fraction)
 
     @model_validator(mode="after")
@@ -128,7 +132,7 @@ class _LanguageModelConfig(Strict):
         if self.rotary_fraction and (self.rotary_width < 2 or self.rotary_width % 2):
             raise ValueError(
                 f"hidden_size {self.hidden_size} / num_heads {self.num_heads} x rotary_fraction "
-                f"{self.rotary_fraction} turns {self.rotary_width} dimensions; it must be an even number, 2 or more"
+                f"{self.rotary_fraction} rotates {self.rotary_width} dimensions; it must be an even number, 2 or more"
             )
         return self
 
@@ -142,22 +146,22 @@ class TokenformerConfig(_LanguageModelConfig):
 
     @property
     def num_layers(self) -> int:
-        """Blocks."""
+        """The number of blocks."""
         return len(self.blocks)
 
     @property
     def newest_generation(self) -> int:
-        """The highest number of any generation: how often the model was grown."""
+        """The number of the newest generation, which is how often the model has grown."""
         return max(p.generations[-1].number for block in self.blocks for p in block.pattentions().values())
 
 
 class TransformerConfig(_LanguageModelConfig):
-    """The baseline: pre-LayerNorm with gain and bias, GELU MLP, the same rotary embedding, tied embeddings."""
+    """The Transformer baseline: pre-LayerNorm with gain and bias, GELU MLP, same rotary embedding, tied embeddings."""
 
     family: Literal["transformer"] = "transformer"
     num_layers: PositiveInt
     ffn_size: PositiveInt
-    """Inner width of the MLP, 4 x hidden_size unless there is a reason."""
+    """Inner width of the MLP, usually 4 x hidden_size."""
 
 
 ModelConfig = Annotated[TokenformerConfig | TransformerConfig, Field(discriminator="family")]
@@ -172,10 +176,10 @@ def tokenformer_config(
     score_function: ScoreFunction = "l2_norm_gelu",
     **shape: Any,
 ) -> TokenformerConfig:
-    """A Tokenformer of one generation and the published tau.
+    """A Tokenformer with one generation and the published tau.
 
-    `attention_tokens` go to each of Q, K, V, and to O unless `projection_tokens` says otherwise; `shape` holds the
-    fields that both families share (`vocab_size`, `hidden_size`, `num_heads`, ...).
+    Each of Q, K, V and O has `attention_tokens` parameter tokens; `projection_tokens` sets another number for O.
+    `shape` holds the fields that both families share (`vocab_size`, `hidden_size`, `num_heads`, ...).
     """
 
     def pattention(num_tokens: int) -> PattentionConfig:
@@ -190,7 +194,7 @@ def tokenformer_config(
 
 
 def parameter_shapes(config: TokenformerConfig | TransformerConfig) -> dict[str, tuple[int, ...]]:
-    """Every parameter's name and shape, in the order of the built model's `named_parameters()`."""
+    """The name and shape of every parameter, in the order of the built model's `named_parameters()`."""
     width = config.hidden_size
     shapes: dict[str, tuple[int, ...]] = {EMBEDDING: (config.vocab_size, width)}
     for i in range(config.num_layers):
@@ -210,5 +214,5 @@ def parameter_shapes(config: TokenformerConfig | TransformerConfig) -> dict[str,
 
 
 def num_parameters(config: TokenformerConfig | TransformerConfig) -> int:
-    """Parameters in all, the tied embedding counted once."""
+    """The number of parameters. The tied embedding counts once."""
     return sum(math.prod(shape) for shape in parameter_shapes(config).values())

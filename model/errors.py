@@ -4,10 +4,10 @@
 class UserError(ValueError):
     """Input that the user can fix: a schedule, an option, a file. growctl prints the message and exits with code 2.
 
-    A ValueError, so that callers of the library may treat it as one.
+    It is a ValueError, so callers of the library can catch it as one.
     """
 
 
 class Failure(RuntimeError):
-    """Work that failed though the input was fine: the disk is full, training diverged. growctl prints the message and
-    exits with code 1."""
+    """Work that failed although the input was valid: the disk is full, training diverged. growctl prints the message
+    and exits with code 1."""

@@ -1,7 +1,8 @@
 """Exact FLOP counts from the configuration alone. No torch.
 
-Counted are matrix products, 2 FLOPs a multiply-add, as `torch.utils.flop_counter` counts them; element-wise work is
-not. Attention is counted as the full T x T, although the mask needs half. Backward is twice forward.
+Only matrix products count, with 2 FLOPs per multiply-add, as in `torch.utils.flop_counter`; element-wise operations do
+not. Attention counts as the full T x T, although the causal mask needs only half. A backward pass counts as two forward
+passes.
 """
 
 import math
@@ -13,7 +14,7 @@ from model.parameter_names import EMBEDDING
 
 @dataclass(frozen=True)
 class Flops:
-    """FLOPs by part. Adds, and multiplies by a number."""
+    """FLOPs by part. Supports addition, and multiplication by a number."""
 
     parameters: float
     """Products with parameter tokens (Tokenformer) or weight matrices (Transformer)."""
@@ -39,7 +40,7 @@ class Flops:
 
 
 def forward_flops_per_token(config: TokenformerConfig | TransformerConfig, sequence_length: int) -> Flops:
-    """FLOPs of one forward pass, per data token, at context `sequence_length` (data tokens)."""
+    """FLOPs of a forward pass per data token, with a context of `sequence_length` data tokens."""
     matrices = (
         math.prod(shape) for name, shape in parameter_shapes(config).items() if len(shape) == 2 and name != EMBEDDING
     )
@@ -51,5 +52,5 @@ def forward_flops_per_token(config: TokenformerConfig | TransformerConfig, seque
 
 
 def training_flops_per_token(config: TokenformerConfig | TransformerConfig, sequence_length: int) -> Flops:
-    """FLOPs of forward and backward, per data token, at context `sequence_length` (data tokens)."""
+    """FLOPs of a forward and a backward pass per data token, with a context of `sequence_length` data tokens."""
     return 3 * forward_flops_per_token(config, sequence_length)

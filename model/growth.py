@@ -1,7 +1,7 @@
 """Growth as tensors: which parameters a growth adds, and the values they begin with.
 
-Growth is append-only. What was there keeps its names, its values and its Adam moments. A new generation's moments are
-zeros. What its values are is the policy's `init`; what becomes of tau is in the configuration (`model.policy`).
+Growth only appends: old parameters keep their names, values and Adam moments. The moments of a new generation are
+zeros. The policy's `init` determines its values; the configuration determines tau (`model.policy`).
 """
 
 import math
@@ -19,7 +19,7 @@ from model.policy import GrowthPolicy
 
 
 class ParameterState(NamedTuple):
-    """One parameter as an optimizer holds it: three float32 tensors of one shape."""
+    """One parameter with its Adam moments: three float32 tensors of the same shape."""
 
     fp32: Tensor
     exp_avg: Tensor
@@ -27,12 +27,16 @@ class ParameterState(NamedTuple):
 
 
 def added_parameters(old: TokenformerConfig, new: TokenformerConfig) -> list[str]:
-    """Names in `new` that `old` lacks. UserError unless every parameter of `old` is in `new` with the same shape."""
+    """The names of the parameters that `new` has and `old` does not.
+
+    Raises UserError unless `new` has every parameter of `old`, with the same shape.
+    """
     old_shapes, new_shapes = parameter_shapes(old), parameter_shapes(new)
     for name, shape in old_shapes.items():
         if new_shapes.get(name) != shape:
             raise UserError(
-                f"{name} has shape {list(shape)}, and {list(new_shapes.get(name, ()))} after growth; it must stay"
+                f"{name} has shape {list(shape)}, but {list(new_shapes.get(name, ()))} after growth; growth must not "
+                "change it"
             )
     return [name for name in new_shapes if name not in old_shapes]
 
@@ -47,18 +51,18 @@ def draw_added(
 ) -> Iterator[tuple[str, Tensor]]:
     """The parameters that growth from `old` to `new` under `policy` adds, one at a time, float32 on the CPU.
 
-    Copies need `read`, which gives an old parameter's value by its name, and matched tokens `rms_of`, which gives its
-    root mean square. Raises UserError where `new` does not extend `old`.
+    `read(name)` returns the value of an old parameter; init `copy` needs it. `rms_of(name)` returns the root mean
+    square of an old parameter; init `matched` needs it. Raises UserError if `new` does not extend `old`.
     """
     policy, shapes = policy or GrowthPolicy(), parameter_shapes(new)
     for name in added_parameters(old, new):
         if policy.init == "copy":
-            assert read is not None, "copies are made of old values"
+            assert read is not None, "init copy needs the old values"
             yield name, _copied(name, old, new, seed, policy.copy_noise, read)
         elif f"zero-{_tokens(name).kind}" == policy.init:
             yield name, torch.zeros(shapes[name])
         elif policy.init == "matched":
-            assert rms_of is not None, "tokens are matched to old ones"
+            assert rms_of is not None, "init matched needs the scale of the old tokens"
             scale = _old_rms(name, old, rms_of) / initial_std(name, new)
             yield name, initial_parameter(name, new, seed) * scale
         else:
@@ -72,7 +76,10 @@ def _tokens(name: str) -> TokensName:
 
 
 def _old_rms(name: str, old: TokenformerConfig, rms_of: Callable[[str], float]) -> float:
-    """The root mean square of the older tokens beside the new parameter `name`: keys unramped, values as shared."""
+    """The root mean square of the older keys or values in the Pattention of the new parameter `name`.
+
+    Keys are taken without their ramps, values with their shares.
+    """
     tokens = _tokens(name)
     pattention = old.blocks[tokens.block].pattentions()[tokens.pattention]
     shares = pattention.value_shares if tokens.kind == "value" else (1.0,) * len(pattention.generations)
@@ -91,10 +98,10 @@ def _copied(
     noise: float,
     read: Callable[[str], Tensor],
 ) -> Tensor:
-    """All older tokens, repeated, their values divided so that old and copies together give what the old gave.
+    """Copies of all older tokens. Values are divided, so that old tokens and copies together give the old output.
 
-    The old tokens' own share is in the configuration (`value_shares`). Noise on values is centred over the copies of a
-    token, so that their sum stays; a single copy's values get none.
+    The configuration holds the share of the old tokens (`value_shares`). The noise on values sums to zero over the
+    copies of each token, so the values of a single copy get no noise.
     """
     tokens = _tokens(name)
     kind = tokens.kind

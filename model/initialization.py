@@ -1,6 +1,6 @@
 """First values of parameters, each drawn from the seed and its own name, so that order and neighbours do not matter.
 
-The same function fills a new model and draws the tokens of a later generation.
+The same function initialises a new model and draws the tokens of a later generation.
 """
 
 import hashlib
@@ -18,17 +18,23 @@ from model.transformer import Transformer
 
 
 def initial_parameter(name: str, config: TokenformerConfig | TransformerConfig, seed: int) -> Tensor:
-    """The first value of parameter `name`, float32 on the CPU.
+    """The initial value of parameter `name`, float32 on the CPU.
 
-    Tokenformer: keys normal(0, 0.02), values normal(0, 2 / L / sqrt(D)) (the official code's `wang_init`).
-    Transformer: matrices normal(0, sqrt(2 / 5D)), those that write to the residual stream normal(0, 2 / L / sqrt(D))
-    (GPT-NeoX's `small_init` and `wang_init`), biases 0. Both: embedding normal(0, 0.02), norm gains 1 and biases 0.
+    L is the number of layers, D the model width.
+
+    - Tokenformer: keys normal(0, 0.02), values normal(0, 2 / L / sqrt(D)), as `wang_init` in the official code.
+    - Transformer: matrices normal(0, sqrt(2 / 5D)), or normal(0, 2 / L / sqrt(D)) if they write to the residual stream,
+      as `small_init` and `wang_init` in GPT-NeoX; biases 0.
+    - Both: embedding normal(0, 0.02), norm gains 1, norm biases 0.
     """
     return _drawn(name, _shape(name, config), config, seed)
 
 
 def _shape(name: str, config: TokenformerConfig | TransformerConfig) -> tuple[int, ...]:
-    """A parameter token's is looked up by itself, so that drawing what a growth adds is linear in what it adds."""
+    """The shape of parameter `name`.
+
+    Parameter tokens are looked up directly, so the time to draw a growth is linear in the number of added parameters.
+    """
     tokens = TokensName.parse(name)
     if isinstance(config, TokenformerConfig) and tokens:
         generations = config.blocks[tokens.block].pattentions()[tokens.pattention].generations
@@ -37,7 +43,7 @@ def _shape(name: str, config: TokenformerConfig | TransformerConfig) -> tuple[in
 
 
 def initial_std(name: str, config: TokenformerConfig | TransformerConfig) -> float:
-    """The standard deviation that a matrix or a generation's tokens are drawn with."""
+    """The standard deviation with which a matrix or the tokens of a generation are drawn."""
     width, depth = config.hidden_size, config.num_layers
     tokens = TokensName.parse(name)
     if name == EMBEDDING or (tokens and tokens.kind == "key"):
@@ -61,7 +67,7 @@ def build_model(
     seed: int | None = None,
     device: str | torch.device = "cpu",
 ) -> LanguageModel:
-    """The model of `config` in float32 on `device` (`meta` allocates nothing); empty parameters without a seed."""
+    """The model of `config` in float32 on `device` (`meta` allocates nothing). Without a seed, parameters are empty."""
     with torch.device(device):
         model = Tokenformer(config) if isinstance(config, TokenformerConfig) else Transformer(config)
     if seed is not None:

@@ -21,11 +21,14 @@ if TYPE_CHECKING:
 
 
 class KernelsMissing(UserError):
-    """What this machine lacks for a choice of kernels, in one sentence for the user."""
+    """This machine cannot run the chosen kernels. The message names what is missing."""
 
 
 class LanguageModel(nn.Module):
-    """Token ids in, logits out; or, with targets, the mean cross-entropy. Parameters are empty until initialised."""
+    """A language model that returns logits for token ids or, given targets, the mean cross-entropy.
+
+    Parameters are empty until they are initialised.
+    """
 
     if TYPE_CHECKING:
         __call__: "Callable[..., Tensor]"
@@ -39,21 +42,26 @@ class LanguageModel(nn.Module):
         self.kernels: Kernels = "eager"
 
     def use_kernels(self, kernels: Kernels) -> None:
-        """Computes with these from now on. Once compiled, blocks stay so. Raises KernelsMissing."""
+        """Switches to `kernels`. Compiled blocks stay compiled. Raises KernelsMissing if this machine lacks them."""
         if kernels == "triton":
             if not triton_kernels.usable(self.embedding.weight):
-                raise KernelsMissing("kernels: triton needs triton and a GPU from Ampere on (compute capability 8)")
+                raise KernelsMissing(
+                    "kernels: triton needs the triton package and a GPU of compute capability 8 or newer (Ampere)"
+                )
             if importlib.util.find_spec("liger_kernel") is None:
-                raise KernelsMissing("kernels: triton needs Liger's too; `pip install 'growctl[gpu]'` brings them")
+                raise KernelsMissing(
+                    "kernels: triton also needs Liger's kernels; install them with `pip install 'growctl[gpu]'`"
+                )
         self.kernels = kernels
         if kernels == "compiled":
             for block in self.blocks:
                 block.compile()
 
     def forward(self, input_ids_BT: Tensor, targets_BT: Tensor | None = None) -> Tensor:
-        """`logits_BTV` in the parameters' dtype, or with `targets_BT` the mean cross-entropy, nats, float32 or wider.
+        """`logits_BTV` in the parameters' dtype or, with `targets_BT`, the mean cross-entropy in nats.
 
-        Both inputs are int64. A target of -100 does not count. With targets there are never logits of a whole batch.
+        The loss is at least float32. Both inputs are int64. Targets of -100 are ignored. With targets, the logits of a
+        whole batch never exist at once.
         """
         x_BTD = self.embedding(input_ids_BT)
         table: RotaryTable = rotary_table(

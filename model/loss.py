@@ -15,16 +15,16 @@ from model.activation_memory import tokens_at_once
 from model.config import Kernels
 
 IGNORED = -100
-"""A target that does not count."""
+"""The loss ignores targets of this value."""
 
 _log_softmax_backward = torch.ops.aten._log_softmax_backward_data
 
 
 def linear_cross_entropy(x_MD: Tensor, weight_VD: Tensor, targets_M: Tensor, kernels: Kernels = "eager") -> Tensor:
-    """The mean cross-entropy of the logits x W^T, in nats, float32 or wider: 0-d. Targets are int64.
+    """The mean cross-entropy of the logits x W^T, in nats: a 0-d tensor, at least float32. Targets are int64.
 
-    Kept for the backward pass: the gradients of x and of the weight, in their dtypes, made in the forward pass. With
-    `triton` kernels it is Liger's own.
+    The forward pass already computes the gradients of x and the weight, in their dtypes, and saves them for the
+    backward pass. With `triton` kernels, Liger computes the loss.
     """
     if kernels == "triton":
         return _liger_loss(x_MD, weight_VD, targets_M)
@@ -59,7 +59,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             sums.append(loss)
             torch.mm(grad_mV, weight_VD, out=grad_mD)
             more_VD = grad_mV.mT @ x_mD
-            del grad_mV  # before the next slice needs its room
+            del grad_mV  # free it before the next slice needs the memory
             grad_weight_VD = grad_weight_VD.add_(more_VD) if grad_weight_VD.dim() else more_VD.to(dtype)
             del more_VD
         ctx.save_for_backward(grad_x_MD, grad_weight_VD.to(weight_VD.dtype))
@@ -73,7 +73,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
 
 def _loss_and_gradient(x_mD: Tensor, weight_VD: Tensor, targets_m: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
-    """The sum of a slice's losses, and its gradient for the logits (m, V), in x's dtype."""
+    """The sum of a slice's losses, and the gradient of the mean loss for its logits: (m, V), in x's dtype."""
     log_mV, loss = _log_probabilities(x_mD, weight_VD, targets_m)
     counts_m1 = (targets_m != IGNORED).unsqueeze(-1).to(log_mV.dtype) * share
     grad_mV = torch.zeros_like(log_mV).scatter_(1, targets_m.clamp_min(0).unsqueeze(-1), -counts_m1)
@@ -83,13 +83,13 @@ def _loss_and_gradient(x_mD: Tensor, weight_VD: Tensor, targets_m: Tensor, share
 
 
 def _log_probabilities(x_mD: Tensor, weight_VD: Tensor, targets_m: Tensor) -> tuple[Tensor, Tensor]:
-    """All log-probabilities (m, V), and the sum of minus the targets' ones, in at least float32."""
+    """All log-probabilities (m, V), and the sum of the targets' negative log-probabilities, in at least float32."""
     dtype = torch.promote_types(x_mD.dtype, torch.float32)
     log_mV = torch.log_softmax((x_mD @ weight_VD.mT).to(dtype), dim=-1)
     return log_mV, F.nll_loss(log_mV, targets_m, ignore_index=IGNORED, reduction="sum")
 
 
 def _slices(vocab_size: int, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """The same data tokens of all tensors, as many at a time as may have logits."""
+    """Splits all tensors into the same slices of data tokens, each small enough for its logits to exist at once."""
     at_once = tokens_at_once(vocab_size)
     yield from zip(*(tensor.split(at_once) for tensor in tensors), strict=True)

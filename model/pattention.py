@@ -15,11 +15,12 @@ from model.kernels import launch as triton_kernels
 from model.scores import score_factors, score_gradients
 
 Scale = Tensor | None
-"""A factor, 0-d, float64, on the CPU: a tensor, so that a compiled model takes a new value as it is. None: 1."""
+"""A factor: 0-d, float64, on the CPU. None: 1. It is a tensor so that a compiled model accepts a new value without
+recompiling."""
 
 
 class TokenGroup(NamedTuple):
-    """Parameter tokens that share one norm, as one or more parameters, with the factors that they act with."""
+    """Parameter tokens that share one norm: one or more parameters, with the factors on their keys and values."""
 
     keys: tuple[Tensor, ...]
     """(N_g, D) each."""
@@ -34,19 +35,19 @@ class TokenGroup(NamedTuple):
 
     @classmethod
     def of(cls, key_ND: Tensor, value_NO: Tensor, tau: float) -> "TokenGroup":
-        """One parameter each, as they are."""
+        """A group of one generation, without factors on keys or values."""
         return cls((key_ND,), (value_NO,), (None,), (None,), _number(tau))
 
 
 def pattend(x_BTD: Tensor, group: TokenGroup, function: ScoreFunction, kernels: Kernels = "eager") -> Tensor:
-    """Scores of the data tokens on the parameter tokens, times the values: theta(X K^T) V, (B, T, O) in x's dtype.
+    """Attention of the data tokens over the parameter tokens: theta(X K^T) V, (B, T, O) in x's dtype.
 
-    Score functions are in `model.scores`; Triton has kernels for the default one. Kept for the backward pass, beside
-    the input and the parameters: the scores in x's dtype, and one norm for each data token.
+    `model.scores` has the score functions theta; the Triton kernels support the default one. Besides the input and the
+    parameters, autograd saves the scores in x's dtype and one norm per data token.
     """
     device = x_BTD.device.type
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
-        # Cast where autograd sees it: backward passes run outside of autocast.
+        # Cast here, where autograd records it: backward passes run outside autocast.
         x_BTD, group = _cast(x_BTD, group, torch.get_autocast_dtype(device))
         with torch.autocast(device, enabled=False):
             return pattend(x_BTD, group, function, kernels)
@@ -66,16 +67,16 @@ def _cast(x_BTD: Tensor, group: TokenGroup, dtype: torch.dtype) -> tuple[Tensor,
 
 
 def token_factors(x_MD: Tensor, group: TokenGroup, function: ScoreFunction) -> Tensor:
-    """What each parameter token's value is multiplied with at each data token: theta(X K^T), (M, N), no gradient."""
+    """The factor on each parameter token's value at each data token: theta(X K^T), (M, N), without a gradient."""
     score_MN = x_MD @ _joined(group.keys, group.key_ramps).mT
     score_factors(score_MN, group.tau, function, factor_MN=score_MN)
     return score_MN
 
 
 class _Pattend(torch.autograd.Function):
-    """Two products forward, four backward, and what is elementwise in between, done again in the backward pass.
+    """Two matrix products forward, four backward. The backward pass recomputes the elementwise work between them.
 
-    Keys and values of several generations are joined in both passes, so that no joined copy is kept.
+    Both passes join the keys and values of several generations again, so autograd saves no joined copy.
     """
 
     @staticmethod
@@ -108,10 +109,11 @@ class _Pattend(torch.autograd.Function):
 
 
 class _TritonPattend(torch.autograd.Function):
-    """The same for `l2_norm_gelu`, by the kernels of `model.kernels`.
+    """The same for `l2_norm_gelu`, with the kernels of `model.kernels`.
 
-    With cuBLAS's products: fused into them, GELU is worked out anew for each tile of the width, which from a width of
-    256 on costs more, on paper, than the memory traffic that it saves. No GPU has said so yet (benchmarks/gpu).
+    cuBLAS computes the matrix products. Kernels that fuse GELU into them recompute it for each tile of the width; from
+    a width of 256 on, by calculation, that costs more than the memory traffic it saves. This has not been measured on a
+    GPU yet (benchmarks/gpu).
     """
 
     @staticmethod
@@ -156,17 +158,17 @@ def _joined(parts: Sequence[Tensor], scales: Sequence[Scale]) -> Tensor:
 
 
 def _parted(grad_ND: Tensor, parts: Sequence[Tensor], scales: Sequence[Scale]) -> list[Tensor]:
-    """The gradients of the parts that were joined, from that of the whole."""
+    """Splits the gradient of joined parameters into the gradients of the parts."""
     grads = grad_ND.split([len(part) for part in parts])
     return [grad if scale is None else grad * scale for grad, scale in zip(grads, scales, strict=True)]
 
 
 class Pattention(nn.Module):
-    """The layer that stands where a Transformer has a linear one.
+    """The layer that replaces a Transformer's linear layers.
 
-    Keys and values are one parameter per generation, named by its number (`key_tokens.0`, `key_tokens.1`, ...), each
-    (num_tokens, width), so that growth appends and never touches what is there. tau, key ramps and value shares are
-    set from the configuration and are no buffers: engines cast or drop those.
+    Each generation has one parameter for its keys and one for its values, both (num_tokens, width) and named by its
+    number (`key_tokens.0`, `key_tokens.1`, ...). Growth therefore appends parameters and changes no old one. tau, key
+    ramps and value shares come from the configuration. They are not buffers, because engines cast or drop buffers.
     """
 
     def __init__(self, config: PattentionConfig, width: int, score_function: ScoreFunction) -> None:
@@ -181,10 +183,10 @@ class Pattention(nn.Module):
         self.set_scale(config)
 
     def set_scale(self, config: PattentionConfig) -> None:
-        """Takes tau, key ramps and value shares from `config`, whose generations must be those of the layer."""
+        """Sets tau, key ramps and value shares from `config`. Raises ValueError if its generations differ."""
         sizes = {str(generation.number): generation.num_tokens for generation in config.generations}
         if sizes != self._sizes:
-            raise ValueError(f"generations of {sizes} tokens do not fit a layer of {self._sizes}")
+            raise ValueError(f"generations of {sizes} tokens do not match a layer of {self._sizes} tokens")
         self.config = config
         self._ramps = {str(generation.number): _scale(generation.key_ramp) for generation in config.generations}
         self._shares = dict(zip(sizes, map(_scale, config.value_shares), strict=True))
@@ -192,7 +194,7 @@ class Pattention(nn.Module):
         shared = [str(generation.number) for generation in config.generations if generation.tau is None]
         apart = [([str(number)], _number(tau)) for number, tau in own]
         self._norm_groups = [(shared, _number(config.tau)), *apart]
-        """Numbers of the generations that share one norm, and tau: those of the shared norm, then the others."""
+        """The numbers of the generations that share a norm, and its tau. The shared norm comes first."""
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """(B, T, D) in, (B, T, D) out, in x's dtype."""
@@ -202,7 +204,7 @@ class Pattention(nn.Module):
         return out_BTD
 
     def token_groups(self) -> list[TokenGroup]:
-        """The layer's parameters with what they act with, by the norm that they share."""
+        """The layer's parameters with their factors, one group per norm."""
         return [
             TokenGroup(
                 keys=tuple(self.key_tokens[number] for number in numbers),
@@ -216,7 +218,7 @@ class Pattention(nn.Module):
 
     @torch.no_grad()
     def scores(self, x_BTD: Tensor) -> dict[int, Tensor]:
-        """The input's factors for each generation's tokens, by its number: (B, T, n_g) each, in x's dtype."""
+        """The factors on each generation's values, by generation number: (B, T, n_g) each, in x's dtype."""
         x_MD, lead = x_BTD.flatten(0, -2), x_BTD.shape[:-1]
         found: dict[int, Tensor] = {}
         for (numbers, _), group in zip(self._norm_groups, self.token_groups(), strict=True):
@@ -225,7 +227,7 @@ class Pattention(nn.Module):
         return dict(sorted(found.items()))
 
     def extra_repr(self) -> str:
-        """Sizes by generation, tau and ramps, for print(model)."""
+        """Sizes by generation, tau and key ramps, for print(model)."""
         ramps = tuple(generation.key_ramp for generation in self.config.generations)
         return f"generations={self._sizes}, tau={self.config.tau:.4g}, key_ramps={ramps}"
 
@@ -235,4 +237,4 @@ def _scale(factor: float) -> Scale:
 
 
 def _number(value: float) -> Tensor:
-    return torch.tensor(value, dtype=torch.float64, device="cpu")  # also while a model is built on another device
+    return torch.tensor(value, dtype=torch.float64, device="cpu")  # the default device may be another

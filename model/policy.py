@@ -1,8 +1,8 @@
 """How a configuration grows: the policies, which of them keep the function, and what becomes of tau. No torch here.
 
-A growth adds one generation of parameter tokens to the Pattentions that grow. A policy says what the new tokens begin
-with (`init`), and what becomes of the scale of the scores, at once and over the steps that follow (`tau`). tau itself
-is data: it is written here once and carried in the configuration from then on.
+A growth adds one generation of parameter tokens to the Pattentions that grow. A policy sets the initial values of the
+new tokens (`init`) and the scale of the scores, at the growth and over the steps that follow (`tau`). tau itself is
+data: this module computes it, and the configuration stores it from then on.
 """
 
 import math
@@ -41,83 +41,90 @@ PRESETS: dict[Preset, dict[str, Any]] = {
     "official": {"init": "random", "tau": "recompute", "moments": "reset", "allow_jump": True},
     "paper-appendix": {"init": "zero-key", "tau": "frozen"},
 }
-"""Policies by name: ours; what the official code does (arXiv 2410.23168); what the paper's appendix proves exact."""
+"""Policies by name: growctl's default, the official code's (arXiv 2410.23168), and the one that the paper's appendix
+proves exact."""
 
 
 class GrowthPolicy(Strict):
-    """What happens at the moment of a growth. ValueError (pydantic's) for a combination that makes no sense."""
+    """What happens at the moment of a growth. Raises pydantic's ValidationError for an invalid combination."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 
     init: Init = "matched"
-    """What new tokens begin with. `random`: keys and values as a new model draws them; `matched`: the same, scaled to
-    the root mean square of the old ones; one of the two zero; or copies."""
+    """Initial values of new tokens. `random`: keys and values drawn as for a new model. `matched`: the same, scaled to
+    the root mean square of the old ones. `zero-key`, `zero-value`: zero keys or zero values. `copy`: copies of the old
+    tokens."""
 
     tau: TauPolicy = "ramp"
-    """`ramp`: new keys are multiplied by g, from 0 to 1, and tau follows as sqrt(n_old + g^2 n_new). `frozen`: stays.
-    `anneal`: stays at growth, then moves to sqrt(n). `recompute`: sqrt(n) at once. `per-generation`: the new generation
-    is normalised by itself with its own sqrt(n_new), and added."""
+    """`ramp`: a factor g on the new keys rises from 0 to 1, and tau = sqrt(n_old + g^2 n_new). `frozen`: tau stays.
+    `anneal`: tau stays at the growth, then moves to sqrt(n). `recompute`: tau = sqrt(n) at once. `per-generation`: the
+    new generation is normalised separately with tau = sqrt(n_new), and its output is added."""
 
     copy_noise: NonNegativeFloat = 0.0
     """Noise on copies, in units of a new token's standard deviation. On values it sums to zero over the copies."""
 
     moments: Moments = "keep"
-    """Adam's moments of the old parameters. A new generation's are zero, with a step of its own from 0."""
+    """Adam's moments of the old parameters. The moments of a new generation are zero, and its step count starts at
+    0."""
 
     allow_jump: bool = False
     """Whether the growth may change the function."""
 
     @classmethod
     def of(cls, preset: Preset, **changes: Any) -> Self:
-        """The policy of a preset, with changes."""
+        """The policy that `preset` names, with `changes`."""
         return cls(**(PRESETS[preset] | changes))
 
     @model_validator(mode="after")
-    def _makes_sense(self) -> Self:
-        if reason := senseless(self.init, self.tau, self.copy_noise):
+    def _check_combination(self) -> Self:
+        if reason := invalid_combination(self.init, self.tau, self.copy_noise):
             raise ValueError(reason)
         return self
 
 
-def senseless(init: Init, tau: TauPolicy, copy_noise: float) -> str | None:
-    """Why this combination is refused under any circumstances, or None."""
+def invalid_combination(init: Init, tau: TauPolicy, copy_noise: float) -> str | None:
+    """Why no model can grow with this combination, or None if it is valid."""
     if tau == "ramp" and init not in ("random", "matched"):
-        nothing = ", and keys and values at zero together get no gradient" if init == "zero-value" else ""
+        no_gradient = ", and zero keys with zero values get no gradient" if init == "zero-value" else ""
         instead = {"zero-key": "'frozen' or 'anneal'", "zero-value": "'per-generation'", "copy": "'recompute'"}[init]
         return (
-            f"init {init!r} does not go with tau 'ramp' (the default), which brings random keys in from zero{nothing}; "
-            f"use tau {instead}"
+            f"init {init!r} cannot be combined with tau 'ramp' (the default), which raises random keys from zero"
+            f"{no_gradient}; use tau {instead}"
         )
     if tau == "per-generation" and init == "zero-key":
-        return "init 'zero-key' does not go with tau 'per-generation': a row of zero scores has no norm to divide by"
+        return (
+            "init 'zero-key' cannot be combined with tau 'per-generation': the norm of a row of zero scores is zero, "
+            "and the scores are divided by it"
+        )
     if copy_noise and init != "copy":
-        return f"copy_noise {copy_noise:g} is for init 'copy', not {init!r}"
+        return f"copy_noise {copy_noise:g} needs init 'copy', not {init!r}"
     return None
 
 
-def refused(policy: GrowthPolicy, score_function: ScoreFunction, *, published: bool = True) -> str | None:
-    """Why growth under `policy` is refused, or None. `published`: as `is_published` says of the model that grows."""
+def rejection_reason(policy: GrowthPolicy, score_function: ScoreFunction, *, published: bool = True) -> str | None:
+    """Why growctl rejects growth under `policy`, or None. `published`: `is_published` of the model that grows."""
     if score_function == "softmax" and (policy.tau == "ramp" or policy.init == "zero-key"):
         how = "a ramp from zero keys" if policy.tau == "ramp" else "zero keys"
         return (
-            f"score_function 'softmax' cannot be grown by {how}: exp(0) = 1 would change the function; "
+            f"score_function 'softmax' cannot grow with {how}: exp(0) = 1 would change the function; "
             "use init 'zero-value' with tau 'per-generation', or init 'copy' with tau 'recompute'"
         )
     if not policy.allow_jump and not preserves(policy, score_function, published=published):
         with_noise = f" and copy_noise {policy.copy_noise:g}" if policy.copy_noise else ""
-        where = "" if published or policy.init != "copy" else ", here where tau is not sqrt(n) or not shared by all,"
+        why = "" if published or policy.init != "copy" else ", because tau is not sqrt(n) or not shared by all tokens"
         return (
-            f"init {policy.init!r} with tau {policy.tau!r}{with_noise}{where} changes the function; that needs "
-            "allow_jump. These keep it: random or matched with ramp; zero-key with frozen or anneal; zero-value with "
-            "per-generation; copy with recompute"
+            f"init {policy.init!r} with tau {policy.tau!r}{with_noise} changes the function{why}; that needs "
+            "allow_jump. These preserve it: random or matched with ramp; zero-key with frozen or anneal; zero-value "
+            "with per-generation; copy with recompute"
         )
     return None
 
 
 def preserves(policy: GrowthPolicy, score_function: ScoreFunction, *, published: bool = True) -> bool:
-    """Whether the model right after growth is the same function, up to the rounding of floats.
+    """Whether the grown model computes the same function, up to floating-point rounding.
 
-    `published` matters to copies only: their norm and the recomputed tau grow alike where tau was the formula's.
+    `published` only matters for copies: their norm and the recomputed tau grow by the same factor only if tau was
+    sqrt(n) before.
     """
     if policy.tau == "ramp" or policy.init == "zero-key":
         return policy.tau in ("ramp", "frozen", "anneal") and score_function != "softmax"
@@ -127,7 +134,7 @@ def preserves(policy: GrowthPolicy, score_function: ScoreFunction, *, published:
 
 
 def is_published(config: TokenformerConfig) -> bool:
-    """Whether every Pattention is the published formula: all keys ramped in, one norm for all, tau sqrt(n)."""
+    """Whether every Pattention is the published formula: all ramps finished, one norm for all tokens, tau = sqrt(n)."""
     return all(
         all(g.key_ramp == 1 and g.tau is None for g in pattention.generations)
         and math.isclose(pattention.tau, published_tau(config.score_function, pattention.num_tokens))
@@ -142,24 +149,24 @@ def grow_config(
     ffn_tokens: int | Sequence[int],
     policy: GrowthPolicy | None = None,
 ) -> TokenformerConfig:
-    """`config` with one more generation, under `policy` (by default matched tokens, keys at ramp 0: the same function).
+    """`config` with one more generation under `policy`, by default matched tokens with a ramp, which is exact.
 
-    `attention_tokens` is added to each of Q, K, V and O, `ffn_tokens` to the FFN: one number for every layer, or a
-    number a layer. 0 leaves that part alone.
+    Each of Q, K, V and O gets `attention_tokens` more tokens, and the FFN gets `ffn_tokens`: one number for all layers,
+    or one per layer. A part that gets 0 stays as it is.
 
-    Raises UserError for a Transformer, where the policy is refused for this model, when nothing or less than nothing
-    is added, and where copies would not be whole.
+    Raises UserError if the model is a Transformer, if the policy is rejected for this model, if a number is negative or
+    all are zero, and if copies would not be whole multiples.
     """
     policy = policy or GrowthPolicy()
     if not isinstance(config, TokenformerConfig):
-        raise UserError(f"a {config.family} has no parameter tokens to add to; only a tokenformer grows so")
-    if reason := refused(policy, config.score_function, published=is_published(config)):
+        raise UserError(f"a {config.family} has no parameter tokens; only a tokenformer can grow this way")
+    if reason := rejection_reason(policy, config.score_function, published=is_published(config)):
         raise UserError(reason)
     attention, ffn = (_by_layer(tokens, config.num_layers) for tokens in (attention_tokens, ffn_tokens))
     if min(*attention, *ffn) < 0 or max(*attention, *ffn) == 0:
         raise UserError(
             f"growth adds {one_if_equal(attention)} attention and {one_if_equal(ffn)} FFN tokens; "
-            "both must be at least 0, one above"
+            "both must be 0 or more, and one of them above 0"
         )
     number = config.newest_generation + 1
     blocks = []
@@ -172,7 +179,7 @@ def grow_config(
 
 
 def one_if_equal(by_layer: Sequence[int]) -> int | list[int]:
-    """One number where all layers have the same, for people to read."""
+    """The numbers of all layers, for a message: one number if they are all equal."""
     return by_layer[0] if len(set(by_layer)) == 1 else list(by_layer)
 
 
@@ -180,7 +187,7 @@ def _by_layer(tokens: int | Sequence[int], num_layers: int) -> Sequence[int]:
     if isinstance(tokens, int):
         return (tokens,) * num_layers
     if len(tokens) != num_layers:
-        raise UserError(f"growth says how many tokens for {len(tokens)} layers; the model has {num_layers}")
+        raise UserError(f"growth gives token numbers for {len(tokens)} layers; the model has {num_layers}")
     return tokens
 
 
@@ -192,10 +199,11 @@ def _grown(
     copies = num_tokens // pattention.num_tokens if policy.init == "copy" else 0
     if policy.init == "copy" and copies * pattention.num_tokens != num_tokens:
         raise UserError(
-            f"growth by copies adds whole multiples of the {pattention.num_tokens} tokens there are, not {num_tokens}"
+            f"growth by copies adds {num_tokens} tokens; it must add a whole multiple of the {pattention.num_tokens} "
+            "tokens that the Pattention has"
         )
     if policy.init == "copy" and any(g.key_ramp != 1 for g in pattention.generations):
-        raise UserError("growth by copies needs the ramp of the growth before to be over")
+        raise UserError("growth by copies is only possible once the ramp of the previous growth has finished")
     new = Generation(
         num_tokens=num_tokens,
         number=number,
@@ -209,11 +217,11 @@ def _grown(
 
 
 def ramp_config(config: TokenformerConfig, ramp: float) -> TokenformerConfig:
-    """`config` with every key ramp raised to at least `ramp`, and tau following: sqrt(sum of g^2 n).
+    """`config` with every key ramp raised to at least `ramp`, and with tau = sqrt(sum of g^2 n).
 
-    At 0 nothing changes; at 1 every Pattention has the published formula again (one whose tau was frozen off it before
-    keeps its distance, tau^2 - n). Pattentions that are fully ramped in are left as they are, tau included. The tau
-    that `shrink` goes back to follows the ramps of the generations it is for.
+    At 0 nothing changes; at 1 every Pattention is the published formula again. If a frozen tau was off the formula
+    before, its distance tau^2 - n stays. Pattentions without unfinished ramps do not change, and neither does their
+    tau. The tau that `shrink` restores follows the ramps of the generations that it applies to.
     """
 
     def ramped(pattention: PattentionConfig) -> PattentionConfig:
@@ -231,7 +239,7 @@ def ramp_config(config: TokenformerConfig, ramp: float) -> TokenformerConfig:
 
 
 def _tau_after(tau: float, old: Sequence[Generation], new: Sequence[Generation]) -> float:
-    """What `tau` becomes as the ramps of `old` rise to those of `new`."""
+    """The value of `tau` after the ramps of `old` have risen to those of `new`."""
     before, after, squared = _weight(old), _weight(new), tau**2
     if before == after:
         return tau
@@ -240,7 +248,7 @@ def _tau_after(tau: float, old: Sequence[Generation], new: Sequence[Generation])
 
 
 def anneal_config(config: TokenformerConfig, share: float) -> TokenformerConfig:
-    """`config` with every tau moved by `share` (0 to 1) of its way to the published formula."""
+    """`config` with every tau moved towards the published formula by `share` (0 to 1) of the distance."""
 
     def annealed(pattention: PattentionConfig) -> PattentionConfig:
         target = _at_published_tau(pattention, config.score_function)
@@ -252,15 +260,15 @@ def anneal_config(config: TokenformerConfig, share: float) -> TokenformerConfig:
 
 
 def shrink_config(config: TokenformerConfig | TransformerConfig, drop_generations: int = 1) -> TokenformerConfig:
-    """`config` without its newest `drop_generations` growths, and with the tau that was before them.
+    """`config` without its newest `drop_generations` growths, and with the tau from before them.
 
-    Raises UserError for a Transformer and where the model was not grown that often.
+    Raises UserError if the model is a Transformer or has not grown that often.
     """
     if not isinstance(config, TokenformerConfig):
         raise UserError(f"a {config.family} has no generations of parameter tokens to drop")
     newest = config.newest_generation
     if not 1 <= drop_generations <= newest:
-        allowed = f"1 to {newest} can be dropped" if newest else "this model was never grown"
+        allowed = f"1 to {newest} can be dropped" if newest else "this model has never grown"
         raise UserError(f"drop_generations = {drop_generations}: {allowed}; the base stays")
 
     def shrunk(pattention: PattentionConfig) -> PattentionConfig:
@@ -270,7 +278,7 @@ def shrink_config(config: TokenformerConfig | TransformerConfig, drop_generation
             return pattention
         tau = dropped[0].tau_before
         if tau is None:
-            raise UserError(f"generation {dropped[0].number} does not say what tau was before it, to go back to")
+            raise UserError(f"generation {dropped[0].number} has no tau_before, so the old tau cannot be restored")
         return PattentionConfig(generations=kept, tau=tau)
 
     return _mapped(config, shrunk)
@@ -286,7 +294,7 @@ def _mapped(config: TokenformerConfig, change: Any) -> TokenformerConfig:
 
 
 def _weight(generations: Sequence[Generation]) -> float:
-    """The sum of g^2 n over the generations that are normalised together."""
+    """The sum of g^2 n over the generations that share a norm."""
     return sum(g.key_ramp**2 * g.num_tokens for g in generations if g.tau is None)
 
 

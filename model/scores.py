@@ -1,7 +1,7 @@
 """Score functions: what a Pattention makes of A = X K^T before it multiplies the values, and the gradient of that.
 
-Both work in the memory they are given, a few rows at a time on a CPU, where those stay in its cache. Statistics of rows
-are in at least float32. Shapes: M data tokens, N parameter tokens.
+Both work in place. On a CPU they take a few rows at a time, which stay in its cache. Row statistics are in at least
+float32. Shapes: M data tokens, N parameter tokens.
 """
 
 from collections.abc import Iterator
@@ -12,10 +12,11 @@ from torch import Tensor
 from model.config import ScoreFunction
 
 NORM_FLOOR = 1e-30
-"""Below this norm a row of scores counts as zeros: its factors are zeros, and no gradient goes through it."""
+"""A row of scores with a norm below this counts as zero: its factors are zero, and no gradient flows through it."""
 
 ELEMENTS_AT_ONCE = 2**20
-"""On a CPU. Fewer cost more in calls than they win in the cache; all at once cost a tenth more (4096 x 8560)."""
+"""Scores per slice on a CPU. With smaller slices, the calls cost more than the cache saves. All rows at once took 10 %
+longer (4096 x 8560)."""
 
 _gelu_ = torch.ops.aten.gelu_
 _gelu_backward = torch.ops.aten.gelu_backward.grad_input
@@ -23,14 +24,14 @@ _softmax_backward = torch.ops.aten._softmax_backward_data.out
 
 
 def score_factors(score_MN: Tensor, tau: Tensor, function: ScoreFunction, factor_MN: Tensor) -> Tensor | None:
-    """Writes each parameter token's factor at each data token into `factor_MN`, which may be the scores themselves.
+    """Writes each parameter token's factor at each data token into `factor_MN`, which may be `score_MN` itself.
 
     - `l2_norm_gelu`: gelu(tau A / |A|_2), the paper's equation 4 and the default
     - `gelu_l2_norm`: tau gelu(A) / |gelu(A)|_2
     - `softmax`: tau exp(A) / |exp(A)|_1
 
-    GELU is the exact one. Returns the L2 norms (M, 1), None for softmax, which leaves its probabilities in `score_MN`
-    where that is not `factor_MN`.
+    GELU is the exact one, not the tanh approximation. Returns the L2 norms (M, 1). Softmax returns None and leaves its
+    probabilities in `score_MN`, unless that is `factor_MN`.
     """
     if function == "softmax":
         for score, factor in _rows(score_MN, factor_MN):
@@ -53,9 +54,9 @@ def score_factors(score_MN: Tensor, tau: Tensor, function: ScoreFunction, factor
 def score_gradients(
     saved_MN: Tensor, norm_M1: Tensor | None, tau: Tensor, function: ScoreFunction, grad_MN: Tensor
 ) -> Tensor:
-    """Turns the gradient of the factors, in `grad_MN`, into that of the scores; returns the factors, made anew.
+    """Replaces the gradient of the factors in `grad_MN` by the gradient of the scores. Returns the recomputed factors.
 
-    `saved_MN` and `norm_M1` are what `score_factors` left behind; they stay as they are.
+    `saved_MN` is `score_MN` as `score_factors` left it, `norm_M1` what it returned. Neither changes.
     """
     factor_MN = torch.empty_like(saved_MN)
     norms = saved_MN.new_empty((len(saved_MN), 0)) if norm_M1 is None else norm_M1
@@ -80,9 +81,9 @@ def score_gradients(
 
 
 def _normalisation_gradient(normalised: Tensor, scale: Tensor, norm: Tensor, grad: Tensor) -> None:
-    """From the gradient of y = s a, s = tau / |a|, to that of a, in place: s (dy - y (y . dy) / |y|^2).
+    """Replaces the gradient dy of y = s a, s = tau / |a|, by the gradient of a: s (dy - y (y . dy) / |y|^2).
 
-    |y| is s |a| with s as it was rounded, not tau: else what is left along y is no longer small beside the rest.
+    |y| is computed as s |a| with the rounded s, not as tau. Otherwise the part along y would not cancel well enough.
     """
     length = (scale * norm).square().clamp_min(torch.finfo(norm.dtype).tiny)
     along = (grad * normalised).sum(dim=-1, keepdim=True, dtype=norm.dtype) / length
@@ -102,7 +103,7 @@ def _statistics_dtype(tensor: Tensor) -> torch.dtype:
 
 
 def _rows(first: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """The same rows of all, as many at once as the device likes."""
+    """Splits all tensors into the same slices of rows: all rows at once, or as many as fit a CPU's cache."""
     if not first.is_cpu or torch.compiler.is_compiling():
         yield first, *others
         return

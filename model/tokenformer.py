@@ -13,7 +13,7 @@ from model.pattention import Pattention
 
 
 class TokenformerBlock(nn.Module):
-    """x += projection(attention(norm(x))); x += ffn(norm(x)), every linear layer a Pattention.
+    """x += projection(attention(norm(x))); x += ffn(norm(x)). Every linear layer is a Pattention.
 
     The norms have no parameters.
     """
@@ -36,7 +36,8 @@ class TokenformerBlock(nn.Module):
 
 
 class Tokenformer(LanguageModel):
-    """The model that grows: `set_scales` follows its configuration while a new generation is ramped in."""
+    """The model that can grow. Call `set_scales` at each step while a ramp or an annealing changes its
+    configuration."""
 
     config: TokenformerConfig
 
@@ -44,14 +45,14 @@ class Tokenformer(LanguageModel):
         super().__init__(config, (TokenformerBlock(config, block) for block in config.blocks))
 
     def use_kernels(self, kernels: Kernels) -> None:
-        """Computes with these from now on, every Pattention too."""
+        """Switches the model and all its Pattentions to `kernels`. Raises KernelsMissing if this machine lacks them."""
         super().use_kernels(kernels)
         for block in self.blocks:
             for name in PATTENTIONS:
                 getattr(block, name).kernels = kernels
 
     def set_scales(self, config: TokenformerConfig) -> None:
-        """Takes tau, ramps and value shares from `config`, which must have this model's sizes (ValueError if not)."""
+        """Sets tau, key ramps and value shares from `config`. Raises ValueError if its sizes are not this model's."""
         for block, block_config in zip(self.blocks, config.blocks, strict=True):
             for name, pattention in block_config.pattentions().items():
                 getattr(block, name).set_scale(pattention)

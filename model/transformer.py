@@ -12,7 +12,7 @@ from model.language_model import LanguageModel
 
 
 class TransformerBlock(nn.Module):
-    """Pre-LayerNorm with gain and bias, attention, GELU MLP (GPT-2's block with a rotary embedding)."""
+    """Pre-LayerNorm with gain and bias, attention and a GELU MLP: GPT-2's block with a rotary embedding."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()

@@ -1,20 +1,22 @@
 """Growth of the Transformer baseline as tensors: four operators from the literature, for growth to be compared with.
 
-- `net2net`: width by copies (Net2WiderNet; Chen et al. 2016, arXiv 1511.05641). FFN units are copied by a random
-  mapping to any larger ffn_size, outgoing weights divided by the number of copies. hidden_size grows only by whole
-  multiples: LayerNorm's mean and variance over the residual stream stay what they were only if every dimension is
+- `net2net` grows the width by copying units (Net2WiderNet; Chen et al. 2016, arXiv 1511.05641). A random mapping copies
+  FFN units to any larger ffn_size; outgoing weights are divided by the number of copies. hidden_size grows only by
+  whole multiples: LayerNorm's mean and variance over the residual stream stay the same only if every dimension is
   copied equally often. Dimensions and heads are repeated in order.
-- `hypercloning`: hidden_size, num_heads and ffn_size times one integer k, every linear layer tiled k x k and divided by
-  k (symmetric expansion; Samragh et al. 2024, arXiv 2409.12903).
-- `stack`: depth times g, block i is block i mod L of the old model (G_stack; Du et al. 2024, arXiv 2405.15319).
-- `identity-blocks`: depth by copies of blocks, spread evenly, that write zeros to the residual stream (LLaMA Pro; Wu et
-  al. 2024, arXiv 2401.02415). Their output biases, which LLaMA has none of, are zero too.
+- `hypercloning` multiplies hidden_size, num_heads and ffn_size by one integer k: every linear layer is tiled k x k and
+  divided by k (symmetric expansion; Samragh et al. 2024, arXiv 2409.12903).
+- `stack` multiplies the depth L by an integer: new block i is old block i mod L (G_stack; Du et al. 2024, arXiv
+  2405.15319).
+- `identity-blocks` grows the depth with evenly spread copies of blocks that write zeros to the residual stream (LLaMA
+  Pro; Wu et al. 2024, arXiv 2401.02415). Their output biases, which LLaMA does not have, are zero too.
 
-All but `stack` leave the function as it was, to float rounding. The head is the embedding: k copies of each dimension
-make logits k times as large, so final_norm's gain and bias are divided by k. Head width and norm_epsilon stay.
+All but `stack` preserve the function up to floating-point rounding. The head is the embedding: k copies of each
+dimension make the logits k times as large, so final_norm's gain and bias are divided by k. The head width and
+norm_epsilon stay the same.
 
-Shapes: O and I output and input units of an old linear layer, N and M those of the new one; a `sources` vector holds
-the old unit that each new one copies.
+Shapes: O and I are the output and input units of an old linear layer, N and M those of the new one. A `sources` vector
+holds, for each new unit, the old unit that it copies.
 """
 
 import hashlib
@@ -35,7 +37,7 @@ _AXES = {
     "ffn_input": ("ffn", "hidden"),
     "ffn_output": ("hidden", "ffn"),
 }
-"""Output and input units of each linear layer. Heads lie in order, so the units of all heads are `hidden` again."""
+"""Output and input units of each linear layer. Heads are stored in order, so their units are `hidden` units."""
 
 
 def grow_transformer(
@@ -47,20 +49,20 @@ def grow_transformer(
     seed: int = 0,
     noise: float = 0.0,
 ) -> Iterator[tuple[str, Tensor]]:
-    """Every parameter of `new` in the order of `parameter_shapes`, one at a time, from those of `old`.
+    """Every parameter of `new`, in the order of `parameter_shapes`, one at a time, computed from those of `old`.
 
-    `read(name)` gives an old parameter, on the CPU and of any float dtype, which its successors keep; it may be asked
-    for the same name several times. What comes back shares no memory with it. `seed` decides net2net's mapping, which
-    differs by block, and the noise.
+    `read(name)` returns an old parameter on the CPU, in any float dtype, and the new parameters have the same dtype. It
+    may be called several times for the same name. New parameters share no memory with old ones. `seed` determines the
+    noise and the mapping of net2net, which differs between blocks.
 
-    `noise`, for net2net and hypercloning, is the root mean square of what is added to the weights of copied inputs,
-    relative to that of the widened matrix (10 dB, as the HyperCloning paper tried, is 0.316). It sums to zero over the
-    copies of each input, so that the function stays: the paper's W/2 + n, W/2 - n for any number of copies. Every
-    matrix takes it but the embedding, in which it would be the copies themselves that differ. Without it the copies
-    of a unit get equal gradients, and as there is no dropout only rounding tells them apart.
+    `noise` is for net2net and hypercloning. It is the root mean square of the noise on the weights of copied inputs,
+    relative to the root mean square of the widened matrix; the 10 dB that the HyperCloning paper tried are 0.316. It
+    sums to zero over the copies of each input, so the function stays the same: the paper's W/2 + n, W/2 - n for any
+    number of copies. All matrices get noise except the embedding, where it would make the copied dimensions differ.
+    Without noise, the copies of a unit get equal gradients; there is no dropout, so only rounding makes them diverge.
 
-    Raises UserError at once, before anything is read, where `check_transformer_growth` does, for negative noise, and
-    for noise with an operator that copies no units.
+    Raises UserError before it reads anything: for sizes that `check_transformer_growth` rejects, for negative noise,
+    and for noise with an operator that copies whole blocks.
     """
     check_transformer_growth(old, new, operator)
     if operator in WIDENING:
@@ -68,7 +70,7 @@ def grow_transformer(
             raise UserError(f"noise is {noise}; it must be 0 or more")
         return _widened(old, new, operator, read, seed, noise)
     if noise:
-        raise UserError(f"noise is {noise}; {operator} copies whole blocks and takes none, so it must be 0")
+        raise UserError(f"noise is {noise}; it must be 0 for {operator}, which copies whole blocks")
     return _deepened(old, new, operator, read)
 
 
@@ -99,7 +101,10 @@ def _widened(
 
 
 def _sources(axis: str, old: TransformerConfig, new: TransformerConfig, operator: Operator, key: str) -> Tensor:
-    """The old unit that each new unit of `axis` copies: the old ones in order, repeated, or then drawn (net2net)."""
+    """The old unit that each new unit of `axis` copies: all old units in order, repeated.
+
+    For the FFN units of net2net: all old units in order, then random ones.
+    """
     if axis == "ffn":
         units = torch.arange(old.ffn_size)
         if operator == "hypercloning":
@@ -111,14 +116,14 @@ def _sources(axis: str, old: TransformerConfig, new: TransformerConfig, operator
 
 
 def _widened_matrix(weight_OI: Tensor, output_N: Tensor, input_M: Tensor, noise: float, key: str) -> Tensor:
-    """The (N, M) matrix whose inputs and outputs are copies of those of `weight_OI`, and that computes the same."""
+    """The (N, M) matrix that computes the same as `weight_OI` on copies of its inputs and outputs."""
     copies_I = input_M.bincount(minlength=weight_OI.shape[1]).to(weight_OI.dtype)
     copies_M = copies_I[input_M]
     widened_NM = weight_OI[output_N[:, None], input_M] / copies_M
     if noise:
         noise_NM = torch.empty_like(widened_NM).normal_(generator=_generator(key))
         sum_NI = noise_NM.new_zeros(len(output_N), len(copies_I)).index_add_(1, input_M, noise_NM)
-        noise_NM -= (sum_NI / copies_I)[:, input_M]  # exactly zero where an input has one copy
+        noise_NM -= (sum_NI / copies_I)[:, input_M]  # exactly zero for inputs with one copy
         noise_NM *= (copies_M / (copies_M - 1).clamp_min(1)).sqrt()  # variance 1 again
         root_mean_square = torch.linalg.vector_norm(widened_NM) / math.sqrt(widened_NM.numel())
         widened_NM += noise * root_mean_square * noise_NM
@@ -142,10 +147,10 @@ def _deepened(
 
 
 def _block_sources(old_depth: int, new_depth: int, operator: Operator) -> list[tuple[int, bool]]:
-    """For each new block the old one that it copies, and whether it is to write nothing to the residual stream.
+    """For each new block: the old block that it copies, and whether it writes zeros to the residual stream.
 
-    Identity blocks: the old ones fall into as many even groups as blocks are added, and a copy of each group's last
-    block follows it, as in LLaMA Pro.
+    Identity blocks are placed as in LLaMA Pro: the old blocks are divided into as many even groups as blocks are added,
+    and each group is followed by a copy of its last block.
     """
     if operator == "stack":
         return [(i % old_depth, False) for i in range(new_depth)]

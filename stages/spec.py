@@ -25,14 +25,14 @@ Action = Literal["skip", "rollback", "stop"]
 
 
 class LearningRate(Strict):
-    """A learning rate for every step of a span, of which a stage is the whole or a part."""
+    """The learning rate for every step of a span. A stage covers the whole span or a part of it."""
 
     shape: RateShape
     """`wsd`: warm-up, stable, linear decay. `cosine`: warm-up, then half a cosine."""
 
     peak: PositiveFloat
     final: NonNegativeFloat
-    """The rate at the end of the span."""
+    """The learning rate at the end of the span."""
 
     warmup_steps: NonNegativeInt
     decay_steps: NonNegativeInt
@@ -45,7 +45,7 @@ class LearningRate(Strict):
     """The stage's first step within the span."""
 
     def at(self, step: int) -> float:
-        """The rate for the stage's update number `step`, counted from 0."""
+        """The learning rate for update number `step` of the stage, counted from 0."""
         position = self.first_step + step
         if position < self.warmup_steps:
             return self.peak * (position + 1) / self.warmup_steps
@@ -57,23 +57,23 @@ class LearningRate(Strict):
 
 
 class GenerationRule(Strict):
-    """How one generation's parameters learn in a stage, as factors on the stage's learning rate.
+    """How the parameters of one generation learn in a stage, as factors on the stage's learning rate.
 
-    The embedding and the final norm are of generation 0.
+    The embedding and the final norm belong to generation 0.
     """
 
     lr_scale: NonNegativeFloat = 1.0
     weight_decay: NonNegativeFloat | None = None
-    """null: the optimizer's."""
+    """Weight decay of the generation; null: the optimizer's."""
 
     frozen_steps: NonNegativeInt = 0
-    """Steps at the stage's start with a learning rate of 0, and so without decay."""
+    """Steps at the start of the stage with learning rate 0, and therefore without weight decay."""
 
     warmup_steps: NonNegativeInt = 0
-    """Steps over which the factor rises from 0, from the stage's start or the end of the freeze."""
+    """Steps over which the factor rises from 0, counted from the start of the stage or the end of the freeze."""
 
     def factor(self, step: int) -> float:
-        """What the learning rate of the stage's update number `step`, counted from 0, is multiplied by."""
+        """The factor on the learning rate for update number `step` of the stage, counted from 0."""
         position = step - self.frozen_steps
         if position < 0:
             return 0.0
@@ -87,9 +87,9 @@ def settled_step(
     anneal_steps: int | None,
     generations: Sequence[GenerationRule],
 ) -> int:
-    """The step of a stage before which its loss is no measure: learning rates, ramps or tau still move.
+    """The first step of a stage at which learning rates, ramps and tau no longer change the loss by themselves.
 
-    A generation that is frozen for the whole stage does not delay it.
+    Generations that are frozen for the whole stage do not count.
     """
     warmup_steps = learning_rate.warmup_steps - learning_rate.first_step
     resting = [rule.warmup_steps + rule.frozen_steps for rule in generations if rule.frozen_steps < num_steps]
@@ -97,21 +97,22 @@ def settled_step(
 
 
 class SlopeTrigger(Strict):
-    """Ends a stage before its budget is spent, once its validation loss falls too slowly for what it costs."""
+    """Ends a stage before its budget is spent, once its validation loss falls too slowly for its cost."""
 
     slope: PositiveFloat
-    """Nats per training FLOP: the stage ends when the smoothed loss falls by less."""
+    """Nats per training FLOP. The stage ends when the fitted loss falls more slowly than this."""
 
     window: Annotated[int, Field(ge=2)]
-    """Evaluations over which the slope is fitted; the stage has at least as many."""
+    """Evaluations to which the slope is fitted. The stage does not end before it has that many."""
 
     step_flops: PositiveFloat
-    """Training FLOPs of an optimizer step."""
+    """Training FLOPs per optimizer step."""
 
     def fitted(self, losses: Sequence[tuple[int, float]], settled_step: int = 0) -> float | None:
-        """The fall of the loss, nats per FLOP: a least-squares line through the last `window` (step, loss).
+        """How fast the loss falls, in nats per FLOP, by a least-squares line through the last `window` losses.
 
-        Losses before `settled_step` do not count. None as long as there are fewer, or one of them is not a number.
+        `losses` are (step, loss) pairs; those before `settled_step` do not count. None if there are fewer than
+        `window`, or if one of them is not finite.
         """
         counted = [(step, loss) for step, loss in losses if step >= settled_step][-self.window :]
         if len(counted) < self.window or not all(math.isfinite(loss) for _, loss in counted):
@@ -121,28 +122,28 @@ class SlopeTrigger(Strict):
 
 
 class Optimizer(Strict):
-    """AdamW. Weight decay acts on matrices only."""
+    """AdamW. Weight decay applies only to matrices."""
 
     betas: tuple[float, float]
     epsilon: PositiveFloat
     weight_decay: NonNegativeFloat
     gradient_clipping: NonNegativeFloat
-    """Largest global gradient norm; 0: no clipping."""
+    """The largest global gradient norm; 0: no clipping."""
 
 
 class Anomalies(Strict):
-    """What follows an update that was refused: one whose gradient is not finite, or whose loss is a spike."""
+    """How a stage reacts to anomalous updates: a gradient that is not finite, or a loss that is a spike."""
 
     non_finite: Action = "skip"
     spikes: Literal["ignore", Action] = "ignore"
     spike_z: PositiveFloat = 10.0
-    """Robust standard deviations above the median from which on a step's loss is a spike."""
+    """A loss this many robust standard deviations above the median is a spike."""
 
     window: Annotated[int, Field(ge=8)] = 64
-    """Steps' losses that median and deviation are taken over; until there are as many no step is a spike."""
+    """Recent losses from which median and deviation are computed. With fewer losses, no step is a spike."""
 
     most: PositiveInt = 10
-    """Updates refused in a row, or rollbacks to the same checkpoint, after which one more stops the stage."""
+    """Skipped updates in a row, or rollbacks to the same checkpoint, that a stage tolerates. One more stops it."""
 
 
 class TrainSpec(Strict):
@@ -154,20 +155,20 @@ class TrainSpec(Strict):
     """The stage's directory: metrics.jsonl, step_*/ and final/ are written there."""
 
     keys: str
-    """The file of keys that sign engine checkpoints and tell which may be loaded (stages/checkpoint/signatures.py)."""
+    """The file with the keys that sign and verify engine checkpoints (stages/checkpoint/signatures.py)."""
 
     dataset: str
-    """A prepared dataset's directory."""
+    """The directory of the prepared dataset."""
 
     model: ModelConfig
-    """The model at the stage's start."""
+    """The model at the start of the stage."""
 
     initial: str | None
-    """The grown `parameters` checkpoint that the stage starts from; null: the initialisation drawn from `seed`."""
+    """The grown `parameters` checkpoint that the stage starts from; null: a new model initialised with `seed`."""
 
     resume: str | None
-    """The checkpoint within the stage to go on from: an `engine` one, or what was converted of one. null: the stage's
-    start."""
+    """The checkpoint within the stage to resume from: an `engine` checkpoint or a conversion of one. null: the start of
+    the stage."""
 
     seed: NonNegativeInt
     samples_seen: NonNegativeInt
@@ -175,65 +176,65 @@ class TrainSpec(Strict):
 
     num_steps: PositiveInt
     batch_size: PositiveInt
-    """Sequences an optimizer step, over all ranks."""
+    """Sequences per optimizer step, over all ranks."""
 
     micro_batch_size: PositiveInt
-    """Sequences a forward pass, on one rank."""
+    """Sequences per forward pass on one rank."""
 
     sequence_length: PositiveInt
     learning_rate: LearningRate
     optimizer: Optimizer
     generations: tuple[GenerationRule, ...] = ()
-    """How each generation learns, by its number; those behind the end learn as the stage does."""
+    """How each generation learns, by number. Generations without a rule learn with the stage's own settings."""
 
     ramp_steps: NonNegativeInt
-    """Steps over which new keys rise from 0 to 1, where they entered at 0."""
+    """Steps over which the factor on new keys rises to 1, if it started at 0."""
 
     anneal_steps: NonNegativeInt | None = None
-    """Steps over which every tau moves to the published formula; null: it stays."""
+    """Steps over which every tau moves to the published formula; null: tau stays."""
 
     trigger: SlopeTrigger | None = None
-    """What may end the stage before `num_steps`."""
+    """Ends the stage before `num_steps`, if set."""
 
     anomalies: Anomalies = Anomalies()
     left_out: tuple[tuple[NonNegativeInt, PositiveInt], ...] = ()
-    """Data that rollbacks left out, as stages/train/skipped_data.py has it."""
+    """Data that rollbacks skipped, in the format of stages/train/skipped_data.py."""
 
     zero_stage: ZeroStage
     offload: Offload = "none"
-    """optimizer: master weights and Adam's moments live, and are updated, in the host's memory."""
+    """`optimizer`: master weights and Adam's moments are stored and updated in host memory."""
 
     precision: RequestedPrecision
     kernels: Kernels = "eager"
-    """How the model is computed (model/config.py)."""
+    """How the model computes (model/config.py)."""
 
     log_every: PositiveInt
     evaluate_every: PositiveInt
     checkpoint_every: PositiveInt
     keep_checkpoints: PositiveInt
-    """Newest checkpoints within the stage that are kept."""
+    """How many of the newest checkpoints within the stage to keep."""
 
     keep_every_steps: PositiveInt | None = None
-    """Checkpoints at multiples of it are kept too."""
+    """Checkpoints at multiples of this step are kept too."""
 
     evaluation_sequences: PositiveInt | None
-    """Validation sequences an evaluation reads; null: all of them."""
+    """Validation sequences per evaluation; null: all of them."""
 
     hang_seconds: PositiveFloat = 1800.0
-    """A rank that does nothing for so long writes down where it is."""
+    """A rank that makes no progress for this long writes its stack traces."""
 
     save_request: str | None = None
-    """The file in which the runner asks the workers to save and to leave; null: nobody asks."""
+    """The file with which the runner asks the workers to save and exit; null: it never does."""
 
     launched_at: float = Field(description="Unix time at which the runner launched this attempt, in seconds.")
 
     def rule(self, generation: int) -> GenerationRule:
-        """How the parameters of a generation learn."""
+        """The rule for the parameters of `generation`."""
         return self.generations[generation] if generation < len(self.generations) else GenerationRule()
 
     @property
     def settled_step(self) -> int:
-        """As the function `settled_step` gives it for this stage."""
+        """The function `settled_step` of this stage."""
         return settled_step(
             self.num_steps, self.learning_rate, self.ramp_steps, self.anneal_steps, generations=self.generations
         )

@@ -85,7 +85,7 @@ def _whole(
         tell(f"{converted} was not made from {checkpoint.name}; moved to {set_aside(converted).name}")
         return False
     if not wanted(manifest):
-        tell(f"{converted} is of a way that the stage has left; moved to {set_aside(converted).name}")
+        tell(f"{converted} belongs to training that was rolled back; moved to {set_aside(converted).name}")
         return False
     return True
 

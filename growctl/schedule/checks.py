@@ -11,7 +11,7 @@ from growctl.ladder.stage_plans import plan_stages, total_flops
 from growctl.schedule.errors import NAME_ALLOWED, shown
 from growctl.schema.blocks import GrowthBlock, Schedule
 from model.errors import UserError
-from model.policy import refused, senseless
+from model.policy import invalid_combination, rejection_reason
 from model.transformer_sizes import PRESERVING, WIDENING, Operator
 
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -161,9 +161,9 @@ def _check_growth(schedule: Schedule) -> Iterator[str]:
         return
     if growth.operator is not None:
         yield f"growth.operator = {growth.operator!r}: is for a transformer; a tokenformer grows by growth.init"
-    reason = senseless(growth.init, growth.tau, growth.copy_noise)
+    reason = invalid_combination(growth.init, growth.tau, growth.copy_noise)
     if grows and not reason:
-        reason = refused(growth.policy(), model.score_function)
+        reason = rejection_reason(growth.policy(), model.score_function)
     if reason:
         yield f"growth: {reason}"
 

@@ -1,18 +1,19 @@
 """Fused GPU kernels of a Pattention with `l2_norm_gelu` scores, the default: forward and backward as plain functions.
 
 Shapes: M data tokens, D width of the input, N parameter tokens, O width of the output. A matrix named `_MN` has the
-scores' shape and, like them, rows that may be longer than N in memory (`score_matrix`).
+shape of the scores; its rows may be longer than N in memory (`score_matrix`).
 
-With A = x key^T, Z = tau A / |A| and S = gelu(Z), all of them (M, N), a Pattention's output is S value. Beyond the two
-matrix products forward and four backward there is elementwise work on the scores, which `fusion` says where to do:
+With A = x key^T, Z = tau A / |A| and S = gelu(Z), all of them (M, N), a Pattention's output is S value. There are two
+matrix products forward and four backward. `fusion` decides where the elementwise work on the scores is done:
 
-- `full`: in the products, as tiles of scores are written and read; S and dA are never in memory. What is read by
-  several tiles is worked out for each of them.
-- `elementwise`: products by cuBLAS, and between them one pass over the scores forward and one backward.
+- `full`: inside the products, as they read and write tiles of scores. S and dA never exist in memory. Elements that
+  several tiles read are recomputed for each of them.
+- `elementwise`: cuBLAS computes the products. One pass over the scores between them does the rest, forward and
+  backward.
 
-Saved for the backward pass are A, in x's dtype, and the norms; it needs room for one (M, N) matrix (`full`) or two.
-Sums are in float32 and in a fixed order. No call waits for the device but the first of each size, which times the tiles
-that it may use: make it before a CUDA graph is captured.
+The forward pass saves A in x's dtype and the norms. The backward pass needs memory for one (M, N) matrix (`full`) or
+two (`elementwise`). Sums are computed in float32 and in a fixed order. Only the first call of each size waits for the
+device, because it times the possible tiles: make that call before you capture a CUDA graph.
 """
 
 import functools
@@ -31,13 +32,13 @@ Fusion = Literal["full", "elementwise"]
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 ROW_ELEMENTS = 64
-"""Rows of scores are a multiple of this long: 128 bytes in half precision, so that rows begin where cache lines do."""
+"""The length of score rows is a multiple of this: 128 bytes in half precision, so that rows start on cache lines."""
 
 
 def usable(x: Tensor) -> bool:
-    """Whether the kernels take tensors like `x`: half or single precision, on a GPU from Ampere on, with triton there.
+    """Whether the kernels support tensors like `x`: half or single precision, triton installed, Ampere or a newer GPU.
 
-    On the CPU they take them where triton interprets kernels: TRITON_INTERPRET=1 from before triton's first import.
+    They support CPU tensors if triton interprets its kernels: set TRITON_INTERPRET=1 before triton is first imported.
     """
     if x.dtype not in DTYPES or not _triton_is_there():
         return False
@@ -49,10 +50,10 @@ def usable(x: Tensor) -> bool:
 def forward(
     x_MD: Tensor, key_ND: Tensor, value_NO: Tensor, tau: float, fusion: Fusion = "full"
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The output (M, O), the scores A (M, N), both in x's dtype, and their norms (M,) in float32.
+    """The output (M, O) and the scores A (M, N), both in x's dtype, and the norms of the scores (M,) in float32.
 
-    A row of zero scores gives zeros. Scores and norms are for `backward`. ValueError where sizes, dtypes or devices do
-    not fit together or a tensor is not contiguous.
+    `backward` needs the scores and norms. A row of zero scores gives an output of zeros. Raises ValueError if sizes,
+    dtypes or devices do not match, or if a tensor is not contiguous.
     """
     _check(fusion, x_MD=(x_MD, "MD"), key_ND=(key_ND, "ND"), value_NO=(value_NO, "NO"))
     with torch.cuda.device_of(x_MD):
@@ -76,8 +77,8 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of x (M, D), keys (N, D) and values (N, O), in the inputs' dtype.
 
-    `score_MN` and `norm_M` are what `forward` returned, by either fusion. A row of zero scores passes nothing on to its
-    x and to the keys. ValueError as in `forward`.
+    `score_MN` and `norm_M` are from `forward`, with either fusion. A row of zero scores contributes no gradient to its
+    x or to the keys. Raises ValueError as `forward` does.
     """
     _check(fusion, grad_out_MO=(grad_out_MO, "MO"), x_MD=(x_MD, "MD"), key_ND=(key_ND, "ND"), value_NO=(value_NO, "NO"))
     num_tokens = len(key_ND)
@@ -101,7 +102,7 @@ def backward(
 
 
 def score_matrix(x_MD: Tensor, num_tokens: int, row_elements: int | None = None) -> Tensor:
-    """An (M, N) matrix to write, in x's dtype, whose rows are `row_elements` long in memory and end in zeros."""
+    """An uninitialised (M, N) matrix in x's dtype. Its rows are `row_elements` long in memory; the padding is zero."""
     rows = x_MD.new_empty(len(x_MD), row_elements or _row_elements(num_tokens))
     if rows.shape[1] > num_tokens:
         rows[:, num_tokens:].zero_()
@@ -109,7 +110,7 @@ def score_matrix(x_MD: Tensor, num_tokens: int, row_elements: int | None = None)
 
 
 def scores(x_MD: Tensor, key_ND: Tensor) -> tuple[Tensor, Tensor]:
-    """A = x key^T, and the norms of its rows: product 1 of 6."""
+    """A = x key^T and the norms of its rows: product 1 of 6."""
     products = _kernels("products")
     (num_rows, width), num_tokens = x_MD.shape, len(key_ND)
     stride = _row_elements(num_tokens)
@@ -122,14 +123,14 @@ def scores(x_MD: Tensor, key_ND: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def weighted_values(score_MN: Tensor, norm_M: Tensor, value_NO: Tensor, tau: float) -> Tensor:
-    """S value, (M, O), with S made on the way: product 2 of 6."""
+    """S value, (M, O), with S computed on the fly: product 2 of 6."""
     return _sum_over_tokens(score_MN, norm_M, None, None, value_NO, tau)
 
 
 def normalised_gradient(
     grad_out_MO: Tensor, value_NO: Tensor, score_MN: Tensor, norm_M: Tensor, tau: float
 ) -> tuple[Tensor, Tensor]:
-    """dZ = (grad_out value^T) gelu'(Z), (M, N), and its rows' products with the unit scores, (M,): product 3 of 6."""
+    """dZ = (grad_out value^T) gelu'(Z), (M, N), and the dot products of its rows with A / |A|, (M,): product 3 of 6."""
     products = _kernels("products")
     (num_rows, width), num_tokens, stride = grad_out_MO.shape, len(value_NO), score_MN.stride(0)
     grad_MN = score_MN.new_empty(num_rows, stride)[:, :num_tokens]
@@ -154,24 +155,24 @@ def normalised_gradient(
 def input_gradient(
     score_MN: Tensor, norm_M: Tensor, grad_MN: Tensor, overlap_M: Tensor, key_ND: Tensor, tau: float
 ) -> Tensor:
-    """dA key, (M, D), with dA made from dZ on the way: product 4 of 6."""
+    """dA key, (M, D), with dA computed from dZ on the fly: product 4 of 6."""
     return _sum_over_tokens(score_MN, norm_M, grad_MN, overlap_M, key_ND, tau)
 
 
 def key_gradient(
     score_MN: Tensor, norm_M: Tensor, grad_MN: Tensor, overlap_M: Tensor, x_MD: Tensor, tau: float
 ) -> Tensor:
-    """dA^T x, (N, D), with dA made from dZ on the way: product 5 of 6."""
+    """dA^T x, (N, D), with dA computed from dZ on the fly: product 5 of 6."""
     return _sum_over_rows(score_MN, norm_M, grad_MN, overlap_M, x_MD, tau)
 
 
 def value_gradient(score_MN: Tensor, norm_M: Tensor, grad_out_MO: Tensor, tau: float) -> Tensor:
-    """S^T grad_out, (N, O), with S made on the way: product 6 of 6."""
+    """S^T grad_out, (N, O), with S computed on the fly: product 6 of 6."""
     return _sum_over_rows(score_MN, norm_M, None, None, grad_out_MO, tau)
 
 
 def gelu_of_normalised(score_MN: Tensor, tau: float) -> tuple[Tensor, Tensor]:
-    """S (M, N), and the norms (M,), in one pass over A: all work between the products forward."""
+    """S (M, N) and the norms (M,), in one pass over A: all the work between the forward products."""
     (num_rows, num_tokens), stride = score_MN.shape, score_MN.stride(0)
     factor_MN = score_MN.new_empty(num_rows, stride)[:, :num_tokens]
     norm_M = score_MN.new_empty(num_rows, dtype=torch.float32)
@@ -183,7 +184,7 @@ def gelu_of_normalised(score_MN: Tensor, tau: float) -> tuple[Tensor, Tensor]:
 
 
 def score_gradient_(grad_MN: Tensor, score_MN: Tensor, norm_M: Tensor, tau: float) -> Tensor:
-    """S (M, N), in one pass over A and dS that leaves dA in dS's place: all work between the products backward."""
+    """Replaces dS in `grad_MN` by dA and returns S (M, N), in one pass: all the work between the backward products."""
     (num_rows, num_tokens), stride = score_MN.shape, score_MN.stride(0)
     factor_MN = score_MN.new_empty(num_rows, stride)[:, :num_tokens]
     tokens = _row_tile(stride)
@@ -196,7 +197,7 @@ def score_gradient_(grad_MN: Tensor, score_MN: Tensor, norm_M: Tensor, tau: floa
 def _sum_over_tokens(
     score_MN: Tensor, norm_M: Tensor, grad_MN: Tensor | None, overlap_M: Tensor | None, token_NW: Tensor, tau: float
 ) -> Tensor:
-    """S token or, given dZ and its overlaps, dA token: (M, W)."""
+    """S token_NW or, given dZ and its overlaps, dA token_NW: (M, W)."""
     (num_rows, num_tokens), width = score_MN.shape, token_NW.shape[1]
     out_MW = score_MN.new_empty(num_rows, width)
     _kernels("products").sum_over_tokens[
@@ -222,7 +223,7 @@ def _sum_over_tokens(
 def _sum_over_rows(
     score_MN: Tensor, norm_M: Tensor, grad_MN: Tensor | None, overlap_M: Tensor | None, row_MW: Tensor, tau: float
 ) -> Tensor:
-    """S^T row or, given dZ and its overlaps, dA^T row: (N, W)."""
+    """S^T row_MW or, given dZ and its overlaps, dA^T row_MW: (N, W)."""
     products = _kernels("products")
     (num_rows, num_tokens), width = score_MN.shape, row_MW.shape[1]
     rows_per_split = _rows_per_split(num_rows, num_tokens, width, row_MW.device, products.SPLIT_ROWS)
@@ -251,7 +252,7 @@ def _sum_over_rows(
 
 
 def _rows_per_split(num_rows: int, num_tokens: int, width: int, device: torch.device, unit: int) -> int:
-    """Data tokens summed up by one program, in whole `unit`s: few parameter tokens alone would leave a GPU idle."""
+    """Data tokens that one program sums, a multiple of `unit`. More programs keep a GPU busy."""
     tiles = math.ceil(num_tokens / 128) * math.ceil(width / 256)
     processors = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 8
     num_splits = max(processors // tiles, 1)
@@ -264,7 +265,7 @@ def _score_grid(score_MN: Tensor) -> Callable[[dict[str, int]], tuple[int]]:
 
 
 def _shares(score_MN: Tensor) -> Tensor:
-    """Room for what each block of parameter tokens adds to a sum over a row of scores."""
+    """A buffer for the partial sums over a row of scores, one per block of parameter tokens."""
     num_blocks = math.ceil(score_MN.stride(0) / _kernels("products").STATISTIC_TOKENS)
     return score_MN.new_empty(num_blocks, len(score_MN), dtype=torch.float32)
 
@@ -274,34 +275,36 @@ def _row_elements(num_tokens: int) -> int:
 
 
 def _bucket(num_rows: int) -> int:
-    """The power of two that numbers of data tokens are tuned as."""
+    """The number of data tokens rounded up to a power of two: autotuning runs once per bucket."""
     return 1 << (num_rows - 1).bit_length()
 
 
 def _row_tile(stride: int) -> int:
-    """Elements that a program which has a whole row reads at once."""
+    """Elements that a program reads at once from its row."""
     return min(1 << (stride - 1).bit_length(), 2048)
 
 
 def _row_warps(tokens: int) -> int:
-    """Eight elements, 16 bytes of half precision, for each thread."""
+    """Warps for a row tile: each thread gets eight elements, 16 bytes in half precision."""
     return max(tokens // 256, 1)
 
 
 def _check(fusion: str, **matrices: tuple[Tensor, str]) -> None:
-    """ValueError unless matrices, by name with the letters of their sizes, fit together."""
+    """Raises ValueError unless the matrices match. Each comes with its name and the letters of its dimensions."""
     if fusion not in get_args(Fusion):
-        raise ValueError(f"fusion: {fusion!r} is none of {', '.join(get_args(Fusion))}")
+        raise ValueError(f"fusion: {fusion!r} is unknown; it must be one of {', '.join(get_args(Fusion))}")
     sizes: dict[str, int] = {}
     first, _ = next(iter(matrices.values()))
     for name, (matrix, letters) in matrices.items():
         if matrix.dtype not in DTYPES or matrix.dtype != first.dtype or matrix.device != first.device:
-            raise ValueError(f"{name}: {matrix.dtype} on {matrix.device} does not fit {first.dtype} on {first.device}")
+            raise ValueError(
+                f"{name}: {matrix.dtype} on {matrix.device} does not match {first.dtype} on {first.device}"
+            )
         if matrix.dim() != 2 or not matrix.is_contiguous() or matrix.numel() == 0:
-            raise ValueError(f"{name}: {tuple(matrix.shape)} is not a contiguous matrix with rows and columns")
+            raise ValueError(f"{name}: {tuple(matrix.shape)} is not a contiguous, non-empty matrix")
         for letter, size in zip(letters, matrix.shape, strict=True):
             if sizes.setdefault(letter, size) != size:
-                raise ValueError(f"{name}: {tuple(matrix.shape)} does not fit {letter} = {sizes[letter]}")
+                raise ValueError(f"{name}: {tuple(matrix.shape)} does not match {letter} = {sizes[letter]}")
 
 
 @functools.cache
@@ -311,5 +314,5 @@ def _triton_is_there() -> bool:
 
 @functools.cache
 def _kernels(of: Literal["products", "rows"]) -> ModuleType:
-    """The module of these kernels, late, because it imports triton."""
+    """The module with these kernels. It is imported on first use, because it imports triton."""
     return importlib.import_module(f"model.kernels.{of}")

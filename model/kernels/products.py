@@ -1,17 +1,18 @@
 """Triton kernels of a Pattention with `l2_norm_gelu` scores: its products, with the work on the scores fused into them.
 
-Imported on first use by `model/kernels/launch.py`, which launches them, because this imports triton.
+`model/kernels/launch.py` launches the kernels and imports this module on first use, because it imports triton.
 
-Names: A scores, Z = tau A / |A|, S = gelu(Z); dS, dZ, dA their gradients. A unit score is A / |A|, and 0 where |A| is.
-Sizes: num_rows data tokens, num_tokens parameter tokens, width of an input, output, key or value.
+Names: A scores, Z = tau A / |A|, S = gelu(Z); dS, dZ and dA are their gradients. Unit scores are A / |A|, or 0 if |A|
+is 0. Sizes: num_rows data tokens, num_tokens parameter tokens, width of an input, output, key or value.
 
-What has the shape of the scores lies in rows of `stride` elements. Those beyond the last parameter token are zeros, and
-are computed with: `stride` is a multiple of 64 then, and only aligned rows are read and masked in wide words.
+Matrices with the shape of the scores have rows of `stride` elements in memory. Elements beyond the last parameter token
+are zero, and the kernels compute with them: `stride` is a multiple of 64, and only aligned rows can be read and masked
+in wide words.
 
-An operand that is computed, not just loaded, is always the right one of its product; where that is the wrong way round,
-the whole product is transposed. On Hopper a computed left operand is fed from registers while the next is worked out:
-triton before 3.7 lets that overwrite registers which are still read, and so may the ptxas that 3.7 brings. A right
-operand goes through shared memory and is waited for.
+If an operand is computed, not just loaded, it is always the right operand of its product; if necessary, the whole
+product is transposed. On Hopper, a computed left operand is read from registers while the next one is computed. triton
+before 3.7 may overwrite registers that are still being read, and so may the ptxas that comes with 3.7. A right operand
+goes through shared memory, with a wait.
 """
 
 from typing import Any
@@ -22,16 +23,16 @@ import triton.language as tl
 from model.kernels.rows import gelu_slope, normal_cdf
 
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
-"""Whether triton interprets the kernels on CPU tensors, as TRITON_INTERPRET=1 says when triton is first imported."""
+"""Whether triton interprets the kernels on CPU tensors. TRITON_INTERPRET=1 turns this on when triton is imported."""
 
 STATISTIC_TOKENS = 32 if INTERPRETED else 128
-"""Parameter tokens whose share of a row's sum is one number. Not tuned: the room for the shares depends on it."""
+"""Parameter tokens per partial sum of a row. Not tuned: the size of the buffer of partial sums depends on it."""
 
 SPLIT_ROWS = 32 if INTERPRETED else 256
-"""Programs that share a sum over data tokens take multiples of this many: every DEPTH divides it."""
+"""Programs that share a sum over data tokens take a multiple of this number each. Every DEPTH divides it."""
 
 FLOAT32_DEPTH = 16
-"""DEPTH of the tiles for float32, and of no others: without tensor cores large tiles overflow the registers."""
+"""DEPTH of the tiles for float32; no other tiles have it. Without tensor cores, large tiles overflow the registers."""
 
 ACROSS_SCORES = (
     (64, 256, 32, 8, 3),
@@ -41,8 +42,8 @@ ACROSS_SCORES = (
     (128, 256, 64, 8, 3),
     (64, 64, FLOAT32_DEPTH, 8, 3),
 )
-"""Tiles of the products that make an operand of scores. It is made anew for each tile of COLUMNS, so those are wide.
-All but one leave room for two programs on a Hopper multiprocessor: one can compute while the other multiplies."""
+"""Tiles of the products that compute an operand from scores. They recompute it for each tile of COLUMNS, so COLUMNS is
+wide. All but one leave room for two programs per Hopper multiprocessor: one can compute while the other multiplies."""
 
 
 def _fitting(configs: list[triton.Config], arguments: dict[str, Any], **_: Any) -> list[triton.Config]:
@@ -51,10 +52,13 @@ def _fitting(configs: list[triton.Config], arguments: dict[str, Any], **_: Any) 
 
 
 def _tuned(*tiles: tuple[int, int, int, int, int]) -> Any:
-    """Chooses among tiles (ROWS, COLUMNS, DEPTH, warps, stages), anew for other widths, dtypes and powers of 2 of rows.
+    """Autotunes a kernel over tiles (ROWS, COLUMNS, DEPTH, warps, stages).
 
-    That runs the kernel many times over and waits for the device, so not while a CUDA graph is captured. The results
-    are as if it had run once: no kernel reads what it writes. Choices are kept in triton's cache, for later processes.
+    It tunes once for each width, dtype and power of 2 of rows.
+
+    Tuning runs the kernel many times and waits for the device, so it must not happen while a CUDA graph is captured.
+    The results are the same as after a single run, because no kernel reads its own output. triton's cache keeps the
+    choices for later processes.
     """
     configs = [
         triton.Config({"ROWS": rows, "COLUMNS": columns, "DEPTH": depth}, num_warps=warps, num_stages=stages)
@@ -76,10 +80,10 @@ def _tile(
     COLUMNS: tl.constexpr,
     TRANSPOSED: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor]:
-    """Pointers to the tile at (row, column) of a row-major matrix, and which of them are inside the matrix."""
+    """Pointers to the tile at (row, column) of a row-major matrix, and a mask of those inside the matrix."""
     rows, columns = tl.arange(0, ROWS), tl.arange(0, COLUMNS)
     inside_rows, inside_columns = row + rows < num_rows, column + columns < num_columns
-    corner = pointer + (tl.cast(row, tl.int64) * stride + column)  # rows times tokens may pass 2**31
+    corner = pointer + (tl.cast(row, tl.int64) * stride + column)  # rows times tokens may exceed 2**31
     if TRANSPOSED:
         pointers = corner + (columns[:, None] + rows[None, :] * stride)
         inside = inside_columns[:, None] & inside_rows[None, :]
@@ -108,14 +112,14 @@ def _load(
 
 @triton.jit
 def _multiply_add(left: tl.tensor, right: tl.tensor, total: tl.tensor) -> tl.tensor:
-    if INTERPRETED:  # the interpreter would multiply the bits of bfloat16 numbers
+    if INTERPRETED:  # the interpreter would multiply the bit patterns of bfloat16 numbers
         left, right = left.to(tl.float32), right.to(tl.float32)
     return tl.dot(left, right, total, input_precision="ieee")
 
 
 @triton.jit
 def _inverse(norm_ptr: tl.tensor, rows: tl.tensor, num_rows: int) -> tl.tensor:
-    """1 / norm, 0 where that is 0."""
+    """1 / norm, or 0 if the norm is 0."""
     norm = tl.load(norm_ptr + rows, mask=rows < num_rows, other=0.0)
     return tl.where(norm > 0, 1.0 / norm, 0.0)
 
@@ -138,7 +142,7 @@ def _factor(
 ) -> tl.tensor:
     """A tile of S or, with GRADIENT, of dA from dZ, in the dtype of the scores.
 
-    `inverse` norms and `overlap`, the sums of dZ times the unit scores, have the tile's rows along its own dimension.
+    `inverse` holds 1 / norm, `overlap` the row sums of dZ times the unit scores. Both broadcast along the tile's rows.
     """
     score = _load(score_ptr, row, token, num_rows, stride, stride, ROWS, TOKENS, TRANSPOSED)
     unit = score.to(tl.float32) * inverse
@@ -153,7 +157,10 @@ def _factor(
 
 @triton.jit
 def _score_tile(num_rows: int, stride: int, ROWS: tl.constexpr, COLUMNS: tl.constexpr) -> tuple[tl.tensor, tl.tensor]:
-    """Where this program's tile of scores begins. Neighbours form blocks 8 tiles high, to share what they read."""
+    """The row and column where this program's tile of scores starts.
+
+    Neighbouring programs form blocks 8 tiles high, so that they share their reads in the cache.
+    """
     HEIGHT: tl.constexpr = 8
     down, across = tl.cdiv(num_rows, ROWS), tl.cdiv(stride, COLUMNS)
     block, within = tl.program_id(0) // (HEIGHT * across), tl.program_id(0) % (HEIGHT * across)
@@ -174,7 +181,7 @@ def _product_of_rows(
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
 ) -> tl.tensor:
-    """A tile of left right^T, float32, with zeros beyond the last token."""
+    """A tile of left right^T in float32, with zeros beyond the last parameter token."""
     total = tl.zeros((ROWS, COLUMNS), tl.float32)
     for depth in range(0, width, DEPTH):
         left = _load(left_ptr, row, depth, num_rows, width, width, ROWS, DEPTH, False)
@@ -187,7 +194,7 @@ def _product_of_rows(
 def _store_shares(
     pointer: tl.tensor, shares: tl.tensor, row: tl.tensor, block: tl.tensor, num_rows: int, ROWS: tl.constexpr
 ) -> None:
-    """What a block of STATISTIC_TOKENS adds to sums over its rows: a row of the buffer, all added up afterwards."""
+    """Stores the partial row sums of a block of STATISTIC_TOKENS as one row of the buffer, for the caller to add up."""
     rows = row + tl.arange(0, ROWS)
     first = tl.cast(block, tl.int64) * num_rows
     tl.store(pointer + first + rows, shares, mask=rows < num_rows)
@@ -215,7 +222,7 @@ def score_product(
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
 ) -> None:
-    """A = x key^T, and the shares of its rows' sums of squares."""
+    """A = x key^T, and the partial sums of squares of its rows."""
     row, token = _score_tile(num_rows, stride, ROWS, COLUMNS)
     total = _product_of_rows(x_ptr, key_ptr, row, token, num_rows, num_tokens, width, ROWS, COLUMNS, DEPTH)
     score = total.to(score_ptr.dtype.element_ty)
@@ -250,7 +257,7 @@ def slope_product(
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
 ) -> None:
-    """dZ = (grad_out value^T) gelu'(Z), and the shares of the sums over its rows of dZ times the unit scores."""
+    """dZ = (grad_out value^T) gelu'(Z), and the partial row sums of dZ times the unit scores."""
     row, token = _score_tile(num_rows, stride, ROWS, COLUMNS)
     total = _product_of_rows(grad_out_ptr, value_ptr, row, token, num_rows, num_tokens, width, ROWS, COLUMNS, DEPTH)
     inverse = _inverse(norm_ptr, row + tl.arange(0, ROWS), num_rows)
@@ -325,7 +332,7 @@ def sum_over_rows(
 ) -> None:
     """S^T grad_out or, with GRADIENT, dA^T x: (num_tokens, width) for each split of the data tokens.
 
-    ROWS are here those of the result: parameter tokens.
+    ROWS counts rows of the result here: parameter tokens.
     """
     across = tl.cdiv(width, COLUMNS)
     token, column = tl.program_id(0) // across * ROWS, tl.program_id(0) % across * COLUMNS

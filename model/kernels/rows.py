@@ -1,7 +1,7 @@
 """Triton kernels of the work on the scores alone, for products that are done elsewhere; and GELU, for all the kernels.
 
-Names and the layout of what has the scores' shape are those of `model/kernels/products.py`. A program has one row: it
-comes from memory once, and from the cache where it is read again.
+Names and memory layout are as in `model/kernels/products.py`. Each program processes one row: it reads the row from
+memory once and then from the cache.
 """
 
 import triton
@@ -10,13 +10,13 @@ import triton.language as tl
 
 @triton.jit
 def normal_cdf(z: tl.tensor) -> tl.tensor:
-    """GELU is z times this."""
+    """The normal distribution function at z. GELU is z times this."""
     return 0.5 + 0.5 * tl.math.erf(z * 0.7071067811865476)
 
 
 @triton.jit
 def gelu_slope(z: tl.tensor, cdf: tl.tensor) -> tl.tensor:
-    """GELU's derivative, with `cdf` the normal distribution's at z."""
+    """The derivative of GELU at z; `cdf` is `normal_cdf(z)`."""
     return cdf + z * 0.3989422804014327 * tl.exp(-0.5 * z * z)
 
 
@@ -29,7 +29,7 @@ def gelu_rows(
     stride: int,
     TOKENS: tl.constexpr,
 ) -> None:
-    """Norms of A's rows, and S."""
+    """Computes the norm of a row of A, and S."""
     row = tl.cast(tl.program_id(0), tl.int64)
     tokens = tl.arange(0, TOKENS)
     squares = tl.zeros((TOKENS,), tl.float32)
@@ -56,7 +56,7 @@ def score_gradient_rows(
     stride: int,
     TOKENS: tl.constexpr,
 ) -> None:
-    """S, and dA in the place of dS, where dZ is kept in between."""
+    """Computes S for a row and replaces dS by dA; dZ is stored there in between."""
     row = tl.cast(tl.program_id(0), tl.int64)
     tokens = tl.arange(0, TOKENS)
     norm = tl.load(norm_ptr + row)

@@ -9,7 +9,7 @@ __all__ = ["load_model"]
 
 
 def __getattr__(name: str) -> Any:
-    """`load_model`, imported when asked for: it needs torch, which those who only read a manifest do without."""
+    """Imports `load_model` on first use: it needs torch, but reading a manifest does not."""
     if name != "load_model":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from stages.checkpoint.parameters import load_model

@@ -11,24 +11,24 @@ from stages.checkpoint.manifest import CheckpointError, read_manifest
 from stages.stage_dir import StagePaths, staging_directory
 
 MARGIN_BYTES = 65536
-"""More than the files of a checkpoint, for its manifest and folders."""
+"""Space for a checkpoint's manifest and folders, in addition to its files."""
 
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 class DiskFull(Failure):
-    """There is no room for what has to be written, in one sentence for the user."""
+    """There is not enough free disk space. The message is one line for the user."""
 
 
 def free_bytes(path: Path) -> int:
-    """What can still be written on the file system of `path`, or of the nearest folder above it that is there."""
+    """The free space on the file system of `path`, or of its nearest existing parent folder."""
     there = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
     return shutil.disk_usage(there).free
 
 
 def last_checkpoint_bytes(stage_directory: Path) -> int | None:
-    """What the files of the newest checkpoint within a stage come to by its manifest; None where that is not known."""
+    """The total size of the files of a stage's newest checkpoint, from its manifest; None if it is unknown."""
     for newest in list(StagePaths(stage_directory).checkpoints().values())[-1:]:
         with suppress(CheckpointError):
             return sum(file.bytes for file in read_manifest(newest).files.values())
@@ -36,21 +36,21 @@ def last_checkpoint_bytes(stage_directory: Path) -> int | None:
 
 
 def require_space(directory: Path, num_bytes: int) -> None:
-    """DiskFull where the checkpoint `directory`, of about `num_bytes`, does not fit into what is free."""
+    """Raises DiskFull if there is not enough free space for the checkpoint `directory` of about `num_bytes`."""
     free = free_bytes(directory)
     if free < num_bytes + MARGIN_BYTES:
         raise DiskFull(
-            f"{directory} takes {num_bytes:,} bytes and {free:,} are free there; nothing was written. Make room and "
-            "run again: it goes on from the checkpoint before"
+            f"{directory} takes {num_bytes:,} bytes and only {free:,} are free there; nothing was written. Free some "
+            "space and run the same command again: it resumes from the previous checkpoint"
         )
 
 
 @contextmanager
 def clean_when_full(directory: Path, num_bytes: int) -> Iterator[None]:
-    """For writing the checkpoint `directory`: on a failure what is half-written goes, and a full disk is DiskFull.
+    """Removes an incomplete checkpoint `directory` if writing it fails. Raises DiskFull if the disk is full.
 
-    torch does not say why a file could not be written. Where less than `num_bytes`, the checkpoint's, are free once
-    what is half-written is gone, that was why; else it may be a rank that died.
+    torch does not report why a file could not be written. If fewer bytes are free after the removal than the checkpoint
+    needs (`num_bytes`), the disk was full; otherwise a rank may have died, and the error is raised again.
     """
     try:
         yield
@@ -60,17 +60,17 @@ def clean_when_full(directory: Path, num_bytes: int) -> Iterator[None]:
         if not full:
             raise
         raise DiskFull(
-            f"the disk was full before {directory} was whole; what was written of it is gone. Make room and run "
-            "again: it goes on from the checkpoint before"
+            f"the disk filled up while {directory} was being written; the incomplete checkpoint was removed. Free some "
+            "space and run the same command again: it resumes from the previous checkpoint"
         ) from error
 
 
 @contextmanager
 def told_when_full(directory: Path) -> Iterator[None]:
-    """For all that is written to `directory` beside checkpoints: a full disk is DiskFull."""
+    """Raises DiskFull if the disk of `directory` is full. For everything that is written there except checkpoints."""
     try:
         yield
     except OSError as error:
         if error.errno not in _NO_SPACE:
             raise
-        raise DiskFull(f"the disk of {directory} is full; make room and run again") from error
+        raise DiskFull(f"the disk of {directory} is full; free some space and run the same command again") from error

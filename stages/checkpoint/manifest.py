@@ -1,7 +1,8 @@
 """Checkpoint directories: whole or not there, described by a manifest. No torch here.
 
-Two kinds share the manifest. `parameters`: one safetensors file a parameter, what passes between stages and what every
-tool reads. `engine`: DeepSpeed's own sharded files, for going on within a stage.
+There are two kinds, with the same form of manifest. A `parameters` checkpoint has one safetensors file per parameter;
+stages pass it on, and every tool reads it. An `engine` checkpoint has DeepSpeed's own sharded files, to resume within a
+stage.
 """
 
 import errno
@@ -33,11 +34,11 @@ Operation = Literal["train", "expand", "shrink", "import"]
 """What made a checkpoint."""
 
 OnBytes = Callable[[int], None]
-"""Is told of every file's bytes once they are read."""
+"""Called with the size of each file once it has been read."""
 
 
 class CheckpointError(UserError):
-    """A checkpoint that cannot be used, in one sentence for the user: missing, broken, or of the wrong kind."""
+    """A checkpoint is missing, broken, or of the wrong kind. The message is one line for the user."""
 
 
 class FileEntry(Strict):
@@ -45,10 +46,10 @@ class FileEntry(Strict):
 
     bytes: NonNegativeInt
     sha256: str
-    """Of the whole file, tensor data and header."""
+    """Hash of the whole file, header included."""
 
     rms: FiniteFloat | None = None
-    """Root mean square of a parameter's value, to six digits: what a growth matches new tokens to."""
+    """Root mean square of a parameter's value, to six digits. Init `matched` scales new tokens to it."""
 
 
 class Lineage(Strict):
@@ -56,58 +57,58 @@ class Lineage(Strict):
 
     operation: Operation
     parent: str | None = None
-    """sha256 of the parent's manifest.json; null for a model trained from its initialisation."""
+    """sha256 of the parent's manifest.json; null for a model trained from scratch."""
 
     details: dict[str, Any] = {}
-    """What was done to the parent: tokens added, seed, steps trained."""
+    """Arguments of the operation: tokens added, seed, steps trained."""
 
 
 class Manifest(Sealed):
-    """Everything about a checkpoint but its tensors."""
+    """Everything about a checkpoint except its tensors."""
 
     format_version: int = FORMAT_VERSION
     kind: Literal["parameters", "engine"]
     model: ModelConfig
-    """Sizes, and tau and key ramp of every Pattention and generation."""
+    """The model's configuration: sizes, and the tau and key ramp of every Pattention and generation."""
 
     step: NonNegativeInt
-    """Optimizer steps done in the stage that wrote this; 0 for one that was just expanded or imported."""
+    """Optimizer steps done in the stage that wrote the checkpoint; 0 if it was just expanded or imported."""
 
     group_steps: dict[str, NonNegativeInt]
-    """Adam's step for each parameter group (`generation-0-decay`, ...). A group that is not named starts anew: step 0,
-    and moments of zero, whatever its files hold."""
+    """Adam's step for each parameter group (`generation-0-decay`, ...). Parameter groups missing from `group_steps`
+    start at step 0 with moments of zero, whatever their files hold."""
 
     samples_seen: NonNegativeInt
-    """Training sequences consumed since the run's start: the position in the data."""
+    """Training sequences consumed since the start of the run: the position in the data."""
 
     seed: int
     dataset_fingerprint: str | None
     tokenizer_sha256: str | None
     world_size: int | None = None
-    """Ranks that wrote an engine checkpoint; only as many can read it, others once it is converted."""
+    """The number of ranks that wrote an engine checkpoint. Another number of ranks must convert it first."""
 
     zero_stage: int | None = None
     offload: Offload | None = None
-    """Where the optimizer's state was; an engine checkpoint is read at the same ZeRO stage and offload."""
+    """Where the optimizer state was. An engine checkpoint can only be read with the same ZeRO stage and offload."""
 
     precision: Precision | None = None
-    """In which an engine trained, or trains: a checkpoint within a stage resumes in its own."""
+    """The precision that the stage trains in. A checkpoint within a stage resumes in the same precision."""
 
     files: dict[PlainPath, FileEntry]
-    """By path within the directory."""
+    """The checkpoint's files, by path within the directory."""
 
     lineage: Lineage
 
 
 def parameter_file(name: str) -> str:
-    """Where a `parameters` checkpoint keeps parameter `name`, relative to its directory."""
+    """The file of parameter `name` in a `parameters` checkpoint, relative to its directory."""
     return f"parameters/{name}.safetensors"
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """The manifest of `directory`; CheckpointError where there is none or it is damaged.
+    """The manifest of `directory`. Raises CheckpointError if there is none or it is damaged.
 
-    OSError where it cannot be read for now: a file server that is away is no damage.
+    Raises OSError if it cannot be read at the moment: an unavailable file server is not damage.
     """
     path = directory / MANIFEST_NAME
     if not path.is_file():
@@ -124,7 +125,7 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def sealed_manifest(manifest: Manifest, sign: Callable[[str], str] | None = None) -> Manifest:
-    """`manifest` with its seal and with what `sign` makes of that."""
+    """`manifest` with its seal and, given `sign`, the signature that it returns for the seal."""
     sealed = seal(manifest.model_copy(update={"format_version": FORMAT_VERSION}))
     if sign is None:
         return sealed
@@ -133,7 +134,7 @@ def sealed_manifest(manifest: Manifest, sign: Callable[[str], str] | None = None
 
 
 def manifest_hash(directory: Path) -> str:
-    """sha256 of the manifest file: the checkpoint's identity in a child's lineage."""
+    """sha256 of the manifest file, which identifies the checkpoint in the lineage of its children."""
     return hash_file(directory / MANIFEST_NAME)
 
 
@@ -144,15 +145,15 @@ def hash_file(path: Path) -> str:
 
 
 def hash_files(paths: Iterable[Path]) -> Iterator[str]:
-    """sha256 of each file, in order, several files at a time; what reading one raises is raised in its place."""
-    with ThreadPoolExecutor(READERS) as pool:  # hashlib lets other threads run
+    """Yields the sha256 of each file, in order. Hashes several at a time; an error is raised at the file's position."""
+    with ThreadPoolExecutor(READERS) as pool:  # hashlib releases the GIL
         yield from pool.map(hash_file, paths)
 
 
 def verify_checkpoint(directory: Path, *, hashes: bool = True, on_bytes: OnBytes | None = None) -> Manifest:
-    """The manifest, once every file it names is there with its size and (unless told otherwise) its sha256.
+    """Checks that every file in the manifest exists with its size and, with `hashes`, its sha256. Returns the manifest.
 
-    Raises CheckpointError naming the first file that is missing or differs, or leads out of the directory by a link.
+    Raises CheckpointError that names the first file that is missing, differs, or is a link out of the directory.
     """
     manifest = read_manifest(directory)
     for name, entry in manifest.files.items():
@@ -171,7 +172,7 @@ def verify_checkpoint(directory: Path, *, hashes: bool = True, on_bytes: OnBytes
             try:
                 sha256 = next(found)
             except OSError as error:
-                if error.errno != errno.EIO:  # others are not the file's fault
+                if error.errno != errno.EIO:  # any other error does not mean that the file is damaged
                     raise
                 raise CheckpointError(f"{directory} is broken: {name} cannot be read: {error.strerror}") from error
             if sha256 != entry.sha256:
@@ -182,7 +183,7 @@ def verify_checkpoint(directory: Path, *, hashes: bool = True, on_bytes: OnBytes
 
 
 def begin_directory(directory: Path) -> Path:
-    """Makes the empty staging directory of `directory`, clearing what an earlier death left in it."""
+    """Creates an empty staging directory for `directory`. Removes one that a killed process left behind."""
     staging = staging_directory(directory)
     if staging.exists():
         shutil.rmtree(staging)
@@ -191,10 +192,10 @@ def begin_directory(directory: Path) -> Path:
 
 
 def finish_directory(directory: Path, manifest: Manifest, sign: Callable[[str], str] | None = None) -> Manifest:
-    """Writes the sealed manifest into the staging directory, forces the folders to disk, renames it to `directory`.
+    """Writes the sealed manifest into the staging directory, syncs the folders, and renames it to `directory`.
 
-    The files are on the disk already: `write_file`, `list_files` and `link_or_copy` see to theirs. `sign` makes the
-    signature of a seal. The manifest as it was written.
+    The other files must be synced already; `write_file`, `list_files` and `link_or_copy` do that. `sign` returns the
+    signature of a seal. Returns the manifest as written.
     """
     staging, sealed = staging_directory(directory), sealed_manifest(manifest, sign)
     write_file(staging / MANIFEST_NAME, sealed.model_dump_json(indent=1).encode())
@@ -207,12 +208,12 @@ def finish_directory(directory: Path, manifest: Manifest, sign: Callable[[str], 
 
 @contextmanager
 def whole_directory(directory: Path) -> Iterator[Path]:
-    """A staging directory to fill and to end with `finish_directory`; on an error it is removed again.
+    """Yields a staging directory to fill and complete with `finish_directory`. Removes it on an error.
 
-    Raises CheckpointError when `directory` exists already.
+    Raises CheckpointError if `directory` already exists.
     """
     if directory.exists():
-        raise CheckpointError(f"{directory} exists already; choose another, growctl never overwrites a checkpoint")
+        raise CheckpointError(f"{directory} already exists; choose another: growctl never overwrites a checkpoint")
     staging = begin_directory(directory)
     try:
         yield staging
@@ -222,7 +223,7 @@ def whole_directory(directory: Path) -> Iterator[Path]:
 
 
 def write_file(path: Path, data: bytes) -> FileEntry:
-    """Writes `data` under a temporary name, forces it to disk and renames it: `path` is whole or as it was."""
+    """Writes `data` to a temporary file, syncs it and renames it to `path`, which is never incomplete."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp")
     with temporary.open("wb") as file:
@@ -234,7 +235,7 @@ def write_file(path: Path, data: bytes) -> FileEntry:
 
 
 def list_files(directory: Path) -> dict[str, FileEntry]:
-    """Entries for every file below `directory`, by relative path, for those a library wrote; forces them to disk."""
+    """Syncs all files below `directory`, which a library wrote. Returns their manifest entries by relative path."""
     paths = sorted(path for path in directory.rglob("*") if path.is_file())
     for path in paths:
         sync_path(path)
@@ -245,7 +246,7 @@ def list_files(directory: Path) -> dict[str, FileEntry]:
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """A hard link where the file system allows one, else a copy, forced to disk. A link does not open the file."""
+    """Makes a hard link or, if the file system does not support it, a synced copy. A link does not open the file."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with suppress(OSError):
         os.link(source, target)
@@ -255,38 +256,40 @@ def link_or_copy(source: Path, target: Path) -> None:
 
 
 def set_aside(directory: Path) -> Path:
-    """Renames a broken directory to `broken-<name>` (numbered if need be); nothing is deleted. The new path."""
+    """Renames a broken directory to `broken-<name>`, with a number if necessary. Returns its new path."""
     for number in range(1, 1000):
         target = broken_directory(directory, number)
         if not target.exists():
             os.rename(directory, target)
             return target
-    raise CheckpointError(f"{directory.parent} holds a thousand broken copies of {directory.name}; look at the disk")
+    raise CheckpointError(f"{directory.parent} has a thousand broken copies of {directory.name}; check the disk")
 
 
 def newest_checkpoint(
     stage_directory: Path, tell: Callable[[str], None], wanted: Callable[[Manifest], bool] = lambda _: True
 ) -> Path | None:
-    """The newest whole `step_*` checkpoint of a stage that is `wanted`, or None.
+    """The newest complete `step_*` checkpoint of a stage that is `wanted`, or None.
 
-    Broken ones are set aside, each with a message; so are those that went another way than the stage does now.
+    Broken checkpoints are set aside with a message to `tell`, and so are those that are not `wanted`, because they
+    belong to training that was rolled back.
     """
     for directory in StagePaths(stage_directory).named_as_checkpoints():
         try:
             manifest = verify_checkpoint(directory)
         except CheckpointError as error:
-            tell(f"{error}; moved to {set_aside(directory).name}, trying the one before it")
+            tell(f"{error}; moved to {set_aside(directory).name}, trying the previous checkpoint")
         else:
             if wanted(manifest):
                 return directory
-            tell(f"{directory} is of a way that the stage has left; moved to {set_aside(directory).name}")
+            tell(f"{directory} belongs to training that was rolled back; moved to {set_aside(directory).name}")
     return None
 
 
 def remove_converted(stage_directory: Path, checkpoint: Path) -> None:
-    """Removes what was converted of checkpoints before `checkpoint`, a whole `step_N`, and what was not finished.
+    """Removes the conversions of all checkpoints older than `checkpoint` (a complete `step_N`), and unfinished ones.
 
-    A death on the way leaves a conversion that is not whole, of a checkpoint that is not the newest: nobody reads it.
+    If the process dies meanwhile, a partly removed conversion remains. It belongs to an old checkpoint, so nothing
+    reads it.
     """
     stage = StagePaths(stage_directory)
     old = [path for path in stage.conversions() if path < converted_directory(checkpoint)]
@@ -295,7 +298,7 @@ def remove_converted(stage_directory: Path, checkpoint: Path) -> None:
 
 
 def sync_path(path: Path) -> None:
-    """Forces a file, or a folder's list of names, onto the disk."""
+    """Syncs a file, or the entries of a folder, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -32,18 +32,18 @@ _SUPPORTED = {
     "gpt_j_residual": False,
     "use_bias_in_attn_linear": False,
 }
-"""Settings with which the architecture is the published one, and the only one that is read."""
+"""The settings of the published architecture. Other values are not supported."""
 
 
 def official_config(path: Path, vocab_size: int) -> TokenformerConfig:
-    """The model that a NeoX-style YAML describes; `vocab_size` is the embedding's, which NeoX pads.
+    """The configuration of the model that a NeoX-style YAML describes. NeoX pads the embedding to `vocab_size` rows.
 
-    Raises CheckpointError where a setting asks for an architecture that is not the published one.
+    Raises CheckpointError if a setting selects another architecture than the published one.
     """
     settings = _settings(path)
     for key, expected in _SUPPORTED.items():
         if settings.get(key, expected) != expected:
-            raise CheckpointError(f"{path}: {key} is {settings[key]!r}; only {expected!r} can be read")
+            raise CheckpointError(f"{path}: {key} is {settings[key]!r}; growctl only supports {expected!r}")
     try:
         return tokenformer_config(
             num_layers=settings["num_layers"],
@@ -60,22 +60,22 @@ def official_config(path: Path, vocab_size: int) -> TokenformerConfig:
     except KeyError as error:
         raise CheckpointError(f"{path} lacks {error.args[0]}") from error
     except (TypeError, ValueError) as error:
-        raise CheckpointError(f"{path} describes no model: {str(error).splitlines()[0]}") from error
+        raise CheckpointError(f"{path} does not describe a model: {str(error).splitlines()[0]}") from error
 
 
 def _settings(path: Path) -> dict[str, Any]:
-    """The YAML's keys and values, as written: nothing in it is looked up or called."""
+    """The keys and values of the YAML as written. Nothing in it is resolved or called."""
     try:
         loaded = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
     except (YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{path} is no YAML file of settings: {str(error).splitlines()[0]}") from error
+        raise CheckpointError(f"{path} is not a YAML file of settings: {str(error).splitlines()[0]}") from error
     if not isinstance(loaded, dict):
-        raise CheckpointError(f"{path} is no YAML file of settings: it holds no keys")
+        raise CheckpointError(f"{path} is not a YAML file of settings: it has no keys")
     return {str(key).replace("-", "_"): value for key, value in loaded.items()}
 
 
 def official_names(config: TokenformerConfig) -> dict[str, str]:
-    """Our parameter names -> the official flat state dict's."""
+    """The names in the official flat state dict, by our parameter names."""
     names = {EMBEDDING: "sequential.0.word_embeddings.weight"}
     for i in range(config.num_layers):
         for ours, theirs in _PATTENTIONS.items():
@@ -87,22 +87,22 @@ def official_names(config: TokenformerConfig) -> dict[str, str]:
 
 
 def load_official(weights: Path, settings: Path) -> LanguageModel:
-    """The model of an official `.bin` (a flat state dict, opened with weights_only) and its NeoX YAML, float32 on CPU.
+    """The model of an official `.bin` (a flat state dict, loaded with weights_only) and its NeoX YAML, float32 on CPU.
 
-    Raises CheckpointError where a tensor is missing, left over or of the wrong shape.
+    Raises CheckpointError if a tensor is missing, unknown or of the wrong shape.
     """
     try:
         state: dict[str, Tensor] = torch.load(weights, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        # torch's own words go on to how such a file can be opened all the same.
+        # torch's own message goes on to explain how to load such a file anyway.
         raise CheckpointError(
-            f"{weights} is refused: it is no plain state dict of tensors, and opening anything else may run code in it"
+            f"{weights} is not a plain state dict of tensors; growctl loads nothing else, because it could run code"
         ) from error
     except (RuntimeError, EOFError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CheckpointError(f"{weights} cannot be opened: {reason}") from error
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
-        raise CheckpointError(f"{weights} is not an official checkpoint: it holds something else than named tensors")
+        raise CheckpointError(f"{weights} is not an official checkpoint: it does not consist of named tensors")
     embedding = state.get("sequential.0.word_embeddings.weight")
     if embedding is None:
         raise CheckpointError(f"{weights} is not an official checkpoint: it has no sequential.0.word_embeddings.weight")
@@ -110,7 +110,7 @@ def load_official(weights: Path, settings: Path) -> LanguageModel:
     names = official_names(config)
     left_over = set(state) - set(names.values())
     if left_over:
-        raise CheckpointError(f"{weights} holds {min(left_over)}, which {settings} has no place for")
+        raise CheckpointError(f"{weights} has {min(left_over)}, which the model in {settings} does not have")
     for name, shape in parameter_shapes(config).items():
         found = state.get(names[name])
         if found is None or tuple(found.shape) != shape:

@@ -1,7 +1,7 @@
 """The tensors of a `parameters` checkpoint: one safetensors file each, with its float32 value and Adam moments.
 
-`stages.checkpoint.manifest` describes the directory, `stages.engine.engine_state` takes it into and out of
-a live engine.
+`stages.checkpoint.manifest` describes the directory. `stages.engine.engine_state` loads it into an engine and saves it
+from one.
 """
 
 import hashlib
@@ -31,13 +31,13 @@ from stages.checkpoint.manifest import (
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 WRITERS = 2
-"""Parameters written at a time: one is hashed while another is on its way to the disk."""
+"""Parameters written at a time: one is hashed while another is written to disk."""
 
 
 def write_parameter(directory: Path, name: str, state: ParameterState | Tensor) -> tuple[str, FileEntry]:
-    """Writes one parameter's float32 value and moments below `directory`: its relative path and manifest entry.
+    """Writes one parameter's float32 value and moments below `directory`. Returns its relative path and manifest entry.
 
-    A bare value has moments of zero, which are not written.
+    A plain tensor has moments of zero, which are not written.
     """
     file = parameter_file(name)
     parts = state._asdict() if isinstance(state, ParameterState) else {"fp32": state}
@@ -47,7 +47,7 @@ def write_parameter(directory: Path, name: str, state: ParameterState | Tensor) 
 
 
 def root_mean_square(value: Tensor) -> float:
-    """sqrt(mean of squares) to six digits, which do not depend on how many threads summed."""
+    """sqrt(mean of squares) to six digits, so that it does not depend on the number of threads."""
     return float(f"{torch.linalg.vector_norm(value).item() / math.sqrt(value.numel()):.6g}")
 
 
@@ -56,10 +56,10 @@ def write_parameters(
     parameters: Iterable[tuple[str, ParameterState | Tensor]],
     on_written: Callable[[int], None] | None = None,
 ) -> dict[str, FileEntry]:
-    """Writes parameters as they come, up to two at a time while the next is made; the manifest's entries.
+    """Writes `parameters`, up to two at a time while the iterator computes the next. Returns their manifest entries.
 
-    `on_written(done)` counts them. The first error, in making one or in writing one, is raised as soon as nothing is
-    being written any more.
+    `on_written(done)` is called with the number written so far. The first error, from the iterator or from writing, is
+    raised after the writes in progress have ended.
     """
     files: dict[str, FileEntry] = {}
 
@@ -80,13 +80,14 @@ def write_parameters(
 
 
 def read_parameter(directory: Path, manifest: Manifest, name: str, *, moments: bool = True) -> ParameterState:
-    """One parameter of a `parameters` checkpoint, float32 on the CPU; moments that it does not hold are zeros.
+    """One parameter of a `parameters` checkpoint, float32 on the CPU. Moments that are not stored are zeros.
 
-    Its hash is checked against the manifest. With `moments=False` they come back as empty tensors.
+    With `moments=False`, the moments are empty tensors. Raises CheckpointError if the parameter is missing or damaged;
+    its hash is checked against the manifest.
     """
     file = parameter_file(name)
     if manifest.kind != "parameters" or file not in manifest.files:
-        raise CheckpointError(f"{directory} holds no values of {name}")
+        raise CheckpointError(f"{directory} has no values of {name}")
     try:
         data = (directory / file).read_bytes()
     except OSError as error:
@@ -97,7 +98,7 @@ def read_parameter(directory: Path, manifest: Manifest, name: str, *, moments: b
         tensors = safetensors.torch.load(data)
         fp32 = tensors["fp32"]
     except (SafetensorError, KeyError) as error:
-        raise CheckpointError(f"{directory} is broken: {file} holds no value of {name} ({error})") from error
+        raise CheckpointError(f"{directory} is broken: {file} has no value of {name} ({error})") from error
     if not moments:
         return ParameterState(fp32, torch.empty(0), torch.empty(0))
     first, second = (tensors.get(key, torch.zeros_like(fp32)) for key in MOMENTS)
@@ -105,7 +106,7 @@ def read_parameter(directory: Path, manifest: Manifest, name: str, *, moments: b
 
 
 def fill_model(model: LanguageModel, directory: Path, manifest: Manifest) -> None:
-    """Copies the float32 values of a `parameters` checkpoint into a plain model of the manifest's configuration."""
+    """Copies the float32 values of a `parameters` checkpoint into `model`, which has the manifest's configuration."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             value = read_parameter(directory, manifest, name, moments=False).fp32
@@ -119,7 +120,10 @@ def fill_model(model: LanguageModel, directory: Path, manifest: Manifest) -> Non
 def load_model(
     path: str | Path, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32
 ) -> LanguageModel:
-    """The model of any finished, expanded or imported checkpoint, ready to call; CheckpointError if unusable."""
+    """The model of any finished, expanded or imported checkpoint, in eval mode.
+
+    Raises CheckpointError if the checkpoint is missing, broken, or an engine checkpoint.
+    """
     directory = Path(path)
     manifest = read_manifest(directory)
     if manifest.kind != "parameters":

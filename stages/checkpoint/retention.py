@@ -10,9 +10,10 @@ from stages.stage_dir import StagePaths, removal_directory
 
 
 def outdated(steps: Iterable[int], keep: int, every: int | None = None, due: int = 1) -> list[int]:
-    """The steps whose checkpoints go, oldest first: all but the newest `keep`, 1 or more, and multiples of `every`.
+    """The steps whose checkpoints to remove, oldest first: all but the newest `keep` and multiples of `every`.
 
-    The newest multiple of `due` stays too, however many were saved on request since: a rollback goes back to it.
+    `keep` is 1 or more. The newest multiple of `due` is also kept, however many checkpoints were saved on request
+    since, because a rollback returns to it.
     """
     ordered = sorted(steps)
     back = max((step for step in ordered if step % due == 0), default=None)
@@ -20,10 +21,10 @@ def outdated(steps: Iterable[int], keep: int, every: int | None = None, due: int
 
 
 def prune(stage_directory: Path, keep: int, every: int | None = None, due: int = 1) -> None:
-    """Removes the checkpoints that are `outdated`, once the newest is seen to be there in full, by its files' sizes.
+    """Removes the `outdated` checkpoints, after checking that the newest is complete, by the sizes of its files.
 
-    A checkpoint is hidden by one renaming before anything in it goes, so that none is ever there in part; what a death
-    left hidden goes too. Raises CheckpointError where the newest is not whole.
+    Each checkpoint is first hidden by a single rename, so no visible checkpoint is ever incomplete. Hidden checkpoints
+    that a killed process left behind are removed too. Raises CheckpointError if the newest checkpoint is incomplete.
     """
     found = StagePaths(stage_directory).checkpoints()
     if found:
@@ -34,13 +35,13 @@ def prune(stage_directory: Path, keep: int, every: int | None = None, due: int =
 
 
 def clear_leftovers(stage_directory: Path) -> None:
-    """Removes what was being written or removed when its process died. What will not go now goes another time."""
+    """Removes directories that a process was writing or removing when it died. Errors are ignored until next time."""
     for leftover in StagePaths(stage_directory).leftovers():
         shutil.rmtree(leftover, ignore_errors=True)
 
 
 def clear_stage(stage_directory: Path) -> None:
-    """Removes all that attempts which died may have left in a stage that is complete, but stacks that were written."""
+    """Removes everything that dead attempts may have left in a complete stage, except non-empty stack files."""
     clear_leftovers(stage_directory)
     stage = StagePaths(stage_directory)
     for request in stage.save_requests():

@@ -1,7 +1,7 @@
 """JSON documents that carry their own hash, so that a flipped bit anywhere in one is noticed. No torch here.
 
-The manifests of checkpoints and datasets are such documents. Their `seal` is the sha256 of everything else in them but
-the `signature` (stages/checkpoint/signatures.py), which is made over the seal.
+The manifests of checkpoints and datasets are such documents. Their `seal` is the sha256 of everything else in them,
+except the `signature` (stages/checkpoint/signatures.py), which signs the seal.
 """
 
 import hashlib
@@ -16,19 +16,19 @@ from model.errors import UserError
 from model.strict import Strict
 
 MOST_BYTES = 256 * 1024 * 1024
-"""A larger file is no manifest: a million entries take less."""
+"""A larger file is not a manifest: a million entries take less."""
 
 MOST_SAID = 300
-"""Characters of what may repeat the document."""
+"""The most characters of a message that may quote the document."""
 
 MOST_CHARACTERS, NAME_BYTES = 1024, 255
-"""Of a path within a directory, and of each name in it: what file systems take."""
+"""The limits of file systems: characters of a path within a directory, and bytes of each name in it."""
 
 _UNSEALED = ("seal", "signature")
 
 
 class DocumentError(UserError):
-    """What is wrong with a document, without its path."""
+    """A document is damaged or invalid. The message does not contain its path."""
 
 
 class Sealed(Strict):
@@ -38,17 +38,18 @@ class Sealed(Strict):
 
     format_version: int
     seal: str | None = None
-    """sha256 of the rest; None only until `seal` has made it."""
+    """sha256 of the rest; None only before `seal` is called."""
 
     signature: str | None = None
-    """Of the seal, by the runs directory in which this was written (stages/checkpoint/signatures.py)."""
+    """Signature of the seal by the runs directory that the document was written in
+    (stages/checkpoint/signatures.py)."""
 
 
 Document = TypeVar("Document", bound=Sealed)
 
 
 def plain_path(name: str) -> str:
-    """`name`, where it is that of a file below a directory and cannot lead out of it; else a ValueError."""
+    """`name`, if it is the path of a file below a directory and cannot lead out of it. Raises ValueError otherwise."""
     parts = name.split("/")
     if "\\" in name or "\0" in name or any(part in ("", ".", "..") for part in parts):
         raise ValueError(f"{name[:200]!r} must be a plain relative path within the directory")
@@ -58,22 +59,22 @@ def plain_path(name: str) -> str:
 
 
 PlainPath = Annotated[str, AfterValidator(plain_path)]
-"""A file's path within a directory: not absolute, and without `..`."""
+"""A file's path within a directory: neither absolute nor with `..`."""
 
 
 def seal(document: Document) -> Document:
-    """`document` with its seal, and without a signature."""
+    """`document` with its seal and without a signature."""
     bare = document.model_copy(update={"seal": None, "signature": None})
     return bare.model_copy(update={"seal": _seal_of(_parsed(bare.model_dump_json()))})
 
 
 def read_sealed(path: Path, kind: type[Document], format_version: int) -> Document:
-    """The document in the file `path`, of that format version, its seal checked.
+    """The document in the file `path`, after checking its format version and its seal.
 
-    Raises DocumentError, and OSError where the file cannot be read.
+    Raises DocumentError if it is invalid, and OSError if the file cannot be read.
     """
     if path.stat().st_size > MOST_BYTES:
-        raise DocumentError(f"it has {path.stat().st_size:,} bytes, more than any manifest")
+        raise DocumentError(f"it has {path.stat().st_size:,} bytes; a manifest has at most {MOST_BYTES:,}")
     data = path.read_bytes()
     found = _parsed(data)
     version = found.get("format_version", format_version) if isinstance(found, dict) else format_version
@@ -86,19 +87,19 @@ def read_sealed(path: Path, kind: type[Document], format_version: int) -> Docume
         where = ".".join(map(str, problem["loc"])) or "its text"
         said = problem["msg"].removeprefix("Value error, ")
         raise DocumentError(f"{where[:MOST_SAID]}: {said[:MOST_SAID]}") from None
-    except ArithmeticError as error:  # the models' own checks reckon with what they are given
-        raise DocumentError(f"a number in it is out of all range ({error})") from None
+    except ArithmeticError as error:  # validators compute with the document's numbers
+        raise DocumentError(f"a number in it is out of range ({error})") from None
     if document.seal is None:
         raise DocumentError("its seal is missing")
     if document.seal != _seal_of(found):
-        raise DocumentError("its seal does not fit the rest: something in it has changed")
+        raise DocumentError("its seal does not match its content: something in it has changed")
     return document
 
 
 def check_inside(directory: Path, name: str) -> None:
-    """DocumentError where a link makes the file `name` of `directory` one outside."""
+    """Raises DocumentError if the file `name` of `directory` is a link to a file outside."""
     if not (directory / PurePosixPath(name)).resolve().is_relative_to(directory.resolve()):
-        raise DocumentError(f"{name} is a link that leads outside")
+        raise DocumentError(f"{name} is a link that leads out of the directory")
 
 
 def _seal_of(found: dict[str, Any]) -> str:
@@ -107,7 +108,7 @@ def _seal_of(found: dict[str, Any]) -> str:
 
 
 def _parsed(data: str | bytes) -> Any:
-    """JSON with its fractions as they are written: a digit that rounding would hide counts too."""
+    """Parses JSON and keeps fractions as strings, so that the seal also covers digits that rounding would hide."""
     try:
         return json.loads(data, parse_float=str)
     except (ValueError, RecursionError) as error:

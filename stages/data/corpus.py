@@ -1,8 +1,8 @@
 """Where documents come from: the standard library, text files, folders, JSON lines, on any fsspec URL.
 
-Everything streams: a file of any size is read piece by piece, and one document is held at a time. A
-document's split depends on its id alone, so on the file's name below the source and the place in that file:
-neither moving the source nor the number of workers moves a document to the other split.
+All reading streams: files of any size are read in pieces, and only one document is in memory at a time. A document's
+split depends only on its id, which is made of the file's name relative to the source and the position in that file. So
+neither moving the source nor changing the number of workers moves a document to the other split.
 """
 
 import glob
@@ -31,11 +31,11 @@ PYTHON_STDLIB = "python-stdlib"
 DEFAULT_VOCAB_SIZE = 8192
 NOT_STDLIB = {"test", "tests", "site-packages", "dist-packages", "idlelib", "lib2to3", "__pycache__"}
 PIECE_CHARACTERS = 16 * 1024
-"""Length at which a plain text file without separator is cut, at the end of a line."""
+"""Length at which a plain text file without separators is cut, at the next end of a line."""
 LONG_FILE_BYTES = 1024 * 1024
-"""A file of a folder is one document up to this size, and is cut into pieces above it."""
+"""A file of a folder is one document up to this size. Larger files are cut into pieces."""
 LONGEST_DOCUMENT_CHARACTERS = 64 * 1024 * 1024
-"""Between two separators; more than this means that the separator is not what the file uses."""
+"""The most text between two separators. Beyond this, the file evidently uses another separator."""
 
 SplitName = Literal["train", "validation"]
 SPLITS: tuple[SplitName, ...] = ("train", "validation")
@@ -43,61 +43,62 @@ Advance = Callable[[int], None]
 
 
 class DataSpec(Strict):
-    """The `data:` block of a schedule: which text, in which tokens."""
+    """The `data:` block of a schedule: the text, and how it is tokenised."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     source: str = Field(min_length=1)
     """`python-stdlib`, or a text file, a folder or a glob: a local path or any fsspec URL (`s3://`, `gs://`,
     `hf://`, `memory://`). Links in a local folder are followed. Files named `.jsonl` (also `.jsonl.gz`,
-    `.jsonl.zst`) hold one JSON document a line. All others are UTF-8 text: in a folder each file is a document, a file
-    by itself is cut into pieces of whole lines of about 16 KiB."""
+    `.jsonl.zst`) hold one JSON document per line. All other files are UTF-8 text: each file of a folder is a document;
+    a single file is cut into pieces of whole lines, about 16 KiB each."""
 
     include: str = Field("**/*", min_length=1)
-    """Which files of a folder to take, as a glob relative to it, for example `**/*.jsonl.zst`."""
+    """Which files of a folder to read: a glob relative to the folder, for example `**/*.jsonl.zst`."""
 
     document_separator: str | None = Field(None, min_length=1)
-    """Text between two documents of a plain text file; it belongs to neither. Applies to every such file, and must
-    occur in one of them."""
+    """The text between two documents of a plain text file; it belongs to neither. It applies to every such file and
+    must occur in at least one of them."""
 
     text_key: str = Field("text", min_length=1)
-    """The key of a JSON document's text."""
+    """The key that holds the text of a JSON document."""
 
     tokenizer: str | None = Field(None, min_length=1)
-    """A `tokenizer.json`, a folder with one, or a name on the Hugging Face hub. Without it a byte-level BPE
+    """A `tokenizer.json`, a folder that contains one, or a name on the Hugging Face hub. Without it, a byte-level BPE
     is trained on the train split."""
 
     vocab_size: int | None = Field(None, ge=257, le=2**20)
-    """Entries of the BPE to train, default 8192; at least the 256 bytes and the end of text. A small source
-    may give fewer. Not allowed with `tokenizer`, which has its own size."""
+    """Entries of the BPE to train; 8192 by default, and at least the 256 bytes and the end of text. A small source may
+    give fewer. Not allowed with `tokenizer`, which has its own size."""
 
     end_of_text: str = Field("<|endoftext|>", min_length=1)
-    """The special token after each document. A given tokenizer must have it."""
+    """The special token after each document. A tokenizer set by `tokenizer` must have it."""
 
     validation_fraction: float = Field(0.01, gt=0, lt=1)
-    """Share of the documents kept for validation; a hash of their names chooses them, so the same anywhere. Train
-    leaves out what has the same text as one of them."""
+    """Share of the documents held out for validation. A hash of their names selects them, so the split is the same on
+    every machine. Train documents with the same text as a validation document are left out."""
 
     workers: PositiveInt = 1
-    """Processes that tokenise, each a shard at a time. Changes the time only; one already uses every core."""
+    """Processes that tokenise, each one shard at a time. This changes only the time; one process already uses every
+    core."""
 
     @model_validator(mode="after")
     def _one_source_of_tokens(self) -> "DataSpec":
         if self.tokenizer is not None and self.vocab_size is not None:
             raise ValueError(
-                f"vocab_size ({self.vocab_size}) is the size of a tokenizer to train, but the tokenizer"
-                f" {self.tokenizer!r} is given: leave one of the two out"
+                f"vocab_size ({self.vocab_size}) is the size of a tokenizer to train, but tokenizer"
+                f" {self.tokenizer!r} is set: leave out one of the two"
             )
         return self
 
     @property
     def by_hand(self) -> str:
-        """What to download, and which keys point to it, where the source cannot be read."""
+        """How to download the source by hand and which keys to set then, for error messages."""
         return by_hand(self.source, self.include, self.tokenizer)
 
 
 class Document(NamedTuple):
-    """One text that is trained on as a whole, and belongs to exactly one split."""
+    """One text. It belongs to exactly one split."""
 
     id: str
     text: str
@@ -107,18 +108,19 @@ class SourceFile(NamedTuple):
     """One file of the source."""
 
     path: str
-    """Where the file system finds it."""
+    """Its path on the file system."""
     name: str
-    """Relative to the source, with forward slashes: what document ids begin with."""
+    """Its path relative to the source, with forward slashes. Document ids start with it."""
     num_bytes: int
-    """Size as stored, so before any decompression; 0 where the file system does not say."""
+    """Size as stored, before any decompression; 0 if the file system does not report it."""
     version: str
-    """What a remote file system says of the content: an ETag or a time. Empty on this machine, where it is hashed."""
+    """What a remote file system reports about the content: an ETag or a time. Empty for local files, which are
+    hashed."""
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """The files of a source, sorted by name, and how documents are cut from them. Can be pickled."""
+    """The files of a source, sorted by name, and how they are cut into documents. Can be pickled."""
 
     spec: DataSpec
     fs: Any
@@ -131,7 +133,7 @@ class Corpus:
         return sum(file.num_bytes for file in self.files)
 
     def shards(self, shard_bytes: int) -> list[tuple[SourceFile, ...]]:
-        """Consecutive files in groups of up to `shard_bytes`; a longer file is a group of its own."""
+        """Consecutive files in groups of up to `shard_bytes`. A larger file forms its own group."""
         groups: list[list[SourceFile]] = []
         size = shard_bytes
         for file in self.files:
@@ -144,13 +146,13 @@ class Corpus:
 
     @property
     def is_local(self) -> bool:
-        """Whether the files lie on this machine, so that their content can be hashed."""
+        """Whether the files are on this machine, so that their content can be hashed."""
         return isinstance(self.fs, LocalFileSystem)
 
     def contents(self, hashes: SourceHashes, advance: Advance = lambda num_bytes: None) -> Iterator[str]:
-        """What identifies the content of each file, in order: its sha256 on this machine, else its `version`.
+        """An identifier of each file's content, in order: the sha256 of a local file, the `version` of a remote one.
 
-        `advance` is told of bytes read. Raises DataError where a file cannot be read.
+        Calls `advance` with the number of bytes after each file. Raises DataError if a file cannot be read.
         """
         found = hashes.of([Path(file.path) for file in self.files]) if self.is_local else None
         for file in self.files:
@@ -160,24 +162,25 @@ class Corpus:
             yield content
 
     def check_separator(self) -> None:
-        """Raises DataError where a `document_separator` is given and no file of the source holds it."""
+        """Raises DataError if a `document_separator` is set but occurs in no file of the source."""
         separator = self.spec.document_separator
         texts = [file for file in self.files if not _is_json_lines(file.name)]
         if separator is None or any(len(list(islice(self._read(file), 2))) == 2 for file in texts):
             return
-        where = f"any of its {len(texts):,} text files" if texts else "JSON lines, where each line is a document"
+        source = repr(self.spec.source)
+        where = f"any of the {len(texts):,} text files of {source}" if texts else f"{source}, which has only JSON lines"
         raise DataError(
-            f"data.document_separator: {separator!r} does not occur in {self.spec.source!r}, not in {where};"
-            " give the one that separates its documents, or none"
+            f"data.document_separator: {separator!r} does not occur in {where};"
+            " set the one that separates its documents, or none"
         )
 
     def documents(
         self, files: tuple[SourceFile, ...], split: SplitName, advance: Advance = lambda num_bytes: None
     ) -> Iterator[Document]:
-        """The documents of one split in `files`, in order; those with nothing but white space are left out.
+        """The documents of one split in `files`, in order, without those that consist of white space.
 
-        `advance` is told of source bytes as they pass, of all of a file's by its end. Raises DataError where
-        a file cannot be read, is not UTF-8, or is not the JSON lines that its name promises.
+        Calls `advance` with numbers of source bytes, which add up to each file's size by its end. Raises DataError if a
+        file cannot be read, is not UTF-8, or is named `.jsonl` and does not hold JSON lines.
         """
         for file in files:
             left = file.num_bytes
@@ -216,7 +219,7 @@ class Corpus:
             yield Document(f"{file.name}#{number}", text)
 
     def _json_texts(self, file: SourceFile, stream: TextIO) -> Iterator[str]:
-        """The text of every line. Strict: datatrove's JsonlReader passes over what it cannot read."""
+        """The text of every line. Strict, unlike datatrove's JsonlReader, which skips lines that it cannot read."""
         key = self.spec.text_key
         for number, line in enumerate(stream, start=1):
             if line.isspace():
@@ -228,15 +231,15 @@ class Corpus:
                 raise DataError(f"data.source: {file.path} line {number} is not JSON ({error})") from error
             text = record.get(key) if isinstance(record, dict) else None
             if not isinstance(text, str):
-                found = f"the keys {sorted(record)}" if isinstance(record, dict) else "no object"
-                raise DataError(f"data.text_key: {file.path} line {number} has {found}, no text under {key!r}")
+                found = f"has the keys {sorted(record)}" if isinstance(record, dict) else "is not a JSON object"
+                raise DataError(f"data.text_key: {file.path} line {number} {found}; it must have a text under {key!r}")
             yield text
 
 
 def open_corpus(spec: DataSpec) -> Corpus:
-    """Lists the files of `spec.source`. Hidden files of folders and globs are left out.
+    """Lists the files of `spec.source`, without the hidden files of folders and globs.
 
-    Raises DataError where nothing is found, or where something is missing that could read it.
+    Raises DataError if there are no files, or if a package needed to read them is missing.
     """
     if spec.source == PYTHON_STDLIB:
         return _open_stdlib(spec)
@@ -254,26 +257,25 @@ def open_corpus(spec: DataSpec) -> Corpus:
         instead = make_local_copy(spec.source, spec.tokenizer)
         raise DataError(
             f"data.source: {spec.source!r} does not exist;"
-            f" {instead or f'give {PYTHON_STDLIB}, a file, a folder, a glob or a URL of one'}"
+            f" {instead or f'set it to {PYTHON_STDLIB}, a file, a folder, a glob or a URL of one'}"
         )
     _require_decompressors(files)
     return Corpus(spec, fs, tuple(sorted(files, key=lambda file: file.name)), is_folder)
 
 
 def content_hash(text: str) -> bytes:
-    """16 bytes that are the same for documents of the same text, and for no others."""
+    """A 16-byte hash of a document's text."""
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
 def is_validation(document_id: str, validation_fraction: float) -> bool:
-    """Whether a document belongs to the validation split: a fixed pseudo-random function of its id alone."""
+    """Whether a document belongs to the validation split. This is a fixed pseudo-random function of its id."""
     digest = hashlib.blake2b(document_id.encode("utf-8", "surrogateescape"), digest_size=8).digest()
     return int.from_bytes(digest, "big") < validation_fraction * 2**64
 
 
 def _open_stdlib(spec: DataSpec) -> Corpus:
-    """The running Python's own library source, about 11 MB; files that are not UTF-8 are left out when
-    read."""
+    """The source of the running Python's standard library, about 11 MB. Reading skips files that are not UTF-8."""
     fs, root = fsspec.url_to_fs(sysconfig.get_paths()["stdlib"])
     files = []
     for _, folders, found in fs.walk(root, detail=True):
@@ -281,12 +283,13 @@ def _open_stdlib(spec: DataSpec) -> Corpus:
             del folders[name]
         files += [_source_file(info, root) for name, info in found.items() if name.endswith(".py")]
     if not files:
-        raise DataError(f"data.source: this Python has no library source in {root}; give a file or a folder")
+        raise DataError(f"data.source: this Python has no library source in {root}; set a file or a folder")
     return Corpus(spec, fs, tuple(sorted(files, key=lambda file: file.name)), is_folder=True)
 
 
 def _info(fs: Any, path: str) -> dict[str, Any] | None:
-    """What is at `path`, None where nothing is. `isfile` and `isdir` say so too where nothing could be reached."""
+    """What is at `path`, or None if there is nothing. `isfile` and `isdir` would also return False for an unreachable
+    server."""
     try:
         found: dict[str, Any] = fs.info(path)
     except Exception as error:
@@ -319,7 +322,10 @@ def _source_file(info: dict[str, Any], root: str) -> SourceFile:
 
 
 def _require_decompressors(files: list[SourceFile]) -> None:
-    """fsspec also reads .zst through `zstandard`, but then only a file's first frame, and says nothing."""
+    """Raises DataError if Zstandard files cannot be read completely.
+
+    fsspec also reads .zst with `zstandard`, but then silently stops after a file's first frame.
+    """
     zst = next((file.path for file in files if file.name.endswith(".zst")), None)
     if zst and getattr(fsspec.compression.compr.get("zstd"), "__name__", "") != "ZstdFile":
         raise DataError(f"data.source: {zst} is compressed by Zstandard; to read it, `pip install backports.zstd`")
@@ -331,8 +337,7 @@ def _is_json_lines(name: str) -> bool:
 
 
 def _pieces(stream: TextIO) -> Iterator[str]:
-    """Consecutive whole lines, PIECE_CHARACTERS or somewhat more together; a line longer than that is cut
-    too."""
+    """Pieces of consecutive whole lines, each PIECE_CHARACTERS or slightly more. Longer lines are cut too."""
     lines, size = [], 0
     while line := stream.readline(PIECE_CHARACTERS):
         lines.append(line)
@@ -352,6 +357,6 @@ def _separated_texts(file: SourceFile, stream: TextIO, separator: str) -> Iterat
         if len(rest) > LONGEST_DOCUMENT_CHARACTERS:
             raise DataError(
                 f"data.document_separator: {separator!r} does not occur in {len(rest):,} characters of"
-                f" {file.path}; give the one that this file uses, or none"
+                f" {file.path}; set the one that this file uses, or none"
             )
     yield rest

@@ -1,7 +1,7 @@
 """A dataset: its manifest, and its token shards as batches. Memory-mapped numpy; the position is one integer.
 
-A training sample is a function of the seed and its global index, and of nothing else: not of the number of
-ranks, the micro-batch, or where a run was stopped. Shapes: B batch, T sequence.
+A training sample depends only on the seed and its global index. It does not depend on the number of ranks, on the
+micro-batch, or on where a run was stopped. Shapes: B batch, T sequence.
 """
 
 import hashlib
@@ -22,10 +22,10 @@ from stages.stage_dir import MANIFEST_NAME
 
 FORMAT_VERSION = 1
 LAYOUT_VERSION = 1
-"""Of the token files: a part of a dataset's identity, where that of its manifest is none."""
+"""Version of the token files' layout. It is part of a dataset's identity; the manifest's FORMAT_VERSION is not."""
 TOKENIZER_NAME = "tokenizer.json"
 HASHED_BYTES = 20_000_000_000
-"""A dataset of no more bytes is read as a whole by `check_dataset`."""
+"""`check_dataset` hashes datasets up to this size completely."""
 PERMUTATION_ROUNDS = 6
 
 Int64Array = npt.NDArray[np.int64]
@@ -33,39 +33,39 @@ UInt64Array = npt.NDArray[np.uint64]
 
 
 Amount = Annotated[int, Field(ge=0, lt=2**63)]
-"""Bytes, tokens or documents, as many as can be counted."""
+"""A number of bytes, tokens or documents."""
 
 
 class DatasetFile(Strict):
     """One file of a split."""
 
     name: PlainPath
-    """Relative to the dataset, for example `train/00000.ds`."""
+    """Path relative to the dataset, for example `train/00000.ds`."""
 
     bytes: Amount
     sha256: str
 
 
 class DatasetSplit(Strict):
-    """What one split holds."""
+    """The content of one split."""
 
     num_tokens: Amount
-    """With the end of text after each document."""
+    """Tokens, including the end of text after each document."""
 
     num_bytes: Amount
-    """UTF-8 bytes of the documents' text, for bits a byte."""
+    """UTF-8 bytes of the documents' text, for bits per byte."""
 
     num_documents: Amount
     files: tuple[DatasetFile, ...]
-    """In the order of the stream: each shard, then its index (document ends: uint64, in tokens)."""
+    """Files in the order of the stream: each shard, followed by its index (document ends: uint64, in tokens)."""
 
 
 class DatasetManifest(Sealed):
-    """Everything about a dataset but its tokens."""
+    """Everything about a dataset except its tokens."""
 
     spec: DataSpec
     vocab_size: PositiveInt
-    """One more than the tokenizer's largest id: the rows that an embedding needs."""
+    """One more than the tokenizer's largest id: the number of rows that an embedding needs."""
 
     token_bytes: Literal[2, 4]
     """Size of a stored token, an unsigned little-endian integer."""
@@ -74,30 +74,30 @@ class DatasetManifest(Sealed):
     end_of_text_id: int
     splits: dict[SplitName, DatasetSplit] = Field(min_length=len(SPLITS))
     num_dropped: Amount = 0
-    """Documents left out of train, because validation holds the same text under another name."""
+    """Documents left out of train because validation has the same text under another name."""
 
     fingerprint: str
-    """sha256 over the tokenizer and all files in their order; no path, no time, no number of workers."""
+    """sha256 over the tokenizer and all files, in order. Independent of paths, times and the number of workers."""
 
     @property
     def files(self) -> list[DatasetFile]:
-        """Those of all splits."""
+        """The files of all splits."""
         return [file for split in self.splits.values() for file in split.files]
 
     @property
     def num_file_bytes(self) -> int:
-        """What the files of all splits come to."""
+        """Total size of the files of all splits."""
         return sum(file.bytes for file in self.files)
 
 
 def dataset_fingerprint(tokenizer_sha256: str, splits: dict[SplitName, DatasetSplit]) -> str:
-    """The identity of what a dataset holds."""
+    """The fingerprint of a dataset: a sha256 over its tokenizer and its files."""
     hashes = [[file.sha256 for file in splits[split].files] for split in SPLITS]
     return hashlib.sha256(json.dumps([LAYOUT_VERSION, tokenizer_sha256, hashes]).encode()).hexdigest()
 
 
 def read_dataset_manifest(dataset_dir: Path) -> DatasetManifest:
-    """The manifest of a dataset; DataError where there is none or it cannot be read."""
+    """The manifest of a dataset. Raises DataError if there is none or it cannot be read."""
     path = dataset_dir / MANIFEST_NAME
     if not path.is_file():
         raise DataError(f"{dataset_dir} is not a dataset: it has no {MANIFEST_NAME}; `growctl prepare` makes one")
@@ -110,35 +110,35 @@ def read_dataset_manifest(dataset_dir: Path) -> DatasetManifest:
 
 
 def dataset_manifest_bytes(manifest: DatasetManifest) -> bytes:
-    """What a manifest.json holds: `manifest`, sealed."""
+    """The content of manifest.json: `manifest` with its seal."""
     return seal(manifest.model_copy(update={"format_version": FORMAT_VERSION})).model_dump_json(indent=1).encode()
 
 
 def check_dataset(dataset_dir: Path, on_progress: Callable[[str, float | None], None] | None = None) -> DatasetManifest:
-    """As `verify_dataset`, with the hashes of a dataset that has no more than `HASHED_BYTES`.
+    """Verifies a dataset, with the hashes of its files if it is no larger than `HASHED_BYTES`. Returns its manifest.
 
-    `on_progress` is told what is being done, and the fraction of it.
+    Calls `on_progress` with a description of the work and the fraction done. Raises DataError as `verify_dataset` does.
     """
     total = read_dataset_manifest(dataset_dir).num_file_bytes
     if total > HASHED_BYTES:
         return verify_dataset(dataset_dir, hashes=False)
     if on_progress is None:
         return verify_dataset(dataset_dir)
-    told, done = on_progress, 0
+    report, done = on_progress, 0
 
     def advance(num_bytes: int) -> None:
         nonlocal done
         done += num_bytes
-        told("checking the dataset", done / max(1, total))
+        report("checking the dataset", done / max(1, total))
 
-    told("checking the dataset", 0.0)
+    report("checking the dataset", 0.0)
     return verify_dataset(dataset_dir, on_bytes=advance)
 
 
 def verify_dataset(dataset_dir: Path, *, hashes: bool = True, on_bytes: OnBytes | None = None) -> DatasetManifest:
-    """The manifest, once every file that it names is there with its size and, with `hashes`, its sha256.
+    """Checks that every file in the manifest exists with its size and, with `hashes`, its sha256. Returns the manifest.
 
-    Raises DataError naming the first file that is missing or differs, or leads out of the directory by a link.
+    Raises DataError that names the first file that is missing, differs, or is a link out of the directory.
     """
     manifest = read_dataset_manifest(dataset_dir)
     for file in manifest.files:
@@ -147,7 +147,7 @@ def verify_dataset(dataset_dir: Path, *, hashes: bool = True, on_bytes: OnBytes 
     if not tokenizer.is_file() or hash_file(tokenizer) != manifest.tokenizer_sha256:
         raise DataError(f"{dataset_dir} is damaged: its {TOKENIZER_NAME} is missing or changed")
     if dataset_fingerprint(manifest.tokenizer_sha256, manifest.splits) != manifest.fingerprint:
-        raise DataError(f"{dataset_dir} is damaged: its manifest's fingerprint is not that of its files")
+        raise DataError(f"{dataset_dir} is damaged: the fingerprint in its manifest does not match its files")
     if hashes:
         found = hash_files(dataset_dir / file.name for file in manifest.files)
         for file, sha256 in zip(manifest.files, found, strict=True):
@@ -159,15 +159,15 @@ def verify_dataset(dataset_dir: Path, *, hashes: bool = True, on_bytes: OnBytes 
 
 
 class TokenSplit:
-    """One split's tokens as one stream, whatever the number of shards; read from disk when asked for."""
+    """The tokens of one split as one stream over all its shards. `read` reads them from disk."""
 
     def __init__(self, dataset_dir: Path, split: SplitName) -> None:
-        """Maps the shards. Raises DataError where one is missing or has another size than in the manifest."""
+        """Memory-maps the shards. Raises DataError if one is missing or its size differs from the manifest."""
         manifest = read_dataset_manifest(dataset_dir)
         described = manifest.splits[split]
         self.num_tokens = described.num_tokens
         self.bytes_per_token = described.num_bytes / max(1, described.num_tokens)
-        """UTF-8 bytes of text for each token, the ends of text counted as tokens."""
+        """UTF-8 bytes of text per token. Ends of text count as tokens."""
         dtype = np.dtype(f"<u{manifest.token_bytes}")
         shards = [file for file in described.files if file.name.endswith(".ds")]
         if sum(file.bytes for file in shards) != described.num_tokens * manifest.token_bytes:
@@ -179,9 +179,9 @@ class TokenSplit:
         self._ends = np.cumsum([len(shard) for shard in self._shards])
 
     def read(self, start: int, length: int) -> Int64Array:
-        """Tokens `start` to `start + length` of the stream: (length,) int64. IndexError beyond either end."""
+        """Tokens `start` to `start + length` of the stream: (length,) int64. Raises IndexError beyond either end."""
         if not 0 <= start <= start + length <= self.num_tokens:
-            raise IndexError(f"tokens {start} to {start + length} of a split of {self.num_tokens}")
+            raise IndexError(f"tokens {start} to {start + length} are outside a split of {self.num_tokens} tokens")
         tokens = np.empty(length, np.int64)
         shard = int(np.searchsorted(self._ends, start, side="right"))
         filled = 0
@@ -195,29 +195,28 @@ class TokenSplit:
 
 
 class TrainingSamples:
-    """The train split as an endless sequence of samples, each T + 1 tokens: T inputs, and the targets one
-    further.
+    """The train split as an endless sequence of samples. A sample has T + 1 tokens: T inputs and T shifted targets.
 
-    An epoch cuts the stream, joined end to start, into windows of T, and takes every window once, in a
-    pseudo-random order. Where the cutting starts, and the order, differ from epoch to epoch. Nothing is held:
-    the order is a permutation computed for the indices asked for.
+    An epoch joins the stream end to start, cuts it into windows of T tokens, and uses every window once, in a
+    pseudo-random order. The order and the first cut differ between epochs. The order is not stored: it is a
+    permutation, computed for the requested indices.
     """
 
     def __init__(self, dataset_dir: Path, sequence_length: int, seed: int) -> None:
-        """Raises DataError when the split is shorter than one sample."""
+        """Opens the train split. Raises DataError if it is shorter than one sample."""
         self._split = TokenSplit(dataset_dir, "train")
         self._length = sequence_length
         self._seed = seed
         _require_tokens(dataset_dir, "train", self._split.num_tokens, sequence_length)
         self.num_windows = self._split.num_tokens // sequence_length
-        """Samples in an epoch."""
+        """Samples per epoch."""
 
     def epochs(self, num_samples: int) -> float:
-        """How many times over `num_samples` samples go through the data."""
+        """How many passes over the data `num_samples` samples make."""
         return num_samples / self.num_windows
 
     def starts(self, first_index: int, count: int) -> Int64Array:
-        """Where in the stream the samples begin: (count,) int64, each in [0, tokens of the split)."""
+        """The positions in the stream where the samples start: (count,) int64, each in [0, tokens of the split)."""
         epochs, positions = np.divmod(np.arange(first_index, first_index + count), self.num_windows)
         seed = _scatter(np.array([self._seed % 2**64], np.uint64))
         keys = _scatter(seed ^ epochs.astype(np.uint64))
@@ -237,16 +236,16 @@ class TrainingSamples:
 
 
 class EvaluationWindows:
-    """A split as consecutive windows of T + 1 tokens that overlap by one: no token is a target twice.
+    """A split as consecutive windows of T + 1 tokens that overlap by one token, so that no token is a target twice.
 
-    The last tokens, fewer than T, are left out, so that all windows are full and weigh the same. A limited
-    number of windows is spread evenly over the split, since neighbouring documents are often alike.
+    The rest of fewer than T tokens at the end is left out, so all windows have the same weight. With `max_sequences`,
+    windows are spread evenly over the split, because neighbouring documents are often similar.
     """
 
     def __init__(
         self, dataset_dir: Path, split: SplitName, sequence_length: int, max_sequences: int | None = None
     ) -> None:
-        """Raises DataError when the split is shorter than one window."""
+        """Opens the split. Raises DataError if it is shorter than one window."""
         self._split = TokenSplit(dataset_dir, split)
         self._length = sequence_length
         _require_tokens(dataset_dir, split, self._split.num_tokens, sequence_length)
@@ -259,7 +258,7 @@ class EvaluationWindows:
         return len(self._windows)
 
     def batch(self, start: int, stop: int) -> Int64Array:
-        """Windows `start` to `stop`, in order, fewer at the end: (stop - start, T + 1) int64."""
+        """Windows `start` to `stop`, in order: (stop - start, T + 1) int64, with fewer rows at the end."""
         windows = self._windows[start:stop].tolist()
         tokens_BT = np.empty((len(windows), self._length + 1), np.int64)
         for row, window in zip(tokens_BT, windows, strict=True):
@@ -276,20 +275,20 @@ def _require_size(dataset_dir: Path, file: DatasetFile) -> None:
     except DocumentError as error:
         raise DataError(f"{dataset_dir} is damaged: {error}") from error
     if (size := path.stat().st_size) != file.bytes:
-        raise DataError(f"{dataset_dir} is damaged: {file.name} has {size} bytes, the manifest says {file.bytes}")
+        raise DataError(f"{dataset_dir} is damaged: {file.name} has {size} bytes, not {file.bytes} as in the manifest")
 
 
 def _require_tokens(dataset_dir: Path, split: SplitName, num_tokens: int, sequence_length: int) -> None:
     if num_tokens <= sequence_length:
         raise DataError(
-            f"data.source: the {split} split of {dataset_dir} has {num_tokens} tokens, and one sample of"
-            f" {sequence_length} needs {sequence_length + 1}; give more text, a shorter sequence"
+            f"data.source: the {split} split of {dataset_dir} has {num_tokens} tokens, but one sample of"
+            f" {sequence_length} needs {sequence_length + 1}; use more text, a shorter sequence"
             f"{', or a larger data.validation_fraction' if split == 'validation' else ''}"
         )
 
 
 def _scatter(values: UInt64Array) -> UInt64Array:
-    """SplitMix64 (Steele, Lea and Flood, 2014): a bijection of 64-bit integers that parts neighbours."""
+    """SplitMix64 (Steele, Lea and Flood, 2014): a bijection of 64-bit integers that separates neighbours."""
     values = values + np.uint64(0x9E3779B97F4A7C15)
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -297,10 +296,10 @@ def _scatter(values: UInt64Array) -> UInt64Array:
 
 
 def _permute(positions: UInt64Array, size: int, keys: UInt64Array) -> UInt64Array:
-    """A permutation of range(`size`) for each key, applied to `positions`: any shape (N,), in O(N) memory.
+    """Applies a permutation of range(`size`), a different one for each key, to `positions`: (N,), in O(N) memory.
 
-    A Feistel network permutes the power of four at or above `size`; a result outside is sent through again
-    until it falls inside (cycle walking), at most four times on average.
+    A Feistel network permutes range(n) for the next power of four n. Results outside range(`size`) go through the
+    network again until they fall inside (cycle walking): on average at most four times.
     """
     half_bits = np.uint64(max(1, ((size - 1).bit_length() + 1) // 2))
     mask = (np.uint64(1) << half_bits) - np.uint64(1)

@@ -8,23 +8,23 @@ from stages.data.source_errors import reading
 
 LOCAL_COPIES = {
     "openwebtext": (
-        "where the hub can be reached, `hf download Skylion007/openwebtext --repo-type dataset --local-dir DIR`; write"
-        " the 'text' of its parquet files as JSON lines to DIR/openwebtext.jsonl; then set data.source=DIR"
+        "on a machine that can reach the hub, `hf download Skylion007/openwebtext --repo-type dataset --local-dir DIR`;"
+        " write the 'text' of its parquet files as JSON lines to DIR/openwebtext.jsonl; then set data.source=DIR"
     ),
     "openwebtext2": (
-        "where the hub can be reached, `hf download segyges/OpenWebText2 openwebtext2.jsonl.zst.tar --repo-type dataset"
-        " --local-dir DIR`; unpack it in DIR; then set data.source=DIR"
+        "on a machine that can reach the hub, `hf download segyges/OpenWebText2 openwebtext2.jsonl.zst.tar --repo-type"
+        " dataset --local-dir DIR`; unpack it in DIR; then set data.source=DIR"
     ),
     "wikitext-103-raw/wiki.train.raw": (
         "download https://wikitext.smerity.com/wikitext-103-raw-v1.zip; unpack it in DIR; then set"
         " data.source=DIR/wikitext-103-raw/wiki.train.raw"
     ),
 }
-"""The sources in `schedules/data` that stand for a local copy, and how to make one."""
+"""The sources in `schedules/data` that need a local copy, and how to make it."""
 
 
 def local_tokenizer(name: str) -> Path | None:
-    """Where `name` leads on this machine: a file, or a folder's tokenizer.json. None for a name on the hub."""
+    """The local file that `name` refers to: a file, or the tokenizer.json of a folder. None for a name on the hub."""
     with reading(f"data.tokenizer: {name!r}"):
         path = Path(name).expanduser()
     path = path / "tokenizer.json" if path.is_dir() else path
@@ -34,7 +34,7 @@ def local_tokenizer(name: str) -> Path | None:
 
 
 def download_tokenizer(name: str) -> Path:
-    """The tokenizer.json of a model on the hub, from its cache or downloaded. DataError where it cannot be had."""
+    """The path of the tokenizer.json of a model on the hub, cached or downloaded now. Raises DataError on failure."""
     from huggingface_hub import hf_hub_download
     from huggingface_hub import utils as hub
 
@@ -43,8 +43,8 @@ def download_tokenizer(name: str) -> Path:
     hub.logging.set_verbosity_error()
     try:
         with reading(
-            f"data.tokenizer: {name!r} is no file here, and on the Hugging Face hub it",
-            f"where the hub can be reached, {_tokenizer_by_hand(name)}",
+            f"data.tokenizer: {name!r} is not a local file, and on the Hugging Face hub it",
+            f"on a machine that can reach the hub, {_tokenizer_by_hand(name)}",
         ):
             return Path(hf_hub_download(name, "tokenizer.json"))
     finally:
@@ -54,7 +54,7 @@ def download_tokenizer(name: str) -> Path:
 
 
 def by_hand(source: str, include: str, tokenizer: str | None) -> str:
-    """What to download, and which keys point to it, where `source` cannot be read. Empty for a local source."""
+    """How to download `source` by hand and which keys to set then. Empty for a local source."""
     if "://" not in source or source.startswith(("file://", "local://")):
         return ""
     kind, _, rest = source.removeprefix("hf://").partition("/")
@@ -68,26 +68,26 @@ def by_hand(source: str, include: str, tokenizer: str | None) -> str:
         )
         local = "/".join(["DIR", *below])
         download = _download(f"{owner}/{name}", options, "DIR")
-        text = f"where the hub can be reached, {download}; then set data.source={local}"
+        text = f"on a machine that can reach the hub, {download}; then set data.source={local}"
     else:
-        text = "download its files where it can be reached, and set data.source to where they are"
+        text = "download its files on a machine that can reach it, and set data.source to their location"
     return text + _tokenizer_too(tokenizer)
 
 
 def make_local_copy(source: str, tokenizer: str | None) -> str:
-    """How to make the local copy that a source of `schedules/data` stands for. Empty for any other source."""
+    """How to make the local copy that a source of `schedules/data` needs. Empty for any other source."""
     return LOCAL_COPIES[source] + _tokenizer_too(tokenizer) if source in LOCAL_COPIES else ""
 
 
 def _for_fnmatch(pattern: str) -> str:
-    """A pattern for `hf download`, which matches with fnmatch: there `*` also crosses slashes, so `**/` is one `*`."""
+    """A pattern for `hf download`, which matches with fnmatch: its `*` also matches slashes, so `**/` becomes `*`."""
     return re.sub(r"\*+", "*", pattern.replace("**/", "*"))
 
 
 def _tokenizer_too(tokenizer: str | None) -> str:
     if tokenizer is None or local_tokenizer(tokenizer) is not None:
         return ""
-    return f". The tokenizer is on the hub, too: {_tokenizer_by_hand(tokenizer)}"
+    return f". The tokenizer is also on the hub: {_tokenizer_by_hand(tokenizer)}"
 
 
 def _tokenizer_by_hand(tokenizer: str) -> str:

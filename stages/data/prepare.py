@@ -6,12 +6,12 @@
         validation/00000.ds, ...
         manifest.json                          written last
 
-The key is a hash of all that determines the result, so a dataset is made once and then found. It is built
-under a temporary name and renamed: a directory under its own name is whole. Shards follow from the source
-alone, so the number of workers changes the time and nothing else.
+The key is a hash of everything that determines the result, so each dataset is prepared once and then reused. A dataset
+is built under a temporary name and then renamed, so a directory with its final name is complete. The shards depend only
+on the source, so the number of workers changes nothing but the time.
 
-datatrove's DocumentTokenizer is run directly rather than by its LocalPipelineExecutor, which logs to stderr
-from every process it starts and replaces the log handlers of the process that calls it.
+DocumentTokenizer from datatrove runs directly, without LocalPipelineExecutor: that logs to stderr from every process it
+starts and replaces the log handlers of its caller.
 """
 
 import fcntl
@@ -66,19 +66,19 @@ from stages.stage_dir import MANIFEST_NAME, preparation_lock, staging_directory
 __all__ = ["DataError", "DataSpec", "DatasetManifest", "prepare", "read_dataset_manifest", "verify_dataset"]
 
 SHARD_BYTES = 64 * 1024 * 1024
-"""Source bytes of a shard, which a worker takes as a whole. A longer file is one shard."""
+"""Source bytes per shard; one worker processes a whole shard. A larger file is one shard."""
 LONGEST_NAME = 100
-"""Characters of a source's name that its dataset's is made of."""
+"""The most characters of the source's name that a dataset's name contains."""
 
 CHOICE_VERSION = 2
-"""Of the rules by which documents are cut, chosen and left out: a part of a dataset's key."""
+"""Version of the rules that cut, split and drop documents. It is part of a dataset's key."""
 
 TOKENIZE_BATCH = 256
-"""Documents encoded at a time, by all cores."""
+"""Documents that all cores together encode at a time."""
 
 
 class _ShardTask(NamedTuple):
-    """One shard of one split, to be written by any process."""
+    """One shard of one split, which any process can write."""
 
     split: SplitName
     number: int
@@ -87,15 +87,15 @@ class _ShardTask(NamedTuple):
     directory: Path
     token_bytes: int
     dropped: frozenset[bytes]
-    """Content hashes of documents to leave out."""
+    """Content hashes of the documents to leave out."""
 
 
 class _Shard(NamedTuple):
-    """What was written of one split in one shard."""
+    """One written shard of one split."""
 
     content: DatasetSplit
     hashes: frozenset[bytes]
-    """Of the content of its documents, where they are validation's."""
+    """Content hashes of its documents; only filled for validation."""
 
     num_dropped: int
 
@@ -103,12 +103,12 @@ class _Shard(NamedTuple):
 def prepare(
     spec: DataSpec, datasets_dir: Path, *, log_path: Path | None = None, on_progress: OnProgress | None = None
 ) -> Path:
-    """Makes the dataset that `spec` describes, or finds it whole: its directory in `datasets_dir`.
+    """Prepares the dataset that `spec` describes, or finds it. Returns its directory in `datasets_dir`.
 
-    A damaged one is set aside, never deleted, and made again. A second process that wants the same dataset
-    waits for the first. `on_progress` gets what is done and the fraction of it, None where that is unknown.
-    Messages go to `log_path`; nothing is printed. Raises DataError for all that the user can put
-    right, having written nothing where the source or the tokenizer cannot be opened.
+    A damaged dataset is set aside, never deleted, and prepared again. A second process that needs the same dataset
+    waits for the first. `on_progress` receives a description of the work and the fraction done (None if unknown).
+    Messages go to `log_path`; nothing is printed. Raises DataError for every error that the user can fix. If the source
+    or the tokenizer cannot be opened, nothing has been written.
     """
     if on_progress:
         on_progress("reading the source", None)
@@ -125,7 +125,7 @@ def prepare(
     with _lock(preparation_lock(target), progress) as alone:
         if damage := _damage(target, on_progress):
             if target.exists():
-                progress.say(f"{damage}; set aside as {set_aside(target)}, preparing it again")
+                progress.say(f"{damage}; moved to {set_aside(target)}, preparing it again")
             if alone:
                 for leftover in datasets_dir.glob(f"{staging_directory(target).name}-*"):
                     shutil.rmtree(leftover)
@@ -135,7 +135,7 @@ def prepare(
 
 
 def _damage(dataset_dir: Path, on_progress: OnProgress | None = None) -> str | None:
-    """What is wrong with a dataset, None when it is whole."""
+    """What is wrong with a dataset, or None if it is complete."""
     try:
         check_dataset(dataset_dir, on_progress)
     except DataError as error:
@@ -149,7 +149,7 @@ def _name(source: str) -> str:
 
 
 def _memory(corpus: Corpus, datasets_dir: Path) -> Path | None:
-    """Where the hashes of a source's files are remembered; None where hashing them again takes no time."""
+    """The file that caches the hashes of the source's files. None if hashing them again takes no time."""
     if not corpus.is_local or corpus.num_bytes < REMEMBERED_BYTES:
         return None
     place = hashlib.sha256(os.path.abspath(corpus.spec.source).encode("utf-8", "surrogateescape")).hexdigest()[:12]
@@ -157,7 +157,7 @@ def _memory(corpus: Corpus, datasets_dir: Path) -> Path | None:
 
 
 def _key(corpus: Corpus, hashes: SourceHashes, progress: Progress) -> str:
-    """Short hash of what determines a dataset: all of the spec but workers, the files' content, a tokenizer's."""
+    """A short hash of what determines a dataset: the spec without `workers`, the files' content, the tokenizer's."""
     spec = corpus.spec
     contents = corpus.contents(hashes, progress.meter("reading the source", corpus.num_bytes))
     tokenizer = tokenizer_file(spec)
@@ -172,7 +172,7 @@ def _key(corpus: Corpus, hashes: SourceHashes, progress: Progress) -> str:
 
 
 def _build(corpus: Corpus, given: Tokenizer | None, target: Path, progress: Progress) -> None:
-    """Writes the dataset beside `target`, then renames it. Whatever happens, nothing half-written remains."""
+    """Writes the dataset beside `target`, then renames it. If anything fails, nothing incomplete remains."""
     beside = staging_directory(target)
     staging = beside.with_name(f"{beside.name}-{os.getpid()}-{secrets.token_hex(4)}")
     try:
@@ -184,7 +184,7 @@ def _build(corpus: Corpus, given: Tokenizer | None, target: Path, progress: Prog
             sync_path(folder)
         try:
             os.rename(staging, target)
-        except OSError:  # only where locks do not work: another process was faster
+        except OSError:  # another process was faster, on a file system without locks
             if _damage(target) is not None:
                 raise
         sync_path(target.parent)
@@ -194,10 +194,10 @@ def _build(corpus: Corpus, given: Tokenizer | None, target: Path, progress: Prog
 
 
 def _write_dataset(corpus: Corpus, given: Tokenizer | None, staging: Path, progress: Progress) -> DatasetManifest:
-    """Tokenizer and shards; the manifest is left to the caller.
+    """Writes the tokenizer and the shards. Returns the manifest, which the caller writes.
 
-    Validation comes first. It is small, and finds what is wrong with the source before the long work on train, which
-    leaves out what it holds. A tokenizer is trained before that, on all of train's documents.
+    Validation comes first: it is small, so errors in the source show up before the long work on train, and train leaves
+    out the texts that validation holds. A new tokenizer is trained before that, on all documents of train.
     """
     spec, shards = corpus.spec, corpus.shards(SHARD_BYTES)
     tokenizer = given or train_tokenizer(corpus, shards, progress)
@@ -205,7 +205,7 @@ def _write_dataset(corpus: Corpus, given: Tokenizer | None, staging: Path, progr
     vocab_size = max(tokenizer.get_vocab().values()) + 1
     token_bytes: Literal[2, 4] = 2 if vocab_size <= 2**16 else 4
     end_of_text_id = tokenizer.token_to_id(spec.end_of_text)
-    assert end_of_text_id is not None  # trained with it, or refused without it
+    assert end_of_text_id is not None  # training adds it; given_tokenizer rejects a tokenizer without it
     splits: dict[SplitName, DatasetSplit] = {}
     hashes: frozenset[bytes] = frozenset()
     num_dropped = 0
@@ -216,7 +216,7 @@ def _write_dataset(corpus: Corpus, given: Tokenizer | None, staging: Path, progr
         hashes = hashes.union(*(part.hashes for part in parts))
         num_dropped += sum(part.num_dropped for part in parts)
     if num_dropped:
-        progress.say(f"left {num_dropped:,} documents out of train, because validation holds the same text")
+        progress.say(f"left {num_dropped:,} documents out of train, because validation has the same text")
     _require_documents(spec, splits, num_dropped, len(hashes))
     return DatasetManifest(
         format_version=FORMAT_VERSION,
@@ -232,7 +232,7 @@ def _write_dataset(corpus: Corpus, given: Tokenizer | None, staging: Path, progr
 
 
 def _joined(parts: list[DatasetSplit]) -> DatasetSplit:
-    """A split, of what its shards hold."""
+    """The whole split, from its shards."""
     return DatasetSplit(
         num_tokens=sum(part.num_tokens for part in parts),
         num_bytes=sum(part.num_bytes for part in parts),
@@ -245,26 +245,26 @@ def _require_documents(
     spec: DataSpec, splits: dict[SplitName, DatasetSplit], num_dropped: int, num_validation_texts: int
 ) -> None:
     if num_dropped and not splits["train"].num_documents:
-        if num_validation_texts == 1:  # no fraction helps
+        if num_validation_texts == 1:  # a different fraction would not help
             raise DataError(
                 f"data.source: all {num_dropped + splits['validation'].num_documents:,} documents in {spec.source!r}"
-                " have the same text; give more text"
+                " have the same text; use more text"
             )
         raise DataError(
-            f"data.source: all {num_dropped:,} documents that {spec.source!r} has for train have the same text as ones"
-            " of validation; give more text, or a smaller data.validation_fraction"
+            f"data.source: all {num_dropped:,} train documents in {spec.source!r} have the same text as validation"
+            " documents; use more text, or a smaller data.validation_fraction"
         )
     num_documents = sum(split.num_documents for split in splits.values())
     if num_documents < 2:
         raise DataError(
-            f"data.source: {spec.source!r} holds {num_documents} documents, and training and validation need"
-            " one each; give more text, or a data.document_separator that cuts it"
+            f"data.source: {spec.source!r} has {num_documents} documents, but training and validation need"
+            " one each; use more text, or set a data.document_separator that splits it"
         )
     for name, split in splits.items():
         if not split.num_documents:
             raise DataError(
                 f"data.validation_fraction: {spec.validation_fraction} of the {num_documents} documents in"
-                f" {spec.source!r} leaves none for {name}; about {min(0.5, 5 / num_documents):.2g} would do"
+                f" {spec.source!r} leaves none for {name}; try about {min(0.5, 5 / num_documents):.2g}"
             )
 
 
@@ -272,10 +272,10 @@ def _require_documents(
 
 
 def _write_shards(tasks: list[_ShardTask], progress: Progress) -> Iterator[_Shard]:
-    """Writes every shard, here or in `workers` processes, and describes each in order."""
+    """Writes every shard, in this process or in `workers` others, and yields their descriptions in order."""
     corpus = tasks[0].corpus
     advance = progress.meter(f"tokenising {tasks[0].split}", corpus.num_bytes)
-    in_memory = "memory" in corpus.fs.protocol  # which other processes do not see
+    in_memory = "memory" in corpus.fs.protocol  # other processes cannot see it
     workers = 1 if in_memory else min(corpus.spec.workers, len(tasks))
     if workers == 1:
         yield from (_write_shard(task, advance) for task in tasks)
@@ -285,33 +285,33 @@ def _write_shards(tasks: list[_ShardTask], progress: Progress) -> Iterator[_Shar
     threads = max(1, (os.cpu_count() or 1) // workers)
     log_path = progress.log_path or Path(os.devnull)
     pool = ProcessPoolExecutor(workers, processes, _start_worker, (held, log_path, threads))
-    with held, pool, lifeline:  # left in reverse: the lifeline is cut before the pool waits for its workers
+    with held, pool, lifeline:  # closed in reverse order: the lifeline first, before the pool waits for its workers
         try:
             for task, shard in zip(tasks, pool.map(_write_shard, tasks), strict=True):
                 advance(sum(file.num_bytes for file in task.files))
                 yield shard
         except BrokenProcessPool as error:
             raise DataError(
-                f"data.workers: one of {workers} processes died, of too little memory perhaps; try fewer"
+                f"data.workers: one of {workers} processes died, perhaps out of memory; try fewer"
             ) from error
 
 
 def _start_worker(lifeline: Connection, log_path: Path, threads: int) -> None:
-    """Prepares a worker process: its share of the cores, its output to the log, its end with its parent's."""
+    """Sets up a worker process: limits its threads, sends its output to the log, and ends it when its parent ends."""
     os.environ["RAYON_NUM_THREADS"] = str(threads)
     log = os.open(log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.dup2(log, 1)
     os.dup2(log, 2)
 
     def end_with_parent() -> None:
-        lifeline.poll(None)  # nothing is ever sent: this returns when the other end is closed, by death too
+        lifeline.poll(None)  # nothing is ever sent, so this returns when the parent closes its end or dies
         os._exit(1)
 
     threading.Thread(target=end_with_parent, daemon=True).start()
 
 
 def _write_shard(task: _ShardTask, advance: Advance = lambda num_bytes: None) -> _Shard:
-    """Tokenises the documents of one split in one shard's files, and forces what it wrote onto the disk."""
+    """Tokenises the documents of one split in one shard's files, and syncs the written files to disk."""
     directory = task.directory / task.split
     num_bytes = num_dropped = 0
     hashes = set()
@@ -321,11 +321,11 @@ def _write_shard(task: _ShardTask, advance: Advance = lambda num_bytes: None) ->
             str(task.directory / TOKENIZER_NAME),
             eos_token=task.corpus.spec.end_of_text,
             batch_size=TOKENIZE_BATCH,
-            shuffle_documents=False,  # training reads windows in random order, evaluation spreads its own
+            shuffle_documents=False,  # training reads windows in random order, evaluation spreads its windows
             save_final_metadata=False,
         )
-        step.tokenizer.encode_special_tokens = True  # where a text spells the end of text, it is text
-        step.token_size = task.token_bytes  # datatrove goes by the number of entries; ids may be larger
+        step.tokenizer.encode_special_tokens = True  # an end of text spelled out in a document is ordinary text
+        step.token_size = task.token_bytes  # datatrove uses the number of entries, but ids may be larger
 
         def documents() -> Iterator[Any]:
             nonlocal num_bytes, num_dropped
@@ -361,7 +361,7 @@ def _write_shard(task: _ShardTask, advance: Advance = lambda num_bytes: None) ->
 
 @contextmanager
 def _quiet_datatrove() -> Iterator[tuple[Any, Any]]:
-    """datatrove's tokeniser and document class. It logs by loguru, whose handlers its import would replace."""
+    """datatrove's tokeniser and document class, without its logging: its import would replace loguru's handlers."""
     from loguru import logger
 
     vars(logger).update(add=lambda *_, **__: 0, remove=lambda *_: None)
@@ -379,12 +379,15 @@ def _quiet_datatrove() -> Iterator[tuple[Any, Any]]:
 
 @contextmanager
 def _lock(path: Path, progress: Progress) -> Iterator[bool]:
-    """Waits until no other process holds `path`; death lets go of it too. False where there are no locks."""
+    """Waits until no other process locks `path`, then locks it. Yields False if the file system has no locks.
+
+    The lock of a process ends with the process.
+    """
     with path.open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            progress.say("waiting for another process that prepares the same dataset")
+            progress.say("waiting for another process that is preparing the same dataset")
             fcntl.flock(file, fcntl.LOCK_EX)
         except OSError:
             yield False

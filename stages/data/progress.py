@@ -7,11 +7,11 @@ from pathlib import Path
 from stages.data.corpus import Advance
 
 OnProgress = Callable[[str, float | None], None]
-"""Gets what is being done, and the fraction of it, None where that is unknown."""
+"""Receives a description of the work, and the fraction done (None if unknown)."""
 
 
 class Progress:
-    """Tells the caller and the log what is going on."""
+    """Reports progress to the caller and to the log."""
 
     def __init__(self, log_path: Path | None, on_progress: OnProgress | None) -> None:
         if log_path:
@@ -20,7 +20,7 @@ class Progress:
         self._on_progress = on_progress
 
     def say(self, message: str, fraction: float | None = None) -> None:
-        """Something new is going on."""
+        """Reports `message` to the log and, with the fraction done, to the caller."""
         if self.log_path:
             with self.log_path.open("a", encoding="utf-8") as log:
                 log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
@@ -28,7 +28,8 @@ class Progress:
             self._on_progress(message, fraction)
 
     def meter(self, message: str, total_bytes: int) -> Advance:
-        """Announces work on `total_bytes`; what it returns is told of bytes done, and reports each percent."""
+        """Reports the start of work on `total_bytes`. Call the result with numbers of bytes; it reports each
+        percent."""
         done = percent = 0
         self.say(message, 0.0)
 

@@ -14,16 +14,16 @@ from stages.data.dataset import Int64Array
 def read_ahead(
     read: Callable[[int], Int64Array], positions: Iterable[int], device: torch.device
 ) -> Generator[tuple[Tensor, Tensor]]:
-    """Inputs and targets, each (B, T) int64 on `device`, of the (B, T + 1) tokens at each of `positions`, in order.
+    """Yields inputs and targets, each (B, T) int64 on `device`, from the (B, T + 1) tokens at each of `positions`.
 
-    One thread calls `read`, one position ahead; what it raises is raised here, where its micro-batch is asked for. The
-    thread ends with the generator: `contextlib.closing` is for where it may not be used up. On CUDA the copies start
-    from pinned memory and are not waited for.
+    A thread calls `read` one position ahead. An exception from `read` is raised here when its micro-batch is requested.
+    The thread ends with the generator; use `contextlib.closing` if the generator may not be exhausted. On CUDA, copies
+    are asynchronous, from pinned memory.
     """
     on_cuda = device.type == "cuda"
 
     def on_host(tokens_BT: Int64Array) -> Tensor:
-        # numpy's copy: torch's would start a second set of OpenMP threads beside those that compute.
+        # Copy with numpy: torch would start a second set of OpenMP threads that compete with the model's.
         tensor_BT = torch.empty(tokens_BT.shape, dtype=torch.int64, pin_memory=on_cuda)
         tensor_BT.numpy()[...] = tokens_BT
         return tensor_BT
@@ -32,7 +32,7 @@ def read_ahead(
         tokens_BT = read(position)
         return on_host(tokens_BT[:, :-1]), on_host(tokens_BT[:, 1:])
 
-    # A new thread is on CUDA's first device, whatever this rank's is: pinning there would start a context on it.
+    # A new thread uses CUDA's first device, not this rank's. Pinning memory there would create a context on it.
     initial: dict[str, Any] = {"initializer": torch.cuda.set_device, "initargs": (device,)} if on_cuda else {}
     rest = iter(positions)
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="read-ahead", **initial) as thread:

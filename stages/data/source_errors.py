@@ -1,7 +1,7 @@
 """Whatever a file system or a hub's client raises, as one message. The only place that translates their errors.
 
-Sources and tokenizers are read through libraries that each raise errors of their own: of httpx, requests, aiohttp or
-botocore, of the Hugging Face hub, of a decompressor, plain OSErrors. None of their classes is named here.
+The libraries that read sources and tokenizers each raise their own errors: httpx, requests, aiohttp, botocore, the
+Hugging Face hub, decompressors, plain OSErrors. This module handles all of them without naming their classes.
 """
 
 from collections.abc import Iterator
@@ -12,23 +12,24 @@ from typing import Any
 from model.errors import UserError
 
 MOST_SAID = 300
-"""Characters of another library's message that are repeated."""
+"""The most characters of another library's message to include."""
 
 PACKAGES = {"libarchive": "libarchive-c", "smbclient": "smbprotocol"}
-"""Packages of modules that are named otherwise."""
+"""Modules whose package has another name."""
 
 REFUSED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 
 
 class DataError(UserError):
-    """Data that cannot be used, or not as described, in one sentence: the field, the value, the way out."""
+    """Data that cannot be used as configured. The message names the key, the value and a way to fix it."""
 
 
 @contextmanager
 def reading(what: str, way_out: str = "") -> Iterator[None]:
-    """Raises a DataError for any error inside: `what`, the key and its value, cannot be read, why, and the way out.
+    """Turns any error inside the block into a DataError: `what` cannot be read, the reason, and how to fix it.
 
-    The way out begins in lower case: where a package is missing, it is the other thing to do.
+    `what` is a key with its value. `way_out` starts in lower case, because it may follow the advice to install a
+    missing package.
     """
     try:
         yield
@@ -36,7 +37,7 @@ def reading(what: str, way_out: str = "") -> Iterator[None]:
         raise
     except UnicodeDecodeError as error:
         raise DataError(f"{what} is not UTF-8 text ({error})") from error
-    except Exception as error:  # every library has errors of its own
+    except Exception as error:  # every library has its own error classes
         package = _missing_package(error)
         ways = ", or ".join(way for way in (package and f"to read it, `pip install {package}`", way_out) if way)
         advice = f". {ways[0].upper()}{ways[1:]}" if ways else ""
@@ -44,18 +45,18 @@ def reading(what: str, way_out: str = "") -> Iterator[None]:
 
 
 def is_missing(error: Exception) -> bool:
-    """Whether `error` says that something is not there. A server that refuses to say so is another matter."""
+    """Whether `error` means that the file does not exist. A server that denies access is a different error."""
     status = _http_status(error)
     return status == HTTPStatus.NOT_FOUND or (status is None and isinstance(error, FileNotFoundError))
 
 
 def reason(error: BaseException) -> str:
-    """Why something could not be read: what the server answered, or the first cause that says anything."""
+    """Why something could not be read: the server's answer, or the earliest cause with a message."""
     if status := _http_status(error):
         answer = f"the server answered {status.value} {status.phrase}"
         if status in REFUSED:
             answer += (
-                "; what is private or gated needs credentials that may read it, on the Hugging Face hub a token in "
+                "; private and gated data needs credentials with read access: for the Hugging Face hub, a token in "
                 "HF_TOKEN or from `hf auth login`"
             )
         return answer
@@ -64,7 +65,7 @@ def reason(error: BaseException) -> str:
 
 
 def _shortened(text: str) -> str:
-    """`text`, up to MOST_SAID characters of it, cut after a word."""
+    """`text`, cut after a word if it is longer than MOST_SAID characters."""
     if len(text) <= MOST_SAID:
         return text
     room = MOST_SAID - len("...")
@@ -72,7 +73,7 @@ def _shortened(text: str) -> str:
 
 
 def _missing_package(error: BaseException) -> str | None:
-    """The package whose module could not be found; None where `error` is about something else."""
+    """The package of a module that could not be imported; None if `error` has another cause."""
     for cause in _causes(error):
         if isinstance(cause, ModuleNotFoundError) and cause.name:
             module = cause.name.partition(".")[0]
@@ -81,7 +82,7 @@ def _missing_package(error: BaseException) -> str | None:
 
 
 def _causes(error: BaseException) -> list[BaseException]:
-    """`error`, what caused it, and so on to the first cause."""
+    """`error`, its cause, and so on down to the first cause."""
     causes = [error]
     while (cause := causes[-1].__cause__) is not None and cause not in causes:
         causes.append(cause)
@@ -89,14 +90,14 @@ def _causes(error: BaseException) -> list[BaseException]:
 
 
 def _http_status(error: BaseException) -> HTTPStatus | None:
-    """The status of the response that an error is about; None where it is about none."""
+    """The HTTP status that an error carries, or None."""
     for cause in _causes(error):
         response: Any = getattr(cause, "response", None)
         if isinstance(response, dict):  # botocore
             found = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
         else:
             found = getattr(response, "status_code", None) or getattr(cause, "status", None)  # `status`: aiohttp
-        with suppress(ValueError):  # where it is no status
+        with suppress(ValueError):  # not an HTTP status
             if (status := HTTPStatus(found)) >= HTTPStatus.BAD_REQUEST:
                 return status
     return None

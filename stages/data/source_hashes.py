@@ -1,7 +1,7 @@
 """The hashes of a large local source's files, remembered: reading hundreds of gigabytes takes minutes, for each run.
 
-This only saves time. A remembered hash is used as long as the file's size, inode and times of change, to the
-nanosecond, stay the same. A file that was merely touched is hashed again, and the hash comes out the same.
+This only saves time. A cached hash is used as long as the file's size, inode and times of change (in nanoseconds) stay
+the same. A file that was only touched is hashed again, with the same result.
 """
 
 import json
@@ -11,11 +11,11 @@ from pathlib import Path
 from stages.checkpoint.manifest import hash_files, write_file
 
 REMEMBERED_BYTES = 1_000_000_000
-"""A smaller source is hashed each time: that takes a second or so."""
+"""A smaller source is hashed every time, which takes about a second."""
 
 
 class SourceHashes:
-    """sha256 of files, by `memory` where it knows them. Nothing is written before `save`."""
+    """The sha256 of files, from the cache file `memory` if it has them. Only `save` writes that file."""
 
     def __init__(self, memory: Path | None) -> None:
         self._memory = memory
@@ -25,10 +25,10 @@ class SourceHashes:
             try:
                 self._known = dict(json.loads(memory.read_bytes()))
             except (OSError, ValueError, TypeError, RecursionError):
-                self._known = {}  # it is written anew
+                self._known = {}  # a damaged cache is written again
 
     def of(self, paths: Iterable[Path]) -> Iterator[str]:
-        """The hash of each file, in order. What reading one raises is raised in its place."""
+        """Yields the hash of each file, in order. An error from reading a file is raised at its position."""
         stamped = {_stamp(path): path for path in paths}
         fresh = hash_files([path for stamp, path in stamped.items() if stamp not in self._known])
         for stamp in stamped:
@@ -36,12 +36,12 @@ class SourceHashes:
             yield self._found[stamp]
 
     def save(self) -> None:
-        """Remembers what was found, where it is not what was known."""
+        """Writes the hashes to the cache file, if they have changed."""
         if self._memory and self._found != self._known:
             write_file(self._memory, json.dumps(self._found).encode())
 
 
 def _stamp(path: Path) -> str:
-    """The file, and what changes about it whenever its content does."""
+    """The file's path with its size, inode and times, which change whenever its content does."""
     found = path.stat()
     return f"{path} {found.st_size} {found.st_ino} {found.st_mtime_ns} {found.st_ctime_ns}"

@@ -11,16 +11,16 @@ from stages.data.progress import Progress
 from stages.data.source_errors import DataError, reason
 
 TOKENIZER_SAMPLE_BYTES = 256 * 1024 * 1024
-"""The most text a tokenizer is trained on, in equal parts from the beginning of every shard."""
+"""The most text that a tokenizer is trained on, in equal parts from the start of every shard."""
 
 
 def given_tokenizer(spec: DataSpec) -> Tokenizer:
-    """The tokenizer that the spec names, without the truncation and padding it may bring along."""
+    """The tokenizer that the spec names, with truncation and padding turned off. Raises DataError if it is unusable."""
     assert spec.tokenizer is not None
     path = tokenizer_file(spec) or download_tokenizer(spec.tokenizer)
     try:
         tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises nothing narrower
+    except Exception as error:  # the library raises plain Exceptions
         raise DataError(f"data.tokenizer: {spec.tokenizer!r} is not a tokenizer.json ({reason(error)})") from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -34,7 +34,7 @@ def given_tokenizer(spec: DataSpec) -> Tokenizer:
 
 
 def tokenizer_file(spec: DataSpec) -> Path | None:
-    """The local file that `data.tokenizer` names, None where it names a model on the hub, or nothing."""
+    """The local file that `data.tokenizer` names. None if it is not set or names a model on the hub."""
     path = local_tokenizer(spec.tokenizer) if spec.tokenizer else None
     if path and not path.is_file():
         raise DataError(f"data.tokenizer: there is no file {str(path)!r}")
@@ -42,7 +42,7 @@ def tokenizer_file(spec: DataSpec) -> Path | None:
 
 
 def train_tokenizer(corpus: Corpus, shards: list[tuple[SourceFile, ...]], progress: Progress) -> Tokenizer:
-    """A byte-level BPE from the train split: any text can be encoded, and decodes to itself."""
+    """A byte-level BPE trained on the train split. It encodes any text without loss."""
     advance = progress.meter("training the tokenizer", min(corpus.num_bytes, TOKENIZER_SAMPLE_BYTES))
 
     def texts() -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Growths for tests: the policies that there are, written out, and small models grown by several of them in a row.
 
-Nothing here asks `model.policy` what is allowed or exact: these tables are what it is compared with.
+The tables do not use `model.policy`: tests compare it with them.
 """
 
 from itertools import product
@@ -19,8 +19,8 @@ INITS: tuple[Init, ...] = ("random", "matched", "zero-key", "zero-value", "copy"
 TAUS: tuple[TauPolicy, ...] = ("ramp", "anneal", "frozen", "recompute", "per-generation")
 SCORE_FUNCTIONS: tuple[ScoreFunction, ...] = ("l2_norm_gelu", "gelu_l2_norm", "softmax")
 
-SENSELESS = {("zero-key", "ramp"), ("zero-value", "ramp"), ("copy", "ramp"), ("zero-key", "per-generation")}
-SENSIBLE = [pair for pair in product(INITS, TAUS) if pair not in SENSELESS]
+INVALID = {("zero-key", "ramp"), ("zero-value", "ramp"), ("copy", "ramp"), ("zero-key", "per-generation")}
+VALID = [pair for pair in product(INITS, TAUS) if pair not in INVALID]
 EXACT = {
     ("random", "ramp"),
     ("matched", "ramp"),
@@ -29,17 +29,17 @@ EXACT = {
     ("zero-value", "per-generation"),
     ("copy", "recompute"),
 }
-"""Policies that keep the function; copies where the model that grows is the published formula."""
+"""Policies that preserve the function; copies only if the model that grows is the published formula."""
 
-NEVER_SOFTMAX = {(init, tau) for init, tau in SENSIBLE if tau == "ramp" or init == "zero-key"}
-"""Policies that add scores of zero: exp(0) = 1."""
+NEVER_SOFTMAX = {(init, tau) for init, tau in VALID if tau == "ramp" or init == "zero-key"}
+"""Policies that add zero scores, which softmax turns into exp(0) = 1."""
 
 POSSIBLE = [
     (init, tau, score_function)
-    for (init, tau), score_function in product(SENSIBLE, SCORE_FUNCTIONS)
+    for (init, tau), score_function in product(VALID, SCORE_FUNCTIONS)
     if score_function != "softmax" or (init, tau) not in NEVER_SOFTMAX
 ]
-"""What can be grown at all, with allow_jump."""
+"""All policies that are possible with allow_jump."""
 
 IDS = torch.randint(0, 29, (2, 7), generator=torch.Generator().manual_seed(3))
 
@@ -54,14 +54,14 @@ def allowed(init: Any, tau: Any, **changes) -> GrowthPolicy:
 
 
 def moved(config: TokenformerConfig, tau: str, share: float) -> TokenformerConfig:
-    """The scales after that share of the steps over which a stage moves them."""
+    """The scales after `share` of the steps over which a stage moves them."""
     if tau == "anneal":
         return anneal_config(config, share)
     return ramp_config(config, share) if tau == "ramp" else config
 
 
 class Growth(NamedTuple):
-    """A growth, and how far the stage after it came with its ramp or its annealing."""
+    """A growth, and how far the following stage got with its ramp or annealing."""
 
     policy: GrowthPolicy
     attention_tokens: list[int]
@@ -76,19 +76,19 @@ class Growth(NamedTuple):
 
 
 class History(NamedTuple):
-    """How a model came to be: its base, then growths, with training in between."""
+    """The history of a model: its base, then growths, with training in between."""
 
     base: TokenformerConfig
     growths: list[Growth]
     config: TokenformerConfig
-    """As it is after the last growth's stage."""
+    """The configuration after the stage of the last growth."""
 
     def then(self, growth: Growth) -> "History":
         config = moved(growth.of(self.config), growth.policy.tau, growth.share)
         return History(self.base, [*self.growths, growth], config)
 
     def ramped(self) -> "History":
-        """The same, but that all ramps came to their end."""
+        """The same history with all ramps finished."""
         growths = [
             growth._replace(share=1.0 if growth.policy.tau == "ramp" else growth.share) for growth in self.growths
         ]
@@ -97,7 +97,7 @@ class History(NamedTuple):
 
 @st.composite
 def growths(draw, config: TokenformerConfig, init: str, tau: str, *, noise=0.0, everywhere=False, finished=False):
-    """A growth of one token at least, or of some in every Pattention (`everywhere`)."""
+    """A growth by at least one token or, with `everywhere`, by at least one in every Pattention."""
     fewest = 1 if everywhere else 0
 
     def tokens(there: int) -> int:
@@ -114,9 +114,9 @@ def growths(draw, config: TokenformerConfig, init: str, tau: str, *, noise=0.0, 
 
 @st.composite
 def histories(draw, score_function: str, max_growths: int = 3, *, published: bool = False) -> History:
-    """A small base, grown up to `max_growths` times by any policies that its scores allow.
+    """A small base, grown up to `max_growths` times with any policies that its score function allows.
 
-    A stage may have ended before its ramp or its annealing was over. `published`: only by what ends in the published
+    A stage may have ended before its ramp or annealing finished. `published`: only policies that end in the published
     formula.
     """
     off = ("frozen", "per-generation") if published else ()
@@ -134,7 +134,7 @@ def histories(draw, score_function: str, max_growths: int = 3, *, published: boo
 
 @st.composite
 def histories_and_growths(draw, score_functions=SCORE_FUNCTIONS) -> tuple[History, Growth]:
-    """A model that was grown before, and one more growth, under any policy that is possible."""
+    """A model that has grown before, and one more growth with any valid policy."""
     init, tau, score_function = draw(st.sampled_from([p for p in POSSIBLE if p[2] in score_functions]))
     history = draw(histories(score_function))
     history = history.ramped() if init == "copy" else history
@@ -161,7 +161,7 @@ class Grown(NamedTuple):
 
 
 def built(history: History, seed: int = 0) -> Grown:
-    """The model of a history. Training moves every value at random: no zero and no two equal rows are left."""
+    """The model of a history. As if trained, all values are random: no zeros and no equal rows remain."""
     generator = torch.Generator().manual_seed(seed)
 
     def trained(values: dict[str, Tensor]) -> dict[str, Tensor]:

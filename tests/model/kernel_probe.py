@@ -11,9 +11,9 @@ from model.kernels import launch as kernels
 
 
 def run(device: str, function: str, *arguments: Tensor | float | str) -> tuple[Tensor, ...] | Tensor | bool:
-    """A function of model/kernels/launch.py, called with tensors on `device`; its tensors come back to the CPU.
+    """Calls a function of model/kernels/launch.py with tensors on `device` and returns its results on the CPU.
 
-    Memory that nothing has been written to is full of NaN.
+    Uninitialised memory is filled with NaN.
     """
     torch.use_deterministic_algorithms(True)
     moved = [argument.to(device) if isinstance(argument, Tensor) else argument for argument in arguments]
@@ -22,22 +22,23 @@ def run(device: str, function: str, *arguments: Tensor | float | str) -> tuple[T
 
 
 def has_triton() -> bool:
-    """Whether this process has imported triton. It has imported model/kernels/launch.py."""
+    """Whether this process has imported triton. It has already imported model/kernels/launch.py."""
     return "triton" in sys.modules
 
 
 def offsets_of_tile(row: int, column: int, stride: int, transposed: bool) -> Tensor:
-    """Where the kernels look for a 2 x 4 tile of a matrix, from its beginning on."""
+    """The offsets at which the kernels read a 2 x 4 tile of a matrix."""
     from tests.model.tile_probe import tile_offsets
 
     return tile_offsets(row, column, stride, transposed)
 
 
 def compile_for_hopper(calls: list[tuple[int, int, int, int, float]]) -> dict[str, list[dict[str, int]]]:
-    """Goes through forward and backward in bfloat16 for each (M, N, D, O, tau), and compiles but launches nothing.
+    """Compiles the kernels of a forward and backward pass in bfloat16 for each (M, N, D, O, tau), without launching
+    them.
 
-    By kernel, what was compiled for it: operands of the products, `wgmma` instructions with the left one in registers
-    and with both in shared memory, and the bytes of shared memory.
+    Returns, for each kernel: the operands of its products, its `wgmma` instructions with the left operand in registers
+    and with both in shared memory, and its bytes of shared memory.
     """
     import triton
     from triton.backends.compiler import GPUTarget

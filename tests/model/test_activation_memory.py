@@ -31,7 +31,7 @@ DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 
 def grown(init: Init, tau: TauPolicy, *added: tuple[int, int]) -> TokenformerConfig:
-    """The base grown so, once for each pair of attention and FFN tokens."""
+    """The base model, grown with this policy once for each pair of attention and FFN tokens."""
     config = BASE
     for attention_tokens, ffn_tokens in added:
         policy = GrowthPolicy(init=init, tau=tau, allow_jump=True)
@@ -40,7 +40,7 @@ def grown(init: Init, tau: TauPolicy, *added: tuple[int, int]) -> TokenformerCon
 
 
 def mixed() -> TokenformerConfig:
-    """A generation that is scaled and normalised by itself, before one of copies."""
+    """A model with a separately scaled and normalised generation, followed by one of copies."""
     generations = (
         Generation(num_tokens=20),
         Generation(num_tokens=24, number=1, key_ramp=0.5, tau=3.0),
@@ -67,7 +67,7 @@ CONFIGS: dict[str, TokenformerConfig | TransformerConfig] = {
 def saved_bytes(
     config: TokenformerConfig | TransformerConfig, batch: int, length: int, dtype: torch.dtype, device: str = "cpu"
 ) -> int:
-    """Bytes of all that autograd saves in a forward pass, each storage once; not parameters, not single numbers."""
+    """Bytes that autograd saves in a forward pass, each storage counted once, without parameters and single numbers."""
     model = build_model(config, seed=0, device=device).to(dtype)
     ids, targets = (torch.randint(0, config.vocab_size, (batch, length), device=device) for _ in range(2))
     parameters = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
@@ -87,7 +87,7 @@ def saved_bytes(
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize(("batch", "length"), [(1, 16), (3, 40)])
-def test_activations_are_what_autograd_saves_to_the_byte(
+def test_activations_equal_what_autograd_saves_to_the_byte(
     name: str, precision: Precision, batch: int, length: int
 ) -> None:
     config = CONFIGS[name]
@@ -97,9 +97,9 @@ def test_activations_are_what_autograd_saves_to_the_byte(
 
 
 def peaks(config: TokenformerConfig | TransformerConfig, precision: Precision) -> tuple[int, int]:
-    """The most that is alive in a forward and backward pass of 2 x 64 tokens, and in a forward pass alone.
+    """The measured peaks of a forward and backward pass over 2 x 64 tokens, and of a forward pass alone, in bytes.
 
-    Beside the parameters and gradients that are there already, and but for their transposes.
+    Parameters, existing gradients and their transposes do not count.
     """
     model = build_model(config, seed=0).to(DTYPES[precision])
     for parameter in model.parameters():
@@ -127,7 +127,7 @@ def peaks(config: TokenformerConfig | TransformerConfig, precision: Precision) -
     ids=["wide-ffn", "many-words", "wide-attention", "transformer", "transformer-many-words"],
 )
 @pytest.mark.parametrize("tokens_at_once", [1000, 40], ids=["", "in-slices"])
-def test_the_fullest_moments_of_a_pass_are_within_5_percent_of_what_lives_then(
+def test_the_peaks_of_a_pass_are_within_5_percent_of_the_measured_ones(
     config: TokenformerConfig | TransformerConfig, precision: Precision, tokens_at_once: int, monkeypatch
 ) -> None:
     monkeypatch.setattr(memory_module, "LOGITS_AT_ONCE", tokens_at_once * config.vocab_size)
@@ -138,7 +138,7 @@ def test_the_fullest_moments_of_a_pass_are_within_5_percent_of_what_lives_then(
 
 
 @given(st.integers(1, 64), st.integers(1, 64), st.sampled_from(sorted(BYTES)), st.sampled_from(["cuda", "cpu"]))
-def test_a_pass_takes_more_for_more_sequences_and_little_more_on_either_device(batch, more, precision, device) -> None:
+def test_memory_grows_with_the_number_of_sequences_on_either_device(batch, more, precision, device) -> None:
     passes = model_bytes(CONFIGS["ramped"], precision, device)
     small, large = passes.of(batch, 32), passes.of(batch + more, 32)
     constant = 2 * small.activations - passes.of(2 * batch, 32).activations  # the gradient of the head
@@ -148,8 +148,8 @@ def test_a_pass_takes_more_for_more_sequences_and_little_more_on_either_device(b
 
 
 @pytest.mark.parametrize("name", ["tokenformer", "ramped", "transformer"])
-def test_on_cuda_activations_are_what_flash_attention_and_the_norms_save_there(name: str, monkeypatch) -> None:
-    """The meta device has no data, but the operators' own word for what they make on an accelerator."""
+def test_activations_on_cuda_equal_what_flash_attention_and_the_norms_save_there(name: str, monkeypatch) -> None:
+    """On the meta device, operators report the shapes of what they allocate on an accelerator, without any data."""
 
     def flash(query, key, value, is_causal):
         return torch.ops.aten._scaled_dot_product_flash_attention(query, key, value, 0.0, is_causal)[0]
@@ -157,5 +157,5 @@ def test_on_cuda_activations_are_what_flash_attention_and_the_norms_save_there(n
     monkeypatch.setattr(F, "scaled_dot_product_attention", flash)
     config = CONFIGS[name]
     reckoned = model_bytes(config, "bf16").of(2, 128).activations
-    random_states = 16 * config.num_layers  # which flash attention would need for dropout
+    random_states = 16 * config.num_layers  # flash attention would need them for dropout
     assert reckoned == saved_bytes(config, 2, 128, torch.bfloat16, "meta") + 8 * 2 * 128 - random_states

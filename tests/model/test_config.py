@@ -56,7 +56,7 @@ def test_parameter_shapes_are_those_of_the_built_model_in_its_order(config):
     assert list(parameter_shapes(config)) == list(built)
 
 
-def test_a_configuration_comes_back_from_its_json_with_taus_and_ramps():
+def test_a_configuration_survives_a_json_round_trip_with_taus_and_ramps():
     config = ramp_config(grow_config(small_config(), attention_tokens=4, ffn_tokens=8), 0.3)
     assert MODEL_CONFIG.validate_json(config.model_dump_json()) == config
     assert hash(MODEL_CONFIG.validate_json(config.model_dump_json())) == hash(config)
@@ -68,6 +68,6 @@ def test_a_configuration_comes_back_from_its_json_with_taus_and_ramps():
     ("change", "message"),
     [({"num_heads": 3}, "must be a multiple of num_heads"), ({"rotary_fraction": 0.2}, "must be an even number")],
 )
-def test_impossible_shapes_are_refused(change, message):
+def test_impossible_shapes_are_rejected(change, message):
     with pytest.raises(ValidationError, match=message):
         small_config(**change)

@@ -50,7 +50,7 @@ def test_formulas_agree_with_the_flop_counter(config, sequence_length):
 
 
 @given(st.integers(1, 4096), st.integers(1, 500), st.integers(0, 500))
-def test_growth_costs_parameter_flops_only(sequence_length, attention_tokens, ffn_tokens):
+def test_growth_adds_only_parameter_flops(sequence_length, attention_tokens, ffn_tokens):
     old = tokenformer_config(num_layers=2, attention_tokens=6, ffn_tokens=10, **SHAPE)
     new = grow_config(old, attention_tokens=attention_tokens, ffn_tokens=ffn_tokens)
     before, after = (forward_flops_per_token(config, sequence_length) for config in (old, new))

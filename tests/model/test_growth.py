@@ -42,7 +42,7 @@ BASES = [History(config, [], config) for config in (small_config(score_function=
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread() -> Iterator[None]:
-    """Models this small take longest to wait for a second thread, where other work keeps the cores busy."""
+    """On a busy machine, models this small spend most of their time waiting for a second thread."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -50,7 +50,7 @@ def one_thread() -> Iterator[None]:
 
 
 def difference(one: Tensor, other: Tensor) -> float:
-    """The largest difference, relative to the largest value."""
+    """The largest absolute difference, relative to the largest absolute value."""
     return ((one - other).abs().max() / other.abs().max()).item()
 
 
@@ -64,7 +64,7 @@ def base(score_function: str) -> History:
 @pytest.mark.parametrize(("init", "tau", "score_function"), EXACT_ONES)
 @settings(max_examples=20)
 @given(data=st.data())
-def test_what_is_called_exact_keeps_the_whole_function_whatever_the_history(init, tau, score_function, data):
+def test_an_exact_policy_preserves_the_function_whatever_the_history(init, tau, score_function, data):
     history = data.draw(histories(score_function, published=init == "copy"))
     growth = data.draw(growths(history.config, init, tau))
     assert preserves(growth.policy, score_function, published=is_published(history.config))
@@ -74,8 +74,8 @@ def test_what_is_called_exact_keeps_the_whole_function_whatever_the_history(init
     assert difference(new.logits(torch.float32), old.logits(torch.float32)) < 3e-5
 
 
-def test_what_is_exact_stays_so_with_the_growths_of_a_whole_ladder_before_the_first_step():
-    """Expanding three times over, without a step in between, is as exact as once."""
+def test_exact_policies_stay_exact_over_all_growths_of_a_ladder_without_a_step():
+    """Three expansions without a step in between are as exact as one."""
     for init, tau, score_function in EXACT_ONES:
         old = new = built(base(score_function))
         for _ in range(3):
@@ -89,8 +89,8 @@ def test_what_is_exact_stays_so_with_the_growths_of_a_whole_ladder_before_the_fi
 @pytest.mark.parametrize("score_function", SCORE_FUNCTIONS)
 @settings(max_examples=25)
 @given(data=st.data())
-def test_copies_of_copies_keep_the_function(score_function, data):
-    """Also where the shares of the values differ already, and tokens of another kind came in between."""
+def test_copies_of_copies_preserve_the_function(score_function, data):
+    """Also if the value shares already differ and random tokens were added in between."""
     history = base(score_function)
     for init in data.draw(st.lists(st.sampled_from(["copy", "random"]), min_size=2, max_size=3)):
         history = history.then(data.draw(growths(history.config, init, "recompute")))
@@ -102,8 +102,8 @@ def test_copies_of_copies_keep_the_function(score_function, data):
 @pytest.mark.parametrize(("init", "tau", "score_function"), OTHERS)
 @settings(max_examples=6)
 @given(data=st.data())
-def test_every_other_policy_changes_the_function_but_copies_normalised_by_themselves(init, tau, score_function, data):
-    """Copies with a norm of their own keep a published formula too, though growctl asks for allow_jump."""
+def test_all_other_policies_change_the_function_except_separately_normalised_copies(init, tau, score_function, data):
+    """Separately normalised copies preserve a published formula too, although growctl requires allow_jump."""
     history = base(score_function)
     if data.draw(st.booleans()):
         history = history.then(data.draw(growths(history.config, "random", "recompute")))
@@ -115,7 +115,7 @@ def test_every_other_policy_changes_the_function_but_copies_normalised_by_themse
 
 
 @pytest.mark.parametrize("noise", [0.01, 1.0])
-def test_noise_on_copies_changes_the_function_a_little_or_much(noise):
+def test_noise_on_copies_changes_the_function_in_proportion(noise):
     for score_function in SCORE_FUNCTIONS:
         old = built(base(score_function))
         changed = [
@@ -129,10 +129,10 @@ def test_noise_on_copies_changes_the_function_a_little_or_much(noise):
 
 @settings(max_examples=40)
 @given(st.data(), st.sampled_from(SCORE_FUNCTIONS))
-def test_copies_change_the_function_of_what_is_not_the_published_formula(data, score_function):
+def test_copies_change_the_function_of_a_model_that_is_not_the_published_formula(data, score_function):
     history = data.draw(histories(score_function)).ramped()
     assume(not is_published(history.config))
-    # copies that have a norm of their own leave the formula's word, but not its function: copied, they keep it again
+    # A model with separately normalised copies is not the published formula, but computes it, so copies preserve it.
     assume(not any(g.policy.init == "copy" and g.policy.tau == "per-generation" for g in history.growths))
     old = built(history)
     growth = data.draw(growths(history.config, "copy", "recompute", everywhere=True))
@@ -152,8 +152,8 @@ def test_the_full_ramp_changes_the_function_and_a_small_one_little():
 
 @settings(max_examples=60)
 @given(st.data(), st.sampled_from(SCORE_FUNCTIONS))
-def test_a_grown_pattention_is_its_generations_written_out(data, score_function):
-    """Ramps on keys, shares on values; one norm for all without a tau of their own, and one for each of the others."""
+def test_a_grown_pattention_computes_the_written_out_formula_of_its_generations(data, score_function):
+    """Ramps multiply keys, shares multiply values; generations with their own tau have their own norm."""
     history = data.draw(histories(score_function))
     if score_function != "softmax" and data.draw(st.booleans()):
         ramped = data.draw(growths(history.config, "random", "ramp"))
@@ -182,7 +182,7 @@ def test_a_grown_pattention_is_its_generations_written_out(data, score_function)
 
 
 def test_a_model_follows_its_scales_while_they_move():
-    """What a worker does at every step gives what building the model anew does."""
+    """Setting the scales, as a worker does at every step, gives the same as building the model again."""
     old = built(base("l2_norm_gelu").then(Growth(allowed("copy", "recompute"), [4, 8], [6, 0])))
     new = grow(old, Growth(GrowthPolicy(), [3, 0], [5, 7]))
     module = new.model()
@@ -191,7 +191,7 @@ def test_a_model_follows_its_scales_while_they_move():
         module.set_scales(config)
         with torch.no_grad():
             assert torch.equal(module(IDS), new._replace(config=config).logits())
-    with pytest.raises(ValueError, match="do not fit a layer of"):
+    with pytest.raises(ValueError, match="do not match a layer of"):
         module.set_scales(old.config)
 
 
@@ -210,7 +210,7 @@ def test_growth_draws_only_what_it_adds():
 
 
 @given(histories_and_growths(), st.integers(0, 3))
-def test_every_init_draws_what_it_is_named_after_and_touches_nothing_old(drawn, seed):
+def test_every_init_draws_what_its_name_says_and_changes_no_old_parameter(drawn, seed):
     history, growth = drawn
     old = built(history)
     before = {name: value.clone() for name, value in old.values.items()}
@@ -232,7 +232,7 @@ def test_every_init_draws_what_it_is_named_after_and_touches_nothing_old(drawn, 
             assert torch.equal(value, fresh) is (init != "copy")
 
 
-def test_copies_are_the_older_keys_and_their_values_as_they_act_divided_among_all():
+def test_copies_have_the_older_keys_and_share_the_older_values_equally():
     old = built(base("l2_norm_gelu").then(Growth(allowed("copy", "recompute"), [4, 4], [12, 12])))  # shares 1/2 and 1/3
     new = grow(old, Growth(allowed("copy", "recompute"), [16, 8], [18, 0]))  # 2 copies, 1 copy; 1 copy, none
     assert "blocks.1.ffn.key_tokens.2" not in new.values
@@ -247,8 +247,8 @@ def test_copies_are_the_older_keys_and_their_values_as_they_act_divided_among_al
         torch.testing.assert_close(values[2], (acting / (1 + copies)).repeat(copies, 1), rtol=1e-14, atol=0)
 
 
-def test_matched_tokens_are_as_large_as_the_old_ones_act():
-    """A new model's draw, scaled from its own standard deviation to the old tokens' root mean square."""
+def test_matched_tokens_have_the_root_mean_square_of_the_old_ones():
+    """They are drawn as for a new model, then scaled to the root mean square of the old tokens."""
     old = built(base("l2_norm_gelu").then(Growth(allowed("copy", "recompute"), [4, 4], [12, 12])))  # shares 1/2 and 1/3
     new = grow(old, Growth(GrowthPolicy(init="matched"), [3, 0], [5, 7]), seed=7)
     for stem, share in [("blocks.0.query", 1 / 2), ("blocks.0.ffn", 1 / 3), ("blocks.1.ffn", 1 / 3)]:
@@ -261,7 +261,7 @@ def test_matched_tokens_are_as_large_as_the_old_ones_act():
 
 
 @pytest.mark.parametrize("copies", [1, 3])
-def test_noise_on_copies_is_a_new_tokens_and_sums_to_zero_on_the_values_of_each_token(copies):
+def test_noise_on_copies_has_the_scale_of_new_tokens_and_sums_to_zero_on_values(copies):
     old = built(base("l2_norm_gelu"))
     tokens = [copies * 4] * 2, [copies * 6] * 2
     plain, noisy = (grow(old, Growth(allowed("copy", "recompute", copy_noise=n), *tokens), seed=7) for n in (0.0, 0.5))
@@ -275,7 +275,7 @@ def test_noise_on_copies_is_a_new_tokens_and_sums_to_zero_on_the_values_of_each_
         torch.testing.assert_close(noise, fresh, rtol=0, atol=1e-6)
 
 
-def test_the_seed_decides_the_new_values_and_no_two_generations_are_alike():
+def test_the_seed_determines_the_new_values_and_no_two_generations_are_equal():
     model = built(base("l2_norm_gelu"))
     growth = Growth(GrowthPolicy(), [4, 4], [6, 6])
     once, again, other = (grow(model, growth, seed).values["blocks.0.query.key_tokens.1"] for seed in (1, 1, 2))
@@ -285,7 +285,7 @@ def test_the_seed_decides_the_new_values_and_no_two_generations_are_alike():
     assert not torch.equal(twice.values["blocks.0.query.key_tokens.2"], once)
 
 
-def test_growth_between_unrelated_models_is_refused():
+def test_growth_between_unrelated_models_is_rejected():
     other = small_config(attention_tokens=5)
     with pytest.raises(
         ValueError, match=r"query\.key_tokens\.0 has shape \[4, 8\], and \[5, 8\] after growth; it must"
@@ -304,7 +304,7 @@ def test_growth_between_unrelated_models_is_refused():
     st.sampled_from(["frozen", "recompute", "ramp"]),
     st.lists(st.integers(1, 6), min_size=4, max_size=4),
 )
-def test_two_growths_and_one_by_the_sum_are_the_same_function_of_the_same_tokens(score_function, tau, counts):
+def test_two_growths_and_one_growth_by_their_sum_give_the_same_function(score_function, tau, counts):
     init = "zero-key" if tau == "frozen" else "random"
     growths = [Growth(allowed(init, tau), [a, a], [f, f], share=1.0) for a, f in (counts[:2], counts[2:])]
     twice = built(base(score_function).then(growths[0]).then(growths[1]))
@@ -321,7 +321,7 @@ def test_two_growths_and_one_by_the_sum_are_the_same_function_of_the_same_tokens
 
 @settings(max_examples=30)
 @given(histories_and_growths())
-def test_a_growth_taken_back_is_the_old_model_bit_for_bit(drawn):
+def test_undoing_a_growth_restores_the_old_model_bit_for_bit(drawn):
     history, growth = drawn
     old = built(history)
     new = grow(old, growth)
@@ -334,7 +334,7 @@ def test_a_growth_taken_back_is_the_old_model_bit_for_bit(drawn):
 
 
 def scales_at(model: Grown, growth: Growth, step: int) -> Grown:
-    """The model under the scales of the stage's update number `step`, counted from 0, as the worker sets them."""
+    """The model with the scales that a worker sets for update number `step` of the stage, counted from 0."""
     tau = growth.policy.tau
     spec = small_spec(model.config, ramp_steps=5 if tau == "ramp" else 0, anneal_steps=5 if tau == "anneal" else None)
     worker = object.__new__(Worker)
@@ -345,7 +345,7 @@ def scales_at(model: Grown, growth: Growth, step: int) -> Grown:
 
 
 def gradients(module) -> dict[str, Tensor]:
-    """Of a loss on random targets."""
+    """The gradients of a loss on random targets."""
     module.zero_grad()
     module(IDS, IDS.roll(-1, 1)).backward()
     return {name: parameter.grad for name, parameter in module.named_parameters()}
@@ -362,8 +362,8 @@ def rows_that_learn(found: dict[str, Tensor], number: int) -> dict[str, tuple[Te
 
 
 @pytest.mark.parametrize(("init", "tau", "score_function"), POSSIBLE)
-def test_every_new_token_learns_at_the_first_update_and_wholly_at_the_second(init, tau, score_function):
-    """Under every policy that is possible at all: on a base with plain SGD, on a grown model with AdamW."""
+def test_every_new_token_learns_from_the_first_update_and_fully_from_the_second(init, tau, score_function):
+    """Holds for every valid policy: on a base model with plain SGD, on a grown model with AdamW."""
     start = base(score_function)
     grown = start.then(Growth(allowed("random", "recompute"), [4, 2], [6, 0]))
     for history, optimizer, rate in [(start, torch.optim.SGD, 0.1), (grown, torch.optim.AdamW, 1e-3)]:
@@ -376,7 +376,7 @@ def test_every_new_token_learns_at_the_first_update_and_wholly_at_the_second(ini
         assert len(first) == 10
         for keys, values in first.values():
             assert (keys | values).all()
-            # zero values hide their keys, but for the norm that these share with older ones
+            # zero values give their keys no gradient, except through a norm that they share with older keys
             assert bool(keys.any()) is ((init, tau) != ("zero-value", "per-generation"))
             assert bool(values.any()) is (init != "zero-key")
         optimizer(module.parameters(), lr=rate).step()
@@ -386,8 +386,8 @@ def test_every_new_token_learns_at_the_first_update_and_wholly_at_the_second(ini
             assert values.all()
 
 
-def test_at_a_ramp_of_zero_nothing_new_would_learn():
-    """Which is why the first update has a ramp above 0, and why zero values and ramped keys do not go together."""
+def test_at_a_ramp_of_zero_no_new_token_would_learn():
+    """Therefore the first update has a ramp above 0, and zero values cannot be combined with ramped keys."""
     growth = Growth(GrowthPolicy(), [4, 4], [6, 6])
     new = grow(built(base("l2_norm_gelu")), growth)
     assert new.config.blocks[0].query.generations[1].key_ramp == 0
@@ -398,8 +398,8 @@ def test_at_a_ramp_of_zero_nothing_new_would_learn():
     assert at_first.tau == pytest.approx(math.sqrt(4 + 4 / 36))
 
 
-def test_a_model_of_the_papers_depth_keeps_its_float32_function_through_the_papers_three_growths():
-    """Rounding does not pile up: 12 layers, an eighth of the paper's width, a tenth of its tokens."""
+def test_the_papers_three_growths_preserve_the_float32_function_at_the_papers_depth():
+    """Rounding errors do not accumulate: 12 layers, an eighth of the paper's width, a tenth of its tokens."""
     sizes: dict[str, Any] = {"vocab_size": 64, "hidden_size": 96, "num_heads": 12, "num_layers": 12}
     old = tokenformer_config(attention_tokens=57, ffn_tokens=230, **sizes)
     values: dict[str, Tensor] = dict(build_model(old, seed=0).named_parameters())

@@ -1,7 +1,7 @@
 """The fused kernels against the written-out form, in triton's interpreter and, where there is one, on a GPU.
 
 Shapes: M data tokens, D width of the input, N parameter tokens, O width of the output. The interpreter's tiles are
-16 to 32 wide, so that a few dozens of each are several tiles and an odd rest.
+16 to 32 wide, so sizes of a few dozen give several tiles and a partial one.
 """
 
 import importlib.util
@@ -40,7 +40,7 @@ needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, re
 
 @contextmanager
 def process(**environment: str) -> Iterator[ProcessPoolExecutor]:
-    """A fresh process: this one may have imported triton, and then it is too late to say whether it interprets."""
+    """A fresh process: this one may have imported triton already, which fixes whether triton interprets."""
     with pytest.MonkeyPatch.context() as patch, ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         patch.delenv("TRITON_INTERPRET", raising=False)
         for name, value in ({"OMP_NUM_THREADS": "1", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"} | environment).items():
@@ -119,11 +119,11 @@ def test_half_precision_is_as_near_as_the_written_out_form_in_it(call, fusion, d
     fusion=st.sampled_from(FUSIONS),
     seed=st.integers(0, 1000),
 )
-def test_any_sizes_and_tau_give_the_written_out_form(call, sizes, tau, fusion, seed):
+def test_kernels_match_the_written_out_form_for_any_sizes_and_tau(call, sizes, tau, fusion, seed):
     x, key, value, grad_out = tensors = inputs(sizes, seed=seed)
     norm_M = (x @ key.mT).norm(dim=1)
     steepness = (tau * (grad_out @ value.mT).norm(dim=1) / norm_M).norm()
-    # Sums may cancel (with one token all of dA does): what is left is as exact as the largest they could have been.
+    # Sums may cancel (with one token, all of dA does), so the error is relative to the largest possible value.
     scales = tau * value.norm(), steepness * key.norm(), steepness * x.norm(), tau * grad_out.norm()
     condition = (x.norm(dim=1) * key.norm() / norm_M).max()
     results, reference = fused(call, *tensors, tau, fusion), written_out(*tensors, tau, torch.float64)
@@ -133,7 +133,7 @@ def test_any_sizes_and_tau_give_the_written_out_form(call, sizes, tau, fusion, s
 
 @needs_triton
 @pytest.mark.parametrize("fusion", FUSIONS)
-def test_a_row_of_zero_scores_gives_zeros_and_passes_no_gradient_on(call, fusion):
+def test_a_row_of_zero_scores_gives_zeros_and_contributes_no_gradient(call, fusion):
     x, key, value, grad_out = inputs((40, 45, 20, 35))
     x[7] = 0
     out, grad_x, grad_key, grad_value = fused(call, x, key, value, grad_out, 6.7, fusion)
@@ -153,7 +153,7 @@ def test_two_calls_agree_to_the_bit(call):
 
 
 @needs_triton
-def test_scores_have_rows_that_end_in_zeros_and_either_backward_takes_them_as_it_does_contiguous_ones(call):
+def test_both_backward_passes_accept_zero_padded_and_contiguous_scores(call):
     x, key, value, grad_out = inputs((40, 20, 20, 35))
     reference = written_out(x, key, value, grad_out, 6.7, torch.float64)[1:]
     for forward, backward in (FUSIONS, FUSIONS[::-1]):
@@ -167,7 +167,7 @@ def test_scores_have_rows_that_end_in_zeros_and_either_backward_takes_them_as_it
 
 
 @needs_triton
-def test_tiles_are_found_in_matrices_of_more_than_2_to_the_31_elements():
+def test_tiles_are_addressed_correctly_in_matrices_of_more_than_2_to_the_31_elements():
     row, column, stride = 70_000, 34_470, 34_496
     offsets = torch.tensor([[(row + i) * stride + column + j for j in range(4)] for i in range(2)])
     with process(TRITON_INTERPRET="1") as pool:
@@ -177,7 +177,7 @@ def test_tiles_are_found_in_matrices_of_more_than_2_to_the_31_elements():
 
 
 @needs_triton
-def test_compiled_for_hopper_operands_come_from_shared_memory_and_neither_tau_nor_rows_compile_anew(tmp_path):
+def test_for_hopper_operands_use_shared_memory_and_new_taus_or_rows_do_not_recompile(tmp_path):
     pytest.importorskip("triton.backends.nvidia", reason="triton has no compiler for NVIDIA GPUs here")
     calls = [(512, 2140, 768, 512, 46.0), (300, 2140, 768, 512, 46.5)]
     with process(TRITON_CACHE_DIR=str(tmp_path)) as pool:
@@ -192,20 +192,20 @@ def test_compiled_for_hopper_operands_come_from_shared_memory_and_neither_tau_no
         assert all(kernel["bytes"] < 227 * 1024 for kernel in compiled[name])
 
 
-def test_what_does_not_fit_is_refused():
+def test_arguments_that_do_not_match_are_rejected():
     x, key, value, grad_out = inputs((6, 5, 4, 3))
     score, norm = x @ key.mT, torch.ones(6)
-    with pytest.raises(ValueError, match="fusion: 'none' is none of full, elementwise"):
+    with pytest.raises(ValueError, match="fusion: 'none' is unknown; it must be one of full, elementwise"):
         kernels.forward(x, key, value, 1.0, "none")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"value_NO: \(4, 3\) does not fit N = 5"):
+    with pytest.raises(ValueError, match=r"value_NO: \(4, 3\) does not match N = 5"):
         kernels.forward(x, key, value[:4], 1.0)
-    with pytest.raises(ValueError, match=r"key_ND: torch.float64 on cpu does not fit torch.float32 on cpu"):
+    with pytest.raises(ValueError, match=r"key_ND: torch.float64 on cpu does not match torch.float32 on cpu"):
         kernels.forward(x, key.double(), value, 1.0)
-    with pytest.raises(ValueError, match=r"x_MD: torch.float64 on cpu does not fit"):
+    with pytest.raises(ValueError, match=r"x_MD: torch.float64 on cpu does not match"):
         kernels.forward(x.double(), key.double(), value.double(), 1.0)
-    with pytest.raises(ValueError, match=r"x_MD: \(6, 4\) is not a contiguous matrix"):
+    with pytest.raises(ValueError, match=r"x_MD: \(6, 4\) is not a contiguous"):
         kernels.forward(x.mT.contiguous().mT, key, value, 1.0)
-    with pytest.raises(ValueError, match=r"x_MD: \(0, 4\) is not a contiguous matrix with rows and columns"):
+    with pytest.raises(ValueError, match=r"x_MD: \(0, 4\) is not a contiguous, non-empty matrix"):
         kernels.forward(x[:0], key, value, 1.0)
     with pytest.raises(ValueError, match=r"score_MN: torch.float32 \(6, 4\) is not what forward returned"):
         kernels.backward(grad_out, x, key, value, score[:, :4], norm, 1.0)
@@ -213,7 +213,7 @@ def test_what_does_not_fit_is_refused():
         kernels.backward(grad_out, x, key, value, score.mT.contiguous().mT, norm, 1.0)
 
 
-def test_without_triton_the_module_loads_and_is_not_usable():
+def test_without_triton_the_module_loads_but_is_not_usable():
     program = """
 import sys
 sys.modules["triton"] = None
@@ -226,7 +226,7 @@ print(kernels.usable(torch.ones(1, 1)))
 
 
 @needs_triton
-def test_the_kernels_are_usable_where_triton_interprets_and_triton_is_imported_only_then(call):
+def test_the_kernels_are_usable_if_triton_interprets_and_import_triton_only_then(call):
     with process() as pool:
         for x in (torch.ones(1, 1), torch.ones(1, 1, dtype=torch.float64)):
             assert not pool.submit(kernels.usable, x).result()

@@ -39,11 +39,11 @@ def test_the_loss_is_the_mean_cross_entropy_of_the_logits(model):
     assert torch.equal(model(ids, targets), F.cross_entropy(logits.flatten(0, 1), targets.flatten()))
 
 
-def test_a_fresh_model_knows_nothing(model):
+def test_a_fresh_model_has_the_loss_of_a_uniform_guess(model):
     assert model(token_ids(), token_ids().roll(-1, 1)).item() == pytest.approx(math.log(61), abs=0.3)
 
 
-def test_no_position_sees_what_comes_after_it(model):
+def test_no_position_depends_on_later_tokens(model):
     ids = token_ids()
     changed = ids.clone()
     changed[:, 7:] = (changed[:, 7:] + 1) % 61
@@ -68,7 +68,7 @@ def test_bf16_weights_give_bf16_logits_and_a_float32_loss(model):
     assert loss.item() == pytest.approx(exact.item(), rel=0.01)
 
 
-def test_first_values_depend_on_seed_and_name_alone():
+def test_initial_values_depend_only_on_seed_and_name():
     config = CONFIGS["tokenformer"]
     name = "blocks.1.ffn.key_tokens.0"
     assert torch.equal(initial_parameter(name, config, 5), dict(build_model(config, seed=5).named_parameters())[name])
@@ -77,7 +77,7 @@ def test_first_values_depend_on_seed_and_name_alone():
     assert not torch.equal(initial_parameter(name, config, 5), other)
 
 
-def test_rotation_keeps_lengths_and_makes_scores_depend_on_distance_alone():
+def test_rotation_preserves_lengths_and_makes_scores_depend_only_on_distance():
     table = rotary_table(20, 8, 10000.0, like=torch.zeros(1, dtype=torch.float64))
     q, k = (torch.randn(16, dtype=torch.float64, generator=torch.Generator().manual_seed(s)) for s in (0, 1))
     q_TE, k_TE = rotate(q.expand(20, 16), table), rotate(k.expand(20, 16), table)
@@ -108,7 +108,7 @@ def test_attention_is_the_written_out_softmax():
 
 
 @pytest.mark.trains
-def test_a_compiled_model_computes_the_same_and_follows_a_ramp_without_compiling_anew(monkeypatch):
+def test_a_compiled_model_computes_the_same_and_follows_a_ramp_without_recompiling(monkeypatch):
     monkeypatch.setattr(TokenformerBlock, "compile", lambda block: nn.Module.compile(block, backend="aot_eager"))
     ramped = grow_config(CONFIGS["tokenformer"], attention_tokens=3, ffn_tokens=5, policy=GrowthPolicy())
     ids = token_ids()
@@ -129,10 +129,10 @@ def test_a_compiled_model_computes_the_same_and_follows_a_ramp_without_compiling
     assert not torch._dynamo.utils.counters["graph_break"]
 
 
-def test_kernels_that_the_machine_lacks_are_refused(model, monkeypatch):
+def test_kernels_that_the_machine_cannot_run_are_rejected(model, monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     if torch.cuda.is_available():
         pytest.skip("a GPU is here")
-    with pytest.raises(KernelsMissing, match="needs triton and a GPU"):
+    with pytest.raises(KernelsMissing, match="needs the triton package and a GPU"):
         model.use_kernels("triton")
     assert model.kernels == "eager"

@@ -15,7 +15,7 @@ M, D, V = 11, 6, 9
 
 
 def inputs(dtype: torch.dtype, ignored: int = 2) -> tuple[Tensor, Tensor, Tensor]:
-    """x, weight and targets of which the first `ignored` do not count."""
+    """x, weight and targets; the first `ignored` targets do not count."""
     generator = torch.Generator().manual_seed(0)
     x, weight = (torch.randn(n, D, generator=generator, dtype=torch.float64).to(dtype) for n in (M, V))
     targets = torch.randint(V, (M,), generator=generator)
@@ -24,20 +24,20 @@ def inputs(dtype: torch.dtype, ignored: int = 2) -> tuple[Tensor, Tensor, Tensor
 
 
 def written_out(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-    """The same by PyTorch's own, with all logits at once."""
+    """The same from PyTorch's own cross-entropy, with all logits at once."""
     logits = F.linear(x, weight)
     return F.cross_entropy(logits if logits.dtype.itemsize >= 4 else logits.float(), targets)
 
 
 @pytest.fixture(params=[1, 4, M, 100], ids=lambda count: f"{count}-at-once")
 def at_once(request, monkeypatch) -> int:
-    """How many data tokens have logits at a time."""
+    """The number of data tokens whose logits exist at a time."""
     monkeypatch.setattr(activation_memory, "LOGITS_AT_ONCE", request.param * V)
     return request.param
 
 
 @pytest.mark.parametrize("ignored", [0, 2])
-def test_loss_and_gradients_are_those_of_the_written_out_form(at_once, ignored):
+def test_loss_and_gradients_match_the_written_out_form(at_once, ignored):
     x, weight, targets = inputs(torch.float64, ignored)
     loss, wanted = linear_cross_entropy(x, weight, targets), written_out(x, weight, targets)
     torch.testing.assert_close(loss, wanted, rtol=1e-13, atol=0)
@@ -46,7 +46,7 @@ def test_loss_and_gradients_are_those_of_the_written_out_form(at_once, ignored):
     )
 
 
-def test_half_precision_errs_no_more_than_the_written_out_form(at_once):
+def test_half_precision_is_as_accurate_as_the_written_out_form(at_once):
     x, weight, targets = inputs(torch.bfloat16)
     exact = written_out(x.double(), weight.double(), targets)
     wanted = torch.autograd.grad(exact, (x, weight))
@@ -59,7 +59,7 @@ def test_half_precision_errs_no_more_than_the_written_out_form(at_once):
     assert errors[0] < 1.5 * errors[1] + 1e-3
 
 
-def test_evaluation_gives_the_loss_of_training(at_once):
+def test_evaluation_and_training_give_the_same_loss(at_once):
     x, weight, targets = inputs(torch.float32)
     with torch.no_grad():
         alone = linear_cross_entropy(x, weight, targets)
@@ -76,14 +76,14 @@ def test_logits_of_the_whole_batch_never_exist(monkeypatch):
     assert shapes == [(2, V)] * 5 + [(1, V)]
 
 
-def test_a_graph_that_is_kept_gives_the_same_gradients_twice():
+def test_a_retained_graph_gives_the_same_gradients_twice():
     x, weight, targets = inputs(torch.float32)
     loss = linear_cross_entropy(x, weight, targets)
     first = torch.autograd.grad(loss, (x, weight), retain_graph=True)
     assert all(map(torch.equal, first, torch.autograd.grad(loss, (x, weight))))
 
 
-def test_where_no_target_counts_there_is_no_loss_and_no_gradient():
+def test_a_batch_of_ignored_targets_gives_no_loss_and_no_gradient():
     x, weight, targets = inputs(torch.float32, ignored=M)
     loss = linear_cross_entropy(x, weight, targets)
     assert loss.isnan()

@@ -26,7 +26,7 @@ SHAPE: dict[str, Any] = {"vocab_size": 61, "hidden_size": 32, "num_heads": 2}
 
 
 def gradients(family: str, score_function: ScoreFunction) -> dict[str, tuple[Tensor, list[Tensor], list[str]]]:
-    """For each kind of kernels: the loss, all gradients, and which Triton functions were called. A process's work."""
+    """For each kind of kernels: the loss, all gradients, and the Triton functions called. Runs in its own process."""
     from model.kernels import launch as kernels
 
     config: TokenformerConfig | TransformerConfig = TransformerConfig(num_layers=1, ffn_size=40, **SHAPE)
@@ -62,7 +62,7 @@ def gradients(family: str, score_function: ScoreFunction) -> dict[str, tuple[Ten
         ("transformer", "l2_norm_gelu", []),
     ],
 )
-def test_a_model_learns_the_same_with_tritons_kernels(family, score_function, called, monkeypatch):
+def test_a_model_has_the_same_loss_and_gradients_with_triton_kernels(family, score_function, called, monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")  # read when triton is imported: in a new process
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         found = pool.submit(gradients, family, score_function).result()

@@ -57,7 +57,7 @@ def test_the_layer_is_the_published_formula(score_function, num_tokens, width, s
 
 
 @pytest.mark.parametrize("score_function", ["l2_norm_gelu", "gelu_l2_norm", "softmax"])
-def test_gradients_are_right_in_float64(score_function):
+def test_gradients_pass_gradcheck_in_float64(score_function):
     generator = torch.Generator().manual_seed(0)
     x, key, value = (
         torch.randn(*shape, dtype=torch.float64, generator=generator, requires_grad=True)
@@ -93,7 +93,7 @@ def two_generations(score_function: ScoreFunction, ramp: float, tau: float) -> t
 
 
 @pytest.mark.parametrize("score_function", ["l2_norm_gelu", "gelu_l2_norm"])
-def test_zero_ramp_and_frozen_tau_preserve_the_function_and_a_recomputed_tau_does_not(score_function):
+def test_a_zero_ramp_and_a_frozen_tau_preserve_the_function_but_a_recomputed_tau_does_not(score_function):
     x = torch.randn(2, 3, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     old, frozen = two_generations(score_function, ramp=0.0, tau=math.sqrt(5))
     torch.testing.assert_close(frozen(x), old(x), rtol=0, atol=1e-12)
@@ -110,21 +110,21 @@ def test_new_tokens_get_gradients_as_soon_as_the_ramp_leaves_zero():
             assert bool((parameter.grad.abs().sum(dim=1) > 0).all()) is learns
 
 
-def test_a_full_ramp_is_one_layer_of_all_the_tokens():
+def test_a_finished_ramp_equals_one_layer_of_all_tokens():
     _, new = two_generations("l2_norm_gelu", ramp=1.0, tau=math.sqrt(12))
     x = torch.randn(2, 3, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     key, value = torch.cat(list(new.key_tokens.values())), torch.cat(list(new.value_tokens.values()))
     assert torch.equal(new(x), pattend(x, TokenGroup.of(key, value, math.sqrt(12)), "l2_norm_gelu"))
 
 
-def test_a_scale_for_other_sizes_is_refused():
+def test_a_scale_for_other_sizes_is_rejected():
     _, new = two_generations("l2_norm_gelu", ramp=1.0, tau=math.sqrt(12))
-    with pytest.raises(ValueError, match=r"\{'0': 5\} tokens do not fit a layer of \{'0': 5, '1': 7\}"):
+    with pytest.raises(ValueError, match=r"\{'0': 5\} tokens do not match a layer of \{'0': 5, '1': 7\}"):
         new.set_scale(PattentionConfig(generations=(Generation(num_tokens=5),), tau=1.0))
 
 
 def all_kinds(score_function: ScoreFunction, dtype: torch.dtype) -> tuple[Pattention, Tensor]:
-    """A layer of generations that share a norm, ramped and not, one of its own norm and one of copies; its input."""
+    """A layer with every kind of generation (ramped, unramped, copied, normalised separately), and its input."""
     generations = (
         Generation(num_tokens=5),
         Generation(num_tokens=7, number=1, key_ramp=0.5),
@@ -139,7 +139,7 @@ def all_kinds(score_function: ScoreFunction, dtype: torch.dtype) -> tuple[Patten
 
 
 def written_out(layer: Pattention, x_BTD: Tensor) -> Tensor:
-    """The layer by autograd alone, operator by operator."""
+    """The layer computed operator by operator with plain autograd."""
     total = torch.zeros(())
     for group in layer.token_groups():
         key_ND, value_NO = (
@@ -176,7 +176,7 @@ def test_a_pass_without_gradients_gives_the_same_bits(score_function, dtype):
     assert torch.equal(layer(x), alone)
 
 
-def test_half_precision_errs_no_more_than_autograd_written_out():
+def test_half_precision_is_as_accurate_as_plain_autograd():
     """Against float64, over every gradient: recomputing in the backward pass must not cost accuracy."""
     exact_layer, exact_x = all_kinds("l2_norm_gelu", torch.float64)
     layer, x = all_kinds("l2_norm_gelu", torch.bfloat16)
@@ -191,7 +191,7 @@ def test_half_precision_errs_no_more_than_autograd_written_out():
     assert errors[0] < 1.2 * errors[1]
 
 
-def test_the_layer_keeps_its_scores_and_a_norm_for_each_data_token_and_no_copy_of_parameters():
+def test_the_layer_saves_its_scores_and_one_norm_per_data_token_but_no_copy_of_parameters():
     layer, x = all_kinds("l2_norm_gelu", torch.bfloat16)
     known = {tensor.untyped_storage().data_ptr() for tensor in (x, *layer.parameters())}
     kept = {}
@@ -210,14 +210,14 @@ def test_the_layer_keeps_its_scores_and_a_norm_for_each_data_token_and_no_copy_o
     )
 
 
-def test_a_graph_that_is_kept_gives_the_same_gradients_twice():
+def test_a_retained_graph_gives_the_same_gradients_twice():
     layer, x = all_kinds("l2_norm_gelu", torch.float32)
     loss = layer(x).sum()
     first = torch.autograd.grad(loss, (x, *layer.parameters()), retain_graph=True)
     assert all(map(torch.equal, first, torch.autograd.grad(loss, (x, *layer.parameters()))))
 
 
-def test_only_what_learns_gets_a_gradient():
+def test_only_parameters_that_require_gradients_get_one():
     layer, x = all_kinds("l2_norm_gelu", torch.float32)
     layer.key_tokens["0"].requires_grad_(False)
     layer.value_tokens.requires_grad_(False)
@@ -230,7 +230,7 @@ def test_only_what_learns_gets_a_gradient():
 
 
 @pytest.mark.parametrize("score_function", ["l2_norm_gelu", "gelu_l2_norm", "softmax"])
-def test_rows_at_a_time_are_all_rows_at_once(score_function, monkeypatch):
+def test_slices_of_rows_give_the_same_as_all_rows_at_once(score_function, monkeypatch):
     def results() -> list[Tensor]:
         layer, x = all_kinds(score_function, torch.float32)
         out = layer(x)
@@ -241,7 +241,7 @@ def test_rows_at_a_time_are_all_rows_at_once(score_function, monkeypatch):
     assert all(map(torch.equal, together, results()))
 
 
-def test_a_row_of_zero_scores_passes_no_gradient_on():
+def test_a_row_of_zero_scores_contributes_no_gradient():
     x = torch.zeros(1, 2, 4, requires_grad=True)
     key, value = torch.ones(3, 4, requires_grad=True), torch.ones(3, 4, requires_grad=True)
     pattend(x, TokenGroup.of(key, value, 1.7), "l2_norm_gelu").sum().backward()
@@ -251,8 +251,8 @@ def test_a_row_of_zero_scores_passes_no_gradient_on():
 
 
 @pytest.mark.parametrize("score_function", ["l2_norm_gelu", "gelu_l2_norm", "softmax"])
-def test_half_precision_errs_no_more_than_autograd_where_gradients_lie_along_the_scores(score_function):
-    """There most of the gradient cancels, and what is left is what sums over a row were rounded by."""
+def test_half_precision_is_as_accurate_as_autograd_for_gradients_along_the_scores(score_function):
+    """Most of the gradient cancels there, and only the rounding of the row sums remains."""
     generator = torch.Generator().manual_seed(5)
 
     def alike(rows: int) -> Tensor:
@@ -275,7 +275,7 @@ def test_half_precision_errs_no_more_than_autograd_where_gradients_lie_along_the
     assert errors[0] < 1.3 * errors[1]
 
 
-def test_scales_are_on_the_cpu_wherever_the_layer_is_built():
+def test_scales_are_on_the_cpu_for_a_layer_on_any_device():
     with torch.device("meta"):
         layer, _ = two_generations("l2_norm_gelu", ramp=0.5, tau=3.0)[1], None
     group = layer.token_groups()[0]
@@ -283,7 +283,7 @@ def test_scales_are_on_the_cpu_wherever_the_layer_is_built():
     assert {scale.device.type for scale in (group.tau, *group.key_ramps) if scale is not None} == {"cpu"}
 
 
-def test_under_autocast_the_layer_computes_and_learns_in_half_precision():
+def test_the_layer_computes_and_learns_in_half_precision_under_autocast():
     layer, x = all_kinds("l2_norm_gelu", torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
         out = layer(x)

@@ -1,6 +1,6 @@
 """Growth operators of the Transformer: what preserves the function, what does not, what is refused.
 
-Models are random in float64, biases and norm gains included, so that nothing is preserved by being 0 or 1.
+All parameters are random in float64, even biases and norm gains, so nothing is preserved just because it is 0 or 1.
 """
 
 import subprocess
@@ -100,7 +100,7 @@ def test_a_model_that_has_grown_can_grow_again(operator):
 
 
 @pytest.mark.parametrize(("depth", "order"), [(3, "0 1 1z"), (4, "0 0z 1 1z")])
-def test_identity_blocks_are_silent_copies_spread_evenly(depth, order):
+def test_identity_blocks_are_evenly_spread_copies_that_write_zeros(depth, order):
     parameters = random_parameters(BASE)
     grown = grow(BASE, sized(num_layers=depth), "identity-blocks", parameters)
     for i, source in enumerate(order.split()):
@@ -124,7 +124,7 @@ def test_stacking_repeats_the_whole_model_in_order_and_changes_the_function(fact
 
 @pytest.mark.parametrize("operator", GROWN)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_growth_gives_every_parameter_in_order_in_its_shape_and_dtype_and_memory_of_its_own(operator, dtype):
+def test_growth_gives_every_parameter_in_order_with_its_shape_its_dtype_and_its_own_memory(operator, dtype):
     new = sized(**GROWN[operator])
     parameters = {name: value.to(dtype) for name, value in random_parameters(BASE).items()}
     grown = grow(BASE, new, operator, parameters, noise=0.1 if "hidden_size" in GROWN[operator] else 0.0)
@@ -150,24 +150,24 @@ def test_parameters_are_read_one_by_one_as_they_are_needed(operator):
 
 
 def ffn_sources(parameters, grown, block=0):
-    """The old unit that each new FFN unit copies, told by its bias, which no two units share."""
+    """The old unit that each new FFN unit copies, recognised by its bias, which is unique."""
     name = f"blocks.{block}.ffn_input.bias"
     return (grown[name][:, None] == parameters[name]).long().argmax(1)
 
 
-def test_net2net_keeps_every_ffn_unit_and_maps_new_ones_at_random_by_seed_and_block():
+def test_net2net_keeps_every_ffn_unit_and_maps_new_ones_randomly_by_seed_and_block():
     new, parameters = sized(ffn_size=60), random_parameters(BASE)
     first, again, other = (grow(BASE, new, "net2net", parameters, seed=seed) for seed in (5, 5, 6))
     assert all(torch.equal(first[name], again[name]) for name in first)
     mapping = ffn_sources(parameters, first)
     assert torch.equal(mapping[:12], torch.arange(12))
     assert torch.equal(first["blocks.0.ffn_input.weight"], parameters["blocks.0.ffn_input.weight"][mapping])
-    assert len(mapping[12:24].unique()) < 12  # drawn with replacement, not a second round of all
+    assert len(mapping[12:24].unique()) < 12  # drawn with replacement, not a permutation
     assert not torch.equal(mapping, ffn_sources(parameters, other))
     assert not torch.equal(mapping, ffn_sources(parameters, first, block=1))
 
 
-def test_noise_has_the_size_it_is_given_and_comes_from_the_seed():
+def test_noise_has_the_requested_size_and_depends_on_the_seed():
     new, parameters = sized(**GROWN["hypercloning"]), random_parameters(BASE)
     quiet = grow(BASE, new, "hypercloning", parameters)
     noisy, again, other = (grow(BASE, new, "hypercloning", parameters, seed=s, noise=0.2) for s in (1, 1, 2))
@@ -181,7 +181,7 @@ def test_noise_has_the_size_it_is_given_and_comes_from_the_seed():
 
 
 @pytest.mark.parametrize("operator", ["net2net", "hypercloning"])
-def test_noise_spares_the_weights_of_inputs_with_one_copy(operator):
+def test_inputs_with_one_copy_get_no_noise(operator):
     new = sized(ffn_size=14) if operator == "net2net" else sized(**GROWN[operator])
     parameters = random_parameters(BASE)
     quiet, noisy = (grow(BASE, new, operator, parameters, noise=noise) for noise in (0.0, 0.2))
@@ -216,23 +216,23 @@ def test_copies_get_equal_gradients_without_noise_and_different_ones_with_it(ope
 
 
 WRONG_SIZES = [
-    ("net2net", {}, "net2net grows to hidden_size 16 and num_heads 2 times one integer, ffn_size 12 or more, one of"),
-    ("net2net", {"ffn_size": 11}, "ffn_size 12 or more, one of them larger; it is asked for .*, ffn_size 11"),
+    ("net2net", {}, "it can grow to hidden_size 16 and num_heads 2 times one integer, ffn_size 12 or more, one of"),
+    ("net2net", {"ffn_size": 11}, "net2net cannot grow to .*, ffn_size 11; .* ffn_size 12 or more, one of them larger"),
     ("net2net", {"hidden_size": 24, "num_heads": 3}, "hidden_size 16 and num_heads 2 times one integer"),
-    ("net2net", {"hidden_size": 32}, "asked for hidden_size 32, num_heads 2, ffn_size 12"),
-    ("net2net", {"hidden_size": 8, "num_heads": 1}, "asked for hidden_size 8, num_heads 1"),
-    ("net2net", {"ffn_size": 13, "num_layers": 3}, "net2net grows hidden_size, num_heads, ffn_size alone.*; it is 3"),
+    ("net2net", {"hidden_size": 32}, "cannot grow to hidden_size 32, num_heads 2, ffn_size 12"),
+    ("net2net", {"hidden_size": 8, "num_heads": 1}, "cannot grow to hidden_size 8, num_heads 1"),
+    ("net2net", {"ffn_size": 13, "num_layers": 3}, "num_layers is 3; .* only grows hidden_size, num_heads, ffn_size"),
     ("hypercloning", {}, "hidden_size 16, num_heads 2 and ffn_size 12 times one integer, 2 or more"),
-    ("hypercloning", {"hidden_size": 32, "num_heads": 4}, "times one integer.* asked for .* ffn_size 12"),
-    ("hypercloning", {"hidden_size": 32, "num_heads": 2, "ffn_size": 24}, "asked for .* num_heads 2"),
-    ("hypercloning", {"hidden_size": 32, "num_heads": 4, "ffn_size": 36}, "asked for .* ffn_size 36"),
-    ("stack", {}, "stack grows to num_layers 2 times an integer, 2 or more; it is asked for num_layers 2"),
-    ("stack", {"num_layers": 5}, "asked for num_layers 5"),
-    ("stack", {"num_layers": 1}, "asked for num_layers 1"),
-    ("stack", {"num_layers": 4, "ffn_size": 24}, "stack grows num_layers alone, so ffn_size must stay 12; it is 24"),
-    ("identity-blocks", {}, "identity-blocks grows to num_layers from 3 to 4; it is asked for num_layers 2"),
-    ("identity-blocks", {"num_layers": 5}, "num_layers from 3 to 4; it is asked for num_layers 5"),
-    ("identity-blocks", {"num_layers": 1}, "asked for num_layers 1"),
+    ("hypercloning", {"hidden_size": 32, "num_heads": 4}, "grow to .* ffn_size 12; .* times one integer"),
+    ("hypercloning", {"hidden_size": 32, "num_heads": 2, "ffn_size": 24}, "cannot grow to .* num_heads 2"),
+    ("hypercloning", {"hidden_size": 32, "num_heads": 4, "ffn_size": 36}, "cannot grow to .* ffn_size 36"),
+    ("stack", {}, "stack cannot grow to num_layers 2; it can grow to num_layers 2 times an integer, 2 or more"),
+    ("stack", {"num_layers": 5}, "cannot grow to num_layers 5"),
+    ("stack", {"num_layers": 1}, "cannot grow to num_layers 1"),
+    ("stack", {"num_layers": 4, "ffn_size": 24}, "ffn_size is 24; it must stay 12, because stack only grows num_lay"),
+    ("identity-blocks", {}, "identity-blocks cannot grow to num_layers 2; it can grow to num_layers from 3 to 4"),
+    ("identity-blocks", {"num_layers": 5}, "num_layers 5; it can grow to num_layers from 3 to 4"),
+    ("identity-blocks", {"num_layers": 1}, "cannot grow to num_layers 1"),
 ]
 
 
@@ -240,7 +240,7 @@ NOTHING_TO_READ: dict[str, torch.Tensor] = {}
 
 
 @pytest.mark.parametrize(("operator", "changes", "message"), WRONG_SIZES)
-def test_sizes_that_an_operator_cannot_reach_are_refused_before_anything_is_read(operator, changes, message):
+def test_sizes_that_an_operator_cannot_reach_are_rejected_before_anything_is_read(operator, changes, message):
     with pytest.raises(ValueError, match=message):
         check_transformer_growth(BASE, sized(**changes), operator)
     with pytest.raises(ValueError, match=message):
@@ -254,11 +254,11 @@ def test_sizes_that_an_operator_cannot_reach_are_refused_before_anything_is_read
 )
 def test_vocabulary_positions_and_epsilon_must_stay(operator, field, value):
     check_transformer_growth(BASE, sized(**GROWN[operator]), operator)
-    with pytest.raises(ValueError, match=f"{field} must stay .*; it is {value}"):
+    with pytest.raises(ValueError, match=f"{field} is {value}; it must stay"):
         check_transformer_growth(BASE, sized(**GROWN[operator], **{field: value}), operator)
 
 
-def test_unknown_operators_and_impossible_noise_are_refused():
+def test_unknown_operators_and_invalid_noise_are_rejected():
     with pytest.raises(
         ValueError, match="'widen' is unknown; it must be one of net2net, hypercloning, stack, identity"
     ):
@@ -267,7 +267,7 @@ def test_unknown_operators_and_impossible_noise_are_refused():
         with pytest.raises(ValueError, match="must be 0 or more"):
             grow_transformer(BASE, sized(ffn_size=24), "net2net", NOTHING_TO_READ.__getitem__, noise=noise)
     for operator in ("stack", "identity-blocks"):
-        with pytest.raises(ValueError, match=f"{operator} copies whole blocks and takes none"):
+        with pytest.raises(ValueError, match=f"it must be 0 for {operator}, which copies whole blocks"):
             grow_transformer(BASE, sized(num_layers=4), operator, NOTHING_TO_READ.__getitem__, noise=0.1)
 
 
@@ -275,14 +275,14 @@ def test_unknown_operators_and_impossible_noise_are_refused():
     ("num_parameters", "train_tokens", "expected"),
     [(8e9, 15e12, 6.58e9), (7e9, 2e12, 11.11e9), (13e9, 2e12, 15.84e9), (70e9, 2e12, 42.48e9)],
 )
-def test_stack_tokens_are_those_of_the_published_table(num_parameters, train_tokens, expected):
+def test_stack_tokens_match_the_published_table(num_parameters, train_tokens, expected):
     assert stack_tokens(num_parameters, 6 * num_parameters * train_tokens) == pytest.approx(expected, rel=1e-3)
 
 
 def test_stack_tokens_follow_the_formula_and_need_a_budget():
     assert stack_tokens(1e10, 1e20) == pytest.approx(10**11.2235)  # 0.88 x 10 + 163.27 / 20 - 5.74
     for num_parameters, flops in [(0, 1e20), (1e9, 10)]:
-        with pytest.raises(ValueError, match="the first must be above 0, the second above 10"):
+        with pytest.raises(ValueError, match="they must be above 0 and above 10"):
             stack_tokens(num_parameters, flops)
 
 

@@ -16,7 +16,7 @@ def _probe(pointer, offset_ptr, row, column, stride, TRANSPOSED: tl.constexpr):
 
 
 def tile_offsets(row: int, column: int, stride: int, transposed: bool) -> Tensor:
-    """Offsets of a 2 x 4 tile's elements from the first element of a bfloat16 matrix, which is not there."""
+    """Offsets of a 2 x 4 tile's elements from the first element of a bfloat16 matrix. The matrix does not exist."""
     offsets = torch.empty(8, dtype=torch.int64)
     _probe[(1,)](torch.empty(1, dtype=torch.bfloat16), offsets, row, column, stride, TRANSPOSED=transposed)
     return offsets

@@ -72,8 +72,8 @@ def test_a_checkpoint_that_does_not_fit_stops_the_run_which_goes_on_once_there_i
 
     out, err = run(*everything, "checkpoint.check_space=false", expect=1)
     said = " ".join((out + err).split())
-    assert f"{stage / 'step_00000020'} takes {one:,} bytes and " in said
-    assert "Make room and run again" in said
+    assert f"{stage / 'step_00000020'} takes {one:,} bytes and only " in said
+    assert "Free some space and run the same command again" in said
     assert "Traceback" not in said
     assert list(StagePaths(stage).checkpoints()) == [10]
     assert not list(stage.glob(".*incomplete"))
@@ -99,7 +99,7 @@ def test_a_disk_that_fills_up_while_a_checkpoint_is_written_leaves_nothing_of_it
                 write_file(staging / f"{number}", bytes(100_000))
 
     with (
-        pytest.raises(DiskFull, match="was whole; what was written of it is gone"),
+        pytest.raises(DiskFull, match="was being written; the incomplete checkpoint was removed"),
         clean_when_full(directory, 1_000_000),
     ):
         write()

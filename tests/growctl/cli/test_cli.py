@@ -106,7 +106,7 @@ def test_expand_grows_the_layers_that_are_chosen_and_no_other(tmp_path):
     [
         (["expand", "nowhere", "--add-tokens", "4", "--output", "x"], "nowhere does not exist"),
         (["expand", "final", "--add-tokens", "0", "--output", "x"], "growth adds 0 attention and 0 FFN tokens"),
-        (["expand", "final", "--add-tokens", "4", "--output", "final"], "final exists already"),
+        (["expand", "final", "--add-tokens", "4", "--output", "final"], "final already exists"),
         (
             ["expand", "final", "--add-tokens", "4", "--layers", "0,9", "--output", "x"],
             "the model has the layers 0 to 1, not 9",

@@ -72,7 +72,7 @@ def test_validate_plan_and_run_refuse_a_control_that_cannot_be_run_in_the_same_w
     path = file_of(tmp_path, f"{IDENTITY}controls: [{{kind: single-jump}}]\n")
     out, err = run(*command, path, expect=2)
     assert out == ""
-    reason = "identity-blocks grows to num_layers from 3 to 4; it is asked for num_layers 8"
+    reason = "identity-blocks cannot grow to num_layers 8; it can grow to num_layers from 3 to 4"
     message = f"controls.0.kind = 'single-jump': cannot be run for this ladder: {reason}; leave it out"
     assert err.removeprefix("growctl: ") == f"{path}: {message}\n"
     assert sorted(file.name for file in tmp_path.iterdir()) == ["s.yaml"]

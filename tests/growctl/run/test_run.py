@@ -167,7 +167,7 @@ def test_a_directory_that_is_no_run_is_left_alone(tmp_path):
     ("override", "message"),
     [
         ("training.batch_size=9 launch.devices=2", "training.batch_size = 9: must be a multiple of the 2 devices"),
-        ("training.sequence_length=100000", "one sample of 100000 needs 100001; give more text, a shorter sequence"),
+        ("training.sequence_length=100000", "one sample of 100000 needs 100001; use more text, a shorter sequence"),
         ("data.source=/no/such/text", "data.source: '/no/such/text' does not exist"),
         ("launch.zero_stage=0", "launch.zero_stage = 0: "),
         ("stages.1.attention_tokens=4", "stages.1.attention_tokens = 4: "),

@@ -13,9 +13,8 @@ from tests.growctl.schedules import changed, message_of, parse
 from tests.model.growths import EXACT, INITS, POSSIBLE, SCORE_FUNCTIONS, TAUS
 
 JUMPS = (
-    "changes the function; that needs allow_jump. These keep it: random or matched with ramp; zero-key with frozen or "
-    "anneal; "
-    "zero-value with per-generation; copy with recompute"
+    "changes the function; that needs allow_jump. These preserve it: random or matched with ramp; zero-key with frozen "
+    "or anneal; zero-value with per-generation; copy with recompute"
 )
 SOFTMAX = (
     "exp(0) = 1 would change the function; use init 'zero-value' with tau 'per-generation', or init 'copy' with tau "
@@ -31,8 +30,8 @@ ONE_KIND = "is for a tokenformer; a grown transformer has no old and new tokens"
 NO_COMPARISON: dict[str, Any] = {"controls": []}
 STACK = TRANSFORMER | {"growth": {"operator": "stack", "allow_jump": True}, "stages.1.num_layers": 4}
 NET2NET = (
-    "net2net grows to hidden_size 32 and num_heads 2 times one integer, ffn_size 128 or more, one of them larger; it "
-    "is asked for hidden_size {}, num_heads {}, ffn_size {}"
+    "net2net cannot grow to hidden_size {}, num_heads {}, ffn_size {}; it can grow to hidden_size 32 and num_heads 2 "
+    "times one integer, ffn_size 128 or more, one of them larger"
 )
 
 
@@ -93,26 +92,27 @@ def growing(**growth: Any) -> dict[str, Any]:
         ),
         (
             growing(init="zero-key"),
-            "growth: init 'zero-key' does not go with tau 'ramp' (the default), which brings random keys in from "
+            "growth: init 'zero-key' cannot be combined with tau 'ramp' (the default), which raises random keys from "
             "zero; use tau 'frozen' or 'anneal'",
         ),
         (
             growing(init="zero-key", tau="per-generation", allow_jump=True),
-            "growth: init 'zero-key' does not go with tau 'per-generation': a row of zero scores has no norm to "
-            "divide by",
+            "growth: init 'zero-key' cannot be combined with tau 'per-generation': the norm of a row of zero "
+            "scores is zero, and the scores are divided by it",
         ),
-        (growing(copy_noise=0.5, allow_jump=True), "growth: copy_noise 0.5 is for init 'copy', not 'matched'"),
+        (growing(copy_noise=0.5, allow_jump=True), "growth: copy_noise 0.5 needs init 'copy', not 'matched'"),
         (
             growing(init="copy", tau="recompute") | {"stages.1.ffn_tokens": 16},
-            "stages.1: growth by copies adds whole multiples of the 4 tokens there are, not 2",
+            "stages.1: growth by copies adds 2 tokens; it must add a whole multiple of the 4 tokens that the "
+            "Pattention has",
         ),
         (
             growing(init="zero-key", tau="frozen", allow_jump=True) | {"model.score_function": "softmax"},
-            f"growth: score_function 'softmax' cannot be grown by zero keys: {SOFTMAX}",
+            f"growth: score_function 'softmax' cannot grow with zero keys: {SOFTMAX}",
         ),
         (
             growing(allow_jump=True) | {"model.score_function": "softmax"},
-            f"growth: score_function 'softmax' cannot be grown by a ramp from zero keys: {SOFTMAX}",
+            f"growth: score_function 'softmax' cannot grow with a ramp from zero keys: {SOFTMAX}",
         ),
         # when
         (
@@ -200,20 +200,20 @@ def growing(**growth: Any) -> dict[str, Any]:
         ),
         (
             TRANSFORMER | growing(operator="hypercloning") | {"stages.1.hidden_size": 64, "stages.1.ffn_size": 300},
-            "stages.1: hypercloning grows to hidden_size 32, num_heads 2 and ffn_size 128 times one integer, 2 or "
-            "more; it is asked for hidden_size 64, num_heads 4, ffn_size 300",
+            "stages.1: hypercloning cannot grow to hidden_size 64, num_heads 4, ffn_size 300; it can grow to "
+            "hidden_size 32, num_heads 2 and ffn_size 128 times one integer, 2 or more",
         ),
         (
             STACK | {"stages.1.num_layers": 3},
-            "stages.1: stack grows to num_layers 2 times an integer, 2 or more; it is asked for num_layers 3",
+            "stages.1: stack cannot grow to num_layers 3; it can grow to num_layers 2 times an integer, 2 or more",
         ),
         (
             STACK | {"stages.1.hidden_size": 64},
-            "stages.1: stack grows num_layers alone, so hidden_size must stay 32; it is 64",
+            "stages.1: hidden_size is 64; it must stay 32, because stack only grows num_layers",
         ),
         (
             TRANSFORMER | growing(operator="identity-blocks") | {"stages.1.num_layers": 5},
-            "stages.1: identity-blocks grows to num_layers from 3 to 4; it is asked for num_layers 5",
+            "stages.1: identity-blocks cannot grow to num_layers 5; it can grow to num_layers from 3 to 4",
         ),
         (
             STACK | {"stages.0.hidden_size": 40},
@@ -235,7 +235,7 @@ def test_several_mistakes_in_a_growth_are_reported_together() -> None:
         "s.yaml: 3 problems",
         "  growth.slope = 1.0: goes with growth.when = 'slope', not 'fixed'",
         "  growth.operator = 'stack': is for a transformer; a tokenformer grows by growth.init",
-        "  growth: init 'copy' does not go with tau 'ramp' (the default), which brings random keys in from "
+        "  growth: init 'copy' cannot be combined with tau 'ramp' (the default), which raises random keys from "
         "zero; use tau 'recompute'",
     ]
 
@@ -243,7 +243,7 @@ def test_several_mistakes_in_a_growth_are_reported_together() -> None:
 def test_an_error_names_the_stage_whose_copies_are_not_whole() -> None:
     growth = {"init": "copy", "tau": "recompute"}
     sizes = (4, 8), (8, 8), (16, 24), (32, 40)
-    with pytest.raises(ScheduleError, match=r"stages\.3: growth by copies adds whole multiples of the 24 tokens there"):
+    with pytest.raises(ScheduleError, match=r"stages\.3: growth by copies adds .* a whole multiple of the 24 tokens"):
         ladder(*sizes, growth=growth)
     model = last_model(ladder(*sizes[:3], growth=growth))
     assert model.blocks[0].query.value_shares == (1 / 4, 1 / 2, 1.0)
@@ -257,7 +257,7 @@ def test_a_policy_that_jumps_is_accepted_if_allowed_or_if_nothing_grows(growth: 
     assert plan_stages(ladder((4, 8), (8, 16), growth=growth | {"allow_jump": True}))
     assert ladder((4, 8), growth=growth)
     assert ladder((4, 8), growth={"init": "zero-value", "tau": "recompute"})
-    with pytest.raises(ScheduleError, match="does not go with tau 'ramp'"):
+    with pytest.raises(ScheduleError, match="cannot be combined with tau 'ramp'"):
         ladder((4, 8), growth={"init": "zero-value"})
 
 

@@ -152,8 +152,8 @@ def unknown(what: str, allowed: str, *, meant: str | None = None) -> str:
         # combinations
         (
             {"data.tokenizer": "gpt2"},
-            "data: vocab_size (300) is the size of a tokenizer to train, but the tokenizer 'gpt2' is given: "
-            "leave one of the two out",
+            "data: vocab_size (300) is the size of a tokenizer to train, but tokenizer 'gpt2' is set: "
+            "leave out one of the two",
         ),
         (
             {"data.vocab_size": DELETE, "data.tokenizer": "gpt2"},
@@ -188,7 +188,7 @@ def unknown(what: str, allowed: str, *, meant: str | None = None) -> str:
         ({"stages.1.name": "small"}, "stages.1.name = 'small': another stage has that name; each needs its own"),
         (
             {"model.score_function": "softmax"},
-            "growth: score_function 'softmax' cannot be grown by a ramp from zero keys: exp(0) = 1 would change the "
+            "growth: score_function 'softmax' cannot grow with a ramp from zero keys: exp(0) = 1 would change the "
             "function; use init 'zero-value' with tau 'per-generation', or init 'copy' with tau 'recompute'",
         ),
         (

@@ -32,7 +32,7 @@ def checkpoint(tmp_path):
     return tmp_path / "final"
 
 
-def test_a_finished_directory_has_its_files_their_hashes_and_no_trace_of_the_writing(checkpoint):
+def test_a_finished_directory_has_its_files_with_their_hashes_and_no_temporary_files(checkpoint):
     manifest = verify_checkpoint(checkpoint)
     assert {p.relative_to(checkpoint).as_posix() for p in checkpoint.rglob("*") if p.is_file()} == {
         *manifest.files,
@@ -52,7 +52,7 @@ def test_an_error_while_writing_leaves_nothing(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_what_a_dead_writer_left_is_cleared_and_never_taken_for_a_checkpoint(tmp_path):
+def test_leftovers_of_a_dead_writer_are_removed_and_never_taken_for_a_checkpoint(tmp_path):
     left = staging_directory(tmp_path / "step_00000010")
     left.mkdir()
     (left / "old").write_text("x")
@@ -63,7 +63,7 @@ def test_what_a_dead_writer_left_is_cleared_and_never_taken_for_a_checkpoint(tmp
 
 def test_an_existing_directory_is_never_overwritten(checkpoint):
     before = hash_file(checkpoint / "manifest.json")
-    with pytest.raises(CheckpointError, match="exists already"):
+    with pytest.raises(CheckpointError, match="already exists"):
         whole_directory(checkpoint).__enter__()
     assert hash_file(checkpoint / "manifest.json") == before
 
@@ -83,7 +83,7 @@ def flip_a_bit(path):
     ],
     ids=["removed", "truncated", "bit flipped"],
 )
-def test_any_damage_to_any_file_is_found_and_named(checkpoint, damage, message):
+def test_any_damage_to_any_file_is_detected_and_named(checkpoint, damage, message):
     name = sorted(read_manifest(checkpoint).files)[3]
     damage(checkpoint / name)
     with pytest.raises(CheckpointError, match=message) as error:
@@ -100,7 +100,7 @@ def test_any_damage_to_any_file_is_found_and_named(checkpoint, damage, message):
         (None, "has no manifest.json"),
     ],
 )
-def test_a_broken_or_missing_manifest_is_one_sentence(checkpoint, text, message):
+def test_a_broken_or_missing_manifest_gives_a_one_line_message(checkpoint, text, message):
     if text is None:
         (checkpoint / "manifest.json").unlink()
     else:
@@ -109,7 +109,7 @@ def test_a_broken_or_missing_manifest_is_one_sentence(checkpoint, text, message)
         read_manifest(checkpoint)
 
 
-def test_a_file_is_no_checkpoint_and_nothing_does_not_exist(tmp_path):
+def test_a_file_is_not_a_checkpoint_and_a_missing_path_does_not_exist(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(CheckpointError, match="file is not a checkpoint"):
         read_manifest(tmp_path / "file")
@@ -117,14 +117,14 @@ def test_a_file_is_no_checkpoint_and_nothing_does_not_exist(tmp_path):
         read_manifest(tmp_path / "nothing")
 
 
-def test_a_manifest_of_another_format_is_refused(checkpoint):
+def test_a_manifest_of_another_format_version_is_rejected(checkpoint):
     data = json.loads((checkpoint / "manifest.json").read_text())
     (checkpoint / "manifest.json").write_text(json.dumps(data | {"format_version": 99}))
     with pytest.raises(CheckpointError, match="format version 99; this growctl reads 1"):
         read_manifest(checkpoint)
 
 
-def test_broken_checkpoints_are_set_aside_one_by_one_and_nothing_is_deleted(tmp_path):
+def test_broken_checkpoints_are_set_aside_one_by_one_without_deleting_anything(tmp_path):
     for step in (10, 20, 30):
         write_checkpoint(tmp_path / f"step_{step:08d}")
     for step in (20, 30):
@@ -136,7 +136,7 @@ def test_broken_checkpoints_are_set_aside_one_by_one_and_nothing_is_deleted(tmp_
     assert sorted(os.listdir(tmp_path)) == ["broken-step_00000020", "broken-step_00000030", "step_00000010"]
 
 
-def test_setting_aside_twice_keeps_both(tmp_path):
+def test_setting_aside_two_directories_of_one_name_keeps_both(tmp_path):
     for text in ("first", "second"):
         (tmp_path / "x").mkdir()
         (tmp_path / "x" / text).touch()
@@ -144,7 +144,7 @@ def test_setting_aside_twice_keeps_both(tmp_path):
     assert sorted(p.name for p in tmp_path.glob("*/*")) == ["first", "second"]
 
 
-def test_a_file_is_replaced_not_written_into_so_a_hard_link_keeps_the_old_bytes(tmp_path):
+def test_writing_replaces_a_file_so_a_hard_link_keeps_the_old_bytes(tmp_path):
     (tmp_path / "old").write_text("old")
     os.link(tmp_path / "old", tmp_path / "file")
     entry = write_file(tmp_path / "file", b"new")
@@ -154,12 +154,12 @@ def test_a_file_is_replaced_not_written_into_so_a_hard_link_keeps_the_old_bytes(
 
 
 def rewritten(directory, **changes):
-    """The manifest's JSON with values changed as someone without its seal would."""
+    """Changes values in the manifest's JSON without updating its seal."""
     path = directory / "manifest.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-def test_a_flipped_bit_anywhere_in_a_manifest_is_noticed(checkpoint):
+def test_a_flipped_bit_anywhere_in_a_manifest_is_detected(checkpoint):
     path = checkpoint / "manifest.json"
     whole = path.read_bytes()
     for position in [*range(0, len(whole), 37), len(whole) - 1]:
@@ -170,7 +170,7 @@ def test_a_flipped_bit_anywhere_in_a_manifest_is_noticed(checkpoint):
             read_manifest(checkpoint)
 
 
-def test_a_digit_that_rounding_would_hide_is_noticed_too(checkpoint):
+def test_a_changed_digit_that_rounding_would_hide_is_detected(checkpoint):
     path, loss = checkpoint / "manifest.json", 0.30000000000000004
     manifest = read_manifest(checkpoint)
     lineage = manifest.lineage.model_copy(update={"details": {"loss": loss}})
@@ -180,12 +180,12 @@ def test_a_digit_that_rounding_would_hide_is_noticed_too(checkpoint):
     path.write_text(text)
     read_manifest(checkpoint)
     path.write_text(other)
-    with pytest.raises(CheckpointError, match="seal does not fit"):
+    with pytest.raises(CheckpointError, match="seal does not match"):
         read_manifest(checkpoint)
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_no_manifest_is_read_without_its_seal_whatever_version_it_says(checkpoint, version):
+def test_a_manifest_without_a_seal_is_rejected_whatever_its_version(checkpoint, version):
     data = json.loads((checkpoint / "manifest.json").read_text())
     bare = {name: value for name, value in data.items() if name not in ("seal", "signature")}
     (checkpoint / "manifest.json").write_text(json.dumps(bare | {"format_version": version}))
@@ -197,7 +197,7 @@ OUTSIDE = ["../secret", "/etc/passwd", "a/../../secret", "a//b", "./a", "", "a\\
 
 
 @pytest.mark.parametrize("name", OUTSIDE)
-def test_a_file_name_that_could_lead_out_of_the_directory_is_refused(checkpoint, name):
+def test_a_file_name_that_could_lead_out_of_the_directory_is_rejected(checkpoint, name):
     manifest = read_manifest(checkpoint)
     entry = next(iter(manifest.files.values()))
     hostile = sealed_manifest(manifest.model_copy(update={"files": {name: entry}}))
@@ -219,26 +219,26 @@ def test_no_accepted_name_leads_out_of_its_directory(name):
 
 
 @pytest.mark.parametrize("name", ["a" * 256, "ü" * 128, "/".join(["part"] * 300)])
-def test_a_name_that_no_file_system_takes_is_refused_in_few_words(name):
+def test_a_name_that_is_too_long_for_file_systems_is_rejected_with_a_short_message(name):
     with pytest.raises(ValueError, match="longer than any file's name") as caught:
         plain_path(name)
     assert len(str(caught.value)) < 200
 
 
-def test_a_size_that_no_number_holds_is_one_message(checkpoint):
+def test_an_overflowing_size_gives_a_one_line_message(checkpoint):
     path = checkpoint / "manifest.json"
     found = json.loads(path.read_text())
     found["model"]["hidden_size"] = 10**400
     path.write_text(json.dumps(found))
-    with pytest.raises(CheckpointError, match=r"manifest\.json cannot be read: a number in it is out of all range"):
+    with pytest.raises(CheckpointError, match=r"manifest\.json cannot be read: a number in it is out of range"):
         read_manifest(checkpoint)
 
 
-def test_a_link_that_leads_outside_is_refused_one_within_is_not(checkpoint, tmp_path):
+def test_a_link_that_leads_outside_is_rejected_but_one_within_is_accepted(checkpoint, tmp_path):
     name = sorted(read_manifest(checkpoint).files)[0]
     (checkpoint / name).rename(tmp_path / "elsewhere")
     (checkpoint / name).symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(CheckpointError, match=f"{re.escape(name)} is a link that leads outside"):
+    with pytest.raises(CheckpointError, match=f"{re.escape(name)} is a link that leads out of the directory"):
         verify_checkpoint(checkpoint)
     (checkpoint / name).unlink()
     (tmp_path / "elsewhere").rename(checkpoint / "within")
@@ -260,7 +260,7 @@ def test_a_link_that_leads_outside_is_refused_one_within_is_not(checkpoint, tmp_
     ],
     ids=["deep list", "deep object", "huge integer", "infinite", "list", "null", "not a number", "string"],
 )
-def test_json_that_is_no_manifest_is_one_message(checkpoint, text):
+def test_json_that_is_not_a_manifest_gives_a_one_line_message(checkpoint, text):
     (checkpoint / "manifest.json").write_text(text)
     with pytest.raises(CheckpointError, match=r"manifest\.json cannot be read: \S") as caught:
         read_manifest(checkpoint)
@@ -270,13 +270,13 @@ def test_json_that_is_no_manifest_is_one_message(checkpoint, text):
 @pytest.mark.parametrize(
     "changes", [{"step": -1}, {"step": "1"}, {"step": 1.5}, {"files": []}, {"model": 3}, {"lineage": None}, {"new": 1}]
 )
-def test_values_of_another_kind_are_one_message(checkpoint, changes):
+def test_values_of_the_wrong_type_give_a_one_line_message(checkpoint, changes):
     rewritten(checkpoint, **changes)
     with pytest.raises(CheckpointError, match=f"cannot be read: {next(iter(changes))}"):
         read_manifest(checkpoint)
 
 
-def test_a_checkpoint_on_a_bad_sector_is_set_aside_and_the_one_before_it_used(tmp_path, monkeypatch):
+def test_a_checkpoint_on_a_bad_sector_is_set_aside_and_the_previous_one_is_used(tmp_path, monkeypatch):
     for step in (10, 20):
         write_checkpoint(tmp_path / f"step_{step:08d}")
     whole = manifest_module.hash_file

@@ -16,7 +16,7 @@ steps_st = st.lists(st.integers(1, 500), unique=True, max_size=40)
 
 
 @given(steps_st, st.integers(1, 10), st.none() | st.integers(1, 60))
-def test_the_newest_and_every_mth_are_kept_and_all_others_go(steps, keep, every):
+def test_the_newest_and_every_mth_checkpoint_are_kept_and_all_others_removed(steps, keep, every):
     gone = outdated(steps, keep, every)
     newest = set(sorted(steps)[-keep:])
     assert set(gone) == {step for step in steps if step not in newest and (every is None or step % every)}
@@ -25,7 +25,7 @@ def test_the_newest_and_every_mth_are_kept_and_all_others_go(steps, keep, every)
 
 
 @given(st.lists(st.integers(1, 500), min_size=1, unique=True), st.integers(1, 10), st.integers(1, 60))
-def test_what_a_rollback_goes_back_to_stays_however_much_was_saved_on_request_since(steps, keep, due):
+def test_the_checkpoint_for_a_rollback_is_kept_despite_later_saves_on_request(steps, keep, due):
     there: list[int] = []
     for step in sorted(steps):
         there.append(step)
@@ -35,7 +35,7 @@ def test_what_a_rollback_goes_back_to_stays_however_much_was_saved_on_request_si
 
 
 @given(st.integers(1, 60), st.integers(1, 5), st.none() | st.integers(1, 5))
-def test_pruning_at_every_save_keeps_what_pruning_once_at_the_end_would(num_saves, keep, every):
+def test_pruning_at_every_save_keeps_the_same_as_pruning_once_at_the_end(num_saves, keep, every):
     there: list[int] = []
     for step in range(1, num_saves + 1):
         there.append(step)
@@ -49,7 +49,7 @@ def save(stage, *steps):
         write_checkpoint(stage / f"step_{step:08d}")
 
 
-def test_checkpoints_go_and_what_a_dead_writer_or_remover_left_goes_too(tmp_path):
+def test_pruning_also_removes_leftovers_of_dead_processes(tmp_path):
     save(tmp_path, 10, 20, 30, 40)
     staging_directory(tmp_path / "step_00000035").mkdir()
     (tmp_path / ".step_00000005.removed").mkdir()
@@ -60,7 +60,7 @@ def test_checkpoints_go_and_what_a_dead_writer_or_remover_left_goes_too(tmp_path
 
 
 @pytest.mark.parametrize("damage", ["missing", "truncated"])
-def test_nothing_goes_while_the_newest_is_not_whole(tmp_path, damage):
+def test_nothing_is_removed_while_the_newest_checkpoint_is_incomplete(tmp_path, damage):
     save(tmp_path, 10, 20)
     victim = next((tmp_path / "step_00000020").rglob("*.safetensors"))
     victim.unlink()
@@ -71,7 +71,7 @@ def test_nothing_goes_while_the_newest_is_not_whole(tmp_path, damage):
     assert list(StagePaths(tmp_path).checkpoints()) == [10, 20]
 
 
-def test_a_death_in_the_middle_of_removing_leaves_no_checkpoint_in_part(tmp_path, monkeypatch):
+def test_a_death_during_removal_leaves_no_incomplete_checkpoint(tmp_path, monkeypatch):
     save(tmp_path, 10, 20, 30)
 
     def dies(path, **_):
@@ -90,7 +90,7 @@ def test_a_death_in_the_middle_of_removing_leaves_no_checkpoint_in_part(tmp_path
     assert os.listdir(tmp_path) == ["step_00000030"]
 
 
-def test_of_a_complete_stage_only_what_was_written_stays(tmp_path):
+def test_clearing_a_complete_stage_removes_leftovers_but_keeps_non_empty_stack_files(tmp_path):
     for name in (".step_00000005.incomplete/engine", ".step_00000002.removed", ".converted_00000004.incomplete"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / ".save_request.3").touch()

@@ -24,7 +24,7 @@ from tests.stages.checkpoints import small_config
 
 
 class Payload:
-    """A pickle of it makes a file when it is loaded."""
+    """Loading a pickle of it creates a file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -34,7 +34,7 @@ class Payload:
 
 
 def write_engine(directory: Path, keys: Path | None, content: object) -> Manifest:
-    """An engine checkpoint in form, of one rank."""
+    """A minimal engine checkpoint of one rank."""
     with whole_directory(directory) as staging:
         (staging / "engine").mkdir()
         torch.save(content, staging / "engine/mp_rank_00_model_states.pt")
@@ -62,7 +62,7 @@ def rejected(directory: Path, keys: Path) -> str:
     return str(caught.value)
 
 
-def test_what_this_runs_directory_signed_is_known_and_nothing_else(tmp_path):
+def test_only_checkpoints_signed_by_this_runs_directory_are_accepted(tmp_path):
     ours, theirs = tmp_path / "ours/.keys", tmp_path / "theirs/.keys"
     for keys in (ours, theirs):
         keys.parent.mkdir()
@@ -78,7 +78,7 @@ def test_what_this_runs_directory_signed_is_known_and_nothing_else(tmp_path):
     assert "was not saved by a run in" in rejected(tmp_path / "after", theirs), "the first line signs"
 
 
-def test_no_signature_and_no_keys_are_no_trust(tmp_path):
+def test_a_checkpoint_is_rejected_without_a_signature_or_without_keys(tmp_path):
     keys = tmp_path / ".keys"
     write_engine(tmp_path / "unsigned", None, {})
     write_engine(tmp_path / "signed", keys, {})
@@ -88,7 +88,7 @@ def test_no_signature_and_no_keys_are_no_trust(tmp_path):
     assert not keys.exists(), "looking makes none"
 
 
-def test_a_signature_does_not_pass_to_other_content(tmp_path):
+def test_a_signature_is_not_valid_for_other_content(tmp_path):
     keys = tmp_path / ".keys"
     good = write_engine(tmp_path / "good", keys, {})
     bad = write_engine(tmp_path / "bad", None, {"other": 1})
@@ -96,7 +96,7 @@ def test_a_signature_does_not_pass_to_other_content(tmp_path):
     assert f"was not saved by a run in {tmp_path}" in rejected(tmp_path / "bad", keys)
 
 
-def test_keys_are_made_once_whoever_comes_first_and_only_their_owner_reads_them(tmp_path):
+def test_concurrent_processes_create_the_keys_once_and_only_their_owner_can_read_them(tmp_path):
     keys, made = tmp_path / ".keys", []
     threads = [threading.Thread(target=lambda: made.append(sign("0" * 64, keys))) for _ in range(8)]
     for thread in threads:
@@ -109,8 +109,8 @@ def test_keys_are_made_once_whoever_comes_first_and_only_their_owner_reads_them(
     assert os.listdir(tmp_path) == [".keys"]
 
 
-@pytest.mark.parametrize(("text", "message"), [("", "holds no key"), ("0" * 64 + "\nsecret\n", "key 2 is not 64")])
-def test_keys_that_are_none_are_one_message(tmp_path, text, message):
+@pytest.mark.parametrize(("text", "message"), [("", "has no key"), ("0" * 64 + "\nsecret\n", "key 2 is not 64")])
+def test_invalid_keys_give_a_one_line_message(tmp_path, text, message):
     (tmp_path / ".keys").write_text(text)
     with pytest.raises(OriginError, match=message):
         sign("0" * 64, tmp_path / ".keys")
@@ -118,14 +118,14 @@ def test_keys_that_are_none_are_one_message(tmp_path, text, message):
         check_keys(tmp_path / ".keys")
 
 
-def test_keys_are_looked_at_before_a_run_begins_and_none_are_made_by_it(tmp_path):
+def test_checking_the_keys_before_a_run_rejects_bad_ones_and_creates_none(tmp_path):
     check_keys(tmp_path / ".keys")
     assert not (tmp_path / ".keys").exists()
 
 
 @pytest.mark.parametrize("protocol", [2, 4])
-def test_a_pickle_that_would_run_code_is_refused_before_deepspeed_sees_it(tmp_path, monkeypatch, protocol):
-    """Also where it is signed: with the key stolen, or written by a run itself."""
+def test_a_pickle_that_would_run_code_is_rejected_before_deepspeed_loads_it(tmp_path, monkeypatch, protocol):
+    """Even if it is signed, with a stolen key or by a run itself."""
     monkeypatch.setattr(torch.serialization, "DEFAULT_PROTOCOL", protocol)
     keys, ran = tmp_path / ".keys", tmp_path / "ran"
     write_engine(tmp_path / "engine", keys, {"module": torch.zeros(2), "evil": Payload(ran)})
@@ -136,7 +136,7 @@ def test_a_pickle_that_would_run_code_is_refused_before_deepspeed_sees_it(tmp_pa
         def load_checkpoint(self, *_, **__):
             raise AssertionError("DeepSpeed was asked to load it")
 
-    with pytest.raises(CheckpointError, match=r"is not loaded: engine/mp_rank_00_model_states\.pt"):
+    with pytest.raises(CheckpointError, match=r"cannot be loaded: engine/mp_rank_00_model_states\.pt"):
         load_engine(Engine(), tmp_path / "engine", keys)
     assert not ran.exists()
     torch.load(tmp_path / "engine/engine/mp_rank_00_model_states.pt", weights_only=False)
@@ -147,7 +147,7 @@ def test_a_pickle_that_would_run_code_is_refused_before_deepspeed_sees_it(tmp_pa
         load_engine(Engine(), tmp_path / "stranger", keys)
 
 
-def test_a_file_that_torch_cannot_read_through_is_refused(tmp_path):
+def test_a_file_that_torch_cannot_check_is_rejected(tmp_path):
     (tmp_path / "a.pt").write_bytes(b"\x80\x02cposix\nsystem\n.")
-    with pytest.raises(CheckpointError, match=r"a\.pt cannot be read through"):
+    with pytest.raises(CheckpointError, match=r"a\.pt cannot be checked"):
         check_pickles(tmp_path, ["a.pt"])

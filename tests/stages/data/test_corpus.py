@@ -18,7 +18,7 @@ from stages.data.corpus import SPLITS, DataError, DataSpec, Document, is_validat
 
 
 def read(spec: DataSpec) -> list[Document]:
-    """All documents of a source, by file, train before validation."""
+    """All documents of a source, file by file, train before validation."""
     found = open_corpus(spec)
     return [document for file in found.files for split in SPLITS for document in found.documents((file,), split)]
 
@@ -33,7 +33,7 @@ def in_order(found: dict[str, str]) -> list[str]:
     return [found[name] for name in sorted(found, key=lambda name: int(name.partition("#")[2]))]
 
 
-def test_each_file_of_a_folder_is_a_document_and_hidden_and_empty_ones_are_none(tmp_path: Path) -> None:
+def test_each_file_of_a_folder_is_a_document_except_hidden_and_empty_ones(tmp_path: Path) -> None:
     for name, text in {
         "b.txt": "second\r\n",
         "a/z.md": "first",
@@ -57,7 +57,7 @@ def test_a_folder_whose_name_looks_like_a_glob_is_read_as_a_folder(tmp_path: Pat
 
 
 @given(st.text(st.sampled_from("ab \n\r\té€𝄞"), max_size=300))
-def test_the_pieces_of_a_file_are_whole_lines_and_make_up_its_text(text: str) -> None:
+def test_a_file_is_cut_into_pieces_of_whole_lines_that_join_to_its_text(text: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(corpus, "PIECE_CHARACTERS", 20)
         with fsspec.open("memory://pieces.txt", "wb") as file:
@@ -70,7 +70,7 @@ def test_the_pieces_of_a_file_are_whole_lines_and_make_up_its_text(text: str) ->
         assert piece.endswith("\n") or max(map(len, piece.split("\n"))) >= 20
 
 
-def test_a_long_file_of_a_folder_is_cut_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_file_of_a_folder_is_also_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpus, "LONG_FILE_BYTES", 50_000)
     text = "one line of text\n" * 4000
     (tmp_path / "long.txt").write_text(text)
@@ -81,13 +81,13 @@ def test_a_long_file_of_a_folder_is_cut_too(tmp_path: Path, monkeypatch: pytest.
     assert "".join(in_order(found)) == text
 
 
-def test_a_separator_cuts_wherever_it_stands_and_belongs_to_no_document(tmp_path: Path) -> None:
+def test_a_separator_cuts_wherever_it_occurs_and_belongs_to_no_document(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("one\n\n==\ntwo" + "x" * 1024 * 1024 + "==three====")
     spec = DataSpec(source=str(tmp_path / "text"), document_separator="==")
     assert texts(spec) == {"text#1": "one\n\n", "text#2": "\ntwo" + "x" * 1024 * 1024, "text#3": "three"}
 
 
-def test_a_separator_that_does_not_occur_is_an_error_before_memory_is_full(
+def test_a_separator_that_does_not_occur_is_reported_before_memory_runs_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(corpus, "LONGEST_DOCUMENT_CHARACTERS", 1000)
@@ -103,11 +103,11 @@ def test_a_separator_that_occurs_nowhere_in_the_source_is_an_error(tmp_path: Pat
         (tmp_path / path).write_text("one -- two -- three")
     (tmp_path / "lines.jsonl").write_text('{"text": "one == two"}\n')
     spec = DataSpec(source=str(tmp_path / name), document_separator="==")
-    with pytest.raises(DataError, match=r"data\.document_separator: '==' does not occur in '.*; give the one that"):
+    with pytest.raises(DataError, match=r"data\.document_separator: '==' does not occur in .*; set the one that"):
         open_corpus(spec).check_separator()
 
 
-def test_a_separator_that_occurs_in_one_file_of_a_source_is_good(tmp_path: Path) -> None:
+def test_a_separator_that_occurs_in_one_file_of_a_source_is_accepted(tmp_path: Path) -> None:
     for number in range(5):
         (tmp_path / f"{number}.txt").write_text("one == two" if number == 3 else "one")
     open_corpus(DataSpec(source=str(tmp_path), document_separator="==")).check_separator()
@@ -115,7 +115,7 @@ def test_a_separator_that_occurs_in_one_file_of_a_source_is_good(tmp_path: Path)
 
 
 @pytest.mark.parametrize("compress", [bytes, gzip.compress])
-def test_a_byte_order_mark_is_no_part_of_any_files_text(tmp_path: Path, compress: Callable[[bytes], bytes]) -> None:
+def test_a_byte_order_mark_is_not_part_of_the_text(tmp_path: Path, compress: Callable[[bytes], bytes]) -> None:
     ending = "" if compress is bytes else ".gz"
     for name, text in {"a.txt": "first", "b.txt": "second", "c.jsonl": '{"text": "third"}\n'}.items():
         (tmp_path / f"{name}{ending}").write_bytes(compress(text.encode("utf-8-sig")))
@@ -149,9 +149,9 @@ def test_links_to_files_and_folders_are_followed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("links", "message"),
     [
-        ({"a/loop": ".."}, r"/a/loop is a link to \.\., a folder that it lies in"),
-        ({"a/loop": "."}, r"/a/loop is a link to \., a folder that it lies in"),
-        ({"a/to_b": "../b", "b/to_a": "../a"}, r"/to_[ab] is a link to \.\./[ab], a folder that it lies in"),
+        ({"a/loop": ".."}, r"/a/loop is a link to \.\., a folder that contains the link"),
+        ({"a/loop": "."}, r"/a/loop is a link to \., a folder that contains the link"),
+        ({"a/to_b": "../b", "b/to_a": "../a"}, r"/to_[ab] is a link to \.\./[ab], a folder that contains the link"),
         ({"self": "self"}, r"/self is a link to self, which cannot be read \(Too many levels of symbolic links\)"),
         ({"a/gone": "/no/such/file"}, r"/a/gone is a link to /no/such/file, which cannot be read \(No such file"),
     ],
@@ -169,7 +169,7 @@ def test_a_link_that_cannot_be_followed_is_an_error(tmp_path: Path, links: dict[
         open_corpus(DataSpec(source=str(tmp_path)))
 
 
-def test_a_folder_that_cannot_be_listed_is_an_error_and_not_passed_over(
+def test_a_folder_that_cannot_be_listed_is_an_error_and_not_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "closed").mkdir()
@@ -187,7 +187,7 @@ def test_a_folder_that_cannot_be_listed_is_an_error_and_not_passed_over(
 
 
 @pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
-def test_json_lines_are_one_document_a_line(tmp_path: Path, ending: str) -> None:
+def test_each_json_line_is_a_document(tmp_path: Path, ending: str) -> None:
     if ending == ".zst" and "zst" not in fsspec.utils.compressions:
         pytest.skip("backports.zstd is not installed")
     path = tmp_path / f"d.jsonl{ending}"
@@ -208,18 +208,21 @@ def test_json_lines_are_one_document_a_line(tmp_path: Path, ending: str) -> None
     ("line", "message"),
     [
         ('{"text": "cut of', r"data\.source: .*d\.jsonl line 2 is not JSON"),
-        ('{"texts": "a"}', r"data\.text_key: .*d\.jsonl line 2 has the keys \['texts'\], no text under 'text'"),
+        (
+            '{"texts": "a"}',
+            r"data\.text_key: .*d\.jsonl line 2 has the keys \['texts'\]; it must have a text under 'text'",
+        ),
         ('{"text": 1}', r"data\.text_key: .* line 2"),
-        ('["text"]', r"data\.text_key: .* line 2 has no object"),
+        ('["text"]', r"data\.text_key: .* line 2 is not a JSON object"),
     ],
 )
-def test_a_line_that_is_no_document_is_an_error_and_not_passed_over(tmp_path: Path, line: str, message: str) -> None:
+def test_a_line_that_is_not_a_document_is_an_error_and_not_skipped(tmp_path: Path, line: str, message: str) -> None:
     (tmp_path / "d.jsonl").write_text('{"text": "fine"}\n' + line + "\n")
     with pytest.raises(DataError, match=message):
         read(DataSpec(source=str(tmp_path / "d.jsonl")))
 
 
-def test_what_cannot_be_read_names_the_file(tmp_path: Path) -> None:
+def test_an_error_while_reading_names_the_file(tmp_path: Path) -> None:
     (tmp_path / "latin").write_bytes("café".encode("latin-1"))
     with pytest.raises(DataError, match=r"data\.source: .*/latin is not UTF-8 text"):
         read(DataSpec(source=str(tmp_path / "latin")))
@@ -237,12 +240,14 @@ def test_what_cannot_be_read_names_the_file(tmp_path: Path) -> None:
         ("{tmp}", r"data\.include: no file of the folder .* matches '\*\*/\*'"),
     ],
 )
-def test_a_source_that_is_not_there_is_an_error(tmp_path: Path, source: str, message: str) -> None:
+def test_a_missing_source_is_an_error(tmp_path: Path, source: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
         open_corpus(DataSpec(source=source.format(tmp=tmp_path)))
 
 
-def test_zstandard_without_a_whole_reader_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_zstandard_files_are_rejected_without_a_reader_of_all_frames(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "d.jsonl.zst").write_bytes(b"")
     monkeypatch.delitem(fsspec.compression.compr, "zstd", raising=False)
     with pytest.raises(DataError, match=r"pip install backports\.zstd"):
@@ -255,7 +260,7 @@ def test_a_url_is_read_through_its_file_system() -> None:
     assert texts(DataSpec(source="memory://books")) == {"a.txt": "één"}
 
 
-def test_the_split_follows_from_the_id_alone_and_has_about_the_size_asked_for() -> None:
+def test_the_split_depends_only_on_the_id_and_has_about_the_requested_size() -> None:
     names = [f"doc-{number}" for number in range(20_000)]
     kept = {name for name in names if is_validation(name, 0.05)}
     assert abs(len(kept) / len(names) - 0.05) < 0.005
@@ -264,7 +269,7 @@ def test_the_split_follows_from_the_id_alone_and_has_about_the_size_asked_for() 
     assert fixed == [4, 11, 13, 15], "a document that moved would leak into training"
 
 
-def test_every_document_is_in_one_split_and_progress_ends_with_the_files(tmp_path: Path) -> None:
+def test_every_document_is_in_exactly_one_split_and_progress_adds_up_to_the_file_sizes(tmp_path: Path) -> None:
     for number in range(50):
         (tmp_path / f"{number}.txt").write_text(f"text {number}")
     found = open_corpus(DataSpec(source=str(tmp_path), validation_fraction=0.3))
@@ -280,7 +285,7 @@ def test_every_document_is_in_one_split_and_progress_ends_with_the_files(tmp_pat
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=40))
-def test_shards_are_consecutive_files_of_a_bounded_size(num_bytes: list[int]) -> None:
+def test_shards_are_consecutive_files_up_to_a_size(num_bytes: list[int]) -> None:
     files = tuple(corpus.SourceFile(str(i), str(i), size, "") for i, size in enumerate(num_bytes))
     shards = corpus.Corpus(DataSpec(source="x"), None, files, True).shards(20)
     assert tuple(file for shard in shards for file in shard) == files
@@ -289,7 +294,7 @@ def test_shards_are_consecutive_files_of_a_bounded_size(num_bytes: list[int]) ->
         assert len(shard) == 1 or sum(file.num_bytes for file in shard) <= 20
 
 
-def test_the_standard_library_is_source_without_its_tests() -> None:
+def test_the_standard_library_source_excludes_its_tests() -> None:
     found = open_corpus(DataSpec(source="python-stdlib"))
     names = [file.name for file in found.files]
     assert names == sorted(names)
@@ -300,8 +305,8 @@ def test_the_standard_library_is_source_without_its_tests() -> None:
     assert all(file.version == "" for file in found.files), "the same wherever this Python is installed"
 
 
-def test_a_size_for_a_given_tokenizer_and_unknown_or_impossible_values_are_refused() -> None:
-    with pytest.raises(ValidationError, match="leave one of the two out"):
+def test_a_size_for_an_existing_tokenizer_and_unknown_or_invalid_values_are_rejected() -> None:
+    with pytest.raises(ValidationError, match="leave out one of the two"):
         DataSpec(source="x", tokenizer="gpt2", vocab_size=1000)
     for values in (
         {"vocab_size": 256},

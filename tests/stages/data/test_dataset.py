@@ -30,7 +30,7 @@ MakeDataset = Callable[..., Path]
 
 
 def write_dataset(directory: Path, train: list[int], validation: list[int], token_bytes: Literal[2, 4] = 4) -> Path:
-    """A dataset whose tokens are 0, 1, 2, ... through the shards of each split, given as numbers of tokens."""
+    """Makes a dataset with tokens 0, 1, 2, ... in each split. Arguments: the number of tokens of each shard."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "tokenizer.json").write_text("{}")
     tokenizer_sha256 = hashlib.sha256(b"{}").hexdigest()
@@ -73,12 +73,12 @@ def make_dataset(tmp_path_factory: pytest.TempPathFactory) -> MakeDataset:
 
 
 sizes = st.tuples(st.integers(1, 40), st.integers(0, 1500)).map(lambda pair: (pair[0], pair[0] + 1 + pair[1]))
-"""Sequence length, and a number of tokens that is enough for it."""
+"""A sequence length, and a number of tokens that suffices for it."""
 
 
 @settings(max_examples=40)
 @given(sizes, st.integers(0, 2**63), st.integers(0, 5))
-def test_every_window_comes_exactly_once_in_an_epoch(
+def test_an_epoch_contains_every_window_exactly_once(
     make_dataset: MakeDataset, size: tuple[int, int], seed: int, epoch: int
 ) -> None:
     length, num_tokens = size
@@ -90,7 +90,7 @@ def test_every_window_comes_exactly_once_in_an_epoch(
 
 @settings(max_examples=30)
 @given(sizes, st.integers(0, 2**63), st.integers(0, 10**12), st.lists(st.integers(0, 9), max_size=5))
-def test_samples_do_not_depend_on_how_they_are_asked_for(
+def test_samples_do_not_depend_on_how_they_are_batched(
     make_dataset: MakeDataset, size: tuple[int, int], seed: int, first: int, counts: list[int]
 ) -> None:
     length, num_tokens = size
@@ -110,7 +110,7 @@ def test_samples_do_not_depend_on_how_they_are_asked_for(
 
 @settings(max_examples=30)
 @given(sizes, st.integers(0, 2**63), st.integers(0, 10**9))
-def test_a_sample_is_a_run_of_the_stream_joined_end_to_start(
+def test_a_sample_is_a_slice_of_the_stream_joined_end_to_start(
     make_dataset: MakeDataset, size: tuple[int, int], seed: int, first: int
 ) -> None:
     length, num_tokens = size
@@ -118,7 +118,7 @@ def test_a_sample_is_a_run_of_the_stream_joined_end_to_start(
     assert np.array_equal(batch, (batch[:, :1] + np.arange(length + 1)) % num_tokens)
 
 
-def test_seeds_and_epochs_have_orders_and_cuts_of_their_own(make_dataset: MakeDataset) -> None:
+def test_every_seed_and_epoch_has_its_own_order_and_cuts(make_dataset: MakeDataset) -> None:
     directory = make_dataset([10_001])
     epochs = []
     for seed in (0, 1, 2**40):
@@ -130,13 +130,13 @@ def test_seeds_and_epochs_have_orders_and_cuts_of_their_own(make_dataset: MakeDa
     assert len({int(starts[0]) % 10 for starts in epochs}) > 3, "the cuts are shifted against each other"
 
 
-def test_the_order_of_samples_is_the_one_that_earlier_versions_had(make_dataset: MakeDataset) -> None:
+def test_the_order_of_samples_does_not_change_between_versions(make_dataset: MakeDataset) -> None:
     samples = TrainingSamples(make_dataset([100_000]), 64, seed=7)
     assert samples.starts(0, 6).tolist() == [55480, 32472, 77048, 42808, 55800, 2840]
     assert samples.starts(samples.num_windows - 1, 3).tolist() == [4248, 15052, 93420]
 
 
-def test_neighbouring_samples_come_from_all_over_the_data(make_dataset: MakeDataset) -> None:
+def test_neighbouring_samples_are_spread_over_the_data(make_dataset: MakeDataset) -> None:
     num_tokens, length = 2_000_000, 16
     samples = TrainingSamples(make_dataset([num_tokens]), length, seed=3)
     starts = samples.starts(0, 20_000)
@@ -146,14 +146,14 @@ def test_neighbouring_samples_come_from_all_over_the_data(make_dataset: MakeData
     assert chi_squared < 90, "49 degrees of freedom: 99.97 % of uniform draws lie below"
 
 
-def test_epochs_count_how_often_the_data_was_gone_through(make_dataset: MakeDataset) -> None:
+def test_epochs_count_the_passes_over_the_data(make_dataset: MakeDataset) -> None:
     samples = TrainingSamples(make_dataset([1000]), 10, seed=0)
     assert samples.num_windows == 100
     assert samples.epochs(250) == 2.5
 
 
 @pytest.mark.parametrize("token_bytes", [2, 4])
-def test_a_read_may_cross_any_number_of_shards(make_dataset: MakeDataset, token_bytes: int) -> None:
+def test_a_read_can_span_any_number_of_shards(make_dataset: MakeDataset, token_bytes: int) -> None:
     split = TokenSplit(make_dataset([5, 1, 1, 40, 3], token_bytes=token_bytes), "train")
     assert split.num_tokens == 50
     for start in range(51):
@@ -190,7 +190,7 @@ def test_limited_evaluation_windows_are_spread_over_the_split(make_dataset: Make
     assert windows.bytes_per_token == 3.0
 
 
-def test_a_split_shorter_than_a_sample_is_refused_with_what_to_do(make_dataset: MakeDataset) -> None:
+def test_a_split_shorter_than_a_sample_is_rejected_with_a_fix(make_dataset: MakeDataset) -> None:
     directory = make_dataset([64], [64])
     assert TrainingSamples(directory, 63, seed=0).num_windows == 1
     with pytest.raises(DataError, match=r"train split .* has 64 tokens, .* needs 65"):
@@ -199,11 +199,11 @@ def test_a_split_shorter_than_a_sample_is_refused_with_what_to_do(make_dataset: 
         EvaluationWindows(directory, "validation", 64)
 
 
-def test_a_shard_of_another_size_or_none_is_refused(make_dataset: MakeDataset) -> None:
+def test_a_missing_shard_or_one_of_another_size_is_rejected(make_dataset: MakeDataset) -> None:
     directory = make_dataset([10, 10])
     shard = directory / "train/00001.ds"
     shard.write_bytes(shard.read_bytes()[:-4])
-    with pytest.raises(DataError, match=r"train/00001\.ds has 36 bytes, the manifest says 40"):
+    with pytest.raises(DataError, match=r"train/00001\.ds has 36 bytes, not 40 as in the manifest"):
         TokenSplit(directory, "train")
     shard.unlink()
     with pytest.raises(DataError, match=r"train/00001\.ds is missing"):
@@ -211,7 +211,7 @@ def test_a_shard_of_another_size_or_none_is_refused(make_dataset: MakeDataset) -
     assert TokenSplit(directory, "validation").num_tokens == 100
 
 
-def test_verification_finds_one_changed_byte_anywhere(make_dataset: MakeDataset) -> None:
+def test_verification_finds_a_single_changed_byte_anywhere(make_dataset: MakeDataset) -> None:
     directory = make_dataset([10])
     verify_dataset(directory)
     for path in (directory / "train/00000.ds", directory / "tokenizer.json"):
@@ -227,7 +227,9 @@ def test_verification_finds_one_changed_byte_anywhere(make_dataset: MakeDataset)
         verify_dataset(directory)
 
 
-def test_what_is_no_dataset_is_named_plainly(make_dataset: MakeDataset, tmp_path: Path) -> None:
+def test_a_directory_that_is_not_a_dataset_is_reported_with_the_reason(
+    make_dataset: MakeDataset, tmp_path: Path
+) -> None:
     with pytest.raises(DataError, match=r"is not a dataset: it has no manifest\.json"):
         read_dataset_manifest(tmp_path)
     (tmp_path / "manifest.json").write_text("{")
@@ -252,12 +254,12 @@ def test_a_changed_value_that_no_hash_covers_breaks_the_seal(make_dataset: MakeD
     for name, value in (("vocab_size", 65536), ("token_bytes", 4), ("num_bytes", 30), ("end_of_text_id", 0)):
         assert f'"{name}": {value}' in whole
         path.write_text(whole.replace(f'"{name}": {value}', f'"{name}": {value + 2}'))
-        with pytest.raises(DataError, match=r"seal does not fit|token_bytes"):
+        with pytest.raises(DataError, match=r"seal does not match|token_bytes"):
             read_dataset_manifest(dataset)
 
 
 @pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "train/../../secret", "train//a", "", "a\0"])
-def test_a_file_name_that_could_lead_out_of_a_dataset_is_refused(make_dataset: MakeDataset, name: str) -> None:
+def test_a_file_name_that_could_lead_out_of_a_dataset_is_rejected(make_dataset: MakeDataset, name: str) -> None:
     dataset = make_dataset([10])
     text = (dataset / "manifest.json").read_text()
     (dataset / "manifest.json").write_text(text.replace('"train/00000.ds"', json.dumps(name)))
@@ -265,32 +267,32 @@ def test_a_file_name_that_could_lead_out_of_a_dataset_is_refused(make_dataset: M
         read_dataset_manifest(dataset)
 
 
-def test_a_dataset_whose_file_is_a_link_to_elsewhere_is_refused(make_dataset: MakeDataset, tmp_path: Path) -> None:
+def test_a_dataset_with_a_link_out_of_it_is_rejected(make_dataset: MakeDataset, tmp_path: Path) -> None:
     dataset = make_dataset([10])
     (dataset / "train/00000.ds").rename(tmp_path / "elsewhere")
     (dataset / "train/00000.ds").symlink_to(tmp_path / "elsewhere")
     for use in (verify_dataset, lambda path: TokenSplit(path, "train")):
-        with pytest.raises(DataError, match="is a link that leads outside"):
+        with pytest.raises(DataError, match="is a link that leads out of the directory"):
             use(dataset)
 
 
-def test_files_that_hold_other_than_the_tokens_told_are_refused(make_dataset: MakeDataset) -> None:
+def test_files_that_do_not_hold_the_tokens_of_the_manifest_are_rejected(make_dataset: MakeDataset) -> None:
     dataset = make_dataset([10])
     manifest = read_dataset_manifest(dataset)
-    told = {name: split.model_copy(update={"num_tokens": 1_000_000}) for name, split in manifest.splits.items()}
-    (dataset / "manifest.json").write_bytes(dataset_manifest_bytes(manifest.model_copy(update={"splits": told})))
+    wrong = {name: split.model_copy(update={"num_tokens": 1_000_000}) for name, split in manifest.splits.items()}
+    (dataset / "manifest.json").write_bytes(dataset_manifest_bytes(manifest.model_copy(update={"splits": wrong})))
     with pytest.raises(DataError, match="do not hold 1000000 tokens"):
         TokenSplit(dataset, "train")
 
 
-def test_a_dataset_is_hashed_with_progress_up_to_a_size_and_by_sizes_beyond(
+def test_datasets_up_to_a_size_are_hashed_and_larger_ones_checked_by_file_sizes(
     make_dataset: MakeDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset = make_dataset([10, 30])
-    told: list[tuple[str, float | None]] = []
-    check_dataset(dataset, lambda *said: told.append(said))
-    assert told[0] == ("checking the dataset", 0.0)
-    assert told[-1] == ("checking the dataset", 1.0)
+    reported: list[tuple[str, float | None]] = []
+    check_dataset(dataset, lambda *report: reported.append(report))
+    assert reported[0] == ("checking the dataset", 0.0)
+    assert reported[-1] == ("checking the dataset", 1.0)
     shard = dataset / "train/00000.ds"
     shard.write_bytes(bytes(len(shard.read_bytes())))
     with pytest.raises(DataError, match=r"train/00000\.ds does not have the hash"):

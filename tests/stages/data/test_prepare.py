@@ -30,7 +30,7 @@ WIKITEXT = SHARED / "wikitext2-valid.txt"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Sixty documents, among them texts that are easily damaged on the way."""
+    """Sixty documents, some with text that careless processing would damage."""
     source = tmp_path / "texts"
     source.mkdir()
     for number in range(60):
@@ -46,7 +46,7 @@ def spec_of(folder: Path, **values: object) -> DataSpec:
 
 
 def decoded(dataset: Path, split: str) -> list[str]:
-    """The documents of a split as its tokens spell them; each must end with the end of text, and hold no other."""
+    """The documents decoded from a split's tokens. Each must have exactly one end of text, at its end."""
     manifest = read_dataset_manifest(dataset)
     tokenizer = Tokenizer.from_file(str(dataset / "tokenizer.json"))
     texts = []
@@ -63,7 +63,7 @@ def decoded(dataset: Path, split: str) -> list[str]:
 
 
 def assert_holds_the_source(dataset: Path) -> DatasetManifest:
-    """Every document of the source is there, in its order and in its split, and counted right."""
+    """Asserts that every document of the source is in the dataset: in order, in its split, and counted correctly."""
     manifest = verify_dataset(dataset)
     corpus = open_corpus(manifest.spec)
     kept = {document.text for document in corpus.documents(corpus.files, "validation")}
@@ -89,7 +89,7 @@ def stdlib(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return prepare(DataSpec(source="python-stdlib", vocab_size=1024, validation_fraction=0.02), datasets)
 
 
-def test_the_standard_library_is_prepared_and_found_again(stdlib: Path) -> None:
+def test_the_standard_library_is_prepared_once_and_reused(stdlib: Path) -> None:
     manifest = assert_holds_the_source(stdlib)
     assert manifest.vocab_size == 1024
     assert manifest.token_bytes == 2
@@ -101,7 +101,7 @@ def test_the_standard_library_is_prepared_and_found_again(stdlib: Path) -> None:
     assert list(dict.fromkeys(messages)) == ["reading the source", "checking the dataset"]
 
 
-def test_the_tokens_of_a_folder_spell_its_documents_exactly(folder: Path, tmp_path: Path) -> None:
+def test_the_tokens_of_a_folder_decode_to_its_exact_documents(folder: Path, tmp_path: Path) -> None:
     dataset = prepare(spec_of(folder), tmp_path / "datasets")
     manifest = assert_holds_the_source(dataset)
     assert 257 < manifest.vocab_size <= 300
@@ -141,7 +141,7 @@ def test_the_result_is_the_same_for_any_number_of_workers_and_every_time(
     assert "tokenising train" in log.read_text()
 
 
-def test_the_content_of_a_source_decides_what_its_dataset_is_and_not_its_place_or_time(
+def test_a_dataset_depends_on_the_content_of_its_source_and_not_on_its_path_or_times(
     folder: Path, tmp_path: Path
 ) -> None:
     first = prepare(spec_of(folder), tmp_path / "datasets")
@@ -168,8 +168,8 @@ def test_the_content_of_a_source_decides_what_its_dataset_is_and_not_its_place_o
     st.sampled_from(["folder", "jsonl"]),
     st.sampled_from([0.1, 0.3, 0.5]),
 )
-def test_no_documents_content_stands_in_both_splits(numbers: list[int], kind: str, fraction: float) -> None:
-    """Documents of few different texts, so that many have the same text as others."""
+def test_no_text_is_in_both_splits(numbers: list[int], kind: str, fraction: float) -> None:
+    """Draws documents from few different texts, so that many are duplicates."""
     with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
         patch.setattr(prepare_module, "SHARD_BYTES", 60)
         source = Path(place) / "source"
@@ -196,7 +196,7 @@ def test_no_documents_content_stands_in_both_splits(numbers: list[int], kind: st
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_how_many_documents_were_left_out_of_train_is_said(
+def test_the_number_of_documents_left_out_of_train_is_reported(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
     monkeypatch.setattr(prepare_module, "SHARD_BYTES", 900)
@@ -210,33 +210,33 @@ def test_how_many_documents_were_left_out_of_train_is_said(
         on_progress=lambda message, _: messages.append(message),
     )
     assert assert_holds_the_source(dataset).num_dropped == 3
-    assert "left 3 documents out of train, because validation holds the same text" in messages
+    assert "left 3 documents out of train, because validation has the same text" in messages
 
 
-def test_a_source_whose_train_documents_all_stand_in_validation_is_refused(tmp_path: Path) -> None:
+def test_a_source_is_rejected_if_validation_has_the_texts_of_all_train_documents(tmp_path: Path) -> None:
     (tmp_path / "source").mkdir()
     for number in range(40):
         (tmp_path / f"source/{number}").write_text("the same")
-    with pytest.raises(DataError, match=r"data\.source: all 40 documents in .* have the same text; give more text$"):
+    with pytest.raises(DataError, match=r"data\.source: all 40 documents in .* have the same text; use more text$"):
         prepare(spec_of(tmp_path / "source"), tmp_path / "datasets")
     for number in range(40):
         (tmp_path / f"source/{number}").write_text("the same" if number % 2 else "the other")
     with pytest.raises(
         DataError,
-        match=r"data\.source: all \d+ documents that .* has for train have the same text as ones of validation;"
-        r" give more text, or a smaller data\.validation_fraction$",
+        match=r"data\.source: all \d+ train documents in .* have the same text as validation documents;"
+        r" use more text, or a smaller data\.validation_fraction$",
     ):
         prepare(spec_of(tmp_path / "source"), tmp_path / "datasets")
 
 
-def test_a_separator_that_occurs_nowhere_is_refused_before_anything_is_written(folder: Path, tmp_path: Path) -> None:
+def test_a_separator_that_occurs_nowhere_is_rejected_before_anything_is_written(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"data\.document_separator: '=='"):
         prepare(spec_of(folder, document_separator="=="), tmp_path / "datasets")
     assert not (tmp_path / "datasets").exists()
 
 
 @pytest.mark.parametrize("damage", ["truncated shard", "missing shard", "no manifest", "changed tokenizer"])
-def test_a_damaged_dataset_is_set_aside_and_made_again(folder: Path, tmp_path: Path, damage: str) -> None:
+def test_a_damaged_dataset_is_set_aside_and_prepared_again(folder: Path, tmp_path: Path, damage: str) -> None:
     dataset = prepare(spec_of(folder), tmp_path / "datasets")
     fingerprint = read_dataset_manifest(dataset).fingerprint
     shard = dataset / "train" / "00000.ds"
@@ -257,7 +257,7 @@ def test_a_damaged_dataset_is_set_aside_and_made_again(folder: Path, tmp_path: P
     assert any(str(aside) in message and "preparing it again" in message for message in messages)
 
 
-def test_a_lone_file_and_json_lines_and_a_url_are_prepared(tmp_path: Path) -> None:
+def test_a_single_file_and_json_lines_and_a_url_can_be_prepared(tmp_path: Path) -> None:
     (tmp_path / "lone.txt").write_text("".join(f"line {number} of a text\n" for number in range(20_000)))
     (tmp_path / "d.jsonl").write_text("".join(f'{{"body": "text number {number}"}}\n' for number in range(50)))
     with fsspec.open("memory://corpus/text", "wb") as file:
@@ -270,7 +270,7 @@ def test_a_lone_file_and_json_lines_and_a_url_are_prepared(tmp_path: Path) -> No
         assert_holds_the_source(prepare(spec_of(tmp_path, **values), tmp_path / "datasets"))
 
 
-def test_progress_names_the_work_and_goes_from_nothing_to_all(folder: Path, tmp_path: Path) -> None:
+def test_progress_names_the_work_and_goes_from_0_to_1(folder: Path, tmp_path: Path) -> None:
     calls: list[tuple[str, float | None]] = []
     prepare(spec_of(folder), tmp_path / "datasets", on_progress=lambda *call: calls.append(call))
     assert list(dict.fromkeys(message for message, _ in calls))[:4] == [
@@ -285,7 +285,7 @@ def test_progress_names_the_work_and_goes_from_nothing_to_all(folder: Path, tmp_
         assert (fractions[0], fractions[-1]) == (0.0, 1.0)
 
 
-# A tokenizer that is given
+# Existing tokenizers
 
 
 def test_wikitext_in_neox_tokens(tmp_path: Path) -> None:
@@ -307,7 +307,7 @@ def trained(folder: Path, tmp_path: Path) -> Tokenizer:
     return Tokenizer.from_file(str(dataset / "tokenizer.json"))
 
 
-def test_truncation_and_padding_of_a_given_tokenizer_do_not_reach_the_data(
+def test_truncation_and_padding_of_an_existing_tokenizer_do_not_affect_the_data(
     trained: Tokenizer, folder: Path, tmp_path: Path
 ) -> None:
     trained.enable_truncation(5)
@@ -318,7 +318,7 @@ def test_truncation_and_padding_of_a_given_tokenizer_do_not_reach_the_data(
     assert_holds_the_source(prepare(spec, tmp_path / "datasets"))
 
 
-def test_a_large_vocabulary_takes_four_bytes_a_token(trained: Tokenizer, folder: Path, tmp_path: Path) -> None:
+def test_a_large_vocabulary_takes_four_bytes_per_token(trained: Tokenizer, folder: Path, tmp_path: Path) -> None:
     trained.add_tokens([f"token number {number}" for number in range(2**16)])
     trained.save(str(tmp_path / "large.json"))
     (folder / "00.txt").write_text(f"token number {2**16 - 1}")
@@ -328,7 +328,7 @@ def test_a_large_vocabulary_takes_four_bytes_a_token(trained: Tokenizer, folder:
     assert manifest.vocab_size == trained.get_vocab_size()
 
 
-def test_another_tokenizer_under_the_same_name_makes_another_dataset(
+def test_another_tokenizer_with_the_same_name_gives_another_dataset(
     trained: Tokenizer, folder: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "tokenizer.json"
@@ -340,7 +340,7 @@ def test_another_tokenizer_under_the_same_name_makes_another_dataset(
     assert prepare(spec, tmp_path / "datasets") != first
 
 
-# What is refused
+# Errors
 
 
 @pytest.mark.parametrize(
@@ -355,14 +355,14 @@ def test_another_tokenizer_under_the_same_name_makes_another_dataset(
         ),
         (
             {"validation_fraction": 1e-6},
-            r"data\.validation_fraction: 1e-06 of the 60 .* none for validation; about 0\.083",
+            r"data\.validation_fraction: 1e-06 of the 60 .* none for validation; try about 0\.083",
         ),
         ({"validation_fraction": 0.999999}, r"data\.validation_fraction: .* leaves none for train"),
-        ({"source": "{folder}/00.txt"}, r"data\.source: .* holds 1 documents, .* data\.document_separator"),
+        ({"source": "{folder}/00.txt"}, r"data\.source: .* has 1 documents, .* data\.document_separator"),
         ({"source": "{latin}"}, r"data\.source: .*/latin is not UTF-8"),
     ],
 )
-def test_what_the_user_can_put_right_is_one_sentence_and_leaves_nothing_behind(
+def test_an_error_that_the_user_can_fix_is_one_line_and_leaves_nothing_behind(
     folder: Path, tmp_path: Path, trained: Tokenizer, values: dict[str, object], message: str
 ) -> None:
     trained.save(str(tmp_path / "trained.json"))
@@ -376,7 +376,7 @@ def test_what_the_user_can_put_right_is_one_sentence_and_leaves_nothing_behind(
     assert not datasets.exists() or not [path for path in datasets.iterdir() if path.is_dir()]
 
 
-def test_an_error_in_a_worker_is_the_same_sentence(
+def test_an_error_in_a_worker_has_the_same_message(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prepare_module, "SHARD_BYTES", 900)
@@ -423,7 +423,9 @@ def is_running(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_nothing_is_printed_and_the_callers_log_handlers_stay(folder: Path, tmp_path: Path, workers: int) -> None:
+def test_preparing_prints_nothing_and_keeps_the_callers_log_handlers(
+    folder: Path, tmp_path: Path, workers: int
+) -> None:
     body = """
         from loguru import logger
         heard = []
@@ -440,7 +442,7 @@ def test_nothing_is_printed_and_the_callers_log_handlers_stay(folder: Path, tmp_
     assert not (tmp_path / "logs").exists(), "no directory of datatrove's in the working directory"
 
 
-def test_two_processes_at_once_make_one_dataset(folder: Path, tmp_path: Path) -> None:
+def test_two_processes_at_once_prepare_one_dataset(folder: Path, tmp_path: Path) -> None:
     body = """
         def together(message, fraction):
             logs = log.with_name("first"), log.with_name("second")
@@ -453,11 +455,11 @@ def test_two_processes_at_once_make_one_dataset(folder: Path, tmp_path: Path) ->
     assert results[0] == results[1]
     verify_dataset(Path(results[0][0].strip()))
     logs = "".join((tmp_path / name).read_text() for name in ("first", "second"))
-    assert logs.count("waiting for another process that prepares the same dataset") == 1
+    assert logs.count("waiting for another process that is preparing the same dataset") == 1
     assert logs.count("prepared texts-") == 1
 
 
-def test_a_killed_process_leaves_no_dataset_no_workers_and_no_trace_after_the_next(
+def test_a_killed_process_leaves_no_dataset_and_no_workers_and_the_next_one_cleans_up(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     body = """

@@ -25,7 +25,7 @@ def readers() -> list[str]:
 
 @settings(max_examples=25)
 @given(st.lists(st.integers(0, 99)))
-def test_inputs_and_targets_come_in_the_order_that_was_asked_for(positions):
+def test_inputs_and_targets_come_in_the_requested_order(positions):
     batches = list(read_ahead(tokens, positions, CPU))
     assert len(batches) == len(positions)
     for position, (input_ids_BT, targets_BT) in zip(positions, batches, strict=True):
@@ -36,7 +36,7 @@ def test_inputs_and_targets_come_in_the_order_that_was_asked_for(positions):
     assert readers() == []
 
 
-def test_one_micro_batch_and_no_more_is_read_while_another_is_computed_with():
+def test_exactly_one_micro_batch_is_read_ahead():
     begun = {position: threading.Event() for position in range(5)}
 
     def read(position: int) -> np.ndarray:
@@ -52,7 +52,7 @@ def test_one_micro_batch_and_no_more_is_read_while_another_is_computed_with():
     assert not begun[4].is_set()
 
 
-def test_what_reading_raises_is_raised_where_the_micro_batch_is_asked_for():
+def test_a_read_error_is_raised_when_its_micro_batch_is_requested():
     def read(position: int) -> np.ndarray:
         if position == 2:
             raise OSError("no such disk")
@@ -65,7 +65,7 @@ def test_what_reading_raises_is_raised_where_the_micro_batch_is_asked_for():
     assert readers() == []
 
 
-def test_a_reading_that_is_under_way_is_waited_for_and_none_outlives_a_failure():
+def test_closing_waits_for_a_read_in_progress_and_no_thread_outlives_a_failure():
     slow, ended = threading.Event(), []
 
     def read(position: int) -> np.ndarray:

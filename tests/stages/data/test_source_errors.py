@@ -20,7 +20,7 @@ from stages.data.source_errors import MOST_SAID, reading, reason
 
 
 class ClientError(Exception):
-    """Of a class that growctl has never heard of."""
+    """An error class that growctl does not import."""
 
     def __init__(self, message: str = "", **attributes: object) -> None:
         super().__init__(message)
@@ -54,7 +54,7 @@ ERRORS = {
 
 
 class Failing(AbstractFileSystem):
-    """A folder of one file that fails at one point of being read."""
+    """A folder with one file. Reading it fails at a chosen point."""
 
     protocol = "failing"
     cachable = False
@@ -103,23 +103,23 @@ def read_all(source: str) -> list[str]:
 
 @pytest.mark.parametrize("point", ["info", "list", "open", "read"])
 @pytest.mark.parametrize("name", ERRORS)
-def test_whatever_is_raised_wherever_is_one_sentence(failing: type[Failing], name: str, point: str) -> None:
+def test_any_error_at_any_point_becomes_a_one_line_message(failing: type[Failing], name: str, point: str) -> None:
     failing.error, said = ERRORS[name]
     failing.point = point
     with pytest.raises(DataError, match=rf"^data\.source: .*folder.* cannot be read \(.*{said}") as caught:
         read_all("failing://folder")
     assert "\n" not in str(caught.value)
     assert str(caught.value).endswith(
-        "Download its files where it can be reached, and set data.source to where they are"
+        "Download its files on a machine that can reach it, and set data.source to their location"
     )
     assert caught.value.__cause__ is failing.error
 
 
-def test_what_fails_above_is_read_where_nothing_fails(failing: type[Failing]) -> None:
+def test_the_failing_file_system_is_readable_if_nothing_fails(failing: type[Failing]) -> None:
     assert read_all("failing://folder") == ["a"]
 
 
-def test_what_a_server_does_not_have_does_not_exist(failing: type[Failing]) -> None:
+def test_a_file_that_the_server_does_not_have_is_reported_as_missing(failing: type[Failing]) -> None:
     failing.point = "info"
     for error in (FileNotFoundError("folder"), ClientError(response=SimpleNamespace(status_code=404))):
         failing.error = error
@@ -144,12 +144,12 @@ def test_what_a_server_does_not_have_does_not_exist(failing: type[Failing]) -> N
             r"--include 'c/\*\.jsonl' --local-dir DIR`; then set data\.source=DIR/c/\*\.jsonl$",
         ),
         ("hf://datasets/a/b/c/**/*.jsonl", r"--include 'c/\*\.jsonl' --local-dir DIR`; then .*=DIR/c/\*\*/\*\.jsonl$"),
-        ("s3://bucket/texts", r"^download its files where it can be reached, and set data\.source to where they are$"),
+        ("s3://bucket/texts", r"^download its files on a machine that can reach it, and set data\.source to their loc"),
         ("/local/texts", "^$"),
         ("file:///local/texts", "^$"),
     ],
 )
-def test_the_way_out_is_a_command_that_fetches_the_source(source: str, command: str) -> None:
+def test_the_message_gives_a_command_that_downloads_the_source(source: str, command: str) -> None:
     assert re.search(command, DataSpec(source=source).by_hand)
 
 
@@ -162,7 +162,7 @@ def test_the_way_out_is_a_command_that_fetches_the_source(source: str, command: 
         ("**/*", ["train/00.jsonl.zst", "train/29.jsonl.zst", "train/README.md", "train/nested/deeper/30.jsonl.zst"]),
     ],
 )
-def test_the_command_fetches_the_files_that_the_source_takes(include: str, files: list[str]) -> None:
+def test_the_command_downloads_the_files_that_the_source_includes(include: str, files: list[str]) -> None:
     published = ["README.md", "test.jsonl.zst", "train/00.jsonl.zst", "train/29.jsonl.zst", "train/README.md"]
     source = "hf://datasets/monology/pile-uncopyrighted/train"
     words = shlex.split(DataSpec(source=source, include=include).by_hand.split("`")[1])
@@ -172,7 +172,7 @@ def test_the_command_fetches_the_files_that_the_source_takes(include: str, files
 
 
 @pytest.mark.parametrize("module", ["aiohttp", "s3fs", "gcsfs", "requests", "paramiko"])
-def test_a_missing_package_is_named_with_the_command_that_installs_it(failing: type[Failing], module: str) -> None:
+def test_a_missing_package_is_named_with_the_command_to_install_it(failing: type[Failing], module: str) -> None:
     cause = ModuleNotFoundError(f"No module named {module!r}", name=module)
     for failing.error in (cause, caused(ImportError("as fsspec puts it"), cause)):
         failing.point = "info"
@@ -180,26 +180,27 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(failing: t
             read_all("failing://folder")
         assert str(caught.value) == (
             f"data.source: 'failing://folder' cannot be read (No module named {module!r}). To read it, `pip install"
-            f" {module}`, or download its files where it can be reached, and set data.source to where they are"
+            f" {module}`, or download its files on a machine that can reach it, and set data.source to their"
+            " location"
         )
 
 
 @pytest.mark.parametrize(
     ("module", "package"), [("smbclient", "smbprotocol"), ("libarchive", "libarchive-c"), ("codec.fast", "codec")]
 )
-def test_the_package_to_install_is_not_always_named_as_the_module(module: str, package: str) -> None:
+def test_a_package_whose_name_differs_from_its_module_is_named_correctly(module: str, package: str) -> None:
     match = rf"^a file cannot be read \(.*\)\. To read it, `pip install {package}`$"
     with pytest.raises(DataError, match=match), reading("a file"):
         raise ModuleNotFoundError(f"No module named {module!r}", name=module)
 
 
-def test_a_file_system_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_file_system_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "s3fs", None)  # as if it were not installed
     with pytest.raises(DataError, match=r"'s3://bucket' cannot be read \(.*\)\. To read it, `pip install s3fs`, or"):
         open_corpus(DataSpec(source="s3://bucket"))
 
 
-def test_a_long_message_of_another_library_ends_at_a_word(failing: type[Failing]) -> None:
+def test_a_long_message_from_another_library_is_cut_after_a_word(failing: type[Failing]) -> None:
     failing.point = "info"
     failing.error = ClientError("word " * 200)
     with pytest.raises(DataError, match=r"cannot be read \((word )+word\.\.\.\)\. Download"):

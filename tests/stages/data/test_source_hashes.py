@@ -22,7 +22,7 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of the files that are hashed from now on; every source counts as large."""
+    """Records the names of the files that are hashed, and makes every source count as large."""
     names: list[str] = []
 
     def watched(paths: list[Path]):
@@ -38,7 +38,7 @@ def spec_of(source: Path, **values: object) -> DataSpec:
     return DataSpec.model_validate({"source": str(source), "vocab_size": 300, "validation_fraction": 0.2} | values)
 
 
-def test_a_large_source_is_hashed_once_and_then_only_what_changed(
+def test_a_large_source_is_hashed_once_and_later_only_its_changed_files(
     source: Path, tmp_path: Path, hashed: list[str]
 ) -> None:
     first = prepare(spec_of(source), tmp_path / "datasets")
@@ -56,7 +56,9 @@ def test_a_large_source_is_hashed_once_and_then_only_what_changed(
 
 
 @pytest.mark.parametrize("damage", [b"", b"[1]", b"{", b'{"x": 1}'])
-def test_a_damaged_memory_is_written_anew(source: Path, tmp_path: Path, hashed: list[str], damage: bytes) -> None:
+def test_a_damaged_cache_of_hashes_is_written_again(
+    source: Path, tmp_path: Path, hashed: list[str], damage: bytes
+) -> None:
     first = prepare(spec_of(source), tmp_path / "datasets")
     [memory] = (tmp_path / "datasets").glob(".*.hashes.json")
     good = memory.read_bytes()
@@ -65,7 +67,7 @@ def test_a_damaged_memory_is_written_anew(source: Path, tmp_path: Path, hashed: 
     assert memory.read_bytes() == good
 
 
-def test_what_is_remembered_is_the_hash_of_each_file(source: Path, tmp_path: Path) -> None:
+def test_the_cache_holds_the_hash_of_each_file(source: Path, tmp_path: Path) -> None:
     paths = sorted(source.iterdir())
     for _ in range(2):
         hashes = source_hashes.SourceHashes(tmp_path / "memory.json")
@@ -73,12 +75,12 @@ def test_what_is_remembered_is_the_hash_of_each_file(source: Path, tmp_path: Pat
         hashes.save()
 
 
-def test_nothing_is_remembered_where_preparing_fails(source: Path, tmp_path: Path, hashed: list[str]) -> None:
+def test_no_hashes_are_cached_if_preparing_fails(source: Path, tmp_path: Path, hashed: list[str]) -> None:
     with pytest.raises(DataError):
         prepare(spec_of(source, document_separator="=="), tmp_path / "datasets")
     assert not (tmp_path / "datasets").exists()
 
 
-def test_a_small_source_leaves_no_memory(source: Path, tmp_path: Path) -> None:
+def test_a_small_source_writes_no_cache_of_hashes(source: Path, tmp_path: Path) -> None:
     dataset = prepare(spec_of(source), tmp_path / "datasets")
     assert not list(dataset.parent.glob("*.hashes.json"))

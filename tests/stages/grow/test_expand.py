@@ -23,7 +23,7 @@ import stages.checkpoint.parameters
 from model.config import Generation, TransformerConfig, num_parameters, parameter_shapes
 from model.initialization import build_model, initial_parameter
 from model.parameter_names import generation_of
-from model.policy import GrowthPolicy, Init, TauPolicy, grow_config, preserves, senseless
+from model.policy import GrowthPolicy, Init, TauPolicy, grow_config, invalid_combination, preserves
 from stages.checkpoint.manifest import (
     MANIFEST_NAME,
     CheckpointError,
@@ -233,7 +233,7 @@ def test_a_failure_waits_for_writes_in_progress(final, tmp_path, monkeypatch):
 
 def preserving() -> Iterable[GrowthPolicy]:
     for init, tau in itertools.product(get_args(Init), get_args(TauPolicy)):
-        if not senseless(init, tau, 0.0) and preserves(GrowthPolicy(init=init, tau=tau), "l2_norm_gelu"):
+        if not invalid_combination(init, tau, 0.0) and preserves(GrowthPolicy(init=init, tau=tau), "l2_norm_gelu"):
             yield GrowthPolicy(init=init, tau=tau)
 
 
@@ -332,7 +332,7 @@ def test_bad_growth_is_refused_and_leaves_nothing(final, tmp_path):
     for arguments, message in cases:
         with pytest.raises(ValueError, match=message):
             expand(final, tmp_path / "grown", **arguments)
-    with pytest.raises(CheckpointError, match="exists already"):
+    with pytest.raises(CheckpointError, match="already exists"):
         expand(final, final, attention_tokens=4)
     with pytest.raises(CheckpointError, match="does not exist"):
         expand(tmp_path / "nowhere", tmp_path / "grown", attention_tokens=4)
@@ -341,7 +341,7 @@ def test_bad_growth_is_refused_and_leaves_nothing(final, tmp_path):
         expand(tmp_path / "softmax", tmp_path / "grown", attention_tokens=4)
     transformer = TransformerConfig(vocab_size=31, hidden_size=16, num_heads=1, num_layers=1, ffn_size=64)
     write_checkpoint(tmp_path / "transformer", transformer)
-    with pytest.raises(ValueError, match="only a tokenformer grows"):
+    with pytest.raises(ValueError, match="only a tokenformer can grow"):
         expand(tmp_path / "transformer", tmp_path / "grown", attention_tokens=4)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["final", "softmax", "transformer"]
 
@@ -368,5 +368,5 @@ def test_a_parameter_file_with_other_content_gives_one_message(final, tmp_path, 
     manifest = read_manifest(final)
     entry = write_file(tmp_path / "copy/parameters/embedding.weight.safetensors", content)
     hostile = manifest.model_copy(update={"files": manifest.files | {parameter_file("embedding.weight"): entry}})
-    with pytest.raises(CheckpointError, match=r"embedding\.weight\.safetensors holds no value of embedding\.weight"):
+    with pytest.raises(CheckpointError, match=r"embedding\.weight\.safetensors has no value of embedding\.weight"):
         read_parameter(tmp_path / "copy", hostile, "embedding.weight")
