@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import cast
 
@@ -71,15 +71,15 @@ def growctl(*arguments: object, cwd: Path = REPOSITORY.parent) -> subprocess.Pop
     )
 
 
-def pause_after(folder: Path, stage: str, event: str = "train") -> str:
-    """The value of VARIABLE with which rank 0 of a stage stops itself, once, some steps behind its first such line.
+def pause_after(folder: Path, stage: str, steps: int = 6) -> str:
+    """The value of VARIABLE that makes rank 0 of a stage stop itself, once, after some steps of an attempt.
 
-    Other ranks then wait for it. So what a test does next it does in time, however busy the machine is; `held` has the
-    rank go on. The stop lies between two lines, whose speed it lowers: from the second on it looks every step.
+    Other ranks then wait for it, so the test has time to act, however busy the machine is. Then `held` lets the rank
+    continue, or `kill` ends it. Choose a step between two log lines: the pause lowers the speed of the next line, and
+    the rank then looks for requests at every step.
     """
     folder.mkdir(exist_ok=True)
-    nth = {"train": 7, "checkpoint": 12}[event]
-    fault = {"name": f"paused-{stage}-{event}", "at": "stages.train.worker:Worker.train_step", "nth": nth}
+    fault = {"name": f"paused-{stage}-{steps}", "at": "stages.train.worker:Worker.train_step", "nth": steps + 1}
     fault |= {"command": stage, "process": "rank", "rank": 0, "do": "SIGSTOP"}
     return json.dumps({"folder": str(folder), "faults": [fault]})
 
@@ -165,6 +165,16 @@ def stop(process: subprocess.Popen, number: signal.Signals) -> tuple[str, str]:
     """Signals growctl itself, no one else, and waits for it to be gone."""
     process.send_signal(number)
     return process.communicate(timeout=HANG_SECONDS)
+
+
+def kill(process: subprocess.Popen, directory: Path) -> tuple[str, str]:
+    """Kills growctl, and its workers below `directory`, which a pause may keep from ending with it."""
+    said = stop(process, signal.SIGKILL)
+    for pid in workers_of(directory):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not workers_of(directory))
+    return said
 
 
 def final_hashes(run_directory: Path) -> dict[str, str]:

@@ -93,7 +93,7 @@ def test_jobs_that_are_preempted_cancelled_and_out_of_time_end_in_the_same_bits(
     assert (job_file(slurm, 102, "state"), job_file(slurm, 102, "starts")) == ("CANCELLED", "1")
 
     # one job for what is left; the time of the job is over, which is counted
-    monkeypatch.setenv(VARIABLE, pause_after(tmp_path / ".marks", "1-large", "checkpoint"))
+    monkeypatch.setenv(VARIABLE, pause_after(tmp_path / ".marks", "1-large", steps=11))
     out, _ = run("run", schedule, *LAUNCH, "launch.slurm.time_limit=4m", "--runs-dir", runs_dir)
     assert "job 103: tiny (2 machines x 1); log: " in out
     wait_for(reached(large / "metrics.jsonl", "checkpoint", 10))

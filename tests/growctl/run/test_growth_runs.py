@@ -1,7 +1,6 @@
 """Growth policies in real runs: what a stage under each trains, records and ends in."""
 
 import json
-import signal
 
 import pytest
 import torch
@@ -17,13 +16,15 @@ from tests.growctl.runs import (
     final_hashes,
     finish,
     growctl,
+    kill,
     losses,
+    pause_after,
     reached,
     run,
-    stop,
     wait_until,
     write_schedule,
 )
+from tests.reliability.faults.sitecustomize import VARIABLE
 
 pytestmark = pytest.mark.trains
 
@@ -77,7 +78,7 @@ def test_frozen_generations_keep_their_bits_and_chosen_layers_alone_grow(tmp_pat
     assert not torch.equal(old, new)
 
 
-def test_a_slope_ends_a_stage_early_and_a_killed_run_decides_the_same(tmp_path):
+def test_a_slope_ends_a_stage_early_and_a_killed_run_decides_the_same(tmp_path, monkeypatch):
     slope = ("growth.when=slope", "growth.slope=1", "growth.slope_window=4", "evaluation.every=5", "checkpoint.every=5")
     steps = ("stages.0.train_steps=200", "stages.1.train_steps=60")
     folders = tmp_path / "whole", tmp_path / "killed"
@@ -85,9 +86,10 @@ def test_a_slope_ends_a_stage_early_and_a_killed_run_decides_the_same(tmp_path):
         folder.mkdir()
     arguments = [("run", write_schedule(folder), *slope, *steps, "--runs-dir", folder) for folder in folders]
     out, _ = run(*arguments[0])
+    monkeypatch.setenv(VARIABLE, pause_after(tmp_path / ".marks", "0-small", steps=11))
     killed = growctl(*arguments[1])
     wait_until(reached(folders[1] / "tiny/stages/0-small/metrics.jsonl", "checkpoint", 10), killed)
-    stop(killed, signal.SIGKILL)
+    kill(killed, folders[1])
     again, _ = finish(growctl(*arguments[1]))
 
     assert "resuming from step_000000" in again

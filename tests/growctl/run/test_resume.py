@@ -18,6 +18,7 @@ from tests.growctl.runs import (
     finish,
     growctl,
     held,
+    kill,
     losses,
     pause_after,
     reached,
@@ -81,16 +82,14 @@ def booked(ledger):
     return rows, sums
 
 
-def test_a_run_killed_mid_stage_ends_in_the_same_bits(undisturbed, runs):
+def test_a_run_killed_mid_stage_ends_in_the_same_bits(undisturbed, runs, tmp_path, monkeypatch):
     schedule, _ = undisturbed
-    twice = "checkpoint.every=25"  # the kill comes long before the second, so that there is work to replay
+    twice = "checkpoint.every=25"
+    monkeypatch.setenv(VARIABLE, pause_after(tmp_path / ".marks", "1-large", steps=31))  # so there is work to replay
     process = growctl("run", schedule, twice, "--runs-dir", runs)
     large = runs / "tiny/stages/1-large"
     wait_until(reached(large / "metrics.jsonl", "train", 30), process)
-    workers = workers_of(runs)
-    assert workers
-    stop(process, signal.SIGKILL)
-    wait_for(lambda: not workers_of(runs))
+    kill(process, runs)
     assert not (large / "final").exists()
     out, _ = run("run", schedule, twice, "--runs-dir", runs)
     assert "resuming from step_" in out
@@ -130,8 +129,11 @@ def test_workers_whose_runner_is_killed_while_they_start_do_not_train_on(undistu
     assert read_metrics(runs / "tiny/stages/0-small/metrics.jsonl") == []
 
 
-def test_a_stage_whose_workers_are_killed_before_its_first_checkpoint_is_started_again(undisturbed, runs):
+def test_a_stage_whose_workers_are_killed_before_its_first_checkpoint_is_started_again(
+    undisturbed, runs, tmp_path, monkeypatch
+):
     schedule, _ = undisturbed
+    monkeypatch.setenv(VARIABLE, pause_after(tmp_path / ".marks", "0-small"))
     process = growctl("run", schedule, "--runs-dir", runs)
     wait_until(reached(runs / "tiny/stages/0-small/metrics.jsonl", "train", 5), process)
     for worker in workers_of(runs):
@@ -197,14 +199,15 @@ def test_a_second_growctl_on_the_same_run_is_told_who_holds_it(undisturbed, runs
     assert process.returncode == 143
 
 
-def test_two_ranks_with_zero_3_in_bf16_resume_in_the_same_bits(undisturbed, runs):
+def test_two_ranks_with_zero_3_in_bf16_resume_in_the_same_bits(undisturbed, runs, tmp_path, monkeypatch):
     one_stage = "".join(line for line in SCHEDULE.splitlines(keepends=True) if "name: small" not in line)
     schedule = write_schedule(runs, one_stage)
     launch = ["launch.devices=2", "launch.zero_stage=3", "training.precision=bf16"]
     run("run", schedule, *launch, "--name", "whole", "--runs-dir", runs)
+    monkeypatch.setenv(VARIABLE, pause_after(tmp_path / ".marks", "0-large", steps=26))
     process = growctl("run", schedule, *launch, "--runs-dir", runs)
     wait_until(reached(runs / "tiny/stages/0-large/metrics.jsonl", "train", 25), process)
-    stop(process, signal.SIGKILL)
+    kill(process, runs)
     run("run", schedule, *launch, "--runs-dir", runs)
     assert final_hashes(runs / "tiny") == final_hashes(runs / "whole")
     assert losses(runs / "tiny") == losses(runs / "whole")
