@@ -194,7 +194,7 @@ app.command()(machine.doctor)
 
 def main() -> NoReturn:
     """The console script: runs a command and turns what went wrong into one message and an exit code."""
-    signals.heed()
+    signals.install_handlers()
     try:
         app(standalone_mode=True)
     except OSError as error:

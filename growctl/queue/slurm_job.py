@@ -46,7 +46,7 @@ class JobPart:
 
         requeue = signal.getsignal(signal.SIGUSR2)
         assert callable(requeue), "submitit waits for another signal than SIGUSR2"
-        signals.heed((signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2))
+        signals.install_handlers((signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2))
         try:
             try:
                 self._run()

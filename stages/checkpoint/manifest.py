@@ -277,7 +277,7 @@ def newest_checkpoint(
         else:
             if wanted(manifest):
                 return directory
-            tell(f"{directory} is of a way that the stage has left; moved to {set_aside(directory).name}")
+            tell(f"{directory} belongs to training that was rolled back; moved to {set_aside(directory).name}")
     return None
 
 

@@ -141,5 +141,5 @@ def test_a_dataset_that_cannot_be_made_again_as_it_was_stops_the_run(trained, tm
     (text / "0.py").write_text("print('changed since')\n" * 50)
     said = run_in(tmp_path, schedule, "stages.0.train_steps=2", expect=2)
     assert "was trained on a dataset with the fingerprint" in said
-    assert "has changed. Put that back, or start a run of its own with --name" in said
+    assert "has changed. Restore the source, or start a separate run with --name" in said
     assert dataset.with_name(f"broken-{dataset.name}").is_dir()

@@ -66,7 +66,7 @@ def test_a_checkpoint_that_does_not_fit_stops_the_run_which_goes_on_once_there_i
     everything = ("run", schedule, "--runs-dir", small_disk / "runs")
 
     _, err = run(*everything, expect=2)
-    assert "the checkpoints still to come take about" in err
+    assert "the checkpoints still to be written need about" in err
     assert not (small_disk / "runs/tiny").exists(), "refused before anything is written"
 
     out, err = run(*everything, "checkpoint.check_space=false", expect=1)
@@ -154,7 +154,7 @@ def test_before_a_run_what_it_will_write_is_held_against_what_is_free(tmp_path, 
     monkeypatch.setattr("growctl.run.disk_space.free_bytes", lambda path: needed - 1)
     with pytest.raises(RunError, match=r"about \d.* and \d.* are free in .*checkpoint\.check_space=false"):
         check_space([request], tmp_path / "runs")
-    with pytest.raises(RunError, match=r"^tiny, tiny: the checkpoints still to come"):
+    with pytest.raises(RunError, match=r"^tiny, tiny: the checkpoints still to be written"):
         check_space([request, request], tmp_path / "runs")
     write_checkpoint(directory / "stages/0-small/step_00000010")
     assert remaining_bytes(request, directory) < needed, "what is there is not written again"

@@ -72,10 +72,10 @@ def test_a_nan_on_one_of_two_ranks_is_skipped_by_both_and_a_spike_stops_the_run_
     assert (skipped["value"], skipped["threshold"]) == (None, None)
     assert spike["value"] > spike["threshold"] > 0
     said = " ".join((out + err).split())
-    assert "stage large step 13: the gradient is not finite: the update is left out" in said
+    assert "stage large step 13: the gradient is not finite: the update is skipped" in said
     assert "is a spike: above" in said
     assert "try a lower learning_rate.peak" in said
-    assert "starting it again" not in said
+    assert "restarting it" not in said
     assert "Traceback" not in said
     assert all(3 < loss < 7 for (_, _, event), loss in losses(folder / "stopped").items() if event == "train")
     steps = read_manifest(stage / "step_00000030").group_steps
@@ -104,7 +104,7 @@ def test_a_spike_sends_a_stage_back_and_the_data_since_the_checkpoint_is_left_ou
     assert (final.step, final.samples_seen) == (NUM_STEPS, (NUM_STEPS + 7) * BATCH)
     assert set(final.group_steps.values()) == {NUM_STEPS - 1}
     assert read_manifest(stage / "step_00000050").samples_seen == (50 + 7) * BATCH
-    assert "back to step 30, with 7 steps' data left out" in " ".join(out.split())
+    assert "rolling back to step 30 and skipping the data of 7 steps" in " ".join(out.split())
 
 
 def test_killed_after_a_rollback_and_run_again_it_ends_in_the_same_bits(rolled_back):
@@ -153,7 +153,7 @@ def test_a_stage_that_goes_back_to_the_same_step_again_and_again_stops_and_says_
     for attempt in (1, 2, 3):
         assert len(booked(execution)) == attempt - 1
         rollbacks(directory, attempt)
-    with pytest.raises(RunFailed, match=r"large went back to step 20 3 times.*anomalies.most = 2.*learning_rate.peak"):
+    with pytest.raises(RunFailed, match=r"large was rolled back to step 20 3 times.*anomalies.most = 2.*learning_rate.peak"):
         booked(execution)
 
 
@@ -184,6 +184,6 @@ def test_a_line_on_the_screen_says_what_went_wrong_and_a_line_without_a_loss_kee
     assert screen.stages[0].loss == 3.5
     assert console.export_text().splitlines() == [
         "stage large step 37: a loss of 12.5000 is a spike (above 5.2500): "
-        "back to step 30, with 7 steps' data left out",
+        "rolling back to step 30 and skipping the data of 7 steps",
         "stage large step 37: the gradient is not finite: the stage stops",
     ]

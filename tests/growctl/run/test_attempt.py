@@ -52,7 +52,7 @@ def save():
 def signals():
     """growctl's handlers, for the test."""
     before = {number: signal.getsignal(number) for number in stop_signals.STOPS}
-    stop_signals.heed()
+    stop_signals.install_handlers()
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -111,7 +111,7 @@ def test_a_signal_has_the_workers_save_and_leave_before_growctl_does(signals, st
         stage.attempt("start(); train_until_asked(); time.sleep(0.3); save()")
     assert stopped.value.exit_code == exit_code
     assert [record["event"] for record in stage.records] == ["start", "saved"]
-    assert stage.said == ["stopping: the workers save first; once more to stop at once"]
+    assert stage.said == ["stopping: the workers save first; send the signal again to stop at once"]
     assert {path.name for path in stage.directory.iterdir()} == {"metrics.jsonl", "log.txt"}
 
 

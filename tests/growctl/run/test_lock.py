@@ -94,7 +94,7 @@ def test_a_stand_in_is_taken_over_only_from_a_process_of_this_machine_that_is_go
         """The number of this process was once another's."""
     for text in (json.dumps(asdict(replace(me, host="node-9", process=1, process_start=1))), "", "{", "[1]", "17"):
         path.write_text(text)
-        named = rf"by {re.escape(str(path))}: this file system has no locks; .* remove that file"
+        named = rf"according to {re.escape(str(path))}. This file system has no locks; .* remove that file"
         with pytest.raises(RunError, match=named), hold(tmp_path):
             pass
         assert path.read_text() == text
@@ -134,7 +134,7 @@ def test_a_lock_file_that_says_nothing_useful_is_of_nobody_known(tmp_path: Path,
     assert read_holder(tmp_path / LOCK) == NOT_HELD
     with (tmp_path / LOCK).open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(RunError, match="a process that does not say which"), hold(tmp_path):
+        with pytest.raises(RunError, match="an unknown process"), hold(tmp_path):
             pass
 
 

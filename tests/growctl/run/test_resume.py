@@ -106,14 +106,14 @@ def test_a_run_killed_mid_stage_ends_in_the_same_bits(undisturbed, runs):
     for command in (["report", "tiny"], ["report"], ["report", "--json"]):
         _, err = run(*command, "--runs-dir", runs, expect=2)
         assert "the ledger is broken: row" in err
-        assert "`growctl run` sets it aside and makes it anew" in err
+        assert "`growctl run` sets it aside and rebuilds it" in err
         assert len(err.splitlines()) == 1
     assert "`growctl run` sets it aside" in run("status", "--runs-dir", runs)[0]
     with (large / "metrics.jsonl").open("ab") as metrics:
         metrics.write(b"\x00\xff\n")
     out, _ = run("run", schedule, twice, "--runs-dir", runs)
     said = " ".join(out.split())
-    assert "moved to broken-ledger.db, making it anew from metrics.jsonl" in said
+    assert "moved to broken-ledger.db, rebuilding it from metrics.jsonl" in said
     assert "1-large/metrics.jsonl: 1 line could not be read" in said
     assert (runs / "tiny/broken-ledger.db").read_bytes() != data
     assert booked(path) == books
@@ -136,7 +136,7 @@ def test_a_stage_whose_workers_are_killed_before_its_first_checkpoint_is_started
         os.kill(worker, signal.SIGKILL)
     out, _ = finish(process)
     assert "stage small crashed: a worker was ended by signal 9" in out
-    assert "starting it again (1 of 3)" in out
+    assert "restarting it (1 of 3)" in out
     assert_same_end(runs, undisturbed)
 
 

@@ -133,7 +133,7 @@ def test_what_learnt_from_data_that_is_left_out_by_now_is_set_aside_in_either_fo
     rewritten(tmp_path / name, step=23, kind="engine", world_size=2, zero_stage=1, offload="none")
     wanted = partial(of_this_course, [(20, 5)])
     assert checkpoint_to_resume(tmp_path, SAVED, tmp_path / ".keys", said.append, wanted) == before
-    assert said == [f"{tmp_path / name} is of a way that the stage has left; moved to broken-{name}"]
+    assert said == [f"{tmp_path / name} belongs to training that was rolled back; moved to broken-{name}"]
     assert (tmp_path / f"broken-{name}").is_dir()
 
 
