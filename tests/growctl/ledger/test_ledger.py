@@ -460,12 +460,12 @@ def without_triggers(path: Path, statement: str) -> None:
 @pytest.mark.parametrize(
     ("statement", "said"),
     [
-        ("UPDATE work SET wall_seconds = 1 WHERE closed_by = 'end'", "of work, does not have its hash"),
+        ("UPDATE work SET wall_seconds = 1 WHERE closed_by = 'end'", "of work, does not match its hash"),
         ("UPDATE stage SET num_parameters = num_parameters + 1 WHERE position = 0", "row 2, of stage, does not"),
         ("DELETE FROM work WHERE closed_by = 'checkpoint'", "is missing"),
         ("DELETE FROM run", "row 1 of 9 is missing"),
         ("UPDATE evaluation SET entry = entry + 1", "is missing"),
-        ("INSERT INTO attempt VALUES (11, 'x', '0-small', 9, 0, 0)", "row 11, of attempt, does not have its hash"),
+        ("INSERT INTO attempt VALUES (11, 'x', '0-small', 9, 0, 0)", "row 11, of attempt, does not match its hash"),
         ("DROP TRIGGER work_keeps_on_update", "its tables are not those"),
         ("CREATE TABLE other (x)", "its tables are not those"),
         ("PRAGMA user_version = 9", "its tables are not those"),
@@ -481,7 +481,7 @@ def test_a_change_to_what_is_written_is_noticed(ledger: Ledger, path: Path, stat
     else:
         without_triggers(path, statement)
     for read_only in (True, False):
-        with pytest.raises(BrokenLedger, match=f"{said}.*; `growctl run` sets it aside and makes it anew"):
+        with pytest.raises(BrokenLedger, match=f"{said}.*; `growctl run` sets it aside and rebuilds it"):
             Ledger.open(path, read_only=read_only)
 
 
