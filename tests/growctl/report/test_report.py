@@ -199,12 +199,12 @@ def test_numbers_that_went_wrong_are_said_on_screen_page_and_in_json(runs: Path)
     out = io.StringIO()
     print_report(found, Console(file=out, width=120))
     said = " ".join(out.getvalue().split())
-    assert "quick: numbers that went wrong 2 earlier ones are in the JSON report. 1-2m, attempt 1" in said
+    assert "quick: training anomalies 2 earlier anomalies are in the JSON report. 1-2m, attempt 1" in said
     spike_said = (
-        "1-2m, attempt 1, step 70: a spike, 9.5 against 6; rolled back, without the data of 20 steps from 60 on."
+        "1-2m, attempt 1, step 70: a spike, 9.5 against 6; rolled back, skipping the data of 20 steps from step 60 on."
     )
     assert said.count(spike_said) == 9
-    assert "a number that was none; <stop>." in said
+    assert "a non-finite value; <stop>." in said
     page = render_page(found)
     assert spike_said in page
     assert "&lt;stop&gt;" in page
@@ -213,4 +213,4 @@ def test_numbers_that_went_wrong_are_said_on_screen_page_and_in_json(runs: Path)
     stop = {key: document["anomalies"][-1][key] for key in ("stage", "seconds", "kind", "value", "action")}
     assert stop == {"stage": "1-2m", "seconds": 90.0, "kind": "non_finite", "value": None, "action": "<stop>"}
     ladder(runs, name="well")
-    assert "went wrong" not in render_page(find_runs(runs, ["well"]))
+    assert "anomalies" not in render_page(find_runs(runs, ["well"]))

@@ -68,7 +68,7 @@ def test_where_growing_lost_it_is_said(runs: Path) -> None:
 @pytest.mark.parametrize(
     ("losses", "words"),
     [
-        ((1.40, 1.30), "At equal loss growing won (not bracketed): no control came down to the ladder's loss"),
+        ((1.40, 1.30), "At equal loss growing won (not bracketed): no control reached the ladder's loss"),
         ((1.27, 1.20), "At equal loss growing lost (not bracketed): quick-control-tokenformer-scratch-500 ended below"),
     ],
 )
@@ -104,7 +104,7 @@ def test_a_control_whose_loss_rises_counts_at_its_first_crossing_with_a_caution(
         control(runs, budget, loss)
     comparison = only_comparison(runs)
     assert comparison.flops_to_equal_loss == pytest.approx(500 * 2**0.7 * 2_400_000 * 5500)
-    assert "a larger budget of one size ended worse" in said(comparison)
+    assert "a larger budget for one size ended with a higher loss" in said(comparison)
 
 
 def test_what_does_not_count_is_named(runs: Path) -> None:
@@ -183,7 +183,7 @@ def test_best_scratch_counts_the_last_sizes_own_control_and_misses_what_did_not_
         *("quick-control-tokenformer-scratch-933", "quick-control-best-scratch-800k-2800"),
         "quick-control-best-scratch-800k-5600",
     )
-    assert "Caution: some sizes count at fewer budgets than others: 2.4M at 1 of 2." in said(best)
+    assert "Caution: some sizes have fewer budgets that count than others: 2.4M at 1 of 2." in said(best)
 
 
 SIZES = {"800k": 800_000, "1m": 1_200_000, "2m": 2_400_000}
@@ -367,8 +367,8 @@ def test_copies_of_runs_are_named_and_left_out(runs: Path) -> None:
     found = find_runs(runs)
     assert [run.name for run in found] == ["quick", f"quick-control-{SCRATCH}-700", name]
     assert [verdict(comparison) for comparison in compare(found[0], found)] == expected
-    assert found[0].notes == ("quick.bak is a copy of quick, the same run, and is left out.",)
-    assert found[2].notes == (f"{name}-again is a copy of {name}, the same run, and is left out.",)
+    assert found[0].notes == ("quick.bak is a copy of quick and is left out.",)
+    assert found[2].notes == (f"{name}-again is a copy of {name} and is left out.",)
     assert [run.name for run in find_runs(runs, ["quick", "quick.bak"])] == [run.name for run in found]
 
 
@@ -397,10 +397,10 @@ def test_caveats_of_controls_are_said_and_those_of_a_ladder_that_never_decays(ru
 def test_equal_costs_and_losses_are_level_and_a_step_more_claims_nothing(runs: Path) -> None:
     ladder(runs, 1.28)
     control(runs, 933, 1.28)
-    assert "At equal loss growing came out level" in said(only_comparison(runs))
+    assert "At equal loss growing came out even" in said(only_comparison(runs))
     for steps in (932, 933, 934, 940):
         head = verdict(against([(2_400_000, steps, 1.2801, 0.0)]))[0]
-        assert head.startswith("At equal loss (not bracketed): no control came down")
+        assert head.startswith("At equal loss (not bracketed): no control reached")
 
 
 def test_a_control_that_never_decays_counts_where_it_beats_the_ladder_all_the_same(runs: Path) -> None:
