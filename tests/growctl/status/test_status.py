@@ -151,7 +151,7 @@ def test_a_real_run_is_seen_at_work_then_stopped_and_the_command_shown_finishes_
     assert large.seconds_left == pytest.approx((150 - large.step) * 256 / large.tokens_per_second)
     assert large.device.startswith("1 x CPU")
     assert status.go_on is None
-    assert f"process {process.pid}, last word" in printed(runs_dir, "tiny")
+    assert f"process {process.pid}, last record" in printed(runs_dir, "tiny")
 
     stop(process, signal.SIGTERM)
     status = only(runs_dir)
@@ -363,7 +363,7 @@ def test_a_process_of_another_machine_is_told_from_one_of_this(tmp_path):
         (made.directory / ".lock").write_text("999999999")
         status = only(tmp_path)
         assert (status.state, status.process, status.here) == ("running", 999999999, False)
-        assert "process 999999999 of another machine" in printed(tmp_path, "tiny")
+        assert "process 999999999 on another machine" in printed(tmp_path, "tiny")
         (made.directory / ".lock").write_text("")
         assert (only(tmp_path).state, only(tmp_path).process) == ("running", None)
     assert (only(tmp_path).state, only(tmp_path).since) == ("stopped", None)
@@ -381,13 +381,13 @@ def test_files_that_just_changed_while_nobody_holds_the_run_are_a_warning(tmp_pa
     made.trains("0-small", 10)
     assert only(tmp_path).notes == ()
     os.utime(made.stage("0-small") / "metrics.jsonl")
-    assert "another machine may be at it" in only(tmp_path).notes[0]
+    assert "it may be running on another machine" in only(tmp_path).notes[0]
     lock = made.directory / ".lock"
     for host, process in ((socket.gethostname(), 999999999), (None, None)):
         lock.write_text(json.dumps({"process": process, "host": host} if process else ""))
         assert only(tmp_path).notes == (), "its process is gone, or left in peace"
     lock.write_text('{"process": 7, "host": "node-9"}')
-    assert "another machine may be at it" in only(tmp_path).notes[0]
+    assert "it may be running on another machine" in only(tmp_path).notes[0]
     os.utime(made.stage("0-small") / "metrics.jsonl", (time.time() + 3600,) * 2)
     assert only(tmp_path).notes == (), "the clock was put back"
 
@@ -495,7 +495,7 @@ def test_tables_fit_80_columns(tmp_path, names):
     with ladder.hold():
         out = printed(tmp_path, *names)
     assert ("85000/143000" if names else "85k/143k") in out
-    tables = [line for line in out.splitlines() if not line.startswith("to go on with")]
+    tables = [line for line in out.splitlines() if not line.startswith("to resume")]
     assert max(map(len, tables)) <= 80, out
     assert "…" not in out
 
@@ -544,7 +544,7 @@ def test_a_broken_file_is_said_and_the_rest_still_shown(tmp_path, file, damage):
         path.write_bytes(b"\x00\xff[1, {\n")
     status = seen(tmp_path)[0]
     assert [stage.name for stage in status.stages] == ["small", "large"]
-    harmless = {".lock", "log.txt", "metrics.jsonl", "initial"}  # there is a step_* to go on from
+    harmless = {".lock", "log.txt", "metrics.jsonl", "initial"}  # there is a step_* to resume from
     if not harmless & set(Path(file).parts) and (damage, file) != ("gone", "slurm/jobs.json"):
         assert any(Path(file).name in note or "final" in note for note in status.notes), status.notes
 
