@@ -74,7 +74,7 @@ def test_jobs_that_are_preempted_cancelled_and_out_of_time_end_in_the_same_bits(
     wait_for(reached(small / "metrics.jsonl", "train", 1))
     with held(tasks(slurm, 101), small):
         _, err = run("run", schedule, *chain, expect=2)
-        assert "this run has jobs already: 101 (tiny.small, RUNNING), 102 (tiny.large, PENDING)" in err
+        assert "this run already has jobs: 101 (tiny.small, RUNNING), 102 (tiny.large, PENDING)" in err
         assert "scancel 101 102" in err
         for batch in ([], ["--batch"]):
             scancel("--signal=TERM", *batch, 101)
@@ -131,7 +131,7 @@ def test_where_slurm_refuses_a_job_those_before_it_are_taken_back(two_ranks, tmp
     (slurm / "hold").touch()
     launch = [*LAUNCH, "launch.slurm.job=stage", "--runs-dir", tmp_path / "runs"]
     _, err = run("run", two_ranks[0], *launch, expect=1)
-    assert "sbatch refused the job tiny.large: sbatch: error: Batch job submission failed: Invalid account" in err
+    assert "sbatch rejected the job tiny.large: sbatch: error: Batch job submission failed: Invalid account" in err
     assert err.count("Invalid account") == 1
     assert "Traceback" not in err
     assert job_file(slurm, 101, "state") == "CANCELLED"
@@ -142,7 +142,7 @@ def test_where_slurm_refuses_a_job_those_before_it_are_taken_back(two_ranks, tmp
     [
         ("launch.devices=auto", "launch.devices = 'auto': a login node cannot know"),
         ("launch.nodes=3", "must be a multiple of the 3 devices of stage small (3 machines x 1)"),
-        ("launch.slurm.options.nodes=3", "launch.slurm.options.nodes: has a key of its own, launch.nodes"),
+        ("launch.slurm.options.nodes=3", "launch.slurm.options.nodes: set launch.nodes instead"),
     ],
 )
 def test_what_no_job_can_have_is_refused_before_anything_is_written(two_ranks, tmp_path, slurm, setting, message):
@@ -157,7 +157,7 @@ def test_what_no_job_can_have_is_refused_before_anything_is_written(two_ranks, t
         ({"warn_before": "90s", "time_limit": "2m"}, "launch.slurm.warn_before = 90 s: must be above 0, 65535 at most"),
         ({"warn_before": "20h"}, "launch.slurm.warn_before = 72000 s: must be above 0, 65535 at most"),
         ({"options": {"dependency": "x"}}, "launch.slurm.options.dependency: is set by growctl"),
-        ({"options": {"time": 5}}, "launch.slurm.options.time: has a key of its own, launch.slurm.time_limit"),
+        ({"options": {"time": 5}}, "launch.slurm.options.time: set launch.slurm.time_limit instead"),
         ({"partition": "gpu\nreboot"}, "launch.slurm.partition = 'gpu\\nreboot': must be one line of text"),
         ({"options": {"comment": "a\nb"}}, "launch.slurm.options.comment = 'a\\nb': must be one line of text"),
     ],
