@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from growctl.verify.integrity import check, things
+from growctl.verify.integrity import check, find_targets
 from stages.checkpoint.manifest import read_manifest, verify_checkpoint
 from stages.data.dataset import verify_dataset
 from tests.growctl.runs import SCHEDULE, TEXT, final_hashes, finish, growctl, losses, write_schedule
@@ -108,7 +108,7 @@ def test_a_run_goes_on_after_damage_to_several_things_at_once(trained, tmp_path)
     aside = {"broken-final", "broken-step_00000030", "broken-initial"}
     assert {path.name for path in large.iterdir()} >= aside
     assert (dataset.parent / f"broken-{dataset.name}").is_dir()
-    results = [check(thing) for thing in things(runs)]
+    results = [check(target) for target in find_targets(runs)]
     assert {result.path.name for result in results if result.whole is None} == aside | {f"broken-{dataset.name}"}
     assert all(result.whole is not False for result in results)
 

@@ -135,8 +135,8 @@ def test_the_table_fits_80_columns_and_says_what_was_measured(old, new, call):
     assert [line.split()[:2] for line in lines[:2]] == [["OLD", str(old)], ["NEW", str(new)]]
     assert max(len(line) for line in lines[2:]) <= 80
     words = " ".join(" ".join(lines).split())
-    assert "expanded from OLD (init matched, tau ramp), which keeps the function; 23 of OLD's 23 files" in words
-    assert "generation 0: 0 of 60 tokens generation 1: 0 of 72 tokens (ramps at 0 were raised to 0.01" in words
+    assert "expanded from OLD (init matched, tau ramp), which preserves the function; 23 of OLD's 23 files" in words
+    assert "generation 0: 0 of 60 tokens generation 1: 0 of 72 tokens (with ramps raised from 0 to 0.01" in words
     assert "layer OLD NEW query key value projection ffn" in words
     assert "mean 0.0% 0.0% 0.0% 0.0% 0.0%" in words
 
@@ -187,7 +187,7 @@ def test_a_damaged_dataset_is_passed_over(tmp_path, call):
 
 def test_expand_verifies_what_it_wrote(old, call):
     out = call("expand", old, "--add-tokens", 5, "--output", old.with_name("a"), "--verify")
-    assert "the same function until trained" in " ".join(out.split())
+    assert "the function is unchanged" in " ".join(out.split())
     assert "preserved: the largest difference is" in " ".join(out.split())
     told = document(
         call(
@@ -223,7 +223,7 @@ def test_expand_looks_for_the_text_before_it_writes(tmp_path, dataset, call):
     for arguments, message in [
         (["--verify"], "--data DIR"),
         (["--verify", "--data", tmp_path], "is not a dataset"),
-        (["--data", dataset], "--data is what --verify runs on"),
+        (["--data", dataset], "--data is the dataset for --verify"),
     ]:
         with pytest.raises(ValueError, match=message):
             call("expand", away, "--add-tokens", 5, "--output", output, *arguments)
@@ -240,7 +240,7 @@ def test_help_has_an_example(call):
 
 def test_a_generation_at_ramp_0_is_measured_above_it_and_the_checkpoint_stays_as_it_was(old, new, call):
     before = {path: path.read_bytes() for path in new.rglob("*") if path.is_file()}
-    assert "ramps at 0 were raised" in " ".join(call("verify", old, new, *FEW).split())
+    assert "with ramps raised from 0" in " ".join(call("verify", old, new, *FEW).split())
     assert {path: path.read_bytes() for path in before} == before
     alter(new, "blocks.0.query.key_tokens.1", torch.zeros_like)
     assert document(call("verify", old, new, *FEW, "--json"))["gradients"][1]["without_gradient"] == 0

@@ -9,7 +9,7 @@ import pytest
 from growctl.ledger.ledger import Ledger
 from growctl.run.requests import schedule_yaml
 from growctl.schedule.load import load_schedule
-from growctl.verify.integrity import Found, check, things
+from growctl.verify.integrity import Found, check, find_targets
 from stages.data.dataset import read_dataset_manifest
 from tests.growctl.runs import run, write_schedule
 from tests.stages.checkpoints import write_checkpoint
@@ -34,7 +34,7 @@ def runs(tmp_path: Path) -> Path:
 
 
 def found(path: Path) -> dict[str, Found]:
-    return {thing.path.name: check(thing) for thing in things(path)}
+    return {target.path.name: check(target) for target in find_targets(path)}
 
 
 def test_everything_below_a_runs_directory_is_checked_and_named(runs):
@@ -98,10 +98,10 @@ def test_the_command_prints_a_line_each_and_exits_with_1_where_something_is_brok
 def test_where_there_is_nothing_to_check_one_message_says_so(tmp_path):
     for path, message in ((tmp_path / "no", "does not exist"), (tmp_path, "holds no checkpoint, dataset, ledger")):
         with pytest.raises(ValueError, match=message):
-            things(path)
+            find_targets(path)
     (tmp_path / "text.txt").touch()
     with pytest.raises(ValueError, match="is not a checkpoint"):
-        things(tmp_path / "text.txt")
+        find_targets(tmp_path / "text.txt")
 
 
 @pytest.mark.parametrize("content", [b"seed: !!bool maybe", b"seed: 0b_", b"[" * 5000, b"seed: !!set [a]"])
