@@ -153,7 +153,7 @@ def test_a_stage_that_goes_back_to_the_same_step_again_and_again_stops_and_says_
     for attempt in (1, 2, 3):
         assert len(booked(execution)) == attempt - 1
         rollbacks(directory, attempt)
-    with pytest.raises(RunFailed, match=r"large was rolled back to step 20 3 times.*anomalies.most = 2.*learning_rate.peak"):
+    with pytest.raises(RunFailed, match=r"rolled back to step 20 3 times.*anomalies.most = 2.*learning_rate.peak"):
         booked(execution)
 
 

@@ -64,14 +64,14 @@ def test_expand_grows_a_checkpoint_and_says_so(tmp_path):
 @pytest.mark.parametrize(
     ("layers", "message"),
     [
-        ("0,9", "--layers '0,9': the model has the layers 0 to 2, not 9"),
-        ("9", "--layers '9': the model has the layers 0 to 2, not 9"),
-        ("1-9", "--layers '1-9': the model has the layers 0 to 2, not 1-9"),
-        ("3,1,4-5", "--layers '3,1,4-5': the model has the layers 0 to 2, not 3, 4-5"),
-        ("2-1", "--layers '2-1': write numbers and rising ranges, as 0,2,5-7"),
-        ("0,", "--layers '0,': write numbers and rising ranges, as 0,2,5-7"),
-        ("\u0661", "write numbers and rising ranges, as 0,2,5-7"),
-        ("0-" + "9" * 5000, "write numbers and rising ranges, as 0,2,5-7"),
+        ("0,9", "--layers '0,9': the model has layers 0 to 2, not 9"),
+        ("9", "--layers '9': the model has layers 0 to 2, not 9"),
+        ("1-9", "--layers '1-9': the model has layers 0 to 2, not 1-9"),
+        ("3,1,4-5", "--layers '3,1,4-5': the model has layers 0 to 2, not 3, 4-5"),
+        ("2-1", "--layers '2-1': must be numbers and ascending ranges, such as 0,2,5-7"),
+        ("0,", "--layers '0,': must be numbers and ascending ranges, such as 0,2,5-7"),
+        ("\u0661", "must be numbers and ascending ranges, such as 0,2,5-7"),
+        ("0-" + "9" * 5000, "must be numbers and ascending ranges, such as 0,2,5-7"),
     ],
     ids=lambda value: value[:20],
 )
@@ -100,7 +100,7 @@ def test_expand_grows_the_layers_that_are_chosen_and_no_other(tmp_path):
         (["expand", "final", "--add-tokens", "4", "--output", "final"], "final exists already"),
         (
             ["expand", "final", "--add-tokens", "4", "--layers", "0,9", "--output", "x"],
-            "the model has the layers 0 to 1, not 9",
+            "the model has layers 0 to 1, not 9",
         ),
         (["expand", "final", "--output", "x"], "Missing option '--add-tokens'"),
         (["report", "--runs-dir", "empty"], "there are no runs in"),

@@ -56,7 +56,7 @@ def test_what_auto_devices_come_to_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     text, _ = dry_run(tmp_path, "launch.devices=auto")
-    assert "# launch.devices = auto: here 2 ranks on the CPU, as there is no GPU" in text
+    assert "# launch.devices = auto: 2 ranks on the CPU, because there is no GPU on this machine" in text
     assert "## stage small: 2 ranks" in text
 
 
@@ -74,8 +74,8 @@ def test_of_a_hostfile_it_prints_the_very_launch_and_what_is_missing_here(tmp_pa
     assert f"cd {tmp_path}/runs/tiny/stages/1-large" in text.splitlines()
     for path, content in launch.files.items():
         assert f"# {path}:\n" + "".join(f"#   {line}\n" for line in content.splitlines()) in text
-    assert "# launch.devices = auto: the 4 slots of every host" in text
-    assert "# Nothing of this can start here. launch.cluster = 'hostfile' with runner 'pdsh': needs pdsh" in text
+    assert "# launch.devices = auto: the 4 slots of each host" in text
+    assert "# The run cannot start on this machine. launch.cluster = 'hostfile' with runner 'pdsh': needs pdsh" in text
 
 
 def test_of_slurm_it_prints_the_very_scripts_and_commands(tmp_path, monkeypatch):
@@ -91,7 +91,7 @@ def test_of_slurm_it_prints_the_very_scripts_and_commands(tmp_path, monkeypatch)
             directory = request.directory(job.request) / "stages" / f"{plan.index}-{plan.name}"
             launch = machines.launch(directory / "spec.json", job.nodes, attempt=1)
             assert shlex.join(launch.command) in text.splitlines()
-    assert "# Nothing of this can start here. launch.cluster = 'slurm': needs sbatch" in text
+    assert "# The run cannot start on this machine. launch.cluster = 'slurm': needs sbatch" in text
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ def test_a_run_that_is_told_to_stop_saves_first_and_ends_in_the_same_bits(undist
         out, err = process.communicate(timeout=HANG_SECONDS)
         assert process.returncode == code
         assert "the workers save first" in out
-        assert "a run that is given again goes on from where it was" in err
+        assert "run the same command again to resume" in err
         assert "Traceback" not in out + err
         assert workers_of(runs) == []
         assert [path.name for path in directory.iterdir() if path.name.startswith(".")] == []
