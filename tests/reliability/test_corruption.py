@@ -62,7 +62,7 @@ def directories(runs: Path) -> Iterator[tuple[Path, Callable[[Path], object]]]:
     yield next((runs / ".datasets").glob("*/manifest.json")).parent, verify_dataset
 
 
-def test_damage_to_any_one_file_is_noticed_and_named(trained, tmp_path):
+def test_damage_to_any_single_file_is_detected_and_named(trained, tmp_path):
     tried = 0
     for directory, verify in directories(trained[1]):
         for original in sorted(path for path in directory.rglob("*") if path.is_file()):
@@ -81,7 +81,7 @@ def test_damage_to_any_one_file_is_noticed_and_named(trained, tmp_path):
     assert tried > 200
 
 
-def test_a_run_goes_on_after_damage_to_several_things_at_once(trained, tmp_path):
+def test_a_run_resumes_after_damage_to_several_files_at_once(trained, tmp_path):
     """In a copy elsewhere, whose engine checkpoints are trusted only once somebody says so."""
     schedule, done = trained
     runs = tmp_path / "runs"
@@ -113,7 +113,7 @@ def test_a_run_goes_on_after_damage_to_several_things_at_once(trained, tmp_path)
     assert all(result.whole is not False for result in results)
 
 
-def test_where_no_checkpoint_is_whole_the_stage_starts_again_from_the_one_before(trained, tmp_path):
+def test_a_stage_without_intact_checkpoints_restarts_from_the_stage_before(trained, tmp_path):
     schedule, done = trained
     runs = tmp_path / "runs"
     shutil.copytree(done, runs)
@@ -126,7 +126,7 @@ def test_where_no_checkpoint_is_whole_the_stage_starts_again_from_the_one_before
     assert read_manifest(small / "final").lineage == read_manifest(done / "tiny/stages/0-small/final").lineage
 
 
-def test_a_dataset_that_cannot_be_made_again_as_it_was_stops_the_run(trained, tmp_path):
+def test_a_dataset_that_cannot_be_prepared_identically_stops_the_run(trained, tmp_path):
     text = tmp_path / "text"
     text.mkdir()
     for number in range(20):

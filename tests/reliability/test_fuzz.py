@@ -253,7 +253,7 @@ def everything_of(schedule: Any) -> None:
 
 @cases(0.25)
 @given(data=mutated(BASE) | VALUES)
-def test_a_schedule_is_taken_or_refused(folder: Path, data: Any) -> None:
+def test_a_schedule_is_accepted_or_rejected(folder: Path, data: Any) -> None:
     schedule = judged(lambda: parse_schedule(data, label="s", default_name="s"), ScheduleError, folder.parent)
     assert schedule is None or schedule.stages
     everything_of(schedule)
@@ -261,7 +261,7 @@ def test_a_schedule_is_taken_or_refused(folder: Path, data: Any) -> None:
 
 @cases(0.15)
 @given(content=damaged(TEXT.encode()) | mutated(BASE).map(lambda data: json.dumps(data).encode()))
-def test_a_schedules_file_is_taken_or_refused(folder: Path, content: bytes) -> None:
+def test_a_schedule_file_is_accepted_or_rejected(folder: Path, content: bytes) -> None:
     path = folder / "s.yaml"
     path.write_bytes(content)
     schedule = judged(lambda: load_schedule(str(path)), ScheduleError, folder.parent)
@@ -276,7 +276,7 @@ KEYS = st.sampled_from(
 
 @cases(0.05)
 @given(key=KEYS, value=st.text(max_size=20) | st.sampled_from(STRANGE).map(str))
-def test_an_override_is_taken_or_refused(folder: Path, key: str, value: str) -> None:
+def test_an_override_is_accepted_or_rejected(folder: Path, key: str, value: str) -> None:
     path = folder / "s.yaml"
     path.write_text(TEXT)
     schedule = judged(lambda: load_schedule(str(path), [f"{key}={value}"]), ScheduleError, folder.parent)
@@ -293,7 +293,7 @@ def test_an_override_is_taken_or_refused(folder: Path, key: str, value: str) -> 
         ("x" * 100_000, "${{k0}}" * 20),
     ],
 )
-def test_interpolations_that_double_and_double_are_refused(folder: Path, first: str, next_one: str) -> None:
+def test_exponentially_growing_interpolations_are_rejected(folder: Path, first: str, next_one: str) -> None:
     path = folder / "s.yaml"
     chain = "".join(f"k{number}: {next_one.format(number - 1)}\n" for number in range(1, 60))
     path.write_text(f"{TEXT}k0: {first}\n{chain}")
@@ -354,7 +354,7 @@ def damaged_json(data: st.DataObject, good: dict[str, Any]) -> bytes:
 
 @cases(0.1)
 @given(data=st.data())
-def test_a_checkpoints_manifest_is_taken_or_refused(folder: Path, data: st.DataObject) -> None:
+def test_a_checkpoint_manifest_is_accepted_or_rejected(folder: Path, data: st.DataObject) -> None:
     directory = folder / "step_00000007"
     good = checkpoint_manifest(write_file(directory / "parameters/a.safetensors", FILE))
     (directory / "manifest.json").write_bytes(damaged_json(data, good))
@@ -369,7 +369,7 @@ def test_a_checkpoints_manifest_is_taken_or_refused(folder: Path, data: st.DataO
 
 @cases(0.1)
 @given(data=st.data())
-def test_a_datasets_manifest_is_taken_or_refused(folder: Path, data: st.DataObject) -> None:
+def test_a_dataset_manifest_is_accepted_or_rejected(folder: Path, data: st.DataObject) -> None:
     directory = folder / "text-1"
     tokens = bytes(range(200))
     files = {name: write_file(directory / name / "00000.ds", tokens) for name in ("train", "validation")}
@@ -393,7 +393,7 @@ LINES = [with_crc(text).rstrip() for text in TEXTS]
 
 @cases(0.15)
 @given(data=st.data())
-def test_no_line_of_metrics_stops_a_run_or_what_looks_at_it(folder: Path, data: st.DataObject) -> None:
+def test_no_metrics_line_stops_a_run_or_a_command_that_reads_it(folder: Path, data: st.DataObject) -> None:
     plan = plan_stages(ladder())[0]
     screen = Screen(Console(file=io.StringIO(), width=80))
     screen.run_started("tiny", None, plan_stages(ladder()))
@@ -437,7 +437,7 @@ def good_ledger(path: Path) -> bytes:
 
 @cases(0.15)
 @given(data=st.data())
-def test_bytes_of_a_ledger_that_changed_are_noticed_or_change_nothing(folder: Path, data: st.DataObject) -> None:
+def test_changed_bytes_of_a_ledger_are_detected_or_harmless(folder: Path, data: st.DataObject) -> None:
     path = folder / "ledger.db"
     for old in folder.iterdir():
         old.unlink()
@@ -457,7 +457,7 @@ def test_bytes_of_a_ledger_that_changed_are_noticed_or_change_nothing(folder: Pa
     content=damaged(b"# two\nnode-1 slots=8\nnode-2 slots=8 # spare\n")
     | st.text().map(lambda t: t.encode("utf-8", "replace"))
 )
-def test_a_hostfile_is_taken_or_refused(folder: Path, content: bytes) -> None:
+def test_a_hostfile_is_accepted_or_rejected(folder: Path, content: bytes) -> None:
     path = folder / "hostfile"
     path.write_bytes(content)
     hosts = judged(lambda: read_hostfile(path), LaunchError, folder.parent)

@@ -57,7 +57,7 @@ def folder(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("numbers")
 
 
-def test_a_nan_on_one_of_two_ranks_is_skipped_by_both_and_a_spike_stops_the_run_where_the_policy_says_so(folder):
+def test_both_ranks_skip_a_nan_on_one_of_them_and_a_spike_stops_the_run_under_the_stop_policy(folder):
     schedule = write_schedule(folder, ONE_STAGE + POLICY % "stop")
     # The update number 12 counted from 0, its last sample, which is the second rank's; all of the number 33.
     poison = {"nan": [12 * BATCH + 7], "spike": list(range(33 * BATCH, 34 * BATCH))}
@@ -91,7 +91,7 @@ def rolled_back(folder) -> tuple[Path, dict[str, list[int]], str]:
     return schedule, poison, out
 
 
-def test_a_spike_sends_a_stage_back_and_the_data_since_the_checkpoint_is_left_out(rolled_back):
+def test_a_spike_rolls_a_stage_back_and_the_data_since_the_checkpoint_is_skipped(rolled_back):
     schedule, _, out = rolled_back
     stage = schedule.parent / "tiny/stages/0-large"
     assert anomalies(stage / "metrics.jsonl") == [
@@ -107,7 +107,7 @@ def test_a_spike_sends_a_stage_back_and_the_data_since_the_checkpoint_is_left_ou
     assert "rolling back to step 30 and skipping the data of 7 steps" in " ".join(out.split())
 
 
-def test_killed_after_a_rollback_and_run_again_it_ends_in_the_same_bits(rolled_back):
+def test_a_run_killed_after_a_rollback_ends_in_the_same_bits(rolled_back):
     schedule, poison, _ = rolled_back
     metrics = schedule.parent / "killed/stages/0-large/metrics.jsonl"
     process = start(schedule, poison, "--name", "killed")
@@ -148,7 +148,7 @@ def booked(execution: Execution) -> tuple[tuple[int, int], ...]:
     return execution._left_out(plan)
 
 
-def test_a_stage_that_goes_back_to_the_same_step_again_and_again_stops_and_says_what_to_try(execution):
+def test_a_stage_rolled_back_to_the_same_step_too_often_stops_and_suggests_a_fix(execution):
     directory = execution.stage(execution.plans[0]).directory
     for attempt in (1, 2, 3):
         assert len(booked(execution)) == attempt - 1
@@ -157,7 +157,7 @@ def test_a_stage_that_goes_back_to_the_same_step_again_and_again_stops_and_says_
         booked(execution)
 
 
-def test_data_stays_left_out_where_the_line_that_tells_of_it_is_damaged(execution):
+def test_data_stays_skipped_if_its_metrics_line_is_damaged(execution):
     metrics = execution.stage(execution.plans[0]).metrics
     rollbacks(metrics.parent, 1, 2)
     assert booked(execution) == ((20, 1), (20, 2))
@@ -167,7 +167,7 @@ def test_data_stays_left_out_where_the_line_that_tells_of_it_is_damaged(executio
     assert booked(execution) == ((20, 1), (20, 2))
 
 
-def test_a_line_on_the_screen_says_what_went_wrong_and_a_line_without_a_loss_keeps_the_one_before(tmp_path):
+def test_the_screen_reports_anomalies_and_keeps_the_last_loss_if_a_record_has_none(tmp_path):
     schedule = load_schedule(str(write_schedule(tmp_path, ONE_STAGE)), [])
     console = Console(record=True, width=200)
     screen = Screen(console)

@@ -74,7 +74,7 @@ def _as_killed_at(step: int, whole: Path, runs: Path) -> Path:
     return stage
 
 
-def test_losses_agree_to_rounding_at_every_step_and_so_do_the_samples(changed):
+def test_losses_and_samples_agree_to_rounding_at_every_step(changed):
     whole, run_directory, _ = changed
     expected, found = losses(whole), losses(run_directory)
     assert found.keys() == expected.keys()
@@ -107,7 +107,7 @@ def test_each_groups_learning_rate_follows_from_the_step_and_its_generation_alon
     assert rates[40] == [pytest.approx(1e-2 * 0.5), pytest.approx(1e-2 * 41 / 51)]
 
 
-def test_rates_steps_and_the_position_in_the_data_are_kept(changed):
+def test_learning_rates_steps_and_data_position_are_kept(changed):
     whole, run_directory, _ = changed
     course = [
         {r["step"]: (r["learning_rate"], r["tokens_seen"]) for r in records if r["event"] == "train"}
@@ -144,7 +144,7 @@ def test_the_ledger_has_the_devices_of_each_attempt(changed):
     ]  # fmt: skip
 
 
-def test_it_is_said_what_is_converted_and_a_conversion_is_made_once(changed):
+def test_conversions_are_reported_and_happen_once(changed):
     _, run_directory, said = changed
     conversion = "step_00000020 was saved by 2 devices at ZeRO 1; converting it for 1 device at ZeRO 3"
     assert [conversion in words for words in said] == [True, True, False, False]

@@ -111,7 +111,7 @@ def test_jobs_that_are_preempted_cancelled_and_out_of_time_end_in_the_same_bits(
     assert "tiny: done; there is nothing to submit" in out
 
 
-def test_a_job_that_fails_says_why_and_those_behind_it_do_not_start(two_ranks, tmp_path, slurm):
+def test_a_failed_job_reports_why_and_the_jobs_behind_it_do_not_start(two_ranks, tmp_path, slurm):
     source = tmp_path / "texts"
     source.mkdir()
     (source / "some.py").write_text("too short\n")
@@ -126,7 +126,7 @@ def test_a_job_that_fails_says_why_and_those_behind_it_do_not_start(two_ranks, t
     run("run", two_ranks[0], *launch, "seed=5")  # nothing was trained, so the schedule may change
 
 
-def test_where_slurm_refuses_a_job_those_before_it_are_taken_back(two_ranks, tmp_path, slurm, monkeypatch):
+def test_if_slurm_rejects_a_job_the_jobs_before_it_are_cancelled(two_ranks, tmp_path, slurm, monkeypatch):
     monkeypatch.setenv("FAKE_SLURM_REFUSE", "large")
     (slurm / "hold").touch()
     launch = [*LAUNCH, "launch.slurm.job=stage", "--runs-dir", tmp_path / "runs"]
@@ -145,7 +145,7 @@ def test_where_slurm_refuses_a_job_those_before_it_are_taken_back(two_ranks, tmp
         ("launch.slurm.options.nodes=3", "launch.slurm.options.nodes: set launch.nodes instead"),
     ],
 )
-def test_what_no_job_can_have_is_refused_before_anything_is_written(two_ranks, tmp_path, slurm, setting, message):
+def test_invalid_job_settings_are_rejected_before_anything_is_written(two_ranks, tmp_path, slurm, setting, message):
     _, err = run("run", two_ranks[0], *LAUNCH, setting, "--runs-dir", tmp_path / "runs", expect=2)
     assert message in err
     assert not (tmp_path / "runs").exists()
@@ -162,13 +162,13 @@ def test_what_no_job_can_have_is_refused_before_anything_is_written(two_ranks, t
         ({"options": {"comment": "a\nb"}}, "launch.slurm.options.comment = 'a\\nb': must be one line of text"),
     ],
 )
-def test_options_that_no_job_can_have_are_named(keys, message):
+def test_invalid_job_options_are_named(keys, message):
     with pytest.raises(LaunchError) as error:
         check_slurm(LaunchBlock.model_validate({"slurm": keys}))
     assert str(error.value).startswith(message)
 
 
-def test_a_machine_without_slurm_is_told_so_before_anything_is_written(two_ranks, tmp_path, monkeypatch):
+def test_a_machine_without_slurm_gives_an_error_before_anything_is_written(two_ranks, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     _, err = run("run", two_ranks[0], *LAUNCH, "--runs-dir", tmp_path / "runs", expect=2)
     assert "launch.cluster = 'slurm': needs sbatch and squeue and srun and scontrol and scancel on PATH" in err
@@ -229,12 +229,12 @@ def interrupt(job: Any, monkeypatch: pytest.MonkeyPatch, number: signal.Signals,
     job.part()
 
 
-def test_a_warned_job_closes_everything_before_it_queues_again(job, monkeypatch):
+def test_a_warned_job_closes_everything_before_it_is_requeued(job, monkeypatch):
     interrupt(job, monkeypatch, signal.SIGUSR2, {})
     assert job.requeued == ["closed", "requeued"]
 
 
-def test_a_job_that_ran_out_of_time_too_often_says_so(job, monkeypatch, capsys):
+def test_a_job_that_timed_out_too_often_reports_it(job, monkeypatch, capsys):
     def refuse(number: int, frame: object) -> None:
         raise UncompletedJobError("Job not requeued because: timed-out too many times.")
 
@@ -245,12 +245,12 @@ def test_a_job_that_ran_out_of_time_too_often_says_so(job, monkeypatch, capsys):
     assert capsys.readouterr().err == "growctl: Job not requeued because: timed-out too many times.\n"
 
 
-def test_a_terminated_job_queues_again_where_slurm_means_to_keep_it(job, monkeypatch):
+def test_a_preempted_job_is_requeued(job, monkeypatch):
     interrupt(job, monkeypatch, signal.SIGTERM, {"101": "RUNNING"})
     assert job.requeued == ["closed", "requeued"]
 
 
-def test_a_terminated_job_asks_a_busy_slurm_again(job, monkeypatch):
+def test_a_terminated_job_retries_a_busy_slurm(job, monkeypatch):
     monkeypatch.setattr(job_module, "ASK_AGAIN_SECONDS", (0.0, 0.0))
     answers = iter([Failure("squeue failed: timed out"), {"101": "RUNNING"}])
 
@@ -265,7 +265,7 @@ def test_a_terminated_job_asks_a_busy_slurm_again(job, monkeypatch):
     assert job.requeued == ["closed", "requeued"]
 
 
-def test_a_job_that_is_being_cancelled_does_not_queue_again(job, monkeypatch):
+def test_a_cancelled_job_is_not_requeued(job, monkeypatch):
     with pytest.raises(SystemExit) as end:
         interrupt(job, monkeypatch, signal.SIGTERM, {"101": "COMPLETING"})
     assert (end.value.code, job.requeued) == (143, ["closed"])
@@ -299,7 +299,7 @@ def test_a_job_with_an_internal_error_leaves_the_traceback_in_its_log_and_in_the
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b"\xff", b"[" * 100_000])
-def test_a_damaged_list_of_jobs_is_refused_with_its_path(tmp_path, content):
+def test_a_damaged_list_of_jobs_is_rejected_with_its_path(tmp_path, content):
     (tmp_path / "jobs.json").write_bytes(content)
     with pytest.raises(RunError, match=r"jobs\.json, which lists the jobs of this run, cannot be read"):
         _check_no_jobs(tmp_path)

@@ -48,7 +48,7 @@ def test_between_two_budgets_the_saving_is_interpolated_in_log_flops(runs: Path)
     assert "Caution" not in said(comparison)
 
 
-def test_where_growing_lost_it_is_said(runs: Path) -> None:
+def test_a_loss_for_growing_is_reported(runs: Path) -> None:
     ladder(runs)
     control(runs, 500, 1.30)
     control(runs, 933, 1.268)  # 2240e6 units of FLOPs, against 2239.2e6
@@ -107,7 +107,7 @@ def test_a_control_whose_loss_rises_counts_at_its_first_crossing_with_a_caution(
     assert "a larger budget for one size ended with a higher loss" in said(comparison)
 
 
-def test_what_does_not_count_is_named(runs: Path) -> None:
+def test_controls_that_do_not_count_are_named_with_the_reason(runs: Path) -> None:
     ladder(runs)
     control(runs, 500, 1.30)
     control(runs, 900, None)
@@ -135,7 +135,7 @@ def test_an_unfinished_ladder_an_unfinished_control_and_none_at_all(runs: Path) 
     assert "no control counts" in verdicts(found)[0][1][0]
 
 
-def test_kinds_and_sizes_of_controls_are_curves_of_their_own(runs: Path) -> None:
+def test_each_kind_and_size_of_controls_is_a_separate_curve(runs: Path) -> None:
     ladder(runs)
     control(runs, 500, 1.30)
     control(runs, 500, 1.30, kind="transformer-scratch")
@@ -146,7 +146,7 @@ def test_kinds_and_sizes_of_controls_are_curves_of_their_own(runs: Path) -> None
     assert curves == {(SCRATCH, 2_400_000, 1), (SCRATCH, 800_000, 1), ("transformer-scratch", 2_400_000, 1)}
 
 
-def test_against_another_way_of_growing_it_is_the_ladder_that_won_or_lost(runs: Path) -> None:
+def test_against_another_growth_method_the_verdict_names_this_ladder(runs: Path) -> None:
     ladder(runs, 1.28)
     control(runs, 933, 1.27, kind="single-jump")
     assert "At equal FLOPs this ladder lost 0.010 nats against quick-control-single-jump-933" in said(
@@ -224,7 +224,7 @@ def test_a_cheaper_control_that_ended_lower_counts_at_equal_flops(runs: Path) ->
     assert "growing lost 0.030 nats against quick-control-best-scratch-800k-1400" in said(only_comparison(runs))
 
 
-def test_a_size_that_lies_above_the_envelope_of_the_others_changes_nothing(runs: Path) -> None:
+def test_a_size_above_the_envelope_of_the_others_changes_nothing(runs: Path) -> None:
     ladder(runs, 1.28)
     from_scratch(runs, "800k", 800_000, 700, 1.40)
     from_scratch(runs, "2m", 2_400_000, 933, 1.22)
@@ -372,7 +372,7 @@ def test_copies_of_runs_are_named_and_left_out(runs: Path) -> None:
     assert [run.name for run in find_runs(runs, ["quick", "quick.bak"])] == [run.name for run in found]
 
 
-def test_a_copy_that_is_asked_for_and_a_renamed_run_go_by_their_directories(runs: Path) -> None:
+def test_a_requested_copy_and_a_renamed_run_are_named_by_their_directories(runs: Path) -> None:
     ladder(runs)
     control(runs, 933, 1.30)
     shutil.copytree(runs / "quick", runs / "quick.bak")
@@ -387,14 +387,14 @@ def test_a_copy_that_is_asked_for_and_a_renamed_run_go_by_their_directories(runs
     ]
 
 
-def test_caveats_of_controls_are_said_and_those_of_a_ladder_that_never_decays(runs: Path) -> None:
+def test_the_verdict_has_the_caveats_of_controls_and_of_a_ladder_that_never_decays(runs: Path) -> None:
     FakeRun(runs, "quick", [SMALL, LARGE], decays=False).train(0, 1.42).train(1, 1.28, start=1.42)
     control(runs, 933, 1.30, caveats=("has 1.3 times the parameters",))
     assert f"Caution: quick-control-{SCRATCH}-933 has 1.3 times the parameters." in said(only_comparison(runs))
     assert "Caution: the learning rate of quick never decays" in said(only_comparison(runs))
 
 
-def test_equal_costs_and_losses_are_level_and_a_step_more_claims_nothing(runs: Path) -> None:
+def test_equal_costs_and_losses_are_even_and_one_step_more_claims_nothing(runs: Path) -> None:
     ladder(runs, 1.28)
     control(runs, 933, 1.28)
     assert "At equal loss growing came out even" in said(only_comparison(runs))
@@ -403,7 +403,7 @@ def test_equal_costs_and_losses_are_level_and_a_step_more_claims_nothing(runs: P
         assert head.startswith("At equal loss (not bracketed): no control reached")
 
 
-def test_a_control_that_never_decays_counts_where_it_beats_the_ladder_all_the_same(runs: Path) -> None:
+def test_a_control_that_never_decays_counts_only_if_it_beats_the_ladder(runs: Path) -> None:
     ladder(runs, 1.28)
     control(runs, 467, 1.20, decays=False)
     control(runs, 1866, 1.31)
@@ -469,7 +469,7 @@ def test_controls_stay_with_the_ladder_that_has_the_name_they_were_started_for(r
     assert [run.name for run in find_runs(runs, ["quick"])] == ["quick", f"quick-control-{SCRATCH}-933"]
 
 
-def test_a_broken_control_of_a_renamed_ladder_is_not_passed_over(runs: Path) -> None:
+def test_a_broken_control_of_a_renamed_ladder_is_an_error(runs: Path) -> None:
     ladder(runs)
     control(runs, 500, 1.30).path.write_bytes(b"torn" * 500)
     (runs / "quick").rename(runs / "renamed")

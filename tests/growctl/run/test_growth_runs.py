@@ -38,7 +38,7 @@ def values(directory):
     return {name: read_parameter(directory, manifest, name, moments=False).fp32 for name in names}
 
 
-def test_the_official_growth_jumps_says_so_and_starts_a_fresh_optimizer_and_rate(tmp_path):
+def test_the_official_growth_reports_its_jump_and_restarts_optimizer_and_learning_rate(tmp_path):
     schedule = write_schedule(tmp_path)
     out, _ = run("run", schedule, *SHORT, "growth.preset=official", "--runs-dir", tmp_path)
     found = losses(tmp_path / "tiny")
@@ -55,7 +55,7 @@ def test_the_official_growth_jumps_says_so_and_starts_a_fresh_optimizer_and_rate
     assert rates[-1] < 1e-3
 
 
-def test_frozen_generations_keep_their_bits_and_chosen_layers_alone_grow(tmp_path):
+def test_frozen_generations_keep_their_bits_and_only_chosen_layers_grow(tmp_path):
     schedule = write_schedule(tmp_path)
     policy = ("growth.init=zero-value", "growth.tau=per-generation", "growth.old_tokens=freeze")
     run("run", schedule, *SHORT, *policy, "stages.1.layers=[1]", "training.precision=bf16", "--runs-dir", tmp_path)
