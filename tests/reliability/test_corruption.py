@@ -18,7 +18,7 @@ SHORT = SCHEDULE.replace("train_steps: 30", "train_steps: 20").replace("train_st
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """(schedule, runs directory) of a ladder that nothing happened to."""
+    """(schedule, runs directory) of an undisturbed ladder."""
     folder = tmp_path_factory.mktemp("trained")
     schedule = write_schedule(folder, SHORT)
     run_in(folder, schedule)
@@ -26,7 +26,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def run_in(folder: Path, schedule: Path, *overrides: str, expect: int = 0) -> str:
-    """What a run in the `runs` of `folder` says, on one line. Its ledger knows the dataset by a path from there."""
+    """The output, on one line, of a run in `folder`/runs. Its ledger has the dataset's path relative to `folder`."""
     said = finish(growctl("run", schedule, *overrides, "--runs-dir", "runs", cwd=folder), expect)
     return " ".join("".join(said).split())
 
@@ -47,7 +47,7 @@ DAMAGES = (truncated, flipped, removed)
 
 
 def damage(path: Path, how: Callable[[bytes], bytes | None]) -> None:
-    """Damages one name of a file; other names of it, hard links, keep what they have."""
+    """Damages a file under one name; other hard links to it keep the old content."""
     data = path.read_bytes()
     path.unlink()
     if (changed := how(data)) is not None:
@@ -55,7 +55,7 @@ def damage(path: Path, how: Callable[[bytes], bytes | None]) -> None:
 
 
 def directories(runs: Path) -> Iterator[tuple[Path, Callable[[Path], object]]]:
-    """Everything of a run that a manifest describes, and what reads it."""
+    """Every checkpoint and dataset of a run, with the function that reads it."""
     stages = runs / "tiny/stages"
     for name in ("0-small/final", "0-small/step_00000010", "1-large/initial", "1-large/step_00000030", "1-large/final"):
         yield stages / name, verify_checkpoint
@@ -82,7 +82,7 @@ def test_damage_to_any_single_file_is_detected_and_named(trained, tmp_path):
 
 
 def test_a_run_resumes_after_damage_to_several_files_at_once(trained, tmp_path):
-    """In a copy elsewhere, whose engine checkpoints are trusted only once somebody says so."""
+    """In a copy elsewhere: its engine checkpoints are trusted only after their key was added."""
     schedule, done = trained
     runs = tmp_path / "runs"
     shutil.copytree(done, runs)

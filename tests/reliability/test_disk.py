@@ -32,7 +32,7 @@ ONE_STAGE = "".join(line for line in SCHEDULE.splitlines(keepends=True) if "name
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own, of 8 MB, in memory."""
+    """A separate file system of 8 MB, in memory."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = subprocess.run(
@@ -49,7 +49,7 @@ def remount(disk: Path, options: str) -> None:
 
 
 def fill(disk: Path, leave: int) -> Path:
-    """A file that takes all but `leave` bytes of what is free."""
+    """A file that fills the free space except for `leave` bytes."""
     filler = disk / "filler"
     filler.write_bytes(bytes(max(0, free_bytes(disk) - leave)))
     return filler
@@ -67,7 +67,7 @@ def test_a_checkpoint_that_does_not_fit_stops_the_run_which_resumes_once_there_i
 
     _, err = run(*everything, expect=2)
     assert "the checkpoints still to be written need about" in err
-    assert not (small_disk / "runs/tiny").exists(), "refused before anything is written"
+    assert not (small_disk / "runs/tiny").exists(), "rejected before anything is written"
 
     out, err = run(*everything, "checkpoint.check_space=false", expect=1)
     said = " ".join((out + err).split())
@@ -157,11 +157,11 @@ def test_a_run_compares_what_it_will_write_with_the_free_space_before_it_starts(
     with pytest.raises(RunError, match=r"^tiny, tiny: the checkpoints still to be written"):
         check_space([request, request], tmp_path / "runs")
     write_checkpoint(directory / "stages/0-small/step_00000010")
-    assert remaining_bytes(request, directory) < needed, "what is there is not written again"
+    assert remaining_bytes(request, directory) < needed, "existing files are not written again"
     check_space([request], tmp_path / "runs")
     beside, left = directory / "stages/0-small/step_00000010", remaining_bytes(request, directory)
     beside.rename(staging_directory(beside))
-    assert remaining_bytes(request, directory) == left, "what a death left goes before"
+    assert remaining_bytes(request, directory) == left, "leftovers are removed first"
     unchecked = load_schedule(str(tmp_path / "tiny.yaml"), ["checkpoint.check_space=false"])
     monkeypatch.setattr("growctl.run.disk_space.free_bytes", lambda path: 0)
     check_space([LadderRequest.of(unchecked, "tiny", tmp_path, None, with_controls=False).ladder], tmp_path)

@@ -17,7 +17,7 @@ RENAME = "import os; open('a', 'w').close(); os.rename('a', 'b')"
 
 @pytest.fixture
 def python(tmp_path):
-    """Runs a program in `tmp_path/work` under faults; the ended process."""
+    """Runs a program in `tmp_path/work` under faults, and returns the finished process."""
     (tmp_path / "marks").mkdir()
     (tmp_path / "work").mkdir()
 

@@ -61,18 +61,18 @@ from tests.stages.test_metrics import with_crc
 
 CASES = 10_000 if os.environ.get("GROWCTL_SOAK") else 300
 LONGEST_SECONDS = 300.0
-"""Of one case: far more than any takes on a busy machine, far less than what does not end."""
+"""Time limit for one case, in seconds: far more than a case needs on a busy machine, far less than an endless loop."""
 
 LONGEST_MESSAGE = 6_000
 MOST_LINES = 25
 
 
 class Hangs(BaseException):
-    """A case took too long; not an Exception, so that nothing on the way takes it for a failure of its own."""
+    """A case took too long. Not an Exception, so that no handler catches it."""
 
 
 def cases(share: float) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """That share of all cases."""
+    """Settings that run this share of all cases."""
     return settings(
         max_examples=max(1, round(CASES * share)),
         suppress_health_check=[*settings().suppress_health_check, HealthCheck.data_too_large],
@@ -82,7 +82,7 @@ def cases(share: float) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 @contextmanager
 def soon() -> Iterator[None]:
-    """Raises Hangs where the block takes too long."""
+    """Raises Hangs if the block takes too long."""
 
     def too_long(number: int, frame: Any) -> None:
         raise Hangs
@@ -101,7 +101,7 @@ def files_in(folder: Path) -> dict[Path, bytes | None]:
 
 
 def judged(call: Callable[[], Any], error: type[ValueError], folder: Path) -> Any:
-    """What `call` gives; None where it raises `error`, with a message for people. `folder` stays as it is."""
+    """The result of `call`; None if it raises `error` with a short message. Asserts that `folder` is unchanged."""
     before = files_in(folder)
     try:
         with soon():
@@ -119,14 +119,14 @@ def judged(call: Callable[[], Any], error: type[ValueError], folder: Path) -> An
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder for what a case is about; its parent, where we stand, must stay as it is."""
+    """A folder for the files of a case; its parent, the working directory, must stay unchanged."""
     (tmp_path / "inside").mkdir()
     (tmp_path / "beside").write_text("untouched")
     monkeypatch.chdir(tmp_path)
     return tmp_path / "inside"
 
 
-# What may stand in a file.
+# Contents of files.
 
 STRANGE = (
     *(10**400, -(10**400), 2**63, -1, 0, 1e308, -0.0, math.nan, math.inf, -math.inf, True, None, "", "0", "null"),
@@ -180,7 +180,7 @@ DEEP = st.integers(50, 400).map(nested)
 
 
 def places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Every (container, key) in plain data."""
+    """Every (container, key) in nested plain data."""
     for key in list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
         yield value, key
         yield from places(value[key])
@@ -188,7 +188,7 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
 
 @st.composite
 def mutated(draw: st.DrawFn, good: Any) -> Any:
-    """`good` with up to three values replaced, removed, added or put elsewhere."""
+    """`good` with up to three values replaced, removed, added or moved."""
     data = copy.deepcopy(good)
     for _ in range(draw(st.integers(1, 3))):
         found = list(places(data))
@@ -200,7 +200,9 @@ def mutated(draw: st.DrawFn, good: Any) -> Any:
             del container[key]
         elif what == "add" and isinstance(container, dict):
             name = draw(st.text(max_size=8) | st.sampled_from(("_target_", "defaults", "hydra", "name")))
-            container[name] = copy.deepcopy(draw(VALUES))  # a value may be drawn again, and what is put here changes
+            container[name] = copy.deepcopy(
+                draw(VALUES)
+            )  # the draws are mutated in place
         elif what == "move":
             container[key] = copy.deepcopy(data[draw(st.sampled_from(sorted(data)))])
         else:
@@ -210,7 +212,7 @@ def mutated(draw: st.DrawFn, good: Any) -> Any:
 
 @st.composite
 def damaged(draw: st.DrawFn, good: bytes) -> bytes:
-    """`good` cut off, with bits flipped, with something put in, or a part of it twice."""
+    """`good` truncated, with flipped bits, with inserted bytes, or with a part repeated."""
     content = bytearray(good)
     for _ in range(draw(st.integers(1, 3))):
         at = draw(st.integers(0, max(0, len(content) - 1)))
@@ -244,7 +246,7 @@ def damaged(draw: st.DrawFn, good: bytes) -> bytes:
 
 
 def everything_of(schedule: Any) -> None:
-    """All that is worked out of a schedule without training."""
+    """Computes everything that growctl derives from a schedule without training."""
     if schedule is not None:
         assert len(plan_stages(schedule)) == len(schedule.stages)
         assert all(control.name for control in plan_controls(schedule, []))
@@ -346,7 +348,7 @@ def damaged_json(data: st.DataObject, good: dict[str, Any]) -> bytes:
     """A manifest, mutated as JSON or as bytes."""
     if data.draw(st.booleans()):
         document = data.draw(mutated(good))
-        if isinstance(document, dict) and data.draw(st.booleans()):  # else the seal alone would refuse it
+        if isinstance(document, dict) and data.draw(st.booleans()):  # else the seal alone would reject it
             document["seal"] = _seal_of(json.loads(json.dumps(document), parse_float=str))
         return json.dumps(document).encode()
     return data.draw(damaged(json.dumps(good, indent=1).encode()))
@@ -384,7 +386,7 @@ def test_a_dataset_manifest_is_accepted_or_rejected(folder: Path, data: st.DataO
     assert judged(used, DataError, folder.parent) in (None, (2, 17))
 
 
-# What a run says and books.
+# Metrics and ledgers.
 
 RECORDS = killed_once(resumed_from=20).records
 TEXTS = [json.dumps(r | {"zero_stage": 1, "tokens_per_second": 9.0}).encode() for r in RECORDS]
@@ -421,7 +423,7 @@ def test_no_metrics_line_stops_a_run_or_a_command_that_reads_it(folder: Path, da
 
 
 def told(path: Path) -> Any:
-    """Everything that a ledger tells."""
+    """All values that a ledger returns."""
     with Ledger.open(path, read_only=True) as ledger:
         names = [stage.name for stage in ledger.stages()]
         booked = [(ledger.stage_cost(n), ledger.evaluations(n), ledger.anomalies(n), ledger.finished(n)) for n in names]

@@ -25,7 +25,7 @@ KILLS = [
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    """A run on one rank that was never killed."""
+    """An undisturbed run on one rank."""
     run = KilledRun(tmp_path_factory.mktemp("undisturbed") / "run", ranks=1)
     run.to_the_end()
     return run

@@ -36,24 +36,24 @@ from tests.reliability.hostile import HOSTILE, TEXTS
 from tests.workers import HANG_SECONDS
 
 DUMP = "import json, os, sys; json.dump([sys.argv[1:], dict(os.environ)], open(os.environ['DUMP'], 'w'))"
-"""A program that leaves its arguments and environment in the file $DUMP."""
+"""A program that writes its arguments and environment to the file $DUMP."""
 
 OPTIONS = ("partition", "account", "qos", "constraint")
 quick = settings(max_examples=60)
 
 
 def is_plain(name: str) -> bool:
-    """Whether a name is one visible file of whatever directory, and means itself to every shell and program."""
+    """Whether a name is a single visible file name that every shell and program takes literally."""
     return is_word(name) and name[0] != "." and "/" not in name and len(name) < 256
 
 
 def is_word(text: str) -> bool:
-    """Whether a text is one word of every shell and no option of a program."""
+    """Whether every shell takes a text as one word, and no program takes it as an option."""
     return shlex.quote(text) == text and text[0] not in "-~"
 
 
 def refusal(call: Callable[[], object]) -> str | None:
-    """What is said where a schedule or what it starts is refused; None where it is not."""
+    """The message if a schedule or a command from it is rejected; None if it is accepted."""
     try:
         call()
     except (ScheduleError, LaunchError) as error:
@@ -109,7 +109,7 @@ def no_nul(texts: list[str]) -> list[str]:
 
 
 def environment_of(tmp_path: Path) -> dict[str, str]:
-    """`launch.environment` of a schedule, with a hostile value each."""
+    """A schedule whose `launch.environment` has one variable for each hostile value."""
     values = {f"V{number}": value for number, value in enumerate(no_nul(HOSTILE))}
     return parse(changed({"launch.environment": values | {"DUMP": str(tmp_path / "dump")}})).launch.environment
 
@@ -170,7 +170,7 @@ def request_of(runs_dir: Path, slurm: dict[str, object]) -> LadderRequest:
 
 
 def script_of(folder: Path, slurm: dict[str, object]) -> str:
-    """The script of the one job of a run."""
+    """The job script of a run with a single job."""
     request = request_of(folder, slurm)
     executor = job_executor(plan_jobs(request, [request.ladder])[0], folder / "slurm", None)
     return executor._make_submission_file_text(executor._submitit_command_str, "")
@@ -235,7 +235,7 @@ def test_a_path_passed_through_shells_stays_unchanged_or_is_rejected(part):
 
 
 def run_of(runs_dir: Path, directory: str, name: str, stage: str = "small", ladder: str | None = None) -> Path:
-    """A run's directory, and what its ledger calls it."""
+    """A run directory whose ledger records another name."""
     entry = RunEntry(name, "s.yaml", "best-scratch" if ladder else None, ladder, 1, "data", "f00d")
     stages = [StageEntry(stage, 10, 1, 1, 1, 256, Flops(1.0, 1.0, 1.0), 1.0)]
     (runs_dir / directory).mkdir(parents=True)

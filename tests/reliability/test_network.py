@@ -26,7 +26,7 @@ def test_two_ranks_on_one_machine_listen_only_on_its_loopback(tmp_path, monkeypa
 
 @pytest.mark.parametrize("place", ["127.0.0.1", "0.0.0.0", "::1", "::"])
 def test_a_listening_socket_is_detected(place):
-    """The test above would notice."""
+    """Shows that the test above would fail."""
     with socket.create_server((place, 0), family=socket.AF_INET6 if ":" in place else socket.AF_INET) as server:
         assert (os.getpid(), place, server.getsockname()[1]) in listening(os.getpid())
 

@@ -46,20 +46,20 @@ def start(schedule: Path, poison: dict[str, list[int]], *arguments: object) -> s
 
 
 def anomalies(metrics: Path) -> list[Record]:
-    """What is recorded of them, without the values, which are the data's."""
+    """The recorded anomalies, without their values, which depend on the data."""
     keys = ("attempt", "step", "kind", "action", "first_step", "num_steps")
     return [{key: r[key] for key in keys} for r in read_metrics(metrics) if r["event"] == "anomaly"]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """Where all runs here are, so that they have one dataset."""
+    """The folder of all runs in this file, so that they share one dataset."""
     return tmp_path_factory.mktemp("numbers")
 
 
 def test_both_ranks_skip_a_nan_on_one_of_them_and_a_spike_stops_the_run_under_the_stop_policy(folder):
     schedule = write_schedule(folder, ONE_STAGE + POLICY % "stop")
-    # The update number 12 counted from 0, its last sample, which is the second rank's; all of the number 33.
+    # The last sample of update 12 (counted from 0), on the second rank, and all samples of update 33.
     poison = {"nan": [12 * BATCH + 7], "spike": list(range(33 * BATCH, 34 * BATCH))}
     run = start(schedule, poison, "launch.devices=2", "launch.zero_stage=2", "--name", "stopped")
     out, err = finish(run, expect=1)
@@ -84,7 +84,7 @@ def test_both_ranks_skip_a_nan_on_one_of_them_and_a_spike_stops_the_run_under_th
 
 @pytest.fixture(scope="module")
 def rolled_back(folder) -> tuple[Path, dict[str, list[int]], str]:
-    """(schedule, poison, what was said) of a run that met a spike and went back to before it, and later skips a NaN."""
+    """(schedule, poison, output) of a run that is rolled back after a spike and later skips a NaN."""
     schedule = write_schedule(folder, ONE_STAGE + POLICY % "rollback")
     poison = {"spike": list(range(36 * BATCH, 37 * BATCH)), "nan": [(52 + 7) * BATCH]}
     out, _ = finish(start(schedule, poison))
@@ -120,7 +120,7 @@ def test_a_run_killed_after_a_rollback_ends_in_the_same_bits(rolled_back):
 
 
 def rollbacks(directory: Path, *attempts: int) -> None:
-    """Attempts that each go from step 24 back to 20."""
+    """Writes the metrics of attempts that are each rolled back from step 24 to 20."""
     for attempt in attempts:
         writer = MetricsWriter(directory / "metrics.jsonl", attempt)
         what = {"kind": "spike", "value": 9.0, "threshold": 5.0, "action": "rollback"}
@@ -130,7 +130,7 @@ def rollbacks(directory: Path, *attempts: int) -> None:
 
 @pytest.fixture
 def execution(tmp_path) -> Iterator[Execution]:
-    """One of a run of one stage, before its first attempt, with an open ledger."""
+    """An execution of a run with one stage, before its first attempt, with an open ledger."""
     schedule = load_schedule(str(write_schedule(tmp_path, ONE_STAGE + POLICY % "rollback")), ["anomalies.most=2"])
     execution = Execution(RunRequest("tiny", schedule, "tiny"), tmp_path, Local(1, False, {}), Screen(Console()))
     execution.stage(execution.plans[0]).directory.mkdir(parents=True)
@@ -141,7 +141,7 @@ def execution(tmp_path) -> Iterator[Execution]:
 
 
 def booked(execution: Execution) -> tuple[tuple[int, int], ...]:
-    """What is left out once metrics.jsonl is booked."""
+    """The data that is skipped after metrics.jsonl is booked."""
     [plan] = execution.plans
     metrics = execution.stage(plan).metrics
     execution.ledger.books(plan.name).sync(read_metrics(metrics), attempt_over=True)

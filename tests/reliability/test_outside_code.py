@@ -22,11 +22,11 @@ NEEDS = {
     "yaml.load": ("Loader", "yaml.SafeLoader"),
     "yaml.compose": ("Loader", "yaml.SafeLoader"),
 }
-"""Calls that are harmless with an argument."""
+"""Calls that are harmless with a certain argument."""
 
 
 def dangerous_calls(source: str) -> Iterator[str]:
-    """Calls in a program that could run what a file or a shell says."""
+    """Calls in a program that could run code from a file or a shell."""
     for call in (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)):
         name = ast.unparse(call.func)
         arguments = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
