@@ -127,7 +127,7 @@ def test_a_bug_is_written_to_the_runs_directory_of_the_command_line_or_of_the_en
 
 
 def test_every_error_class_is_a_user_error_or_a_failure():
-    """growctl would take a class that is neither for a bug. `model/errors.py` has the two bases."""
+    """growctl would report any other exception as a bug. `model/errors.py` defines the two base classes."""
     foreign = re.compile(r"(Value|Runtime|Type|Lookup|Key|OS)Error|Exception")
     strangers = []
     for path in (path for floor in ("model", "stages", "growctl") for path in (REPOSITORY / floor).rglob("*.py")):

@@ -200,9 +200,7 @@ def mutated(draw: st.DrawFn, good: Any) -> Any:
             del container[key]
         elif what == "add" and isinstance(container, dict):
             name = draw(st.text(max_size=8) | st.sampled_from(("_target_", "defaults", "hydra", "name")))
-            container[name] = copy.deepcopy(
-                draw(VALUES)
-            )  # the draws are mutated in place
+            container[name] = copy.deepcopy(draw(VALUES))  # the draws are mutated in place
         elif what == "move":
             container[key] = copy.deepcopy(data[draw(st.sampled_from(sorted(data)))])
         else:

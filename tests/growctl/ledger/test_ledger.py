@@ -22,7 +22,7 @@ GROWN = StageEntry("1-large", 2_400_000, 200_000, 4000, 40, 100, Flops(2e6, 2e5,
 
 
 class Metrics:
-    """Writes the records of a stage, one attempt after the other; a step takes a second, the start-up ten."""
+    """Writes the records of a stage, one attempt after another. A step takes one second, the start-up ten."""
 
     def __init__(self) -> None:
         self.records: list[dict[str, Any]] = []
@@ -131,7 +131,7 @@ def test_costs_add_up_over_the_stages(ledger: Ledger) -> None:
 
 
 def killed_once(*, resumed_from: int | None) -> Metrics:
-    """20 steps and a checkpoint, 7 more and a death; then on to step 40."""
+    """20 steps and a checkpoint, then 7 steps and a kill, then on to step 40."""
     metrics = Metrics()
     metrics.start(1)
     metrics.train(20)
@@ -226,7 +226,7 @@ def test_a_worker_that_outlived_its_runner_is_still_counted_once(ledger: Ledger)
 
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[list[dict[str, Any]], int]:
-    """The metrics of a stage of 12 steps that dies a few times, and the steps that its workers did."""
+    """The metrics of a stage of 12 steps that is killed a few times, and the steps that its workers trained."""
     metrics, durable, trained = Metrics(), [0], 0
     for attempt in range(1, 8):
         resumed_from = draw(st.sampled_from(durable[-2:]))  # the newest checkpoint, or the one before if broken
@@ -246,7 +246,7 @@ def histories(draw: st.DrawFn) -> tuple[list[dict[str, Any]], int]:
                 metrics.checkpoint()
                 durable.append(step)
         if draw(st.booleans()) and metrics.step < 11 and attempt < 6:
-            trained += 1  # one more step and a whole checkpoint, and no line tells of either
+            trained += 1  # one more step and a complete checkpoint, both without a record
             durable = [metrics.step + 1]
     raise AssertionError("the last attempt comes to the end")
 
@@ -300,7 +300,7 @@ def test_incremental_books_give_the_same_rows_also_after_kills(
         books, begin = followed.books(stage.name), 0
         for end in [*sorted(data.draw(st.lists(st.integers(0, len(records)), max_size=8))), len(records)]:
             if begin and data.draw(st.booleans()):
-                books, begin = followed.books(stage.name), 0  # another runner, which reads from the top
+                books, begin = followed.books(stage.name), 0  # another runner, which reads from the start
             if data.draw(st.booleans()):
                 books.add(records[begin:end])
             else:
@@ -445,7 +445,7 @@ def test_another_format_is_rejected_with_the_fix(ledger: Ledger, path: Path) -> 
 
 
 def without_triggers(path: Path, statement: str) -> None:
-    """What someone does who means to change the books."""
+    """Changes a ledger as a tamperer would."""
     connection = sqlite3.connect(path)
     triggers = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
     for name, _ in triggers:
@@ -512,7 +512,7 @@ def test_anomalies_are_stored_once_and_in_order(ledger: Ledger) -> None:
     assert ledger.anomalies("1-large") == []
     ledger.close()
     with Ledger.open(ledger.path):
-        """Also what is no number has its hash."""
+        """Rows with NaN have a valid hash too."""
 
 
 def test_an_attempt_whose_start_is_lost_is_booked_like_the_one_before(ledger: Ledger) -> None:

@@ -64,7 +64,7 @@ def test_jobs_that_are_preempted_cancelled_and_out_of_time_end_in_the_same_bits(
     small, large = (runs_dir / "tiny/stages" / name for name in ("0-small", "1-large"))
     logs = runs_dir / "tiny/slurm"
 
-    # a job a stage; pre-emption, which is not counted, comes as SIGTERM to all processes of the job
+    # one job per stage; pre-emption sends SIGTERM to all processes of the job and is not counted
     chain = [*LAUNCH, "launch.slurm.job=stage", "launch.slurm.max_requeues=0", "--runs-dir", runs_dir]
     monkeypatch.setenv(VARIABLE, pause_after(tmp_path / ".marks", "0-small"))
     out, _ = run("run", schedule, *chain)
@@ -82,7 +82,7 @@ def test_jobs_that_are_preempted_cancelled_and_out_of_time_end_in_the_same_bits(
     assert job_file(slurm, 101, "starts") == "2"
     assert "this job is preempted" in (logs / "101_0_log.out").read_text()
 
-    # a job that is taken away stays away
+    # a cancelled job stays cancelled
     wait_for_state(slurm, 102, "RUNNING")
     wait_for(lambda: len(workers_of(runs_dir)) > 0)
     scancel(102)
@@ -90,7 +90,7 @@ def test_jobs_that_are_preempted_cancelled_and_out_of_time_end_in_the_same_bits(
     assert workers_of(runs_dir) == []
     assert (job_file(slurm, 102, "state"), job_file(slurm, 102, "starts")) == ("CANCELLED", "1")
 
-    # one job for what is left; the time of the job is over, which is counted
+    # one job for the remaining stages; it reaches its time limit, which is counted
     monkeypatch.setenv(VARIABLE, pause_after(tmp_path / ".marks", "1-large", "checkpoint"))
     out, _ = run("run", schedule, *LAUNCH, "launch.slurm.time_limit=4m", "--runs-dir", runs_dir)
     assert "job 103: tiny (2 machines x 1); log: " in out
@@ -176,7 +176,7 @@ def test_a_machine_without_slurm_gives_an_error_before_anything_is_written(two_r
 
 
 def planned(folder: Path, *overrides: str) -> list[tuple[str, int, int | None, str | None]]:
-    """(name, machines, last stage, what it waits for) of every job of a ladder with two controls."""
+    """(name, machines, last stage, dependency) of every job of a ladder with two controls."""
     schedule = load_schedule(str(write_schedule(folder, SCHEDULE + CONTROL)), [*LAUNCH, *overrides])
     request = LadderRequest.of(schedule, "tiny", folder / "runs", None, True)
     requests = request.checked(machines_of(schedule))
@@ -202,7 +202,7 @@ def test_a_stage_is_a_job_with_its_own_machines_behind_the_stage_before(tmp_path
 
 @pytest.fixture
 def job(tmp_path, monkeypatch):
-    """A job's part, as if in a job; what it was told to do next is in its `requeued`."""
+    """A JobPart that runs as if in a job; its `requeued` records each requeue."""
     schedule = load_schedule(str(write_schedule(tmp_path)), LAUNCH)
     part = JobPart(LadderRequest.of(schedule, "tiny", tmp_path / "runs", None, True), "tiny", None)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGUSR2, signal.SIGTERM)}
@@ -215,7 +215,7 @@ def job(tmp_path, monkeypatch):
 
 
 def interrupt(job: Any, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, states: dict[str, str]) -> None:
-    """Runs the job's part, which gets a signal; it is closed before anything else happens."""
+    """Runs the job's part until a signal stops it; `requeued` then starts with `closed`."""
 
     def training() -> None:
         try:

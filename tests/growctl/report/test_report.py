@@ -103,7 +103,7 @@ def test_an_unreadable_ledger_stops_only_reports_that_need_it(runs: Path) -> Non
 
 
 def large_report(runs: Path) -> Path:
-    """Paper-sized counts and long names: what a table must hold."""
+    """Counts of the paper's size and long names: the widest cells that a table must hold."""
     name = "openwebtext-four-stages-and-a-rather-long-name"
     sizes = ((123_600_000, 20_000), (354_200_000, 30_000), (753_800_000, 30_000), (1_310_000_000, 60_000))
     stages = [stage_of(f"{i}-{short_count(size).lower()}", size, steps) for i, (size, steps) in enumerate(sizes)]

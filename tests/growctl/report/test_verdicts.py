@@ -188,7 +188,7 @@ def test_best_scratch_counts_the_last_sizes_own_control_and_misses_what_did_not_
 
 SIZES = {"800k": 800_000, "1m": 1_200_000, "2m": 2_400_000}
 LADDER_WORK = 1000 * 800_000 + 600 * 2_400_000
-"""Steps times parameters of the invented ladder."""
+"""The cost of the invented ladder, in steps times parameters."""
 
 
 @pytest.mark.parametrize("killed", [False, True])
@@ -274,14 +274,14 @@ def in_steps(controls: list[tuple[int, float, float]]) -> list[tuple[int, int, f
 
 
 def claims(comparison: Comparison) -> tuple[float, float]:
-    """What is claimed for growing: at most this saving, and these nats won at equal FLOPs."""
+    """The claims for growing: the largest saving, and the nats won at equal FLOPs."""
     equal_loss, equal_flops = comparison.equal_loss, comparison.equal_flops
     saving = equal_loss.flops / comparison.ladder.cumulative_flops if equal_loss else math.inf
     return saving, math.inf if equal_flops is None else -equal_flops.loss_difference
 
 
 def outcome(comparison: Comparison) -> str:
-    """`won`, `lost`, `level` or, where nothing is claimed, nothing."""
+    """`won`, `lost` or `level`; empty if nothing is claimed."""
     head = verdict(comparison)[0].partition(":")[0]
     return next((word for word in ("won", "lost", "level") if word in head), "")
 
@@ -326,7 +326,7 @@ def test_rounding_to_whole_steps_moves_the_saving_by_no_more_than_the_rounding(
 ) -> None:
     plain = in_steps(controls)
     rounded = [(size, steps + r, *rest) for (size, steps, *rest), r in zip(plain, rounding, strict=False)]
-    before, after = against(plain), against(rounded)  # a step is 0.43 % of the smallest budget at most
+    before, after = against(plain), against(rounded)  # a step is at most 0.43 % of the smallest budget
     if before.saving is not None and after.saving is not None:
         assert after.saving == pytest.approx(before.saving, rel=0.005)
     assert {outcome(before), outcome(after)} != {"won", "lost"}

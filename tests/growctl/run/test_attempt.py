@@ -50,7 +50,7 @@ def save():
 
 @pytest.fixture
 def signals():
-    """growctl's handlers, for the test."""
+    """Installs growctl's signal handlers for the test."""
     before = {number: signal.getsignal(number) for number in stop_signals.STOPS}
     stop_signals.install_handlers()
     yield
@@ -59,7 +59,7 @@ def signals():
 
 
 class Stage:
-    """A stage's directory, and an attempt at it by workers that run `code`."""
+    """A stage directory, and an attempt whose workers run `code`."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -84,7 +84,7 @@ class Stage:
         return Attempt(spec, launch, history, grace, self.records.extend, self.said.append).run()
 
     def signal_when(self, event: str, *numbers: signal.Signals, pause: float = 0.0) -> None:
-        """Sends this process the signals once a worker has said `event`."""
+        """Sends this process the signals after a worker has written `event`."""
 
         def send() -> None:
             while not any(record["event"] == event for record in self.records):
@@ -174,7 +174,7 @@ def test_workers_that_die_count_as_crashed_and_reported_errors_as_refused(stage)
 
 @pytest.fixture
 def looked_at_often(monkeypatch):
-    """The runner looks at the workers' files more often than it does."""
+    """Makes the runner poll the workers' files more often."""
     monkeypatch.setattr("growctl.run.attempt.STALL_POLL_SECONDS", 0.2)
 
 

@@ -100,7 +100,7 @@ def test_a_slope_ends_a_stage_early_and_a_killed_run_decides_the_same(tmp_path):
     assert (small.train_tokens, large.train_tokens) == (20 * 8 * 32, 60 * 8 * 32)
     assert small.finished
     assert large.finished
-    # The ladder's decay is laid over the steps that were trained: 20 and 60, of which the last fifth.
+    # The ladder's decay follows the steps that were trained, 20 and 60: it covers the last fifth of them.
     spec = json.loads((folders[0] / "tiny/stages/1-large/spec.json").read_text())
     assert (spec["learning_rate"]["first_step"], spec["learning_rate"]["total_steps"]) == (20, 80)
     assert "stage small" not in run(*arguments[0])[0]

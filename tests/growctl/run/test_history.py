@@ -59,7 +59,7 @@ def test_a_long_history_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 class Attempts:
-    """Stands for growctl.run.attempt.Attempt: workers that say much, of which the first ones crash."""
+    """Replaces growctl.run.attempt.Attempt: its workers write many records, and the first ones crash."""
 
     def __init__(self, num_attempts: int, num_events: int) -> None:
         self.num_attempts, self.num_events = num_attempts, num_events
@@ -86,7 +86,7 @@ class Attempts:
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[Any]:
-    """The last arguments of every call of a function, from now on."""
+    """Records the last argument of every call of a function from now on."""
     calls, function = [], getattr(owner, name)
 
     def call(*arguments: Any) -> Any:
@@ -99,7 +99,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[Any]
 
 @pytest.fixture
 def execution(tmp_path: Path) -> Any:
-    """One of a run of two stages, with an open ledger."""
+    """An execution of a run with two stages, with an open ledger."""
     schedule = load_schedule(str(write_schedule(tmp_path, SCHEDULE)), ["launch.max_restarts=5"])
     execution = Execution(RunRequest("tiny", schedule, "tiny"), tmp_path, Local(1, False, {}), Screen(Console()))
     execution.screen.run_started("tiny", None, execution.plans)

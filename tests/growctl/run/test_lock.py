@@ -41,7 +41,7 @@ def no_locks(*_: Any) -> None:
 
 
 def holder_process(directory: Path, *arguments: str) -> subprocess.Popen[str]:
-    """A process that holds `directory`, and does until it is killed."""
+    """Starts a process that holds `directory` until it is killed."""
     command = [sys.executable, "-c", HOLDS, str(directory), *arguments]
     process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -91,7 +91,7 @@ def test_a_stand_in_is_taken_over_only_from_a_dead_process_on_this_machine(
     assert me.process_start is not None
     path.write_text(json.dumps(asdict(replace(me, process_start=me.process_start - 1))))
     with hold(tmp_path):
-        """The number of this process was once another's."""
+        """The process id was once another process's."""
     for text in (json.dumps(asdict(replace(me, host="node-9", process=1, process_start=1))), "", "{", "[1]", "17"):
         path.write_text(text)
         named = rf"according to {re.escape(str(path))}. This file system has no locks; .* remove that file"
@@ -100,7 +100,7 @@ def test_a_stand_in_is_taken_over_only_from_a_dead_process_on_this_machine(
         assert path.read_text() == text
     path.unlink()
     with hold(tmp_path):
-        """As the message said."""
+        """As the message suggested."""
     assert not path.exists()
 
 

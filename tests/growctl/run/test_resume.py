@@ -34,7 +34,7 @@ from tests.workers import HANG_SECONDS
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    """(schedule, runs directory) of a ladder that was never stopped; its dataset can be shared."""
+    """(schedule, runs directory) of an undisturbed ladder; other runs may share its dataset."""
     folder = tmp_path_factory.mktemp("undisturbed")
     schedule = write_schedule(folder)
     run("run", schedule, "--runs-dir", folder / "runs")
@@ -43,7 +43,7 @@ def undisturbed(tmp_path_factory):
 
 @pytest.fixture
 def runs(undisturbed, tmp_path):
-    """A runs directory of its own that has the dataset already."""
+    """A separate runs directory that already has the dataset."""
     shutil.copytree(undisturbed[1] / ".datasets", tmp_path / ".datasets")
     shutil.copy(undisturbed[1] / ".keys", tmp_path)
     return tmp_path
@@ -57,13 +57,13 @@ def assert_same_end(runs, undisturbed):
 
 
 def totals(runs, name="tiny"):
-    """(tokens kept, FLOPs replayed, FLOPs kept) by stage, as the report has them."""
+    """(tokens kept, FLOPs replayed, FLOPs kept) by stage, from the report."""
     report = json.loads(run("report", name, "--runs-dir", runs, "--json")[0])[0]
     return {s["name"]: (s["train_tokens"], s["replayed_flops"], s["flops"]) for s in report["stages"]}
 
 
 def booked(ledger):
-    """Every row of a ledger, and its sums, but for its id and when rows were written."""
+    """Every row of a ledger and its sums, without the run's id and the times of writing."""
     with Ledger.open(ledger, read_only=True) as books:
         sums = [(books.stage_cost(s.name), books.evaluations(s.name), books.finished(s.name)) for s in books.stages()]
     its_own = ("entry", "sha256", "created_at", "recorded_at", "run_id")
@@ -81,7 +81,7 @@ def booked(ledger):
 
 def test_a_run_killed_mid_stage_ends_in_the_same_bits(undisturbed, runs):
     schedule, _ = undisturbed
-    twice = "checkpoint.every=25"  # the kill comes long before the second, so that there is work to replay
+    twice = "checkpoint.every=25"  # the kill comes long before the second checkpoint, so that there is work to replay
     process = growctl("run", schedule, twice, "--runs-dir", runs)
     large = runs / "tiny/stages/1-large"
     wait_until(reached(large / "metrics.jsonl", "train", 30), process)

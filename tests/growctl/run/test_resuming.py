@@ -18,7 +18,7 @@ SAVED, OTHER = World(2, 1, "none"), World(1, 3, "optimizer")
 
 
 def rewritten(directory, **changes):
-    """A whole checkpoint whose manifest says something else."""
+    """An intact checkpoint whose manifest has other values."""
     manifest = write_checkpoint(directory).model_copy(update=changes)
     sealed = sealed_manifest(manifest, lambda seal: sign(seal, directory.parent / ".keys"))
     (directory / "manifest.json").write_text(sealed.model_dump_json())
@@ -35,7 +35,7 @@ def converted(step):
 
 @pytest.fixture
 def conversions(monkeypatch):
-    """What was converted, one after the other; nothing is."""
+    """Records the checkpoints to convert, without converting them."""
     made = []
 
     def convert(checkpoint, log):
@@ -128,7 +128,7 @@ def test_a_checkpoint_signed_with_an_unknown_key_stops_the_run_and_is_kept(tmp_p
 
 @pytest.mark.parametrize("name", ["step_00000023", "converted_00000023"])
 def test_checkpoints_trained_on_since_skipped_data_are_set_aside(tmp_path, conversions, name):
-    """It was saved at step 23; later the stage went back to step 20 and left the data of 20 to 25 out."""
+    """It was saved at step 23; later the stage was rolled back to step 20 and skipped the data of steps 20 to 25."""
     before, said = saved(tmp_path / "step_00000010"), []
     rewritten(tmp_path / name, step=23, kind="engine", world_size=2, zero_stage=1, offload="none")
     wanted = partial(of_this_course, [(20, 5)])

@@ -180,4 +180,4 @@ def test_bad_input_is_one_message_and_writes_nothing(tmp_path, override, message
     assert message in err
     assert "Traceback" not in out + err
     assert not (tmp_path / "runs/tiny").exists()
-    assert not (tmp_path / "runs").exists() or "sequence_length" in override  # known once the text is prepared
+    assert not (tmp_path / "runs").exists() or "sequence_length" in override  # only the prepared text shows it

@@ -15,11 +15,11 @@ from tests.workers import HANG_SECONDS, REPOSITORY
 SOURCE = "hf://datasets/owner/texts/train"
 GIVEN = ("data.vocab_size=null", "model.vocab_size=50304", "data.tokenizer=owner/model")
 START = ("checkpoint.check_space=false", "launch.devices=1")
-"""`run` looks at the disk and the devices first."""
+"""`run` checks the disk and the devices first."""
 
 
 def fails(runs: Path, environment: dict[str, str], *arguments: object) -> str:
-    """The one message of a command that must exit with 2, and leave no dataset, no run and no temporary folder."""
+    """The only message of a command that must exit with code 2 and leave no dataset, run or temporary folder."""
     done = subprocess.run(
         growctl(*arguments, "--runs-dir", runs), env=environment, capture_output=True, text=True, timeout=HANG_SECONDS
     )
@@ -109,7 +109,7 @@ def test_the_message_names_offline_mode(tmp_path: Path) -> None:
 
 
 def test_a_working_hub_is_read(tmp_path: Path) -> None:
-    """The tests above fail for the reason that they give."""
+    """Shows that the tests above fail for the reason in their messages."""
     with hub() as healthy:
         command = growctl("prepare", "quickstart", f"data.source={SOURCE}", "data.vocab_size=300")
         done = subprocess.run(

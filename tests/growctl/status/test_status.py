@@ -46,7 +46,7 @@ LONG_AGO = 1_700_000_000.0
 
 
 class HandMade:
-    """A run's directory as a runner leaves it, made by hand: quick, and in whatever state."""
+    """A run directory like a runner's, made by hand: quickly, and in any state."""
 
     def __init__(self, runs_dir: Path, name: str = "tiny", text: str = SCHEDULE, control: str | None = None) -> None:
         self.name = name
@@ -67,7 +67,7 @@ class HandMade:
         return self.directory / "stages" / stage
 
     def says(self, stage: str, *records: tuple[str, int, dict[str, Any]], attempt: int = 1) -> None:
-        """Lines of metrics.jsonl, and a log of a launcher that was never heard of again; long ago, both."""
+        """Writes old lines of metrics.jsonl, and the old log of a launcher that vanished."""
         folder = self.stage(stage)
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / "metrics.jsonl").open("ab") as file:
@@ -79,7 +79,7 @@ class HandMade:
             os.utime(folder / name, (LONG_AGO, LONG_AGO))
 
     def trains(self, stage: str, step: int, attempt: int = 1, resumed_from: int | None = None) -> None:
-        """An attempt that came to `step`."""
+        """Writes an attempt that reached `step`."""
         start = ("start", resumed_from or 0, START | {"resumed_from": resumed_from})
         train = {"loss": 3.25, "tokens_per_second": 512.0}
         self.says(stage, start, ("train", step, train), attempt=attempt)
@@ -107,7 +107,7 @@ class HandMade:
         self.saves(stage, "final", step)
 
     def hold(self) -> Any:
-        """Keeps the run as a runner does, until closed."""
+        """Holds the run's lock like a runner, until closed."""
         lock = (self.directory / ".lock").open("r")
         fcntl.flock(lock, fcntl.LOCK_EX)
         os.utime(self.directory / ".lock", (LONG_AGO - 100, LONG_AGO - 100))
@@ -140,7 +140,9 @@ def stages_of(status: RunStatus) -> list[str]:
 
 def test_a_real_run_is_shown_running_then_stopped_and_the_printed_command_finishes_it(two_ranks, runs_dir):
     schedule = two_ranks[0]
-    process = start_growctl("run", schedule, "stages.1.train_steps=150", "--runs-dir", runs_dir)  # time to look
+    process = start_growctl(
+        "run", schedule, "stages.1.train_steps=150", "--runs-dir", runs_dir
+    )  # time to look
     wait_until(reached(runs_dir / "tiny/stages/1-large/metrics.jsonl", "train", 15), process)
     status = only(runs_dir)
     assert (status.state, status.process, status.here) == ("running", process.pid, True)
@@ -259,7 +261,7 @@ def test_a_stage_is_starting_or_growing_until_its_workers_write_a_record(tmp_pat
         assert only(tmp_path).stages[1].state == "starting"
         made.trains("1-large", 10)
         assert only(tmp_path).stages[1].state == "training"
-        os.utime(made.directory / ".lock")  # another process took over since
+        os.utime(made.directory / ".lock")  # another process has taken over since
         assert only(tmp_path).stages[1].state == "starting"
         assert "starting" in printed(tmp_path)
 
@@ -522,7 +524,7 @@ FILES = (
 
 
 def seen(runs_dir: Path) -> list[RunStatus]:
-    """The runs, having been through everything that shows them."""
+    """The runs, after every function that shows them has run."""
     found = find_status(runs_dir)
     json.dumps(status_document(runs_dir, found), allow_nan=False)
     printed(runs_dir)

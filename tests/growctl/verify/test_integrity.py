@@ -18,7 +18,7 @@ from tests.stages.data.test_dataset import write_dataset
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
-    """A runs directory as a run leaves it, with something set aside and something unfinished."""
+    """A runs directory after a run, with one checkpoint set aside and one unfinished."""
     runs = tmp_path / "runs"
     write_dataset(runs / ".datasets/text-0123", [40, 10], [20])
     stage = runs / "tiny/stages/0-small"
