@@ -39,7 +39,7 @@ def test_every_command_has_help_with_an_example(command):
     assert f"Example: growctl {command}" in " ".join(out.split())
 
 
-def test_expand_offers_every_policy_that_there_is():
+def test_expand_offers_every_policy():
     hints = get_type_hints(checkpoints.expand)
     for option, known in {"preset": Preset, "init": Init, "tau": TauPolicy}.items():
         nested = [hints[option], *get_args(hints[option])]
@@ -47,7 +47,7 @@ def test_expand_offers_every_policy_that_there_is():
         assert offered == set(get_args(known)), option
 
 
-def test_expand_grows_a_checkpoint_and_says_so(tmp_path):
+def test_expand_grows_a_checkpoint_and_prints_its_sizes(tmp_path):
     write_checkpoint(tmp_path / "final")
     out, _ = run("expand", tmp_path / "final", "--add-tokens", 8, "--output", tmp_path / "grown")
     assert "+8 tokens in Q, K, V and O, +16 in the FFN" in " ".join(out.split())
@@ -75,7 +75,7 @@ def test_expand_grows_a_checkpoint_and_says_so(tmp_path):
     ],
     ids=lambda value: value[:20],
 )
-def test_expand_refuses_layers_that_the_model_does_not_have(tmp_path, layers, message):
+def test_expand_rejects_layers_that_the_model_does_not_have(tmp_path, layers, message):
     write_checkpoint(tmp_path / "final", small_config(num_layers=3))
     arguments = ("expand", tmp_path / "final", "--add-tokens", 8, "--layers", layers, "--output", tmp_path / "grown")
     result = CliRunner().invoke(app, [str(argument) for argument in arguments])
@@ -84,7 +84,7 @@ def test_expand_refuses_layers_that_the_model_does_not_have(tmp_path, layers, me
     assert not (tmp_path / "grown").exists()
 
 
-def test_expand_grows_the_layers_that_are_chosen_and_no_other(tmp_path):
+def test_expand_grows_only_the_chosen_layers(tmp_path):
     write_checkpoint(tmp_path / "final", small_config(num_layers=3))
     run("expand", tmp_path / "final", "--add-tokens", 8, "--layers", "0, 2-2", "--output", tmp_path / "grown")
     before, after = (read_manifest(tmp_path / name).model.blocks for name in ("final", "grown"))
@@ -112,7 +112,7 @@ def test_expand_grows_the_layers_that_are_chosen_and_no_other(tmp_path):
         (["plan", "quickstart", "stages.0.train_token=5"], "did you mean 'train_tokens'?"),
     ],
 )
-def test_wrong_input_is_one_message_and_exit_code_2(tmp_path, arguments, message):
+def test_invalid_input_gives_one_message_and_exit_code_2(tmp_path, arguments, message):
     write_checkpoint(tmp_path / "final")
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").touch()

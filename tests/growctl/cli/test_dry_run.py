@@ -27,7 +27,7 @@ def files(folder: Path) -> set[Path]:
 
 
 def dry_run(folder: Path, *overrides: str, controls: bool = True) -> tuple[str, LadderRequest]:
-    """What a dry run of a ladder with two controls prints, and what it is of; it must have written nothing."""
+    """The output of a dry run of a ladder with two controls, and its request. Asserts that it has written nothing."""
     schedule = load_schedule(str(write_schedule(folder, SCHEDULE + CONTROL)), overrides)
     request = LadderRequest.of(schedule, "tiny", folder / "runs", None, controls)
     before = files(folder)
@@ -52,7 +52,7 @@ def test_controls_are_shown_unless_they_are_left_out(tmp_path):
     assert text.count("growctl.launch.start_ranks") == 2
 
 
-def test_what_auto_devices_come_to_is_said(tmp_path, monkeypatch):
+def test_the_dry_run_shows_what_auto_devices_resolve_to(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     text, _ = dry_run(tmp_path, "launch.devices=auto")
@@ -60,7 +60,7 @@ def test_what_auto_devices_come_to_is_said(tmp_path, monkeypatch):
     assert "## stage small: 2 ranks" in text
 
 
-def test_of_a_hostfile_it_prints_the_very_launch_and_what_is_missing_here(tmp_path, monkeypatch):
+def test_with_a_hostfile_it_prints_the_exact_launch_and_what_this_machine_lacks(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     (tmp_path / "hosts").write_text("one slots=4\ntwo slots=4\n")
     cluster = ["launch.cluster=hostfile", f"launch.hostfile.path={tmp_path}/hosts", "launch.devices=auto"]
@@ -78,7 +78,7 @@ def test_of_a_hostfile_it_prints_the_very_launch_and_what_is_missing_here(tmp_pa
     assert "# The run cannot start on this machine. launch.cluster = 'hostfile' with runner 'pdsh': needs pdsh" in text
 
 
-def test_of_slurm_it_prints_the_very_scripts_and_commands(tmp_path, monkeypatch):
+def test_with_slurm_it_prints_the_exact_scripts_and_commands(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     text, request = dry_run(tmp_path, *SLURM, "launch.slurm.job=stage")
     machines = machines_of(request.ladder.schedule)
@@ -111,16 +111,16 @@ def test_of_slurm_it_prints_the_very_scripts_and_commands(tmp_path, monkeypatch)
         "#SBATCH --partition=gpu",
         "#SBATCH --requeue",
         "#SBATCH --reservation=mine",
-        "#SBATCH --signal=B:USR2@300",  # the batch shell, which Python has replaced; the workers must not die of it
+        "#SBATCH --signal=B:USR2@300",  # only the batch shell, which Python has replaced: the signal would kill workers
         "#SBATCH --time=90",
         "module load cuda",
     ],
 )
-def test_a_job_asks_for_what_the_schedule_says(slurm_text, line):
+def test_a_job_requests_the_resources_in_the_schedule(slurm_text, line):
     assert line in slurm_text
 
 
-def test_a_job_becomes_python_and_asks_for_nothing_it_was_not_told_to(slurm_text):
+def test_a_job_replaces_its_shell_with_python_and_requests_nothing_else(slurm_text):
     commands = [line for line in slurm_text if "submitit.core._submit" in line]
     assert len(commands) == 3
     assert all(line.startswith(f"exec {sys.executable} -u -m submitit.core._submit /") for line in commands)
@@ -129,5 +129,5 @@ def test_a_job_becomes_python_and_asks_for_nothing_it_was_not_told_to(slurm_text
 
 @pytest.fixture(scope="module")
 def slurm_text(tmp_path_factory):
-    """The lines of a dry run on SLURM, one job a run."""
+    """The output of a dry run on SLURM, with one job per run."""
     return dry_run(tmp_path_factory.mktemp("slurm"), *SLURM)[0].splitlines()

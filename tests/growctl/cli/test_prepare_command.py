@@ -6,7 +6,7 @@ from stages.data.corpus import is_validation
 from tests.growctl.runs import run
 
 
-def test_prepare_says_how_many_documents_it_left_out_of_train_each_time(tmp_path: Path) -> None:
+def test_prepare_always_reports_the_documents_left_out_of_train(tmp_path: Path) -> None:
     source = tmp_path / "texts"
     source.mkdir()
     names = [f"{number}.txt" for number in range(60)]

@@ -140,9 +140,7 @@ def stages_of(status: RunStatus) -> list[str]:
 
 def test_a_real_run_is_shown_running_then_stopped_and_the_printed_command_finishes_it(two_ranks, runs_dir):
     schedule = two_ranks[0]
-    process = start_growctl(
-        "run", schedule, "stages.1.train_steps=150", "--runs-dir", runs_dir
-    )  # time to look
+    process = start_growctl("run", schedule, "stages.1.train_steps=150", "--runs-dir", runs_dir)  # time to look
     wait_until(reached(runs_dir / "tiny/stages/1-large/metrics.jsonl", "train", 15), process)
     status = only(runs_dir)
     assert (status.state, status.process, status.here) == ("running", process.pid, True)
