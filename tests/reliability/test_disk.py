@@ -152,7 +152,7 @@ def test_a_run_compares_what_it_will_write_with_the_free_space_before_it_starts(
     monkeypatch.setattr("growctl.run.disk_space.free_bytes", lambda path: needed)
     check_space([request], tmp_path / "runs")
     monkeypatch.setattr("growctl.run.disk_space.free_bytes", lambda path: needed - 1)
-    with pytest.raises(RunError, match=r"about \d.* and \d.* are free in .*checkpoint\.check_space=false"):
+    with pytest.raises(RunError, match=r"about \d.* but only \d.* are free in .*checkpoint\.check_space=false"):
         check_space([request], tmp_path / "runs")
     with pytest.raises(RunError, match=r"^tiny, tiny: the checkpoints still to be written"):
         check_space([request, request], tmp_path / "runs")
