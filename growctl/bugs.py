@@ -15,20 +15,20 @@ from pathlib import Path
 from growctl.text.escaping import say
 
 FOLDER = ".bugs"
-"""Of the files with tracebacks, below the runs directory; no run's name starts with a dot."""
+"""The folder for traceback files, below the runs directory; no run's name starts with a dot."""
 
 DEBUG_VARIABLE = "GROWCTL_DEBUG"
-"""1: tracebacks are printed too."""
+"""Set it to 1 to print tracebacks too."""
 
 LONGEST_MESSAGE = 300
-"""Characters of the exception that stand in the line for the user."""
+"""The most characters of the exception in the line for the user."""
 
 
 def report_bug(error: Exception, runs_dir: Path, print_traceback: bool = False) -> None:
-    """Says on standard error that `error` is a bug, and where its traceback is.
+    """Reports on standard error that `error` is a bug, with the path of its traceback.
 
-    That is a file below `runs_dir`, or in the temporary directory where that cannot be written. With
-    `print_traceback`, or GROWCTL_DEBUG=1, the traceback is printed too.
+    The traceback is written to a file below `runs_dir`, or else in the temporary directory. With `print_traceback` or
+    GROWCTL_DEBUG=1, it is printed too.
     """
     trace = "".join(traceback.format_exception(error))
     written = _write(trace, runs_dir)
@@ -43,7 +43,7 @@ def report_bug(error: Exception, runs_dir: Path, print_traceback: bool = False) 
 
 
 def _write(trace: str, runs_dir: Path) -> Path | None:
-    """The new file that `trace` is in, with what it takes to understand it; None where there is no place for one."""
+    """Writes `trace` with the command and versions to a new file; returns its path, or None if no place is writable."""
     now = datetime.now(UTC)
     text = (
         f"time: {now.isoformat(timespec='seconds')}\n"
@@ -52,7 +52,7 @@ def _write(trace: str, runs_dir: Path) -> Path | None:
         f"python: {platform.python_version()}\n\n{trace}"
     )
     with suppress(OSError):
-        if runs_dir.is_dir():  # none is made for this
+        if runs_dir.is_dir():  # a missing one is not created for a bug report
             (runs_dir / FOLDER).mkdir(exist_ok=True)
             return _new_file(runs_dir / FOLDER, now, text)
     with suppress(OSError):

@@ -7,20 +7,20 @@ from pathlib import Path
 from stages.stage_dir import MANIFEST_NAME, StagePaths, preparation_lock
 
 LOCK = ".lock"
-"""In a directory that one growctl at a time may change."""
+"""Lock file in a directory that only one growctl at a time may change."""
 
 LOCK_STAND_IN = ".lock.held"
-"""Beside it where the file system has no locks."""
+"""Stands in for the lock on file systems without locks."""
 
 
 @dataclass(frozen=True)
 class RunsPaths:
-    """A runs directory: its runs, and what they share. No run's name starts with a dot."""
+    """Paths in a runs directory: its runs, and the files that they share. No run's name starts with a dot."""
 
     directory: Path
 
     def run(self, name: str) -> "RunPaths":
-        """Where a run keeps everything."""
+        """The paths of the run `name`."""
         return RunPaths(self.directory / name)
 
     def runs_with_ledgers(self) -> list["RunPaths"]:
@@ -29,7 +29,7 @@ class RunsPaths:
 
     @property
     def keys(self) -> Path:
-        """What signs engine checkpoints (stages/checkpoint/signatures.py)."""
+        """The keys that sign engine checkpoints (stages/checkpoint/signatures.py)."""
         return self.directory / ".keys"
 
     @property
@@ -39,7 +39,7 @@ class RunsPaths:
 
     @property
     def datasets_log(self) -> Path:
-        """What preparing datasets prints."""
+        """The log of dataset preparation."""
         return self.datasets / "log.txt"
 
     def dataset_manifests(self) -> list[Path]:
@@ -47,7 +47,7 @@ class RunsPaths:
         return sorted(self.datasets.glob(f"*/{MANIFEST_NAME}"))
 
     def dataset_locks(self) -> dict[str, Path]:
-        """The lock files of datasets that are or were being prepared, by the dataset's name."""
+        """Lock files of datasets, left by present and past preparations, by dataset name."""
         hidden, suffix = preparation_lock(Path("*")).name.split("*")
         locks = sorted(self.datasets.glob(f"{hidden}*{suffix}"))
         return {path.name.removeprefix(hidden).removesuffix(suffix): path for path in locks}
@@ -55,28 +55,28 @@ class RunsPaths:
 
 @dataclass(frozen=True)
 class RunPaths:
-    """Where a run keeps everything."""
+    """Paths in a run's directory."""
 
     directory: Path
 
     @property
     def schedule(self) -> Path:
-        """The schedule as resolved, with every default written out."""
+        """The resolved schedule, with every default written out."""
         return self.directory / "schedule.yaml"
 
     @property
     def ledger(self) -> Path:
-        """The cost record."""
+        """The cost ledger."""
         return self.directory / "ledger.db"
 
     @property
     def run_id(self) -> Path:
-        """What tells the run from every other."""
+        """The file with the run's unique id."""
         return self.directory / ".run_id"
 
     @property
     def lock(self) -> Path:
-        """Held by the growctl that is at the run."""
+        """The lock file, held by the growctl that drives the run."""
         return self.directory / LOCK
 
     @property
@@ -85,7 +85,7 @@ class RunPaths:
         return self.directory / "stages"
 
     def stage(self, index: int, name: str) -> StagePaths:
-        """Where a stage keeps everything."""
+        """The paths of a stage."""
         return StagePaths(self.stages / f"{index}-{name}")
 
     def stages_found(self) -> Iterator[tuple[int, str, StagePaths]]:
@@ -96,19 +96,19 @@ class RunPaths:
 
     @property
     def report(self) -> Path:
-        """Where `growctl report` writes."""
+        """The directory for the files of `growctl report`."""
         return self.directory / "report"
 
     @property
     def jobs_folder(self) -> Path:
-        """Scripts, pickles and logs of the run's jobs in a cluster's queue."""
+        """The folder with scripts, pickles and logs of the run's SLURM jobs."""
         return self.directory / "slurm"
 
     @property
     def jobs(self) -> Path:
-        """The jobs that were last submitted: {name: id}."""
+        """The file with the jobs last submitted: {name: id}."""
         return self.jobs_folder / "jobs.json"
 
     def has_begun(self) -> bool:
-        """Whether a run has left more here than its schedule."""
+        """Whether the run has started: it has a ledger or stages, not only a schedule."""
         return self.ledger.exists() or self.stages.exists()

@@ -71,13 +71,13 @@ def run(
         from growctl.queue.submit import submit
 
         submit(request, Screen(Terminal()))
-        say(f"\nHow far it is: growctl status {ladder}{where}")
+        say(f"\nTo see its progress: growctl status {ladder}{where}")
     else:
         from growctl.run.runner import run as run_schedule
 
         with make_screen(Terminal()) as screen:
             run_schedule(request, screen)
-        say(f"\nWhat it cost and what it gave: growctl report {ladder}{where}")
+        say(f"\nTo see its cost and results: growctl report {ladder}{where}")
 
 
 @app.command()
@@ -149,7 +149,7 @@ def prepare(
                 f"{content.num_bytes:,} bytes"
             )
         if manifest.num_dropped:
-            say(f"left out of train: {manifest.num_dropped:,} documents, because validation holds the same text")
+            say(f"left out of train: {manifest.num_dropped:,} documents whose text is also in validation")
         say(str(path))
 
 
@@ -180,7 +180,7 @@ def report(
     print_report(found, Terminal())
     ladder = next((run for run in found if run.control is None), found[0])
     page = write_report(found, RunPaths(ladder.directory).report)
-    say(f"\nPictures and tables: {page}")
+    say(f"\nCharts and tables: {page}")
 
 
 app.command()(checkpoints.expand)
@@ -193,19 +193,19 @@ app.command()(machine.doctor)
 
 
 def main() -> NoReturn:
-    """The console script: runs a command and turns what went wrong into one message and an exit code."""
-    signals.heed()
+    """The console script: runs a command and turns exceptions into one message and an exit code."""
+    signals.install_handlers()
     try:
         app(standalone_mode=True)
     except OSError as error:
-        # A path that cannot be read or written is the user's to mend, a full or failing disk is not unusable input.
+        # The user can fix a path that cannot be read or written. A full or failing disk is not the user's mistake.
         path = f"{error.filename}: " if error.filename else ""
         _fail(f"{path}{error.strerror or error}", 2 if error.errno in UNUSABLE_PATH else 1)
     except signals.Stopped as stop:
         word = "interrupted" if stop.number == signal.SIGINT else "terminated"
-        _fail(f"{word}; a run that is given again goes on from where it was", stop.exit_code)
+        _fail(f"{word}; run the same command again to resume", stop.exit_code)
     except Exception as error:
-        from model.errors import Failure, UserError  # not before: doctor starts where another `model` is in the way
+        from model.errors import Failure, UserError  # imported late: doctor must start without ours
 
         if isinstance(error, UserError | Failure):
             _fail(str(error), 2 if isinstance(error, UserError) else 1)
@@ -217,8 +217,8 @@ def main() -> NoReturn:
 
 
 def _runs_dir(arguments: Sequence[str]) -> Path:
-    """The runs directory of a command line, as its command has it; the default where the command takes none."""
-    with suppress(Exception):  # whatever is wrong with the command line, the bug must be reported
+    """The runs directory that a command line names; the default if its command takes none."""
+    with suppress(Exception):  # the bug must be reported even if the command line is invalid
         name, *rest = arguments
         command = typer.main.get_group(app).commands[name]
         with command.make_context(name, rest, resilient_parsing=True) as context:

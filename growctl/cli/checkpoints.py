@@ -90,7 +90,7 @@ def expand(
     policy = _policy(preset, init=init, tau=tau, copy_noise=copy_noise, moments=moments, allow_jump=allow_jump)
     model = read_manifest(checkpoint).model
     if data and not check:
-        raise UserError("--data is what --verify runs on; give both, or neither")
+        raise UserError("--data is the dataset for --verify; give both, or neither")
     dataset = _dataset(data, checkpoint) if check else None
     chosen = _layers(layers, model.num_layers)
     attention_tokens = [add_tokens if layer in chosen else 0 for layer in range(model.num_layers)]
@@ -118,7 +118,7 @@ def expand(
         print(json.dumps(document, indent=1))
     else:
         kept = manifest.lineage.details["preserves"]
-        what = "the same function until trained" if kept else "the function has changed"
+        what = "the function is unchanged" if kept else "the function has changed"
         say(f"{_sizes(output, manifest.lineage)} ({added_words(attention_tokens, ffn_tokens)}); {what}")
         if dataset and comparison:
             print()
@@ -188,7 +188,7 @@ def verify(
     from model.errors import UserError
 
     if new is None and not integrity:
-        raise UserError("verify compares two checkpoints: give NEW too, or --integrity to check the files of one")
+        raise UserError("verify compares two checkpoints; give NEW too, or --integrity to check the files of one")
     document: dict[str, Any] = {}
     broken, comparison = False, None
     if integrity:
@@ -212,17 +212,17 @@ def _integrity(paths: list[Path], as_json: bool) -> list["Found"]:
     from rich.progress import DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
     from growctl.text.console import Terminal
-    from growctl.verify.integrity import check, things
+    from growctl.verify.integrity import check, find_targets
 
     console = Terminal(stderr=True)
     columns = TextColumn("{task.description}", markup=False), DownloadColumn(), TransferSpeedColumn()
-    every = [thing for path in paths for thing in things(path)]
+    targets = [target for path in paths for target in find_targets(path)]
     found = []
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("")
-        for number, thing in enumerate(every, 1):
-            progress.update(task, description=f"reading {thing.path.name} ({number} of {len(every)})")
-            found.append(check(thing, lambda num_bytes: progress.advance(task, num_bytes)))
+        for number, target in enumerate(targets, 1):
+            progress.update(task, description=f"reading {target.path.name} ({number} of {len(targets)})")
+            found.append(check(target, lambda num_bytes: progress.advance(task, num_bytes)))
             if not as_json:
                 say(found[-1].line())
     return found
@@ -237,7 +237,7 @@ def _comparison(old: Path, new: Path, dataset: Path, **settings: Any) -> "Compar
 
 
 def _dataset(given: Path | None, checkpoint: Path) -> Path:
-    """The directory of the dataset `given`, or of the checkpoint's own: from the runs above it, else from those here.
+    """The dataset `given`, or else the checkpoint's training dataset, found above the checkpoint or in ./runs.
 
     Raises UserError if there is none, or if `given` cannot be read with the checkpoint's vocabulary.
     """
@@ -263,8 +263,8 @@ def _dataset(given: Path | None, checkpoint: Path) -> Path:
             continue
     sought = f"with the fingerprint {fingerprint[:12]}... of {checkpoint}" if fingerprint else f"named by {checkpoint}"
     raise UserError(
-        f"there is no dataset {sought}, neither in a {here.datasets.name} above it nor in {here.datasets}; give one as "
-        "--data DIR: `growctl prepare SCHEDULE` makes it and prints where it is"
+        f"there is no dataset {sought}, neither in a {here.datasets.name} above it nor in {here.datasets}; give one "
+        "with --data DIR (`growctl prepare SCHEDULE` prepares it and prints its path)"
     )
 
 
@@ -307,12 +307,12 @@ def _layers(text: str | None, num_layers: int) -> set[int]:
         match = _LAYERS.fullmatch(part.strip())
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if last < first:
-            raise UserError(f"--layers {text!r}: write numbers and rising ranges, as 0,2,5-7")
+            raise UserError(f"--layers {text!r}: must be numbers and ascending ranges, such as 0,2,5-7")
         if last >= num_layers:
             missing.append(part.strip())
         else:
             chosen |= set(range(first, last + 1))
     if missing:
-        there_are = f"the layers 0 to {num_layers - 1}" if num_layers > 1 else "layer 0 alone"
+        there_are = f"layers 0 to {num_layers - 1}" if num_layers > 1 else "only layer 0"
         raise UserError(f"--layers {text!r}: the model has {there_are}, not {', '.join(missing)}")
     return chosen

@@ -41,16 +41,16 @@ def _lines(request: LadderRequest) -> Iterator[str]:
                     yield from _stage(request, run, plan, machines)
             yield ""
     if isinstance(machines, Local):
-        yield "# The port after the number of ranks is free now; a run takes one that is free then."
+        yield "# The port after the number of ranks is free now. A run picks a port that is free when it starts."
     if launch.devices == "auto" and isinstance(machines, Local):
-        found = "GPUs" if machines.gpus else "ranks on the CPU, as there is no GPU"
-        yield f"# launch.devices = auto: here {machines.devices} {found}"
+        found = "GPUs" if machines.gpus else "ranks on the CPU, because there is no GPU"
+        yield f"# launch.devices = auto: {machines.devices} {found} on this machine"
     elif launch.devices == "auto":
-        yield f"# launch.devices = auto: the {machines.devices} slots of every host"
+        yield f"# launch.devices = auto: the {machines.devices} slots of each host"
     try:
         machines.check(request.runs_dir)
     except LaunchError as error:
-        yield f"# Nothing of this can start here. {error}"
+        yield f"# The run cannot start on this machine. {error}"
 
 
 def _jobs(request: LadderRequest, requests: list[RunRequest], machines: Machines) -> Iterator[str]:
@@ -59,7 +59,7 @@ def _jobs(request: LadderRequest, requests: list[RunRequest], machines: Machines
     if not jobs:
         yield f"# {request.ladder.name}: done; there is nothing to submit"
     for job in jobs:
-        # What only sbatch's answer tells is written as a name.
+        # Only sbatch's answer contains the job's id, so a placeholder stands for it.
         dependency = f"ID-OF-{job.after}" if job.after else None
         executor = job_executor(job, folder, dependency)
         yield f"# job {job.name}: sbatch {folder}/JOB-ID_submission.sh"

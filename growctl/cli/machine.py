@@ -32,7 +32,7 @@ def doctor(
     from growctl.text.console import Terminal
 
     if devices != "auto" and not _COUNT.fullmatch(devices):
-        from model.errors import UserError  # not before: doctor starts where another `model` is in the way
+        from model.errors import UserError  # imported late: doctor must start even if another `model` shadows ours
 
         raise UserError(f"--devices {devices!r}: must be auto, or a whole number above 0")
     ranks: Literal["auto"] | int = "auto" if devices == "auto" else int(devices)
@@ -48,7 +48,7 @@ def doctor(
     spinner = console if console.is_terminal and not as_json else Terminal(stderr=True)
     with spinner.status("imports") as progress:
         done(carried_out("imports", check_imports))
-        if checks[0].state != "failed":  # else what follows would be someone else's
+        if checks[0].state != "failed":  # after that, the other checks would import the wrong modules
             from growctl.doctor.diagnosis import diagnose
 
             for check in diagnose(runs_dir, ranks, progress.update):

@@ -24,5 +24,5 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document an
 
 
 def default_runs_dir() -> Path:
-    """The runs directory where no option names one."""
+    """The runs directory if no option names one."""
     return Path(os.environ.get(RUNS_DIR_VARIABLE) or DEFAULT_RUNS_DIR)

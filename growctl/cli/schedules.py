@@ -74,7 +74,7 @@ def _brief(schedule: "Schedule") -> dict[str, Any]:
 
 
 def _line(result: dict[str, Any]) -> str:
-    """A valid schedule, in one line."""
+    """A valid schedule, on one line."""
     from growctl.text.formatting import short_count
 
     stages = [

@@ -10,29 +10,29 @@ from growctl.ledger.file import LedgerFile
 from stages.metrics import Record
 
 UNKNOWN = "unknown"
-"""What stands for a device or a precision whose line is lost."""
+"""Stands for a device or a precision whose `start` record is lost."""
 
 MEASURED = tuple(f.name for f in fields(Evaluation) if f.name != "flops")
 COLUMNS = {"evaluation": MEASURED, "anomaly": tuple(f.name for f in fields(Anomaly) if f.name != "attempt")}
-"""What is kept of the records that have a table of their own, by event."""
+"""The columns that the ledger keeps of evaluation and anomaly records, by event."""
 
 
 @dataclass
 class _Attempt:
-    """How far one attempt is in the books, and what follows its last work row."""
+    """The booked part of one attempt, and the open records after its last work row."""
 
     resumed_from: int
     step: int
-    """Where the next row begins."""
+    """The step at which the next row begins."""
 
     seconds: float
-    """Booked so far, since the attempt was launched."""
+    """Seconds booked so far, counted from the launch of the attempt."""
 
     covered: int
-    """Records that rows cover, counted over the attempt."""
+    """Number of the attempt's records that rows cover."""
 
     num_records: int = 0
-    """Records taken in."""
+    """Number of the attempt's records read so far."""
 
     open_records: int = 0
     open_step: int = 0
@@ -41,7 +41,7 @@ class _Attempt:
     """Validation tokens."""
 
     def take(self, record: Record) -> None:
-        """Adds a record to what follows the last row, unless a row covers it already."""
+        """Adds a record to the open part, unless a row covers it already."""
         self.num_records += 1
         if self.num_records <= self.covered:
             return
@@ -52,7 +52,7 @@ class _Attempt:
             self.open_evaluated += record["num_tokens"]
 
     def close(self, stage: StageEntry, closed_by: str, device: Mapping[str, Any]) -> dict[str, Any]:
-        """The work row of all that follows the last one, which it then is."""
+        """Closes the open part and returns its work row."""
         last_step = max(self.step, self.resumed_from, self.open_step)
         num_steps = last_step - self.step
         seconds = max(self.seconds, self.open_seconds)
@@ -78,7 +78,7 @@ class _Attempt:
 
 
 class StageBooks:
-    """One reading of a stage's metrics.jsonl, from its first line on, into the ledger."""
+    """Books one stage's metrics.jsonl into the ledger, from its first line on."""
 
     def __init__(self, file: LedgerFile, stage: StageEntry) -> None:
         self._file = file
@@ -101,17 +101,17 @@ class StageBooks:
         self._resumed_from: dict[int, int] = {row["attempt"]: row["resumed_from"] for row in known}
 
     def add(self, records: Iterable[Record]) -> None:
-        """Takes in the records that follow those before; the next `sync` books them."""
+        """Queues the next records of the file; the next `sync` books them."""
         self._waiting.extend(records)
 
     def sync(self, records: Iterable[Record] = (), attempt_over: bool = False) -> None:
-        """Appends the rows that all records since the last sync, `records` behind them, add to the ledger.
+        """Appends the rows for the records queued since the last sync, followed by `records`.
 
-        Within an attempt a work row closes at each `checkpoint` and at `end`. What follows the last of them
-        becomes a row once the attempt is over: a later one has begun, or `attempt_over` says that its workers are
-        gone. However often and whenever this is called, the rows come out the same; what other books have booked of
-        the same file before is not booked again. An attempt whose `start` is lost is taken to be like the nearest other
-        one. A failure leaves the ledger as it was, and the next call tries again.
+        Each `checkpoint` and the `end` of an attempt close a work row. The records after the last of them become a row
+        when the attempt is over: when a later attempt has started, or with `attempt_over`, when its workers have
+        exited. The rows do not depend on when and how often this is called, and records that were booked earlier are
+        not booked again. If the `start` of an attempt is lost, the nearest other attempt supplies its values. After a
+        failure the ledger is unchanged, and the next call tries again.
         """
         self.add(records)
         new: dict[int, list[Record]] = {}
@@ -135,13 +135,13 @@ class StageBooks:
         self._waiting = []
 
     def _book(self, number: int, records: Sequence[Record], over: bool, known: dict[int, _Attempt]) -> _Attempt:
-        """Appends what `records` add to the rows of an attempt; how far it is then."""
+        """Appends the rows that `records` add to an attempt, and returns the attempt's new state."""
         key = {"stage": self._stage.name, "attempt": number}
         attempt = replace(known[number]) if number in known else self._opened(number, records)
         if number in self._starts:
             attempt.resumed_from = self._starts[number]["resumed_from"] or 0
-        # A checkpoint may be whole before the line that tells of it: steps that only the resumption shows are
-        # booked with the attempt that resumed.
+        # A checkpoint may be complete although its record was never written. The attempt that resumes from it then
+        # books the steps before it.
         first_step = min(attempt.resumed_from, self._last_step_before(number, known))
         attempt.step = attempt.step if attempt.covered else first_step
         if number not in known:
@@ -160,25 +160,25 @@ class StageBooks:
         return attempt
 
     def _opened(self, number: int, records: Sequence[Record]) -> _Attempt:
-        """An attempt before its first record is taken in, as far as it is booked already."""
+        """An attempt before its first record is read, with what the ledger has booked of it."""
         row = self._booked.get(number)
         booked = (row["step"], _milliseconds(row["seconds"]), row["num_records"]) if row else (0, 0.0, 0)
         resumed_from = self._resumed_from.get(number)
-        if resumed_from is None:  # where its `start` is lost: from the newest checkpoint that it can have resumed
+        if resumed_from is None:  # its `start` is lost: assume the newest checkpoint that it can have resumed from
             first = min(record["step"] for record in records)
             saved = [step for attempt, step in self._checkpoints if attempt < number and step <= first]
             resumed_from = max(saved, default=0)
         return _Attempt(resumed_from, *booked)
 
     def _last_step_before(self, number: int, known: dict[int, _Attempt]) -> int:
-        """Where the last attempt before `number` that has rows came to; 0 where there is none."""
+        """The last step of the latest attempt before `number` that has rows; 0 if there is none."""
         steps = {earlier: row["step"] for earlier, row in self._booked.items()}
         steps |= {earlier: attempt.step for earlier, attempt in known.items() if attempt.covered}
         before = max((earlier for earlier in steps if earlier < number), default=None)
         return 0 if before is None else steps[before]
 
     def _device(self, number: int) -> Mapping[str, Any]:
-        """What an attempt's `start` says of its devices, or what is likely where that is lost."""
+        """The devices and precision of an attempt, from its `start`; the most likely ones if that is lost."""
         starts = [self._starts[number]] if number in self._starts else self._starts.values()
         nearest = min(starts, key=lambda start: abs(start["attempt"] - number), default=None)
         if nearest is not None:
@@ -190,7 +190,7 @@ class StageBooks:
 
 
 def flat(row: dict[str, Any]) -> dict[str, Any]:
-    """`row` with FLOPs by part, {"flops": {"head": 1.0}}, in columns of their own, {"flops_head": 1.0}."""
+    """`row` with nested values, {"flops": {"head": 1.0}}, as separate columns, {"flops_head": 1.0}."""
     flattened: dict[str, Any] = {}
     for name, value in row.items():
         flattened |= {f"{name}_{part}": v for part, v in value.items()} if isinstance(value, dict) else {name: value}
@@ -203,5 +203,5 @@ def utc_now() -> str:
 
 
 def _milliseconds(seconds: float) -> float:
-    """As precise as records are, so that sums and differences come out the same in whatever order they are made."""
+    """`seconds` rounded to the precision of records, so that sums and differences do not depend on their order."""
     return round(seconds, 3)

@@ -9,7 +9,7 @@ from model.flops import Flops
 
 @dataclass(frozen=True)
 class RunEntry:
-    """What a run is."""
+    """The identity of a run."""
 
     name: str
     schedule: str
@@ -23,20 +23,20 @@ class RunEntry:
     """Path of the prepared dataset."""
     dataset_fingerprint: str
     conditions: dict[str, Any] = field(default_factory=dict)
-    """What a run must share with another to be compared with it: values by dotted path, as JSON holds them."""
+    """Settings that two runs must share for a fair comparison: JSON values by dotted path."""
     ladder_id: str | None = None
     """The `run_id` of the ladder when the control was started; None for a ladder."""
     decays: bool = True
-    """Whether the learning rate comes down at the end of the run."""
+    """Whether the learning rate decays at the end of the run."""
     caveats: list[str] = field(default_factory=list)
-    """What a reader of a comparison with this control should know, each to be read behind its name."""
+    """Caveats for comparisons with this control. Each continues a sentence that starts with the control's name."""
     run_id: str = field(default_factory=lambda: uuid4().hex)
-    """What tells this run from every other, also from one of its name; a copy has the same."""
+    """Unique id of the run. A copy has the same id; another run of the same name does not."""
 
 
 @dataclass(frozen=True)
 class StageEntry:
-    """What a stage is planned to be, and what a step of it costs."""
+    """The plan for a stage, and the cost of one of its steps."""
 
     name: str
     num_parameters: int
@@ -53,7 +53,7 @@ class StageEntry:
 
 @dataclass(frozen=True)
 class Cost:
-    """What some work took. Adds."""
+    """The cost of some work. Costs can be added."""
 
     steps: int = 0
     tokens: int = 0
@@ -80,15 +80,15 @@ class Cost:
 
 @dataclass(frozen=True)
 class SplitCost:
-    """Cost, with what was done in vain shown apart. Adds."""
+    """Cost, with replayed work counted separately. Split costs can be added."""
 
     kept: Cost = Cost()
     replayed: Cost = Cost()
-    """Steps that a later attempt did again, and the time of attempts that came to no step."""
+    """Steps that a later attempt repeated, and the time of attempts that completed no step."""
 
     @property
     def total(self) -> Cost:
-        """Everything that was spent: kept and replayed."""
+        """The total cost: kept and replayed."""
         return self.kept + self.replayed
 
     def __add__(self, other: "SplitCost") -> "SplitCost":
@@ -97,38 +97,38 @@ class SplitCost:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One evaluation that still stands (no later attempt resumed from before it)."""
+    """One evaluation that still counts: no later attempt resumed from before it."""
 
     step: int
     point: str
     """`interval`, `after_growth` or `final`."""
     loss: float | None
-    """Nats a token; None where it was not a number."""
+    """Nats per token; None if it was not finite."""
     perplexity: float | None
     bits_per_byte: float | None
     num_tokens: int
     precision: str
     flops: float
-    """Training FLOPs that the stage had spent when this was measured, replayed work included."""
+    """Training FLOPs that the stage had spent at this evaluation, including replayed work."""
 
 
 @dataclass(frozen=True)
 class Anomaly:
-    """Numbers that went wrong, and what was done about it."""
+    """A training anomaly, such as a loss spike, and the action taken."""
 
     attempt: int
     step: int
     seconds: float
-    """Since the attempt was launched."""
+    """Seconds since the attempt was launched."""
     kind: str
     """`non_finite` or `spike`."""
     value: float | None
-    """What was measured; None where it was no number."""
+    """The measured value; None if it was not finite."""
     threshold: float | None
-    """What it was held against."""
+    """The limit that the value exceeded; None if it was not finite."""
     action: str
     """`skip`, `rollback` or `stop`."""
     first_step: int | None
-    """The first step whose data was left out, None where none was."""
+    """The first step whose data is skipped; None if none is."""
     num_steps: int | None
-    """Steps whose data was left out."""
+    """The number of steps whose data is skipped."""

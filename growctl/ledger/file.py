@@ -1,9 +1,9 @@
 """The ledger's file: SQLite tables whose rows are appended and never changed, and how damage to them is noticed.
 
-Every row carries its number in the ledger, counted from 1 over all tables, and a hash over its values and the hash of
-the row before. Opening the file reads all of it: the pages and indexes (SQLite's own check), the schema word by word,
-the numbers and the hashes. So a changed value, a row that vanished and a page that was cut off show. What does not show
-is an older state of the whole file; the runner then appends what is missing from metrics.jsonl.
+Every row carries its number in the ledger, counted from 1 over all tables, and a hash of its values and of the previous
+row's hash. Opening the file checks all of it: the pages and indexes (SQLite's own check), the exact schema, the numbers
+and the hashes. This detects a changed value, a missing row and a truncated page. It does not detect an older version of
+the whole file; the runner then appends the missing rows from metrics.jsonl.
 """
 
 import errno
@@ -23,7 +23,7 @@ FORMAT_VERSION = 1
 _APPLICATION_ID = 0x67726F77  # "grow": tells a ledger from any other SQLite file
 _BUSY_SECONDS = 60.0
 _COMPANIONS = ("-journal", "-wal", "-shm")
-"""What SQLite keeps beside a database, by what is appended to its name."""
+"""Suffixes of the files that SQLite keeps beside a database."""
 
 _CHAIN = "entry INTEGER NOT NULL UNIQUE, sha256 TEXT NOT NULL"
 
@@ -59,8 +59,8 @@ TABLES = {
         UNIQUE (stage, attempt, step, seconds, kind),
         FOREIGN KEY (stage, attempt) REFERENCES attempt (stage, attempt)""",
 }
-"""A work row covers the steps (first_step, last_step] of one attempt. Its `num_records` counts that attempt's
-lines of metrics.jsonl that the rows up to it cover; `closed_by`: `checkpoint`, `end` or `interruption`."""
+"""A work row covers the steps (first_step, last_step] of one attempt. `num_records` counts the attempt's lines of
+metrics.jsonl that this row and the rows before it cover; `closed_by`: `checkpoint`, `end` or `interruption`."""
 
 _SCHEMA = [
     statement
@@ -77,30 +77,30 @@ _SCHEMA = [
 
 
 _DISK = {sqlite3.SQLITE_FULL: errno.ENOSPC, sqlite3.SQLITE_IOERR: errno.EIO}
-"""The disk's failures, which are nobody's input."""
+"""Disk failures: these become OSError, because no input of the user causes them."""
 
 
 class LedgerError(UserError):
-    """A ledger that cannot be used, or values that contradict what it holds."""
+    """The ledger cannot be used, or new values contradict those in it."""
 
 
 class BrokenLedger(LedgerError):
-    """A file that is no ledger, or no longer whole."""
+    """The file is not a ledger, or is damaged."""
 
     def __init__(self, path: Path, why: str) -> None:
         super().__init__(
-            f"{path}: the ledger is broken: {why}; `growctl run` sets it aside and makes it anew from metrics.jsonl"
+            f"{path}: the ledger is broken: {why}; `growctl run` sets it aside and rebuilds it from metrics.jsonl"
         )
         self.why = why
 
 
 class LedgerFile:
-    """An open ledger: rows in, rows out."""
+    """An open ledger file: appends and queries rows."""
 
     def __init__(self, path: Path, read_only: bool) -> None:
-        """Opens the file; creates it when it is missing, unless `read_only`.
+        """Opens the file; creates it if it is missing, unless `read_only`.
 
-        Raises LedgerError when it is missing (read-only) or of another format, BrokenLedger when it is damaged.
+        Raises LedgerError if it is missing (read-only) or has another format, BrokenLedger if it is damaged.
         """
         if read_only and not path.is_file():
             raise LedgerError(f"{path}: there is no ledger here")
@@ -122,12 +122,12 @@ class LedgerFile:
         self._connection.close()
 
     def query(self, sql: str, **values: Any) -> list[sqlite3.Row]:
-        """The rows that a statement gives."""
+        """Runs a statement and returns its rows."""
         with _explained(self.path):
             return self._connection.execute(sql, values).fetchall()
 
     def append(self, table: str, row: dict[str, Any], once: bool = False) -> None:
-        """Adds a row with a value for every column, within a transaction; `once`: unless its key is there."""
+        """Appends a row with a value for every column; needs an open transaction. `once`: skips a key that exists."""
         number, before = self._last
         row = {"entry": number + 1, **row}
         row["sha256"] = _row_hash(before, table, row)
@@ -139,7 +139,7 @@ class LedgerFile:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All that is appended within, or nothing."""
+        """Commits everything appended within the block, or nothing if the block raises."""
         self.query("BEGIN IMMEDIATE")
         try:
             self._last = (0, "")
@@ -156,7 +156,7 @@ class LedgerFile:
         if not read_only and not self._tables():
             with self.transaction():
                 self._create()
-        self.query("BEGIN")  # so that a writer cannot come in between
+        self.query("BEGIN")  # so that no writer changes the file during the checks
         self._check()
         self.query("COMMIT")
         self.query("PRAGMA foreign_keys = ON")
@@ -170,7 +170,7 @@ class LedgerFile:
             self.query(statement)
 
     def _check(self) -> None:
-        """Raises LedgerError for another format, BrokenLedger for what is damaged."""
+        """Raises LedgerError if the file has another format, BrokenLedger if it is damaged."""
         [(application,)] = self.query("PRAGMA application_id")
         [(version,)] = self.query("PRAGMA user_version")
         if self.path.stat().st_size == 0:
@@ -199,14 +199,14 @@ class LedgerFile:
                 raise BrokenLedger(self.path, f"row {number} of {len(rows)} is missing")
             table, row = numbered[number]
             if _row_hash(before, table, row) != row["sha256"]:
-                raise BrokenLedger(self.path, f"row {number}, of {table}, does not have its hash")
+                raise BrokenLedger(self.path, f"row {number}, of {table}, does not match its hash")
             before = row["sha256"]
 
 
 def move_aside(path: Path) -> Path:
-    """Renames a broken ledger to `broken-ledger.db` (numbered if need be), SQLite's files beside it too. The new path.
+    """Renames a broken ledger to `broken-ledger.db` (numbered if needed), with SQLite's files beside it.
 
-    Nothing is deleted.
+    Returns the new path. Deletes nothing.
     """
     target = set_aside(path)
     for companion in _COMPANIONS:
@@ -217,13 +217,13 @@ def move_aside(path: Path) -> Path:
 
 
 def _row_hash(before: str, table: str, row: dict[str, Any]) -> str:
-    """sha256 over the hash of the row before and what a row holds."""
+    """sha256 over the hash of the previous row and this row's table and values."""
     values = {name: _as_kept(value) for name, value in row.items() if name != "sha256"}
     return hashlib.sha256(json.dumps([before, table, values], sort_keys=True, default=repr).encode()).hexdigest()
 
 
 def _as_kept(value: Any) -> Any:
-    """A value as it comes from SQLite, whatever its column's type: 2 for 2.0, and nothing for what is no number."""
+    """A value in the form that SQLite returns for any column type: 2 for 2.0, None for NaN."""
     if isinstance(value, float):
         if math.isnan(value):
             return None
@@ -242,5 +242,5 @@ def _explained(path: Path) -> Iterator[None]:
         if code & 0xFF in _DISK:
             raise OSError(_DISK[code & 0xFF], why, str(path)) from error
         if code == sqlite3.SQLITE_READONLY_ROLLBACK:
-            why = "its runner died while writing; `growctl run` puts that right when it goes on"
+            why = "its runner died while writing; `growctl run` repairs it when it resumes the run"
         raise LedgerError(f"{path}: the ledger cannot be used: {why}") from error

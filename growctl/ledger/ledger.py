@@ -1,8 +1,8 @@
 """The cost ledger: what a run spent, in one SQLite file that only its runner writes and that never forgets.
 
-Rows are derived from a stage's metrics.jsonl (growctl/ledger/books.py) and appended; triggers refuse changes.
-Sums are never stored. Work that a later attempt had to do again is found from where that attempt resumed, and
-stays counted.
+Rows are derived from a stage's metrics.jsonl (growctl/ledger/books.py) and appended; triggers reject changes.
+Sums are never stored. The step at which a later attempt resumed shows which work was replayed. Replayed work stays in
+the ledger.
 """
 
 import json
@@ -30,10 +30,10 @@ __all__ = [
 ]
 
 _JSON = ("conditions", "caveats")
-"""What of a run is no plain value, and kept as JSON."""
+"""Fields of a run that are stored as JSON."""
 
 _MAY_CHANGE = ("schedule", "dataset", "run_id", "ladder_id", "decays", "caveats")
-"""What of a run may differ when it is recorded again."""
+"""Fields of a run that may differ when the run is recorded again."""
 
 
 class Ledger:
@@ -46,10 +46,10 @@ class Ledger:
 
     @classmethod
     def open(cls, path: Path, read_only: bool = False) -> "Ledger":
-        """The ledger in the file `path`; created when missing, unless `read_only`, which writes nothing.
+        """The ledger in the file `path`; creates a missing file, unless `read_only`, which writes nothing.
 
-        Raises LedgerError when the file is missing (read-only) or of another format, and BrokenLedger, one too, when
-        it is damaged.
+        Raises LedgerError if the file is missing (read-only) or has another format, BrokenLedger (a LedgerError) if it
+        is damaged.
         """
         return cls(LedgerFile(path, read_only))
 
@@ -63,13 +63,13 @@ class Ledger:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # What the runner writes.
+    # Written by the runner.
 
     def record_run(self, run: RunEntry, stages: Sequence[StageEntry]) -> None:
-        """Records the run and all stages of its schedule, before any work; the same again changes nothing.
+        """Records the run and all stages of its schedule, before any work. Recording them again changes nothing.
 
-        Raises LedgerError where they differ from those recorded. The places (`schedule`, `dataset`) may have other
-        names by now, runs other ids, and caveats other words: the first ones stay.
+        Raises LedgerError if they differ from those recorded. Only the fields in _MAY_CHANGE may differ: paths, ids,
+        decays and caveats. The ledger keeps the first values.
         """
         now = {"run": asdict(run)} | {f"stage {stage.name}": asdict(stage) for stage in stages}
         with self._file.transaction():
@@ -81,23 +81,23 @@ class Ledger:
                     self._append("stage", flat({"position": position} | asdict(stage)))
             held = {"run": asdict(self.run())} | {f"stage {stage.name}": asdict(stage) for stage in self.stages()}
         if list(held) != list(now):
-            raise LedgerError(f"{self.path} holds {', '.join(held)}; now there are {', '.join(now)}")
+            raise LedgerError(f"{self.path} has {', '.join(held)}; now there are {', '.join(now)}")
         for what, values in held.items():
             for name, value in values.items():
                 if name not in _MAY_CHANGE and now[what][name] != value:
                     raise LedgerError(
                         f"{self.path}: {what} was recorded with {name} {value!r}, now it is {now[what][name]!r}; "
-                        "other values need another run name"
+                        "use another run name for other values"
                     )
 
     def books(self, stage: str) -> StageBooks:
-        """What books the records of a stage's metrics.jsonl; LedgerError for a stage that was not recorded."""
+        """The books for a stage's metrics.jsonl; raises LedgerError for a stage that was not recorded."""
         return StageBooks(self._file, self._stage(stage))
 
-    # What is read from it.
+    # Read from the ledger.
 
     def run(self) -> RunEntry:
-        """The run; LedgerError when none is recorded yet."""
+        """The run; raises LedgerError if none is recorded yet."""
         rows = self._query("SELECT * FROM run")
         if not rows:
             raise LedgerError(f"{self.path}: no run is recorded here yet")
@@ -124,12 +124,12 @@ class Ledger:
         raise LedgerError(f"{self.path}: no stage {name!r} is recorded here")
 
     def last_attempt(self, stage: str) -> int:
-        """The highest attempt of a stage that the ledger has seen start; 0 before the first."""
+        """The highest recorded attempt of a stage; 0 before the first."""
         [(number,)] = self._query("SELECT coalesce(max(attempt), 0) FROM attempt WHERE stage = :stage", stage=stage)
         return int(number)
 
     def finished(self, stage: str) -> bool:
-        """Whether the stage's last attempt came to its end, or its result was evaluated and every step booked."""
+        """Whether the last attempt of the stage reached its end, or the final evaluation and every step are booked."""
         ended = self._query(
             """SELECT 1 FROM work WHERE stage = :stage AND closed_by = 'end'
                AND attempt = (SELECT max(attempt) FROM attempt WHERE stage = :stage)""",
@@ -139,7 +139,7 @@ class Ledger:
         return bool(ended) or any(e.point == "final" and e.step <= steps for e in self.evaluations(stage))
 
     def stage_cost(self, stage: str) -> SplitCost:
-        """What a stage has cost so far, by its closed rows. One replayed in part is split by its steps."""
+        """The cost of a stage so far, from its work rows. A row that was replayed in part is split by its steps."""
         rows = self._query(
             """SELECT *, (SELECT min(resumed_from) FROM attempt AS later
                           WHERE later.stage = work.stage AND later.attempt > work.attempt) AS resumed_from
@@ -159,7 +159,7 @@ class Ledger:
         return split
 
     def evaluations(self, stage: str) -> list[Evaluation]:
-        """The stage's evaluations that still stand, oldest first; of repeated ones the last."""
+        """The stage's evaluations that still count, oldest first; the last one where a step was evaluated again."""
         rows = self._query(
             """SELECT evaluation.*, step - first_step + (
                    SELECT coalesce(sum(work.last_step - work.first_step), 0) FROM work
@@ -171,15 +171,15 @@ class Ledger:
                ORDER BY attempt, step, evaluation.rowid""",
             stage=stage,
         )
-        standing = {(row["step"], row["point"]): row for row in rows}
+        latest = {(row["step"], row["point"]): row for row in rows}
         step_flops = self._stage(stage).step_flops.total
         return [
             Evaluation(**{name: row[name] for name in MEASURED}, flops=row["steps_spent"] * step_flops)
-            for row in sorted(standing.values(), key=lambda row: (row["attempt"], row["step"]))
+            for row in sorted(latest.values(), key=lambda row: (row["attempt"], row["step"]))
         ]
 
     def anomalies(self, stage: str) -> list[Anomaly]:
-        """What went wrong with the stage's numbers, in the order in which it did."""
+        """The stage's anomalies, in the order in which they occurred."""
         rows = self._query("SELECT * FROM anomaly WHERE stage = :stage ORDER BY attempt, seconds", stage=stage)
         return [Anomaly(**{f.name: row[f.name] for f in fields(Anomaly)}) for row in rows]
 

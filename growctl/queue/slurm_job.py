@@ -1,8 +1,8 @@
 """What happens inside a SLURM job: the ordinary runner on the job's first machine, its workers started by srun.
 
-Jobs are submitted through submitit (growctl/queue/submit.py), whose protocol they follow: shortly before its time is
-over the job is warned by SIGUSR2, has its workers save and leave, writes itself down and is put into the queue again.
-What it then does is what running again always does: it reads what is on disk.
+Jobs are submitted through submitit (growctl/queue/submit.py) and follow its protocol. Shortly before the time limit,
+SLURM warns the job with SIGUSR2. The job makes its workers save and exit, saves its own state and is requeued. When it
+starts again, it resumes from the files on disk, like any other run.
 """
 
 import json
@@ -29,10 +29,10 @@ ASK_AGAIN_SECONDS = (1.0, 5.0, 10.0)
 
 
 class JobPart:
-    """What one job does: a run, or its stages up to one of them. submitit pickles it into the run's directory."""
+    """The work of one job: a whole run, or its stages up to one of them. submitit pickles it into the run directory."""
 
     def __init__(self, request: LadderRequest, name: str, last_stage: int | None) -> None:
-        """The run `name`, the ladder itself or one of its controls, up to the stage of that index."""
+        """The run `name`, the ladder or one of its controls, up to the stage with index `last_stage`; None: all."""
         self.name = name
         self.last_stage = last_stage
         self.ladder = request.ladder.name
@@ -41,17 +41,18 @@ class JobPart:
         self.schedule = json.dumps(request.ladder.schedule.model_dump(mode="json"))
 
     def __call__(self) -> None:
-        """Runs the part. Ends the process where it fails, is warned or terminated."""
+        """Runs the part. Exits the process if it fails, or if SLURM warns or terminates it."""
         from submitit.core.utils import UncompletedJobError
 
         requeue = signal.getsignal(signal.SIGUSR2)
         assert callable(requeue), "submitit waits for another signal than SIGUSR2"
-        signals.heed((signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2))
+        signals.install_handlers((signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2))
         try:
             try:
                 self._run()
             except signals.Stopped as stop:
-                # Everything is closed, no worker is left. submitit counts, writes `checkpoint()` down and requeues.
+                # All files are closed, and no worker is left. submitit counts the time-outs, pickles `checkpoint()`
+                # and requeues the job.
                 for number in signals.STOPS:
                     signal.signal(number, signal.SIG_IGN)
                 if stop.number == signal.SIGTERM and not _runs_on():
@@ -65,7 +66,7 @@ class JobPart:
             sys.exit(1)
 
     def checkpoint(self) -> "DelayedSubmission":
-        """What the job does when it is started again: the same."""
+        """What submitit starts when the job is requeued: the same part."""
         from submitit.core.utils import DelayedSubmission
 
         return DelayedSubmission(self)
@@ -82,9 +83,9 @@ class JobPart:
 
 
 def _runs_on() -> bool:
-    """Whether SLURM means to keep this job, which it terminates to make room for another, or takes it away for good.
+    """Whether SLURM will run this job again (it was pre-empted) or not (it was cancelled).
 
-    A controller that is busy is asked again, as long as SLURM usually waits before it kills.
+    Asks a busy controller again, for as long as SLURM usually waits before it kills a job.
     """
     for pause in ASK_AGAIN_SECONDS:
         with suppress(Failure):

@@ -1,12 +1,12 @@
 """How a run becomes jobs of a SLURM cluster, submitted through submitit.
 
-`launch.slurm.job: ladder` makes one job of a run, with as many machines as its largest stage takes; `stage` makes one
-of each stage, with that stage's machines, each behind the one before. A control is a run like the ladder, and waits for
-it: its budget may depend on it, and the ladder is what the user waits for; controls do not wait for each other. What is
-done already gets no job.
+`launch.slurm.job: ladder` submits one job per run, with as many machines as its largest stage needs. `stage` submits
+one job per stage, with that stage's machines; each job waits for the one before. Each control is a separate run. It
+waits for the ladder, because its budget may depend on it and because users want the ladder first; controls do not wait
+for each other. Finished stages get no job.
 
-The dataset is prepared inside the first job unless it is there already: that can take hours, which login nodes do not
-allow. `growctl prepare` makes it beforehand, in a job without devices.
+The first job prepares the dataset unless it exists already. This can take hours, which login nodes do not allow.
+`growctl prepare` prepares it beforehand, in a job without devices.
 """
 
 import json
@@ -52,7 +52,7 @@ _OWN_OPTIONS = {
     "signal": "launch.slurm.warn_before",
     "time": "launch.slurm.time_limit",
 }
-"""Options of sbatch that have a key of their own."""
+"""Options of sbatch that growctl sets from schedule keys."""
 
 _NOT_OPTIONS = {
     "array",
@@ -69,7 +69,7 @@ _NOT_OPTIONS = {
 """Options of sbatch that growctl sets itself."""
 
 _LONGEST_WARNING = 65_535
-"""Seconds, SLURM's limit."""
+"""SLURM's limit for the time between the warning and the time limit, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -79,18 +79,18 @@ class Job:
     name: str
     request: RunRequest
     stages: tuple[StagePlan, ...]
-    """What it trains."""
+    """The stages that it trains."""
 
     nodes: int
     last_stage: int | None
-    """The index of the stage that it ends with; None: it ends with the run."""
+    """The index of its last stage; None: the last stage of the run."""
 
     after: str | None
-    """The name of the job that must have ended well before."""
+    """The name of the job that must succeed first."""
 
 
 def plan_jobs(request: LadderRequest, requests: Sequence[RunRequest]) -> list[Job]:
-    """The jobs that are left to do of the ladder and its controls (`requests`, in that order)."""
+    """The jobs for the unfinished stages of the ladder and its controls (`requests`, in that order)."""
     jobs: list[Job] = []
     ladder_end = None
     for run in requests:
@@ -110,14 +110,14 @@ def plan_jobs(request: LadderRequest, requests: Sequence[RunRequest]) -> list[Jo
 
 
 def job_executor(job: Job, folder: Path, dependency: str | None) -> Any:
-    """submitit's executor with the options of `job`; its files and logs lie in `folder`. Writes nothing.
+    """submitit's executor with the options of `job`, for files and logs in `folder`. Writes nothing.
 
-    `dependency` is the id of the job that must have ended well before.
+    `dependency` is the id of the job that must succeed first.
     """
     from submitit.slurm.slurm import SlurmExecutor
 
     class Executor(SlurmExecutor):
-        """One that can be made, to look at its script, on a machine without SLURM."""
+        """An executor that can also be created on a machine without SLURM, to show its script."""
 
         @classmethod
         def affinity(cls) -> int:
@@ -125,8 +125,8 @@ def job_executor(job: Job, folder: Path, dependency: str | None) -> Any:
 
     launch = job.request.schedule.launch
     slurm = launch.slurm
-    # The shell is replaced by Python, which so becomes the process that `--signal=B:` warns. Without `B:` SLURM warns
-    # the workers alone, who can do nothing about it.
+    # `exec` replaces the shell by Python, so that `--signal=B:` warns Python. Without `B:`, SLURM would warn only the
+    # workers, which cannot act on it.
     executor = Executor(folder, max_num_timeout=slurm.max_requeues, python=f"exec {shlex.quote(sys.executable)}")
     executor.update_parameters(
         job_name=job.name,
@@ -156,7 +156,7 @@ def job_executor(job: Job, folder: Path, dependency: str | None) -> Any:
 
 
 def check_slurm(launch: LaunchBlock) -> None:
-    """LaunchError where `launch.slurm` asks for what no job can have."""
+    """Raises LaunchError if `launch.slurm` contains values that no job can have."""
     slurm = launch.slurm
     if not 0 < slurm.warn_before <= min(_LONGEST_WARNING, slurm.time_limit - 60):
         raise LaunchError(
@@ -165,7 +165,7 @@ def check_slurm(launch: LaunchBlock) -> None:
         )
     for name in slurm.options:
         if name in _OWN_OPTIONS:
-            raise LaunchError(f"launch.slurm.options.{name}: has a key of its own, {_OWN_OPTIONS[name]}")
+            raise LaunchError(f"launch.slurm.options.{name}: set {_OWN_OPTIONS[name]} instead")
         if name in _NOT_OPTIONS:
             raise LaunchError(f"launch.slurm.options.{name}: is set by growctl")
     named = {"partition": slurm.partition, "account": slurm.account, "qos": slurm.qos, "constraint": slurm.constraint}
@@ -175,15 +175,15 @@ def check_slurm(launch: LaunchBlock) -> None:
 
 
 def job_paths(request: LadderRequest) -> RunPaths:
-    """The ladder's own directory, in full: its jobs, and its controls', keep scripts, pickles and logs there."""
+    """The ladder's paths, absolute. They hold scripts, pickles and logs of all jobs, also those of the controls."""
     return RunPaths(plain_path(request.directory(request.ladder), "the run's directory"))
 
 
 def submit(request: LadderRequest, screen: Screen) -> None:
-    """Submits what is left to do of a ladder and its controls, and says what was submitted.
+    """Submits jobs for the unfinished stages of a ladder and its controls, and prints a line for each.
 
-    Raises RunError and LaunchError before anything is written, among them where jobs of this run are queued or running
-    already; RunFailed where SLURM refuses a job (those submitted before it are taken back).
+    Raises RunError and LaunchError before anything is written, for example if jobs of this run are already queued or
+    running; RunFailed if SLURM rejects a job, after cancelling the jobs submitted before it.
     """
     launch = request.ladder.schedule.launch
     check_slurm(launch)
@@ -198,7 +198,7 @@ def submit(request: LadderRequest, screen: Screen) -> None:
         screen.message(f"{request.ladder.name}: done; there is nothing to submit")
         return
     with hold(directory):
-        pass  # no growctl runs it now; the first job may, as soon as it is submitted
+        pass  # checks that no growctl runs it now; the first job needs the lock as soon as it is submitted
     run.jobs_folder.mkdir(exist_ok=True)
     with hold(run.jobs_folder):
         _check_no_jobs(run)
@@ -210,7 +210,7 @@ def submit(request: LadderRequest, screen: Screen) -> None:
 
 
 def _submitted(request: LadderRequest, jobs: list[Job], run: RunPaths) -> list[tuple[Job, str, Path]]:
-    """Submits `jobs`; each with its id and log."""
+    """Submits `jobs` and returns each with its id and log."""
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
     ids: dict[str, str] = {}
@@ -218,7 +218,7 @@ def _submitted(request: LadderRequest, jobs: list[Job], run: RunPaths) -> list[t
     try:
         for job in jobs:
             executor = job_executor(job, run.jobs_folder, ids.get(job.after or ""))
-            with redirect_stderr(StringIO()):  # submitit prints what sbatch said, and raises it too
+            with redirect_stderr(StringIO()):  # submitit prints sbatch's message, and raises it too
                 submitted = executor.submit(JobPart(request, job.request.name, job.last_stage))
             ids[job.name] = submitted.job_id
             logs.append(submitted.paths.stdout)
@@ -226,12 +226,12 @@ def _submitted(request: LadderRequest, jobs: list[Job], run: RunPaths) -> list[t
     except (FailedJobError, FailedSubmissionError) as error:
         if ids:
             subprocess.run(["scancel", *ids.values()], capture_output=True, check=False)
-        raise RunFailed(f"sbatch refused the job {job.name}: {error}") from None
+        raise RunFailed(f"sbatch rejected the job {job.name}: {error}") from None
     return list(zip(jobs, ids.values(), logs, strict=True))
 
 
 def _check_no_jobs(run: RunPaths) -> None:
-    """RunError where jobs that were submitted before are queued or running."""
+    """Raises RunError if jobs that were submitted earlier are queued or running."""
     if not run.jobs.exists():
         return
     path = run.jobs
@@ -239,12 +239,12 @@ def _check_no_jobs(run: RunPaths) -> None:
         names = {str(number): str(name) for name, number in json.loads(path.read_bytes()).items()}
     except (ValueError, AttributeError, RecursionError) as error:
         raise RunError(
-            f"{path}, which lists the jobs of this run, cannot be read: {error}; make sure with squeue that none of "
-            "them is queued or running, then move it away"
+            f"{path}, which lists the jobs of this run, cannot be read: {error}; check with squeue that none of them "
+            "is queued or running, then move the file away"
         ) from None
     living = job_states(list(names))
     if living:
         words = ", ".join(f"{number} ({names.get(number, 'another')}, {state})" for number, state in living.items())
         raise RunError(
-            f"this run has jobs already: {words}; wait for them, or take them away first: scancel {' '.join(living)}"
+            f"this run already has jobs: {words}; wait for them, or cancel them first: scancel {' '.join(living)}"
         )

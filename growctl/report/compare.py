@@ -1,9 +1,9 @@
 """A ladder against its controls: FLOPs to equal loss, and loss at equal FLOPs.
 
-A control counts with the final evaluation of a finished run, decayed on its own budget, placed at the FLOPs of the
-work that was kept. What a loss costs is read off the lower convex envelope of all controls of a kind, never beyond it.
-So neither replayed work nor a control that another one dominates helps growing, and a step more or less moves the
-saving by no more than that step.
+A control counts with the final evaluation of a finished run that decayed within its own budget, at the FLOPs of the
+work that was kept. The cost of a loss is read off the lower convex envelope of all controls of a kind, without
+extrapolation. So neither replayed work nor a control that another one dominates favours growing, and one step more or
+less changes the saving by at most that step.
 """
 
 import math
@@ -16,10 +16,10 @@ from growctl.report.read import RunReport
 from growctl.text.formatting import short_count
 
 EQUAL_FLOPS_TOLERANCE = 0.02
-"""How far from the ladder's FLOPs, as a share of them, a control still counts as one at equal FLOPs."""
+"""The largest relative difference from the ladder's FLOPs at which a control counts as one at equal FLOPs."""
 
 BEST_SCRATCH = "best-scratch"
-"""The control that trains every size of the ladder from scratch: the bar that growth must really clear."""
+"""The control that trains every size of the ladder from scratch: the strictest bar for growing."""
 
 
 _OF_LAST_SIZE = ("single-jump", "official-growth")
@@ -28,17 +28,17 @@ _OF_SOME_SIZE = (BEST_SCRATCH, "tokenformer-scratch")
 
 @dataclass(frozen=True)
 class Point:
-    """A finished control: what it cost and how good it got."""
+    """The cost and final loss of a finished control."""
 
     run: str
     num_parameters: int
     flops: float
     loss: float
-    """Nats a token."""
+    """Nats per token."""
     step_flops: float = 0.0
-    """FLOPs of its last step: a control comes in whole steps."""
+    """FLOPs per step of its last stage: budgets are whole steps."""
     replayed_flops: float = 0.0
-    """Spent again after interruptions, not part of `flops`."""
+    """FLOPs spent again after interruptions; not part of `flops`."""
 
     @classmethod
     def of(cls, run: RunReport, loss: float) -> "Point":
@@ -50,32 +50,32 @@ class Point:
 
 @dataclass(frozen=True)
 class EqualLoss:
-    """Where the controls come down to the ladder's loss."""
+    """The point at which the controls reach the ladder's loss."""
 
     flops: float
-    """FLOPs they need for it; at most these, where it is not `bracketed`."""
+    """FLOPs that they need for it; an upper bound if it is not `bracketed`."""
     bracketed: bool
-    """Whether a smaller budget ended above that loss."""
+    """Whether a smaller budget ended above the ladder's loss."""
     run: str
-    """The first control on the envelope that ended at or below that loss."""
+    """The first control on the envelope that ended at or below the ladder's loss."""
 
 
 @dataclass(frozen=True)
 class EqualFlops:
-    """A ladder and the best control that had no more than (nearly) its FLOPs."""
+    """A ladder and the best control with at most about its FLOPs."""
 
     control_run: str
     flops_ratio: float
     """The control's FLOPs / the ladder's."""
     loss_difference: float
-    """Ladder minus control, in nats a token: positive where growing lost."""
+    """Ladder minus control, in nats per token: positive if growing lost."""
     ladder_perplexity: float
     control_perplexity: float
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A ladder against the controls of one kind; without `best-scratch`, of one size too."""
+    """A ladder against the controls of one kind and, except for `best-scratch`, one size."""
 
     ladder: RunReport
     control: str
@@ -84,11 +84,11 @@ class Comparison:
     points: tuple[Point, ...]
     """The controls that count, by FLOPs."""
     excluded: tuple[str, ...]
-    """Why the others do not, a sentence each."""
+    """Why the others do not count, one sentence each."""
     caveats: tuple[str, ...]
-    """What is to be known of those that count, a sentence each."""
+    """Caveats about those that count, one sentence each."""
     equal_loss: EqualLoss | None
-    """None where no control came down to the ladder's loss, or there is nothing to compare."""
+    """None if no control reached the ladder's loss, or if there is nothing to compare."""
     equal_flops: EqualFlops | None
 
     @property
@@ -98,20 +98,20 @@ class Comparison:
 
     @property
     def flops_to_equal_loss(self) -> float | None:
-        """FLOPs that the controls need for the ladder's final loss; None where they do not bracket it."""
+        """FLOPs that the controls need for the ladder's final loss; None if they do not bracket it."""
         return self.equal_loss.flops if self.equal_loss and self.equal_loss.bracketed else None
 
     @property
     def saving(self) -> float | None:
-        """`flops_to_equal_loss` / the ladder's FLOPs; below 1 growing cost more."""
+        """`flops_to_equal_loss` / the ladder's FLOPs; below 1, growing cost more."""
         flops = self.flops_to_equal_loss
         return flops / self.ladder.cumulative_flops if flops is not None else None
 
 
 def compare(ladder: RunReport, runs: Sequence[RunReport]) -> list[Comparison]:
-    """`ladder` against those of `runs` that are its controls, a comparison for each kind and size of them.
+    """Compares `ladder` with its controls among `runs`: one comparison for each kind and size.
 
-    Of `best-scratch` there is one, over all sizes.
+    `best-scratch` gets a single comparison, over all sizes.
     """
     groups: dict[tuple[str, int | None], list[RunReport]] = {}
     for run in runs:
@@ -119,7 +119,7 @@ def compare(ladder: RunReport, runs: Sequence[RunReport]) -> list[Comparison]:
             size = None if run.control == BEST_SCRATCH else run.stages[-1].num_parameters
             groups.setdefault((run.control, size), []).append(run)
     if best := groups.get((BEST_SCRATCH, None)):
-        # The ladder's last size may have its run as a control of its own kind: it is a size from scratch like the rest.
+        # A size of the ladder may have been trained from scratch as another kind of control; it counts here too.
         sizes = {stage.num_parameters for stage in ladder.stages}
         twins = [key for key in groups if key[0].endswith("-scratch") and key[1] in sizes]
         best += [run for key in twins for run in groups[key]]
@@ -147,18 +147,18 @@ def _compare(ladder: RunReport, kind: str, size: int | None, controls: Sequence[
 
 
 def reason_not_to_count(ladder: RunReport, control: RunReport) -> str | None:
-    """Why comparing `ladder` with `control` would be unfair or has to wait; None where it is fair."""
+    """Why a comparison of `ladder` with `control` would be unfair or must wait; None if it is fair."""
     if control.final_loss is None:
         return "it has no final loss" if control.finished else "it is not finished"
     if not control.decays and (ladder.final_loss is None or control.final_loss > ladder.final_loss):
-        return "its learning rate never decays"  # where it beats the ladder all the same, it counts
+        return "its learning rate never decays"  # a control that beats the ladder anyway does count
     if control.dataset_fingerprint != ladder.dataset_fingerprint:
         return "it was trained on other data"
     size, sizes = control.stages[-1].num_parameters, [stage.num_parameters for stage in ladder.stages]
     if control.control in _OF_LAST_SIZE and size != sizes[-1]:
         return f"it has {short_count(size)} parameters, the ladder's last stage {short_count(sizes[-1])}"
     if control.control in _OF_SOME_SIZE and size not in sizes:
-        return f"it has {short_count(size)} parameters, and no stage of the ladder has"
+        return f"it has {short_count(size)} parameters, unlike every stage of the ladder"
     if differing := list(_differing_conditions(ladder, control)):
         return f"it differs from the ladder in {', '.join(differing)}"
     return None
@@ -176,10 +176,11 @@ def _differing_conditions(ladder: RunReport, control: RunReport) -> Iterator[str
 
 
 def lower_envelope(points: Sequence[Point]) -> list[Point]:
-    """The points, by FLOPs, from which the convex curve below all of them falls to the lowest loss.
+    """The points on the lower convex envelope of the losses, sorted by FLOPs, down to the lowest loss.
 
-    Convex in log FLOPs, as losses of well-tuned models are. A point that has more FLOPs than another and no lower loss
-    is not on it, nor is one above the line between two others: that of several sizes which was too large or too small.
+    The envelope is convex in log FLOPs, as losses of well-tuned models are. It leaves out a point with more FLOPs than
+    another and no lower loss, and a point above the line between two others, such as a size too large or too small for
+    its budget.
     """
     envelope: list[Point] = []
     for point in sorted(points, key=lambda point: (point.flops, point.loss)):
@@ -192,15 +193,16 @@ def lower_envelope(points: Sequence[Point]) -> list[Point]:
 
 
 def _loss_between(low: Point, high: Point, flops: float) -> float:
-    """The loss at `flops`, linear in log FLOPs between two points."""
+    """The loss at `flops`, interpolated linearly in log FLOPs between two points."""
     share = math.log(flops / low.flops) / math.log(high.flops / low.flops)
     return low.loss + share * (high.loss - low.loss)
 
 
 def flops_to_loss(points: Sequence[Point], loss: float) -> EqualLoss | None:
-    """The FLOPs at which the lower envelope of `points` comes down to `loss`; None where it does not.
+    """The FLOPs at which the lower envelope of `points` reaches `loss`; None if it does not.
 
-    Where its first point lies below `loss` already, that point's FLOPs are an upper bound: it is not bracketed.
+    If the first point of the envelope is already below `loss`, its FLOPs are an upper bound, and the result is not
+    bracketed.
     """
     envelope = lower_envelope(points)
     if not envelope or envelope[-1].loss > loss:
@@ -213,16 +215,15 @@ def flops_to_loss(points: Sequence[Point], loss: float) -> EqualLoss | None:
 
 
 def slack(point: Point, flops: float) -> float:
-    """How far a control may be from a ladder's `flops` and still pass for as expensive."""
+    """The largest difference from a ladder's `flops` at which a control still counts as equally expensive."""
     return max(EQUAL_FLOPS_TOLERANCE * flops, point.step_flops)
 
 
 def _at_equal_flops(flops: float, loss: float, points: Sequence[Point]) -> EqualFlops | None:
-    """A ladder of that cost and loss against the best control that had no more FLOPs.
+    """Compares a ladder of that cost and loss with the best control that had no more FLOPs.
 
-    None where no control had about as many, unless one with fewer already ended below the ladder.
+    None if no control had about as many FLOPs, unless one with fewer already ended below the ladder's loss.
     """
-
     affordable = [point for point in points if point.flops <= flops + slack(point, flops)]
     best = min(affordable, key=lambda point: (point.loss, point.flops), default=None)
     if best is None or (best.loss > loss and all(point.flops < flops - slack(point, flops) for point in affordable)):

@@ -18,11 +18,11 @@ _STAGE_KEYS = (
     *("replayed_device_seconds", "bits_per_byte", "finished"),
 )
 _FORMULA = ("=", "+", "-", "@", "\t")
-"""What a spreadsheet takes for the beginning of a formula, or skips before one."""
+"""Characters that make a spreadsheet read a cell as a formula, or that it skips before one."""
 
 
 def to_json(runs: Sequence[RunReport]) -> list[dict[str, Any]]:
-    """`runs` as JSON values: FLOPs, seconds, nats a token. What is unknown or no finite number is null."""
+    """`runs` as JSON values, in FLOPs, seconds and nats per token. Unknown and non-finite values are null."""
     documents = []
     for run in runs:
         document: dict[str, Any] = {"name": run.name, "schedule": run.schedule, "control": run.control}
@@ -51,9 +51,9 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
 
 
 def stages_csv(runs: Sequence[RunReport]) -> str:
-    """A line for each stage of each run, in the units of `to_json`; unknown is empty.
+    """A line for each stage of each run, in the units of `to_json`; unknown values are empty.
 
-    No text is a formula to a spreadsheet: one that begins like it gets an apostrophe in front.
+    Text that a spreadsheet would read as a formula gets an apostrophe in front.
     """
     rows = [
         {"run": run["name"], "schedule": run["schedule"], "control": run["control"], "stage": stage.pop("name")} | stage
@@ -71,7 +71,7 @@ def stages_csv(runs: Sequence[RunReport]) -> str:
 def _no_formula(value: Any) -> Any:
     if not isinstance(value, str):
         return value
-    text = visible(value)  # a bare carriage return would begin a line
+    text = visible(value)  # a bare carriage return would start a new line
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 

@@ -32,25 +32,25 @@ td.note { white-space: normal; text-align: left; }
 """
 
 _COUNTED = (
-    "<b>FLOPs</b> are the matrix products of training, 2 for a multiply-add, backward twice forward, counted from the "
-    "model's structure; attention is counted as the full T x T, although the mask needs half. Element-wise work is "
-    "not counted.",
-    "<b>Cumulative</b> cost is every stage up to here: the first size is not free. FLOPs that had to be spent again "
-    "after an interruption are shown apart, for ladders and controls alike: they say nothing about a way to train. "
-    "Evaluations are recorded, but are no part of the cost.",
-    "<b>Device time</b> is wall time times devices, from an attempt's first word on: start-up, evaluation, "
-    "replayed steps, and attempts that failed.",
-    "<b>Perplexity</b> is measured at a stage's end, on the validation data, in fp32 from the master weights. The jump "
-    "is what growing alone did to the loss, in nats a token: 0 where the function is preserved.",
-    "<b>Equal loss</b>: the FLOPs at which the controls come down to the ladder's final loss: their lower convex "
-    "envelope, with the loss linear in the logarithm of the FLOPs between two measured points, and never beyond them. "
-    "Only finished controls count that were trained as the ladder was: same data, seed, model, context, batch, "
-    "precision, optimizer, learning rate and validation windows, each with a decay of its own.",
-    "<b>The best size from scratch</b>: every size of the ladder trained alone for the same FLOPs, all under one "
-    "envelope. A small model trained longer may beat both the ladder and the largest size.",
-    "<b>In the chart</b>, large marks are ends of stages and runs; lines and small dots are evaluations on the way, "
-    "where the learning rate has not decayed yet: they are not what a run of that budget would reach.",
-    "<b>Differences</b> smaller than those between seeds mean nothing: one seed says little.",
+    "<b>FLOPs</b> count the matrix products of training, computed from the model's structure. A multiply-add counts as "
+    "2, and the backward pass costs twice the forward pass. Attention counts as the full T x T, although the causal "
+    "mask needs only half. Element-wise operations are not counted.",
+    "<b>Cumulative</b> cost includes every stage so far: the first size is not free. FLOPs that were spent again after "
+    "an interruption are shown separately, for ladders and controls alike, because they do not depend on the training "
+    "method. Evaluations are recorded, but are not part of the cost.",
+    "<b>Device time</b> is wall time times devices, from the start of each attempt. It includes start-up, evaluation, "
+    "replayed steps and failed attempts.",
+    "<b>Perplexity</b> is measured at the end of a stage, on the validation data, in fp32 from the master weights. The "
+    "jump is the change in loss that the growth itself causes, in nats per token: 0 if it preserves the function.",
+    "<b>Equal loss</b> compares the FLOPs at which the controls reach the ladder's final loss. These are read off the "
+    "controls' lower convex envelope: the loss is linear in the logarithm of the FLOPs between two measured points, "
+    "without extrapolation. Only finished controls count, and only if they were trained like the ladder: same data, "
+    "seed, model, context, batch, precision, optimizer, learning rate and validation windows, each with its own decay.",
+    "<b>The best size from scratch</b> trains every size of the ladder alone for the same FLOPs and puts all of them "
+    "under one envelope. A small model trained longer may beat both the ladder and the largest size.",
+    "<b>In the chart</b>, large marks are the ends of stages and runs. Lines and small dots are evaluations during "
+    "training, before the learning rate has decayed: a full run with that budget would reach a lower loss.",
+    "<b>Differences</b> smaller than those between seeds are not significant, and one seed is weak evidence.",
 )
 
 
@@ -64,9 +64,9 @@ def write_report(runs: Sequence[RunReport], directory: Path) -> Path:
 
 
 def render_page(runs: Sequence[RunReport]) -> str:
-    """The page: no script, nothing fetched, every name escaped."""
+    """The HTML page. It has no scripts, loads nothing, and escapes every name."""
     ladders = [run.name for run in runs if run.control is None] or [run.name for run in runs]
-    title = f"What growing cost: {', '.join(ladders)}"
+    title = f"The cost of growing: {', '.join(ladders)}"
     said = "".join(
         f'<section class="verdict"><h3>{escape(heading)}</h3>'
         + "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)
@@ -90,7 +90,7 @@ def render_page(runs: Sequence[RunReport]) -> str:
 <h2>Stages</h2>
 <div class="wide">{_table(runs)}</div>
 {_anomalies(runs)}
-<h2>What is counted</h2>
+<h2>How the figures are computed</h2>
 <ul>{"".join(f"<li>{sentence}</li>" for sentence in _COUNTED)}</ul>
 <footer>Written by growctl report. The figures are in {TABLE_NAME}, the chart in {CHART_NAME}.</footer>
 </body>
@@ -112,7 +112,7 @@ def _table(runs: Sequence[RunReport]) -> str:
 
 
 def _anomalies(runs: Sequence[RunReport]) -> str:
-    """A section for each run whose numbers went wrong."""
+    """A section for each run with anomalies."""
     return "".join(
         f"<section><h3>{escape(run.name)}: {WENT_WRONG}</h3>"
         + "".join(f"<p>{escape(sentence)}</p>" for sentence in anomalies(run))

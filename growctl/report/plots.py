@@ -17,16 +17,16 @@ from growctl.text.formatting import short_count
 _LADDERS = ("#0072b2", "#7a3fb0", "#008c8c")
 _CONTROLS = ("#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#a0522d", "#7f7f7f", "#9a9a00")
 _HEADROOM = 1.8
-"""The frame's top over the worst final perplexity: what a model says before it has learned is left out."""
+"""The top of the chart, relative to the worst final perplexity. It cuts off the start of training."""
 _CURRENT = "#010203"
-"""A colour that nothing else in the chart has; in SVG it stands for the page's own text colour."""
+"""A placeholder colour that the chart uses nowhere else. The SVG replaces it with the page's text colour."""
 
 
 def draw(runs: Sequence[RunReport], ink: str = "#30353d") -> Figure:
-    """The chart as a figure of 1200 x 750 pixels, its text and axes in the colour `ink`.
+    """The chart as a figure of 1200 x 750 pixels, with text and axes in the colour `ink`.
 
-    Lines and small dots are evaluations within a run, not decayed; large marks are the ends of stages (ladders) and
-    of runs (controls). A dashed line joins the controls of one kind and size: the curve of equal-loss savings.
+    Lines and small dots are evaluations within a run, before its decay; large marks are the ends of stages (ladders)
+    and of runs (controls). A dashed line joins the controls of one kind and size.
     """
     figure = Figure(figsize=(8.0, 5.0), dpi=150, layout="constrained")
     axes = figure.add_subplot()
@@ -51,14 +51,14 @@ def draw(runs: Sequence[RunReport], ink: str = "#30353d") -> Figure:
 
 
 def png(runs: Sequence[RunReport]) -> bytes:
-    """The chart as a PNG on white."""
+    """The chart as a PNG with a white background."""
     buffer = io.BytesIO()
     draw(runs).savefig(buffer, format="png")
     return buffer.getvalue()
 
 
 def svg(runs: Sequence[RunReport]) -> str:
-    """The chart as an `<svg>` element to put into a page: see-through, and in the page's text colour."""
+    """The chart as an `<svg>` element to embed in a page: transparent, and in the page's text colour."""
     figure = draw(runs, ink=_CURRENT)
     figure.patch.set_alpha(0.0)
     figure.axes[0].patch.set_alpha(0.0)
@@ -76,7 +76,7 @@ def _draw_run(axes: Axes, run: RunReport, label: str, color: str, marker: str) -
     ends = [p for p in run.points if p.point == "final" and (is_ladder or p.stage == run.stages[-1].name)]
     axes.plot(*_places(run.points), color=color, linewidth=width, alpha=alpha, zorder=zorder)
     axes.plot(*_places(within), "o", color=color, markersize=2.5, alpha=alpha, zorder=zorder)
-    # A run without an end yet keeps its place in the legend.
+    # An unfinished run has no points here, but still gets an entry in the legend.
     axes.plot(
         *_places(ends), marker, color=color, markersize=8, zorder=zorder + 2, label=visible(label).replace("$", r"\$")
     )
@@ -143,7 +143,7 @@ def _frame(axes: Axes, runs: Sequence[RunReport], ink: str) -> None:
 
 
 def _span(values: Sequence[float]) -> tuple[float, float]:
-    """Limits of a log axis: the values, and a little room, at least 10 % of the value."""
+    """Limits of a log axis: the range of the values plus a margin of at least 5 % at each end."""
     low, high = min(values), max(values)
     room = max(0.06 * math.log(high / low), 0.05)
     return low * math.exp(-room), high * math.exp(room)

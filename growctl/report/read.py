@@ -1,7 +1,7 @@
 """What the ledgers of a runs directory hold, as values: the cost and quality of every stage of every run.
 
-FLOPs are those of work that was kept. Work that had to be done again after an interruption stands apart, for ladders
-and controls alike: a machine that failed says nothing about a way to train.
+FLOPs count the work that was kept. Work that was repeated after an interruption is reported separately, for ladders and
+controls alike: a machine failure has nothing to do with the training method.
 """
 
 import difflib
@@ -17,44 +17,44 @@ from model.errors import UserError
 
 
 class RunNotFoundError(UserError):
-    """A run was named that is not there."""
+    """There is no run of the requested name."""
 
 
 @dataclass(frozen=True)
 class StageReport:
-    """One stage: what it is, what it cost, how good it got."""
+    """The size, cost and quality of one stage."""
 
     name: str
     num_parameters: int
     num_steps: int
-    """Optimizer steps trained in the stage, replayed ones not counted."""
+    """Optimizer steps trained in the stage, without replayed ones."""
     train_tokens: int
-    """Data tokens trained in the stage, replayed ones not counted."""
+    """Data tokens trained in the stage, without replayed ones."""
     flops: float
     """Training FLOPs of this stage alone, without `replayed_flops`."""
     cumulative_flops: float
-    """The same of this stage and of all before it."""
+    """Training FLOPs of this stage and all stages before it, without replayed ones."""
     replayed_flops: float
     """Training FLOPs that a later attempt had to spend again."""
     wall_seconds: float
-    """Replayed steps included."""
+    """Includes replayed steps."""
     device_seconds: float
-    """Replayed steps included."""
+    """Includes replayed steps."""
     replayed_device_seconds: float
-    """The part of `device_seconds` that went into replayed steps and attempts that completed none."""
+    """The part of `device_seconds` spent on replayed steps and on attempts that completed no step."""
     validation_loss: float | None
-    """Nats a token at the stage's end, in fp32 from master weights; None while unfinished."""
+    """Nats per token at the stage's end, in fp32 from the master weights; None while unfinished."""
     perplexity: float | None
     bits_per_byte: float | None
     loss_before_growth: float | None
     """The previous stage's `validation_loss`; None for the first stage."""
     loss_after_growth: float | None
-    """Nats a token at step 0 of this stage; None for the first stage."""
+    """Nats per token at step 0 of this stage; None for the first stage."""
     finished: bool
 
     @property
     def jump(self) -> float | None:
-        """What growing alone did to the loss: after minus before, in nats a token."""
+        """The change in loss that the growth itself causes: after minus before, in nats per token."""
         if self.loss_before_growth is None or self.loss_after_growth is None:
             return None
         return self.loss_after_growth - self.loss_before_growth
@@ -62,27 +62,27 @@ class StageReport:
 
 @dataclass(frozen=True)
 class EvaluationPoint:
-    """One evaluation, placed on the run's cost."""
+    """One evaluation, with the run's cost up to it."""
 
     stage: str
     point: str
-    """`interval` (not decayed), `after_growth` or `final`."""
+    """`interval` (before the decay), `after_growth` or `final`."""
     cumulative_flops: float
-    """Training FLOPs of the steps up to there, replayed ones not counted."""
+    """Training FLOPs of all steps before it, without replayed ones."""
     loss: float
     perplexity: float
 
 
 @dataclass(frozen=True)
 class RunReport:
-    """One run, as its ledger tells it."""
+    """One run, as recorded in its ledger."""
 
     name: str
     """The name of its directory."""
     recorded_name: str
-    """The name that it was started under. A run that was copied or renamed has another directory."""
+    """The name that it was started with. A copied or renamed run has another directory."""
     run_id: str
-    """What it shares with its copies and with no other run."""
+    """The unique id of the run; its copies have the same id."""
     schedule: str
     control: str | None
     """Kind of control; None for a ladder."""
@@ -95,43 +95,43 @@ class RunReport:
     dataset_fingerprint: str
     directory: Path
     conditions: dict[str, Any] = field(default_factory=dict)
-    """What a run must share with another to be compared with it, by dotted path."""
+    """Settings that two runs must share for a fair comparison, by dotted path."""
     decays: bool = True
-    """Whether the learning rate comes down at the end."""
+    """Whether the learning rate decays at the end."""
     caveats: tuple[str, ...] = ()
-    """What a reader of a comparison with this control should know, each to be read behind its name."""
+    """Caveats for comparisons with this control. Each continues a sentence that starts with the control's name."""
     precisions: frozenset[str] = frozenset()
-    """What it was trained in: `bf16`, `fp32`."""
+    """The precisions that it was trained in: `bf16`, `fp32`."""
     anomalies: tuple[tuple[str, Anomaly], ...] = ()
-    """Numbers that went wrong, each with its stage."""
+    """Training anomalies, each with the name of its stage."""
     notes: tuple[str, ...] = ()
-    """What a reader must know of it, a sentence each."""
+    """Notes for the reader, one sentence each."""
 
     @property
     def finished(self) -> bool:
-        """Whether every stage of the schedule is."""
+        """Whether every stage of the schedule is finished."""
         return bool(self.stages) and all(stage.finished for stage in self.stages)
 
     @property
     def final_loss(self) -> float | None:
-        """Nats a token at the end of the last stage; None while the run is unfinished or where it diverged."""
+        """Nats per token at the end of the last stage; None if the run is unfinished or diverged."""
         if not self.finished or not math.isfinite(self.stages[-1].perplexity or math.inf):
             return None
         return self.stages[-1].validation_loss
 
     @property
     def cumulative_flops(self) -> float:
-        """Training FLOPs of all stages so far, replayed ones not counted."""
+        """Training FLOPs of all stages so far, without replayed ones."""
         return self.stages[-1].cumulative_flops if self.stages else 0.0
 
     @property
     def replayed_flops(self) -> float:
-        """Training FLOPs that the run had to spend again."""
+        """Training FLOPs that the run had to repeat."""
         return sum(stage.replayed_flops for stage in self.stages)
 
 
 def read_run(path: Path) -> RunReport:
-    """The report of the run whose ledger is `path`; LedgerError when it cannot be read."""
+    """The report of the run whose ledger is `path`; raises LedgerError if the ledger cannot be read."""
     with Ledger.open(path, read_only=True) as ledger:
         run, precisions = ledger.run(), frozenset(ledger.precisions())
         stages: list[StageReport] = []
@@ -192,10 +192,10 @@ def read_run(path: Path) -> RunReport:
 
 
 def find_runs(runs_dir: Path, names: Sequence[str] = ()) -> list[RunReport]:
-    """The runs called `names`, or all in `runs_dir`; each ladder is followed by its controls.
+    """The runs called `names`, or all runs in `runs_dir`; each ladder is followed by its controls.
 
-    Raises RunNotFoundError for a name that is not there and where there are no runs at all, LedgerError where a
-    ledger that matters cannot be read.
+    Raises RunNotFoundError for an unknown name or if there are no runs at all, LedgerError if the ledger of a requested
+    run cannot be read.
     """
     paths = {run.directory.name: run.ledger for run in RunsPaths(runs_dir).runs_with_ledgers()}
     if not paths:
@@ -226,7 +226,10 @@ def find_runs(runs_dir: Path, names: Sequence[str] = ()) -> list[RunReport]:
 
 
 def _without_copies(runs: dict[str, RunReport], names: Sequence[str]) -> dict[str, RunReport]:
-    """Of runs with one id the first: one of `names`, one that still has its name, or by name. It names the others."""
+    """Keeps one run of each id: preferably one of `names`, then one that was not renamed, then the first by name.
+
+    The notes of the run that is kept name its copies.
+    """
 
     def precedence(run: RunReport) -> tuple[bool, bool, str]:
         return run.name not in names, run.name != run.recorded_name, run.name
@@ -235,15 +238,15 @@ def _without_copies(runs: dict[str, RunReport], names: Sequence[str]) -> dict[st
     for run in sorted(runs.values(), key=precedence):
         original = originals.setdefault(run.run_id, run)
         if original is not run:
-            note = f"{run.name} is a copy of {original.name}, the same run, and is left out."
+            note = f"{run.name} is a copy of {original.name} and is left out."
             originals[run.run_id] = replace(original, notes=(*original.notes, note))
     return {run.name: run for run in sorted(originals.values(), key=lambda run: run.name)}
 
 
 def _with_their_ladders(runs: dict[str, RunReport]) -> dict[str, RunReport]:
-    """The runs, each control with the directory's name of its ladder.
+    """The runs, with each control's `control_of` set to the directory name of its ladder.
 
-    That is the ladder which still has the name that the control was started for, else the renamed one of that id.
+    The ladder is the one that still has the name recorded by the control, or else the renamed one with the recorded id.
     """
     ladders = [run for run in runs.values() if run.control is None]
     names = {run.recorded_name: run.name for run in ladders}

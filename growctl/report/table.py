@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 COLUMNS = ("stage", "parameters", "tokens", "FLOPs", "FLOPs so far", "device time", "perplexity", "jump")
-"""What `stage_cells` fills. The jump is in nats a token, all else in the units that it is printed with."""
+"""The columns that `stage_cells` fills. The jump is in nats per token; the other cells carry their units."""
 
 SHOWN_ANOMALIES = 10
-WENT_WRONG = "numbers that went wrong"
+WENT_WRONG = "training anomalies"
 
 
 def stage_cells(stage: StageReport) -> tuple[str, ...]:
-    """A stage as words, one for each of COLUMNS."""
+    """The cells of a stage, one for each of COLUMNS."""
     jump = "-" if stage.jump is None else f"{stage.jump:+.1e}" if stage.jump else "0"
     perplexity = "-" if stage.perplexity is None else f"{stage.perplexity:.4g}"
     if not stage.finished and stage.train_tokens:
@@ -33,12 +33,12 @@ def stage_cells(stage: StageReport) -> tuple[str, ...]:
 
 
 def describe(run: RunReport) -> str:
-    """What a run is, beside its name."""
+    """What kind of run it is, to print beside its name."""
     return f"{run.control}, control of {run.control_of}" if run.control else f"ladder, {run.schedule}"
 
 
 def replayed_work(run: RunReport) -> str | None:
-    """What was spent in vain, in one sentence; None when nothing was."""
+    """The cost of replayed work, in one sentence; None if there is none."""
     flops = run.replayed_flops
     device_seconds = sum(stage.replayed_device_seconds for stage in run.stages)
     if not flops and not device_seconds:
@@ -51,20 +51,20 @@ def replayed_work(run: RunReport) -> str | None:
 
 
 def remarks(run: RunReport) -> list[str]:
-    """What stands below a run's stages: replayed work, copies that were left out."""
+    """The notes below a run's stages: replayed work, and copies that are left out."""
     replayed = replayed_work(run)
     return [*([replayed] if replayed else []), *run.notes]
 
 
 def anomalies(run: RunReport) -> list[str]:
-    """Numbers that went wrong, a sentence for each of the last ones; nothing when none did."""
+    """A sentence for each of the last anomalies of a run."""
     lines = [_anomaly(stage, anomaly) for stage, anomaly in run.anomalies[-SHOWN_ANOMALIES:]]
     left_out = len(run.anomalies) - len(lines)
-    return [f"{left_out} earlier ones are in the JSON report.", *lines] if left_out else lines
+    return [f"{left_out} earlier anomalies are in the JSON report.", *lines] if left_out else lines
 
 
 def _anomaly(stage: str, anomaly: Anomaly) -> str:
-    what = {"non_finite": "a number that was none", "spike": "a spike"}.get(anomaly.kind, anomaly.kind)
+    what = {"non_finite": "a non-finite value", "spike": "a spike"}.get(anomaly.kind, anomaly.kind)
     done = {"skip": "skipped", "rollback": "rolled back", "stop": "stopped"}.get(anomaly.action, anomaly.action)
     held = (
         f", {anomaly.value:.4g} against {anomaly.threshold:.4g}"
@@ -73,12 +73,12 @@ def _anomaly(stage: str, anomaly: Anomaly) -> str:
     )
     left_out = ""
     if anomaly.first_step is not None and anomaly.num_steps:
-        left_out = f", without the data of {anomaly.num_steps} steps from {anomaly.first_step} on"
+        left_out = f", skipping the data of {anomaly.num_steps} steps from step {anomaly.first_step} on"
     return f"{stage}, attempt {anomaly.attempt}, step {anomaly.step}: {what}{held}; {done}{left_out}."
 
 
 def verdicts(runs: Sequence[RunReport]) -> list[tuple[str, tuple[str, ...]]]:
-    """For each ladder and each curve of its controls, a heading and sentences."""
+    """A heading and sentences for each comparison of a ladder with its controls."""
     said: list[tuple[str, tuple[str, ...]]] = []
     for ladder in (run for run in runs if run.control is None):
         comparisons = compare(ladder, runs)
@@ -87,12 +87,12 @@ def verdicts(runs: Sequence[RunReport]) -> list[tuple[str, tuple[str, ...]]]:
             what = f"{comparison.control}, {short_count(size)} parameters" if size else "the best size from scratch"
             said.append((f"{ladder.name} against {what}", verdict(comparison)))
         if not comparisons:
-            said.append((ladder.name, ("It has no controls, so what growing saved cannot be said.",)))
+            said.append((ladder.name, ("It has no controls, so the saving from growing is unknown.",)))
     return said
 
 
 def print_report(runs: Sequence[RunReport], console: "Console") -> None:
-    """Prints every stage of every run and then the verdict. Made for 80 columns and more."""
+    """Prints every stage of every run and then the verdicts. Needs 80 columns or more."""
     from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text

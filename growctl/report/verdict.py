@@ -6,11 +6,11 @@ from growctl.report.compare import BEST_SCRATCH, EQUAL_FLOPS_TOLERANCE, Comparis
 from growctl.text.formatting import scientific, short_count
 
 HONEST_NUM_BUDGETS = 3
-"""Budgets that a control's curve should have at least, each with its own full decay."""
+"""The fewest budgets, each with its own full decay, that make a fair curve of controls."""
 
 
 def verdict(comparison: Comparison) -> tuple[str, ...]:
-    """What is to be said of a comparison, one sentence each, the most important first."""
+    """The conclusions of a comparison, one sentence each, the most important first."""
     ladder, loss = comparison.ladder, comparison.ladder.final_loss
     if loss is None:
         what = "has no final loss" if ladder.finished else "is not finished"
@@ -33,7 +33,7 @@ def _equal_loss(who: str, comparison: Comparison, loss: float) -> str:
         need = f"the control needs {scientific(saving * flops)} FLOPs for the ladder's loss of {loss:.4f} nats"
         times = f"{saving:.2f}x what {who} spent"
         if abs(saving - 1.0) <= EQUAL_FLOPS_TOLERANCE:
-            return f"At equal loss {who} came out level: {need}, {times}."
+            return f"At equal loss {who} came out even: {need}, {times}."
         if saving > 1.0:
             return f"At equal loss {who} won: {need}, {times}."
         return f"At equal loss {who} lost: {need}, and {who} spent {1.0 / saving:.2f}x as many."
@@ -46,7 +46,7 @@ def _equal_loss(who: str, comparison: Comparison, loss: float) -> str:
     best = lower_envelope(comparison.points)[-1]
     won = f" {who} won" if best.flops > flops + slack(best, flops) else ""
     return (
-        f"At equal loss{won} (not bracketed): no control came down to the ladder's loss; the best, "
+        f"At equal loss{won} (not bracketed): no control reached the ladder's loss; the best, "
         f"{best.run}, has {best.flops / flops:.2f}x its FLOPs."
     )
 
@@ -54,13 +54,13 @@ def _equal_loss(who: str, comparison: Comparison, loss: float) -> str:
 def _equal_flops(who: str, equal: EqualFlops | None) -> str:
     if equal is None:
         return (
-            f"At equal FLOPs, nothing to say: no control's FLOPs are within {EQUAL_FLOPS_TOLERANCE:.0%} of "
+            f"At equal FLOPs, there is no result: no control's FLOPs are within {EQUAL_FLOPS_TOLERANCE:.0%} of "
             "the ladder's."
         )
     difference = equal.loss_difference
     result = f"{who} {'lost' if difference > 0 else 'won'} {abs(difference):.3f} nats against"
     if abs(difference) < 0.0005:
-        result = f"{who} came out level with"
+        result = f"{who} came out even with"
     return (
         f"At equal FLOPs {result} {equal.control_run} (perplexity {equal.ladder_perplexity:.4g} against "
         f"{equal.control_perplexity:.4g}, {equal.flops_ratio:.3f}x the FLOPs)."
@@ -73,21 +73,23 @@ def _cautions(comparison: Comparison) -> list[str]:
     most = max(len(curve) for curve in curves.values())
     if most < HONEST_NUM_BUDGETS:
         some = "only 1 control budget" if most == 1 else f"only {most} control budgets"
-        cautions.append(f"Caution: {some}; a fair curve has {HONEST_NUM_BUDGETS} or more.")
+        cautions.append(f"Caution: {some}; a fair curve needs {HONEST_NUM_BUDGETS} or more.")
     if any(larger > smaller for curve in curves.values() for smaller, larger in pairwise(curve)):
-        cautions.append("Caution: a larger budget of one size ended worse than a smaller one; the smaller one counts.")
+        cautions.append(
+            "Caution: a larger budget for one size ended with a higher loss than a smaller one; the smaller one counts."
+        )
     if comparison.control == BEST_SCRATCH:
         sizes = {stage.num_parameters: len(curves.get(stage.num_parameters, ())) for stage in comparison.ladder.stages}
         lacking = [f"{short_count(size)} at {number} of {most}" for size, number in sizes.items() if number < most]
         if lacking:
-            cautions.append(f"Caution: some sizes count at fewer budgets than others: {', '.join(lacking)}.")
+            cautions.append(f"Caution: some sizes have fewer budgets that count than others: {', '.join(lacking)}.")
     if not comparison.ladder.decays:
         cautions.append(f"Caution: the learning rate of {comparison.ladder.name} never decays; its controls' do.")
     return [*cautions, *(f"Caution: {caveat}" for caveat in comparison.caveats)]
 
 
 def _losses_by_budget(comparison: Comparison, size: int) -> list[float]:
-    """The best loss of a size at each of its budgets, the smallest budget first."""
+    """The lowest loss of a size at each of its budgets, the smallest budget first."""
     budgets: list[tuple[float, float]] = []
     for point in comparison.points:
         if point.num_parameters != size:
@@ -100,7 +102,7 @@ def _losses_by_budget(comparison: Comparison, size: int) -> list[float]:
 
 
 def _replays(comparison: Comparison) -> list[str]:
-    """Work that was done twice, which counts for nobody."""
+    """A sentence on replayed work, which is not part of any run's cost."""
     ladder = comparison.ladder
     costs = [(ladder.name, ladder.cumulative_flops, ladder.replayed_flops)]
     costs += [(point.run, point.flops, point.replayed_flops) for point in comparison.points]

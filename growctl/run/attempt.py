@@ -21,15 +21,15 @@ from stages.stage_dir import StagePaths
 POLL_SECONDS = 0.2
 STALL_POLL_SECONDS = 3.0
 SETTLE_SECONDS = 3.0
-"""From the first rank that writes its stacks to the end of them all: the others write theirs."""
+"""Seconds between the first rank's stack trace and the end of the workers, for the other ranks to write theirs."""
 
 
 class Outcome(NamedTuple):
-    """What became of an attempt."""
+    """The outcome of an attempt."""
 
     kind: Literal["ended", "refused", "crashed", "hung"]
-    """ended: the workers left well, which says nothing of the stage. refused: a worker said what is wrong, and it would
-    be wrong again. crashed, hung: another attempt may do better."""
+    """ended: the workers exited with code 0; the stage may still be incomplete. refused: a worker reported an error
+    that another attempt would repeat. crashed, hung: another attempt may succeed."""
 
     reason: str = ""
 
@@ -46,9 +46,8 @@ class Attempt:
         on_records: Callable[[list[Record]], None],
         tell: Callable[[str], None],
     ) -> None:
-        """`history`, read so far, goes on with what the workers say; `on_records` gets that as they say it.
-
-        `grace`: seconds that they have to save.
+        """`history`: the stage's records, read up to now; the attempt reads on. `on_records` gets each batch of new
+        records. `grace`: seconds that the workers have to save after a stop signal.
         """
         self._spec = spec
         self._launch = launch
@@ -65,10 +64,11 @@ class Attempt:
         self._once_begun = history.begun
 
     def run(self) -> Outcome:
-        """Starts the workers and follows them to their end.
+        """Starts the workers, follows them until they exit and returns the outcome.
 
-        A signal that stops growctl asks them to save and to leave; after the time of grace, and at a second signal at
-        once, they are ended. Raises signals.Stopped once they are gone; also where a cluster told them to leave.
+        On a stop signal, the attempt asks the workers to save and exit. It kills them after the grace period, or at
+        once on a second signal. Raises signals.Stopped after they have exited, also if the cluster signalled them
+        directly.
         """
         log_start = self._log.stat().st_size if self._log.exists() else 0
         if self._request:
@@ -84,7 +84,7 @@ class Attempt:
             where = self._stalls.described()
             self._stalls.tidy()
             self._read()
-        if self._saved:  # a cluster told them itself
+        if self._saved:  # the cluster signalled the workers directly
             raise signals.Stopped(signal.SIGTERM)
         if hung:
             return Outcome("hung", f"no rank did anything for {duration(self._spec.hang_seconds)}: {where}")
@@ -97,7 +97,7 @@ class Attempt:
         return Outcome("crashed" if self._begun or self._once_begun else "refused", reason)
 
     def _follow(self, workers: Workers, stop: signals.Note) -> bool:
-        """Returns when the workers are gone or are to be ended; whether that is because they hang."""
+        """Follows the workers until they exit or must be killed. Returns True if they hang."""
         deadline: float | None = None
         while True:
             running = workers.running()
@@ -106,10 +106,10 @@ class Attempt:
                 return False
             if stop.number is not None and deadline is None:
                 if not (self._request and self._begun):
-                    return False  # there is nothing yet to save
+                    return False  # there is nothing to save yet
                 deadline = time.monotonic() + self._grace
                 self._request.make()
-                self._tell("stopping: the workers save first; once more to stop at once")
+                self._tell("stopping: the workers save first; send the signal again to stop at once")
             if deadline is not None and time.monotonic() >= deadline:
                 self._tell(f"the workers have not saved within {duration(self._grace)}; stopping them")
                 return False

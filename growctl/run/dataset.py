@@ -19,7 +19,7 @@ from stages.spec import TrainSpec
 
 
 class RunDataset:
-    """Finds or makes it."""
+    """Finds or prepares the dataset of a run."""
 
     def __init__(self, schedule: Schedule, runs_dir: Path, screen: Screen) -> None:
         self.schedule = schedule
@@ -27,26 +27,26 @@ class RunDataset:
         self.screen = screen
 
     def known(self, ledger: Ledger, directory: Path) -> Path:
-        """What the run in `directory` began with, where it is whole; else what the schedule describes.
+        """The dataset that the run in `directory` started with; prepares it again if it is missing or damaged.
 
-        RunError where that is another dataset.
+        Raises RunError if the schedule's source now gives another dataset.
         """
         first = first_dataset(ledger, directory)
         return self._whole(*first, directory) if first else self.prepared()
 
     def of_ladder(self, ladder: "RecordedLadder") -> Path:
-        """The dataset that `ladder` was trained on, for one of its controls; RunError where it cannot be had."""
+        """The dataset that `ladder` was trained on, for one of its controls; raises as `known` does."""
         return self._whole(Path(ladder.entry.dataset), ladder.entry.dataset_fingerprint, ladder.directory)
 
     def _whole(self, known: Path, fingerprint: str | None, directory: Path) -> Path:
-        """The dataset `known` where it is whole, else one prepared again; RunError where that differs."""
-        moved_along = self.runs.datasets / known.name  # `known` may be relative to where an earlier run stood
+        """The dataset `known` if it is intact, else one prepared again; RunError if that one differs."""
+        moved_along = self.runs.datasets / known.name  # `known` may be relative to another working directory
         known = moved_along if moved_along.exists() else known
         try:
             if fingerprint in (None, check_dataset(known, self.screen.preparing).fingerprint):
                 return self._told_of_size(known)
         except DataError as error:
-            # Only what lies among our datasets is renamed, whatever place a ledger names.
+            # Rename only datasets in our own datasets directory: the ledger may name any path.
             ours = known.exists() and known.resolve().parent == self.runs.datasets.resolve()
             aside = f"moved to {set_aside(known).name}, " if ours else ""
             self.screen.message(f"{error}; {aside}preparing it again")
@@ -55,22 +55,26 @@ class RunDataset:
         if fingerprint not in (None, now):
             raise RunError(
                 f"{directory} was trained on a dataset with the fingerprint {str(fingerprint)[:12]}..., "
-                f"and {self.schedule.data.source} now gives {dataset} with {now[:12]}...: its text, or what "
-                "made tokens of it, has changed. Put that back, or start a run of its own with --name"
+                f"but {self.schedule.data.source} now gives {dataset} with {now[:12]}...: the text or its "
+                "tokenization has changed. Restore the source, or start a separate run with --name"
             )
         return dataset
 
     def _told_of_size(self, dataset: Path) -> Path:
-        """`dataset`; where it is so large that the hashes of its files were not checked, with a message."""
+        """Returns `dataset`; prints a message if it is too large to check the hashes of its files at every start."""
         if (num_bytes := read_dataset_manifest(dataset).num_file_bytes) > HASHED_BYTES:
             self.screen.message(
-                f"{dataset} has {byte_count(num_bytes)}: only its files' sizes were checked; `growctl verify "
-                f"--integrity {dataset}` reads them all"
+                f"{dataset} has {byte_count(num_bytes)}: only the sizes of its files were checked; `growctl verify "
+                f"--integrity {dataset}` checks their hashes too"
             )
         return dataset
 
     def prepared(self) -> Path:
-        """What the schedule describes, found or made. RunError where its tokens are too many for the model."""
+        """The dataset that the schedule describes, reused or prepared now.
+
+        Raises RunError if its tokenizer has more tokens than the model's vocabulary, DataError if it cannot be prepared
+        or is too short.
+        """
         dataset = prepare(
             self.schedule.data,
             self.runs.datasets,
@@ -81,47 +85,47 @@ class RunDataset:
         if manifest.vocab_size > self.schedule.vocab_size:
             raise RunError(
                 f"model.vocab_size = {self.schedule.vocab_size}: the tokenizer has {manifest.vocab_size} tokens; "
-                "that many or more"
+                f"use {manifest.vocab_size} or more"
             )
         length = self.schedule.training.sequence_length
-        TrainingSamples(dataset, length, self.schedule.seed)  # a DataError where the text is shorter than one sequence
+        TrainingSamples(dataset, length, self.schedule.seed)  # raises DataError if the text is shorter than a sequence
         EvaluationWindows(dataset, "validation", length)
         return self._told_of_size(dataset)
 
 
 @dataclass(frozen=True)
 class RecordedLadder:
-    """A ladder as its ledger has it, for its controls."""
+    """The ladder that a control is compared with, read from the ladder's ledger."""
 
     directory: Path
     entry: RunEntry
     last_size: int
-    """Parameters of its last stage."""
+    """Number of parameters of its last stage."""
 
     @classmethod
     def read(cls, directory: Path) -> "RecordedLadder":
-        """The ladder in `directory`; RunError where it has not begun, LedgerError where its ledger cannot be read."""
+        """The ladder in `directory`; raises RunError if it has no ledger yet, LedgerError if that cannot be read."""
         path = RunPaths(directory).ledger
         if not path.is_file():
             raise RunError(
-                f"{path}: there is no ledger here, and a control trains on its ladder's data; run the ladder first"
+                f"{path}: there is no ledger here. A control trains on its ladder's data; run the ladder first"
             )
         with Ledger.open(path, read_only=True) as ledger:
             return cls(directory, ledger.run(), ledger.stages()[-1].num_parameters)
 
     def check_control(self, directory: Path) -> None:
-        """RunError where the control in `directory` was begun on other data than the ladder's."""
+        """Raises RunError if the control in `directory` was started on other data than the ladder."""
         begun_on, ladders = fingerprint_begun_on(directory), self.entry.dataset_fingerprint
         if begun_on not in (None, ladders):
             raise RunError(
                 f"{directory} was trained on other data (fingerprint {str(begun_on)[:12]}...) than its ladder in "
-                f"{self.directory} ({ladders[:12]}...), so they cannot be compared; move it away and run again to "
-                "train it anew, or leave controls out with --no-controls"
+                f"{self.directory} ({ladders[:12]}...), so they cannot be compared; move it away and run the command "
+                "again to retrain it, or leave controls out with --no-controls"
             )
 
 
 def fingerprint_begun_on(directory: Path) -> str | None:
-    """The fingerprint of the data that a run has trained on: by its ledger, else by its checkpoints; else None."""
+    """The fingerprint of a run's training data, from its ledger or else its checkpoints; None if neither has it."""
     path = RunPaths(directory).ledger
     if path.is_file():
         with suppress(LedgerError), Ledger.open(path, read_only=True) as ledger:
@@ -135,11 +139,11 @@ def fingerprint_begun_on(directory: Path) -> str | None:
 
 
 def first_dataset(ledger: Ledger, directory: Path) -> tuple[Path, str | None] | None:
-    """Where the dataset of the run in `directory` lies so far, and its fingerprint where the ledger has it."""
+    """The path of the dataset that the run in `directory` started with, and its fingerprint if the ledger has it."""
     if ledger.stages():
         entry = ledger.run()
         return Path(entry.dataset), entry.dataset_fingerprint
-    for _, _, stage in RunPaths(directory).stages_found():  # where the ledger is new and the run is not
+    for _, _, stage in RunPaths(directory).stages_found():  # the ledger may be new although the run is not
         with suppress(ValidationError, FileNotFoundError):
             return Path(TrainSpec.model_validate_json(stage.spec.read_bytes()).dataset), None
     return None

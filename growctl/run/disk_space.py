@@ -14,10 +14,10 @@ from stages.checkpoint.disk_full import free_bytes
 
 
 def check_space(requests: Iterable[RunRequest], runs_dir: Path) -> None:
-    """RunError where the checkpoints that `requests` will still write take more than is free in `runs_dir`.
+    """Raises RunError if the checkpoints that `requests` will still write need more space than is free in `runs_dir`.
 
-    `checkpoint.check_space: false` in a schedule leaves its run out; so does a growctl that is at it, which `hold` will
-    tell of.
+    Skips runs whose schedule has `checkpoint.check_space: false`, and runs that another growctl holds: `hold` reports
+    those.
     """
     asked = [
         request
@@ -28,21 +28,21 @@ def check_space(requests: Iterable[RunRequest], runs_dir: Path) -> None:
     free = free_bytes(runs_dir)
     if needed > free:
         raise RunError(
-            f"{', '.join(request.name for request in asked)}: the checkpoints still to come take about "
-            f"{byte_count(needed)}, and {byte_count(free)} are free in {runs_dir}; make room, keep fewer "
-            "(checkpoint.keep, checkpoint.keep_every), or start all the same with checkpoint.check_space=false"
+            f"{', '.join(request.name for request in asked)}: the checkpoints still to be written need about "
+            f"{byte_count(needed)}, but only {byte_count(free)} are free in {runs_dir}; free some space, keep fewer "
+            "checkpoints (checkpoint.keep, checkpoint.keep_every), or start anyway with checkpoint.check_space=false"
         )
 
 
 def remaining_bytes(request: RunRequest, directory: Path) -> int:
-    """What the stages of a run that are not over will have on disk, beyond what they have, in bytes."""
+    """The bytes that the unfinished stages of a run will still add to what they have on disk."""
     schedule = request.schedule
     precision = planned_devices(schedule).precision(schedule.training.precision)
     done = steps_done(schedule, directory)
     total = 0
     for plan in plan_stages(schedule, done)[len(done) :]:
         stage = RunPaths(directory).stage(plan.index, plan.name)
-        within = [*stage.checkpoints().values(), *stage.leftovers()]  # these go before anything is written
+        within = [*stage.checkpoints().values(), *stage.leftovers()]  # these are removed before anything is written
         there = sum(path.stat().st_size for folder in within for path in folder.rglob("*") if path.is_file())
         total += max(0, stage_checkpoint_bytes(schedule, plan, precision) - there)
     return total

@@ -7,23 +7,23 @@ from pathlib import Path
 from stages.metrics import MetricsReader, Record
 
 PIECE = 10_000
-"""Records given at a time at most, so that a long file is never in memory as a whole."""
+"""The most records to yield at once, so that a long file is never in memory as a whole."""
 
 
 class StageHistory:
-    """The one reading of a stage's metrics.jsonl that the runner, its attempts and the ledger share."""
+    """A stage's metrics.jsonl, read once and shared by the runner, its attempts and the ledger."""
 
     def __init__(self, metrics: Path) -> None:
         """Reads nothing yet."""
         self._reader = MetricsReader(metrics)
         self.last_attempt = 0
-        """The highest attempt of which a record was read; 0 before the first."""
+        """The highest attempt number in the records read so far; 0 before the first."""
 
         self.begun = False
-        """Whether any attempt's workers got as far as their `start`."""
+        """Whether the workers of any attempt have written their `start` record."""
 
     def read(self) -> Iterator[list[Record]]:
-        """The records that were added since the last reading, oldest first, in pieces; nothing where there are none."""
+        """Yields the records added since the last call, oldest first, in pieces; yields nothing if there are none."""
         records = iter(self._reader)
         while piece := list(islice(records, PIECE)):
             self.last_attempt = max(self.last_attempt, *(record["attempt"] for record in piece))
@@ -31,11 +31,11 @@ class StageHistory:
             yield piece
 
     def read_to_the_end(self) -> "StageHistory":
-        """Reads on, for what the history itself knows then."""
+        """Reads all remaining records, to update `last_attempt` and `begun`, and returns this history."""
         for _ in self.read():
             pass
         return self
 
     def complaint(self) -> str | None:
-        """What is to be said of lines that could not be read; None where there were none."""
+        """A message about the lines that could not be read; None if there were none."""
         return self._reader.complaint()

@@ -1,9 +1,9 @@
 """The lock of a run: one growctl at a time holds it, known by process, machine and since when.
 
-The lock is the kernel's and goes with its process, however it ends; what the lock file says is only for people. On file
-systems without locks a file beside it stands for the lock. That one stays where a process is killed; it is taken over
-when it is of this machine and its process is gone, told by when that process started: numbers of processes are used
-again.
+The kernel holds the lock and releases it when the process ends, however it ends; the content of the lock file only
+informs people. On file systems without locks, a second file stands in for the lock. A killed process leaves it behind;
+the next process on the same machine replaces it if the process that wrote it is gone. The start time tells processes
+apart, because the kernel reuses process ids.
 """
 
 import errno
@@ -27,14 +27,14 @@ NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP)
 
 @dataclass(frozen=True)
 class Holder:
-    """A growctl that is at a run, or was; as far as its file says."""
+    """The growctl process that holds or held a run, as its lock file describes it."""
 
     process: int | None = None
     host: str | None = None
     since: str | None = None
     """ISO 8601, in UTC."""
     process_start: int | None = None
-    """When the process started, in the kernel's clock ticks since the machine did."""
+    """When the process started, in clock ticks since boot."""
 
     @classmethod
     def me(cls) -> "Holder":
@@ -44,21 +44,21 @@ class Holder:
 
     @property
     def gone(self) -> bool:
-        """Whether it was a process of this machine, and is no more."""
+        """Whether the process ran on this machine and has ended."""
         if self.host != socket.gethostname() or self.process is None or self.process_start is None:
             return False
         return _process_start(self.process) != self.process_start
 
     def __str__(self) -> str:
         if self.process is None:
-            return "a process that does not say which"
+            return "an unknown process"
         where = f" on {self.host}" if self.host else ""
         return f"process {self.process}{where}" + (f" since {_local(self.since)}" if self.since else "")
 
 
 @contextmanager
 def hold(directory: Path) -> Iterator[None]:
-    """Keeps a run directory for this process; RunError where another `growctl run` has it. Ends with the process."""
+    """Locks a run directory for this process; raises RunError if another growctl holds it. Ends with the process."""
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / LOCK).open("a+") as lock:
         try:
@@ -77,13 +77,13 @@ def hold(directory: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            lock.truncate(0)  # left, not lost
+            lock.truncate(0)  # an empty file records a clean exit
 
 
 def find_holder(directory: Path) -> Holder | None:
-    """Who holds a run directory, by asking for a share of its lock for an instant; None where nobody does.
+    """The process that holds a run directory; None if no process does. Takes a shared lock for an instant to find out.
 
-    Raises OSError where that cannot be told.
+    Raises OSError if the lock cannot be checked.
     """
     path = directory / LOCK
     if not path.is_file():
@@ -102,7 +102,7 @@ def find_holder(directory: Path) -> Holder | None:
 
 
 def read_holder(path: Path) -> Holder:
-    """What a lock file says; nothing but a process in those that growctl once wrote, nothing in one left in peace."""
+    """The holder that a lock file names; all its fields are None if the file is empty, missing or unreadable."""
     try:
         said = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -125,8 +125,8 @@ def _stand_in(directory: Path) -> Iterator[None]:
             holder = read_holder(path)
             if not holder.gone:
                 raise RunError(
-                    f"{directory} is in use by another growctl ({holder}), by {path}: this file system has no locks; "
-                    "if you are sure that nobody is at it, remove that file"
+                    f"{directory} is in use by another growctl ({holder}), according to {path}. This file system has "
+                    "no locks; if you are sure that no growctl runs there, remove that file"
                 ) from None
             _clear(path, holder)
     with os.fdopen(descriptor, "w") as file:
@@ -138,7 +138,7 @@ def _stand_in(directory: Path) -> Iterator[None]:
 
 
 def _clear(path: Path, stale: Holder) -> None:
-    """Takes away a file that stood for the lock of a dead process, and no other that came in its place meanwhile."""
+    """Removes the lock file of a dead process, but not a newer one that has replaced it meanwhile."""
     mine = path.with_name(f"{path.name}.{socket.gethostname()}.{os.getpid()}")
     try:
         path.rename(mine)
@@ -151,16 +151,16 @@ def _clear(path: Path, stale: Holder) -> None:
 
 
 def _process_start(process: int) -> int | None:
-    """When a process of this machine started, in clock ticks since the machine did; None where there is no such one."""
+    """When a process on this machine started, in clock ticks since boot; None if there is no such process."""
     try:
         status = Path(f"/proc/{process}/stat").read_text()
     except OSError:
         return None
-    return int(status.rpartition(")")[2].split()[19])  # the name before may have spaces and parentheses
+    return int(status.rpartition(")")[2].split()[19])  # the process name may contain spaces and parentheses
 
 
 def _local(moment: str | None) -> str:
-    """A time on this machine's clock, to the minute; as it is where it is none."""
+    """A time in the local time zone, to the minute; the text unchanged if it is not a time."""
     try:
         return f"{datetime.fromisoformat(moment or '').astimezone():%Y-%m-%d %H:%M}"
     except (ValueError, OverflowError):

@@ -15,7 +15,7 @@ from stages.checkpoint.manifest import CheckpointError, read_manifest
 
 
 class RunError(UserError):
-    """A run that cannot be started or gone on with as asked: the user's to mend, exit code 2."""
+    """The run cannot be started or resumed as requested. The user can fix it; exit code 2."""
 
 
 class RunFailed(Failure):
@@ -29,7 +29,7 @@ class RunRequest:
     name: str
     schedule: Schedule
     label: str
-    """The schedule as the user named it."""
+    """The schedule's path or name, as the user gave it."""
 
     control: str | None = None
     control_of: str | None = None
@@ -37,7 +37,7 @@ class RunRequest:
 
 @dataclass(frozen=True)
 class LadderRequest:
-    """A ladder with its controls, and where they go."""
+    """A ladder, its controls and the directory for both."""
 
     ladder: RunRequest
     runs_dir: Path
@@ -47,21 +47,21 @@ class LadderRequest:
     def of(
         cls, schedule: Schedule, label: str, runs_dir: Path, name: str | None, with_controls: bool
     ) -> "LadderRequest":
-        """The ladder of `schedule`, under its own name or another."""
+        """A request for the ladder of `schedule`, named `name` or else as the schedule is."""
         name = name or schedule.name
         assert name is not None
         return cls(RunRequest(name, schedule.model_copy(update={"name": name}), label), runs_dir, with_controls)
 
     def directory(self, request: RunRequest) -> Path:
-        """Where a run keeps everything."""
+        """The run directory of `request`."""
         return self.runs_dir / request.name
 
     def steps_done(self, request: RunRequest) -> list[int]:
-        """Steps of a run's stages that are over, oldest first."""
+        """The number of steps of each finished stage of a run, oldest first."""
         return steps_done(request.schedule, self.directory(request))
 
     def controls(self) -> list[RunRequest]:
-        """The controls. Where a slope ends stages, their budgets are final once the ladder is over."""
+        """The controls. With `growth.when: slope`, their budgets are final only after the ladder is done."""
         if not self.with_controls:
             return []
         schedule = self.ladder.schedule
@@ -71,7 +71,7 @@ class LadderRequest:
         ]
 
     def checked(self, machines: Machines) -> list[RunRequest]:
-        """The ladder and its controls; RunError where one of them cannot be run, or gone on with, on `machines`."""
+        """The ladder and its controls; raises RunError if one of them cannot be started or resumed on `machines`."""
         schedule = self.ladder.schedule
         over = len(self.steps_done(self.ladder)) == len(schedule.stages)
         requests = [self.ladder, *self.controls()]
@@ -83,7 +83,7 @@ class LadderRequest:
 
 
 def steps_done(schedule: Schedule, directory: Path) -> list[int]:
-    """Steps of the stages that are over, oldest first."""
+    """The number of steps of each finished stage, oldest first."""
     steps: list[int] = []
     for index, stage in enumerate(schedule.stages):
         final = RunPaths(directory).stage(index, stage.name).final
@@ -92,14 +92,14 @@ def steps_done(schedule: Schedule, directory: Path) -> list[int]:
         try:
             steps.append(read_manifest(final).step)
         except CheckpointError:
-            break  # it will be set aside, with a message, when its turn comes
+            break  # the runner sets it aside, with a message, when it reaches this stage
     return steps
 
 
 def check_same_run(request: RunRequest, directory: Path) -> None:
-    """RunError where `directory` is something else's, or its schedule differs in anything but `launch`.
+    """Raises RunError if `directory` is not a run, or if its schedule differs in a setting that affects the result.
 
-    The schedule of a run that never began (its job was taken out of the queue, say) may be changed.
+    The schedule of a run that has never started may change, for example after its job was removed from the queue.
     """
     run = RunPaths(directory)
     if not run.schedule.exists():
@@ -112,12 +112,12 @@ def check_same_run(request: RunRequest, directory: Path) -> None:
     for key, was, now in _differences(_comparable(old), _comparable(request.schedule)):
         raise RunError(
             f"{key} = {now!r}, but the run in {directory} was started with {was!r}; "
-            "give this one another name with --name, or put the value back"
+            "give this run another name with --name, or restore the value"
         )
 
 
 def own_schedule(path: Path) -> Schedule:
-    """The schedule that a run keeps in the file `path`; RunError where it cannot be read."""
+    """The schedule that a run keeps in the file `path`; raises RunError if it cannot be read."""
     try:
         return load_resolved(path)
     except (ScheduleError, OSError) as error:
@@ -125,7 +125,7 @@ def own_schedule(path: Path) -> Schedule:
 
 
 def check_batch(request: RunRequest, devices: int) -> None:
-    """RunError where the batch cannot be dealt out evenly to all ranks of every stage, `devices` on each machine."""
+    """Raises RunError if a stage's ranks, with `devices` on each machine, cannot share the batch evenly."""
     schedule, launch = request.schedule, request.schedule.launch
     batch, micro = schedule.training.batch_size, launch.micro_batch_size
     for index, stage in enumerate(schedule.stages):
@@ -141,7 +141,7 @@ def check_batch(request: RunRequest, devices: int) -> None:
 
 
 def schedule_yaml(schedule: Schedule) -> str:
-    """The schedule as a run keeps it, every default written out."""
+    """The schedule as a run stores it, with every default written out."""
     from omegaconf import OmegaConf
 
     return OmegaConf.to_yaml(OmegaConf.create(schedule.model_dump(mode="json")))

@@ -29,7 +29,7 @@ POLL_SECONDS = 0.05
 
 
 class World(NamedTuple):
-    """What DeepSpeed's own checkpoints depend on."""
+    """The settings that the format of a DeepSpeed checkpoint depends on."""
 
     num_devices: int | None
     zero_stage: int | None
@@ -47,20 +47,20 @@ def checkpoint_to_resume(
     tell: Callable[[str], None],
     wanted: Callable[[Manifest], bool] = lambda _: True,
 ) -> Path | None:
-    """The checkpoint that workers of `world` go on from: the newest that is `wanted`; None where the stage has none.
+    """The checkpoint that workers of `world` resume from: the newest that is `wanted`; None if the stage has none.
 
-    An engine checkpoint of another world is converted first, once: the conversion stays until a newer checkpoint is
-    whole. Broken ones are set aside, each with a message. Raises RunFailed where converting fails, and OriginError
-    where none of the keys in the file `keys` signed the engine checkpoint.
+    Converts an engine checkpoint of another world first. The conversion is kept until a newer checkpoint is complete.
+    Broken checkpoints are set aside, each with a message. Raises RunFailed if the conversion fails, and OriginError if
+    none of the keys in the file `keys` signed the engine checkpoint.
     """
-    clear_leftovers(stage_directory)  # nobody writes here now, and what is to be written may need the room
+    clear_leftovers(stage_directory)  # no process writes here now, and the new checkpoints may need the space
     newest = newest_checkpoint(stage_directory, tell, wanted)
     if newest:
         remove_converted(stage_directory, newest)
     fits = newest is not None and _world(read_manifest(newest)) == world
     for converted in StagePaths(stage_directory).conversions():
         own = newest is not None and converted == converted_directory(newest)
-        # One that is newer is of a step_* that broke since: then it is the newest whole one, whatever the world.
+        # A conversion newer than every step_* outlived its broken step_*. It is the newest checkpoint, in any world.
         if not (own and fits) and _whole(converted, newest if own else None, tell, wanted):
             return converted
     if newest:
@@ -74,7 +74,7 @@ def checkpoint_to_resume(
 def _whole(
     converted: Path, checkpoint: Path | None, tell: Callable[[str], None], wanted: Callable[[Manifest], bool]
 ) -> bool:
-    """Whether a conversion is whole and `wanted`, and of `checkpoint` where that is there; else it is set aside with a
+    """Whether a conversion is intact, `wanted`, and made from `checkpoint` if one is given; else sets it aside with a
     message."""
     try:
         manifest = verify_checkpoint(converted)
@@ -95,7 +95,7 @@ def _world(manifest: Manifest) -> World:
 
 
 def _convert(checkpoint: Path, log: Path) -> Path:
-    """`checkpoint`, converted by a process of its own, which ends with this one."""
+    """Converts `checkpoint` in a separate process, which ends with this one, and returns the conversion."""
     converted = converted_directory(checkpoint)
     command = [sys.executable, "-m", "stages.engine.convert", str(checkpoint), str(converted)]
     environment = {"PYTHONSAFEPATH": "1", "DS_ACCELERATOR": "cpu", VARIABLE: STDIN}

@@ -53,16 +53,16 @@ from stages.train.skipped_data import LeftOut, rollbacks_in_place, skipped_range
 
 VERBS = {"refused": "failed", "crashed": "crashed", "hung": "hung"}
 LONGEST_PAUSE = 60.0
-"""Seconds before a stage is started again: 1, 10, 60, ... for what is wrong with a machine to pass."""
+"""The longest pause before a restart, in seconds. Pauses are 1, 10, 60, 60, ...: problems of a machine often pass."""
 
 EXACT_GROWTH = 1e-5
-"""Nats by which the validation loss may differ right after a growth: the rounding of float32."""
+"""Nats by which a growth that preserves the function may move the validation loss: float32 rounding."""
 
 
 def run(request: LadderRequest, screen: Screen) -> None:
-    """Runs a ladder and then its controls, or goes on where an earlier execution stopped.
+    """Runs a ladder and then its controls, or resumes them.
 
-    Raises RunError (and the other UserErrors) before anything is written, RunFailed when a stage fails.
+    Raises RunError (or another UserError) before anything is written, RunFailed if a stage fails.
     """
     machines = machines_of(request.ladder.schedule)
     check_space(request.checked(machines), request.runs_dir)
@@ -75,7 +75,7 @@ def run(request: LadderRequest, screen: Screen) -> None:
 
 
 def run_part(request: LadderRequest, name: str, last_stage: int | None, screen: Screen) -> None:
-    """Runs one of them, the ladder or the control of that name, up to the stage of that index. Raises as `run` does."""
+    """Runs only the ladder or control called `name`, up to the stage with index `last_stage`. Raises as `run` does."""
     machines = machines_of(request.ladder.schedule)
     [part] = [candidate for candidate in request.checked(machines) if candidate.name == name]
     check_space([part], request.runs_dir)
@@ -89,7 +89,7 @@ class Execution:
     def __init__(
         self, request: RunRequest, runs_dir: Path, machines: Machines, screen: Screen, controls: Sequence[Path] = ()
     ) -> None:
-        """`controls`: directories of the ladder's controls, which may have begun before it."""
+        """`controls`: directories of the ladder's controls, which may have started before it."""
         self.controls = controls
         self.request = request
         self.schedule = request.schedule
@@ -101,11 +101,11 @@ class Execution:
         self.keys = RunsPaths(runs_dir).keys
         self.dataset = Path()
         self.ladder: RecordedLadder | None = None
-        """The ladder of a control, once it runs."""
+        """The ladder of a control; set when the control runs."""
         self.ledger: Ledger
 
     def run(self, last_stage: int | None = None) -> None:
-        """Prepares the data, then takes each stage up to that index to its `final/`, growing in between."""
+        """Prepares the data, then trains each stage up to index `last_stage` to its `final/`, growing in between."""
         check_keys(self.keys)
         self.screen.run_started(self.request.name, self.request.control, self.plans)
         data = RunDataset(self.schedule, self.runs_dir, self.screen)
@@ -117,7 +117,7 @@ class Execution:
         elif not self.paths.ledger.exists():
             dataset = data.prepared()
         with hold(self.paths.directory):
-            # The schedule first: it is by this file that the directory is known for a run's.
+            # Write the schedule first: this file marks the directory as a run.
             write_file(self.paths.schedule, schedule_yaml(self.schedule).encode())
             with self._open_ledger() as self.ledger:
                 self.dataset = dataset or data.known(self.ledger, self.paths.directory)
@@ -132,24 +132,24 @@ class Execution:
             self.screen.run_finished()
 
     def stage(self, plan: StagePlan) -> StagePaths:
-        """Where a stage keeps everything."""
+        """The paths of a stage."""
         return self.paths.stage(plan.index, plan.name)
 
     def num_devices(self, plan: StagePlan) -> int:
-        """Ranks that train a stage, on all machines."""
+        """The number of ranks that train a stage, over all machines."""
         return self.schedule.launch.nodes_of(plan.index) * self.machines.devices
 
     def _world(self, plan: StagePlan) -> World:
         return World(self.num_devices(plan), self.schedule.launch.zero_stage, self.schedule.launch.offload)
 
     def _open_ledger(self) -> Ledger:
-        """The run's ledger. A broken one is set aside; each stage then books anew what its metrics.jsonl tells."""
+        """The run's ledger. A broken one is set aside and rebuilt from the metrics.jsonl of each stage."""
         path = self.paths.ledger
         try:
             return Ledger.open(path)
         except BrokenLedger as error:
             aside = move_aside(path).name
-            self.screen.message(f"{path} is broken: {error.why}; moved to {aside}, making it anew from metrics.jsonl")
+            self.screen.message(f"{path} is broken: {error.why}; moved to {aside}, rebuilding it from metrics.jsonl")
             return Ledger.open(path)
 
     def _open_books(self) -> None:
@@ -176,7 +176,7 @@ class Execution:
         return control_caveats(self.request.control, self.schedule, self.ladder.last_size)
 
     def _run_id(self) -> str:
-        """The run's id, which outlives its ledger; made when the run begins."""
+        """The run's id, created at the run's first start. It is a file of its own, so that it outlives the ledger."""
         path = self.paths.run_id
         if not path.exists():
             write_file(path, uuid4().hex.encode())
@@ -196,14 +196,16 @@ class Execution:
         self.screen.stage_finished(plan)
 
     def _catch_up(self, plan: StagePlan, history: StageHistory, books: StageBooks) -> None:
-        """Books and shows what the stage's workers have said beyond what is known."""
+        """Books and shows the records that the stage's workers have written since the last call."""
         for records in history.read():
             books.sync(records)
             self.screen.catch_up(plan, records)
 
     def _train(self, plan: StagePlan, initial: Path | None, history: StageHistory, books: StageBooks) -> None:
-        """Attempts at a stage until it has its `final/`: another one where workers crashed or hung, or where they sent
-        it back to a checkpoint, within bounds."""
+        """Makes attempts at a stage until it has its `final/`.
+
+        Restarts the workers, within limits, after a crash, a hang or a rollback to a checkpoint.
+        """
         stage, most = self.stage(plan), self.schedule.launch.max_restarts
         failures, start = 0, None
         while True:
@@ -212,7 +214,7 @@ class Execution:
             resume = checkpoint_to_resume(stage.directory, self._world(plan), self.keys, self.screen.message, wanted)
             failures = failures if resume == start else 0
             start = resume
-            self._catch_up(plan, history, books)  # with what a worker that outlived its runner may have said since
+            self._catch_up(plan, history, books)  # a worker that outlived its runner may have written records since
             number = 1 + max(history.last_attempt, self.ledger.last_attempt(plan.name))
             outcome = self._attempt(plan, self._spec(plan, number, initial, resume, left_out), history, books)
             if self._whole(stage.final):
@@ -222,28 +224,29 @@ class Execution:
                     )
                 return
             if self._left_out(plan) != left_out:
-                continue  # the workers sent it back
+                continue  # the workers rolled the stage back
             if outcome.kind == "ended":
-                raise RunFailed(f"stage {plan.name} ended without a whole final/; see {stage.log}")
+                raise RunFailed(f"stage {plan.name} ended without a complete final/; see {stage.log}")
             failed = f"stage {plan.name} {VERBS[outcome.kind]}: {outcome.reason}"
             failures += 1
             if outcome.kind == "refused" or failures > most:
                 often = f" ({failures} times in a row, with no checkpoint in between)" if failures > 1 else ""
                 raise RunFailed(f"{failed}{often}\nfull log: {stage.log}")
-            self.screen.message(f"{failed}; starting it again ({failures} of {most})")
+            self.screen.message(f"{failed}; restarting it ({failures} of {most})")
             time.sleep(pause_after(failures))
 
     def _left_out(self, plan: StagePlan) -> tuple[LeftOut, ...]:
-        """The data that a stage leaves out by now; RunFailed where it went back to the same step too often.
+        """The data that a stage skips after its rollbacks; raises RunFailed after too many to the same step.
 
-        By the ledger, which is never behind metrics.jsonl here, and may know of a line that was damaged there since.
+        Reads the ledger, not metrics.jsonl: the ledger is up to date here, and it keeps the record even if the line has
+        been damaged since.
         """
         records = [{"event": "anomaly"} | asdict(anomaly) for anomaly in self.ledger.anomalies(plan.name)]
         left_out, most = skipped_ranges(records), self.schedule.anomalies.most
         if (times := rollbacks_in_place(records)) > most:
             raise RunFailed(
-                f"stage {plan.name} went back to step {left_out[-1][0]} {times} times, each time with more data left "
-                f"out, and never came to its next checkpoint (anomalies.most = {most}); try a lower "
+                f"stage {plan.name} was rolled back to step {left_out[-1][0]} {times} times, skipping more data each "
+                f"time, and never reached its next checkpoint (anomalies.most = {most}); try a lower "
                 f"learning_rate.peak (now {self.schedule.learning_rate.peak}) or more warm-up, under another --name"
             )
         return left_out
@@ -278,7 +281,7 @@ class Execution:
         )
 
     def _micro_batch_size(self, plan: StagePlan) -> int:
-        """Sequences a forward pass on one device: as `plan` shows it."""
+        """Sequences per forward pass on one device, as `growctl plan` shows it."""
         return planned_micro_batch(self.schedule, plan, self.num_devices(plan), planned_devices(self.schedule))
 
     def _spec(
@@ -290,7 +293,7 @@ class Execution:
             schedule,
             plan,
             attempt=attempt,
-            # In full: on another machine, or in a job, the worker stands elsewhere.
+            # Absolute paths: on another machine or in a job, the worker has another working directory.
             directory=str(self.stage(plan).directory.absolute()),
             keys=str(self.keys.absolute()),
             dataset=str(self.dataset.absolute()),
@@ -305,7 +308,7 @@ class Execution:
         )
 
     def _attempt(self, plan: StagePlan, spec: TrainSpec, history: StageHistory, books: StageBooks) -> Outcome:
-        """Starts the workers and follows them to their end, keeping screen and ledger up to date."""
+        """Makes one attempt at a stage, keeping the screen and the ledger up to date."""
         stage = self.stage(plan)
         if spec.attempt > 1:
             start = f"from {Path(spec.resume).name}" if spec.resume else "from the start"
@@ -329,12 +332,12 @@ class Execution:
             books.sync(attempt_over=True)
 
     def _check_growth(self, plan: StagePlan, record: Record) -> None:
-        """Says so where the loss right after a growth is not the loss before it: a warning where it should be."""
+        """Prints a message if a growth moved the validation loss: a warning if its policy preserves the function."""
         if record.get("point") != "after_growth":
             return
         known = self.ledger.evaluations(self.plans[plan.index - 1].name)
         before = known[-1].loss if known else None
-        if before is None:  # it was not a number, or is lost
+        if before is None:  # the loss was not finite, or its record is lost
             return
         jump = record["loss"] - before
         if abs(jump) <= EXACT_GROWTH:
@@ -342,13 +345,13 @@ class Execution:
         moved = f"growing to {plan.name} moved the validation loss by {jump:+.2e} nats, from {before:.6f}"
         if read_manifest(self.stage(plan).initial).lineage.details.get("preserves"):
             moved = (
-                f"WARNING: {moved}; it should keep it to {EXACT_GROWTH:g}. "
-                f"Please report this with {self.stage(plan).directory}"
+                f"WARNING: {moved}; it should move by at most {EXACT_GROWTH:g}. "
+                f"Please report this and attach {self.stage(plan).directory}"
             )
         self.screen.message(moved)
 
     def _whole(self, checkpoint: Path) -> bool:
-        """Whether `checkpoint` is there and whole; a broken one is set aside with a message."""
+        """Whether `checkpoint` exists and is intact; sets a broken one aside with a message."""
         if not checkpoint.exists():
             return False
         try:
@@ -360,7 +363,7 @@ class Execution:
 
 
 def pause_after(failures: int) -> float:
-    """Seconds between so many failures of a stage in a row and its next start."""
+    """Seconds to wait before a restart after `failures` failures in a row: 1, 10, 60, 60, ..."""
     return min(LONGEST_PAUSE, 10 ** (failures - 1))
 
 

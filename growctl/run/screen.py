@@ -20,7 +20,7 @@ PLAIN_SECONDS = 10.0
 
 
 class StageProgress:
-    """What is known of one stage, gathered from its records."""
+    """The progress of one stage, gathered from its records."""
 
     def __init__(self, plan: StagePlan) -> None:
         self.plan = plan
@@ -32,7 +32,7 @@ class StageProgress:
         self.tokens_per_second: float | None = None
 
     def update(self, record: Record) -> None:
-        """Takes in one record of metrics.jsonl."""
+        """Updates the progress with one record of metrics.jsonl."""
         self.step = int(record["step"])
         if record["event"] == "train":
             self.loss = self.loss if record["loss"] is None else record["loss"]  # null: no update was made
@@ -44,14 +44,14 @@ class StageProgress:
 
     @property
     def seconds_left(self) -> float | None:
-        """Estimated from the last measured speed; None before there is one."""
+        """Seconds that the stage still needs, estimated from the last measured speed; None before the first."""
         if not self.tokens_per_second:
             return None
         return (self.plan.num_steps - self.step) * self.plan.tokens_per_step / self.tokens_per_second
 
 
 class Screen:
-    """Plain lines. The live view of a terminal is `LiveScreen`."""
+    """Prints plain lines. `LiveScreen` is the live view for a terminal."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -61,7 +61,7 @@ class Screen:
         self._last_phase = ""
 
     def run_started(self, name: str, control: str | None, plans: list[StagePlan]) -> None:
-        """A run begins, or is gone on with."""
+        """A run starts or resumes."""
         self.name = name
         self.stages = [StageProgress(plan) for plan in plans]
         sizes = " -> ".join(short_count(plan.num_parameters) for plan in plans)
@@ -74,11 +74,11 @@ class Screen:
         self.message(f"{self.name}: done")
 
     def message(self, text: str) -> None:
-        """One line for the user."""
+        """Prints one line for the user."""
         self.console.print(Text(text), soft_wrap=True)
 
     def preparing(self, phase: str, fraction: float | None) -> None:
-        """The dataset is being made."""
+        """The dataset is being prepared."""
         if phase != self._last_phase:
             self._last_phase = phase
             self.message(f"data: {phase}")
@@ -88,18 +88,18 @@ class Screen:
         self.message(f"growing to {plan.name}: {added_words(plan.attention_tokens, plan.ffn_tokens)}")
 
     def grown(self, plan: StagePlan, manifest: Manifest) -> None:
-        """The expanded checkpoint is whole."""
+        """The expanded checkpoint is complete."""
         details = manifest.lineage.details
         before, after = details["num_parameters_before"], details["num_parameters"]
         self.message(f"grown: {short_count(before)} -> {short_count(after)} parameters")
 
     def catch_up(self, plan: StagePlan, records: Sequence[Record]) -> None:
-        """Workers said this before anybody followed them."""
+        """Takes in records that the workers wrote earlier; prints nothing."""
         for record in records:
             self.stages[plan.index].update(record)
 
     def stage_started(self, plan: StagePlan) -> None:
-        """Workers were started on a stage."""
+        """The workers of a stage were started."""
         self.stages[plan.index].state = "starting"
         self.message(
             f"stage {plan.name}: {short_count(plan.num_parameters)} parameters, {plan.num_steps} steps, "
@@ -107,7 +107,7 @@ class Screen:
         )
 
     def record(self, plan: StagePlan, record: Record) -> None:
-        """A worker said something."""
+        """A worker wrote a record."""
         stage = self.stages[plan.index]
         stage.state = "training"
         stage.update(record)
@@ -133,7 +133,7 @@ class Screen:
             )
 
     def progress(self, stage: StageProgress) -> None:
-        """A line of training progress."""
+        """Prints a line of training progress."""
         left = stage.seconds_left
         loss = "no loss yet" if stage.loss is None else f"loss {stage.loss:.4f}"
         self.message(
@@ -143,7 +143,7 @@ class Screen:
         )
 
     def stage_finished(self, plan: StagePlan) -> None:
-        """A stage's `final/` is whole, now or since an earlier execution."""
+        """A stage's `final/` is complete, from now or from an earlier execution."""
         self.stages[plan.index].state = "done"
 
     def __enter__(self) -> "Screen":
@@ -169,21 +169,21 @@ class LiveScreen(Screen):
         self._live.stop()
 
     def preparing(self, phase: str, fraction: float | None) -> None:
-        """The dataset is being made."""
+        """The dataset is being prepared."""
         self._phase = f"data: {phase}" + (f" {fraction:.0%}" if fraction is not None else "")
 
     def run_finished(self) -> None:
-        """Every stage is done: the table is printed for good, and makes room for the next run's."""
+        """Every stage is done: prints the final table and clears the live view for the next run."""
         self.console.print(self._render())
         self.stages = []
 
     def stage_started(self, plan: StagePlan) -> None:
-        """Workers were started on a stage."""
+        """The workers of a stage were started."""
         self._phase = ""
         self.stages[plan.index].state = "starting"
 
     def progress(self, stage: StageProgress) -> None:
-        """The table shows it."""
+        """Prints nothing: the table shows the progress."""
 
     def _render(self) -> Group:
         if not self.stages:
@@ -225,21 +225,21 @@ class LiveScreen(Screen):
 
 
 def anomaly_words(record: Record) -> str:
-    """What went wrong with an update that was refused, and what follows."""
+    """Why an update was rejected, and what happens next."""
     if record["kind"] == "spike":
         wrong = f"a loss of {record['value']:.4f} is a spike (above {record['threshold']:.4f})"
     else:
         wrong = "the gradient is not finite"
     follows = {
-        "skip": "the update is left out",
-        "rollback": f"back to step {record['first_step']}, with {record['num_steps']} steps' data left out",
+        "skip": "the update is skipped",
+        "rollback": f"rolling back to step {record['first_step']} and skipping the data of {record['num_steps']} steps",
         "stop": "the stage stops",
     }
     return f"{wrong}: {follows[record['action']]}"
 
 
 def added_words(attention_tokens: Sequence[int], ffn_tokens: Sequence[int]) -> str:
-    """What a growth adds, given layer by layer, in words."""
+    """Describes what a growth adds, from the tokens added to each layer."""
     if not attention_tokens:
         return "a transformer's width and depth"
     sizes = set(zip(attention_tokens, ffn_tokens, strict=True)) - {(0, 0)}
@@ -251,5 +251,5 @@ def added_words(attention_tokens: Sequence[int], ffn_tokens: Sequence[int]) -> s
 
 
 def make_screen(console: Console) -> Screen:
-    """The live view where `console` is a terminal, else plain lines."""
+    """A live view if `console` is a terminal, else a screen of plain lines."""
     return LiveScreen(console) if console.is_terminal else Screen(console)

@@ -13,19 +13,19 @@ STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Stopped(BaseException):
-    """A signal arrived; not an Exception, so that nothing on the way takes it for a failure."""
+    """A signal arrived. Not an Exception, so that no handler treats it as a failure."""
 
     def __init__(self, number: int) -> None:
         self.number = number
 
     @property
     def exit_code(self) -> int:
-        """130 for Ctrl-C; 143 for every other, each of which is somebody's way of taking the machine away."""
+        """130 for Ctrl-C; 143 for every other signal, because clusters use all of them to take a machine away."""
         return 128 + (signal.SIGINT if self.number == signal.SIGINT else signal.SIGTERM)
 
 
 class Note:
-    """Whether a signal arrived that has not been heeded yet."""
+    """The number of a signal that arrived and is still to be acted on; None before the first."""
 
     def __init__(self) -> None:
         self.number: int | None = None
@@ -34,16 +34,16 @@ class Note:
 _notes: list[Note] = []
 
 
-def heed(signals: Sequence[signal.Signals] = STOPS) -> None:
-    """From now on `signals` raise Stopped in the main thread, or are noted."""
+def install_handlers(signals: Sequence[signal.Signals] = STOPS) -> None:
+    """Makes `signals` raise Stopped in the main thread; inside `noted()`, the first one is only noted."""
     for number in signals:
         signal.signal(number, _arrived)
 
 
 @contextmanager
 def noted() -> Iterator[Note]:
-    """Within the block the first signal is noted and a second raises Stopped; one that was only noted raises it at the
-    block's end."""
+    """Notes the first signal within the block; a second raises Stopped at once. A noted signal raises Stopped at the
+    end of the block."""
     note = Note()
     _notes.append(note)
     try:

@@ -1,6 +1,6 @@
 """What is done, running, stopped or failed, and how far: read from a run's files, which may be in use or broken.
 
-No torch here, and nothing is written. What cannot be read is said in `notes`, never raised.
+Imports no torch and writes nothing. Files that cannot be read are reported in `notes`; they raise no error.
 """
 
 import difflib
@@ -29,10 +29,10 @@ from stages.stage_dir import StagePaths
 
 RunState = Literal["finished", "running", "stopped", "failed", "not started", "unreadable"]
 FRESH_SECONDS = 60.0
-"""A run whose files changed less than this ago may be at work where its lock cannot be seen from here."""
+"""A run whose files changed less than this many seconds ago may be running where its lock cannot be seen from here."""
 
 CONTROL_INFIX = "-control-"
-"""What stands between a ladder's name and what its control is."""
+"""The text between the ladder's name and the control's kind in a control's name."""
 
 
 @dataclass(frozen=True)
@@ -43,27 +43,27 @@ class RunStatus:
     state: RunState
     directory: str
     schedule: str | None = None
-    """As the user named it."""
+    """The schedule's path or name, as the user gave it."""
     control: str | None = None
     """Kind of control; None for a ladder."""
     control_of: str | None = None
     process: int | None = None
-    """The growctl that is at it."""
+    """Process id of the growctl that holds the run's lock."""
     host: str | None = None
-    """The machine that it runs on, where its lock says so."""
+    """The machine that the process runs on, if the lock file names it."""
     here: bool | None = None
-    """Whether that process is one of this machine."""
+    """Whether the process runs on this machine."""
     since: str | None = None
-    """When it started."""
+    """When the process took the lock."""
     reason: str | None = None
-    """Why it failed."""
+    """Why the run failed."""
     go_on: str | None = None
-    """The command that goes on with it."""
+    """The command that resumes the run."""
     jobs: dict[str, str] = field(default_factory=dict)
-    """SLURM jobs that were last submitted for it: {name: id}."""
+    """The SLURM jobs last submitted for the run: {name: id}."""
     stages: tuple[StageStatus, ...] = ()
     notes: tuple[str, ...] = ()
-    """What could not be read, and what to beware of."""
+    """Files that could not be read, and warnings."""
 
     @property
     def current(self) -> StageStatus | None:
@@ -82,9 +82,9 @@ class _Holder:
 
 
 def find_status(runs_dir: Path, names: Sequence[str] = ()) -> list[RunStatus]:
-    """The runs called `names`, or all in `runs_dir`; each ladder is followed by its controls, begun or not.
+    """The runs called `names`, or all runs in `runs_dir`; each ladder is followed by its controls, started or not.
 
-    Raises RunNotFoundError for a name that is not there.
+    Raises RunNotFoundError for an unknown name.
     """
     families: dict[str, list[RunStatus]] = {}
     directories = run_directories(runs_dir)
@@ -101,7 +101,7 @@ def find_status(runs_dir: Path, names: Sequence[str] = ()) -> list[RunStatus]:
     for name in names:
         if name not in runs:
             near = difflib.get_close_matches(name, runs, n=3, cutoff=0.4) or list(runs)[:5]
-            hint = f"; the nearest are {', '.join(near)}" if near else ", and no other"
+            hint = f"; the nearest are {', '.join(near)}" if near else "; it holds no runs"
             raise RunNotFoundError(f"no run {name!r} in {runs_dir}{hint}")
     found: dict[str, RunStatus] = {}
     for name in names or runs:
@@ -110,7 +110,7 @@ def find_status(runs_dir: Path, names: Sequence[str] = ()) -> list[RunStatus]:
 
 
 def run_directories(runs_dir: Path) -> list[Path]:
-    """Directories of `runs_dir` that hold a run, or what is left of one."""
+    """Directories in `runs_dir` that hold a run, or parts of one."""
     found = sorted(runs_dir.iterdir()) if runs_dir.is_dir() else []
 
     def may_be_run(path: Path) -> bool:
@@ -122,17 +122,17 @@ def run_directories(runs_dir: Path) -> list[Path]:
 
 
 def being_prepared(runs_dir: Path) -> list[str]:
-    """Datasets below `runs_dir` that a process is at work on."""
+    """Names of the datasets below `runs_dir` that a process is preparing now."""
     return [name for name, lock in RunsPaths(runs_dir).dataset_locks().items() if _is_held(lock)]
 
 
 def status_document(runs_dir: Path, runs: Sequence[RunStatus]) -> dict[str, Any]:
-    """`runs` for JSON: nats a token, seconds, times in UTC. What is unknown is null."""
+    """`runs` as JSON values, in nats per token and seconds, with times in UTC. Unknown values are null."""
     return {"runs_dir": str(runs_dir), "preparing": being_prepared(runs_dir), "runs": [asdict(run) for run in runs]}
 
 
 def _read_run(directory: Path) -> tuple[RunStatus, list[RunStatus]]:
-    """The run in `directory`, whatever its files are like, and the controls that its schedule asks for."""
+    """The run in `directory`, even if its files are damaged, and the controls that its schedule generates."""
     notes: list[str] = []
     paths = RunPaths(directory)
     holder = _holder(directory, notes)
@@ -180,7 +180,7 @@ def _read_run(directory: Path) -> tuple[RunStatus, list[RunStatus]]:
 
 
 def _planned_controls(ladder: RunStatus, schedule: Schedule) -> list[RunStatus]:
-    """The controls that a ladder's schedule asks for, as if none had begun. UserError where one cannot be planned."""
+    """The controls that a ladder's schedule generates, as not started. Raises UserError if one cannot be planned."""
     steps_done = [stage.step for stage in ladder.stages if stage.state == "done"]
     return [
         RunStatus(
@@ -201,7 +201,7 @@ def _planned_controls(ladder: RunStatus, schedule: Schedule) -> list[RunStatus]:
 
 
 def _completed(family: list[RunStatus], runs_dir: Path) -> list[RunStatus]:
-    """A ladder and its controls, each with the command that goes on with it, which is always the ladder's."""
+    """A ladder and its controls, each unfinished one with the command that resumes it, which is always the ladder's."""
     ladder = family[0].control_of or family[0].name
     at_work = any(run.state == "running" for run in family)
     path = RunsPaths(runs_dir).run(ladder).schedule
@@ -214,7 +214,7 @@ def _completed(family: list[RunStatus], runs_dir: Path) -> list[RunStatus]:
 
 
 def _planned(directory: Path, schedule: Schedule | None, recorded: Sequence[StageEntry]) -> list[PlannedStage]:
-    """The stages: by the schedule, else by the ledger, else by the directories that are there."""
+    """The stages of a run, from its schedule, or else its ledger, or else its stage directories."""
     if schedule is not None:
         return [
             PlannedStage(plan.index, plan.name, plan.num_parameters, plan.num_steps, plan.tokens_per_step)
@@ -229,7 +229,7 @@ def _planned(directory: Path, schedule: Schedule | None, recorded: Sequence[Stag
 
 
 def _holder(directory: Path, notes: list[str]) -> _Holder | None:
-    """Who holds a run directory; None where nobody does. The lock goes with its process, the file stays."""
+    """The process that holds a run directory; None if no process does. The lock file outlives the lock."""
     lock = RunPaths(directory).lock
     try:
         holder = find_holder(directory)
@@ -237,14 +237,14 @@ def _holder(directory: Path, notes: list[str]) -> _Holder | None:
             return None
         status = lock.stat()
     except OSError as error:
-        notes.append(f"{lock}: whether a growctl is at work cannot be told: {error.strerror}")
+        notes.append(f"{lock}: cannot check whether a growctl holds the run: {error.strerror}")
         return None
     here = _locked_here(status.st_ino, holder.process) or holder.host == socket.gethostname()
     return _Holder(holder.process, holder.host, here, status.st_mtime)
 
 
 def _is_held(lock: Path) -> bool:
-    """Whether a process holds `lock`, by asking for a share of it for an instant."""
+    """Whether a process holds `lock`. Takes a shared lock for an instant to find out."""
     if not lock.is_file():
         return False
     with lock.open("rb") as file:
@@ -256,7 +256,7 @@ def _is_held(lock: Path) -> bool:
 
 
 def _locked_here(inode: int, process: int | None) -> bool:
-    """Whether this machine's kernel knows `process` as the holder of a lock on the file numbered `inode`."""
+    """Whether `process` holds a lock on the file with that inode, according to this machine's kernel."""
     try:
         locks = Path("/proc/locks").read_text().splitlines()
     except OSError:
@@ -265,11 +265,12 @@ def _locked_here(inode: int, process: int | None) -> bool:
 
 
 def _schedule(path: Path, notes: list[str], at_work: bool) -> Schedule | None:
-    """The run's own; one that a process at work has not come to writing is no trouble."""
+    """The run's schedule; None if it cannot be read. While a growctl holds the run, it may be missing without a
+    note."""
     try:
         return load_resolved(path)
     except FileNotFoundError:
-        notes += [] if at_work else [f"{path} is not there"]
+        notes += [] if at_work else [f"{path} is missing"]
     except (ScheduleError, OSError) as error:
         told = str(error).removeprefix(f"{path}: ").partition("\n")[0]
         notes.append(f"{path} cannot be read: {told}")
@@ -277,7 +278,7 @@ def _schedule(path: Path, notes: list[str], at_work: bool) -> Schedule | None:
 
 
 def _ledger(path: Path, notes: list[str], at_work: bool) -> tuple[RunEntry | None, list[StageEntry]]:
-    """What the run is and its stages, as recorded; a ledger that is still to be made is no trouble."""
+    """The recorded run and its stages. While a growctl holds the run, the ledger may be missing without a note."""
     if at_work and not path.exists():
         return None, []
     try:
@@ -286,14 +287,14 @@ def _ledger(path: Path, notes: list[str], at_work: bool) -> tuple[RunEntry | Non
         names = [*([run.control_of] if run.control else []), *(stage.name for stage in stages)]
         if all(isinstance(name, str) and RUN_NAME.fullmatch(name) for name in names):
             return run, stages
-        notes.append(f"{path} holds names that no run or stage can have")  # they would become paths
+        notes.append(f"{path} holds names that no run or stage can have")  # such names must not become paths
     except LedgerError as error:
         notes.append(str(error))
     return None, []
 
 
 def _jobs(ladder: Path, name: str, notes: list[str]) -> dict[str, str]:
-    """The jobs of the run `name`, which are written down with its ladder's."""
+    """The jobs of the run `name`: {job name: id}. The ladder's directory records them for its controls too."""
     path = RunPaths(ladder).jobs
     try:
         ids = json.loads(path.read_bytes())
@@ -306,9 +307,9 @@ def _jobs(ladder: Path, name: str, notes: list[str]) -> dict[str, str]:
 
 
 def _fresh(stages: Sequence[StageStatus], last: Holder) -> list[str]:
-    """A warning where nobody holds the run and its files still changed a moment ago.
+    """A warning if the run's files changed a moment ago although no process holds the run.
 
-    There is none where the `last` holder left the run in peace, or was of this machine, where its lock is seen.
+    There is no warning if the `last` holder exited cleanly, or ran on this machine, where its lock would be seen.
     """
     directories = [StagePaths(Path(stage.directory)) for stage in stages if stage.directory]
     times = [modified(path) for stage in directories for path in (stage.metrics, stage.log)]
@@ -316,5 +317,6 @@ def _fresh(stages: Sequence[StageStatus], last: Holder) -> list[str]:
     if abs(age) > FRESH_SECONDS or last == Holder() or last.host == socket.gethostname():
         return []
     return [
-        f"its files changed {max(0, round(age))} s ago; another machine may be at it, if its lock cannot be seen here"
+        f"its files changed {max(0, round(age))} s ago; it may be running on another machine whose lock cannot be seen "
+        "here"
     ]

@@ -18,51 +18,51 @@ from stages.stage_dir import MANIFEST_NAME, StagePaths
 StageState = Literal["done", "training", "starting", "growing", "stopped", "failed", "waiting"]
 
 LOG_BYTES = 4 * 2**20
-"""As much of the end of a log is searched for why an attempt ended."""
+"""The number of bytes at the end of a log to search for the reason why an attempt ended."""
 
 QUIET_CODES = (1, 143, 130, -15, -2)
-"""Exit codes of workers that were told to stop, or whose runner is gone. One that fails itself has 1 and says why."""
+"""Exit codes of workers that were stopped or whose runner died. A worker that fails exits with 1 and logs why."""
 
 _EXIT_CODE = re.compile(r"exits with return code = (-?\d+)")
 _SAID = re.compile(r"^(?:\S+: )?(?:growctl: |Traceback \(most recent call last\))", re.MULTILINE)
-"""A worker's own word on its failure, behind its host's name where pdsh collects the output."""
+"""A worker's own error message. pdsh puts the host's name in front of it."""
 
 
 @dataclass(frozen=True)
 class StageStatus:
-    """One stage of a run, as far as its files tell."""
+    """The status of one stage, as far as it can be read from its files."""
 
     name: str
     state: StageState
     directory: str | None = None
-    """None while there is none."""
+    """None before it exists."""
     num_parameters: int | None = None
     step: int = 0
-    """Optimizer steps, by the last word of its workers."""
+    """Optimizer steps done, from the last record of its workers."""
     num_steps: int | None = None
-    """What it comes to: the budget, or for a stage that is done what it took."""
+    """The budget in steps; for a finished stage, the steps that it took."""
     loss: float | None = None
-    """Nats a token, over the last steps that were told of."""
+    """Training loss in nats per token, from the last `train` record."""
     validation_loss: float | None = None
-    """Nats a token, last measured."""
+    """Nats per token, from the last evaluation."""
     tokens_per_second: float | None = None
     seconds_left: float | None = None
-    """Of the stage, by its last speed; only while it trains."""
+    """Seconds until the stage ends, at its last speed; only while it trains."""
     checkpoint: str | None = None
-    """The newest that is whole: `final`, `step_...` or `initial`."""
+    """The newest complete checkpoint: `final`, `step_...` or `initial`."""
     checkpoint_at: str | None = None
     attempts: int = 0
     device: str | None = None
-    """What its last attempt trained on."""
+    """The devices that its last attempt trained on."""
     last_word_at: str | None = None
-    """When its workers last said something."""
+    """When its workers last wrote a record."""
     reason: str | None = None
-    """Why it failed."""
+    """Why the stage failed."""
 
 
 @dataclass(frozen=True)
 class PlannedStage:
-    """What a stage is to be, as far as it is known."""
+    """The plan for a stage, as far as it is known."""
 
     index: int
     name: str
@@ -74,9 +74,10 @@ class PlannedStage:
 def read_stage(
     run: Path, planned: PlannedStage, *, reached: bool, held_since: float | None, notes: list[str]
 ) -> StageStatus:
-    """A stage of the run in the directory `run`; what cannot be read is added to `notes`.
+    """The status of a stage of the run in the directory `run`; adds a note for every file that cannot be read.
 
-    `reached`: the stages before it are done. `held_since`: when the process that is at this stage started, if any is.
+    `reached`: the stages before it are done. `held_since`: when the process that works on this stage took the lock, in
+    seconds since 1970; None if there is none.
     """
     paths = RunPaths(run).stage(planned.index, planned.name)
     final = _whole(paths.final, notes)
@@ -123,7 +124,7 @@ def _state(
     held_since: float | None,
     notes: list[str],
 ) -> tuple[StageState, str | None]:
-    """The stage's state, and for one that failed the reason."""
+    """The stage's state, and the reason if it failed."""
     if final is not None:
         return "done", None
     if held_since is not None:
@@ -135,9 +136,9 @@ def _state(
 
 
 def _last_records(path: Path, notes: list[str]) -> dict[str, Record]:
-    """The last whole record of each event, the newest first.
+    """The last complete record of each event, newest first.
 
-    A long file is mostly `train`: only the last of those is looked into.
+    A long file is mostly `train` records: only the last of them is parsed.
     """
     try:
         lines = path.read_bytes().split(b"\n")[:-1]
@@ -157,25 +158,25 @@ def _last_records(path: Path, notes: list[str]) -> dict[str, Record]:
 
 
 def _whole(checkpoint: Path, notes: list[str]) -> Manifest | None:
-    """The manifest of a checkpoint whose files are there in their sizes; one that is not whole is noted."""
+    """The manifest of a checkpoint whose files exist with the right sizes; else None, with a note."""
     if not checkpoint.is_dir():
         return None
     try:
         return verify_checkpoint(checkpoint, hashes=False)
     except (CheckpointError, OSError) as error:
-        if checkpoint.is_dir():  # else a runner at work has just removed it
+        if checkpoint.is_dir():  # a running growctl may just have removed it
             notes.append(f"{error}; `growctl run` sets it aside")
         return None
 
 
 def _newest(paths: StagePaths, notes: list[str]) -> Path | None:
-    """From where the stage would go on."""
+    """The checkpoint that the stage would resume from."""
     candidates = [*paths.named_as_checkpoints(), paths.initial]
     return next((path for path in candidates if _whole(path, notes)), None)
 
 
 def _failure(log: Path, notes: list[str]) -> str | None:
-    """What the last attempt failed of; None where it was stopped, or its machine went down."""
+    """Why the last attempt failed; None if it was stopped or its machine went down."""
     try:
         with log.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -186,7 +187,7 @@ def _failure(log: Path, notes: list[str]) -> str | None:
     except OSError as error:
         notes.append(f"{log} cannot be read: {error.strerror}")
         return None
-    # The first words of what starts ranks: ours, and on other machines DeepSpeed's.
+    # The first output of an attempt: from our own launcher, or on other machines from DeepSpeed's.
     begin = max(0, end.rfind(STARTED.encode()), end.rfind(b"WORLD INFO DICT"))
     attempt = end[begin:].decode(errors="replace")
     codes = [code for code in map(int, _EXIT_CODE.findall(attempt)) if code not in QUIET_CODES]
@@ -207,13 +208,13 @@ def _device(start: Record) -> str | None:
 
 
 def _number(value: Any) -> float | None:
-    """A finite number, else None; what a file holds may be anything."""
+    """`value` if it is a finite number, else None: a file may hold anything."""
     is_number = isinstance(value, int | float) and -sys.float_info.max <= value <= sys.float_info.max
     return float(value) if is_number else None
 
 
 def modified(path: Path) -> float | None:
-    """When a file was last written, in seconds since 1970; None where there is none."""
+    """When a file was last written, in seconds since 1970; None if it does not exist."""
     try:
         return path.stat().st_mtime
     except OSError:
@@ -221,5 +222,5 @@ def modified(path: Path) -> float | None:
 
 
 def in_utc(moment: float | None) -> str | None:
-    """A time in ISO 8601, to the second."""
+    """A time in ISO 8601 and UTC, to the second."""
     return None if moment is None else datetime.fromtimestamp(moment, UTC).isoformat(timespec="seconds")

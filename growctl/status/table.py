@@ -24,9 +24,9 @@ _STYLES = {
 
 
 def print_runs(runs: Sequence[RunStatus], ladders: Collection[str], console: Console) -> None:
-    """A line a run, controls below their ladder, and below that what is wrong with any.
+    """Prints one line for each run, with controls below their ladder, and then the notes on all runs.
 
-    Names of controls go on from those of `ladders`, after CONTROL_INFIX.
+    A control of one of `ladders` is shown by the part of its name after CONTROL_INFIX.
     """
     below = [run.control_of in ladders for run in runs]
     heading = "control" if all(below) else "run, its controls" if any(below) else "run"
@@ -45,7 +45,7 @@ def print_runs(runs: Sequence[RunStatus], ladders: Collection[str], console: Con
 
 
 def print_run(run: RunStatus, console: Console) -> None:
-    """One run in full: every stage, where it is, what it runs on."""
+    """Prints one run in full: every stage with its progress, checkpoint and devices."""
     what = f"control ({run.control}) of {run.control_of}" if run.control else "ladder"
     sizes = " -> ".join(short_count(stage.num_parameters) for stage in run.stages if stage.num_parameters)
     title = Text.assemble((run.name, "bold"), "  ", (run.state, _STYLES[run.state]), f"{_holder(run)}\n{what} {sizes}")
@@ -75,7 +75,7 @@ def print_run(run: RunStatus, console: Console) -> None:
 
 
 def print_details(runs: Sequence[RunStatus], console: Console) -> None:
-    """Each ladder or named control in full; controls that came with their ladder as lines below it."""
+    """Prints each ladder or named control in full; controls shown with their ladder get one line each below it."""
     shown = {run.name for run in runs if run.control_of not in {other.name for other in runs}}
     for number, run in enumerate(run for run in runs if run.name in shown):
         if number:
@@ -94,24 +94,24 @@ def _print_remarks(run: RunStatus, console: Console, named: bool) -> None:
     if run.jobs and run.state != "finished":
         words = ", ".join(f"{number} ({name})" for name, number in run.jobs.items())
         asks = f"squeue --jobs={','.join(run.jobs.values())}"
-        console.print(Text(f"{prefix}SLURM jobs {words}; what SLURM says of them: {asks}"), soft_wrap=True)
+        console.print(Text(f"{prefix}SLURM jobs {words}; check their state with: {asks}"), soft_wrap=True)
     for note in run.notes:
         console.print(Text(f"{prefix}{note}"), style="yellow", soft_wrap=True)
 
 
 def print_commands(runs: Sequence[RunStatus], console: Console) -> None:
-    """How to go on, a command once, however many runs it takes further."""
+    """Prints how to resume; a command that resumes several runs is printed once."""
     commands: dict[str, list[str]] = {}
     for run in runs:
         if run.go_on:
             commands.setdefault(run.go_on, []).append(run.name)
     for command, names in commands.items():
         others = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        console.print(Text(f"to go on with {names[0]}{others}: {command}"), soft_wrap=True)
+        console.print(Text(f"to resume {names[0]}{others}: {command}"), soft_wrap=True)
 
 
 def _table(*left: str, **right: int) -> Table:
-    """Columns of text, then of numbers with their least widths."""
+    """A table with text columns, then number columns with their minimum widths."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for heading in left:
         table.add_column(heading, overflow="fold")
@@ -121,7 +121,7 @@ def _table(*left: str, **right: int) -> Table:
 
 
 def _place(run: RunStatus) -> Text:
-    """Which stage of how many."""
+    """The current stage and its position, such as `1-164k 2/3`."""
     stage, num_stages = run.current, len(run.stages)
     if stage is None:
         return Text("")
@@ -133,7 +133,7 @@ def _place(run: RunStatus) -> Text:
 
 
 def _steps(stage: StageStatus | None, brief: bool = False) -> str:
-    """Steps done of how many; `brief`: in three figures where there are very many."""
+    """Steps done and planned, such as `20/60`; `brief` shortens large numbers to three figures."""
     if stage is None:
         return ""
     count = short_count if brief and max(stage.step, stage.num_steps or 0) >= MANY_STEPS else str
@@ -141,7 +141,7 @@ def _steps(stage: StageStatus | None, brief: bool = False) -> str:
 
 
 def _loss(stage: StageStatus | None) -> str:
-    """The validation loss of a stage that is done, else the newest of training."""
+    """The validation loss of a finished stage, else its last training loss."""
     if stage is None:
         return ""
     loss = stage.validation_loss if stage.state == "done" or stage.loss is None else stage.loss
@@ -149,7 +149,7 @@ def _loss(stage: StageStatus | None) -> str:
 
 
 def _left(stage: StageStatus | None) -> str:
-    """Time left, or why it cannot be told yet."""
+    """The time left, or the state of a stage that does not train yet."""
     if stage is None:
         return ""
     if stage.seconds_left is not None:
@@ -158,14 +158,14 @@ def _left(stage: StageStatus | None) -> str:
 
 
 def _holder(run: RunStatus) -> str:
-    """Who is at it, since when, and when it last said something."""
+    """The process that holds the run, since when, and when its workers last wrote a record."""
     if run.since is None:
         return ""
-    elsewhere = f" on {run.host}" if run.host else " of another machine or container"
+    elsewhere = f" on {run.host}" if run.host else " on another machine or in another container"
     where = "" if run.here else elsewhere
     process = f"process {run.process}{where}" if run.process else f"a process{where}"
     stage = run.current
-    word = f", last word {_ago(stage.last_word_at)}" if stage and stage.last_word_at else ""
+    word = f", last record {_ago(stage.last_word_at)}" if stage and stage.last_word_at else ""
     return f" since {datetime.fromisoformat(run.since).astimezone():%Y-%m-%d %H:%M} ({process}{word})"
 
 

@@ -21,8 +21,8 @@ DATASETS = RunsPaths(Path()).datasets.name
 
 
 @dataclass(frozen=True)
-class Thing:
-    """Something that can be checked as a whole, or that is named as what it is."""
+class Target:
+    """A file or directory to check, or to list without a check if it is set aside or unfinished."""
 
     path: Path
     kind: Kind
@@ -30,23 +30,23 @@ class Thing:
 
 @dataclass(frozen=True)
 class Found:
-    """What checking a thing found."""
+    """The result of checking a target."""
 
     path: Path
     kind: Kind
     whole: bool | None
-    """None: it was not checked, because nothing is promised of what is set aside or unfinished."""
+    """None: not checked, because files that are set aside or unfinished may be damaged."""
 
     problem: str | None = None
     files: int = 1
     bytes: int = 0
 
     def document(self) -> dict[str, Any]:
-        """The same for scripts."""
+        """The result as JSON values."""
         return asdict(self) | {"path": str(self.path)}
 
     def line(self) -> str:
-        """The same for the screen."""
+        """The result as a line for the screen."""
         if self.whole is None:
             why = "broken, and moved here" if self.kind == "set aside" else "never finished"
             return f"{self.path}: {self.kind} ({why}), not checked"
@@ -56,44 +56,44 @@ class Found:
         return f"{self.path}: OK, {num_files}"
 
 
-def things(path: Path) -> list[Thing]:
-    """What there is to check at `path`: a checkpoint, a dataset, a ledger, or all that lies below a run or several.
+def find_targets(path: Path) -> list[Target]:
+    """The targets at `path`: a checkpoint, a dataset, a ledger, or everything below a run or runs directory.
 
-    Raises UserError where there is nothing of the kind.
+    Raises UserError if there are none.
     """
     if not path.exists():
         raise UserError(f"{path} does not exist")
     if path.is_file():
         if path.suffix != ".db":
             raise UserError(f"{path} is not a checkpoint, dataset, {LEDGER}, run or runs directory")
-        return [Thing(path, "ledger")]
-    # What is named itself is checked, whatever its name: one asks because one wants to know.
+        return [Target(path, "ledger")]
+    # A path that the user gives is always checked, even if its name marks it as set aside or unfinished.
     if (path / MANIFEST_NAME).is_file():
-        return [Thing(path, "dataset" if _is_dataset(path) else "checkpoint")]
+        return [Target(path, "dataset" if _is_dataset(path) else "checkpoint")]
     if found := list(_below(path)):
         return found
     raise UserError(
-        f"{path} holds no checkpoint, dataset, ledger or run: no {MANIFEST_NAME}, no {LEDGER} and none below it"
+        f"{path} holds no checkpoint, dataset, ledger or run: there is no {MANIFEST_NAME} or {LEDGER} in or below it"
     )
 
 
-def check(thing: Thing, on_bytes: OnBytes | None = None) -> Found:
-    """Reads all of `thing`; `on_bytes` is told of bytes as they are read."""
-    path, kind = thing.path, thing.kind
+def check(target: Target, on_bytes: OnBytes | None = None) -> Found:
+    """Reads all of `target` and checks its hashes; calls `on_bytes` with the bytes as they are read."""
+    path, kind = target.path, target.kind
     try:
         if kind == "checkpoint":
             checkpoint = verify_checkpoint(path, on_bytes=on_bytes)
-            return _whole(thing, [file.bytes for file in checkpoint.files.values()])
+            return _whole(target, [file.bytes for file in checkpoint.files.values()])
         if kind == "dataset":
             verify_dataset(path, on_bytes=on_bytes)
-            return _whole(thing, [file.bytes for file in read_dataset_manifest(path).files])
+            return _whole(target, [file.bytes for file in read_dataset_manifest(path).files])
         if kind == "ledger":
             with Ledger.open(path, read_only=True) as ledger:
                 ledger.stages()
-            return _whole(thing, [path.stat().st_size])
+            return _whole(target, [path.stat().st_size])
         if kind == "schedule":
             own_schedule(path)
-            return _whole(thing, [path.stat().st_size])
+            return _whole(target, [path.stat().st_size])
     except (CheckpointError, DataError, LedgerError, RunError) as error:
         return Found(path, kind, whole=False, problem=_with_path(path, str(error)))
     except OSError as error:
@@ -101,38 +101,38 @@ def check(thing: Thing, on_bytes: OnBytes | None = None) -> Found:
     return Found(path, kind, whole=None)
 
 
-def _whole(thing: Thing, sizes: list[int]) -> Found:
-    return Found(thing.path, thing.kind, whole=True, files=len(sizes), bytes=sum(sizes))
+def _whole(target: Target, sizes: list[int]) -> Found:
+    return Found(target.path, target.kind, whole=True, files=len(sizes), bytes=sum(sizes))
 
 
 def _with_path(path: Path, message: str) -> str:
     return message if str(path) in message else f"{path}: {message}"
 
 
-def _below(folder: Path) -> Iterator[Thing]:
-    """Everything in `folder` that can be checked, by name; links are not followed."""
+def _below(folder: Path) -> Iterator[Target]:
+    """All targets below `folder`, by name; does not follow links."""
     run = RunPaths(folder)
     if run.schedule.is_file():
-        yield Thing(run.schedule, "schedule")
+        yield Target(run.schedule, "schedule")
     if run.ledger.is_file() or _has_trained(run):
-        yield Thing(run.ledger, "ledger")
+        yield Target(run.ledger, "ledger")
     for child in sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()):
         if is_set_aside(child):
-            yield Thing(child, "set aside")
+            yield Target(child, "set aside")
         elif is_unfinished(child):
-            yield Thing(child, "unfinished")
+            yield Target(child, "unfinished")
         elif folder.name == DATASETS:
-            yield Thing(child, "dataset")
+            yield Target(child, "dataset")
         elif is_checkpoint_name(child.name):
-            yield Thing(child, "checkpoint")
+            yield Target(child, "checkpoint")
         elif (child / MANIFEST_NAME).is_file():
-            yield Thing(child, "dataset" if _is_dataset(child) else "checkpoint")
+            yield Target(child, "dataset" if _is_dataset(child) else "checkpoint")
         else:
             yield from _below(child)
 
 
 def _has_trained(run: RunPaths) -> bool:
-    """Whether a run has trained, which then has a ledger."""
+    """Whether a run has trained. Such a run must have a ledger."""
     return any(stage.metrics.exists() for _, _, stage in run.stages_found())
 
 

@@ -16,7 +16,7 @@ RMS_HEADERS = ("layer", "RMS\nOLD", "RMS\nNEW")
 
 
 def comparison_document(old: Path, new: Path, dataset: Path, comparison: "Comparison") -> dict[str, Any]:
-    """Everything that was found, for JSON."""
+    """The whole comparison, as JSON values."""
     found = asdict(comparison)
     shares = found.pop("new_score_shares")
     by_layer = shares and [
@@ -38,7 +38,7 @@ def comparison_document(old: Path, new: Path, dataset: Path, comparison: "Compar
 
 
 def print_comparison(old: Path, new: Path, dataset: Path, comparison: "Comparison", console: "Console") -> None:
-    """Prints what was found. Only paths may be wider than 80 columns."""
+    """Prints the comparison. Only paths may be wider than 80 columns."""
     from rich.table import Table
     from rich.text import Text
 
@@ -77,14 +77,14 @@ def _descent_words(descent: "Descent") -> str:
     made = {"train": "trained", "expand": "expanded", "shrink": "shrunk", "import": "imported"}[descent.operation]
     policy = descent.details.get("policy", {})
     how = descent.details.get("operator") or ", ".join(f"{key} {policy[key]}" for key in ("init", "tau") if policy)
-    promise = {True: ", which keeps the function", False: ", which may change the function", None: ""}
+    promise = {True: ", which preserves the function", False: ", which may change the function", None: ""}
     return f"NEW was {made} from OLD{f' ({how})' if how else ''}{promise[descent.preserves]}; {shared}"
 
 
 def _facts(dataset: Path, comparison: "Comparison") -> list[tuple[str, str]]:
-    """One line each, by label."""
-    logits = f"differ by {comparison.largest_difference:.1e} at most, {comparison.mean_difference:.1e} on average"
-    loss = f"{comparison.old.loss:.5f} -> {comparison.new.loss:.5f} nats a token"
+    """The facts of a comparison, as (label, text) rows."""
+    logits = f"differ by at most {comparison.largest_difference:.1e}, {comparison.mean_difference:.1e} on average"
+    loss = f"{comparison.old.loss:.5f} -> {comparison.new.loss:.5f} nats per token"
     return [
         ("lineage", _descent_words(comparison.lineage)),
         ("text", f"{comparison.num_sequences} x {comparison.sequence_length} tokens of {dataset.name}"),
@@ -104,12 +104,12 @@ def _gradient_rows(comparison: "Comparison") -> list[tuple[str, str]]:
     labels = ["no gradient", *[""] * (len(rows) - 1)]
     words = [f"{generation}: {counts}" for generation, counts in rows]
     if comparison.gradient_ramp is not None:
-        words[-1] += f" (ramps at 0 were raised to {comparison.gradient_ramp:g}: at 0 none can have one)"
+        words[-1] += f" (with ramps raised from 0 to {comparison.gradient_ramp:g}: at 0 there is no gradient)"
     return list(zip(labels, words, strict=True))
 
 
 def _layer_rows(comparison: "Comparison") -> list[list[str]]:
-    """One a layer, and the mean of the shares over all."""
+    """One row per layer, then the means of the shares over all layers."""
     old, new, shares = comparison.old.block_rms, comparison.new.block_rms, comparison.new_score_shares or ()
     rows = [
         [str(layer), *(f"{rms[layer]:.5g}" if layer < len(rms) else "-" for rms in (old, new))]

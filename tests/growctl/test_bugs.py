@@ -77,7 +77,7 @@ def raised(error: Exception) -> Exception:
 
 
 @pytest.mark.parametrize("runs_dir", ["missing", "file", "without-room"])
-def test_where_the_runs_directory_takes_no_file_the_traceback_is_in_the_temporary_directory(
+def test_an_unwritable_runs_directory_moves_the_traceback_to_the_temporary_directory(
     tmp_path, temporary, capsys, runs_dir
 ):
     (tmp_path / "file").touch()
@@ -91,7 +91,7 @@ def test_where_the_runs_directory_takes_no_file_the_traceback_is_in_the_temporar
     assert "KeyError: 'what'" in report.read_text()
 
 
-def test_a_bug_is_told_where_no_file_can_be_written_at_all(tmp_path, monkeypatch, capsys):
+def test_a_bug_is_reported_even_if_no_file_can_be_written(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     report_bug(raised(KeyError("what")), tmp_path / "missing")
     assert "KeyError: 'what'. The traceback could not be written" in capsys.readouterr().err
@@ -126,8 +126,8 @@ def test_a_bug_is_written_to_the_runs_directory_of_the_command_line_or_of_the_en
     assert _runs_dir(arguments) == Path("here" if expected == "here" else "runs")
 
 
-def test_every_error_of_the_three_floors_is_the_users_or_a_failure():
-    """growctl would take a class that is neither for a bug. `model/errors.py` has the two bases."""
+def test_every_error_class_is_a_user_error_or_a_failure():
+    """growctl would report any other exception as a bug. `model/errors.py` defines the two base classes."""
     foreign = re.compile(r"(Value|Runtime|Type|Lookup|Key|OS)Error|Exception")
     strangers = []
     for path in (path for floor in ("model", "stages", "growctl") for path in (REPOSITORY / floor).rglob("*.py")):

@@ -39,16 +39,17 @@ launch: {{devices: 1}}
 STAGES = ("small", "middle", "large")
 
 SWITCH = BY_NAME["checkpoint: renamed, not yet told"].fault("switch", "everybody", "large", matching=r"/\.?step_0+6\b")
-"""Ends a run in the middle of its last stage, for other ranks to go on there."""
+"""Kills a run in the middle of its last stage, so that another number of ranks resumes it there."""
 
 EXIT_CODES = (0, 1, 130, 143, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT)
-"""How a growctl may end that is killed, or whose workers are. The last two: before it has set its own handlers."""
+"""Exit codes that a growctl may have if it or its workers are killed. The last two: before it installs its signal
+handlers."""
 
 MAY_STAY = re.compile(r"/stages/[^/]+/converted_\d+(/|$)")
-"""What a kill may leave in a stage's directory: a conversion that was needed last."""
+"""Paths that a kill may leave in a stage's directory: the last conversion."""
 
 TIMES = ("attempt", "seconds", "tokens_per_second")
-"""What a line of metrics.jsonl says that differs from one execution to the next."""
+"""Keys of metrics.jsonl that differ from one execution to the next."""
 
 
 @dataclass(frozen=True)
@@ -57,17 +58,18 @@ class Life:
 
     exit_code: int
     struck: tuple[str, ...]
-    """The faults that struck during it."""
+    """Names of the faults that struck during it."""
     output: str
 
 
 class KilledRun:
-    """A run in a folder of its own, where faults may be told to strike."""
+    """A run in its own folder, with injected faults."""
 
     def __init__(
         self, folder: Path, ranks: int, *, then: int | None = None, dataset_of: "KilledRun | None" = None
     ) -> None:
-        """Nothing is started yet. `then`: its ranks once `SWITCH` has struck; `dataset_of`: whose dataset it has."""
+        """Starts nothing yet. `then`: number of ranks after `SWITCH` has struck; `dataset_of`: a run whose dataset to
+        copy."""
         self.folder = folder
         self.ranks = ranks
         self.then = then
@@ -83,7 +85,7 @@ class KilledRun:
         self.lives: list[Life] = []
 
     def start(self, faults: Sequence[dict[str, Any]] = ()) -> subprocess.Popen[str]:
-        """`growctl run` in a process of its own, all that it says in one pipe; it and its workers can be struck."""
+        """Starts `growctl run` in a separate process, with stdout and stderr in one pipe and `faults` injected."""
         TrainingGuard.check()
         told = {"folder": str(self.marks), "faults": [self._here(fault) for fault in faults]}
         environment = os.environ | {
@@ -108,7 +110,7 @@ class KilledRun:
     def live(
         self, faults: Sequence[dict[str, Any]] = (), meanwhile: Callable[[subprocess.Popen[str]], None] | None = None
     ) -> Life:
-        """One `growctl run` to its end, whatever that is; `meanwhile` something may be done to it."""
+        """Runs one `growctl run` until it exits for any reason; calls `meanwhile` with its process."""
         before = set(self.struck())
         process = self.start(faults)
         if meanwhile:
@@ -127,11 +129,11 @@ class KilledRun:
     def to_the_end(
         self, faults: Sequence[dict[str, Any]] = (), meanwhile: Callable[[subprocess.Popen[str]], None] | None = None
     ) -> None:
-        """Starts it until it ends with exit code 0, at once after each death; every fault strikes once at most."""
+        """Restarts the run after each death until it exits with code 0; every fault strikes at most once."""
         faults = [*faults, *([SWITCH] if self.then else [])]
         while self.live(faults, meanwhile).exit_code:
             life = self.lives[-1]
-            assert life.struck, f"it failed, and nothing struck:\n{life.output}"
+            assert life.struck, f"the run failed without a fault:\n{life.output}"
 
     def struck(self) -> list[str]:
         """The faults that struck so far, in order."""
@@ -140,20 +142,20 @@ class KilledRun:
     def _here(self, fault: dict[str, Any]) -> dict[str, Any]:
         return fault | {"matching": fault.get("matching", "").replace("{runs}", str(self.runs))}
 
-    # What it came to.
+    # Results of the run.
 
     def finals(self) -> dict[str, Any]:
-        """By stage: hashes of weights and moments, the steps of each group, the position in the data, the loss."""
+        """The final state by stage: hashes of weights and moments, group steps, position in the data, loss."""
         found = {}
         for path in sorted(self.directory.glob("stages/*/final")):
             verify_checkpoint(path)
             said = read_manifest(path)
-            # The seal covers the parent too.
+            # The seal differs too, because it covers the parent.
             found[path.parent.name] = said.model_dump(exclude={"lineage": {"parent"}, "seal": True, "signature": True})
         return found
 
     def metrics(self) -> dict[tuple[str, int, str], dict[str, Any]]:
-        """The last word on every step and evaluation, without times: {(stage, step, event or point): values}."""
+        """The last record of every step and evaluation, without times: {(stage, step, event or point): values}."""
         return {
             (path.parent.name, record["step"], str(record.get("point", record["event"]))): {
                 name: value for name, value in record.items() if name not in TIMES
@@ -164,7 +166,7 @@ class KilledRun:
         }
 
     def costs(self) -> dict[str, Any]:
-        """By stage, from the ledger: steps, tokens and FLOPs that count, and the evaluations that stand."""
+        """The ledger by stage: kept steps, tokens and FLOPs, and the evaluations that still count."""
         with Ledger.open(self.directory / "ledger.db", read_only=True) as ledger:
             kept = {stage.name: ledger.stage_cost(stage.name).kept for stage in ledger.stages()}
             evaluations = {
@@ -177,9 +179,9 @@ class KilledRun:
         }
 
     def files(self) -> set[str]:
-        """Every file and folder that it left, but for those in which executions may differ.
+        """Every file and folder of the run, except those in which executions may differ.
 
-        Checkpoints within a stage, where others may be the last; and what is `MAY_STAY`.
+        These are checkpoints within a stage and everything that matches `MAY_STAY`.
         """
         paths = (path for path in self.folder.rglob("*") if self.marks not in path.parents)
         names = (str(path.relative_to(self.folder)) for path in paths)
@@ -187,7 +189,7 @@ class KilledRun:
 
 
 def check_same_end(killed: KilledRun, undisturbed: KilledRun) -> None:
-    """That a run which was killed ended as the one that never was."""
+    """Asserts that a killed run has the same end state as the undisturbed one."""
     assert killed.finals() == undisturbed.finals()
     assert len(killed.finals()) == len(STAGES)
     assert killed.metrics() == undisturbed.metrics()
@@ -198,7 +200,7 @@ def check_same_end(killed: KilledRun, undisturbed: KilledRun) -> None:
 
 
 def check_books(run: KilledRun) -> None:
-    """That the ledger has every attempt, and every step as often as it was done."""
+    """Asserts that the ledger has every attempt, and every step as often as it was trained."""
     with Ledger.open(run.directory / "ledger.db", read_only=True) as ledger:
         for index, stage in enumerate(ledger.stages()):
             records = read_metrics(run.directory / f"stages/{index}-{stage.name}/metrics.jsonl")
@@ -226,7 +228,7 @@ def check_books(run: KilledRun) -> None:
 
 
 def check_nothing_left(run: KilledRun) -> None:
-    """That no process is left, nothing half-written, and that all checkpoints are whole."""
+    """Asserts that no process and no half-written file is left, and that all checkpoints are intact."""
     deadline = time.monotonic() + HANG_SECONDS
     while left := processes(str(run.marks)):
         assert time.monotonic() < deadline, f"left over: {left}"

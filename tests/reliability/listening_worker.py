@@ -20,11 +20,11 @@ from tests.stages.checkpoints import small_config
 from tests.stages.specs import small_spec
 
 LISTEN = "0A"
-"""State of a listening socket in /proc/net/tcp."""
+"""The state code of a listening socket in /proc/net/tcp."""
 
 
 def address(words: str) -> str:
-    """An address of /proc/net/tcp: 32-bit words, each with its lowest byte first."""
+    """Parses an address from /proc/net/tcp: 32-bit words, each with its lowest byte first."""
     raw = b"".join(bytes.fromhex(words[i : i + 8])[::-1] for i in range(0, len(words), 8))
     return str(IPv4Address(raw) if len(raw) == 4 else IPv6Address(raw))
 
@@ -36,7 +36,7 @@ def listening(process: int) -> list[tuple[int, str, int]]:
         try:
             mine.add(os.readlink(f"/proc/{process}/fd/{descriptor}"))
         except FileNotFoundError:
-            continue  # closed since
+            continue  # closed meanwhile
     found = []
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/{process}/net/{table}").read_text().splitlines()[1:]:
@@ -48,7 +48,7 @@ def listening(process: int) -> list[tuple[int, str, int]]:
 
 
 def work(directory: Path, device: torch.device) -> None:
-    """A step of a DeepSpeed engine, so that every connection has been made."""
+    """Takes one step of a DeepSpeed engine, so that every connection is open."""
     config = small_config()
     spec = small_spec(config, zero_stage=2, batch_size=2, micro_batch_size=1)
     engine = build_engine(build_model(config, seed=0), spec, "fp32")

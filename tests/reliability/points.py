@@ -18,7 +18,7 @@ ACTIONS = {
     "ENOSPC": ("ENOSPC", "self"),
     "EIO": ("EIO", "self"),
 }
-"""What happens to whom, by the short name of both: a signal, or an error that the call raises instead."""
+"""The (action, target) for each victim: a signal, or an error that the call raises."""
 
 
 @dataclass(frozen=True)
@@ -29,34 +29,34 @@ class Point:
     at: str
     process: str
     matching: str = ""
-    """Of the call's arguments. {stage} stands for the stage's directory, {runs} for the runs directory."""
+    """Pattern for the call's arguments. {stage} stands for the stage's directory, {runs} for the runs directory."""
     side: str = "before"
     most: int = 1
-    """How often it comes by in one life of a process, at least: a random `nth` is drawn up to here."""
+    """The least number of times that one process reaches the point; a random `nth` is drawn up to this number."""
     stages: tuple[str, ...] = ("small", "middle", "large")
-    """Stages that have it; none: it belongs to the run."""
+    """Stages that reach the point; empty: it belongs to the run."""
     both: bool = False
-    """Whether every rank comes by, and not the first alone."""
+    """Whether every rank reaches the point, not only the first."""
     victims: tuple[str, ...] = ()
-    """What may happen there; by default every kill that makes sense for whom it is that comes by."""
+    """Possible victims at the point; by default every kill that makes sense for the process that reaches it."""
     further: dict[str, Any] = field(default_factory=dict)
     along: tuple[dict[str, Any], ...] = ()
-    """Other faults, without which nobody comes by."""
+    """Other faults that are needed to reach the point."""
 
     @property
     def possible(self) -> tuple[str, ...]:
-        """What may happen there."""
+        """The possible victims at the point."""
         by_process = {"rank": RANK_VICTIMS, "converter": CONVERTER_VICTIMS, "runner": RUNNER_VICTIMS}
         return self.victims or by_process[self.process]
 
     def faults(self, name: str, victim: str, stage: str | None = None, **further: Any) -> list[dict[str, Any]]:
-        """The fault that kills `victim` here, and those that go with it."""
+        """The fault that kills `victim` here, with the other faults that it needs."""
         fault = self.fault(name, victim, stage, **further)
         shared = {"command": fault["command"]} if "command" in fault else {}
         return [*({"name": f"{name}+{i}"} | other | shared for i, other in enumerate(self.along)), fault]
 
     def fault(self, name: str, victim: str, stage: str | None = None, nth: int = 1, **further: Any) -> dict[str, Any]:
-        """The fault that kills `victim` here. Without a `stage`, in whichever comes first."""
+        """The fault that kills `victim` here; without a `stage`, in the first stage that reaches the point."""
         do, to = ACTIONS[victim]
         fault: dict[str, Any] = {"name": name, "at": self.at, "side": self.side, "nth": nth, "do": do, "to": to}
         fault |= {"process": self.process, "matching": self.matching.replace("{stage}", f"-{stage}/" if stage else "")}
@@ -81,7 +81,7 @@ STOPPED = (
     {"at": "stages.train.worker:Worker.train_step", "process": "rank", "do": "sleep", "seconds": 1.1, "always": True},
     {"at": UPDATE, "process": "rank", "nth": 4, "do": "SIGTERM", "to": "runner"},
 )
-"""Steps so slow that there is time to save, and a signal that asks for it."""
+"""Slow steps, so that there is time to save, and a signal that asks for a save."""
 
 POINTS = (
     Point("data: tokenizer written", "os:replace", "runner", r"tokenizer\.json$", stages=RUN),
@@ -145,4 +145,4 @@ WEATHER = (
     {"at": BOOK, "process": "runner", "nth": 5, "do": "clock", "seconds": 3600.0},
     {"at": UPDATE, "process": "rank", "nth": 3, "do": "clock", "seconds": 3600.0},
 )
-"""What nothing may depend on: a file system where every rename takes 2 s, clocks that go back by an hour."""
+"""Disturbances that no result may depend on: renames that take 2 s, clocks that jump back by an hour."""

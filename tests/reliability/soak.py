@@ -2,7 +2,7 @@
 
     python -m tests.reliability.soak --kills 100 --json build/soak.json
 
-A run on 1 or 2 ranks is killed a few times, started again until it is done, and compared with one that never was.
+Each run on 1 or 2 ranks is killed a few times, restarted until it is done, and compared with an undisturbed one.
 """
 
 import argparse
@@ -28,14 +28,14 @@ from tests.reliability.points import ACTIONS, BY_NAME, CONVERSIONS, POINTS, RANK
 AT_ANY_TIME = "at any time"
 KILLS_IN_A_RUN = (6, 10)
 RANKS = ((1, None), (2, None), (1, 2), (2, 1))
-"""At the beginning, and from the middle of the last stage on."""
+"""Ranks at the beginning, and from the middle of the last stage on; None: no change."""
 TIMED_SHARE = 0.25
-"""Of kills: those that come at a random time, wherever the run is."""
+"""Share of the kills that come at a random time instead of a point."""
 
 
 @dataclass(frozen=True)
 class Kill:
-    """A kill that is planned: what its mark is called says point and victim."""
+    """A planned kill."""
 
     number: int
     point: str
@@ -43,7 +43,7 @@ class Kill:
 
     @property
     def name(self) -> str:
-        """Of its mark."""
+        """The name of its mark file."""
         return f"kill-{self.number}"
 
 
@@ -55,13 +55,13 @@ class Tried:
     point: str
     victim: str
     survived: bool
-    """Whether its run ended as the undisturbed one."""
+    """Whether the run ended in the same state as the undisturbed one."""
     started_again: bool
-    """Whether growctl ended of it; else it went on by itself."""
+    """Whether growctl exited and had to be started again; else it recovered by itself."""
 
 
 class Soak:
-    """Runs, each with some kills."""
+    """A series of runs, each with some kills."""
 
     def __init__(self, seed: int, folder: Path) -> None:
         self.random = random.Random(seed)
@@ -73,7 +73,7 @@ class Soak:
         self.runs = 0
 
     def run(self) -> None:
-        """One run with its kills, to its end; what became of them is noted."""
+        """Runs one run with its kills to its end, and records the result of each kill."""
         self.runs += 1
         ranks, then = self.random.choice(RANKS)
         expected, usual_seconds = self._expected(ranks, then)
@@ -114,7 +114,7 @@ class Soak:
             shutil.rmtree(run.folder)
 
     def _expected(self, ranks: int, then: int | None) -> tuple[KilledRun, float]:
-        """A run that nothing was done to, but for the change of its ranks; seconds that it took."""
+        """An undisturbed run, with at most a change of ranks, and the seconds that it took."""
         if (ranks, then) not in self.undisturbed:
             started = time.monotonic()
             run = KilledRun(self.folder / f"undisturbed-{ranks}-{then}", ranks, then=then)
@@ -137,7 +137,7 @@ class Soak:
         return point.faults(kill.name, kill.victim, stage, **further)
 
     def table(self) -> str:
-        """What became of the kills, by point and victim."""
+        """A table of the results by point and victim."""
         rows: list[tuple[str, ...]] = [("point", "victim", "tried", "survived", "run again", "went on")]
         of = Counter((kill.point, kill.victim) for kill in self.tried)
         for (point, victim), number in sorted(of.items()):
@@ -149,7 +149,7 @@ class Soak:
 
 
 def _strike(run: KilledRun, kill: Kill, process: Popen[str]) -> None:
-    """Kills, unless growctl has ended meanwhile."""
+    """Kills the victim, unless growctl has exited meanwhile."""
     if process.poll() is not None:
         return
     do, to = ACTIONS.get(kill.victim, ("SIGKILL", kill.victim))
@@ -159,7 +159,7 @@ def _strike(run: KilledRun, kill: Kill, process: Popen[str]) -> None:
 
 
 def main() -> int:
-    """The exit code: 0 where every kill was survived."""
+    """Runs the soak and returns the exit code: 0 if every kill was survived."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=100, help="stop after so many")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no further run after so long")
@@ -178,7 +178,7 @@ def main() -> int:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
         told |= {"kills": [asdict(kill) for kill in soak.tried], "failures": soak.failures}
         arguments.json.write_text(json.dumps(told, indent=1))
-    print(f"\n{soak.table()}\n\n{soak.not_reached} kills were planned at points that the run did not come by again")
+    print(f"\n{soak.table()}\n\n{soak.not_reached} kills were planned at points that the run did not reach again")
     if not soak.failures:
         shutil.rmtree(soak.folder)
     return 1 if soak.failures else 0

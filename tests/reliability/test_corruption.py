@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from growctl.verify.integrity import check, things
+from growctl.verify.integrity import check, find_targets
 from stages.checkpoint.manifest import read_manifest, verify_checkpoint
 from stages.data.dataset import verify_dataset
 from tests.growctl.runs import SCHEDULE, TEXT, final_hashes, finish, growctl, losses, write_schedule
@@ -18,7 +18,7 @@ SHORT = SCHEDULE.replace("train_steps: 30", "train_steps: 20").replace("train_st
 
 @pytest.fixture(scope="module")
 def trained_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """(schedule, runs directory) of a ladder that nothing happened to."""
+    """(schedule, runs directory) of an undisturbed ladder."""
     folder = tmp_path_factory.mktemp("trained")
     schedule = write_schedule(folder, SHORT)
     run_in(folder, schedule)
@@ -26,7 +26,7 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def run_in(folder: Path, schedule: Path, *overrides: str, expect: int = 0) -> str:
-    """What a run in the `runs` of `folder` says, on one line. Its ledger knows the dataset by a path from there."""
+    """The output, on one line, of a run in `folder`/runs. Its ledger has the dataset's path relative to `folder`."""
     said = finish(growctl("run", schedule, *overrides, "--runs-dir", "runs", cwd=folder), expect)
     return " ".join("".join(said).split())
 
@@ -47,7 +47,7 @@ DAMAGES = (truncated, flipped, removed)
 
 
 def damage(path: Path, how: Callable[[bytes], bytes | None]) -> None:
-    """Damages one name of a file; other names of it, hard links, keep what they have."""
+    """Damages a file under one name; other hard links to it keep the old content."""
     data = path.read_bytes()
     path.unlink()
     if (changed := how(data)) is not None:
@@ -55,14 +55,14 @@ def damage(path: Path, how: Callable[[bytes], bytes | None]) -> None:
 
 
 def directories(runs: Path) -> Iterator[tuple[Path, Callable[[Path], object]]]:
-    """Everything of a run that a manifest describes, and what reads it."""
+    """Every checkpoint and dataset of a run, with the function that reads it."""
     stages = runs / "tiny/stages"
     for name in ("0-small/final", "0-small/step_00000010", "1-large/initial", "1-large/step_00000030", "1-large/final"):
         yield stages / name, verify_checkpoint
     yield next((runs / ".datasets").glob("*/manifest.json")).parent, verify_dataset
 
 
-def test_damage_to_any_one_file_is_noticed_and_named(trained_run, tmp_path):
+def test_damage_to_any_single_file_is_detected_and_named(trained_run, tmp_path):
     tried = 0
     for directory, verify in directories(trained_run[1]):
         for original in sorted(path for path in directory.rglob("*") if path.is_file()):
@@ -81,8 +81,8 @@ def test_damage_to_any_one_file_is_noticed_and_named(trained_run, tmp_path):
     assert tried > 200
 
 
-def test_a_run_goes_on_after_damage_to_several_things_at_once(trained_run, tmp_path):
-    """In a copy elsewhere, whose engine checkpoints are trusted only once somebody says so."""
+def test_a_run_resumes_after_damage_to_several_files_at_once(trained_run, tmp_path):
+    """In a copy elsewhere: its engine checkpoints are trusted only after their key was added."""
     schedule, done = trained_run
     runs = tmp_path / "runs"
     shutil.copytree(done, runs)
@@ -108,12 +108,12 @@ def test_a_run_goes_on_after_damage_to_several_things_at_once(trained_run, tmp_p
     aside = {"broken-final", "broken-step_00000030", "broken-initial"}
     assert {path.name for path in large.iterdir()} >= aside
     assert (dataset.parent / f"broken-{dataset.name}").is_dir()
-    results = [check(thing) for thing in things(runs)]
+    results = [check(target) for target in find_targets(runs)]
     assert {result.path.name for result in results if result.whole is None} == aside | {f"broken-{dataset.name}"}
     assert all(result.whole is not False for result in results)
 
 
-def test_where_no_checkpoint_is_whole_the_stage_starts_again_from_the_one_before(trained_run, tmp_path):
+def test_a_stage_without_intact_checkpoints_restarts_from_the_stage_before(trained_run, tmp_path):
     schedule, done = trained_run
     runs = tmp_path / "runs"
     shutil.copytree(done, runs)
@@ -126,7 +126,7 @@ def test_where_no_checkpoint_is_whole_the_stage_starts_again_from_the_one_before
     assert read_manifest(small / "final").lineage == read_manifest(done / "tiny/stages/0-small/final").lineage
 
 
-def test_a_dataset_that_cannot_be_made_again_as_it_was_stops_the_run(trained_run, tmp_path):
+def test_a_dataset_that_cannot_be_prepared_identically_stops_the_run(trained_run, tmp_path):
     text = tmp_path / "text"
     text.mkdir()
     for number in range(20):
@@ -141,5 +141,5 @@ def test_a_dataset_that_cannot_be_made_again_as_it_was_stops_the_run(trained_run
     (text / "0.py").write_text("print('changed since')\n" * 50)
     said = run_in(tmp_path, schedule, "stages.0.train_steps=2", expect=2)
     assert "was trained on a dataset with the fingerprint" in said
-    assert "has changed. Put that back, or start a run of its own with --name" in said
+    assert "has changed. Restore the source, or start a separate run with --name" in said
     assert dataset.with_name(f"broken-{dataset.name}").is_dir()

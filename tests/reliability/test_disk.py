@@ -32,7 +32,7 @@ ONE_STAGE = "".join(line for line in SCHEDULE.splitlines(keepends=True) if "name
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own, of 8 MB, in memory."""
+    """A separate file system of 8 MB, in memory."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = subprocess.run(
@@ -49,14 +49,14 @@ def remount(disk: Path, options: str) -> None:
 
 
 def fill(disk: Path, leave: int) -> Path:
-    """A file that takes all but `leave` bytes of what is free."""
+    """A file that fills the free space except for `leave` bytes."""
     filler = disk / "filler"
     filler.write_bytes(bytes(max(0, free_bytes(disk) - leave)))
     return filler
 
 
 @pytest.mark.trains
-def test_a_checkpoint_that_does_not_fit_stops_the_run_which_goes_on_once_there_is_room(tmp_path, small_disk):
+def test_a_checkpoint_that_does_not_fit_stops_the_run_which_resumes_once_there_is_space(tmp_path, small_disk):
     schedule = write_schedule(tmp_path, ONE_STAGE)
     run("run", schedule, "--runs-dir", tmp_path / "runs")
     stage, expected = small_disk / "runs/tiny/stages/0-small", tmp_path / "runs/tiny"
@@ -67,8 +67,8 @@ def test_a_checkpoint_that_does_not_fit_stops_the_run_which_goes_on_once_there_i
     everything = ("run", schedule, "--runs-dir", small_disk / "runs")
 
     _, err = run(*everything, expect=2)
-    assert "the checkpoints still to come take about" in err
-    assert not (small_disk / "runs/tiny").exists(), "refused before anything is written"
+    assert "the checkpoints still to be written need about" in err
+    assert not (small_disk / "runs/tiny").exists(), "rejected before anything is written"
 
     out, err = run(*everything, "checkpoint.check_space=false", expect=1)
     said = " ".join((out + err).split())
@@ -86,7 +86,7 @@ def test_a_checkpoint_that_does_not_fit_stops_the_run_which_goes_on_once_there_i
 
 
 @pytest.mark.parametrize("through", ["torch", "files"])
-def test_a_disk_that_fills_up_while_a_checkpoint_is_written_leaves_nothing_of_it(small_disk, through):
+def test_a_checkpoint_that_fills_the_disk_is_removed_completely(small_disk, through):
     directory = small_disk / "step_00000010"
     fill(small_disk, leave=300_000)
     staging = begin_directory(directory)
@@ -106,14 +106,14 @@ def test_a_disk_that_fills_up_while_a_checkpoint_is_written_leaves_nothing_of_it
     assert os.listdir(small_disk) == ["filler"]
 
 
-def test_a_line_of_metrics_that_does_not_fit_says_so(small_disk):
+def test_a_metrics_line_that_does_not_fit_is_reported(small_disk):
     metrics = MetricsWriter(small_disk / "metrics.jsonl", attempt=1)
     fill(small_disk, leave=0)
     with pytest.raises(DiskFull, match=f"the disk of {small_disk} is full"), told_when_full(small_disk):
         metrics.write("train", 1, 0.0, note="x" * 100_000)
 
 
-def test_other_failures_of_writing_are_not_taken_for_a_full_disk(tmp_path):
+def test_other_write_failures_are_not_reported_as_a_full_disk(tmp_path):
     for error in (RuntimeError("something else"), PermissionError(13, "no")):
         begin_directory(tmp_path / "final")
         with pytest.raises(type(error)) as caught, clean_when_full(tmp_path / "final", 1000):
@@ -122,7 +122,7 @@ def test_other_failures_of_writing_are_not_taken_for_a_full_disk(tmp_path):
         assert not staging_directory(tmp_path / "final").exists()
 
 
-def test_a_rank_that_dies_while_a_checkpoint_is_half_written_is_not_taken_for_a_full_disk(small_disk):
+def test_a_rank_that_dies_while_writing_a_checkpoint_is_not_reported_as_a_full_disk(small_disk):
     directory = small_disk / "step_00000010"
     fill(small_disk, leave=1_500_000)
     write_file(begin_directory(directory) / "shard", bytes(800_000))
@@ -131,7 +131,7 @@ def test_a_rank_that_dies_while_a_checkpoint_is_half_written_is_not_taken_for_a_
     assert os.listdir(small_disk) == ["filler"]
 
 
-def test_what_a_checkpoint_takes_is_that_of_the_last_one_and_has_to_be_free(tmp_path, monkeypatch):
+def test_the_size_of_the_last_checkpoint_must_be_free_before_the_next(tmp_path, monkeypatch):
     assert last_checkpoint_bytes(tmp_path) is None
     manifest = write_checkpoint(tmp_path / "step_00000010")
     size = last_checkpoint_bytes(tmp_path)
@@ -145,7 +145,7 @@ def test_what_a_checkpoint_takes_is_that_of_the_last_one_and_has_to_be_free(tmp_
     assert last_checkpoint_bytes(tmp_path) is None, "damage to an old checkpoint does not end the training"
 
 
-def test_before_a_run_what_it_will_write_is_held_against_what_is_free(tmp_path, monkeypatch):
+def test_a_run_compares_what_it_will_write_with_the_free_space_before_it_starts(tmp_path, monkeypatch):
     schedule = load_schedule(str(write_schedule(tmp_path)), [])
     request = LadderRequest.of(schedule, "tiny", tmp_path / "runs", None, with_controls=False).ladder
     directory = tmp_path / "runs/tiny"
@@ -153,22 +153,22 @@ def test_before_a_run_what_it_will_write_is_held_against_what_is_free(tmp_path, 
     monkeypatch.setattr("growctl.run.disk_space.free_bytes", lambda path: needed)
     check_space([request], tmp_path / "runs")
     monkeypatch.setattr("growctl.run.disk_space.free_bytes", lambda path: needed - 1)
-    with pytest.raises(RunError, match=r"about \d.* and \d.* are free in .*checkpoint\.check_space=false"):
+    with pytest.raises(RunError, match=r"about \d.* but only \d.* are free in .*checkpoint\.check_space=false"):
         check_space([request], tmp_path / "runs")
-    with pytest.raises(RunError, match=r"^tiny, tiny: the checkpoints still to come"):
+    with pytest.raises(RunError, match=r"^tiny, tiny: the checkpoints still to be written"):
         check_space([request, request], tmp_path / "runs")
     write_checkpoint(directory / "stages/0-small/step_00000010")
-    assert remaining_bytes(request, directory) < needed, "what is there is not written again"
+    assert remaining_bytes(request, directory) < needed, "existing files are not written again"
     check_space([request], tmp_path / "runs")
     beside, left = directory / "stages/0-small/step_00000010", remaining_bytes(request, directory)
     beside.rename(staging_directory(beside))
-    assert remaining_bytes(request, directory) == left, "what a death left goes before"
+    assert remaining_bytes(request, directory) == left, "leftovers are removed first"
     unchecked = load_schedule(str(tmp_path / "tiny.yaml"), ["checkpoint.check_space=false"])
     monkeypatch.setattr("growctl.run.disk_space.free_bytes", lambda path: 0)
     check_space([LadderRequest.of(unchecked, "tiny", tmp_path, None, with_controls=False).ladder], tmp_path)
 
 
-def test_a_read_only_runs_directory_is_one_message(tmp_path, small_disk):
+def test_a_read_only_runs_directory_gives_one_message(tmp_path, small_disk):
     schedule = write_schedule(tmp_path, ONE_STAGE)
     (small_disk / "runs").mkdir()
     remount(small_disk, "ro")

@@ -17,7 +17,7 @@ RENAME = "import os; open('a', 'w').close(); os.rename('a', 'b')"
 
 @pytest.fixture
 def python(tmp_path):
-    """Runs a program in `tmp_path/work` under faults; the ended process."""
+    """Runs a program in `tmp_path/work` under faults, and returns the finished process."""
     (tmp_path / "marks").mkdir()
     (tmp_path / "work").mkdir()
 
@@ -40,7 +40,7 @@ def python(tmp_path):
 
 
 @pytest.mark.parametrize(("side", "left"), [("before", ["a"]), ("after", ["b"])])
-def test_a_kill_strikes_on_its_side_of_the_call_once_for_all_processes(python, tmp_path, side, left):
+def test_a_kill_strikes_before_or_after_the_call_once_for_all_processes(python, tmp_path, side, left):
     fault = {"name": "f", "at": "os:rename", "side": side, "matching": "^a$", "do": "SIGKILL"}
     assert python(RENAME, fault).returncode == -9
     assert os.listdir(tmp_path / "work") == left
@@ -63,7 +63,7 @@ def test_functions_and_methods_are_wrapped_as_their_module_is_imported(python):
     assert "OSError: [Errno 28] No space left on device" in python(program, method, named).stderr
 
 
-def test_any_change_of_a_file_can_be_a_point(python, tmp_path):
+def test_any_file_change_can_be_a_point(python, tmp_path):
     fault = {"name": "f", "at": "files", "matching": str(tmp_path / "work"), "nth": 2, "do": "SIGKILL"}
     program = (
         f"from pathlib import Path; p = Path({str(tmp_path / 'work')!r}); (p / 'a').touch(); p.joinpath('b').mkdir()"
@@ -94,7 +94,7 @@ def test_a_slow_call_a_stall_and_a_clock_that_goes_back(python):
     assert time.monotonic() - started >= 1
 
 
-def test_a_process_that_is_not_meant_is_left_alone_and_a_hidden_sitecustomize_still_runs(python, tmp_path):
+def test_other_processes_are_left_alone_and_a_hidden_sitecustomize_still_runs(python, tmp_path):
     (tmp_path / "other").mkdir()
     (tmp_path / "other/sitecustomize.py").write_text("print('the other one')")
     fault = {"name": "f", "at": "os:rename", "process": "rank", "do": "SIGKILL"}

@@ -61,18 +61,18 @@ from tests.stages.test_metrics import with_crc
 
 CASES = 10_000 if os.environ.get("GROWCTL_SOAK") else 300
 LONGEST_SECONDS = 300.0
-"""Of one case: far more than any takes on a busy machine, far less than what does not end."""
+"""Time limit for one case, in seconds: far more than a case needs on a busy machine, far less than an endless loop."""
 
 LONGEST_MESSAGE = 6_000
 MOST_LINES = 25
 
 
 class Hangs(BaseException):
-    """A case took too long; not an Exception, so that nothing on the way takes it for a failure of its own."""
+    """A case took too long. Not an Exception, so that no handler catches it."""
 
 
 def cases(share: float) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """That share of all cases."""
+    """Settings that run this share of all cases."""
     return settings(
         max_examples=max(1, round(CASES * share)),
         suppress_health_check=[*settings().suppress_health_check, HealthCheck.data_too_large],
@@ -82,7 +82,7 @@ def cases(share: float) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 @contextmanager
 def soon() -> Iterator[None]:
-    """Raises Hangs where the block takes too long."""
+    """Raises Hangs if the block takes too long."""
 
     def too_long(number: int, frame: Any) -> None:
         raise Hangs
@@ -101,7 +101,7 @@ def files_in(folder: Path) -> dict[Path, bytes | None]:
 
 
 def judged(call: Callable[[], Any], error: type[ValueError], folder: Path) -> Any:
-    """What `call` gives; None where it raises `error`, with a message for people. `folder` stays as it is."""
+    """The result of `call`; None if it raises `error` with a short message. Asserts that `folder` is unchanged."""
     before = files_in(folder)
     try:
         with soon():
@@ -119,14 +119,14 @@ def judged(call: Callable[[], Any], error: type[ValueError], folder: Path) -> An
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder for what a case is about; its parent, where we stand, must stay as it is."""
+    """A folder for the files of a case; its parent, the working directory, must stay unchanged."""
     (tmp_path / "inside").mkdir()
     (tmp_path / "beside").write_text("untouched")
     monkeypatch.chdir(tmp_path)
     return tmp_path / "inside"
 
 
-# What may stand in a file.
+# Contents of files.
 
 STRANGE: tuple[Any, ...] = (
     *(10**400, -(10**400), 2**63, -1, 0, 1e308, -0.0, math.nan, math.inf, -math.inf, True, None, "", "0", "null"),
@@ -180,7 +180,7 @@ DEEP = st.integers(50, 400).map(nested)
 
 
 def places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Every (container, key) in plain data."""
+    """Every (container, key) in nested plain data."""
     for key in list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
         yield value, key
         yield from places(value[key])
@@ -188,7 +188,7 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
 
 @st.composite
 def mutated(draw: st.DrawFn, good: Any) -> Any:
-    """`good` with up to three values replaced, removed, added or put elsewhere."""
+    """`good` with up to three values replaced, removed, added or moved."""
     data = copy.deepcopy(good)
     for _ in range(draw(st.integers(1, 3))):
         found = list(places(data))
@@ -200,7 +200,7 @@ def mutated(draw: st.DrawFn, good: Any) -> Any:
             del container[key]
         elif what == "add" and isinstance(container, dict):
             name = draw(st.text(max_size=8) | st.sampled_from(("_target_", "defaults", "hydra", "name")))
-            container[name] = copy.deepcopy(draw(VALUES))  # a value may be drawn again, and what is put here changes
+            container[name] = copy.deepcopy(draw(VALUES))  # the draws are mutated in place
         elif what == "move":
             container[key] = copy.deepcopy(data[draw(st.sampled_from(sorted(data)))])
         else:
@@ -210,7 +210,7 @@ def mutated(draw: st.DrawFn, good: Any) -> Any:
 
 @st.composite
 def damaged(draw: st.DrawFn, good: bytes) -> bytes:
-    """`good` cut off, with bits flipped, with something put in, or a part of it twice."""
+    """`good` truncated, with flipped bits, with inserted bytes, or with a part repeated."""
     content = bytearray(good)
     for _ in range(draw(st.integers(1, 3))):
         at = draw(st.integers(0, max(0, len(content) - 1)))
@@ -244,7 +244,7 @@ def damaged(draw: st.DrawFn, good: bytes) -> bytes:
 
 
 def everything_of(schedule: Any) -> None:
-    """All that is worked out of a schedule without training."""
+    """Computes everything that growctl derives from a schedule without training."""
     if schedule is not None:
         assert len(plan_stages(schedule)) == len(schedule.stages)
         assert all(control.name for control in plan_controls(schedule, []))
@@ -253,7 +253,7 @@ def everything_of(schedule: Any) -> None:
 
 @cases(0.25)
 @given(data=mutated(BASE) | VALUES)
-def test_a_schedule_is_taken_or_refused(folder: Path, data: Any) -> None:
+def test_a_schedule_is_accepted_or_rejected(folder: Path, data: Any) -> None:
     schedule = judged(lambda: parse_schedule(data, label="s", default_name="s"), ScheduleError, folder.parent)
     assert schedule is None or schedule.stages
     everything_of(schedule)
@@ -261,7 +261,7 @@ def test_a_schedule_is_taken_or_refused(folder: Path, data: Any) -> None:
 
 @cases(0.15)
 @given(content=damaged(TEXT.encode()) | mutated(BASE).map(lambda data: json.dumps(data).encode()))
-def test_a_schedules_file_is_taken_or_refused(folder: Path, content: bytes) -> None:
+def test_a_schedule_file_is_accepted_or_rejected(folder: Path, content: bytes) -> None:
     path = folder / "s.yaml"
     path.write_bytes(content)
     schedule = judged(lambda: load_schedule(str(path)), ScheduleError, folder.parent)
@@ -276,7 +276,7 @@ KEYS = st.sampled_from(
 
 @cases(0.05)
 @given(key=KEYS, value=st.text(max_size=20) | st.sampled_from(STRANGE).map(str))
-def test_an_override_is_taken_or_refused(folder: Path, key: str, value: str) -> None:
+def test_an_override_is_accepted_or_rejected(folder: Path, key: str, value: str) -> None:
     path = folder / "s.yaml"
     path.write_text(TEXT)
     schedule = judged(lambda: load_schedule(str(path), [f"{key}={value}"]), ScheduleError, folder.parent)
@@ -293,7 +293,7 @@ def test_an_override_is_taken_or_refused(folder: Path, key: str, value: str) -> 
         ("x" * 100_000, "${{k0}}" * 20),
     ],
 )
-def test_interpolations_that_double_and_double_are_refused(folder: Path, first: str, next_one: str) -> None:
+def test_exponentially_growing_interpolations_are_rejected(folder: Path, first: str, next_one: str) -> None:
     path = folder / "s.yaml"
     chain = "".join(f"k{number}: {next_one.format(number - 1)}\n" for number in range(1, 60))
     path.write_text(f"{TEXT}k0: {first}\n{chain}")
@@ -346,7 +346,7 @@ def damaged_json(data: st.DataObject, good: dict[str, Any]) -> bytes:
     """A manifest, mutated as JSON or as bytes."""
     if data.draw(st.booleans()):
         document = data.draw(mutated(good))
-        if isinstance(document, dict) and data.draw(st.booleans()):  # else the seal alone would refuse it
+        if isinstance(document, dict) and data.draw(st.booleans()):  # else the seal alone would reject it
             document["seal"] = _seal_of(json.loads(json.dumps(document), parse_float=str))
         return json.dumps(document).encode()
     return data.draw(damaged(json.dumps(good, indent=1).encode()))
@@ -354,7 +354,7 @@ def damaged_json(data: st.DataObject, good: dict[str, Any]) -> bytes:
 
 @cases(0.1)
 @given(data=st.data())
-def test_a_checkpoints_manifest_is_taken_or_refused(folder: Path, data: st.DataObject) -> None:
+def test_a_checkpoint_manifest_is_accepted_or_rejected(folder: Path, data: st.DataObject) -> None:
     directory = folder / "step_00000007"
     good = checkpoint_manifest(write_file(directory / "parameters/a.safetensors", FILE))
     (directory / "manifest.json").write_bytes(damaged_json(data, good))
@@ -369,7 +369,7 @@ def test_a_checkpoints_manifest_is_taken_or_refused(folder: Path, data: st.DataO
 
 @cases(0.1)
 @given(data=st.data())
-def test_a_datasets_manifest_is_taken_or_refused(folder: Path, data: st.DataObject) -> None:
+def test_a_dataset_manifest_is_accepted_or_rejected(folder: Path, data: st.DataObject) -> None:
     directory = folder / "text-1"
     tokens = bytes(range(200))
     files = {name: write_file(directory / name / "00000.ds", tokens) for name in ("train", "validation")}
@@ -384,7 +384,7 @@ def test_a_datasets_manifest_is_taken_or_refused(folder: Path, data: st.DataObje
     assert judged(used, DataError, folder.parent) in (None, (2, 17))
 
 
-# What a run says and books.
+# Metrics and ledgers.
 
 RECORDS = killed_once(resumed_from=20).records
 TEXTS = [json.dumps(r | {"zero_stage": 1, "tokens_per_second": 9.0}).encode() for r in RECORDS]
@@ -393,7 +393,7 @@ LINES = [with_crc(text).rstrip() for text in TEXTS]
 
 @cases(0.15)
 @given(data=st.data())
-def test_no_line_of_metrics_stops_a_run_or_what_looks_at_it(folder: Path, data: st.DataObject) -> None:
+def test_no_metrics_line_stops_a_run_or_a_command_that_reads_it(folder: Path, data: st.DataObject) -> None:
     plan = plan_stages(ladder())[0]
     screen = Screen(Console(file=io.StringIO(), width=80))
     screen.run_started("tiny", None, plan_stages(ladder()))
@@ -421,7 +421,7 @@ def test_no_line_of_metrics_stops_a_run_or_what_looks_at_it(folder: Path, data: 
 
 
 def told(path: Path) -> Any:
-    """Everything that a ledger tells."""
+    """All values that a ledger returns."""
     with Ledger.open(path, read_only=True) as ledger:
         names = [stage.name for stage in ledger.stages()]
         booked = [(ledger.stage_cost(n), ledger.evaluations(n), ledger.anomalies(n), ledger.finished(n)) for n in names]
@@ -437,7 +437,7 @@ def good_ledger(path: Path) -> bytes:
 
 @cases(0.15)
 @given(data=st.data())
-def test_bytes_of_a_ledger_that_changed_are_noticed_or_change_nothing(folder: Path, data: st.DataObject) -> None:
+def test_changed_bytes_of_a_ledger_are_detected_or_harmless(folder: Path, data: st.DataObject) -> None:
     path = folder / "ledger.db"
     for old in folder.iterdir():
         old.unlink()
@@ -457,7 +457,7 @@ def test_bytes_of_a_ledger_that_changed_are_noticed_or_change_nothing(folder: Pa
     content=damaged(b"# two\nnode-1 slots=8\nnode-2 slots=8 # spare\n")
     | st.text().map(lambda t: t.encode("utf-8", "replace"))
 )
-def test_a_hostfile_is_taken_or_refused(folder: Path, content: bytes) -> None:
+def test_a_hostfile_is_accepted_or_rejected(folder: Path, content: bytes) -> None:
     path = folder / "hostfile"
     path.write_bytes(content)
     hosts = judged(lambda: read_hostfile(path), LaunchError, folder.parent)

@@ -25,7 +25,7 @@ KILLS = [
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    """A run on one rank that was never killed."""
+    """An undisturbed run on one rank."""
     run = KilledRun(tmp_path_factory.mktemp("undisturbed") / "run", ranks=1)
     run.to_the_end()
     return run
@@ -66,7 +66,7 @@ def a_file_more(run: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [another_loss, another_bit, a_row_less, a_file_more])
-def test_an_end_that_differs_in_the_least_is_not_the_same(undisturbed, tmp_path, change: Callable[[Path], None]):
+def test_the_smallest_difference_in_the_end_state_is_detected(undisturbed, tmp_path, change: Callable[[Path], None]):
     copy = KilledRun(tmp_path / "copy", ranks=1)
     shutil.copytree(undisturbed.folder, copy.folder, dirs_exist_ok=True)
     check_same_end(copy, undisturbed)

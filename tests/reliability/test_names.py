@@ -36,24 +36,24 @@ from tests.reliability.hostile import HOSTILE, TEXTS
 from tests.workers import HANG_SECONDS
 
 DUMP = "import json, os, sys; json.dump([sys.argv[1:], dict(os.environ)], open(os.environ['DUMP'], 'w'))"
-"""A program that leaves its arguments and environment in the file $DUMP."""
+"""A program that writes its arguments and environment to the file $DUMP."""
 
 OPTIONS = ("partition", "account", "qos", "constraint")
 quick = settings(max_examples=60)
 
 
 def is_plain(name: str) -> bool:
-    """Whether a name is one visible file of whatever directory, and means itself to every shell and program."""
+    """Whether a name is a single visible file name that every shell and program takes literally."""
     return is_word(name) and name[0] != "." and "/" not in name and len(name) < 256
 
 
 def is_word(text: str) -> bool:
-    """Whether a text is one word of every shell and no option of a program."""
+    """Whether every shell takes a text as one word, and no program takes it as an option."""
     return shlex.quote(text) == text and text[0] not in "-~"
 
 
 def refusal(call: Callable[[], object]) -> str | None:
-    """What is said where a schedule or what it starts is refused; None where it is not."""
+    """The message if a schedule or a command from it is rejected; None if it is accepted."""
     try:
         call()
     except (ScheduleError, LaunchError) as error:
@@ -64,7 +64,7 @@ def refusal(call: Callable[[], object]) -> str | None:
 @quick
 @given(name=TEXTS, where=st.sampled_from(["name", "stages.0.name"]), controls=st.sampled_from([[], BASE["controls"]]))
 @example(name="a\n", where="name", controls=[]).via("a pattern's $ may overlook the end of the line")
-def test_a_name_in_a_schedule_is_plain_or_refused(name, where, controls):
+def test_a_name_in_a_schedule_is_plain_or_rejected(name, where, controls):
     if said := refusal(lambda: parse(changed({where: name, "controls": controls}))):
         assert where in said
         assert said.isprintable()
@@ -75,7 +75,7 @@ def test_a_name_in_a_schedule_is_plain_or_refused(name, where, controls):
     assert all(is_plain(control.name) for control in plan_controls(schedule, []))
 
 
-def test_the_longest_names_still_make_names_of_controls():
+def test_the_longest_run_names_still_give_valid_control_names():
     stages = [stage | {"name": stage["name"] + "b" * (100 - len(stage["name"]))} for stage in BASE["stages"]]
     schedule = parse(changed({"name": "a" * 100, "stages": stages, "controls": [{"kind": "best-scratch"}]}))
     names = [control.name for control in plan_controls(schedule, [])]
@@ -86,7 +86,7 @@ def test_the_longest_names_still_make_names_of_controls():
 
 
 @pytest.mark.parametrize("name", [name for name in HOSTILE if not is_plain(name)] + ["a" * 101])
-def test_a_hostile_name_on_the_command_line_is_refused(name, tmp_path):
+def test_a_hostile_name_on_the_command_line_is_rejected(name, tmp_path):
     with pytest.raises(ScheduleError, match="--name"):
         app.run("quickstart", name=name, runs_dir=tmp_path / "runs", dry_run=True)
     assert list(tmp_path.iterdir()) == []
@@ -94,7 +94,7 @@ def test_a_hostile_name_on_the_command_line_is_refused(name, tmp_path):
 
 @quick
 @given(source=TEXTS.map(lambda text: f"folder/{text}"))
-def test_whatever_the_source_its_dataset_has_a_plain_name(source):
+def test_every_source_gives_a_plain_dataset_name(source):
     assert is_plain(_name(source))
     assert len(_name(source)) <= 100
 
@@ -109,12 +109,12 @@ def no_nul(texts: list[str]) -> list[str]:
 
 
 def environment_of(tmp_path: Path) -> dict[str, str]:
-    """`launch.environment` of a schedule, with a hostile value each."""
+    """A schedule whose `launch.environment` has one variable for each hostile value."""
     values = {f"V{number}": value for number, value in enumerate(no_nul(HOSTILE))}
     return parse(changed({"launch.environment": values | {"DUMP": str(tmp_path / "dump")}})).launch.environment
 
 
-def test_the_environment_of_workers_arrives_unchanged_and_what_cannot_is_refused(tmp_path):
+def test_the_workers_environment_arrives_unchanged_or_is_rejected(tmp_path):
     given = environment_of(tmp_path)
     [started] = [Local(1, False, given).launch(tmp_path / "spec.json", 1, 1)]
     with Workers(Launch([sys.executable, "-c", DUMP], started.environment), tmp_path / "log") as workers:
@@ -169,7 +169,7 @@ def request_of(runs_dir: Path, slurm: dict[str, object]) -> LadderRequest:
 
 
 def script_of(folder: Path, slurm: dict[str, object]) -> str:
-    """The script of the one job of a run."""
+    """The job script of a run with a single job."""
     request = request_of(folder, slurm)
     executor = job_executor(plan_jobs(request, [request.ladder])[0], folder / "slurm", None)
     return executor._make_submission_file_text(executor._submitit_command_str, "")
@@ -177,7 +177,7 @@ def script_of(folder: Path, slurm: dict[str, object]) -> str:
 
 @quick
 @given(value=TEXTS, key=st.sampled_from([*OPTIONS, "options"]))
-def test_an_option_of_sbatch_is_one_word_of_one_line_or_refused(tmp_path, value, key):
+def test_an_sbatch_option_is_one_word_on_one_line_or_rejected(tmp_path, value, key):
     option = "reservation" if key == "options" else key
     slurm = {key: {option: value} if key == "options" else value}
     if said := refusal(lambda: check_slurm(request_of(tmp_path, slurm).ladder.schedule.launch)):
@@ -188,7 +188,7 @@ def test_an_option_of_sbatch_is_one_word_of_one_line_or_refused(tmp_path, value,
     assert [shlex.split(line.removeprefix("#SBATCH ")) for line in added] == [[f"--{option}={value}"]]
 
 
-def test_a_jobs_script_starts_python_wherever_it_lies_and_nothing_else(tmp_path, monkeypatch):
+def test_a_job_script_starts_python_from_any_path_and_nothing_else(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     python = tmp_path / "it's $(touch x) here" / "python"
     python.parent.mkdir()
@@ -205,7 +205,7 @@ def test_a_jobs_script_starts_python_wherever_it_lies_and_nothing_else(tmp_path,
 
 @quick
 @given(host=TEXTS)
-def test_a_host_is_one_word_no_option_or_refused(tmp_path, host):
+def test_a_host_is_one_word_and_not_an_option_or_rejected(tmp_path, host):
     (tmp_path / "hosts").write_text(f"{host} slots=2\n", newline="")
     if not refusal(lambda: read_hostfile(tmp_path / "hosts")):
         [found] = read_hostfile(tmp_path / "hosts")
@@ -225,7 +225,7 @@ def test_a_host_is_one_word_no_option_or_refused(tmp_path, host):
 
 
 @pytest.mark.parametrize("part", no_nul(HOSTILE))
-def test_a_path_that_goes_through_shells_means_itself_there_or_is_refused(part):
+def test_a_path_passed_through_shells_stays_unchanged_or_is_rejected(part):
     path = Path("/runs") / f"a{part}"
     if said := refusal(lambda: plain_path(path, "the path")):
         assert said.startswith(f"the path {str(path)!r}: goes through shells")
@@ -234,7 +234,7 @@ def test_a_path_that_goes_through_shells_means_itself_there_or_is_refused(part):
 
 
 def run_of(runs_dir: Path, directory: str, name: str, stage: str = "small", ladder: str | None = None) -> Path:
-    """A run's directory, and what its ledger calls it."""
+    """A run directory whose ledger records another name."""
     entry = RunEntry(name, "s.yaml", "best-scratch" if ladder else None, ladder, 1, "data", "f00d")
     stages = [StageEntry(stage, 10, 1, 1, 1, 256, Flops(1.0, 1.0, 1.0), 1.0)]
     (runs_dir / directory).mkdir(parents=True)
@@ -244,7 +244,7 @@ def run_of(runs_dir: Path, directory: str, name: str, stage: str = "small", ladd
 
 
 @pytest.mark.parametrize("name", ["../../etc", "/etc", "..", ".", "", "a\0b", "quick/../quick", "-quick", "./quick"])
-def test_a_run_is_asked_for_by_its_name_and_by_no_path(tmp_path, name):
+def test_a_run_is_selected_by_name_and_never_by_path(tmp_path, name):
     run_of(tmp_path / "runs", "quick", "quick")
     with pytest.raises(RunNotFoundError, match="no run"):
         find_runs(tmp_path / "runs", [name])
@@ -253,7 +253,7 @@ def test_a_run_is_asked_for_by_its_name_and_by_no_path(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["../up", "../../up", "other", "/tmp/growctl-up"])
-def test_a_report_is_written_beside_its_ledger_whatever_that_calls_the_run(tmp_path, name):
+def test_a_report_is_written_beside_its_ledger_whatever_name_the_ledger_has(tmp_path, name):
     directory = run_of(tmp_path / "runs", "quick", name)
     before = set(tmp_path.rglob("*"))
     app.report(["quick"], runs_dir=tmp_path / "runs")
@@ -266,7 +266,7 @@ def test_a_report_is_written_beside_its_ledger_whatever_that_calls_the_run(tmp_p
 @pytest.mark.parametrize(
     ("stage", "ladder"), [("x/../../../other", None), ("..", None), ("small", "../other"), ("small", "..")]
 )
-def test_status_reads_nothing_by_the_hostile_names_of_a_ledger(tmp_path, stage, ladder):
+def test_status_opens_no_path_from_hostile_names_in_a_ledger(tmp_path, stage, ladder):
     run = run_of(tmp_path / "runs", "quick", "quick", stage, ladder)
     secret = tmp_path / "other"
     secret.mkdir()
@@ -277,7 +277,7 @@ def test_status_reads_nothing_by_the_hostile_names_of_a_ledger(tmp_path, stage, 
     assert "secret" not in repr(status)
 
 
-def test_status_says_so_where_a_runs_own_schedule_has_hostile_names(tmp_path):
+def test_status_reports_hostile_names_in_a_runs_schedule(tmp_path):
     run = run_of(tmp_path / "runs", "quick", "quick")
     text = json.dumps(changed({"stages.0.name": "x/../../../other"}))
     (run / "schedule.yaml").write_text(text)

@@ -14,7 +14,7 @@ from tests.workers import HANG_SECONDS, REPOSITORY
 
 
 @pytest.mark.trains
-def test_two_ranks_of_one_machine_listen_on_its_loopback_only(tmp_path, monkeypatch):
+def test_two_ranks_on_one_machine_listen_only_on_its_loopback(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
     launch = local_launch(tmp_path, 2, gpus=False, module="tests.reliability.listening_worker")
     with Workers(launch, tmp_path / "log.txt") as workers:
@@ -27,13 +27,13 @@ def test_two_ranks_of_one_machine_listen_on_its_loopback_only(tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("place", ["127.0.0.1", "0.0.0.0", "::1", "::"])
-def test_what_listens_is_seen(place):
-    """The test above would notice."""
+def test_a_listening_socket_is_detected(place):
+    """Shows that the test above would fail."""
     with socket.create_server((place, 0), family=socket.AF_INET6 if ":" in place else socket.AF_INET) as server:
         assert (os.getpid(), place, server.getsockname()[1]) in listening(os.getpid())
 
 
-def test_gpus_of_one_machine_talk_over_the_loopback_too(monkeypatch):
+def test_gpus_on_one_machine_use_the_loopback_too(monkeypatch):
     monkeypatch.delenv("NCCL_SOCKET_IFNAME", raising=False)
     environment = local_environment(2, gpus=True)
     assert (environment["NCCL_SOCKET_IFNAME"], environment["GLOO_SOCKET_IFNAME"]) == ("=lo", "lo")

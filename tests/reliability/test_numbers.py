@@ -46,21 +46,21 @@ def start(schedule: Path, poison: dict[str, list[int]], *arguments: object) -> s
 
 
 def anomalies(metrics: Path) -> list[Record]:
-    """What is recorded of them, without the values, which are the data's."""
+    """The recorded anomalies, without their values, which depend on the data."""
     keys = ("attempt", "step", "kind", "action", "first_step", "num_steps")
     return [{key: r[key] for key in keys} for r in read_metrics(metrics) if r["event"] == "anomaly"]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """Where all runs here are, so that they have one dataset."""
+    """The folder of all runs in this file, so that they share one dataset."""
     return tmp_path_factory.mktemp("numbers")
 
 
 @pytest.mark.trains
-def test_a_nan_on_one_of_two_ranks_is_skipped_by_both_and_a_spike_stops_the_run_where_the_policy_says_so(folder):
+def test_both_ranks_skip_a_nan_on_one_of_them_and_a_spike_stops_the_run_under_the_stop_policy(folder):
     schedule = write_schedule(folder, ONE_STAGE + POLICY % "stop")
-    # The update number 12 counted from 0, its last sample, which is the second rank's; all of the number 33.
+    # The last sample of update 12 (counted from 0), on the second rank, and all samples of update 33.
     poison = {"nan": [12 * BATCH + 7], "spike": list(range(33 * BATCH, 34 * BATCH))}
     run = start(schedule, poison, "launch.devices=2", "launch.zero_stage=2", "--name", "stopped")
     out, err = finish(run, expect=1)
@@ -73,10 +73,10 @@ def test_a_nan_on_one_of_two_ranks_is_skipped_by_both_and_a_spike_stops_the_run_
     assert (skipped["value"], skipped["threshold"]) == (None, None)
     assert spike["value"] > spike["threshold"] > 0
     said = " ".join((out + err).split())
-    assert "stage large step 13: the gradient is not finite: the update is left out" in said
+    assert "stage large step 13: the gradient is not finite: the update is skipped" in said
     assert "is a spike: above" in said
     assert "try a lower learning_rate.peak" in said
-    assert "starting it again" not in said
+    assert "restarting it" not in said
     assert "Traceback" not in said
     assert all(3 < loss < 7 for (_, _, event), loss in losses(folder / "stopped").items() if event == "train")
     steps = read_manifest(stage / "step_00000030").group_steps
@@ -85,14 +85,14 @@ def test_a_nan_on_one_of_two_ranks_is_skipped_by_both_and_a_spike_stops_the_run_
 
 @pytest.fixture(scope="module")
 def rolled_back(folder) -> tuple[Path, dict[str, list[int]], str]:
-    """(schedule, poison, what was said) of a run that met a spike and went back to before it, and later skips a NaN."""
+    """(schedule, poison, output) of a run that is rolled back after a spike and later skips a NaN."""
     schedule = write_schedule(folder, ONE_STAGE + POLICY % "rollback")
     poison = {"spike": list(range(36 * BATCH, 37 * BATCH)), "nan": [(52 + 7) * BATCH]}
     out, _ = finish(start(schedule, poison))
     return schedule, poison, out
 
 
-def test_a_spike_sends_a_stage_back_and_the_data_since_the_checkpoint_is_left_out(rolled_back):
+def test_a_spike_rolls_a_stage_back_and_the_data_since_the_checkpoint_is_skipped(rolled_back):
     schedule, _, out = rolled_back
     stage = schedule.parent / "tiny/stages/0-large"
     assert anomalies(stage / "metrics.jsonl") == [
@@ -105,10 +105,10 @@ def test_a_spike_sends_a_stage_back_and_the_data_since_the_checkpoint_is_left_ou
     assert (final.step, final.samples_seen) == (NUM_STEPS, (NUM_STEPS + 7) * BATCH)
     assert set(final.group_steps.values()) == {NUM_STEPS - 1}
     assert read_manifest(stage / "step_00000050").samples_seen == (50 + 7) * BATCH
-    assert "back to step 30, with 7 steps' data left out" in " ".join(out.split())
+    assert "rolling back to step 30 and skipping the data of 7 steps" in " ".join(out.split())
 
 
-def test_killed_after_a_rollback_and_run_again_it_ends_in_the_same_bits(rolled_back):
+def test_a_run_killed_after_a_rollback_ends_in_the_same_bits(rolled_back):
     schedule, poison, _ = rolled_back
     metrics = schedule.parent / "killed/stages/0-large/metrics.jsonl"
     process = start(schedule, poison, "--name", "killed")
@@ -121,7 +121,7 @@ def test_killed_after_a_rollback_and_run_again_it_ends_in_the_same_bits(rolled_b
 
 
 def rollbacks(directory: Path, *attempts: int) -> None:
-    """Attempts that each go from step 24 back to 20."""
+    """Writes the metrics of attempts that are each rolled back from step 24 to 20."""
     for attempt in attempts:
         writer = MetricsWriter(directory / "metrics.jsonl", attempt)
         what = {"kind": "spike", "value": 9.0, "threshold": 5.0, "action": "rollback"}
@@ -131,7 +131,7 @@ def rollbacks(directory: Path, *attempts: int) -> None:
 
 @pytest.fixture
 def execution(tmp_path) -> Iterator[Execution]:
-    """One of a run of one stage, before its first attempt, with an open ledger."""
+    """An execution of a run with one stage, before its first attempt, with an open ledger."""
     schedule = load_schedule(str(write_schedule(tmp_path, ONE_STAGE + POLICY % "rollback")), ["anomalies.most=2"])
     execution = Execution(RunRequest("tiny", schedule, "tiny"), tmp_path, Local(1, False, {}), Screen(Console()))
     execution.stage(execution.plans[0]).directory.mkdir(parents=True)
@@ -142,23 +142,23 @@ def execution(tmp_path) -> Iterator[Execution]:
 
 
 def booked(execution: Execution) -> tuple[tuple[int, int], ...]:
-    """What is left out once metrics.jsonl is booked."""
+    """The data that is skipped after metrics.jsonl is booked."""
     [plan] = execution.plans
     metrics = execution.stage(plan).metrics
     execution.ledger.books(plan.name).sync(read_metrics(metrics), attempt_over=True)
     return execution._left_out(plan)
 
 
-def test_a_stage_that_goes_back_to_the_same_step_again_and_again_stops_and_says_what_to_try(execution):
+def test_a_stage_rolled_back_to_the_same_step_too_often_stops_and_suggests_a_fix(execution):
     directory = execution.stage(execution.plans[0]).directory
     for attempt in (1, 2, 3):
         assert len(booked(execution)) == attempt - 1
         rollbacks(directory, attempt)
-    with pytest.raises(RunFailed, match=r"large went back to step 20 3 times.*anomalies.most = 2.*learning_rate.peak"):
+    with pytest.raises(RunFailed, match=r"rolled back to step 20 3 times.*anomalies.most = 2.*learning_rate.peak"):
         booked(execution)
 
 
-def test_data_stays_left_out_where_the_line_that_tells_of_it_is_damaged(execution):
+def test_data_stays_skipped_if_its_metrics_line_is_damaged(execution):
     metrics = execution.stage(execution.plans[0]).metrics
     rollbacks(metrics.parent, 1, 2)
     assert booked(execution) == ((20, 1), (20, 2))
@@ -168,7 +168,7 @@ def test_data_stays_left_out_where_the_line_that_tells_of_it_is_damaged(executio
     assert booked(execution) == ((20, 1), (20, 2))
 
 
-def test_a_line_on_the_screen_says_what_went_wrong_and_a_line_without_a_loss_keeps_the_one_before(tmp_path):
+def test_the_screen_reports_anomalies_and_keeps_the_last_loss_if_a_record_has_none(tmp_path):
     schedule = load_schedule(str(write_schedule(tmp_path, ONE_STAGE)), [])
     console = Console(record=True, width=200)
     screen = Screen(console)
@@ -185,6 +185,6 @@ def test_a_line_on_the_screen_says_what_went_wrong_and_a_line_without_a_loss_kee
     assert screen.stages[0].loss == 3.5
     assert console.export_text().splitlines() == [
         "stage large step 37: a loss of 12.5000 is a spike (above 5.2500): "
-        "back to step 30, with 7 steps' data left out",
+        "rolling back to step 30 and skipping the data of 7 steps",
         "stage large step 37: the gradient is not finite: the stage stops",
     ]

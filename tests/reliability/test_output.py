@@ -33,7 +33,7 @@ quick = settings(max_examples=100)
 
 
 class Seen(HTMLParser):
-    """The elements, attributes and text of a page, as a browser finds them."""
+    """Collects the elements, attributes and text of a page, as a browser would."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Seen(HTMLParser):
 
 
 def run_called(runs_dir: Path, text: str) -> None:
-    """A run whose ledger says `text` wherever it holds words, with a stage that was evaluated."""
+    """A run whose ledger has `text` in every text field, with one evaluated stage."""
     flops = Flops(1.0, 1.0, 1.0)
     stages = [StageEntry(name, 10 + i, 1, 1, 1, 256, flops, 1.0) for i, name in enumerate((text, f"{text}2"))]
     (runs_dir / "quick").mkdir(parents=True)
@@ -70,7 +70,7 @@ HTML = [
 
 
 @pytest.mark.parametrize("text", HTML)
-def test_the_page_has_the_elements_of_a_harmless_one_and_the_names_as_text(tmp_path, text):
+def test_hostile_names_add_no_elements_to_the_page_and_appear_as_text(tmp_path, text):
     run_called(tmp_path / "harmless", "quick")
     run_called(tmp_path / "hostile", text)
     harmless, hostile = (Seen(render_page(find_runs(tmp_path / kind))) for kind in ("harmless", "hostile"))
@@ -81,7 +81,7 @@ def test_the_page_has_the_elements_of_a_harmless_one_and_the_names_as_text(tmp_p
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", '=cmd|" /C calc"!A0', "\t=1", "\r=1", "plain", "a=b"])
-def test_no_text_in_the_table_is_a_formula(tmp_path, text):
+def test_no_text_in_the_csv_is_a_formula(tmp_path, text):
     run_called(tmp_path / "runs", text)
     rows = list(csv.DictReader(io.StringIO(stages_csv(find_runs(tmp_path / "runs")), newline="")))
     assert len(rows) == 4
@@ -93,27 +93,27 @@ def test_no_text_in_the_table_is_a_formula(tmp_path, text):
 
 
 def commands(text: str) -> list[str]:
-    """The characters of a text that are not seen as themselves."""
+    """The characters of a text that are not printed as themselves."""
     return [character for character in text if character not in "\n\t" and not character.isprintable()]
 
 
 @quick
 @given(text=SHOWN)
-def test_visible_text_commands_nothing_and_plain_text_stays(text):
+def test_visible_text_has_no_control_characters_and_plain_text_is_unchanged(text):
     assert commands(visible(text)) == []
     assert visible(visible(text)) == visible(text)
     assert (visible(text) == text) == (commands(text) == [])
 
 
 def terminal() -> tuple[Terminal, io.StringIO]:
-    """A terminal without colours: any escape in what it got is not rich's own."""
+    """A terminal without colours, so that no escape sequence in its output comes from rich."""
     got = io.StringIO()
     return Terminal(file=got, force_terminal=True, color_system=None, width=2000), got
 
 
 @quick
 @given(text=SHOWN)
-def test_whatever_is_printed_a_terminal_gets_plain_text(text):
+def test_a_terminal_gets_plain_text_from_any_output(text):
     console, got = terminal()
     table = Table(text, title=text)
     table.add_row(text)
@@ -125,7 +125,7 @@ def test_whatever_is_printed_a_terminal_gets_plain_text(text):
 
 
 @pytest.mark.parametrize("text", MARKUP)
-def test_markup_in_a_text_is_shown_as_it_is(text):
+def test_markup_in_a_text_is_shown_unchanged(text):
     console, got = terminal()
     console.print(text)
     assert got.getvalue() == f"{text}\n"
@@ -141,11 +141,11 @@ def test_a_run_shows_messages_and_names_as_text(text, tmp_path):
         screen.run_started(text, text, [])
         screen.message(text)
     assert text not in got.getvalue()
-    assert visible(strip_control_codes(text)) in got.getvalue()  # some of them rich leaves out
+    assert visible(strip_control_codes(text)) in got.getvalue()  # rich removes some of them
 
 
 @pytest.mark.parametrize("text", COMMANDS)
-def test_what_workers_print_reaches_the_terminal_as_text(text, tmp_path):
+def test_output_of_workers_reaches_the_terminal_as_text(text, tmp_path):
     (tmp_path / "log.txt").write_text(f"growctl: {text}\n", newline="")
     reason = failure_reason(tmp_path / "log.txt", 0)
     told = io.StringIO()
@@ -164,16 +164,16 @@ def test_commands_show_the_names_in_a_ledger_as_text(text, command, tmp_path, re
             app.report([], runs_dir=tmp_path / "runs")
         else:
             app.machine.status([], runs_dir=tmp_path / "runs")
-    warnings = "".join(str(warning.message) for warning in recwarn)  # of fonts, which name what they lack
+    warnings = "".join(str(warning.message) for warning in recwarn)  # of fonts: they name missing characters
     assert commands(told.getvalue() + warnings) == []
     assert "quick" in told.getvalue()
 
 
-def test_every_command_prints_through_the_terminal_that_shows_text_only():
-    """rich's own console would take what it prints for markup, and pass escapes on."""
+def test_every_command_prints_through_the_terminal_that_shows_only_text():
+    """rich's own console would interpret markup and pass escape sequences on."""
     sources = sorted(Path(app.__file__).parent.parent.rglob("*.py"))
     made = [path.name for path in sources if " Console(" in path.read_text() or "(Console(" in path.read_text()]
     assert made == []
     console = Console(file=(got := io.StringIO()), force_terminal=True, color_system=None)
     console.print(COMMANDS[1])
-    assert COMMANDS[1] in got.getvalue()  # which is why
+    assert COMMANDS[1] in got.getvalue()  # shows why

@@ -22,11 +22,11 @@ NEEDS = {
     "yaml.load": ("Loader", "yaml.SafeLoader"),
     "yaml.compose": ("Loader", "yaml.SafeLoader"),
 }
-"""Calls that are harmless with an argument."""
+"""Calls that are harmless with a certain argument."""
 
 
 def dangerous_calls(source: str) -> Iterator[str]:
-    """Calls in a program that could run what a file or a shell says."""
+    """Calls in a program that could run code from a file or a shell."""
     for call in (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)):
         name = ast.unparse(call.func)
         arguments = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
@@ -42,7 +42,7 @@ def dangerous_calls(source: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("package", ["growctl", "stages", "model", "benchmarks", "tools"])
-def test_no_call_opens_a_pickle_runs_a_text_or_starts_a_shell(package):
+def test_no_call_opens_a_pickle_runs_text_or_starts_a_shell(package):
     sources = sorted((REPOSITORY / package).rglob("*.py"))
     assert sources
     found = {
@@ -61,10 +61,10 @@ def test_no_call_opens_a_pickle_runs_a_text_or_starts_a_shell(package):
         *("pickle.load(file)", "pickle.loads(data)", "AutoModel.from_pretrained(name, trust_remote_code=True)"),
     ],
 )
-def test_such_a_call_would_be_found(call):
+def test_a_dangerous_call_is_detected(call):
     assert list(dangerous_calls(f"def f():\n    return [{call}]\n")) == [call]
 
 
 @pytest.mark.parametrize("call", ["torch.load(path, weights_only=True)", "numpy.load(path)", "subprocess.run(command)"])
-def test_a_harmless_one_is_let_pass(call):
+def test_a_harmless_call_is_allowed(call):
     assert list(dangerous_calls(call)) == []

@@ -20,7 +20,7 @@ from tests.growctl.runs import finish, growctl, losses, reached, run, stop, wait
 from tests.stages.checkpoints import small_config
 from tests.stages.specs import small_spec
 
-# Frozen and ramping while the world changes, two rates, Adam's steps of their own: all that the course depends on.
+# The world changes during freezing and the ramp, with two learning rates and separate Adam steps.
 COURSE = (
     "training.log_every=1", "evaluation.every=15", "growth.ramp=0.5", "growth.moments=reset",
     "growth.lr_scale=[1.0,0.5]", "growth.old_tokens={freeze_for: 25}", "checkpoint.keep=9",
@@ -33,7 +33,7 @@ FIRST, SECOND, THIRD = (
 
 @pytest.fixture(scope="module")
 def changed(tmp_path_factory):
-    """(the undisturbed run, the one that went 2 ranks ZeRO-1 -> 1 rank ZeRO-3 -> 2 ranks ZeRO-2, what it said)."""
+    """(undisturbed run, run with 2 ranks ZeRO-1 -> 1 rank ZeRO-3 -> 2 ranks ZeRO-2, output of the second)."""
     folder = tmp_path_factory.mktemp("world-changes")
     start = ("run", write_schedule(folder), *COURSE)
     run(*start, *FIRST, "--runs-dir", folder / "whole")
@@ -48,7 +48,7 @@ def changed(tmp_path_factory):
     wait_until(lambda: any(stage.glob(".converted_00000020.incomplete/fragments/*")), process)
     said.append(stop(process, signal.SIGKILL)[0])
     assert not (stage / "converted_00000020").exists()
-    process = goes_on(SECOND)  # killed before it has a checkpoint of its own
+    process = goes_on(SECOND)  # killed before its first own checkpoint
     wait_until(lambda: [r["event"] for r in read_metrics(stage / "metrics.jsonl")].count("start") == 2, process)
     said.append(stop(process, signal.SIGKILL)[0])
     assert verify_checkpoint(stage / "converted_00000020")
@@ -63,7 +63,8 @@ def changed(tmp_path_factory):
 
 
 def _as_killed_at(step: int, whole: Path, runs: Path) -> Path:
-    """A copy of a run whose machine went down right after the checkpoint of `step`; its grown stage's directory."""
+    """Copies a run as if its machine went down right after the checkpoint at `step`; returns the grown stage's
+    directory."""
     shutil.copytree(whole, runs)
     stage = runs / "tiny/stages/1-large"
     for later in [stage / "final", *(path for path in stage.glob("step_*") if path.name > f"step_{step:08d}")]:
@@ -74,20 +75,20 @@ def _as_killed_at(step: int, whole: Path, runs: Path) -> Path:
     return stage
 
 
-def test_losses_agree_to_rounding_at_every_step_and_so_do_the_samples(changed):
+def test_losses_and_samples_agree_to_rounding_at_every_step(changed):
     whole, run_directory, _ = changed
     expected, found = losses(whole), losses(run_directory)
     assert found.keys() == expected.keys()
     assert len([key for key in found if key[0] == "1-large" and key[2] == "train"]) == 60
     for key, loss in expected.items():
         assert found[key] == pytest.approx(loss, abs=1e-4), key
-    # Sequences differ by far more: in another order the losses could not agree.
+    # The losses of different sequences differ far more, so another order would show.
     training = [loss for (stage, _, event), loss in expected.items() if (stage, event) == ("1-large", "train")]
     assert max(abs(a - b) for a, b in pairwise(training[50:])) > 1e-2
 
 
 def test_each_groups_learning_rate_follows_from_the_step_and_its_generation_alone():
-    """What a worker gives the groups of an engine that was built anew, in the middle of the stage, before a step."""
+    """The learning rates that a worker sets in a new engine in the middle of the stage, before a step."""
     rules = (GenerationRule(lr_scale=0.5, frozen_steps=25), GenerationRule(warmup_steps=50))
     rate = LearningRate(
         shape="wsd", peak=1e-2, final=0.0, warmup_steps=40, decay_steps=50, total_steps=100, first_step=10
@@ -99,15 +100,15 @@ def test_each_groups_learning_rate_follows_from_the_step_and_its_generation_alon
     module = SimpleNamespace(set_scales=lambda config: None)
     engine = SimpleNamespace(optimizer=SimpleNamespace(param_groups=groups), module=module)
     rates = {}
-    for step in (40, 20):  # whatever was before
+    for step in (40, 20):  # in any order
         worker.train_step(engine, step, iter([]))
         rates[step] = [group["lr"] for group in groups]
-    # Steps 30 and 50 of the ladder: still warming up, and the peak.
+    # Steps 30 and 50 of the ladder: during the warm-up, and at the peak.
     assert rates[20] == [0.0, pytest.approx(1e-2 * 31 / 40 * 21 / 51)]
     assert rates[40] == [pytest.approx(1e-2 * 0.5), pytest.approx(1e-2 * 41 / 51)]
 
 
-def test_rates_steps_and_the_position_in_the_data_are_kept(changed):
+def test_learning_rates_steps_and_data_position_are_kept(changed):
     whole, run_directory, _ = changed
     course = [
         {r["step"]: (r["learning_rate"], r["tokens_seen"]) for r in records if r["event"] == "train"}
@@ -144,7 +145,7 @@ def test_the_ledger_has_the_devices_of_each_attempt(changed):
     ]  # fmt: skip
 
 
-def test_it_is_said_what_is_converted_and_a_conversion_is_made_once(changed):
+def test_conversions_are_reported_and_happen_once(changed):
     _, run_directory, said = changed
     conversion = "step_00000020 was saved by 2 devices at ZeRO 1; converting it for 1 device at ZeRO 3"
     assert [conversion in words for words in said] == [True, True, False, False]

@@ -56,7 +56,7 @@ def test_commands_on_checkpoints_offer_every_name_that_the_model_knows():
         assert offered == list(get_args(known)), option
 
 
-def test_expand_grows_a_checkpoint_and_says_so(tmp_path):
+def test_expand_grows_a_checkpoint_and_prints_its_sizes(tmp_path):
     write_checkpoint(tmp_path / "final")
     out, _ = run("expand", tmp_path / "final", "--add-tokens", 8, "--output", tmp_path / "grown")
     assert "+8 tokens in Q, K, V and O, +16 in the FFN" in " ".join(out.split())
@@ -73,18 +73,18 @@ def test_expand_grows_a_checkpoint_and_says_so(tmp_path):
 @pytest.mark.parametrize(
     ("layers", "message"),
     [
-        ("0,9", "--layers '0,9': the model has the layers 0 to 2, not 9"),
-        ("9", "--layers '9': the model has the layers 0 to 2, not 9"),
-        ("1-9", "--layers '1-9': the model has the layers 0 to 2, not 1-9"),
-        ("3,1,4-5", "--layers '3,1,4-5': the model has the layers 0 to 2, not 3, 4-5"),
-        ("2-1", "--layers '2-1': write numbers and rising ranges, as 0,2,5-7"),
-        ("0,", "--layers '0,': write numbers and rising ranges, as 0,2,5-7"),
-        ("\u0661", "write numbers and rising ranges, as 0,2,5-7"),
-        ("0-" + "9" * 5000, "write numbers and rising ranges, as 0,2,5-7"),
+        ("0,9", "--layers '0,9': the model has layers 0 to 2, not 9"),
+        ("9", "--layers '9': the model has layers 0 to 2, not 9"),
+        ("1-9", "--layers '1-9': the model has layers 0 to 2, not 1-9"),
+        ("3,1,4-5", "--layers '3,1,4-5': the model has layers 0 to 2, not 3, 4-5"),
+        ("2-1", "--layers '2-1': must be numbers and ascending ranges, such as 0,2,5-7"),
+        ("0,", "--layers '0,': must be numbers and ascending ranges, such as 0,2,5-7"),
+        ("\u0661", "must be numbers and ascending ranges, such as 0,2,5-7"),
+        ("0-" + "9" * 5000, "must be numbers and ascending ranges, such as 0,2,5-7"),
     ],
     ids=lambda value: value[:20],
 )
-def test_expand_refuses_layers_that_the_model_does_not_have(tmp_path, layers, message):
+def test_expand_rejects_layers_that_the_model_does_not_have(tmp_path, layers, message):
     write_checkpoint(tmp_path / "final", small_config(num_layers=3))
     arguments = ("expand", tmp_path / "final", "--add-tokens", 8, "--layers", layers, "--output", tmp_path / "grown")
     result = CliRunner().invoke(app, [str(argument) for argument in arguments])
@@ -93,7 +93,7 @@ def test_expand_refuses_layers_that_the_model_does_not_have(tmp_path, layers, me
     assert not (tmp_path / "grown").exists()
 
 
-def test_expand_grows_the_layers_that_are_chosen_and_no_other(tmp_path):
+def test_expand_grows_only_the_chosen_layers(tmp_path):
     write_checkpoint(tmp_path / "final", small_config(num_layers=3))
     run("expand", tmp_path / "final", "--add-tokens", 8, "--layers", "0, 2-2", "--output", tmp_path / "grown")
     before, after = (read_manifest(tmp_path / name).model.blocks for name in ("final", "grown"))
@@ -109,7 +109,7 @@ def test_expand_grows_the_layers_that_are_chosen_and_no_other(tmp_path):
         (["expand", "final", "--add-tokens", "4", "--output", "final"], "final already exists"),
         (
             ["expand", "final", "--add-tokens", "4", "--layers", "0,9", "--output", "x"],
-            "the model has the layers 0 to 1, not 9",
+            "the model has layers 0 to 1, not 9",
         ),
         (["expand", "final", "--output", "x"], "Missing option '--add-tokens'"),
         (["report", "--runs-dir", "empty"], "there are no runs in"),
@@ -121,7 +121,7 @@ def test_expand_grows_the_layers_that_are_chosen_and_no_other(tmp_path):
         (["plan", "quickstart", "stages.0.train_token=5"], "did you mean 'train_tokens'?"),
     ],
 )
-def test_wrong_input_is_one_message_and_exit_code_2(tmp_path, arguments, message):
+def test_invalid_input_gives_one_message_and_exit_code_2(tmp_path, arguments, message):
     write_checkpoint(tmp_path / "final")
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").touch()

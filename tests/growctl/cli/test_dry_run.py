@@ -28,7 +28,7 @@ def files(folder: Path) -> set[Path]:
 
 
 def dry_run(folder: Path, *overrides: str, controls: bool = True) -> tuple[str, LadderRequest]:
-    """What a dry run of a ladder with two controls prints, and what it is of; it must have written nothing."""
+    """The output of a dry run of a ladder with two controls, and its request. Asserts that it has written nothing."""
     schedule = load_schedule(str(write_schedule(folder, SCHEDULE + CONTROL)), overrides)
     request = LadderRequest.of(schedule, "tiny", folder / "runs", None, controls)
     before = files(folder)
@@ -53,15 +53,15 @@ def test_controls_are_shown_unless_they_are_left_out(tmp_path):
     assert text.count("growctl.launch.start_ranks") == 2
 
 
-def test_what_auto_devices_come_to_is_said(tmp_path, monkeypatch):
+def test_the_dry_run_shows_what_auto_devices_resolve_to(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
     text, _ = dry_run(tmp_path, "launch.devices=auto")
-    assert "# launch.devices = auto: here 2 ranks on the CPU, as there is no GPU" in text
+    assert "# launch.devices = auto: 2 ranks on the CPU, because there is no GPU on this machine" in text
     assert "## stage small: 2 ranks" in text
 
 
-def test_of_a_hostfile_it_prints_the_very_launch_and_what_is_missing_here(tmp_path, monkeypatch):
+def test_with_a_hostfile_it_prints_the_exact_launch_and_what_this_machine_lacks(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     (tmp_path / "hosts").write_text("one slots=4\ntwo slots=4\n")
     cluster = ["launch.cluster=hostfile", f"launch.hostfile.path={tmp_path}/hosts", "launch.devices=auto"]
@@ -75,11 +75,11 @@ def test_of_a_hostfile_it_prints_the_very_launch_and_what_is_missing_here(tmp_pa
     assert f"cd {tmp_path}/runs/tiny/stages/1-large" in text.splitlines()
     for path, content in launch.files.items():
         assert f"# {path}:\n" + "".join(f"#   {line}\n" for line in content.splitlines()) in text
-    assert "# launch.devices = auto: the 4 slots of every host" in text
-    assert "# Nothing of this can start here. launch.cluster = 'hostfile' with runner 'pdsh': needs pdsh" in text
+    assert "# launch.devices = auto: the 4 slots of each host" in text
+    assert "# The run cannot start on this machine. launch.cluster = 'hostfile' with runner 'pdsh': needs pdsh" in text
 
 
-def test_of_slurm_it_prints_the_very_scripts_and_commands(tmp_path, monkeypatch):
+def test_with_slurm_it_prints_the_exact_scripts_and_commands(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     text, request = dry_run(tmp_path, *SLURM, "launch.slurm.job=stage")
     machines = machines_of(request.ladder.schedule)
@@ -92,7 +92,7 @@ def test_of_slurm_it_prints_the_very_scripts_and_commands(tmp_path, monkeypatch)
             directory = request.directory(job.request) / "stages" / f"{plan.index}-{plan.name}"
             launch = machines.launch(directory / "spec.json", job.nodes, attempt=1)
             assert shlex.join(launch.command) in text.splitlines()
-    assert "# Nothing of this can start here. launch.cluster = 'slurm': needs sbatch" in text
+    assert "# The run cannot start on this machine. launch.cluster = 'slurm': needs sbatch" in text
 
 
 @pytest.mark.parametrize(
@@ -112,16 +112,16 @@ def test_of_slurm_it_prints_the_very_scripts_and_commands(tmp_path, monkeypatch)
         "#SBATCH --partition=gpu",
         "#SBATCH --requeue",
         "#SBATCH --reservation=mine",
-        "#SBATCH --signal=B:USR2@300",  # the batch shell, which Python has replaced; the workers must not die of it
+        "#SBATCH --signal=B:USR2@300",  # only the batch shell, which Python has replaced: the signal would kill workers
         "#SBATCH --time=90",
         "module load cuda",
     ],
 )
-def test_a_job_asks_for_what_the_schedule_says(slurm_text, line):
+def test_a_job_requests_the_resources_in_the_schedule(slurm_text, line):
     assert line in slurm_text
 
 
-def test_a_job_becomes_python_and_asks_for_nothing_it_was_not_told_to(slurm_text):
+def test_a_job_replaces_its_shell_with_python_and_requests_nothing_else(slurm_text):
     commands = [line for line in slurm_text if "submitit.core._submit" in line]
     assert len(commands) == 3
     assert all(line.startswith(f"exec {sys.executable} -u -m submitit.core._submit /") for line in commands)
@@ -130,5 +130,5 @@ def test_a_job_becomes_python_and_asks_for_nothing_it_was_not_told_to(slurm_text
 
 @pytest.fixture(scope="module")
 def slurm_text(tmp_path_factory):
-    """The lines of a dry run on SLURM, one job a run."""
+    """The output of a dry run on SLURM, with one job per run."""
     return dry_run(tmp_path_factory.mktemp("slurm"), *SLURM)[0].splitlines()

@@ -6,7 +6,7 @@ from stages.data.corpus import is_validation
 from tests.growctl.runs import run
 
 
-def test_prepare_says_how_many_documents_it_left_out_of_train_each_time(tmp_path: Path) -> None:
+def test_prepare_always_reports_the_documents_left_out_of_train(tmp_path: Path) -> None:
     source = tmp_path / "texts"
     source.mkdir()
     names = [f"{number}.txt" for number in range(60)]
@@ -18,4 +18,4 @@ def test_prepare_says_how_many_documents_it_left_out_of_train_each_time(tmp_path
     values = (f"data.source={source}", "data.vocab_size=300", "data.validation_fraction=0.2")
     for _ in range(2):
         out, _ = run("prepare", "quickstart", *values, "--runs-dir", tmp_path / "runs")
-        assert "left out of train: 2 documents, because validation holds the same text" in out.splitlines()
+        assert "left out of train: 2 documents whose text is also in validation" in out.splitlines()

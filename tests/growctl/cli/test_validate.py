@@ -11,7 +11,7 @@ from tests.growctl.schedules import TEXT, file_of
 SMALL_AND_LARGE = "2 stages: small (12.7k, 2.05k tokens) -> large (13.8k, 2.56k tokens)"
 
 
-def test_good_schedules_are_a_line_each_and_bad_ones_their_messages(tmp_path: Path) -> None:
+def test_valid_schedules_give_one_line_each_and_invalid_ones_their_messages(tmp_path: Path) -> None:
     good = file_of(tmp_path, TEXT, "good.yaml")
     typo = file_of(tmp_path, TEXT.replace("weight_decay", "wait").replace("ramp:", "rump:"), "typo.yaml")
     shrinks = file_of(
@@ -28,7 +28,7 @@ def test_good_schedules_are_a_line_each_and_bad_ones_their_messages(tmp_path: Pa
     assert len(lines) == 4
 
 
-def test_a_good_line_says_name_stages_and_sizes(tmp_path: Path) -> None:
+def test_the_line_of_a_valid_schedule_has_name_stages_and_sizes(tmp_path: Path) -> None:
     path = file_of(tmp_path, f"name: mine\n{TEXT}", "good.yaml")
     out, err = run("validate", path)
     assert (out, err) == (f"{path}: mine, {SMALL_AND_LARGE}\n", "")
@@ -36,7 +36,7 @@ def test_a_good_line_says_name_stages_and_sizes(tmp_path: Path) -> None:
     assert out == "pile/tokenformer_150m: tokenformer_150m, 1 stage: 150m (152M, 300B tokens)\n"
 
 
-def test_json_says_the_same_in_one_document(tmp_path: Path) -> None:
+def test_json_has_the_same_content_in_one_document(tmp_path: Path) -> None:
     good, bad = file_of(tmp_path, TEXT, "good.yaml"), file_of(tmp_path, "seed: 1\n", "bad.yaml")
     out, err = run("validate", "--json", good, bad, expect=2)
     assert err == ""
@@ -60,13 +60,13 @@ training: {sequence_length: 16, batch_size: 8}
 learning_rate: {peak: 1e-3}
 growth: {operator: identity-blocks}
 """
-"""A ladder of which each growth is possible, and the jump from its first size to its last is not."""
+"""A ladder whose single growths are possible, but whose jump from the first size to the last is not."""
 
 
 @pytest.mark.parametrize(
     "command", [("validate",), ("plan",), ("run",), ("run", "--no-controls"), ("run", "--dry-run"), ("prepare",)]
 )
-def test_validate_plan_and_run_refuse_a_control_that_cannot_be_run_in_the_same_words(
+def test_validate_plan_and_run_reject_an_impossible_control_with_the_same_message(
     tmp_path: Path, command: tuple[str, ...]
 ) -> None:
     path = file_of(tmp_path, f"{IDENTITY}controls: [{{kind: single-jump}}]\n")
@@ -78,7 +78,7 @@ def test_validate_plan_and_run_refuse_a_control_that_cannot_be_run_in_the_same_w
     assert sorted(file.name for file in tmp_path.iterdir()) == ["s.yaml"]
 
 
-def test_a_ladder_is_good_without_the_control_that_cannot_be_run(tmp_path: Path) -> None:
+def test_a_ladder_is_valid_without_its_impossible_control(tmp_path: Path) -> None:
     path = file_of(tmp_path, IDENTITY)
     out, err = run("validate", path)
     assert out.startswith(f"{path}: ")

@@ -22,13 +22,13 @@ FEW = ("--sequences", "2", "--length", "16")
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A prepared dataset, among the datasets of a folder of runs."""
+    """A prepared dataset in the datasets folder of a runs directory."""
     return prepare_text(tmp_path_factory.mktemp("runs") / ".datasets")
 
 
 @pytest.fixture
 def old(dataset: Path, tmp_path: Path) -> Path:
-    """A checkpoint where a run would have it: below the folder that has the datasets."""
+    """A checkpoint in the place where a run would save it: in the runs directory that has the dataset."""
     return write_trained(dataset.parent.parent / tmp_path.name / "final", dataset)
 
 
@@ -40,7 +40,7 @@ def new(old: Path) -> Path:
 
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., str]:
-    """growctl within this process, in an empty folder: what it prints, having ended with the exit code `expect`."""
+    """Runs growctl within this process in an empty folder, asserts the exit code `expect` and returns the output."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.delenv("GROWCTL_RUNS_DIR", raising=False)
@@ -56,7 +56,7 @@ def call(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., str]:
 
 
 def document(text: str) -> dict[str, Any]:
-    """The one JSON document that `text` is, strictly."""
+    """Parses `text` as one strict JSON document."""
 
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is not JSON")
@@ -93,7 +93,7 @@ def test_a_broken_file_is_named_and_exits_with_1(old, new):
     assert (told["whole"], "ffn.key_tokens.1.safetensors is missing" in told["problem"]) == (False, True)
 
 
-def test_without_a_dataset_one_message_says_how_to_get_one(tmp_path, dataset):
+def test_a_missing_dataset_gives_one_message_that_explains_how_to_get_one(tmp_path, dataset):
     write_trained(tmp_path / "final", dataset)
     out, err = run("verify", tmp_path / "final", tmp_path / "final", expect=2)
     assert out == ""
@@ -102,7 +102,7 @@ def test_without_a_dataset_one_message_says_how_to_get_one(tmp_path, dataset):
         assert words in err
 
 
-def test_integrity_is_checked_of_engine_checkpoints_and_of_damaged_manifests(old, call):
+def test_integrity_covers_engine_checkpoints_and_damaged_manifests(old, call):
     rewrite(old, kind="engine")
     assert ": OK, " in call("verify", "--integrity", old)
     with pytest.raises(ValueError, match="is an engine checkpoint, of which only the integrity can be verified"):
@@ -125,23 +125,23 @@ def test_integrity_and_comparison_make_one_document(old, new, call):
     assert told["lineage"]["details"]["policy"]["init"] == "matched"
 
 
-def test_one_checkpoint_alone_is_refused_without_integrity(old, call):
+def test_a_single_checkpoint_is_rejected_without_integrity(old, call):
     with pytest.raises(ValueError, match="give NEW too, or --integrity"):
         call("verify", old)
 
 
-def test_the_table_fits_80_columns_and_says_what_was_measured(old, new, call):
+def test_the_table_fits_80_columns_and_shows_every_measurement(old, new, call):
     lines = call("verify", old, new, *FEW).splitlines()
     assert [line.split()[:2] for line in lines[:2]] == [["OLD", str(old)], ["NEW", str(new)]]
     assert max(len(line) for line in lines[2:]) <= 80
     words = " ".join(" ".join(lines).split())
-    assert "expanded from OLD (init matched, tau ramp), which keeps the function; 23 of OLD's 23 files" in words
-    assert "generation 0: 0 of 60 tokens generation 1: 0 of 72 tokens (ramps at 0 were raised to 0.01" in words
+    assert "expanded from OLD (init matched, tau ramp), which preserves the function; 23 of OLD's 23 files" in words
+    assert "generation 0: 0 of 60 tokens generation 1: 0 of 72 tokens (with ramps raised from 0 to 0.01" in words
     assert "layer OLD NEW query key value projection ffn" in words
     assert "mean 0.0% 0.0% 0.0% 0.0% 0.0%" in words
 
 
-def test_a_dead_generation_is_on_the_screen(old, new, call):
+def test_the_screen_shows_a_dead_generation(old, new, call):
     kill_generation(new, 1)
     assert "generation 1: 72 of 72 tokens" in call("verify", old, new, *FEW)
 
@@ -159,7 +159,7 @@ def test_transformers_have_no_columns_for_tokens(old, dataset, call):
     assert told["score_shares"] is told["gradients"] is None
 
 
-def test_text_is_that_of_the_checkpoint_or_what_is_given(old, dataset, tmp_path, call, monkeypatch):
+def test_the_text_comes_from_the_checkpoints_dataset_or_from_data(old, dataset, tmp_path, call, monkeypatch):
     assert document(call("verify", old, old, *FEW, "--json"))["dataset"] == str(dataset)
     away = write_trained(tmp_path / "away", dataset)
     assert call("verify", away, away, *FEW, "--data", dataset)
@@ -174,7 +174,7 @@ def test_text_is_that_of_the_checkpoint_or_what_is_given(old, dataset, tmp_path,
     assert call("verify", away, away, *FEW)
 
 
-def test_a_damaged_dataset_is_passed_over(tmp_path, call):
+def test_a_damaged_dataset_is_skipped(tmp_path, call):
     own = prepare_text(tmp_path / ".datasets")
     checkpoint = write_trained(tmp_path / "final", own)
     broken = own.rename(own.with_name(f"broken-{own.name}"))
@@ -187,7 +187,7 @@ def test_a_damaged_dataset_is_passed_over(tmp_path, call):
 
 def test_expand_verifies_what_it_wrote(old, call):
     out = call("expand", old, "--add-tokens", 5, "--output", old.with_name("a"), "--verify")
-    assert "the same function until trained" in " ".join(out.split())
+    assert "the function is unchanged" in " ".join(out.split())
     assert "preserved: the largest difference is" in " ".join(out.split())
     told = document(
         call(
@@ -218,12 +218,12 @@ def test_expand_exits_with_1_and_keeps_the_checkpoint_when_a_promise_is_broken(o
     assert verify_checkpoint(output).lineage.details["policy"] == GrowthPolicy.of("official").model_dump()
 
 
-def test_expand_looks_for_the_text_before_it_writes(tmp_path, dataset, call):
+def test_expand_finds_the_dataset_before_it_writes(tmp_path, dataset, call):
     away, output = write_trained(tmp_path / "away", dataset), tmp_path / "grown"
     for arguments, message in [
         (["--verify"], "--data DIR"),
         (["--verify", "--data", tmp_path], "is not a dataset"),
-        (["--data", dataset], "--data is what --verify runs on"),
+        (["--data", dataset], "--data is the dataset for --verify"),
     ]:
         with pytest.raises(ValueError, match=message):
             call("expand", away, "--add-tokens", 5, "--output", output, *arguments)
@@ -238,9 +238,9 @@ def test_help_has_an_example(call):
     assert "Example: growctl verify" in " ".join(call("verify", "--help").split())
 
 
-def test_a_generation_at_ramp_0_is_measured_above_it_and_the_checkpoint_stays_as_it_was(old, new, call):
+def test_a_generation_at_ramp_0_is_measured_above_0_without_changing_the_checkpoint(old, new, call):
     before = {path: path.read_bytes() for path in new.rglob("*") if path.is_file()}
-    assert "ramps at 0 were raised" in " ".join(call("verify", old, new, *FEW).split())
+    assert "with ramps raised from 0" in " ".join(call("verify", old, new, *FEW).split())
     assert {path: path.read_bytes() for path in before} == before
     alter(new, "blocks.0.query.key_tokens.1", torch.zeros_like)
     assert document(call("verify", old, new, *FEW, "--json"))["gradients"][1]["without_gradient"] == 0

@@ -171,7 +171,7 @@ def test_two_machines_compute_the_same_bits_as_one_and_end_with_their_runner(
     with held(trainers, small):
         process.send_signal(signal.SIGTERM)
     _, err = finish(process, expect=143)
-    assert "terminated; a run that is given again goes on" in err
+    assert "terminated; run the same command again to resume" in err
     assert workers_of(runs_dir) == []
     assert not (small / "final").exists()
 

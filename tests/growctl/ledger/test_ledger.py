@@ -22,7 +22,7 @@ GROWN = StageEntry("1-large", 2_400_000, 200_000, 4000, 40, 100, Flops(2e6, 2e5,
 
 
 class Metrics:
-    """Writes the records of a stage, one attempt after the other; a step takes a second, the start-up ten."""
+    """Writes the records of a stage, one attempt after another. A step takes one second, the start-up ten."""
 
     def __init__(self) -> None:
         self.records: list[dict[str, Any]] = []
@@ -131,7 +131,7 @@ def test_every_stage_has_costs_of_its_own(ledger: Ledger) -> None:
 
 
 def killed_once(*, resumed_from: int | None) -> Metrics:
-    """20 steps and a checkpoint, 7 more and a death; then on to step 40."""
+    """20 steps and a checkpoint, then 7 steps and a kill, then on to step 40."""
     metrics = Metrics()
     metrics.start(1)
     metrics.train(20)
@@ -146,7 +146,7 @@ def killed_once(*, resumed_from: int | None) -> Metrics:
     return metrics
 
 
-def test_steps_done_again_are_replayed_and_stay_in_the_cost(ledger: Ledger) -> None:
+def test_repeated_steps_count_as_replayed_and_stay_in_the_cost(ledger: Ledger) -> None:
     metrics = killed_once(resumed_from=20)
     ledger.books("0-small").sync(metrics.records)
     assert extents(ledger) == [(1, 0, 20, "checkpoint"), (1, 20, 27, "interruption"), (2, 20, 40, "end")]
@@ -159,7 +159,7 @@ def test_steps_done_again_are_replayed_and_stay_in_the_cost(ledger: Ledger) -> N
     assert ledger.evaluations("0-small")[0].flops == 47 * 9e5
 
 
-def test_a_resumption_from_within_a_row_splits_it_by_steps(ledger: Ledger) -> None:
+def test_resuming_from_within_a_row_splits_it_by_steps(ledger: Ledger) -> None:
     ledger.books("0-small").sync(killed_once(resumed_from=15).records)  # the checkpoint at 20 was found broken
     cost = ledger.stage_cost("0-small")
     assert (cost.kept.steps, cost.replayed.steps) == (40, 5 + 7)
@@ -172,7 +172,7 @@ def test_a_restart_from_the_beginning_replays_everything(ledger: Ledger) -> None
     assert (cost.kept.steps, cost.replayed.steps) == (40, 27)
 
 
-def test_steps_that_only_the_resumption_shows_are_counted(ledger: Ledger) -> None:
+def test_steps_shown_only_by_the_resume_step_are_counted(ledger: Ledger) -> None:
     """Killed between the checkpoint's rename and its line in metrics.jsonl."""
     metrics = Metrics()
     metrics.start(1)
@@ -185,7 +185,7 @@ def test_steps_that_only_the_resumption_shows_are_counted(ledger: Ledger) -> Non
     assert (ledger.stage_cost("0-small").kept.steps, ledger.stage_cost("0-small").replayed.steps) == (40, 0)
 
 
-def test_an_attempt_that_came_to_no_step_leaves_its_seconds(ledger: Ledger) -> None:
+def test_the_seconds_of_an_attempt_without_steps_are_booked(ledger: Ledger) -> None:
     metrics = Metrics()
     metrics.start(1)
     ledger.books("0-small").sync(metrics.records)
@@ -200,7 +200,7 @@ def test_an_attempt_that_came_to_no_step_leaves_its_seconds(ledger: Ledger) -> N
     assert ledger.stage_cost("0-small").replayed == Cost(device_seconds=20.0, wall_seconds=10.0)
 
 
-def test_a_result_counts_as_finished_once_its_steps_are_booked(ledger: Ledger) -> None:
+def test_a_stage_counts_as_finished_once_its_steps_are_booked(ledger: Ledger) -> None:
     """Killed after the final evaluation, before `end`."""
     metrics = Metrics()
     metrics.start(1)
@@ -226,7 +226,7 @@ def test_a_worker_that_outlived_its_runner_is_still_counted_once(ledger: Ledger)
 
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[list[dict[str, Any]], int]:
-    """The metrics of a stage of 12 steps that dies a few times, and the steps that its workers did."""
+    """The metrics of a stage of 12 steps that is killed a few times, and the steps that its workers trained."""
     metrics, durable, trained = Metrics(), [0], 0
     for attempt in range(1, 8):
         resumed_from = draw(st.sampled_from(durable[-2:]))  # the newest checkpoint, or the one before if broken
@@ -246,7 +246,7 @@ def histories(draw: st.DrawFn) -> tuple[list[dict[str, Any]], int]:
                 metrics.checkpoint()
                 durable.append(step)
         if draw(st.booleans()) and metrics.step < 11 and attempt < 6:
-            trained += 1  # one more step and a whole checkpoint, and no line tells of either
+            trained += 1  # one more step and a complete checkpoint, both without a record
             durable = [metrics.step + 1]
     raise AssertionError("the last attempt comes to the end")
 
@@ -287,7 +287,7 @@ def test_any_history_of_kills_adds_up_and_any_interleaving_gives_the_same_rows(
 
 @settings(max_examples=40)
 @given(history=histories(), data=st.data())
-def test_books_that_take_only_what_is_new_come_to_the_same_rows_also_after_kills(
+def test_incremental_books_give_the_same_rows_also_after_kills(
     history: tuple[list[dict[str, Any]], int], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     records, _ = history
@@ -300,7 +300,7 @@ def test_books_that_take_only_what_is_new_come_to_the_same_rows_also_after_kills
         books, begin = followed.books(stage.name), 0
         for end in [*sorted(data.draw(st.lists(st.integers(0, len(records)), max_size=8))), len(records)]:
             if begin and data.draw(st.booleans()):
-                books, begin = followed.books(stage.name), 0  # another runner, which reads from the top
+                books, begin = followed.books(stage.name), 0  # another runner, which reads from the start
             if data.draw(st.booleans()):
                 books.add(records[begin:end])
             else:
@@ -314,7 +314,7 @@ def test_books_that_take_only_what_is_new_come_to_the_same_rows_also_after_kills
             assert ordered[0] == ordered[1]
 
 
-def test_what_could_not_be_booked_is_booked_by_the_next_sync(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_of_a_failed_sync_are_booked_by_the_next_one(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     records = killed_once(resumed_from=20).records
     books = ledger.books("0-small")
     books.sync(records[:3])
@@ -348,7 +348,7 @@ def test_work_and_evaluations_are_append_only(ledger: Ledger) -> None:
     connection.close()
 
 
-def test_recording_the_same_again_changes_nothing_and_other_values_are_refused(ledger: Ledger) -> None:
+def test_recording_again_changes_nothing_and_other_values_are_rejected(ledger: Ledger) -> None:
     before = {table: rows(ledger, table) for table in ("run", "stage")}
     ledger.record_run(replace(RUN, schedule="../quickstart.yaml"), [BASE, GROWN])
     assert {table: rows(ledger, table) for table in ("run", "stage")} == before
@@ -372,7 +372,7 @@ def test_a_failed_sync_leaves_nothing_half_done(ledger: Ledger) -> None:
         ledger.books("2-huge").sync(metrics.records)
 
 
-def test_a_loss_that_is_no_number_is_kept_as_null(ledger: Ledger) -> None:
+def test_a_nan_loss_is_stored_as_null(ledger: Ledger) -> None:
     metrics = Metrics()
     metrics.start(1)
     metrics.evaluate(loss=float("nan"))
@@ -394,7 +394,7 @@ def test_reading_writes_nothing(ledger: Ledger, path: Path) -> None:
     assert not path.with_name("other.db").exists()
 
 
-def test_what_is_no_ledger_is_refused(path: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_ledger_is_rejected(path: Path, tmp_path: Path) -> None:
     path.write_bytes(b"not a database, not at all" * 100)
     with sqlite3.connect(tmp_path / "other.db") as connection:
         connection.execute("CREATE TABLE work (x)")
@@ -434,7 +434,7 @@ os.kill(os.getpid(), 9)"""
         assert len(repaired.evaluations("0-small")) == 1
 
 
-def test_another_format_is_refused_with_the_way_out(ledger: Ledger, path: Path) -> None:
+def test_another_format_is_rejected_with_the_fix(ledger: Ledger, path: Path) -> None:
     ledger.close()
     connection = sqlite3.connect(path)
     connection.execute("CREATE TABLE something_new (x)")
@@ -445,7 +445,7 @@ def test_another_format_is_refused_with_the_way_out(ledger: Ledger, path: Path) 
 
 
 def without_triggers(path: Path, statement: str) -> None:
-    """What someone does who means to change the books."""
+    """Changes a ledger as a tamperer would."""
     connection = sqlite3.connect(path)
     triggers = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
     for name, _ in triggers:
@@ -460,19 +460,19 @@ def without_triggers(path: Path, statement: str) -> None:
 @pytest.mark.parametrize(
     ("statement", "said"),
     [
-        ("UPDATE work SET wall_seconds = 1 WHERE closed_by = 'end'", "of work, does not have its hash"),
+        ("UPDATE work SET wall_seconds = 1 WHERE closed_by = 'end'", "of work, does not match its hash"),
         ("UPDATE stage SET num_parameters = num_parameters + 1 WHERE position = 0", "row 2, of stage, does not"),
         ("DELETE FROM work WHERE closed_by = 'checkpoint'", "is missing"),
         ("DELETE FROM run", "row 1 of 9 is missing"),
         ("UPDATE evaluation SET entry = entry + 1", "is missing"),
-        ("INSERT INTO attempt VALUES (11, 'x', '0-small', 9, 0, 0)", "row 11, of attempt, does not have its hash"),
+        ("INSERT INTO attempt VALUES (11, 'x', '0-small', 9, 0, 0)", "row 11, of attempt, does not match its hash"),
         ("DROP TRIGGER work_keeps_on_update", "its tables are not those"),
         ("CREATE TABLE other (x)", "its tables are not those"),
         ("PRAGMA user_version = 9", "its tables are not those"),
         ("PRAGMA application_id = 9", "not a growctl ledger"),
     ],
 )
-def test_a_change_to_what_is_written_is_noticed(ledger: Ledger, path: Path, statement: str, said: str) -> None:
+def test_a_change_to_a_written_row_is_detected(ledger: Ledger, path: Path, statement: str, said: str) -> None:
     ledger.books("0-small").sync(killed_once(resumed_from=20).records)
     ledger.close()
     if "TRIGGER" in statement:
@@ -481,11 +481,11 @@ def test_a_change_to_what_is_written_is_noticed(ledger: Ledger, path: Path, stat
     else:
         without_triggers(path, statement)
     for read_only in (True, False):
-        with pytest.raises(BrokenLedger, match=f"{said}.*; `growctl run` sets it aside and makes it anew"):
+        with pytest.raises(BrokenLedger, match=f"{said}.*; `growctl run` sets it aside and rebuilds it"):
             Ledger.open(path, read_only=read_only)
 
 
-def test_a_broken_ledger_is_set_aside_with_what_lies_beside_it(ledger: Ledger, path: Path) -> None:
+def test_a_broken_ledger_is_set_aside_with_its_companion_files(ledger: Ledger, path: Path) -> None:
     ledger.close()
     path.with_name("ledger.db-journal").write_text("j")
     assert move_aside(path).name == "broken-ledger.db"
@@ -495,7 +495,7 @@ def test_a_broken_ledger_is_set_aside_with_what_lies_beside_it(ledger: Ledger, p
     assert sorted(p.name for p in path.parent.iterdir()) == names
 
 
-def test_anomalies_are_kept_once_and_in_order(ledger: Ledger) -> None:
+def test_anomalies_are_stored_once_and_in_order(ledger: Ledger) -> None:
     metrics = Metrics()
     metrics.start(1)
     metrics.train(7)
@@ -512,7 +512,7 @@ def test_anomalies_are_kept_once_and_in_order(ledger: Ledger) -> None:
     assert ledger.anomalies("1-large") == []
     ledger.close()
     with Ledger.open(ledger.path):
-        """Also what is no number has its hash."""
+        """Rows with NaN have a valid hash too."""
 
 
 def test_an_attempt_whose_start_is_lost_is_booked_like_the_one_before(ledger: Ledger) -> None:
@@ -522,7 +522,7 @@ def test_an_attempt_whose_start_is_lost_is_booked_like_the_one_before(ledger: Le
     assert [row["num_devices"] for row in rows(ledger, "work")] == [2, 2, 2]
 
 
-def test_a_clock_that_jumps_back_takes_no_seconds_away(ledger: Ledger) -> None:
+def test_a_clock_that_jumps_back_subtracts_no_seconds(ledger: Ledger) -> None:
     metrics = Metrics()
     metrics.start(1)
     metrics.train(20)
@@ -539,7 +539,7 @@ def test_a_clock_that_jumps_back_takes_no_seconds_away(ledger: Ledger) -> None:
 
 @settings(max_examples=30)
 @given(history=histories(), data=st.data())
-def test_lines_that_are_lost_from_metrics_never_stop_a_run_and_nothing_counts_twice(
+def test_lost_metrics_lines_never_stop_a_run_and_nothing_counts_twice(
     history: tuple[list[dict[str, Any]], int], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     records, trained = history
@@ -565,14 +565,14 @@ def test_lines_that_are_lost_from_metrics_never_stop_a_run_and_nothing_counts_tw
         assert ledger.stage_cost(stage.name) == cost
 
 
-def test_importing_the_ledger_and_the_analysis_is_light() -> None:
+def test_importing_the_ledger_and_the_report_imports_no_heavy_library() -> None:
     heavy = {"torch", "deepspeed", "matplotlib", "rich"}
     code = f"import sys, growctl.ledger.ledger, growctl.report.compare; print({heavy!r} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
 
 
-def test_a_full_disk_is_no_fault_of_the_ledger(path: Path) -> None:
+def test_a_full_disk_is_not_reported_as_a_broken_ledger(path: Path) -> None:
     with Ledger.open(path) as ledger:
         [(pages,)] = ledger._query("PRAGMA page_count")
         ledger._query(f"PRAGMA max_page_count = {pages}")

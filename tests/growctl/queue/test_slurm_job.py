@@ -66,7 +66,7 @@ def test_jobs_that_are_preempted_cancelled_and_out_of_time_end_in_the_same_bits(
     small, large = (runs_dir / "tiny/stages" / name for name in ("0-small", "1-large"))
     logs = runs_dir / "tiny/slurm"
 
-    # a job a stage; pre-emption, which is not counted, comes as SIGTERM to all processes of the job
+    # one job per stage; pre-emption sends SIGTERM to all processes of the job and is not counted
     chain = [*LAUNCH, "launch.slurm.job=stage", "launch.slurm.max_requeues=0", "--runs-dir", runs_dir]
     monkeypatch.setenv(VARIABLE, pause_after(tmp_path / ".marks", "0-small"))
     out, _ = run("run", schedule, *chain)
@@ -76,7 +76,7 @@ def test_jobs_that_are_preempted_cancelled_and_out_of_time_end_in_the_same_bits(
     wait_for(reached(small / "metrics.jsonl", "train", 1))
     with held(tasks(slurm, 101), small):
         _, err = run("run", schedule, *chain, expect=2)
-        assert "this run has jobs already: 101 (tiny.small, RUNNING), 102 (tiny.large, PENDING)" in err
+        assert "this run already has jobs: 101 (tiny.small, RUNNING), 102 (tiny.large, PENDING)" in err
         assert "scancel 101 102" in err
         for batch in ([], ["--batch"]):
             scancel("--signal=TERM", *batch, 101)
@@ -84,7 +84,7 @@ def test_jobs_that_are_preempted_cancelled_and_out_of_time_end_in_the_same_bits(
     assert job_file(slurm, 101, "starts") == "2"
     assert "this job is preempted" in (logs / "101_0_log.out").read_text()
 
-    # a job that is taken away stays away
+    # a cancelled job stays cancelled
     wait_for_state(slurm, 102, "RUNNING")
     wait_for(lambda: len(workers_of(runs_dir)) > 0)
     scancel(102)
@@ -92,7 +92,7 @@ def test_jobs_that_are_preempted_cancelled_and_out_of_time_end_in_the_same_bits(
     assert workers_of(runs_dir) == []
     assert (job_file(slurm, 102, "state"), job_file(slurm, 102, "starts")) == ("CANCELLED", "1")
 
-    # one job for what is left; the time of the job is over, which is counted
+    # one job for the remaining stages; it reaches its time limit, which is counted
     monkeypatch.setenv(VARIABLE, pause_after(tmp_path / ".marks", "1-large", steps=11))
     out, _ = run("run", schedule, *LAUNCH, "launch.slurm.time_limit=4m", "--runs-dir", runs_dir)
     assert "job 103: tiny (2 machines x 1); log: " in out
@@ -113,7 +113,7 @@ def test_jobs_that_are_preempted_cancelled_and_out_of_time_end_in_the_same_bits(
     assert "tiny: done; there is nothing to submit" in out
 
 
-def test_a_job_that_fails_says_why_and_those_behind_it_do_not_start(two_ranks, tmp_path, slurm):
+def test_a_failed_job_reports_why_and_the_jobs_behind_it_do_not_start(two_ranks, tmp_path, slurm):
     source = tmp_path / "texts"
     source.mkdir()
     (source / "some.py").write_text("too short\n")
@@ -128,12 +128,12 @@ def test_a_job_that_fails_says_why_and_those_behind_it_do_not_start(two_ranks, t
     run("run", two_ranks[0], *launch, "seed=5")  # nothing was trained, so the schedule may change
 
 
-def test_where_slurm_refuses_a_job_those_before_it_are_taken_back(two_ranks, tmp_path, slurm, monkeypatch):
+def test_if_slurm_rejects_a_job_the_jobs_before_it_are_cancelled(two_ranks, tmp_path, slurm, monkeypatch):
     monkeypatch.setenv("FAKE_SLURM_REFUSE", "large")
     (slurm / "hold").touch()
     launch = [*LAUNCH, "launch.slurm.job=stage", "--runs-dir", tmp_path / "runs"]
     _, err = run("run", two_ranks[0], *launch, expect=1)
-    assert "sbatch refused the job tiny.large: sbatch: error: Batch job submission failed: Invalid account" in err
+    assert "sbatch rejected the job tiny.large: sbatch: error: Batch job submission failed: Invalid account" in err
     assert err.count("Invalid account") == 1
     assert "Traceback" not in err
     assert job_file(slurm, 101, "state") == "CANCELLED"
@@ -144,10 +144,10 @@ def test_where_slurm_refuses_a_job_those_before_it_are_taken_back(two_ranks, tmp
     [
         ("launch.devices=auto", "launch.devices = 'auto': a login node cannot count"),
         ("launch.nodes=3", "must be a multiple of the 3 devices of stage small (3 machines x 1)"),
-        ("launch.slurm.options.nodes=3", "launch.slurm.options.nodes: has a key of its own, launch.nodes"),
+        ("launch.slurm.options.nodes=3", "launch.slurm.options.nodes: set launch.nodes instead"),
     ],
 )
-def test_what_no_job_can_have_is_refused_before_anything_is_written(two_ranks, tmp_path, slurm, setting, message):
+def test_invalid_job_settings_are_rejected_before_anything_is_written(two_ranks, tmp_path, slurm, setting, message):
     _, err = run("run", two_ranks[0], *LAUNCH, setting, "--runs-dir", tmp_path / "runs", expect=2)
     assert message in err
     assert not (tmp_path / "runs").exists()
@@ -159,18 +159,18 @@ def test_what_no_job_can_have_is_refused_before_anything_is_written(two_ranks, t
         ({"warn_before": "90s", "time_limit": "2m"}, "launch.slurm.warn_before = 90 s: must be above 0, 65535 at most"),
         ({"warn_before": "20h"}, "launch.slurm.warn_before = 72000 s: must be above 0, 65535 at most"),
         ({"options": {"dependency": "x"}}, "launch.slurm.options.dependency: is set by growctl"),
-        ({"options": {"time": 5}}, "launch.slurm.options.time: has a key of its own, launch.slurm.time_limit"),
+        ({"options": {"time": 5}}, "launch.slurm.options.time: set launch.slurm.time_limit instead"),
         ({"partition": "gpu\nreboot"}, "launch.slurm.partition = 'gpu\\nreboot': must be one line of text"),
         ({"options": {"comment": "a\nb"}}, "launch.slurm.options.comment = 'a\\nb': must be one line of text"),
     ],
 )
-def test_options_that_no_job_can_have_are_named(keys, message):
+def test_invalid_job_options_are_named(keys, message):
     with pytest.raises(LaunchError) as error:
         check_slurm(LaunchBlock.model_validate({"slurm": keys}))
     assert str(error.value).startswith(message)
 
 
-def test_a_machine_without_slurm_is_told_so_before_anything_is_written(two_ranks, tmp_path, monkeypatch):
+def test_a_machine_without_slurm_gives_an_error_before_anything_is_written(two_ranks, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     _, err = run("run", two_ranks[0], *LAUNCH, "--runs-dir", tmp_path / "runs", expect=2)
     assert "launch.cluster = 'slurm': needs sbatch and squeue and srun and scontrol and scancel on PATH" in err
@@ -178,7 +178,7 @@ def test_a_machine_without_slurm_is_told_so_before_anything_is_written(two_ranks
 
 
 def planned(folder: Path, *overrides: str) -> list[tuple[str, int, int | None, str | None]]:
-    """(name, machines, last stage, what it waits for) of every job of a ladder with two controls."""
+    """(name, machines, last stage, dependency) of every job of a ladder with two controls."""
     schedule = load_schedule(str(write_schedule(folder, SCHEDULE + CONTROL)), [*LAUNCH, *overrides])
     request = LadderRequest.of(schedule, "tiny", folder / "runs", None, True)
     requests = request.checked(machines_of(schedule))
@@ -204,7 +204,7 @@ def test_a_stage_is_a_job_with_its_own_machines_behind_the_stage_before(tmp_path
 
 @pytest.fixture
 def job(tmp_path, monkeypatch):
-    """A job's part, as if in a job; what it was told to do next is in its `requeued`."""
+    """A JobPart that runs as if in a job; its `requeued` records each requeue."""
     schedule = load_schedule(str(write_schedule(tmp_path)), LAUNCH)
     part = JobPart(LadderRequest.of(schedule, "tiny", tmp_path / "runs", None, True), "tiny", None)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGUSR2, signal.SIGTERM)}
@@ -217,7 +217,7 @@ def job(tmp_path, monkeypatch):
 
 
 def interrupt(job: Any, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, states: dict[str, str]) -> None:
-    """Runs the job's part, which gets a signal; it is closed before anything else happens."""
+    """Runs the job's part until a signal stops it; `requeued` then starts with `closed`."""
 
     def training() -> None:
         try:
@@ -231,12 +231,12 @@ def interrupt(job: Any, monkeypatch: pytest.MonkeyPatch, number: signal.Signals,
     job.part()
 
 
-def test_a_warned_job_closes_everything_before_it_queues_again(job, monkeypatch):
+def test_a_warned_job_closes_everything_before_it_is_requeued(job, monkeypatch):
     interrupt(job, monkeypatch, signal.SIGUSR2, {})
     assert job.requeued == ["closed", "requeued"]
 
 
-def test_a_job_that_ran_out_of_time_too_often_says_so(job, monkeypatch, capsys):
+def test_a_job_that_timed_out_too_often_reports_it(job, monkeypatch, capsys):
     def refuse(number: int, frame: object) -> None:
         raise UncompletedJobError("Job not requeued because: timed-out too many times.")
 
@@ -247,12 +247,12 @@ def test_a_job_that_ran_out_of_time_too_often_says_so(job, monkeypatch, capsys):
     assert capsys.readouterr().err == "growctl: Job not requeued because: timed-out too many times.\n"
 
 
-def test_a_terminated_job_queues_again_where_slurm_means_to_keep_it(job, monkeypatch):
+def test_a_preempted_job_is_requeued(job, monkeypatch):
     interrupt(job, monkeypatch, signal.SIGTERM, {"101": "RUNNING"})
     assert job.requeued == ["closed", "requeued"]
 
 
-def test_a_terminated_job_asks_a_busy_slurm_again(job, monkeypatch):
+def test_a_terminated_job_retries_a_busy_slurm(job, monkeypatch):
     monkeypatch.setattr(job_module, "ASK_AGAIN_SECONDS", (0.0, 0.0))
     answers: Iterator[Any] = iter([Failure("squeue failed: timed out"), {"101": "RUNNING"}])
 
@@ -267,7 +267,7 @@ def test_a_terminated_job_asks_a_busy_slurm_again(job, monkeypatch):
     assert job.requeued == ["closed", "requeued"]
 
 
-def test_a_job_that_is_being_cancelled_does_not_queue_again(job, monkeypatch):
+def test_a_cancelled_job_is_not_requeued(job, monkeypatch):
     with pytest.raises(SystemExit) as end:
         interrupt(job, monkeypatch, signal.SIGTERM, {"101": "COMPLETING"})
     assert (end.value.code, job.requeued) == (143, ["closed"])
@@ -301,7 +301,7 @@ def test_a_job_with_an_internal_error_leaves_the_traceback_in_its_log_and_in_the
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b"\xff", b"[" * 100_000])
-def test_a_damaged_list_of_jobs_is_refused_with_its_path(tmp_path, content):
+def test_a_damaged_list_of_jobs_is_rejected_with_its_path(tmp_path, content):
     (tmp_path / "jobs.json").write_bytes(content)
     with pytest.raises(RunError, match=r"jobs\.json, which lists the jobs of this run, cannot be read"):
         _check_no_jobs(tmp_path)

@@ -26,7 +26,7 @@ def runs(tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
-def test_a_stage_says_what_it_cost_and_what_growing_did(runs: Path) -> None:
+def test_a_stage_report_has_the_cost_and_the_jump(runs: Path) -> None:
     ladder(runs, killed_at=200)
     small, large = read_run(runs / "quick" / "ledger.db").stages
     assert small.flops == small.cumulative_flops == 1000 * SMALL.step_flops.total
@@ -41,7 +41,7 @@ def test_a_stage_says_what_it_cost_and_what_growing_did(runs: Path) -> None:
     assert large.device_seconds == 2 * large.wall_seconds > 0
 
 
-def test_points_lie_at_the_flops_of_their_steps_whatever_was_replayed(runs: Path) -> None:
+def test_replayed_work_does_not_move_the_points_of_evaluations(runs: Path) -> None:
     ladder(runs, killed_at=200)
     run = read_run(runs / "quick" / "ledger.db")
     grown = [point for point in run.points if point.stage == "1-2m"]
@@ -76,7 +76,7 @@ def test_the_json_has_exactly_these_keys(runs: Path) -> None:
     assert list(comparison) == keys
 
 
-def test_a_ladder_brings_its_controls_and_a_wrong_name_the_nearest(runs: Path) -> None:
+def test_naming_a_ladder_includes_its_controls_and_an_unknown_name_lists_the_nearest(runs: Path) -> None:
     for names in ([], ["quick"]):
         with pytest.raises(RunNotFoundError, match=r"there are no runs in .* yet"):
             find_runs(runs, names)
@@ -103,7 +103,7 @@ def test_an_unreadable_ledger_stops_only_reports_that_need_it(runs: Path) -> Non
 
 
 def large_report(runs: Path) -> Path:
-    """Paper-sized counts and long names: what a table must hold."""
+    """Counts of the paper's size and long names: the widest cells that a table must hold."""
     name = "openwebtext-four-stages-and-a-rather-long-name"
     sizes = ((123_600_000, 20_000), (354_200_000, 30_000), (753_800_000, 30_000), (1_310_000_000, 60_000))
     stages = [stage_of(f"{i}-{short_count(size).lower()}", size, steps) for i, (size, steps) in enumerate(sizes)]
@@ -125,7 +125,7 @@ def printed(found: list[Any], width: int = 100) -> str:
 
 
 @pytest.mark.parametrize("width", [80, 100])
-def test_the_table_holds_everything_at_its_width(runs: Path, width: int) -> None:
+def test_the_table_fits_its_width_without_cutting_anything(runs: Path, width: int) -> None:
     text = printed(find_runs(large_report(runs)), width)
     assert "…" not in text
     assert max(len(line) for line in text.splitlines()) <= width
@@ -134,12 +134,12 @@ def test_the_table_holds_everything_at_its_width(runs: Path, width: int) -> None
     assert "At equal loss growing lost: the control needs" in " ".join(text.split())
 
 
-def test_the_table_shows_markup_in_names_as_it_is(runs: Path) -> None:
+def test_the_table_shows_markup_in_names_unchanged(runs: Path) -> None:
     ladder(runs, name="a[red]b")
     assert "a[red]b" in printed(find_runs(runs))
 
 
-def test_the_page_needs_nothing_from_elsewhere_and_escapes_names(runs: Path, tmp_path: Path) -> None:
+def test_the_page_loads_nothing_and_escapes_names(runs: Path, tmp_path: Path) -> None:
     ladder(runs, name="<script>alert(1)&", killed_at=200)
     control(runs, 500, 1.30, of="<script>alert(1)&")
     page = write_report(find_runs(runs), tmp_path / "report").read_text()
@@ -187,7 +187,7 @@ def test_flops_are_printed_for_people() -> None:
     assert (scientific(1.234e15), scientific(0)) == ("1.23e15", "0")
 
 
-def test_numbers_that_went_wrong_are_said_on_screen_page_and_in_json(runs: Path) -> None:
+def test_anomalies_appear_on_screen_on_the_page_and_in_json(runs: Path) -> None:
     run = ladder(runs)
     head = {"event": "anomaly", "attempt": 1, "step": 70}
     spike = {"kind": "spike", "value": 9.5, "threshold": 6.0, "action": "rollback", "first_step": 60, "num_steps": 20}
@@ -199,12 +199,12 @@ def test_numbers_that_went_wrong_are_said_on_screen_page_and_in_json(runs: Path)
     out = io.StringIO()
     print_report(found, Console(file=out, width=120))
     said = " ".join(out.getvalue().split())
-    assert "quick: numbers that went wrong 2 earlier ones are in the JSON report. 1-2m, attempt 1" in said
+    assert "quick: training anomalies 2 earlier anomalies are in the JSON report. 1-2m, attempt 1" in said
     spike_said = (
-        "1-2m, attempt 1, step 70: a spike, 9.5 against 6; rolled back, without the data of 20 steps from 60 on."
+        "1-2m, attempt 1, step 70: a spike, 9.5 against 6; rolled back, skipping the data of 20 steps from step 60 on."
     )
     assert said.count(spike_said) == 9
-    assert "a number that was none; <stop>." in said
+    assert "a non-finite value; <stop>." in said
     page = render_page(found)
     assert spike_said in page
     assert "&lt;stop&gt;" in page
@@ -213,4 +213,4 @@ def test_numbers_that_went_wrong_are_said_on_screen_page_and_in_json(runs: Path)
     stop = {key: document["anomalies"][-1][key] for key in ("stage", "seconds", "kind", "value", "action")}
     assert stop == {"stage": "1-2m", "seconds": 90.0, "kind": "non_finite", "value": None, "action": "<stop>"}
     ladder(runs, name="well")
-    assert "went wrong" not in render_page(find_runs(runs, ["well"]))
+    assert "anomalies" not in render_page(find_runs(runs, ["well"]))

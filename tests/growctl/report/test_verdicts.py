@@ -48,7 +48,7 @@ def test_between_two_budgets_the_saving_is_interpolated_in_log_flops(runs: Path)
     assert "Caution" not in said(comparison)
 
 
-def test_where_growing_lost_it_is_said(runs: Path) -> None:
+def test_a_loss_for_growing_is_reported(runs: Path) -> None:
     ladder(runs)
     control(runs, 500, 1.30)
     control(runs, 933, 1.268)  # 2240e6 units of FLOPs, against 2239.2e6
@@ -68,7 +68,7 @@ def test_where_growing_lost_it_is_said(runs: Path) -> None:
 @pytest.mark.parametrize(
     ("losses", "words"),
     [
-        ((1.40, 1.30), "At equal loss growing won (not bracketed): no control came down to the ladder's loss"),
+        ((1.40, 1.30), "At equal loss growing won (not bracketed): no control reached the ladder's loss"),
         ((1.27, 1.20), "At equal loss growing lost (not bracketed): quick-control-tokenformer-scratch-500 ended below"),
     ],
 )
@@ -104,10 +104,10 @@ def test_a_control_whose_loss_rises_counts_at_its_first_crossing_with_a_caution(
         control(runs, budget, loss)
     comparison = only_comparison(runs)
     assert comparison.flops_to_equal_loss == pytest.approx(500 * 2**0.7 * 2_400_000 * 5500)
-    assert "a larger budget of one size ended worse" in said(comparison)
+    assert "a larger budget for one size ended with a higher loss" in said(comparison)
 
 
-def test_what_does_not_count_is_named(runs: Path) -> None:
+def test_controls_that_do_not_count_are_named_with_the_reason(runs: Path) -> None:
     ladder(runs)
     control(runs, 500, 1.30)
     control(runs, 900, None)
@@ -135,7 +135,7 @@ def test_an_unfinished_ladder_an_unfinished_control_and_none_at_all(runs: Path) 
     assert "no control counts" in verdicts(found)[0][1][0]
 
 
-def test_kinds_and_sizes_of_controls_are_curves_of_their_own(runs: Path) -> None:
+def test_each_kind_and_size_of_controls_is_a_separate_curve(runs: Path) -> None:
     ladder(runs)
     control(runs, 500, 1.30)
     control(runs, 500, 1.30, kind="transformer-scratch")
@@ -146,7 +146,7 @@ def test_kinds_and_sizes_of_controls_are_curves_of_their_own(runs: Path) -> None
     assert curves == {(SCRATCH, 2_400_000, 1), (SCRATCH, 800_000, 1), ("transformer-scratch", 2_400_000, 1)}
 
 
-def test_against_another_way_of_growing_it_is_the_ladder_that_won_or_lost(runs: Path) -> None:
+def test_against_another_growth_method_the_verdict_names_this_ladder(runs: Path) -> None:
     ladder(runs, 1.28)
     control(runs, 933, 1.27, kind="single-jump")
     assert "At equal FLOPs this ladder lost 0.010 nats against quick-control-single-jump-933" in said(
@@ -183,12 +183,12 @@ def test_best_scratch_counts_the_last_sizes_own_control_and_misses_what_did_not_
         *("quick-control-tokenformer-scratch-933", "quick-control-best-scratch-800k-2800"),
         "quick-control-best-scratch-800k-5600",
     )
-    assert "Caution: some sizes count at fewer budgets than others: 2.4M at 1 of 2." in said(best)
+    assert "Caution: some sizes have fewer budgets that count than others: 2.4M at 1 of 2." in said(best)
 
 
 SIZES = {"800k": 800_000, "1m": 1_200_000, "2m": 2_400_000}
 LADDER_WORK = 1000 * 800_000 + 600 * 2_400_000
-"""Steps times parameters of the invented ladder."""
+"""The cost of the invented ladder, in steps times parameters."""
 
 
 @pytest.mark.parametrize("killed", [False, True])
@@ -224,7 +224,7 @@ def test_a_cheaper_control_that_ended_lower_counts_at_equal_flops(runs: Path) ->
     assert "growing lost 0.030 nats against quick-control-best-scratch-800k-1400" in said(only_comparison(runs))
 
 
-def test_a_size_that_lies_above_the_envelope_of_the_others_changes_nothing(runs: Path) -> None:
+def test_a_size_above_the_envelope_of_the_others_changes_nothing(runs: Path) -> None:
     ladder(runs, 1.28)
     from_scratch(runs, "800k", 800_000, 700, 1.40)
     from_scratch(runs, "2m", 2_400_000, 933, 1.22)
@@ -274,14 +274,14 @@ def in_steps(controls: list[tuple[int, float, float]]) -> list[tuple[int, int, f
 
 
 def claims(comparison: Comparison) -> tuple[float, float]:
-    """What is claimed for growing: at most this saving, and these nats won at equal FLOPs."""
+    """The claims for growing: the largest saving, and the nats won at equal FLOPs."""
     equal_loss, equal_flops = comparison.equal_loss, comparison.equal_flops
     saving = equal_loss.flops / comparison.ladder.cumulative_flops if equal_loss else math.inf
     return saving, math.inf if equal_flops is None else -equal_flops.loss_difference
 
 
 def outcome(comparison: Comparison) -> str:
-    """`won`, `lost`, `level` or, where nothing is claimed, nothing."""
+    """`won`, `lost` or `level`; empty if nothing is claimed."""
     head = verdict(comparison)[0].partition(":")[0]
     return next((word for word in ("won", "lost", "level") if word in head), "")
 
@@ -326,7 +326,7 @@ def test_rounding_to_whole_steps_moves_the_saving_by_no_more_than_the_rounding(
 ) -> None:
     plain = in_steps(controls)
     rounded = [(a, steps + r, b, c) for (a, steps, b, c), r in zip(plain, rounding, strict=False)]
-    before, after = against(plain), against(rounded)  # a step is 0.43 % of the smallest budget at most
+    before, after = against(plain), against(rounded)  # a step is at most 0.43 % of the smallest budget
     if before.saving is not None and after.saving is not None:
         assert after.saving == pytest.approx(before.saving, rel=0.005)
     assert {outcome(before), outcome(after)} != {"won", "lost"}
@@ -367,12 +367,12 @@ def test_copies_of_runs_are_named_and_left_out(runs: Path) -> None:
     found = find_runs(runs)
     assert [run.name for run in found] == ["quick", f"quick-control-{SCRATCH}-700", name]
     assert [verdict(comparison) for comparison in compare(found[0], found)] == expected
-    assert found[0].notes == ("quick.bak is a copy of quick, the same run, and is left out.",)
-    assert found[2].notes == (f"{name}-again is a copy of {name}, the same run, and is left out.",)
+    assert found[0].notes == ("quick.bak is a copy of quick and is left out.",)
+    assert found[2].notes == (f"{name}-again is a copy of {name} and is left out.",)
     assert [run.name for run in find_runs(runs, ["quick", "quick.bak"])] == [run.name for run in found]
 
 
-def test_a_copy_that_is_asked_for_and_a_renamed_run_go_by_their_directories(runs: Path) -> None:
+def test_a_requested_copy_and_a_renamed_run_are_named_by_their_directories(runs: Path) -> None:
     ladder(runs)
     control(runs, 933, 1.30)
     shutil.copytree(runs / "quick", runs / "quick.bak")
@@ -387,23 +387,23 @@ def test_a_copy_that_is_asked_for_and_a_renamed_run_go_by_their_directories(runs
     ]
 
 
-def test_caveats_of_controls_are_said_and_those_of_a_ladder_that_never_decays(runs: Path) -> None:
+def test_the_verdict_has_the_caveats_of_controls_and_of_a_ladder_that_never_decays(runs: Path) -> None:
     FakeRun(runs, "quick", [SMALL, LARGE], decays=False).train(0, 1.42).train(1, 1.28, start=1.42)
     control(runs, 933, 1.30, caveats=("has 1.3 times the parameters",))
     assert f"Caution: quick-control-{SCRATCH}-933 has 1.3 times the parameters." in said(only_comparison(runs))
     assert "Caution: the learning rate of quick never decays" in said(only_comparison(runs))
 
 
-def test_equal_costs_and_losses_are_level_and_a_step_more_claims_nothing(runs: Path) -> None:
+def test_equal_costs_and_losses_are_even_and_one_step_more_claims_nothing(runs: Path) -> None:
     ladder(runs, 1.28)
     control(runs, 933, 1.28)
-    assert "At equal loss growing came out level" in said(only_comparison(runs))
+    assert "At equal loss growing came out even" in said(only_comparison(runs))
     for steps in (932, 933, 934, 940):
         head = verdict(against([(2_400_000, steps, 1.2801, 0.0)]))[0]
-        assert head.startswith("At equal loss (not bracketed): no control came down")
+        assert head.startswith("At equal loss (not bracketed): no control reached")
 
 
-def test_a_control_that_never_decays_counts_where_it_beats_the_ladder_all_the_same(runs: Path) -> None:
+def test_a_control_that_never_decays_counts_only_if_it_beats_the_ladder(runs: Path) -> None:
     ladder(runs, 1.28)
     control(runs, 467, 1.20, decays=False)
     control(runs, 1866, 1.31)
@@ -469,7 +469,7 @@ def test_controls_stay_with_the_ladder_that_has_the_name_they_were_started_for(r
     assert [run.name for run in find_runs(runs, ["quick"])] == ["quick", f"quick-control-{SCRATCH}-933"]
 
 
-def test_a_broken_control_of_a_renamed_ladder_is_not_passed_over(runs: Path) -> None:
+def test_a_broken_control_of_a_renamed_ladder_is_an_error(runs: Path) -> None:
     ladder(runs)
     control(runs, 500, 1.30).path.write_bytes(b"torn" * 500)
     (runs / "quick").rename(runs / "renamed")

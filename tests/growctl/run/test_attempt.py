@@ -50,16 +50,16 @@ def save():
 
 @pytest.fixture
 def signals():
-    """growctl's handlers, for the test."""
+    """Installs growctl's signal handlers for the test."""
     before = {number: signal.getsignal(number) for number in stop_signals.STOPS}
-    stop_signals.heed()
+    stop_signals.install_handlers()
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
 
 
 class Stage:
-    """A stage's directory, and an attempt at it by workers that run `code`."""
+    """A stage directory, and an attempt whose workers run `code`."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -84,7 +84,7 @@ class Stage:
         return Attempt(spec, launch, history, grace, self.records.extend, self.said.append).run()
 
     def signal_when(self, event: str, *numbers: signal.Signals, pause: float = 0.0) -> None:
-        """Sends this process the signals once a worker has said `event`."""
+        """Sends this process the signals after a worker has written `event`."""
 
         def send() -> None:
             while not any(record["event"] == event for record in self.records):
@@ -105,38 +105,38 @@ def stage(tmp_path):
     ("number", "exit_code"),
     [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, 143), (signal.SIGUSR2, 143)],
 )
-def test_a_signal_has_the_workers_save_and_leave_before_growctl_does(signals, stage, number, exit_code):
+def test_on_a_signal_the_workers_save_and_exit_before_growctl_exits(signals, stage, number, exit_code):
     stage.signal_when("start", number)
     with pytest.raises(stop_signals.Stopped) as stopped:
         stage.attempt("start(); train_until_asked(); time.sleep(0.3); save()")
     assert stopped.value.exit_code == exit_code
     assert [record["event"] for record in stage.records] == ["start", "saved"]
-    assert stage.said == ["stopping: the workers save first; once more to stop at once"]
+    assert stage.said == ["stopping: the workers save first; send the signal again to stop at once"]
     assert {path.name for path in stage.directory.iterdir()} == {"metrics.jsonl", "log.txt"}
 
 
-def test_a_second_signal_is_heeded_at_once(signals, stage):
+def test_a_second_signal_stops_growctl_at_once(signals, stage):
     stage.signal_when("start", signal.SIGTERM, signal.SIGTERM, pause=0.5)
     with pytest.raises(stop_signals.Stopped):
         stage.attempt("start(); train_until_asked(); time.sleep(600); save()")
     assert [record["event"] for record in stage.records] == ["start"]
 
 
-def test_workers_that_do_not_save_within_the_time_of_grace_are_ended(signals, stage):
+def test_workers_that_do_not_save_within_the_grace_period_are_killed(signals, stage):
     stage.signal_when("start", signal.SIGTERM)
     with pytest.raises(stop_signals.Stopped):
         stage.attempt("start(); time.sleep(600)", grace=0.5)
     assert stage.said[-1].startswith("the workers have not saved within")
 
 
-def test_before_the_workers_have_begun_there_is_nothing_to_save(signals, stage):
+def test_a_signal_before_the_workers_start_training_stops_without_saving(signals, stage):
     threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
     with pytest.raises(stop_signals.Stopped):
         stage.attempt("time.sleep(600)", grace=600)
     assert stage.said == []
 
 
-def test_workers_that_a_cluster_told_to_leave_stop_growctl_too(signals, stage):
+def test_growctl_stops_too_if_the_cluster_signals_the_workers(signals, stage):
     code = "start(); os.kill(os.getpid(), signal.SIGUSR1); train_until_asked(); save()"
     with pytest.raises(stop_signals.Stopped) as stopped:
         stage.attempt(code)
@@ -144,7 +144,7 @@ def test_workers_that_a_cluster_told_to_leave_stop_growctl_too(signals, stage):
 
 
 @pytest.mark.parametrize("told", ["by the runner", "by the cluster"])
-def test_workers_that_are_told_of_the_same_thing_again_save_all_the_same(signals, stage, told):
+def test_workers_that_get_the_same_signal_twice_still_save(signals, stage, told):
     again = "train_until_asked(); [os.kill(os.getpid(), signal.SIGTERM) for _ in range(2)]; time.sleep(0.1); save()"
     if told == "by the runner":
         stage.signal_when("start", signal.SIGTERM)
@@ -153,13 +153,13 @@ def test_workers_that_are_told_of_the_same_thing_again_save_all_the_same(signals
     assert [record["event"] for record in stage.records] == ["start", "saved"]
 
 
-def test_a_worker_that_is_told_again_later_ends_at_once(stage):
+def test_a_worker_exits_at_once_on_a_later_second_signal(stage):
     told_again = "start(); request._first_signal = time.monotonic() - 6; os.kill(os.getpid(), signal.SIGTERM); save()"
     assert "ended by signal 15" in stage.attempt(told_again).reason
     assert [record["event"] for record in stage.records] == ["start"]
 
 
-def test_workers_that_die_have_crashed_and_those_that_say_why_are_believed(stage):
+def test_workers_that_die_count_as_crashed_and_reported_errors_as_refused(stage):
     before_any_began = stage.attempt("raise SystemExit('no GPU here')")
     assert before_any_began == Outcome("refused", "no GPU here")
     assert stage.attempt("start()") == Outcome("ended")
@@ -174,12 +174,12 @@ def test_workers_that_die_have_crashed_and_those_that_say_why_are_believed(stage
 
 @pytest.fixture
 def looked_at_often(monkeypatch):
-    """The runner looks at the workers' files more often than it does."""
+    """Makes the runner poll the workers' files more often."""
     monkeypatch.setattr("growctl.run.attempt.STALL_POLL_SECONDS", 0.2)
 
 
 @pytest.mark.usefixtures("looked_at_often")
-def test_a_worker_that_stalls_is_noticed_and_says_where_it_is(stage):
+def test_a_stalled_worker_is_detected_and_reports_where_it_hangs(stage):
     code = "def stuck_here():\n    time.sleep(600)\nstart()\nstuck_here()"
     hung = stage.attempt(code, hang_seconds=3.0)
     assert hung.kind == "hung"
@@ -188,11 +188,11 @@ def test_a_worker_that_stalls_is_noticed_and_says_where_it_is(stage):
 
 
 @pytest.mark.usefixtures("looked_at_often")
-def test_a_worker_whose_process_is_stopped_is_noticed_by_its_silence(stage):
+def test_a_worker_whose_process_is_stopped_is_detected(stage):
     hung = stage.attempt("start(); os.kill(os.getpid(), signal.SIGSTOP)", hang_seconds=3.0)
     assert hung.kind == "hung"
     assert "rank 0: no answer" in hung.reason
 
 
-def test_the_pauses_before_a_stage_is_started_again_grow_to_a_minute():
+def test_the_pauses_before_restarts_grow_to_a_minute():
     assert [pause_after(failures) for failures in (1, 2, 3, 1000)] == [1, 10, 60, 60]

@@ -19,7 +19,7 @@ def fingerprint(run_directory: Path) -> str:
         return ledger.run().dataset_fingerprint
 
 
-def test_a_control_takes_its_ladders_data_though_the_source_has_changed_and_other_data_is_refused(tmp_path):
+def test_a_control_reuses_its_ladders_data_after_the_source_changed_and_rejects_other_data(tmp_path):
     source, runs = tmp_path / "text", tmp_path / "runs"
     source.mkdir()
     for file in TEXT.glob("*.py"):

@@ -42,7 +42,7 @@ def values(directory):
     return {name: read_parameter(directory, manifest, name, moments=False).fp32 for name in names}
 
 
-def test_the_official_growth_jumps_says_so_and_starts_a_fresh_optimizer_and_rate(tmp_path):
+def test_the_official_growth_reports_its_jump_and_restarts_optimizer_and_learning_rate(tmp_path):
     schedule = write_schedule(tmp_path)
     out, _ = run("run", schedule, *SHORT, "growth.preset=official", "--runs-dir", tmp_path)
     found = losses(tmp_path / "tiny")
@@ -59,7 +59,7 @@ def test_the_official_growth_jumps_says_so_and_starts_a_fresh_optimizer_and_rate
     assert rates[-1] < 1e-3
 
 
-def test_frozen_generations_keep_their_bits_and_chosen_layers_alone_grow(tmp_path):
+def test_frozen_generations_keep_their_bits_and_only_chosen_layers_grow(tmp_path):
     schedule = write_schedule(tmp_path)
     policy = ("growth.init=zero-value", "growth.tau=per-generation", "growth.old_tokens=freeze")
     run("run", schedule, *SHORT, *policy, "stages.1.layers=[1]", "training.precision=bf16", "--runs-dir", tmp_path)
@@ -105,7 +105,7 @@ def test_a_slope_ends_a_stage_early_and_a_killed_run_decides_the_same(tmp_path, 
     assert (small.train_tokens, large.train_tokens) == (20 * 8 * 32, 60 * 8 * 32)
     assert small.finished
     assert large.finished
-    # The ladder's decay is laid over the steps that were trained: 20 and 60, of which the last fifth.
+    # The ladder's decay follows the steps that were trained, 20 and 60: it covers the last fifth of them.
     spec = json.loads((folders[0] / "tiny/stages/1-large/spec.json").read_text())
     assert (spec["learning_rate"]["first_step"], spec["learning_rate"]["total_steps"]) == (20, 80)
     assert "stage small" not in run(*arguments[0])[0]

@@ -30,7 +30,9 @@ LINES = (START_LINE, TRAIN_LINE, line("checkpoint"), line("end", attempt=2), b"d
 
 
 @given(lines=st.lists(st.sampled_from(LINES), max_size=12), data=st.data())
-def test_a_history_read_in_any_pieces_is_that_read_at_once(lines, data, tmp_path_factory) -> None:
+def test_reading_a_history_in_pieces_gives_the_same_records_as_reading_it_at_once(
+    lines, data, tmp_path_factory
+) -> None:
     path = tmp_path_factory.mktemp("history") / "metrics.jsonl"
     content = b"".join(lines) + data.draw(st.sampled_from([b"", TRAIN_LINE[:30]]))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(content)), max_size=6)))
@@ -47,7 +49,7 @@ def test_a_history_read_in_any_pieces_is_that_read_at_once(lines, data, tmp_path
     assert followed.complaint() == at_once.complaint()
 
 
-def test_a_long_history_comes_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_history_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("growctl.run.history.PIECE", 2)
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(START_LINE + TRAIN_LINE * 4)
@@ -57,7 +59,7 @@ def test_a_long_history_comes_in_pieces(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 class Attempts:
-    """Stands for growctl.run.attempt.Attempt: workers that say much, of which the first ones crash."""
+    """Replaces growctl.run.attempt.Attempt: its workers write many records, and the first ones crash."""
 
     def __init__(self, num_attempts: int, num_events: int) -> None:
         self.num_attempts, self.num_events = num_attempts, num_events
@@ -84,7 +86,7 @@ class Attempts:
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[Any]:
-    """The last arguments of every call of a function, from now on."""
+    """Records the last argument of every call of a function from now on."""
     calls, function = [], getattr(owner, name)
 
     def call(*arguments: Any) -> Any:
@@ -97,7 +99,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[Any]
 
 @pytest.fixture
 def execution(tmp_path: Path) -> Any:
-    """One of a run of two stages, with an open ledger."""
+    """An execution of a run with two stages, with an open ledger."""
     schedule = load_schedule(str(write_schedule(tmp_path, SCHEDULE)), ["launch.max_restarts=5"])
     execution = Execution(RunRequest("tiny", schedule, "tiny"), tmp_path, Local(1, False, {}), Screen(Console()))
     execution.screen.run_started("tiny", None, execution.plans)
@@ -125,7 +127,7 @@ def test_every_line_is_parsed_and_booked_once_however_many_events_and_attempts(
     assert execution.screen.stages[0].step == events
 
 
-def test_a_run_that_is_resumed_knows_what_its_stage_said_before(
+def test_a_resumed_run_has_read_the_earlier_records_of_its_stage(
     execution: Execution, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runner, "Attempt", Attempts(num_attempts=1, num_events=3))

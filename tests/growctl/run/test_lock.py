@@ -41,7 +41,7 @@ def no_locks(*_: Any) -> None:
 
 
 def holder_process(directory: Path, *arguments: str) -> subprocess.Popen[str]:
-    """A process that holds `directory`, and does until it is killed."""
+    """Starts a process that holds `directory` until it is killed."""
     command = [sys.executable, "-c", HOLDS, str(directory), *arguments]
     process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -50,7 +50,7 @@ def holder_process(directory: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("locks", [True, False])
-def test_a_second_one_is_told_who_has_it_since_when_and_a_dead_ones_lock_is_taken_over(
+def test_a_second_growctl_reports_the_holder_and_takes_over_the_lock_of_a_dead_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, locks: bool
 ) -> None:
     process = holder_process(tmp_path, *([] if locks else ["without"]))
@@ -76,14 +76,14 @@ def test_a_second_one_is_told_who_has_it_since_when_and_a_dead_ones_lock_is_take
     assert sorted(path.name for path in tmp_path.iterdir()) == [LOCK]
 
 
-def test_one_that_leaves_in_peace_says_nothing_more_of_itself(tmp_path: Path) -> None:
+def test_a_clean_exit_empties_the_lock_file(tmp_path: Path) -> None:
     with suppress(ZeroDivisionError), hold(tmp_path):
         assert read_holder(tmp_path / LOCK).process == os.getpid()
         _ = 1 / 0
     assert read_holder(tmp_path / LOCK) == NOT_HELD
 
 
-def test_a_stand_in_is_taken_over_only_from_a_process_of_this_machine_that_is_gone(
+def test_a_stand_in_is_taken_over_only_from_a_dead_process_on_this_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fcntl, "flock", no_locks)
@@ -91,22 +91,20 @@ def test_a_stand_in_is_taken_over_only_from_a_process_of_this_machine_that_is_go
     assert me.process_start is not None
     path.write_text(json.dumps(asdict(replace(me, process_start=me.process_start - 1))))
     with hold(tmp_path):
-        """The number of this process was once another's."""
+        """The process id was once another process's."""
     for text in (json.dumps(asdict(replace(me, host="node-9", process=1, process_start=1))), "", "{", "[1]", "17"):
         path.write_text(text)
-        named = rf"by {re.escape(str(path))}: this file system has no locks; .* remove that file"
+        named = rf"according to {re.escape(str(path))}. This file system has no locks; .* remove that file"
         with pytest.raises(RunError, match=named), hold(tmp_path):
             pass
         assert path.read_text() == text
     path.unlink()
     with hold(tmp_path):
-        """As the message said."""
+        """As the message suggested."""
     assert not path.exists()
 
 
-def test_a_file_that_came_in_the_place_of_a_dead_ones_is_left_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_newer_stand_in_that_replaced_a_dead_ones_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fcntl, "flock", no_locks)
     me = Holder.me()
     dead, other = replace(me, process_start=1), replace(me, host="node-9")
@@ -118,7 +116,7 @@ def test_a_file_that_came_in_the_place_of_a_dead_ones_is_left_alone(
     assert [path.name for path in tmp_path.iterdir() if path.name != LOCK] == [LOCK_STAND_IN]
 
 
-def test_another_trouble_with_the_lock_is_no_holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_lock_errors_do_not_count_as_a_holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
@@ -129,15 +127,15 @@ def test_another_trouble_with_the_lock_is_no_holder(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "[" * 10_000, '{"process": "1", "host": 3}', "[]", "true", "\x00"])
-def test_a_lock_file_that_says_nothing_useful_is_of_nobody_known(tmp_path: Path, text: str) -> None:
+def test_an_unreadable_lock_file_names_an_unknown_process(tmp_path: Path, text: str) -> None:
     (tmp_path / LOCK).write_text(text)
     assert read_holder(tmp_path / LOCK) == NOT_HELD
     with (tmp_path / LOCK).open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(RunError, match="a process that does not say which"), hold(tmp_path):
+        with pytest.raises(RunError, match="an unknown process"), hold(tmp_path):
             pass
 
 
-def test_times_that_are_none_are_shown_as_they_are() -> None:
+def test_invalid_times_are_shown_unchanged() -> None:
     assert str(Holder(7, "node-1", "yesterday")) == "process 7 on node-1 since yesterday"
     assert str(Holder(7)) == "process 7"

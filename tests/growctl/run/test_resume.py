@@ -37,7 +37,7 @@ pytestmark = pytest.mark.trains
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    """(schedule, runs directory) of a ladder that was never stopped; its dataset can be shared."""
+    """(schedule, runs directory) of an undisturbed ladder; other runs may share its dataset."""
     folder = tmp_path_factory.mktemp("undisturbed")
     schedule = write_schedule(folder)
     run("run", schedule, "--runs-dir", folder / "runs")
@@ -46,7 +46,7 @@ def undisturbed(tmp_path_factory):
 
 @pytest.fixture
 def runs(undisturbed, tmp_path):
-    """A runs directory of its own that has the dataset already."""
+    """A separate runs directory that already has the dataset."""
     shutil.copytree(undisturbed[1] / ".datasets", tmp_path / ".datasets")
     shutil.copy(undisturbed[1] / ".keys", tmp_path)
     return tmp_path
@@ -60,13 +60,13 @@ def assert_same_end(runs, undisturbed):
 
 
 def totals(runs, name="tiny"):
-    """(tokens kept, FLOPs replayed, FLOPs kept) by stage, as the report has them."""
+    """(tokens kept, FLOPs replayed, FLOPs kept) by stage, from the report."""
     report = json.loads(run("report", name, "--runs-dir", runs, "--json")[0])[0]
     return {s["name"]: (s["train_tokens"], s["replayed_flops"], s["flops"]) for s in report["stages"]}
 
 
 def booked(ledger):
-    """Every row of a ledger, and its sums, but for its id and when rows were written."""
+    """Every row of a ledger and its sums, without the run's id and the times of writing."""
     with Ledger.open(ledger, read_only=True) as books:
         sums = [(books.stage_cost(s.name), books.evaluations(s.name), books.finished(s.name)) for s in books.stages()]
     its_own = ("entry", "sha256", "created_at", "recorded_at", "run_id")
@@ -107,14 +107,14 @@ def test_a_run_killed_mid_stage_ends_in_the_same_bits(undisturbed, runs, tmp_pat
     for command in (["report", "tiny"], ["report"], ["report", "--json"]):
         _, err = run(*command, "--runs-dir", runs, expect=2)
         assert "the ledger is broken: row" in err
-        assert "`growctl run` sets it aside and makes it anew" in err
+        assert "`growctl run` sets it aside and rebuilds it" in err
         assert len(err.splitlines()) == 1
     assert "`growctl run` sets it aside" in run("status", "--runs-dir", runs)[0]
     with (large / "metrics.jsonl").open("ab") as metrics:
         metrics.write(b"\x00\xff\n")
     out, _ = run("run", schedule, twice, "--runs-dir", runs)
     said = " ".join(out.split())
-    assert "moved to broken-ledger.db, making it anew from metrics.jsonl" in said
+    assert "moved to broken-ledger.db, rebuilding it from metrics.jsonl" in said
     assert "1-large/metrics.jsonl: 1 line could not be read" in said
     assert (runs / "tiny/broken-ledger.db").read_bytes() != data
     assert booked(path) == books
@@ -140,7 +140,7 @@ def test_a_stage_whose_workers_are_killed_before_its_first_checkpoint_is_started
         os.kill(worker, signal.SIGKILL)
     out, _ = finish(process)
     assert "stage small crashed: a worker was ended by signal 9" in out
-    assert "starting it again (1 of 3)" in out
+    assert "restarting it (1 of 3)" in out
     assert_same_end(runs, undisturbed)
 
 
@@ -157,7 +157,7 @@ def test_a_run_that_is_told_to_stop_saves_first_and_ends_in_the_same_bits(undist
         out, err = process.communicate(timeout=HANG_SECONDS)
         assert process.returncode == code
         assert "the workers save first" in out
-        assert "a run that is given again goes on from where it was" in err
+        assert "run the same command again to resume" in err
         assert "Traceback" not in out + err
         assert workers_of(runs) == []
         assert [path.name for path in directory.iterdir() if path.name.startswith(".")] == []

@@ -18,7 +18,7 @@ SAVED, OTHER = World(2, 1, "none"), World(1, 3, "optimizer")
 
 
 def rewritten(directory, **changes):
-    """A whole checkpoint whose manifest says something else."""
+    """An intact checkpoint whose manifest has other values."""
     manifest = write_checkpoint(directory).model_copy(update=changes)
     sealed = sealed_manifest(manifest, lambda seal: sign(seal, directory.parent / ".keys"))
     (directory / "manifest.json").write_text(sealed.model_dump_json())
@@ -35,7 +35,7 @@ def converted(step):
 
 @pytest.fixture
 def conversions(monkeypatch):
-    """What was converted, one after the other; nothing is."""
+    """Records the checkpoints to convert, without converting them."""
     made = []
 
     def convert(checkpoint, log):
@@ -46,7 +46,7 @@ def conversions(monkeypatch):
     return made
 
 
-def test_the_newest_checkpoint_of_the_same_world_is_taken_as_it_is(tmp_path, conversions):
+def test_the_newest_checkpoint_of_the_same_world_is_used_unchanged(tmp_path, conversions):
     saved(tmp_path / "step_00000010")
     newest = saved(tmp_path / "step_00000020")
     converted(newest)
@@ -56,7 +56,7 @@ def test_the_newest_checkpoint_of_the_same_world_is_taken_as_it_is(tmp_path, con
 
 
 @pytest.mark.parametrize("other", [World(1, 1, "none"), World(2, 2, "none"), World(2, 1, "optimizer")])
-def test_one_of_another_world_is_converted_and_that_is_said(tmp_path, conversions, other):
+def test_a_checkpoint_of_another_world_is_converted_with_a_message(tmp_path, conversions, other):
     said: list[str] = []
     newest = saved(tmp_path / "step_00000020")
     assert checkpoint_to_resume(tmp_path, other, tmp_path / ".keys", said.append) == converted_directory(newest)
@@ -64,13 +64,13 @@ def test_one_of_another_world_is_converted_and_that_is_said(tmp_path, conversion
     assert said == [f"step_00000020 was saved by 2 devices at ZeRO 1; converting it for {other}"]
 
 
-def test_a_checkpoint_that_does_not_say_its_offload_is_converted(tmp_path, conversions):
+def test_a_checkpoint_without_recorded_offload_is_converted(tmp_path, conversions):
     rewritten(tmp_path / "step_00000020", kind="engine", world_size=2, zero_stage=1)
     checkpoint_to_resume(tmp_path, SAVED, tmp_path / ".keys", print)
     assert conversions == ["step_00000020"]
 
 
-def test_a_whole_conversion_is_used_again_in_silence(tmp_path, conversions):
+def test_an_intact_conversion_is_reused_without_a_message(tmp_path, conversions):
     old, newest = saved(tmp_path / "step_00000010"), saved(tmp_path / "step_00000020")
     left, expected = converted(old), converted(newest)
     assert checkpoint_to_resume(tmp_path, OTHER, tmp_path / ".keys", pytest.fail) == expected
@@ -78,7 +78,7 @@ def test_a_whole_conversion_is_used_again_in_silence(tmp_path, conversions):
     assert not left.exists()
 
 
-def test_a_broken_conversion_is_set_aside_and_made_again(tmp_path, conversions):
+def test_a_broken_conversion_is_set_aside_and_repeated(tmp_path, conversions):
     said: list[str] = []
     newest = saved(tmp_path / "step_00000020")
     victim = next(converted(newest).rglob("*.safetensors"))
@@ -89,7 +89,7 @@ def test_a_broken_conversion_is_set_aside_and_made_again(tmp_path, conversions):
     assert "moved to broken-converted_00000020" in said[0]
 
 
-def test_a_conversion_of_something_else_is_set_aside(tmp_path, conversions):
+def test_a_conversion_of_another_checkpoint_is_set_aside(tmp_path, conversions):
     said: list[str] = []
     newest = saved(tmp_path / "step_00000020")
     write_checkpoint(converted_directory(newest))
@@ -99,7 +99,7 @@ def test_a_conversion_of_something_else_is_set_aside(tmp_path, conversions):
 
 
 @pytest.mark.parametrize("world", [SAVED, OTHER])
-def test_a_conversion_whose_checkpoint_broke_is_the_newest_whole_one(tmp_path, conversions, world):
+def test_a_conversion_whose_checkpoint_broke_is_the_newest_intact_checkpoint(tmp_path, conversions, world):
     saved(tmp_path / "step_00000010")
     said: list[str] = []
     newest = saved(tmp_path / "step_00000020")
@@ -111,7 +111,7 @@ def test_a_conversion_whose_checkpoint_broke_is_the_newest_whole_one(tmp_path, c
     assert conversions == []
 
 
-def test_a_conversion_that_fails_says_why_and_leaves_the_checkpoint(tmp_path, monkeypatch):
+def test_a_failed_conversion_reports_why_and_keeps_the_checkpoint(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
     newest = saved(tmp_path / "step_00000020")
     (newest / "engine").mkdir()
@@ -121,7 +121,7 @@ def test_a_conversion_that_fails_says_why_and_leaves_the_checkpoint(tmp_path, mo
 
 
 @pytest.mark.parametrize("world", [SAVED, OTHER])
-def test_one_that_nobody_here_signed_stops_the_run_and_stays_where_it_is(tmp_path, conversions, world):
+def test_a_checkpoint_signed_with_an_unknown_key_stops_the_run_and_is_kept(tmp_path, conversions, world):
     newest = saved(tmp_path / "step_00000020")
     (tmp_path / ".keys").write_text("0" * 64)
     with pytest.raises(OriginError, match="can run any code"):
@@ -131,8 +131,8 @@ def test_one_that_nobody_here_signed_stops_the_run_and_stays_where_it_is(tmp_pat
 
 
 @pytest.mark.parametrize("name", ["step_00000023", "converted_00000023"])
-def test_what_learnt_from_data_that_is_left_out_by_now_is_set_aside_in_either_form(tmp_path, conversions, name):
-    """It was saved at step 23; later the stage went back to step 20 and left the data of 20 to 25 out."""
+def test_checkpoints_trained_on_since_skipped_data_are_set_aside(tmp_path, conversions, name):
+    """It was saved at step 23; later the stage was rolled back to step 20 and skipped the data of steps 20 to 25."""
     said: list[str] = []
     before = saved(tmp_path / "step_00000010")
     rewritten(tmp_path / name, step=23, kind="engine", world_size=2, zero_stage=1, offload="none")
@@ -142,7 +142,7 @@ def test_what_learnt_from_data_that_is_left_out_by_now_is_set_aside_in_either_fo
     assert (tmp_path / f"broken-{name}").is_dir()
 
 
-def test_what_a_death_left_half_written_takes_no_room_from_what_comes(tmp_path, conversions):
+def test_half_written_leftovers_are_removed_before_new_checkpoints_need_the_space(tmp_path, conversions):
     for name in (
         ".step_00000020.incomplete",
         ".step_00000005.removed",

@@ -22,7 +22,7 @@ def finished_ladder(tmp_path_factory):
     return folder / "runs", schedule, out, err
 
 
-def test_a_run_leaves_what_the_design_says(finished_ladder):
+def test_a_run_leaves_the_documented_files(finished_ladder):
     runs, _, _, _ = finished_ladder
     tiny = runs / "tiny"
     for name in ("schedule.yaml", "ledger.db", "stages/0-small/metrics.jsonl", "stages/0-small/log.txt"):
@@ -50,7 +50,7 @@ def test_growth_keeps_the_validation_loss_and_is_recorded(finished_ladder):
     assert found["1-large", 60, "final"] < before - 0.05
 
 
-def test_lineage_steps_and_data_position_are_continued(finished_ladder):
+def test_lineage_steps_and_data_position_continue_across_stages(finished_ladder):
     runs, _, _, _ = finished_ladder
     stages = runs / "tiny" / "stages"
     names = ("0-small/final", "1-large/initial", "1-large/final")
@@ -74,7 +74,7 @@ def test_old_parameters_are_shared_with_the_grown_checkpoint_not_copied(finished
         assert old.st_ino == grown.st_ino, name
 
 
-def test_the_loaded_model_has_the_recorded_loss_and_gives_logits(finished_ladder):
+def test_the_loaded_model_reproduces_the_recorded_loss_and_gives_logits(finished_ladder):
     final = finished_ladder[0] / "tiny/stages/1-large/final"
     model = load_model(final)
     logits = model(torch.zeros(1, 5, dtype=torch.int64))
@@ -83,7 +83,7 @@ def test_the_loaded_model_has_the_recorded_loss_and_gives_logits(finished_ladder
     assert sum(p.numel() for p in model.parameters()) == num_parameters(read_manifest(final).model)
 
 
-def test_the_screen_is_plain_and_free_of_library_chatter(finished_ladder):
+def test_the_screen_shows_plain_lines_without_library_output(finished_ladder):
     _, _, out, err = finished_ladder
     assert "stage large step 60: validation loss" in out.replace("\n", " ")
     assert "right after growth" in out.replace("\n", " ")
@@ -126,7 +126,7 @@ def test_the_report_has_a_table_a_picture_and_a_page(finished_ladder):
     assert "<svg" in (report / "report.html").read_text() or "data:image/png" in (report / "report.html").read_text()
 
 
-def test_running_again_redoes_nothing(finished_ladder):
+def test_running_again_repeats_no_work(finished_ladder):
     runs, schedule, _, _ = finished_ladder
     before = {p: p.stat().st_mtime_ns for p in runs.rglob("final/manifest.json")}
     rows = sqlite3.connect(runs / "tiny/ledger.db").execute("select count(*) from work").fetchone()
@@ -154,7 +154,7 @@ def test_launch_settings_may_change(finished_ladder):
     assert "zero_stage: 2" in (runs / "tiny/schedule.yaml").read_text()
 
 
-def test_a_directory_that_is_no_run_is_left_alone(tmp_path):
+def test_a_directory_that_is_not_a_run_is_left_alone(tmp_path):
     schedule = write_schedule(tmp_path)
     (tmp_path / "runs/tiny").mkdir(parents=True)
     (tmp_path / "runs/tiny/thesis.txt").write_text("years of work")
@@ -180,4 +180,4 @@ def test_bad_input_is_one_message_and_writes_nothing(tmp_path, override, message
     assert message in err
     assert "Traceback" not in out + err
     assert not (tmp_path / "runs/tiny").exists()
-    assert not (tmp_path / "runs").exists() or "sequence_length" in override  # known once the text is prepared
+    assert not (tmp_path / "runs").exists() or "sequence_length" in override  # only the prepared text shows it

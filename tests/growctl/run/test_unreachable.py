@@ -15,11 +15,11 @@ from tests.workers import HANG_SECONDS, REPOSITORY
 SOURCE = "hf://datasets/owner/texts/train"
 GIVEN = ("data.vocab_size=null", "model.vocab_size=50304", "data.tokenizer=owner/model")
 START = ("checkpoint.check_space=false", "launch.devices=1")
-"""`run` looks at the disk and the devices first."""
+"""`run` checks the disk and the devices first."""
 
 
 def fails(runs: Path, environment: dict[str, str], *arguments: object) -> str:
-    """The one message of a command that must exit with 2, and leave no dataset, no run and no temporary folder."""
+    """The only message of a command that must exit with code 2 and leave no dataset, run or temporary folder."""
     done = subprocess.run(
         growctl(*arguments, "--runs-dir", runs), env=environment, capture_output=True, text=True, timeout=HANG_SECONDS
     )
@@ -36,7 +36,7 @@ def fails(runs: Path, environment: dict[str, str], *arguments: object) -> str:
 @pytest.mark.parametrize(
     ("command", "schedule"), [*(("run", name) for name in shipped_schedules()), ("prepare", "pile_1.4b")]
 )
-def test_a_shipped_schedule_says_what_to_download_where_nothing_answers(
+def test_a_shipped_schedule_names_the_download_if_the_hub_is_unreachable(
     tmp_path: Path, command: str, schedule: str
 ) -> None:
     source = load_schedule(schedule).data.source
@@ -71,7 +71,9 @@ def test_a_shipped_schedule_says_what_to_download_where_nothing_answers(
         (503, r"the server answered 503 Service Unavailable"),
     ],
 )
-def test_a_hub_that_refuses_is_one_message_for_sources_and_tokenizers(tmp_path: Path, failure: int, said: str) -> None:
+def test_a_hub_that_rejects_requests_gives_one_message_for_sources_and_tokenizers(
+    tmp_path: Path, failure: int, said: str
+) -> None:
     with hub(failure) as refusing:
         environment = refusing.environment(tmp_path / "home")
         for values in ((f"data.source={SOURCE}",), GIVEN):
@@ -99,15 +101,15 @@ def test_a_hub_that_fails_in_the_middle_of_a_file_leaves_nothing_of_the_dataset(
     assert "then set data.source=DIR/train" in message
 
 
-def test_offline_mode_is_named(tmp_path: Path) -> None:
+def test_the_message_names_offline_mode(tmp_path: Path) -> None:
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path), "PYTHONPATH": str(REPOSITORY)}
     for values in ((f"data.source={SOURCE}",), GIVEN):
         message = fails(tmp_path / "runs", environment, "prepare", "quickstart", *values)
         assert re.search("offline|disabled", message), message
 
 
-def test_a_hub_that_answers_is_read(tmp_path: Path) -> None:
-    """The tests above fail for the reason that they give."""
+def test_a_working_hub_is_read(tmp_path: Path) -> None:
+    """Shows that the tests above fail for the reason in their messages."""
     with hub() as healthy:
         command = growctl("prepare", "quickstart", f"data.source={SOURCE}", "data.vocab_size=300")
         done = subprocess.run(

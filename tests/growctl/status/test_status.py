@@ -46,7 +46,7 @@ LONG_AGO = 1_700_000_000.0
 
 
 class HandMade:
-    """A run's directory as a runner leaves it, made by hand: quick, and in whatever state."""
+    """A run directory like a runner's, made by hand: quickly, and in any state."""
 
     def __init__(self, runs_dir: Path, name: str = "tiny", text: str = SCHEDULE, control: str | None = None) -> None:
         self.name = name
@@ -67,7 +67,7 @@ class HandMade:
         return self.directory / "stages" / stage
 
     def says(self, stage: str, *records: tuple[str, int, dict[str, Any]], attempt: int = 1) -> None:
-        """Lines of metrics.jsonl, and a log of a launcher that was never heard of again; long ago, both."""
+        """Writes old lines of metrics.jsonl, and the old log of a launcher that vanished."""
         folder = self.stage(stage)
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / "metrics.jsonl").open("ab") as file:
@@ -79,7 +79,7 @@ class HandMade:
             os.utime(folder / name, (LONG_AGO, LONG_AGO))
 
     def trains(self, stage: str, step: int, attempt: int = 1, resumed_from: int | None = None) -> None:
-        """An attempt that came to `step`."""
+        """Writes an attempt that reached `step`."""
         start = ("start", resumed_from or 0, START | {"resumed_from": resumed_from})
         train = {"loss": 3.25, "tokens_per_second": 512.0}
         self.says(stage, start, ("train", step, train), attempt=attempt)
@@ -107,7 +107,7 @@ class HandMade:
         self.saves(stage, "final", step)
 
     def hold(self) -> Any:
-        """Keeps the run as a runner does, until closed."""
+        """Holds the run's lock like a runner, until closed."""
         lock = (self.directory / ".lock").open("r")
         fcntl.flock(lock, fcntl.LOCK_EX)
         os.utime(self.directory / ".lock", (LONG_AGO - 100, LONG_AGO - 100))
@@ -138,7 +138,7 @@ def stages_of(status: RunStatus) -> list[str]:
 # Real runs.
 
 
-def test_a_real_run_is_seen_at_work_then_stopped_and_the_command_shown_finishes_it(two_ranks, runs_dir):
+def test_a_real_run_is_shown_running_then_stopped_and_the_printed_command_finishes_it(two_ranks, runs_dir):
     schedule = two_ranks[0]
     process = start_growctl("run", schedule, "stages.1.train_steps=150", "--runs-dir", runs_dir)
     wait_until(reached(runs_dir / "tiny/stages/1-large/metrics.jsonl", "train", 15), process)
@@ -152,7 +152,7 @@ def test_a_real_run_is_seen_at_work_then_stopped_and_the_command_shown_finishes_
     assert large.seconds_left == pytest.approx((150 - large.step) * 256 / large.tokens_per_second)
     assert large.device.startswith("1 x CPU")
     assert status.go_on is None
-    assert f"process {process.pid}, last word" in printed(runs_dir, "tiny")
+    assert f"process {process.pid}, last record" in printed(runs_dir, "tiny")
 
     stop(process, signal.SIGTERM)
     status = only(runs_dir)
@@ -168,7 +168,7 @@ def test_a_real_run_is_seen_at_work_then_stopped_and_the_command_shown_finishes_
     assert [stage.attempts for stage in status.stages] == [1, 2]
 
 
-def test_a_real_failure_is_told_in_the_words_of_the_run(two_ranks, runs_dir):
+def test_a_real_failure_is_shown_with_the_runs_own_message(two_ranks, runs_dir):
     _, err = run(
         *("run", two_ranks[0], "learning_rate.peak=1e30", "optimizer.gradient_clipping=0"),
         *("--runs-dir", runs_dir),
@@ -198,7 +198,7 @@ def test_a_finished_run_as_json_for_scripts(two_ranks):
     assert large["last_word_at"].endswith("+00:00")
 
 
-def test_neither_torch_nor_what_trains_is_imported(two_ranks):
+def test_status_imports_neither_torch_nor_training_code(two_ranks):
     code = (
         "import sys\nfrom growctl.cli.app import app\n"
         f"try: app(['status', '--runs-dir', {str(two_ranks[1])!r}])\nexcept SystemExit: pass\n"
@@ -213,7 +213,7 @@ def test_neither_torch_nor_what_trains_is_imported(two_ranks):
 # Runs made by hand.
 
 
-def test_time_left_is_told_from_the_last_speed_of_the_stage_that_trains(tmp_path):
+def test_time_left_follows_from_the_last_speed_of_the_training_stage(tmp_path):
     made = HandMade(tmp_path)
     made.finishes("0-small", 30)
     made.saves("1-large", "initial", 0)
@@ -228,20 +228,20 @@ def test_time_left_is_told_from_the_last_speed_of_the_stage_that_trains(tmp_path
     assert only(tmp_path).stages[1].seconds_left is None
 
 
-def test_a_stage_that_a_slope_ended_early_is_done_at_the_steps_that_it_took(tmp_path):
+def test_a_stage_that_a_slope_ended_early_is_done_at_its_actual_steps(tmp_path):
     made = HandMade(tmp_path)
     made.finishes("0-small", 17)
     assert stages_of(only(tmp_path)) == ["small done 17/17", "large waiting 0/60"]
 
 
-def test_a_stage_that_is_done_is_so_without_its_metrics(tmp_path):
+def test_a_finished_stage_is_done_without_its_metrics(tmp_path):
     made = HandMade(tmp_path)
     made.finishes("0-small", 30)
     (made.stage("0-small") / "metrics.jsonl").unlink()
     assert stages_of(only(tmp_path))[0] == "small done 30/30"
 
 
-def test_a_resumed_stage_is_where_its_last_attempt_is(tmp_path):
+def test_a_resumed_stage_shows_the_step_of_its_last_attempt(tmp_path):
     made = HandMade(tmp_path)
     made.trains("0-small", 25)
     made.trains("0-small", 15, attempt=2, resumed_from=10)
@@ -249,7 +249,7 @@ def test_a_resumed_stage_is_where_its_last_attempt_is(tmp_path):
     assert (small.step, small.attempts, small.state) == (15, 2, "stopped")
 
 
-def test_before_its_workers_speak_a_stage_is_starting_or_growing(tmp_path):
+def test_a_stage_is_starting_or_growing_until_its_workers_write_a_record(tmp_path):
     made = HandMade(tmp_path)
     with made.hold():
         assert only(tmp_path).stages[0].state == "starting"
@@ -260,12 +260,12 @@ def test_before_its_workers_speak_a_stage_is_starting_or_growing(tmp_path):
         assert only(tmp_path).stages[1].state == "starting"
         made.trains("1-large", 10)
         assert only(tmp_path).stages[1].state == "training"
-        os.utime(made.directory / ".lock")  # another process took over since
+        os.utime(made.directory / ".lock")  # another process has taken over since
         assert only(tmp_path).stages[1].state == "starting"
         assert "starting" in printed(tmp_path)
 
 
-def test_the_newest_whole_checkpoint_is_shown_and_a_broken_one_named(tmp_path):
+def test_the_newest_intact_checkpoint_is_shown_and_a_broken_one_named(tmp_path):
     made = HandMade(tmp_path)
     made.trains("0-small", 25)
     made.saves("0-small", "step_00000010", 10)
@@ -290,7 +290,7 @@ def test_a_broken_result_does_not_count_as_done(tmp_path):
     assert stages_of(only(tmp_path)) == ["small stopped 30/30", "large waiting 60/60"]
 
 
-def test_controls_stand_below_their_ladder_those_too_that_have_not_begun(tmp_path):
+def test_controls_are_listed_below_their_ladder_even_before_they_start(tmp_path):
     ladder = HandMade(tmp_path, text=SCHEDULE + CONTROL)
     ladder.finishes("0-small", 17)
     ladder.finishes("1-large", 60)
@@ -356,7 +356,7 @@ def test_a_control_without_its_ladder_is_shown_under_its_own_name(tmp_path):
     assert status.go_on == f"growctl run SCHEDULE --name gone --runs-dir {tmp_path}"
 
 
-def test_a_process_of_another_machine_is_told_from_one_of_this(tmp_path):
+def test_processes_on_this_machine_and_on_another_are_distinguished(tmp_path):
     made = HandMade(tmp_path)
     made.trains("0-small", 10)
     with made.hold():
@@ -364,36 +364,36 @@ def test_a_process_of_another_machine_is_told_from_one_of_this(tmp_path):
         (made.directory / ".lock").write_text("999999999")
         status = only(tmp_path)
         assert (status.state, status.process, status.here) == ("running", 999999999, False)
-        assert "process 999999999 of another machine" in printed(tmp_path, "tiny")
+        assert "process 999999999 on another machine" in printed(tmp_path, "tiny")
         (made.directory / ".lock").write_text("")
         assert (only(tmp_path).state, only(tmp_path).process) == ("running", None)
     assert (only(tmp_path).state, only(tmp_path).since) == ("stopped", None)
 
 
-def test_looking_at_a_run_takes_no_lock_that_stays(tmp_path):
+def test_status_leaves_no_lock_behind(tmp_path):
     made = HandMade(tmp_path)
     only(tmp_path)
     with (made.directory / ".lock").open("a+") as lock:
         assert fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB) is None  # else it raises BlockingIOError
 
 
-def test_files_that_just_changed_while_nobody_holds_the_run_are_a_warning(tmp_path):
+def test_recently_changed_files_of_a_run_without_a_holder_give_a_warning(tmp_path):
     made = HandMade(tmp_path)
     made.trains("0-small", 10)
     assert only(tmp_path).notes == ()
     os.utime(made.stage("0-small") / "metrics.jsonl")
-    assert "another machine may be at it" in only(tmp_path).notes[0]
+    assert "it may be running on another machine" in only(tmp_path).notes[0]
     lock = made.directory / ".lock"
     for host, process in ((socket.gethostname(), 999999999), (None, None)):
         lock.write_text(json.dumps({"process": process, "host": host} if process else ""))
         assert only(tmp_path).notes == (), "its process is gone, or left in peace"
     lock.write_text('{"process": 7, "host": "node-9"}')
-    assert "another machine may be at it" in only(tmp_path).notes[0]
+    assert "it may be running on another machine" in only(tmp_path).notes[0]
     os.utime(made.stage("0-small") / "metrics.jsonl", (time.time() + 3600,) * 2)
     assert only(tmp_path).notes == (), "the clock was put back"
 
 
-def test_the_machine_that_a_run_is_held_from_is_named(tmp_path):
+def test_the_machine_of_the_holder_is_named(tmp_path):
     made = HandMade(tmp_path)
     made.trains("0-small", 10)
     with made.hold():
@@ -420,7 +420,7 @@ def test_the_machine_that_a_run_is_held_from_is_named(tmp_path):
     ],
 )
 @pytest.mark.parametrize("begun", [LAUNCHED, f"{STARTED} 2 of python -m stages.train.worker spec.json\n"])
-def test_why_an_attempt_ended_is_found_in_its_part_of_the_log(tmp_path, begun, log, reason):
+def test_the_reason_of_a_failure_is_found_in_the_attempts_part_of_the_log(tmp_path, begun, log, reason):
     made = HandMade(tmp_path)
     made.trains("0-small", 10)
     log = log.replace(LAUNCHED, begun)
@@ -429,7 +429,7 @@ def test_why_an_attempt_ended_is_found_in_its_part_of_the_log(tmp_path, begun, l
     assert (status.state, status.reason) == ("failed" if reason else "stopped", reason)
 
 
-def test_slurm_jobs_of_a_run_are_shown_with_the_command_that_asks_for_them(tmp_path):
+def test_slurm_jobs_of_a_run_are_shown_with_the_squeue_command(tmp_path):
     made = HandMade(tmp_path, text=SCHEDULE + CONTROL)
     jobs = {"tiny.small": "71", "tiny.large": "72", "tiny-control-tokenformer-scratch.large": "73", "tinier": "74"}
     (made.directory / "slurm").mkdir()
@@ -458,7 +458,7 @@ def test_a_dataset_that_is_being_prepared_is_named(tmp_path):
 # Names, and nothing at all.
 
 
-def test_an_unknown_run_is_told_the_nearest_names(tmp_path):
+def test_an_unknown_run_gives_the_nearest_names(tmp_path):
     for name in ("quickstart", "wikitext"):
         HandMade(tmp_path, name)
     with pytest.raises(RunNotFoundError, match=r"no run 'quikstart' in .*; the nearest are quickstart"):
@@ -467,7 +467,7 @@ def test_an_unknown_run_is_told_the_nearest_names(tmp_path):
     assert (out, "the nearest are quickstart" in err, "Traceback" in err) == ("", True, False)
 
 
-def test_no_runs_is_said_and_is_no_failure(tmp_path):
+def test_an_empty_runs_directory_gives_a_message_and_exit_code_0(tmp_path):
     out, _ = run("status", "--runs-dir", tmp_path / "nowhere")
     assert "there are no runs in" in out
     (tmp_path / "notes").mkdir()
@@ -475,7 +475,7 @@ def test_no_runs_is_said_and_is_no_failure(tmp_path):
     assert json.loads(run("status", "--runs-dir", tmp_path, "--json")[0])["runs"] == []
 
 
-def test_the_command_that_goes_on_is_what_a_shell_takes(tmp_path, monkeypatch):
+def test_the_resume_command_is_quoted_for_a_shell(tmp_path, monkeypatch):
     HandMade(tmp_path / "my runs")
     status = only(tmp_path / "my runs")
     assert shlex.split(status.go_on)[2:] == [
@@ -496,7 +496,7 @@ def test_tables_fit_80_columns(tmp_path, names):
     with ladder.hold():
         out = printed(tmp_path, *names)
     assert ("85000/143000" if names else "85k/143k") in out
-    tables = [line for line in out.splitlines() if not line.startswith("to go on with")]
+    tables = [line for line in out.splitlines() if not line.startswith("to resume")]
     assert max(map(len, tables)) <= 80, out
     assert "…" not in out
 
@@ -523,7 +523,7 @@ FILES = (
 
 
 def seen(runs_dir: Path) -> list[RunStatus]:
-    """The runs, having been through everything that shows them."""
+    """The runs, after every function that shows them has run."""
     found = find_status(runs_dir)
     json.dumps(status_document(runs_dir, found), allow_nan=False)
     printed(runs_dir)
@@ -533,7 +533,7 @@ def seen(runs_dir: Path) -> list[RunStatus]:
 
 @pytest.mark.parametrize("file", FILES)
 @pytest.mark.parametrize("damage", ["cut", "gone", "folder", "other"])
-def test_a_broken_file_is_said_and_the_rest_still_shown(tmp_path, file, damage):
+def test_a_broken_file_gives_a_note_and_the_rest_is_still_shown(tmp_path, file, damage):
     path = everything_made(tmp_path).directory / file
     whole = path.read_bytes()
     path.unlink()
@@ -545,20 +545,20 @@ def test_a_broken_file_is_said_and_the_rest_still_shown(tmp_path, file, damage):
         path.write_bytes(b"\x00\xff[1, {\n")
     status = seen(tmp_path)[0]
     assert [stage.name for stage in status.stages] == ["small", "large"]
-    harmless = {".lock", "log.txt", "metrics.jsonl", "initial"}  # there is a step_* to go on from
+    harmless = {".lock", "log.txt", "metrics.jsonl", "initial"}  # there is a step_* to resume from
     if not harmless & set(Path(file).parts) and (damage, file) != ("gone", "slurm/jobs.json"):
         assert any(Path(file).name in note or "final" in note for note in status.notes), status.notes
 
 
 @pytest.mark.parametrize("content", [b"seed: !!bool maybe", b"seed: 0b_", b"[" * 5000, b"seed: !!set [a]"])
-def test_a_schedule_that_is_no_yaml_any_more_is_noted(tmp_path, content):
+def test_a_schedule_that_is_no_longer_yaml_gives_a_note(tmp_path, content):
     (everything_made(tmp_path).directory / "schedule.yaml").write_bytes(content)
     assert any("schedule.yaml cannot be read" in note for note in seen(tmp_path)[0].notes)
 
 
 @settings(max_examples=25)
 @given(file=st.sampled_from(FILES), data=st.binary(max_size=80))
-def test_no_bytes_in_any_file_end_it(tmp_path_factory, file, data):
+def test_no_bytes_in_any_file_crash_status(tmp_path_factory, file, data):
     runs_dir = tmp_path_factory.mktemp("any")
     (everything_made(runs_dir).directory / file).write_bytes(data)
     assert seen(runs_dir)[0].name == "tiny"
@@ -571,7 +571,7 @@ def test_no_bytes_in_any_file_end_it(tmp_path_factory, file, data):
         st.one_of(st.none(), st.integers(), st.floats(), st.text(max_size=5), st.lists(st.integers(), max_size=2)),
     )
 )
-def test_no_values_in_a_record_end_it(tmp_path_factory, values):
+def test_no_values_in_a_record_crash_status(tmp_path_factory, values):
     runs_dir = tmp_path_factory.mktemp("any")
     made = everything_made(runs_dir)
     made.says("1-large", ("train", 11, values), ("start", 11, values))
@@ -580,7 +580,7 @@ def test_no_values_in_a_record_end_it(tmp_path_factory, values):
 
 
 @pytest.mark.parametrize("number", ["Infinity", "-Infinity", "NaN", "1" + "0" * 400, "true", '"fast"', "null"])
-def test_what_is_no_finite_number_is_none(tmp_path, number):
+def test_non_finite_numbers_are_none(tmp_path, number):
     made = HandMade(tmp_path)
     made.trains("0-small", 10)
     metrics = made.stage("0-small") / "metrics.jsonl"
@@ -590,7 +590,7 @@ def test_what_is_no_finite_number_is_none(tmp_path, number):
     assert (small.loss, small.seconds_left) in [(None, None), (1.0, 20 * 256.0)]  # true is 1
 
 
-def test_a_directory_that_may_not_be_read_does_not_hide_the_others(tmp_path, monkeypatch):
+def test_an_unreadable_directory_does_not_hide_the_others(tmp_path, monkeypatch):
     HandMade(tmp_path)
     HandMade(tmp_path, "theirs")
     read_stage = growctl.status.runs.read_stage
@@ -606,7 +606,7 @@ def test_a_directory_that_may_not_be_read_does_not_hide_the_others(tmp_path, mon
     assert "Permission denied" in theirs.notes[0]
 
 
-def test_without_schedule_and_ledger_the_stages_are_those_that_left_something(tmp_path):
+def test_without_schedule_and_ledger_the_stages_come_from_their_directories(tmp_path):
     made = everything_made(tmp_path)
     (made.directory / "schedule.yaml").unlink()
     [status] = seen(tmp_path)
@@ -618,7 +618,7 @@ def test_without_schedule_and_ledger_the_stages_are_those_that_left_something(tm
     assert len(status.notes) == 2
 
 
-def test_a_run_that_has_only_just_been_made_is_no_complaint(tmp_path):
+def test_a_run_that_was_just_created_gives_no_notes(tmp_path):
     (tmp_path / "tiny").mkdir()
     (tmp_path / "tiny/.lock").write_text(str(os.getpid()))
     with (tmp_path / "tiny/.lock").open() as lock:

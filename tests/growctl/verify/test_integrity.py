@@ -9,7 +9,7 @@ import pytest
 from growctl.ledger.ledger import Ledger
 from growctl.run.requests import schedule_yaml
 from growctl.schedule.load import load_schedule
-from growctl.verify.integrity import Found, check, things
+from growctl.verify.integrity import Found, check, find_targets
 from stages.data.dataset import read_dataset_manifest
 from tests.growctl.runs import run, write_schedule
 from tests.stages.checkpoints import write_checkpoint
@@ -18,7 +18,7 @@ from tests.stages.data.test_dataset import write_dataset
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
-    """A runs directory as a run leaves it, with something set aside and something unfinished."""
+    """A runs directory after a run, with one checkpoint set aside and one unfinished."""
     runs = tmp_path / "runs"
     write_dataset(runs / ".datasets/text-0123", [40, 10], [20])
     stage = runs / "tiny/stages/0-small"
@@ -34,7 +34,7 @@ def runs(tmp_path: Path) -> Path:
 
 
 def found(path: Path) -> dict[str, Found]:
-    return {thing.path.name: check(thing) for thing in things(path)}
+    return {target.path.name: check(target) for target in find_targets(path)}
 
 
 def test_everything_below_a_runs_directory_is_checked_and_named(runs):
@@ -76,14 +76,14 @@ def spoil(path: Path) -> None:
         ("tiny/stages/0-small/step_00000010/parameters/embedding.weight.safetensors", "step_00000010"),
     ],
 )
-def test_damage_is_found_where_it_is_and_nowhere_else(runs, victim, owner, damage):
+def test_only_the_damaged_target_is_reported(runs, victim, owner, damage):
     damage(runs / victim)
     broken = {name: result for name, result in found(runs).items() if result.whole is False}
     assert list(broken) == [owner]
     assert str(runs / victim).rpartition(f"/{owner}")[0] in broken[owner].line()
 
 
-def test_the_command_prints_a_line_each_and_exits_with_1_where_something_is_broken(runs):
+def test_the_command_prints_one_line_per_target_and_exits_with_1_on_damage(runs):
     out, err = run("verify", "--integrity", runs)
     assert (err, len(out.splitlines())) == ("", 7)
     assert sum(": OK, " in line for line in out.splitlines()) == 5
@@ -95,21 +95,21 @@ def test_the_command_prints_a_line_each_and_exits_with_1_where_something_is_brok
     assert told == whole | named | {"final": False}
 
 
-def test_where_there_is_nothing_to_check_one_message_says_so(tmp_path):
+def test_a_path_with_nothing_to_check_gives_one_message(tmp_path):
     for path, message in ((tmp_path / "no", "does not exist"), (tmp_path, "holds no checkpoint, dataset, ledger")):
         with pytest.raises(ValueError, match=message):
-            things(path)
+            find_targets(path)
     (tmp_path / "text.txt").touch()
     with pytest.raises(ValueError, match="is not a checkpoint"):
-        things(tmp_path / "text.txt")
+        find_targets(tmp_path / "text.txt")
 
 
 @pytest.mark.parametrize("content", [b"seed: !!bool maybe", b"seed: 0b_", b"[" * 5000, b"seed: !!set [a]"])
-def test_a_runs_own_schedule_that_is_no_yaml_any_more_is_broken(runs, content):
+def test_a_runs_schedule_that_is_no_longer_yaml_is_reported_as_broken(runs, content):
     (runs / "tiny/schedule.yaml").write_bytes(content)
     assert found(runs)["schedule.yaml"].whole is False
 
 
-def test_a_copy_of_a_dataset_anywhere_is_known_for_one(runs, tmp_path):
+def test_a_copy_of_a_dataset_is_recognised_anywhere(runs, tmp_path):
     shutil.copytree(runs / ".datasets/text-0123", tmp_path / "copy")
     assert found(tmp_path / "copy")["copy"].bytes == read_dataset_manifest(tmp_path / "copy").num_file_bytes

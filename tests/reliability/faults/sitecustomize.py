@@ -1,22 +1,23 @@
 """Faults from within. Python imports this as it starts, in every process of a growctl whose PYTHONPATH has its folder.
 
-GROWCTL_FAULTS holds a JSON object: `folder`, where marks are left, and `faults`, a list of objects with
+GROWCTL_FAULTS holds a JSON object: `folder`, for the mark files, and `faults`, a list of objects with
 
-- name: of its mark, `folder/<name>`, which also says who struck; a fault that has its mark is over, for all processes
-- at: `module:function` or `module:Class.method`, wrapped as the module is imported; or `files`, whatever changes a file
-- side: `before` the call (the default) or `after` it; of `files` there is only before
-- matching: a regular expression that one of the call's strings, paths or open files has to match
-- process: `runner`, `converter`, `launcher`, `rank` or `helper`; rank: its number; command: what the process's command
-  line has to match
-- nth: the how-manieth such call of the process, from 1
-- do: a signal's name; an errno's name, raised as OSError; `sleep`; `stall`, a sleep without end; `clock`, set back
-- to: whom a signal goes to: `self`, `runner`, `rank 0`, `rank 1`, `ranks`,
-  `everybody`
-- seconds: how long to sleep, before a signal too; how far the clock goes back
-- tear: the call's file is cut to half its length first
-- always: it strikes at every such call, in every process, and leaves no mark
+- name: the name of its mark file, `folder/<name>`, which also records the process that struck. A fault with a mark
+  never strikes again, in any process
+- at: `module:function` or `module:Class.method`, wrapped on import of the module; or `files`, every call that changes a
+  file
+- side: `before` the call (the default) or `after` it; `files` supports only `before`
+- matching: a regular expression that must match one of the call's strings, paths or open files
+- process: `runner`, `converter`, `launcher`, `rank` or `helper`; rank: its number; command: a regular expression for
+  the process's command line
+- nth: strike at the nth such call of the process, counted from 1
+- do: a signal's name; an errno's name, raised as OSError; `sleep`; `stall`, an endless sleep; `clock`, set back
+- to: the target of a signal: `self`, `runner`, `rank 0`, `rank 1`, `ranks`, `everybody`
+- seconds: the length of a sleep, also before a signal; the time by which the clock is set back
+- tear: first cut the call's file to half its length
+- always: strike at every such call, in every process, and leave no mark
 
-Nothing of growctl knows of this.
+growctl itself contains no code for this.
 """
 
 import errno
@@ -37,7 +38,7 @@ from typing import Any
 VARIABLE = "GROWCTL_FAULTS"
 HERE = str(Path(__file__).parent)
 HOLD_SECONDS = 300.0
-"""How long a rank that had others killed stays where it is: their end brings its own."""
+"""Seconds that a rank waits after it had others killed: their end also ends it."""
 
 MODULES = {"growctl.cli.app": "runner", "stages.engine.convert": "converter", "growctl.launch.start_ranks": "launcher"}
 MODULES |= {"stages.train.worker": "rank"}
@@ -47,13 +48,13 @@ Fault = dict[str, Any]
 
 
 def part_of(command: list[str]) -> str:
-    """What a process is by its command line: its first `-m` says so."""
+    """The part that a process plays, from the first `-m` on its command line."""
     module = command[command.index("-m") + 1] if "-m" in command[:-1] else ""
     return MODULES.get(module, "helper")
 
 
 def processes(folder: str) -> list[tuple[int, str, int | None]]:
-    """(process id, part, rank) of everything alive that was started with this folder's faults."""
+    """(process id, part, rank) of every live process that was started with this folder's faults."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -62,7 +63,7 @@ def processes(folder: str) -> list[tuple[int, str, int | None]]:
             environment = (entry / "environ").read_bytes().decode(errors="replace").split("\0")
             command = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
         except OSError:
-            continue  # it is gone, or not ours
+            continue  # the process has ended, or belongs to another user
         if any(line.startswith(f"{VARIABLE}=") and json.dumps(folder) in line for line in environment):
             rank = next((int(line[5:]) for line in environment if line.startswith("RANK=")), None)
             found.append((int(entry.name), part_of(command), rank))
@@ -70,7 +71,7 @@ def processes(folder: str) -> list[tuple[int, str, int | None]]:
 
 
 def send(number: signal.Signals, to: str, folder: str) -> list[int]:
-    """Signals all that `to` means, this process last; their ids."""
+    """Signals all processes that `to` selects, this process last; returns their ids."""
     alive = processes(folder)
     meant = {
         "self": [os.getpid()],
@@ -98,7 +99,7 @@ class Armed:
         self.calls = 0
 
     def meets(self, arguments: tuple[Any, ...]) -> bool:
-        """Whether this call is the one."""
+        """Whether the fault strikes at this call."""
         pattern = self.fault.get("matching")
         if pattern and not any(re.search(pattern, text) for text in map(_text, arguments)):
             return False
@@ -106,7 +107,7 @@ class Armed:
         return self.calls == self.fault.get("nth", 1) or "always" in self.fault
 
     def strike(self, arguments: tuple[Any, ...]) -> None:
-        """Does it, if no process has yet."""
+        """Strikes, unless a process has already struck."""
         fault = self.fault
         if "always" not in fault and not self._first(arguments):
             return
@@ -162,7 +163,7 @@ def _wrapped(function: Callable[..., Any], armed: Armed) -> Callable[..., Any]:
     @wraps(function)
     def call(*arguments: Any, **named: Any) -> Any:
         given = (*arguments, *named.values())
-        # Arguments are looked at first: a call may take away the file that they name.
+        # Check the arguments first: the call may remove the file that they name.
         now = armed.meets(given)
         if now and not after:
             armed.strike(given)
@@ -183,7 +184,7 @@ def _wrap(module: Any, armed: Armed) -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Wraps functions of modules as soon as these were executed."""
+    """Wraps functions of a module right after the module is executed."""
 
     def __init__(self, armed: dict[str, list[Armed]]) -> None:
         self.armed = armed
@@ -207,7 +208,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 class _Program(Armed):
-    """Wraps functions of the program itself: `python -m` executes a module otherwise than an import does."""
+    """Wraps functions of the program itself: `python -m` does not execute its module through an import."""
 
     def __init__(self, armed: list[Armed]) -> None:
         super().__init__({"name": "", "at": "stages.engine.rank_process:run_rank", "do": ""}, "")

@@ -1,7 +1,7 @@
 """Data that makes numbers go wrong, in real runs: every Python reads this first whose PYTHONPATH has this folder.
 
-POISON, JSON, says which training samples: {"nan": [index, ...], "spike": [index, ...]}. Such a sample is one token
-again and again, and a training loss over it is NaN, or three times what it is.
+The variable POISON names the training samples as JSON: {"nan": [index, ...], "spike": [index, ...]}. Such a sample
+repeats one token, and its training loss is NaN or three times the real one.
 """
 
 import importlib.abc
@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 TOKENS = {"nan": (7, math.nan), "spike": (8, 3.0)}
-"""The token, and what the loss is multiplied by."""
+"""The repeated token and the factor on the loss, by kind."""
 
 SAMPLES = {index: kind for kind, indices in json.loads(os.environ.get("POISON", "{}")).items() for index in indices}
 
@@ -47,7 +47,7 @@ def poison_losses(module: ModuleType) -> None:
 
 
 class Poisoner(importlib.abc.MetaPathFinder):
-    """Has a module changed right after it was imported."""
+    """Changes modules right after their import."""
 
     def __init__(self, changes: dict[str, Callable[[ModuleType], None]]) -> None:
         self.changes = changes
