@@ -18,6 +18,7 @@ from growctl.queue import slurm_job as job_module
 from growctl.queue.slurm_job import JobPart
 from growctl.queue.submit import _check_no_jobs, check_slurm, plan_jobs
 from growctl.run.requests import LadderRequest, RunError, RunFailed
+from growctl.runs_dir import RunPaths
 from growctl.schedule.load import load_schedule, parse_schedule
 from growctl.schema.launch_block import LaunchBlock
 from model.errors import Failure
@@ -302,9 +303,11 @@ def test_a_job_with_an_internal_error_leaves_the_traceback_in_its_log_and_in_the
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b"\xff", b"[" * 100_000])
 def test_a_damaged_list_of_jobs_is_rejected_with_its_path(tmp_path, content):
-    (tmp_path / "jobs.json").write_bytes(content)
+    run = RunPaths(tmp_path)
+    run.jobs.parent.mkdir()
+    run.jobs.write_bytes(content)
     with pytest.raises(RunError, match=r"jobs\.json, which lists the jobs of this run, cannot be read"):
-        _check_no_jobs(tmp_path)
+        _check_no_jobs(run)
 
 
 def test_a_jobs_schedule_is_the_ladders_with_all_its_settings(job, tmp_path):

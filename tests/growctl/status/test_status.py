@@ -32,8 +32,9 @@ from growctl.status.table import print_commands, print_details, print_runs
 from model.flops import Flops
 from stages.checkpoint.manifest import Lineage, Manifest, sealed_manifest, write_file
 from tests.growctl.cli.test_validate import IDENTITY
-from tests.growctl.runs import CONTROL, SCHEDULE, finish, reached, run, stop, wait_until
+from tests.growctl.runs import CONTROL, SCHEDULE, finish, held, pause_after, reached, run, wait_until, workers_of
 from tests.growctl.runs import growctl as start_growctl
+from tests.reliability.faults.sitecustomize import VARIABLE
 from tests.stages.checkpoints import small_config
 from tests.stages.test_metrics import EVALUATION, with_crc
 
@@ -138,8 +139,11 @@ def stages_of(status: RunStatus) -> list[str]:
 # Real runs.
 
 
-def test_a_real_run_is_shown_running_then_stopped_and_the_printed_command_finishes_it(two_ranks, runs_dir):
+def test_a_real_run_is_shown_running_then_stopped_and_the_printed_command_finishes_it(
+    two_ranks, runs_dir, tmp_path, monkeypatch
+):
     schedule = two_ranks[0]
+    monkeypatch.setenv(VARIABLE, pause_after(tmp_path / ".marks", "1-large", steps=16))
     process = start_growctl("run", schedule, "stages.1.train_steps=150", "--runs-dir", runs_dir)
     wait_until(reached(runs_dir / "tiny/stages/1-large/metrics.jsonl", "train", 15), process)
     status = only(runs_dir)
@@ -154,7 +158,9 @@ def test_a_real_run_is_shown_running_then_stopped_and_the_printed_command_finish
     assert status.go_on is None
     assert f"process {process.pid}, last record" in printed(runs_dir, "tiny")
 
-    stop(process, signal.SIGTERM)
+    with held(workers_of(runs_dir), runs_dir / "tiny/stages/1-large"):
+        process.send_signal(signal.SIGTERM)
+    finish(process, expect=143)
     status = only(runs_dir)
     assert status.state == "stopped"
     assert [stage.state for stage in status.stages] == ["done", "stopped"]
