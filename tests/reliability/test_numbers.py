@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,7 +19,8 @@ from growctl.run.screen import Screen
 from growctl.schedule.load import load_schedule
 from stages.checkpoint.manifest import read_manifest
 from stages.metrics import MetricsWriter, Record, read_metrics
-from tests.growctl.runs import SCHEDULE, final_hashes, finish, losses, reached, stop, wait_until, write_schedule
+from tests.growctl.runs import FAULTS, SCHEDULE, final_hashes, finish, kill, losses, wait_until, write_schedule
+from tests.reliability.faults.sitecustomize import VARIABLE
 from tests.workers import REPOSITORY
 
 ONE_STAGE = "".join(line for line in SCHEDULE.splitlines(keepends=True) if "name: small" not in line)
@@ -31,6 +31,8 @@ BATCH, NUM_STEPS = 8, 60
 def start(schedule: Path, poison: dict[str, list[int]], *arguments: object) -> subprocess.Popen:
     """`growctl run` on data with poisoned samples."""
     paths = f"{Path(__file__).parent / 'poison'}:{REPOSITORY}"
+    if VARIABLE in os.environ:
+        paths = f"{FAULTS}:{paths}"
     environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "POISON": json.dumps(poison)}
     command = [
         sys.executable,
@@ -108,12 +110,14 @@ def test_a_spike_rolls_a_stage_back_and_the_data_since_the_checkpoint_is_skipped
     assert "rolling back to step 30 and skipping the data of 7 steps" in " ".join(out.split())
 
 
-def test_a_run_killed_after_a_rollback_ends_in_the_same_bits(rolled_back):
+def test_a_run_killed_after_a_rollback_ends_in_the_same_bits(rolled_back, tmp_path, monkeypatch):
     schedule, poison, _ = rolled_back
+    fault = {"name": "saving", "at": "files", "matching": "step_00000040", "process": "rank", "do": "SIGSTOP"}
+    monkeypatch.setenv(VARIABLE, json.dumps({"folder": str(tmp_path), "faults": [fault]}))
     metrics = schedule.parent / "killed/stages/0-large/metrics.jsonl"
     process = start(schedule, poison, "--name", "killed")
-    wait_until(lambda: bool(anomalies(metrics)) and reached(metrics, "checkpoint", 40)(), process)
-    stop(process, signal.SIGKILL)
+    wait_until((tmp_path / "saving").exists, process)
+    kill(process, schedule.parent)
     finish(start(schedule, poison, "--name", "killed"))
     assert final_hashes(metrics.parents[2]) == final_hashes(schedule.parent / "tiny") != {}
     assert losses(metrics.parents[2]) == losses(schedule.parent / "tiny")

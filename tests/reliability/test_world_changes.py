@@ -16,7 +16,19 @@ from stages.checkpoint.parameters import read_parameter
 from stages.metrics import read_metrics
 from stages.spec import GenerationRule, LearningRate
 from stages.train.worker import Worker
-from tests.growctl.runs import finish, growctl, losses, reached, run, stop, wait_until, write_schedule
+from tests.growctl.runs import (
+    finish,
+    growctl,
+    kill,
+    losses,
+    pause_after,
+    reached,
+    run,
+    stop,
+    wait_until,
+    write_schedule,
+)
+from tests.reliability.faults.sitecustomize import VARIABLE
 from tests.stages.checkpoints import small_config
 from tests.stages.specs import small_spec
 
@@ -40,21 +52,25 @@ def changed(tmp_path_factory):
     runs = folder / "changed"
     stage = _as_killed_at(20, folder / "whole", runs)
 
-    def goes_on(world: tuple[str, ...]):
-        return growctl(*start, *world, "--runs-dir", runs)
+    def goes_on(world: tuple[str, ...], pause_steps: int | None = None):
+        pause = {VARIABLE: pause_after(folder / ".marks", "1-large", pause_steps)} if pause_steps else {}
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in pause.items():
+                patch.setenv(name, value)
+            return growctl(*start, *world, "--runs-dir", runs)
 
     said = []
     process = goes_on(SECOND)  # killed while it converts
     wait_until(lambda: any(stage.glob(".converted_00000020.incomplete/fragments/*")), process)
     said.append(stop(process, signal.SIGKILL)[0])
     assert not (stage / "converted_00000020").exists()
-    process = goes_on(SECOND)  # killed before its first own checkpoint
+    process = goes_on(SECOND, pause_steps=1)  # killed before its first own checkpoint
     wait_until(lambda: [r["event"] for r in read_metrics(stage / "metrics.jsonl")].count("start") == 2, process)
-    said.append(stop(process, signal.SIGKILL)[0])
+    said.append(kill(process, runs)[0])
     assert verify_checkpoint(stage / "converted_00000020")
-    process = goes_on(SECOND)
+    process = goes_on(SECOND, pause_steps=21)
     wait_until(reached(stage / "metrics.jsonl", "checkpoint", 40), process)
-    said.append(stop(process, signal.SIGKILL)[0])
+    said.append(kill(process, runs)[0])
     assert not list(stage.glob("converted_*"))
     process = goes_on(THIRD)
     wait_until((stage / "log.txt").exists, process)
