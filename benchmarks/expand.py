@@ -1,4 +1,4 @@
-"""What expanding a checkpoint costs, against plainly drawing, hashing and writing the same new tensors.
+"""Measures expanding a checkpoint against only drawing, hashing and writing the same new tensors.
 
     python benchmarks/expand.py --directory DIR > benchmarks/results/expand.json    # 14 GB of disk, some minutes
     python benchmarks/expand.py --size small                                        # a quick trial

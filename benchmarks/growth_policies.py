@@ -1,4 +1,4 @@
-"""What each growth policy gives: loss jump and end-of-stage loss, on the same base, data, order and FLOPs, by seed.
+"""Compares growth policies by loss jump and end-of-stage loss at equal base, data, order and FLOPs.
 
     python benchmarks/growth_policies.py run --seeds 0 1 2 --directory DIR    # real `growctl run`s; run again to resume
     python benchmarks/growth_policies.py table --directory DIR    # results/growth_policies.json, docs/growing.png

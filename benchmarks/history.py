@@ -1,4 +1,4 @@
-"""How the cost of following a stage grows with its length: reading metrics.jsonl, and booking it in the ledger.
+"""Measures how the cost of reading metrics.jsonl and recording it in the ledger grows with its length.
 
     python -m benchmarks.history > benchmarks/results/history.json    # two minutes
     python -m benchmarks.history --lines 10000 100000

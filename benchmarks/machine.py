@@ -1,4 +1,4 @@
-"""What a benchmark ran on, for its results file."""
+"""Describes the machine that a benchmark ran on, for its results file."""
 
 import os
 import platform

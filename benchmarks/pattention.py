@@ -1,4 +1,4 @@
-"""What a Pattention costs on a CPU, forward and backward, against its floor: the six matrix products alone.
+"""Times a Pattention on a CPU, forward and backward, against its lower bound, the six matrix products.
 
     python -m benchmarks.pattention > benchmarks/results/pattention.json    # five minutes
     python -m benchmarks.pattention --size small                            # a quick trial

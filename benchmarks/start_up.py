@@ -1,4 +1,4 @@
-"""How long growctl takes to begin: `growctl --help`, `growctl plan quickstart`, and a run up to its first step.
+"""Times growctl's start: `growctl --help`, `growctl plan quickstart`, and a run up to its first step.
 
     python -m benchmarks.start_up > benchmarks/results/start_up.json    # two minutes
     python -m benchmarks.start_up --repetitions 1

@@ -1,4 +1,4 @@
-"""What the trainer costs: a step of stages/train/worker.py against bare PyTorch, Tokenformer against Transformer.
+"""Compares a step of stages/train/worker.py with bare PyTorch, for Tokenformer and Transformer.
 
     python -m benchmarks.train_step > benchmarks/results/train_step.json    # eight minutes
     python -m benchmarks.train_step --case small                            # a quick trial

@@ -1,1 +1,1 @@
-"""What the user touches: commands, schedules, the runner, the ledger, the report."""
+"""What the user works with: commands, schedules, the runner, the ledger, the report."""

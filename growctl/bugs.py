@@ -1,4 +1,4 @@
-"""Exceptions that nobody foresaw: one line for the user, and a file with the traceback to report the bug with."""
+"""Reports unexpected exceptions: one line for the user, and a traceback file to attach to a bug report."""
 
 import os
 import platform

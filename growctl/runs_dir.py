@@ -1,4 +1,4 @@
-"""The only owner of every file name under a runs directory. What is inside a stage: stages/stage_dir.py."""
+"""Defines every file name in a runs directory, except those inside a stage (stages/stage_dir.py)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,4 +1,6 @@
-"""Bytes that a forward and backward pass take beside the parameters, from the configuration alone. No torch here.
+"""Activation memory of a forward and backward pass, computed from the configuration alone.
+
+Imports no torch.
 
 Tables in the docstrings list the tensors that each operation saves for autograd, in bytes per data token; b is the size
 of an element (2 in bf16, 4 in float32). The rest of the file adds them up. Temporary tensors are counted at their two

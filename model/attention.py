@@ -1,4 +1,4 @@
-"""Token-token attention with a partial rotary embedding, the same for Tokenformer and the Transformer baseline.
+"""Causal self-attention with partial rotary embedding, shared by Tokenformer and the Transformer baseline.
 
 Shapes: B batch, T sequence, D model width, H heads, E head width, R rotated dimensions of a head.
 """

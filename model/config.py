@@ -1,4 +1,6 @@
-"""What a model is made of, as data: sizes, generations, tau. No torch here, so that plans start fast.
+"""Model configurations as data: sizes, generations, tau.
+
+Imports no torch, so that plans start fast.
 
 A configuration is frozen, validated and hashable; every checkpoint manifest contains one. Names follow Tokenformer
 (arXiv 2410.23168): a Pattention holds parameter tokens. The parameter tokens that one growth adds are a generation.

@@ -1,4 +1,4 @@
-"""The two kinds of error that are no bugs. Their messages are for the user; any other exception's is for developers."""
+"""The exceptions whose messages are for the user; any other exception is a bug."""
 
 
 class UserError(ValueError):

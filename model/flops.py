@@ -1,4 +1,6 @@
-"""Exact FLOP counts from the configuration alone. No torch.
+"""Exact FLOP counts, computed from the configuration alone.
+
+Imports no torch.
 
 Only matrix products count, with 2 FLOPs per multiply-add, as in `torch.utils.flop_counter`; element-wise operations do
 not. Attention counts as the full T x T, although the causal mask needs only half. A backward pass counts as two forward

@@ -1,4 +1,4 @@
-"""Growth as tensors: which parameters a growth adds, and the values they begin with.
+"""Growth as tensors: the parameters that a growth adds, and their initial values.
 
 Growth only appends: old parameters keep their names, values and Adam moments. The moments of a new generation are
 zeros. The policy's `init` determines its values; the configuration determines tau (`model.policy`).

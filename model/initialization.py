@@ -1,4 +1,4 @@
-"""First values of parameters, each drawn from the seed and its own name, so that order and neighbours do not matter.
+"""Initial values of parameters, each drawn from the seed and its own name, independent of order.
 
 The same function initialises a new model and draws the tokens of a later generation.
 """

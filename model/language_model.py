@@ -1,4 +1,4 @@
-"""What both families share: the embedding, the walk through the blocks, the tied head and the loss.
+"""What both model families share: the embedding, the loop over blocks, the tied head and the loss.
 
 Shapes: B batch, T sequence, D model width, V vocabulary.
 """

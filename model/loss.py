@@ -1,4 +1,4 @@
-"""The output head and the cross-entropy in one, so that the logits of a whole batch never exist at once.
+"""The output head fused with cross-entropy, which never materializes the logits of a whole batch.
 
 The idea is Liger's (arXiv 2410.10989, section 3.2). Shapes: M data tokens, D model width, V vocabulary.
 """

@@ -1,4 +1,7 @@
-"""The names of a model's parameters, by which checkpoints keep them: how they are built and read. No torch here."""
+"""Builds and parses the names under which checkpoints store a model's parameters.
+
+Imports no torch.
+"""
 
 import re
 from typing import Literal, NamedTuple, Self

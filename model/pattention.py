@@ -1,4 +1,4 @@
-"""Pattention: attention of data tokens over learnable parameter tokens (arXiv 2410.23168, section 3.1, equations 3, 4).
+"""Pattention: attention of data tokens over learnable parameter tokens (arXiv 2410.23168, section 3.1).
 
 Shapes: B batch, T sequence, M data tokens (B x T), D model width, N parameter tokens, O output width.
 """

@@ -1,4 +1,6 @@
-"""How a configuration grows: the policies, which of them keep the function, and what becomes of tau. No torch here.
+"""Growth policies of configurations: which preserve the function, and how each changes tau.
+
+Imports no torch.
 
 A growth adds one generation of parameter tokens to the Pattentions that grow. A policy sets the initial values of the
 new tokens (`init`) and the scale of the scores, at the growth and over the steps that follow (`tau`). tau itself is

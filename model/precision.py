@@ -1,4 +1,7 @@
-"""The number formats that training and comparing choose from, and the kinds of device. No torch here."""
+"""The number formats of training and comparing, and the kinds of device.
+
+Imports no torch.
+"""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""Score functions: what a Pattention makes of A = X K^T before it multiplies the values, and the gradient of that.
+"""Score functions: how a Pattention normalizes A = X K^T before it multiplies the values, with gradients.
 
 Both work in place. On a CPU they take a few rows at a time, which stay in its cache. Row statistics are in at least
 float32. Shapes: M data tokens, N parameter tokens.

@@ -1,4 +1,7 @@
-"""The base of everything that is validated: schedules, specs, manifests, model configurations. No torch here."""
+"""The strict pydantic base of schedules, specs, manifests and model configurations.
+
+Imports no torch.
+"""
 
 from pydantic import BaseModel, ConfigDict
 

@@ -1,4 +1,4 @@
-"""The Transformer that growth has to beat: same attention, same rotary embedding, same tying, plain linear layers.
+"""The Transformer baseline: the Tokenformer's attention, rotary embedding and tying, with linear layers.
 
 Shapes: B batch, T sequence, D model width.
 """

@@ -1,4 +1,4 @@
-"""Growth of the Transformer baseline as tensors: four operators from the literature, for growth to be compared with.
+"""Growth of the Transformer baseline as tensors: four operators from the literature.
 
 - `net2net` grows the width by copying units (Net2WiderNet; Chen et al. 2016, arXiv 1511.05641). A random mapping copies
   FFN units to any larger ffn_size; outgoing weights are divided by the number of copies. hidden_size grows only by

@@ -1,4 +1,6 @@
-"""Which sizes each growth operator of the Transformer allows, and when to stack. No torch: plans start fast.
+"""The sizes that each Transformer growth operator allows, and when to stack.
+
+Imports no torch, so that plans start fast.
 
 `model.transformer_growth` has the operators themselves, with references.
 """

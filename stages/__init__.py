@@ -1,1 +1,1 @@
-"""What one stage does: data, engine, training, checkpoints, growing. Knows no commands or schedules."""
+"""The work of one stage: data, engine, training, checkpoints, growing. Knows no commands or schedules."""

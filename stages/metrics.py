@@ -1,4 +1,6 @@
-"""metrics.jsonl: what a worker says while it trains. One JSON object a line, appended and flushed; no torch.
+"""Writes and reads metrics.jsonl, a worker's training log with one JSON object per line.
+
+Imports no torch.
 
 It is the only channel from a worker to the runner: both the screen and the ledger are made from it. Every line has
 `event`, `attempt` (1 for the first start of the stage), `step` (optimizer steps done in the stage) and `seconds`

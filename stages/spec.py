@@ -1,4 +1,7 @@
-"""What a worker is told: one stage's training, written out in full as JSON. No torch here."""
+"""The spec of a worker: everything it needs to train one stage, as JSON.
+
+Imports no torch.
+"""
 
 import math
 import statistics

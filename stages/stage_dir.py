@@ -1,4 +1,4 @@
-"""The only owner of the names in a stage's directory, and of those that a directory has while it is not whole.
+"""Defines the file names in a stage's directory, and the names of unfinished directories.
 
 Imports nothing of growctl's, and no torch.
 """

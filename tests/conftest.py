@@ -1,4 +1,4 @@
-"""What tests of every floor share."""
+"""Fixtures and settings that tests of every floor share."""
 
 import os
 from pathlib import Path

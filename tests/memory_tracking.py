@@ -1,4 +1,4 @@
-"""What tensors take, measured: every storage that an operation makes, for as long as it lives."""
+"""Measures the memory of tensors by tracking every storage that an operation creates, until it is freed."""
 
 import weakref
 from collections.abc import Iterable

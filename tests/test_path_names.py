@@ -1,4 +1,4 @@
-"""The names of files under a runs directory are spelled by their owners alone."""
+"""Only the owning modules spell the names of files under a runs directory."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""The suite itself: it passes on a busy machine too, and its fast part trains nothing."""
+"""The test suite itself: no test depends on the machine's speed, and the fast part trains nothing."""
 
 import subprocess
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Starting real workers in tests: growctl's launcher, gloo, two cores."""
+"""Starts real workers in tests with growctl's launcher, gloo and two cores."""
 
 import os
 import socket

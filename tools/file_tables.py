@@ -1,4 +1,4 @@
-"""The files of each floor as Markdown tables, from the first lines of their docstrings: docs/architecture.md."""
+"""Makes the file tables of docs/architecture.md from the first lines of module docstrings."""
 
 import ast
 from functools import partial

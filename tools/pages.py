@@ -1,4 +1,4 @@
-"""Pages of docs/ with parts that are written from elsewhere, each between two marks that name it."""
+"""Fills the generated parts of pages in docs/, each between two marks that name it."""
 
 import re
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""What mkdocs does for the site besides: files outside docs/ that pages link to, and the pages that lie there."""
+"""Hooks that add the repository's files outside docs/ to the mkdocs site."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Runs the sections one after another and writes one JSON file: benchmarks/gpu/run.sh.
+"""Runs the GPU benchmark's sections one after another and writes their results to one JSON file.
 
 The file is rewritten after every case, so that a killed run keeps its results. Each section gets a share of the
 remaining time and is killed if it exceeds it. The exit code is 1 if a section or case failed or nothing was measured,

@@ -1,4 +1,4 @@
-"""Training speed against context length: the largest Tokenformer beside the Transformer of as many parameters.
+"""Measures training speed by context length: the largest Tokenformer and a Transformer of its size.
 
 A Tokenformer's width does not grow, so attention over data tokens is a smaller share of its work.
 """

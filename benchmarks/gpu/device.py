@@ -1,4 +1,4 @@
-"""The device, what runs on it, and what it does at its best: a large bf16 product, and a copy."""
+"""Describes the GPU and its software, and measures its peak rates: a large bf16 product and a copy."""
 
 import os
 import platform

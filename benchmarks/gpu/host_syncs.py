@@ -1,4 +1,4 @@
-"""Where a training step makes the host wait for the device: in the plain loop, and in growctl's worker.
+"""Finds where a training step makes the host wait for the GPU, in the plain loop and in growctl's worker.
 
 Two methods find the waits: torch's own warnings (`set_sync_debug_mode`), with the lines that cause them; and the
 profiler's count of CUDA calls that wait, which also includes waits inside libraries.

@@ -1,4 +1,4 @@
-"""The triton kernels of model/kernels/launch.py: are they right, and each beside the cuBLAS product in it.
+"""Checks the Triton kernels of model/kernels/launch.py and times each against its matrix product in cuBLAS.
 
 Kernels without a product are compared with a copy of as many bytes. Shapes: M data tokens, D width, N parameter tokens.
 """

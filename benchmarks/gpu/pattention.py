@@ -1,4 +1,4 @@
-"""One Pattention, forward and backward in bf16, in every form that it has here, and the floor: its six products alone.
+"""Times every implementation of one bf16 Pattention against its lower bound, the six matrix products.
 
 Shapes: M data tokens, D width, N parameter tokens.
 """

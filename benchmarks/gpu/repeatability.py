@@ -1,4 +1,4 @@
-"""Whether training ends in the same bits again: in one process, and in another that chooses its kernels anew.
+"""Tests whether training gives the same bits twice: in one process, and in two that each choose kernels.
 
     python -m benchmarks.gpu.repeatability KERNELS [--trial]
 

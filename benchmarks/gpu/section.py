@@ -1,4 +1,4 @@
-"""A section of the benchmark and the process that it runs in:
+"""Runs one section of the GPU benchmark in its own process.
 
     python -m benchmarks.gpu.section NAME --output FILE --seconds N [--trial] [--without triton]
 

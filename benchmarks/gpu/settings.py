@@ -1,4 +1,7 @@
-"""What is measured: the paper's sizes on a GPU, and tiny ones for a trial. No torch here."""
+"""The models and shapes of the GPU benchmark: the paper's sizes, and tiny ones for a trial.
+
+Imports no torch.
+"""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args

@@ -1,4 +1,4 @@
-"""Times and bytes of calls, on a GPU or, for a trial, on a CPU."""
+"""Measures the time and memory of calls on a GPU or, for a trial, on a CPU."""
 
 import gc
 import itertools

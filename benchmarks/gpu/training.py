@@ -1,4 +1,4 @@
-"""Training steps of whole models: tokens a second, the share of the device's peak, memory.
+"""Measures training steps of whole models: tokens per second, share of the GPU's peak, and memory.
 
 The loop is plain PyTorch: a bf16 model, float32 masters with fused AdamW, clipping, no DeepSpeed.
 Shapes: B micro-batch, T sequence.

@@ -1,4 +1,4 @@
-"""growctl's DeepSpeed engine (ZeRO-1, one rank) beside the plain loop, and its memory beside what `plan` reckons."""
+"""Compares growctl's DeepSpeed engine (ZeRO-1, one rank) with the plain loop, and its memory with `plan`'s."""
 
 import os
 import socket

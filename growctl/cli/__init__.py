@@ -1,1 +1,1 @@
-"""The commands: each parses its arguments, calls what does the work, and prints."""
+"""The commands: each parses its arguments, calls a function, and prints the result."""

@@ -1,4 +1,7 @@
-"""growctl's commands. Each one parses its arguments, calls a function and prints. Slow modules are imported on use."""
+"""The `growctl` application, its entry point, and the commands `run`, `plan`, `prepare` and `report`.
+
+Each command parses its arguments, calls a function and prints. Slow modules are imported on use.
+"""
 
 import errno
 import json

@@ -1,4 +1,4 @@
-"""`growctl run --dry-run`: prints exactly what a run would start, with the code that starts it. Writes nothing."""
+"""`growctl run --dry-run`: prints what a run would start, from the run's own code, and writes nothing."""
 
 import os
 import shlex

@@ -1,4 +1,7 @@
-"""growctl's commands on a machine and its runs: doctor, status. Slow modules are imported on use."""
+"""The commands on a machine and its runs: `doctor` and `status`.
+
+Slow modules are imported on use.
+"""
 
 import json
 import re

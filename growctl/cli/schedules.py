@@ -1,4 +1,7 @@
-"""growctl's commands on schedule files: validate, schema. Slow modules are imported on use."""
+"""The commands on schedule files: `validate` and `schema`.
+
+Slow modules are imported on use.
+"""
 
 import json
 from typing import TYPE_CHECKING, Annotated, Any

@@ -1,1 +1,1 @@
-"""Controls: the runs that a schedule generates to compare growing with."""
+"""Controls: the runs that growctl generates from a schedule as a baseline for growing."""

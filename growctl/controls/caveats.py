@@ -1,4 +1,4 @@
-"""What makes a control less than it is meant to be: known from schedules alone, for `validate`, `plan` and `report`."""
+"""Reasons why a control is a weaker baseline than intended, computed from schedules alone."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""The Transformer to compare a Tokenformer with: one of its size, shaped as one would build it."""
+"""Finds the Transformer shape that comes closest to a Tokenformer's parameter count."""
 
 import math
 from bisect import bisect_left

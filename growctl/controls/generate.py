@@ -1,4 +1,4 @@
-"""The runs that a schedule generates to be compared with: each a schedule of its own.
+"""Generates the controls of a schedule, each as a schedule of its own.
 
 Every control has the ladder's data (from sample 0), seed, batch and learning-rate block, and therefore its own warm-up
 and decay (growctl/controls/caveats.py warns if it has too few steps for them). Its cost is a multiple of the whole

@@ -1,4 +1,4 @@
-"""What a check of the machine says, and how one is carried out so that nothing it runs into ends the others."""
+"""The result of one doctor check, and how a check runs so that its errors do not stop the others."""
 
 import subprocess
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""All checks of a machine, in order, and the one that takes longest: an all-reduce as a run's ranks do it."""
+"""Runs all checks of a machine in order, including an all-reduce over a run's ranks."""
 
 import json
 import math

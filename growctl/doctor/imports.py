@@ -1,4 +1,4 @@
-"""Whether Python imports growctl's packages from where they are. Imports none of them: they may be someone else's."""
+"""Checks that Python would import growctl's packages from its own installation, without importing them."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Checks of what is installed: Python, packages, the compiler, clusters' programs."""
+"""Checks of installed software: Python, packages, the compiler, cluster programs."""
 
 import importlib.metadata
 import shutil

@@ -1,4 +1,4 @@
-"""Checks as lines of 80 columns."""
+"""Formats doctor's checks in 80 columns."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -1,1 +1,1 @@
-"""The stages of a schedule, computed from its text alone: sizes, steps, FLOPs, and what workers are told."""
+"""The stages of a schedule, computed from its text alone: sizes, steps, FLOPs, and worker specs."""

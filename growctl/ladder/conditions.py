@@ -1,4 +1,4 @@
-"""What two runs must share before their losses may be compared."""
+"""The conditions that two runs must share before growctl compares their losses."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""The steps and the model of each stage of a schedule: what every growth adds, layer by layer."""
+"""Computes the model and the steps of each stage, with the growth of every layer."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The stages of a schedule, worked out from its text alone: sizes, steps, FLOPs, learning rates."""
+"""Computes the plan of each stage from the schedule alone: sizes, steps, FLOPs, learning rates."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a worker is told of a stage, as far as the schedule says it."""
+"""Builds the part of a worker's spec that follows from the schedule."""
 
 from typing import Any
 

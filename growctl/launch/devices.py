@@ -1,4 +1,4 @@
-"""Which devices the ranks of this machine use, how many ranks, and which precision.
+"""Chooses the devices, the number of ranks and the precision of this machine.
 
 `plan`, `doctor`, `run` and `--dry-run` all ask here, so they agree.
 
@@ -70,7 +70,8 @@ def local_devices(
     gpus = gpus_here(environment)
     if gpus:
         if wanted != "auto" and wanted > len(gpus):
-            raise LaunchError(f"launch.devices = {wanted}: this machine has {len(gpus)} GPUs")
+            found = "1 GPU" if len(gpus) == 1 else f"{len(gpus)} GPUs"
+            raise LaunchError(f"launch.devices = {wanted}: this machine has {found}")
         used = gpus[: None if wanted == "auto" else wanted]
         memory = min(gpu.memory_bytes for gpu in used)
         return Devices(len(used), "cuda", all(gpu.fast_bf16 for gpu in used), memory)

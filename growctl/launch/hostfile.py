@@ -1,4 +1,4 @@
-"""How workers start on the machines of a hostfile: through DeepSpeed's own runners, pdsh or Open MPI.
+"""Starts workers on the machines of a hostfile through DeepSpeed's runners for pdsh and Open MPI.
 
 The machines share a file system, and growctl is installed at the same path on each. Values from YAML or the hostfile
 that pass through a shell (host names, addresses, paths) may contain only characters without a special meaning there;

@@ -1,4 +1,4 @@
-"""Workers on this machine: the environment of its ranks, and the command that starts them."""
+"""Builds the command and the environment that start the workers on this machine."""
 
 import os
 import secrets

@@ -1,4 +1,4 @@
-"""What every cluster has in common: the machines of a run, and how the workers of a stage start on them.
+"""The interface that all launchers share: the machines of a run, and how a stage's workers start on them.
 
 A `Launch` holds everything needed to start the workers of one stage: files, a command, its environment. `--dry-run`
 prints it, and a run starts it. The command's process lives as long as the workers, which end when the runner does

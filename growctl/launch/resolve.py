@@ -1,4 +1,4 @@
-"""The machines that a schedule's `launch` names, and the devices on each of them."""
+"""Resolves a schedule's `launch` block to machines and the devices on each."""
 
 from growctl.launch.devices import Devices, local_devices
 from growctl.launch.hostfile import hostfile_machines

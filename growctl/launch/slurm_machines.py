@@ -1,4 +1,4 @@
-"""The machines of a SLURM job, on which srun starts the workers; and what the queue says of jobs."""
+"""Starts workers on the machines of a SLURM job with srun, and queries the queue for job states."""
 
 import os
 import subprocess

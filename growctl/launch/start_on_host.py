@@ -1,4 +1,4 @@
-"""What starts on each machine of a hostfile in a worker's place: starts the worker in its environment, sees it end.
+"""Runs on each machine of a hostfile: starts the worker in its environment and waits for it to end.
 
     python -m growctl.launch.start_on_host ENVIRONMENT.json MODULE SPEC.json
 

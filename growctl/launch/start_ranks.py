@@ -1,4 +1,4 @@
-"""What starts the ranks of this machine and sees them end: the first that fails ends the others.
+"""Starts the ranks of this machine and stops all of them when one fails.
 
     python -m growctl.launch.start_ranks NUM_RANKS PORT PYTHON-ARGUMENT...
 

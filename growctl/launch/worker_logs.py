@@ -1,4 +1,4 @@
-"""Why workers failed, read from their log and their exit code."""
+"""Explains why workers failed, from their log and exit code."""
 
 import re
 import signal

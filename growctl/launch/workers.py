@@ -1,4 +1,4 @@
-"""Started workers: one process that lives as long as they do, its output in a log, and how it ends."""
+"""The process that runs a stage's workers: its log, its exit code, and how growctl stops it."""
 
 import os
 import signal

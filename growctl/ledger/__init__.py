@@ -1,1 +1,1 @@
-"""The cost record of a run: append-only, every row hashed, one SQLite file."""
+"""The cost record of a run: one append-only SQLite file in which every row is hashed."""

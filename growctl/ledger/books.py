@@ -1,4 +1,4 @@
-"""What a stage's metrics.jsonl adds to the ledger, taken in as it is read: every record once, in the file's order."""
+"""Records a stage's metrics.jsonl in the ledger, each record once and in the file's order."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace

@@ -1,4 +1,4 @@
-"""What the ledger holds, as values: runs, stages, costs, evaluations, anomalies."""
+"""The entries of a ledger as Python values: runs, stages, costs, evaluations, anomalies."""
 
 from dataclasses import dataclass, field, fields
 from typing import Any

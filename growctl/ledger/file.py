@@ -1,4 +1,4 @@
-"""The ledger's file: SQLite tables whose rows are appended and never changed, and how damage to them is noticed.
+"""The ledger's SQLite tables: appends rows, never changes them, and detects damage.
 
 Every row carries its number in the ledger, counted from 1 over all tables, and a hash of its values and of the previous
 row's hash. Opening the file checks all of it: the pages and indexes (SQLite's own check), the exact schema, the numbers

@@ -1,4 +1,4 @@
-"""The cost ledger: what a run spent, in one SQLite file that only its runner writes and that never forgets.
+"""The cost ledger: what a run spent, in one append-only SQLite file that only its runner writes.
 
 Rows are derived from a stage's metrics.jsonl (growctl/ledger/books.py) and appended; triggers reject changes.
 Sums are never stored. The step at which a later attempt resumed shows which work was replayed. Replayed work stays in

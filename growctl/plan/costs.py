@@ -1,4 +1,7 @@
-"""What every stage of a schedule and of its controls costs: memory, time, money, disk. What is unknown is None."""
+"""Estimates memory, time, money and disk for every stage of a schedule and its controls.
+
+What is unknown is None.
+"""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""Prepared datasets in a runs directory, found by what they were made from. Reads manifests only, and no network."""
+"""Looks up the training tokens of a schedule's prepared dataset, reading manifests only."""
 
 import json
 from pathlib import Path

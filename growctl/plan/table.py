@@ -1,4 +1,4 @@
-"""A plan shown: as tables, and as JSON for scripts."""
+"""Formats a plan as tables, and as JSON for scripts."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict

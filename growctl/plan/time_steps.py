@@ -1,4 +1,4 @@
-"""`growctl plan --measure`: real optimizer steps of every size of a plan, timed on this machine."""
+"""`growctl plan --measure`: times real optimizer steps of every size of a plan on this machine."""
 
 import json
 import shutil

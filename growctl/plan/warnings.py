@@ -1,4 +1,4 @@
-"""What a reader of a plan should be warned of, and what else they should know: a sentence each."""
+"""The warnings and notes of a plan, one sentence each."""
 
 from collections.abc import Iterator
 from itertools import pairwise

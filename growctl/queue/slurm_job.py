@@ -1,4 +1,4 @@
-"""What happens inside a SLURM job: the ordinary runner on the job's first machine, its workers started by srun.
+"""Runs inside a SLURM job: the ordinary runner on its first machine, with workers started by srun.
 
 Jobs are submitted through submitit (growctl/queue/submit.py) and follow its protocol. Shortly before the time limit,
 SLURM warns the job with SIGUSR2. The job makes its workers save and exit, saves its own state and is requeued. When it

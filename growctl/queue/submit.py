@@ -1,4 +1,4 @@
-"""How a run becomes jobs of a SLURM cluster, submitted through submitit.
+"""Submits a run to SLURM as jobs, through submitit.
 
 `launch.slurm.job: ladder` submits one job per run, with as many machines as its largest stage needs. `stage` submits
 one job per stage, with that stage's machines; each job waits for the one before. Each control is a separate run. It

@@ -1,1 +1,1 @@
-"""What growing saved or lost against the controls: read from ledgers, shown as tables, charts and pages."""
+"""The report: what growing saved or lost against the controls, as tables, charts and pages."""

@@ -1,4 +1,4 @@
-"""A ladder against its controls: FLOPs to equal loss, and loss at equal FLOPs.
+"""Compares a ladder with its controls: FLOPs to equal loss, and loss at equal FLOPs.
 
 A control counts with the final evaluation of a finished run that decayed within its own budget, at the FLOPs of the
 work that was kept. The cost of a loss is read off the lower convex envelope of all controls of a kind, without

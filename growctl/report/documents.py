@@ -1,4 +1,4 @@
-"""The report as JSON and as CSV."""
+"""Formats the report as JSON and as CSV."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""The report as files: one HTML page that needs nothing else, its chart as PNG, its table as CSV."""
+"""Writes the report as files: a self-contained HTML page, its chart as PNG, its table as CSV."""
 
 import os
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The chart: cumulative compute against validation perplexity, ladders among their controls."""
+"""Draws the report's chart: validation perplexity against cumulative compute, for ladders and controls."""
 
 import io
 import math

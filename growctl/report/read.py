@@ -1,4 +1,4 @@
-"""What the ledgers of a runs directory hold, as values: the cost and quality of every stage of every run.
+"""Reads the cost and quality of every stage of every run from the ledgers of a runs directory.
 
 FLOPs count the work that was kept. Work that was repeated after an interruption is reported separately, for ladders and
 controls alike: a machine failure has nothing to do with the training method.

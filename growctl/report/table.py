@@ -1,4 +1,4 @@
-"""The report on a screen: a table for each run, then what growing saved, in plain words."""
+"""Formats the report for the terminal: a table for each run, then what growing saved."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""A comparison in plain words: what growing saved or lost, and what a reader must bear in mind."""
+"""States the result of a comparison in plain words: what growing saved or lost, and its caveats."""
 
 from itertools import pairwise
 

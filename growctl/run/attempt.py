@@ -1,4 +1,4 @@
-"""One attempt at a stage: its workers started and followed to their end, and what became of them."""
+"""One attempt at a stage: starts its workers, follows them to their end, and reports the outcome."""
 
 import signal
 import time

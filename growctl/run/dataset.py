@@ -1,4 +1,4 @@
-"""The dataset of a run: the one that it began with, held against its hashes, or one prepared now."""
+"""Finds or prepares the dataset of a run, and verifies it against the hashes of the run's first start."""
 
 from contextlib import suppress
 from dataclasses import dataclass

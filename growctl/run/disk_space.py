@@ -1,4 +1,4 @@
-"""Whether what a run will still write fits on its disk: asked before anything is started."""
+"""Checks before a run starts that everything it will write fits on the disk."""
 
 from collections.abc import Iterable
 from pathlib import Path

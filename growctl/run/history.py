@@ -1,4 +1,4 @@
-"""A stage's past: what its workers have said in metrics.jsonl, read once from the top and then followed."""
+"""The history of a stage: reads metrics.jsonl from its beginning, then follows new records."""
 
 from collections.abc import Iterator
 from itertools import islice

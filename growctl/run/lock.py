@@ -1,4 +1,4 @@
-"""The lock of a run: one growctl at a time holds it, known by process, machine and since when.
+"""The lock of a run, which one growctl process holds, identified by machine, process and start time.
 
 The kernel holds the lock and releases it when the process ends, however it ends; the content of the lock file only
 informs people. On file systems without locks, a second file stands in for the lock. A killed process leaves it behind;

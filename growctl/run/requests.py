@@ -1,4 +1,4 @@
-"""What is asked of a run, and what is checked of it before anything is written: runs, their machines, their past."""
+"""The runs that a command requests, and the checks on them before anything is written."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

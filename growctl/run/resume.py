@@ -1,4 +1,4 @@
-"""What a stage resumes from: its newest whole checkpoint, rewritten first if other ranks are to read it."""
+"""Chooses what a stage resumes from: its newest complete checkpoint, converted if the ranks changed."""
 
 import sys
 import time

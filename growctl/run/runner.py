@@ -1,4 +1,4 @@
-"""The only place that decides what happens next. It reads what is on disk, so running again is resuming."""
+"""The runner, which alone decides from the files on disk what a run does next."""
 
 import time
 from collections.abc import Sequence

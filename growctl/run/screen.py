@@ -1,4 +1,4 @@
-"""What a run shows while it works: a live view on a terminal, plain lines elsewhere."""
+"""Shows the progress of a run: a live view on a terminal, plain lines elsewhere."""
 
 import time
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Signals that stop growctl, at once or after the workers have saved.
+"""Handles the signals that stop growctl, at once or after the workers have saved.
 
 While workers train, the first signal is only noted, so that they can save; a second one stops growctl at once, as any
 signal does elsewhere: a run can be resumed from what is on disk at any moment.

@@ -1,1 +1,1 @@
-"""From a schedule's YAML file and overrides to a checked schedule, with an error for every mistake."""
+"""Loads a schedule from its YAML file and overrides, with an error message for every mistake."""

@@ -1,4 +1,4 @@
-"""Combinations in a schedule that no single field can see, each as `path = value: what is allowed`."""
+"""Checks combinations of a schedule's fields; errors read `path = value: what is allowed`."""
 
 import math
 import re

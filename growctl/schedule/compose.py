@@ -1,4 +1,4 @@
-"""How a schedule's file, the files that its defaults list names, and overrides become plain data; and what came whence.
+"""Merges a schedule's file, its defaults and overrides into plain data, with the origin of each value.
 
 hydra composes in two steps: first the files, then the overrides. It looks for the files of a defaults list in the
 schedule's own folder, then among the shipped ones. It never imports or calls anything that a schedule names.

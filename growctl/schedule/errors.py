@@ -1,4 +1,4 @@
-"""What is wrong with a schedule, in its author's words: `dotted.path = value: what is allowed`, a line a problem."""
+"""Formats the errors of a schedule, one line each: `dotted.path = value: what is allowed`."""
 
 import difflib
 import json

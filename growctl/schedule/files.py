@@ -1,4 +1,4 @@
-"""Where schedules lie, and the choices for their blocks: which file a name means."""
+"""Finds the files that the names of schedules and block choices stand for."""
 
 from collections.abc import Sequence
 from os.path import exists, isdir, isfile, normpath

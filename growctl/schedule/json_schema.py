@@ -1,4 +1,4 @@
-"""The JSON Schema of a schedule's file (draft 2020-12), for editors: what they complete, explain and underline.
+"""Builds the JSON Schema of a schedule's file (draft 2020-12), for completion and checks in editors.
 
 growctl derives it from the models in growctl/schema/blocks.py. An editor sees one file alone, so the schema allows
 everything that composition can still fill in: keys from the files of a defaults list, and references as any value.

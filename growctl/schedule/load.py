@@ -1,4 +1,6 @@
-"""How a YAML file and overrides become a growth schedule (its schema: growctl/schema/blocks.py).
+"""Loads a growth schedule from a YAML file and overrides.
+
+Its schema is in growctl/schema/blocks.py.
 
 hydra composes the files, OmegaConf resolves references, and pydantic validates. One message lists all unknown keys,
 wrong types and bad combinations before any work starts.

@@ -1,4 +1,4 @@
-"""One YAML file of a schedule or of a choice for a block, read: what is refused in it, and its defaults list."""
+"""Reads and checks one YAML file of a schedule or block choice, with its defaults list."""
 
 import re
 from collections.abc import Callable, Iterator

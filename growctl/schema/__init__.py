@@ -1,1 +1,1 @@
-"""The schema of a schedule: its blocks, their keys, and the quantities in them."""
+"""The schema of a schedule: its blocks, their keys, and types for quantities."""

@@ -1,4 +1,4 @@
-"""The schema of a growth schedule: its blocks, their keys, and what each may be. pydantic judges.
+"""The pydantic models of a growth schedule: its blocks, their keys and allowed values.
 
 growctl/schedule/checks.py rejects bad combinations, after pydantic has accepted every single value.
 """

@@ -1,4 +1,4 @@
-"""The `launch:` block of a schedule: how the work is laid on machines, and what `plan` reckons with.
+"""The `launch` block of a schedule: machines, devices, and the hardware figures that `plan` uses.
 
 None of it changes the results beyond rounding, so you may change all of it when you resume a run.
 """

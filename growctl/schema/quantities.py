@@ -1,4 +1,4 @@
-"""Counts, durations and sizes as people write them in a schedule, and the types of fields that hold them."""
+"""Field types for counts, durations and sizes as people write them in a schedule."""
 
 import re
 from decimal import Decimal

@@ -1,1 +1,1 @@
-"""How far runs are, from their files alone."""
+"""The progress of runs, read from their files alone."""

@@ -1,4 +1,4 @@
-"""What is done, running, stopped or failed, and how far: read from a run's files, which may be in use or broken.
+"""Reads the state and progress of runs from their files, which may be in use or damaged.
 
 Imports no torch and writes nothing. Files that cannot be read are reported in `notes`; they raise no error.
 """

@@ -1,4 +1,7 @@
-"""How far one stage of a run is, read from its directory, which may be in use or broken. No torch here."""
+"""Reads the progress of one stage from its directory, which may be in use or damaged.
+
+Imports no torch.
+"""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""The status of runs as tables of 80 columns."""
+"""Formats the status of runs as tables of 80 columns."""
 
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime

@@ -1,1 +1,1 @@
-"""Text on its way to people: numbers, escaping, the console."""
+"""Text for people: numbers, escaping, the console."""

@@ -1,4 +1,4 @@
-"""Text from elsewhere (names, paths, logs, manifests) on its way to a terminal, which it must not command."""
+"""Escapes names, paths and other outside text, so that they cannot send control codes to a terminal."""
 
 import re
 import sys

@@ -1,1 +1,1 @@
-"""`growctl verify`: files checked against their recorded hashes, and the table of what was found."""
+"""`growctl verify`: checks files against their recorded hashes, and formats the result."""

@@ -1,4 +1,4 @@
-"""`growctl verify --integrity`: everything below a path read again and held against what was recorded of it."""
+"""`growctl verify --integrity`: rereads everything under a path and checks it against its hashes."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass

@@ -1,4 +1,4 @@
-"""What `growctl verify` found: tables of 80 columns for people, plain values for JSON."""
+"""Formats the result of `growctl verify`: tables of 80 columns, and plain values for JSON."""
 
 from dataclasses import asdict
 from pathlib import Path

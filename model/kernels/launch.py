@@ -1,4 +1,4 @@
-"""Fused GPU kernels of a Pattention with `l2_norm_gelu` scores, the default: forward and backward as plain functions.
+"""Launches the fused GPU kernels of a Pattention with `l2_norm_gelu` scores, forward and backward.
 
 Shapes: M data tokens, D width of the input, N parameter tokens, O width of the output. A matrix named `_MN` has the
 shape of the scores; its rows may be longer than N in memory (`score_matrix`).

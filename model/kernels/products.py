@@ -1,4 +1,4 @@
-"""Triton kernels of a Pattention with `l2_norm_gelu` scores: its products, with the work on the scores fused into them.
+"""Triton kernels that compute the products of an `l2_norm_gelu` Pattention, with the score work fused in.
 
 `model/kernels/launch.py` launches the kernels and imports this module on first use, because it imports triton.
 

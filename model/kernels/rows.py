@@ -1,4 +1,4 @@
-"""Triton kernels of the work on the scores alone, for products that are done elsewhere; and GELU, for all the kernels.
+"""Triton kernels for the `l2_norm_gelu` scores alone, and GELU for all kernels.
 
 Names and memory layout are as in `model/kernels/products.py`. Each program processes one row: it reads the row from
 memory once and then from the cache.

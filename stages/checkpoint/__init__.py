@@ -1,4 +1,4 @@
-"""Checkpoints: files, manifest, seal, the official layout. From Python, `load_model` is the way in."""
+"""Checkpoints: files, manifest, seal, the official layout. Use `load_model` to load one from Python."""
 
 from typing import TYPE_CHECKING, Any
 

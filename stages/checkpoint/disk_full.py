@@ -1,4 +1,7 @@
-"""Free space: asked for before something large is written, and a full disk told from other failures. No torch here."""
+"""Checks for free disk space before large writes, and turns full-disk errors into DiskFull.
+
+Imports no torch.
+"""
 
 import errno
 import shutil
@@ -66,7 +69,7 @@ def clean_when_full(directory: Path, num_bytes: int) -> Iterator[None]:
 
 
 @contextmanager
-def told_when_full(directory: Path) -> Iterator[None]:
+def raise_when_full(directory: Path) -> Iterator[None]:
     """Raises DiskFull if the disk of `directory` is full. For everything that is written there except checkpoints."""
     try:
         yield

@@ -1,4 +1,4 @@
-"""Checkpoints of the official PyTorch code (Haiyang-W/TokenFormer, on GPT-NeoX): their configuration and weights."""
+"""Loads checkpoints of the official PyTorch code (Haiyang-W/TokenFormer, on GPT-NeoX)."""
 
 import pickle
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The tensors of a `parameters` checkpoint: one safetensors file each, with its float32 value and Adam moments.
+"""The tensors of a `parameters` checkpoint: one safetensors file each, with float32 value and Adam moments.
 
 `stages.checkpoint.manifest` describes the directory. `stages.engine.engine_state` loads it into an engine and saves it
 from one.
@@ -128,7 +128,8 @@ def load_model(
     manifest = read_manifest(directory)
     if manifest.kind != "parameters":
         raise CheckpointError(
-            f"{directory} is an engine checkpoint, good only for resuming its stage; use a final/ or initial/ directory"
+            f"{directory} is an engine checkpoint and can only resume its stage; use a final/ or initial/ directory "
+            "instead"
         )
     model = build_model(manifest.model, device=device)
     fill_model(model, directory, manifest)

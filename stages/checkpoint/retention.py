@@ -1,4 +1,7 @@
-"""Which checkpoints within a stage are kept, and how the others go. No torch here."""
+"""Chooses which checkpoints within a stage to keep, and deletes the others.
+
+Imports no torch.
+"""
 
 import os
 import shutil

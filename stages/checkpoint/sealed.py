@@ -1,4 +1,6 @@
-"""JSON documents that carry their own hash, so that a flipped bit anywhere in one is noticed. No torch here.
+"""JSON documents that carry their own hash, so that any flipped bit is detected.
+
+Imports no torch.
 
 The manifests of checkpoints and datasets are such documents. Their `seal` is the sha256 of everything else in them,
 except the `signature` (stages/checkpoint/signatures.py), which signs the seal.

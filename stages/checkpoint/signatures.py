@@ -1,4 +1,4 @@
-"""Which engine checkpoints may be loaded. DeepSpeed unpickles them, and a pickle can run code.
+"""Signs engine checkpoints and rejects unsigned ones, because unpickling them can run code.
 
 Every runs directory has secret keys in the file `.keys`, one per line. The first key signs the manifests of its engine
 checkpoints. growctl only loads a checkpoint that one of the keys has signed. The manifest's seal covers the hash of

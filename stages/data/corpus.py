@@ -1,4 +1,4 @@
-"""Where documents come from: the standard library, text files, folders, JSON lines, on any fsspec URL.
+"""Reads documents from the standard library, text files, folders or JSON lines, on any fsspec URL.
 
 All reading streams: files of any size are read in pieces, and only one document is in memory at a time. A document's
 split depends only on its id, which is made of the file's name relative to the source and the position in that file. So

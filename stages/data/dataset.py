@@ -1,4 +1,6 @@
-"""A dataset: its manifest, and its token shards as batches. Memory-mapped numpy; the position is one integer.
+"""A dataset: its manifest, and its memory-mapped token shards as batches.
+
+The position in it is one integer.
 
 A training sample depends only on the seed and its global index. It does not depend on the number of ranks, on the
 micro-batch, or on where a run was stopped. Shapes: B batch, T sequence.

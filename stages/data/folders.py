@@ -1,4 +1,4 @@
-"""Local folders with their links followed. fsspec's own file system leaves links out, and says nothing."""
+"""An fsspec file system for local folders that follows links, which fsspec's own silently skips."""
 
 import os
 from pathlib import PurePath

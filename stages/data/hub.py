@@ -1,4 +1,4 @@
-"""The Hugging Face hub: a tokenizer from it, and how to do without it where it cannot be reached."""
+"""Fetches a tokenizer from the Hugging Face hub, and says how to work without the hub if it is unreachable."""
 
 import re
 import shlex

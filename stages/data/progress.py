@@ -1,4 +1,4 @@
-"""How far preparing a dataset is: told to whoever asked for it, and to its log."""
+"""Reports the progress of preparing a dataset to a callback and to its log."""
 
 import time
 from collections.abc import Callable

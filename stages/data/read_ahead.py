@@ -1,4 +1,7 @@
-"""Micro-batches, each read while the one before it is computed with. Shapes: B micro-batch, T sequence."""
+"""Reads each micro-batch while the previous one is computed.
+
+Shapes: B micro-batch, T sequence.
+"""
 
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""Whatever a file system or a hub's client raises, as one message. The only place that translates their errors.
+"""Translates every error of a file system or hub client into one message; no other module does.
 
 The libraries that read sources and tokenizers each raise their own errors: httpx, requests, aiohttp, botocore, the
 Hugging Face hub, decompressors, plain OSErrors. This module handles all of them without naming their classes.

@@ -1,4 +1,4 @@
-"""The hashes of a large local source's files, remembered: reading hundreds of gigabytes takes minutes, for each run.
+"""Caches the hashes of a large local source's files, because rehashing takes minutes per run.
 
 This only saves time. A cached hash is used as long as the file's size, inode and times of change (in nanoseconds) stay
 the same. A file that was only touched is hashed again, with the same result.

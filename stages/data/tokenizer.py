@@ -1,4 +1,4 @@
-"""A dataset's tokenizer: given as a file or a name on the Hugging Face hub, or trained on the train split."""
+"""A dataset's tokenizer, loaded from a file or the Hugging Face hub, or trained on the train split."""
 
 from collections.abc import Iterator
 from pathlib import Path

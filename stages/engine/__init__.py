@@ -1,1 +1,1 @@
-"""The DeepSpeed engine of a worker: building it, its state in and out, its memory, its process."""
+"""The DeepSpeed engine of a worker: how it is built, saved and loaded, its memory, its process."""

@@ -1,4 +1,4 @@
-"""Rewrites an engine checkpoint parameter by parameter, to resume its stage on other ranks or at another ZeRO stage.
+"""Rewrites an engine checkpoint parameter by parameter for other ranks or another ZeRO stage.
 
 A process of its own, which ends with the runner that starts it:
 

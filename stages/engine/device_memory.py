@@ -1,4 +1,6 @@
-"""Bytes of a device while a stage trains, by part, and of its checkpoints. No torch here.
+"""Device memory of a stage in training, by part, and the size of its checkpoints.
+
+Imports no torch.
 
 What DeepSpeed 0.19.8 allocates, configured as in stages/engine/engine.py, for P parameters of b bytes (2 in bf16, 4 in
 float32) on w ranks and R elements in the reduction buffer:

@@ -1,4 +1,4 @@
-"""The devices of this machine as ranks use them, seen through torch.
+"""Lists the devices of this machine that ranks can use, through torch.
 
 growctl/launch/devices.py decides without torch if it can, and otherwise uses this module.
 """

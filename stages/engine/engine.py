@@ -1,4 +1,4 @@
-"""The process group and the DeepSpeed engine of a worker."""
+"""Builds the process group and the DeepSpeed engine of a worker."""
 
 import os
 import socket

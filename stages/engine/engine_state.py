@@ -1,4 +1,4 @@
-"""A live engine's state: out to per-parameter files and in again, and DeepSpeed's own sharded checkpoints.
+"""Moves a live engine's state to and from per-parameter files and DeepSpeed's sharded checkpoints.
 
 Between stages the state passes through the per-parameter API, so any ZeRO stage on any number of ranks can continue
 from any other. Within a stage, on the same number of ranks, the engine's own files resume bit for bit. Every function

@@ -1,4 +1,7 @@
-"""Which devices are fast at bf16, and so what `training.precision: auto` comes to. No torch here."""
+"""Resolves `training.precision: auto` from whether devices compute fast in bf16.
+
+Imports no torch.
+"""
 
 from functools import cache
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A rank's life: it joins its process group, does its work, and leaves without taking its interpreter down."""
+"""The life of a rank: joins the process group, works, and leaves without crashing its interpreter."""
 
 import os
 import sys

@@ -1,1 +1,1 @@
-"""Growing a checkpoint, and comparing two checkpoints as functions."""
+"""Grows a checkpoint, and compares two checkpoints as functions."""

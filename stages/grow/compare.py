@@ -1,4 +1,4 @@
-"""Two `parameters` checkpoints compared as functions on real text: OLD and NEW, which often was grown from it.
+"""Compares two `parameters` checkpoints, OLD and NEW, as functions on real text.
 
 One model is in memory at a time: OLD runs first, one sequence at a time, and its logits are kept; then NEW runs.
 Shapes: B sequences, T sequence, V vocabulary, L layers, P the Pattentions of a block, D model width.

@@ -1,4 +1,4 @@
-"""A `parameters` checkpoint in, a larger or smaller one out. What is there is hard-linked, only what is new is written.
+"""Expands or shrinks a `parameters` checkpoint; hard-links existing tensors and writes only new ones.
 
 The parent's hashes are copied from its manifest, so expanding costs only as much as it adds. `read_parameter` checks a
 hash whenever it reads a value, and `growctl verify --integrity` checks all of them.

@@ -1,1 +1,1 @@
-"""What `growctl doctor` and `growctl plan --measure` start on a machine to measure it."""
+"""Processes that `growctl doctor` and `growctl plan --measure` start to measure a machine."""

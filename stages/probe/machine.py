@@ -1,4 +1,4 @@
-"""Prints what a worker finds on this machine, as JSON on the last line of its output.
+"""Prints the facts a worker finds about this machine, as JSON on the last line of the output.
 
 For `growctl doctor`:
 

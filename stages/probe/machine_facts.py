@@ -1,4 +1,7 @@
-"""What `python -m stages.probe.machine` tells of a machine. No torch here."""
+"""The facts about a machine that `python -m stages.probe.machine` prints.
+
+Imports no torch.
+"""
 
 from model.precision import DeviceType
 from model.strict import Strict

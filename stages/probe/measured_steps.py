@@ -1,4 +1,7 @@
-"""What `stages.probe.time_steps` finds, and the file that it leaves it in. No torch here."""
+"""The results of `stages.probe.time_steps`, and their file.
+
+Imports no torch.
+"""
 
 from typing import NamedTuple
 

@@ -1,1 +1,1 @@
-"""Agreements between the runner and its workers: lifelines, requests to save, stalls."""
+"""Protocols between the runner and its workers: lifelines, requests to save, stalls."""

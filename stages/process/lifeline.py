@@ -1,4 +1,6 @@
-"""Lifelines: workers end when their runner does, however it dies and wherever they run. No torch here.
+"""Lifelines, which end the workers when their runner dies, on any machine.
+
+Imports no torch.
 
 The variable GROWCTL_LIFELINE in a worker's environment chooses the kind of lifeline; without it, a worker has none.
 

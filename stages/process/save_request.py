@@ -1,4 +1,6 @@
-"""How workers are asked to save and to leave. No torch here.
+"""Requests from the runner that workers save a checkpoint and exit.
+
+Imports no torch.
 
 The runner writes the request into a file in the stage's directory, which all machines share. The file exists before the
 workers start, because file servers show new content sooner than new names. A cluster signals the workers directly.

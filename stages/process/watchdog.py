@@ -1,4 +1,6 @@
-"""Notices a rank that stalls. No torch here.
+"""Detects a rank that stalls.
+
+Imports no torch.
 
 Every rank has a file in the stage's `stacks/`. While the rank makes progress, it renews the file's modification time.
 If it makes none for too long, faulthandler writes the stacks of all threads into the file, from a C thread that does

@@ -1,1 +1,1 @@
-"""The training loop of a worker: steps, evaluation, anomalies, data to skip."""
+"""The training loop of a worker: steps, evaluation, anomalies, skipped data."""

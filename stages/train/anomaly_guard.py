@@ -1,4 +1,4 @@
-"""Numbers that go wrong: which updates are refused, and what then. Every rank comes to the same answers by itself.
+"""Detects bad losses and gradients, and decides on every rank alike whether to skip, roll back or stop.
 
 DeepSpeed refuses an update whose gradient is not finite, on all ranks alike. When the loss spikes, the guard makes the
 gradient non-finite in the last backward pass, so that no bad update is ever made. The policy decides what happens next.

@@ -1,4 +1,4 @@
-"""Validation loss over a fixed set of sequences, split over the ranks.
+"""Computes the validation loss over a fixed set of sequences, split over the ranks.
 
 Shapes: B batch, T sequence.
 """

@@ -1,4 +1,4 @@
-"""Training losses since the last log line, which a checkpoint between two lines carries on.
+"""Training losses since the last log line, which checkpoints carry across a restart.
 
 Each rank keeps its own. A checkpoint stores those of all ranks, so that the same number of ranks resumes bit for bit.
 """

@@ -1,4 +1,6 @@
-"""Which data a stage's updates read, given what rollbacks skipped. No torch here.
+"""Computes which data each update of a stage reads, given what rollbacks skipped.
+
+Imports no torch.
 
 A rollback is a record of metrics.jsonl (event `anomaly`, action `rollback`). The stage returns to the checkpoint of
 `first_step` and skips `num_steps` steps' worth of data from there on: just past the data that caused the anomaly. A

@@ -30,7 +30,7 @@ from model.initialization import build_model
 from model.language_model import LanguageModel
 from model.policy import anneal_config, ramp_config
 from model.precision import Precision
-from stages.checkpoint.disk_full import clean_when_full, last_checkpoint_bytes, require_space, told_when_full
+from stages.checkpoint.disk_full import clean_when_full, last_checkpoint_bytes, raise_when_full, require_space
 from stages.checkpoint.manifest import (
     Lineage,
     Manifest,
@@ -396,7 +396,7 @@ def progress_at(step: int, num_steps: int) -> float:
 def train(spec: Path, device: torch.device) -> None:
     """Trains the stage that the spec file describes, as one of its ranks."""
     parsed = TrainSpec.model_validate_json(spec.read_bytes())
-    with told_when_full(Path(parsed.directory)):
+    with raise_when_full(Path(parsed.directory)):
         Worker(parsed, device).run()
 
 

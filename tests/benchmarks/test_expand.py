@@ -1,4 +1,4 @@
-"""The benchmark of expanding: that it runs and counts right. Not its times."""
+"""The benchmark of expanding runs and counts right; its times are not tested."""
 
 import json
 import subprocess

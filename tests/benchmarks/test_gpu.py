@@ -1,4 +1,4 @@
-"""The GPU benchmark: that its trial runs everything, and what it does where something does not work. Not its times."""
+"""The GPU benchmark: its trial runs every section, and failing cases are recorded; times are not tested."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The benchmark of following a stage: its document. Not its times."""
+"""The benchmark of following a stage writes a complete results file; its times are not tested."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The benchmark of starting up: that it sees the first step, and stops what it started. Not its times."""
+"""The start-up benchmark detects the first step and stops what it started; its times are not tested."""
 
 import json
 import os

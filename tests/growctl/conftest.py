@@ -1,4 +1,4 @@
-"""What tests of clusters share: the run that theirs must equal bit for bit, and programs that play a cluster."""
+"""Fixtures for cluster tests: an undisturbed reference run, and programs that stand in for a cluster."""
 
 import os
 import shutil

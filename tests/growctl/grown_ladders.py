@@ -1,4 +1,4 @@
-"""Ladders in tests of growth: small ones, grown by a policy or an operator."""
+"""Small ladders for tests of growth, each grown by a policy or an operator."""
 
 from typing import Any
 

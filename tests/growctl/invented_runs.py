@@ -1,4 +1,4 @@
-"""Run directories with real ledgers and invented losses, for what is read from them."""
+"""Run directories with real ledgers and invented losses, for tests of code that reads them."""
 
 import math
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Small ladders in tests, with blocks replaced."""
+"""Small ladders for tests, with blocks that a test can replace."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Real runs in tests: a ladder of two tiny stages on a little real text, in processes of their own."""
+"""Real runs for tests: a ladder of two tiny stages on a short real text, in separate processes."""
 
 import asyncio
 import fcntl

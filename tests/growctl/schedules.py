@@ -1,4 +1,4 @@
-"""A small good schedule in tests, changed at dotted paths; and what growctl says of it."""
+"""A small valid schedule for tests, changed at dotted paths, and growctl's errors for it."""
 
 import copy
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Errors that nobody foresaw are reported as bugs; what the user can fix never is."""
+"""Unexpected errors are reported as bugs; errors that the user can fix never are."""
 
 import ast
 import os

@@ -1,4 +1,4 @@
-"""Growths for tests: the policies that there are, written out, and small models grown by several of them in a row.
+"""Growths for tests: every policy written out, and small models grown several times in a row.
 
 The tables do not use `model.policy`: tests compare it with them.
 """

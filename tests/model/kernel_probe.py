@@ -1,4 +1,4 @@
-"""What tests/model/test_kernels.py runs in processes of its own: triton decides on import whether it interprets."""
+"""Runs kernels for tests/model/test_kernels.py in a new process with Triton's interpreter on or off."""
 
 import re
 import sys

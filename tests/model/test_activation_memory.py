@@ -1,4 +1,4 @@
-"""Activation bytes against what autograd really saves, and the fullest moment of a pass against what really lives."""
+"""Activation memory formulas match what autograd saves and the measured peak of a pass."""
 
 from dataclasses import astuple
 from typing import Any

@@ -1,4 +1,4 @@
-"""Configurations: sizes, names, JSON, what is refused."""
+"""Model configurations: sizes, names, JSON, and rejected values."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""FLOP formulas against PyTorch's own counter, and as algebra."""
+"""FLOP formulas match PyTorch's own counter, and each other algebraically."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Growth of whole models: what it adds, which policies keep the function, and how the new tokens learn."""
+"""Growth of whole models: new parameters, function-preserving policies, and how new tokens learn."""
 
 import math
 from collections.abc import Iterator

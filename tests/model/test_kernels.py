@@ -1,4 +1,4 @@
-"""The fused kernels against the written-out form, in triton's interpreter and, where there is one, on a GPU.
+"""The fused kernels match the reference, in Triton's interpreter and, if there is one, on a GPU.
 
 Shapes: M data tokens, D width of the input, N parameter tokens, O width of the output. The interpreter's tiles are
 16 to 32 wide, so sizes of a few dozen give several tiles and a partial one.

@@ -1,4 +1,4 @@
-"""Both language models as functions: logits and loss, causality, positions, dtypes."""
+"""Both language models as functions: logits, loss, causality, positions, dtypes."""
 
 import math
 from typing import Any

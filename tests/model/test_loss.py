@@ -1,4 +1,4 @@
-"""The head with its loss against the written-out form, in one slice of the batch and in several.
+"""The fused output head and loss match the reference, in one slice of the batch and in several.
 
 Shapes: M data tokens, D model width, V vocabulary.
 """

@@ -1,4 +1,4 @@
-"""Whole models with Triton's kernels, in its interpreter, against the same computed operator by operator."""
+"""Whole models with Triton kernels, in the interpreter, match the same models without them."""
 
 import importlib.util
 import multiprocessing

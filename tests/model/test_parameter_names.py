@@ -1,4 +1,4 @@
-"""Names of parameters: what is built can be read, and only that is taken for parameter tokens."""
+"""Parameter names parse back to what built them, and no other name counts as a parameter token."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""The layer against the formula, and what growth and its ramp do to the function.
+"""The Pattention layer matches the formula, and growth and its ramp change the function as specified.
 
 Shapes: B batch, T sequence, D model width, N parameter tokens.
 """

@@ -1,4 +1,4 @@
-"""Growth policies on configurations: which there are, which are refused, and what becomes of tau."""
+"""Growth policies on configurations: the presets, rejected policies, and the resulting tau."""
 
 import math
 from itertools import pairwise, product

@@ -1,4 +1,4 @@
-"""Growth operators of the Transformer: what preserves the function, what does not, what is refused.
+"""Growth operators of the Transformer: which preserve the function, and which sizes are rejected.
 
 All parameters are random in float64, even biases and norm gains, so nothing is preserved just because it is 0 or 1.
 """

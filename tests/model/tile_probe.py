@@ -1,4 +1,7 @@
-"""A kernel that says where a tile's elements are. Imports triton, so only for processes of their own."""
+"""A kernel that reports the position of each element of a tile.
+
+Imports Triton, so tests run it in a new process.
+"""
 
 import torch
 import triton

@@ -1,4 +1,4 @@
-"""Runs that are killed and started again, and what they must have come to: the same as the one that never was."""
+"""Runs, kills and restarts growctl, and compares the result with an undisturbed run."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Text that somebody may put where a name belongs."""
+"""Malicious text for places where growctl expects a name."""
 
 from hypothesis import strategies as st
 

@@ -1,4 +1,4 @@
-"""One rank of tests/reliability/test_network.py: takes a training step, then says who listens where.
+"""A rank of tests/reliability/test_network.py: takes a training step, then lists listening sockets.
 
     python -m tests.reliability.listening_worker DIRECTORY
 

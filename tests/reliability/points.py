@@ -1,4 +1,4 @@
-"""Where runs are killed, and who is: one line a point, for the tests and the soak alike."""
+"""The points at which tests and the soak kill runs, and which process each point kills."""
 
 from dataclasses import dataclass, field
 from typing import Any

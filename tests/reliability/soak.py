@@ -1,4 +1,4 @@
-"""Kills at random points and times, as many as are asked for, and a table of what became of them:
+"""Kills runs at random points and times and prints a table of the results.
 
     python -m tests.reliability.soak --kills 100 --json build/soak.json
 

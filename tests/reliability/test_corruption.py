@@ -1,4 +1,4 @@
-"""Damage to every file that a run leaves: noticed and named; running again goes on, and ends in the same bits."""
+"""Damage to any file of a run is detected and named; running again ends in the same bits."""
 
 import os
 import shutil

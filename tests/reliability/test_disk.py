@@ -1,4 +1,4 @@
-"""Disks that are full or read-only: one message, nothing half-written, and the run goes on once there is room."""
+"""Full and read-only disks: one message, no partial files, and the run resumes once there is space."""
 
 import os
 import shutil
@@ -18,8 +18,8 @@ from stages.checkpoint.disk_full import (
     clean_when_full,
     free_bytes,
     last_checkpoint_bytes,
+    raise_when_full,
     require_space,
-    told_when_full,
 )
 from stages.checkpoint.manifest import begin_directory, write_file
 from stages.metrics import MetricsWriter
@@ -109,7 +109,7 @@ def test_a_checkpoint_that_fills_the_disk_is_removed_completely(small_disk, thro
 def test_a_metrics_line_that_does_not_fit_is_reported(small_disk):
     metrics = MetricsWriter(small_disk / "metrics.jsonl", attempt=1)
     fill(small_disk, leave=0)
-    with pytest.raises(DiskFull, match=f"the disk of {small_disk} is full"), told_when_full(small_disk):
+    with pytest.raises(DiskFull, match=f"the disk of {small_disk} is full"), raise_when_full(small_disk):
         metrics.write("train", 1, 0.0, note="x" * 100_000)
 
 

@@ -1,4 +1,4 @@
-"""The faults themselves: they strike where they are told to, once, and nowhere else."""
+"""The injected faults strike at the chosen point, once, and nowhere else."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Whatever stands in a file: a result, or one of the named errors with a short message, soon, and nothing written.
+"""Any file content gives a result or a named error with a short message, quickly, and nothing is written.
 
 A few hundred cases; GROWCTL_SOAK=1 makes them ten thousand.
 """

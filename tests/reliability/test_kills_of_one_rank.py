@@ -1,4 +1,4 @@
-"""Kills at chosen points, many in one run: run again, it ends in the same bits. Those of two ranks are beside this."""
+"""A run of one rank that is killed at chosen points, many times, resumes and ends in the same bits."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Kills of one rank of two, of both, and of their runner, many in one run: run again, it ends in the same bits."""
+"""A run of two ranks resumes to the same bits after kills of one rank, of both, or of the runner."""
 
 import pytest
 

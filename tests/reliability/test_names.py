@@ -1,4 +1,4 @@
-"""Names from schedules, overrides, hostfiles and ledgers stay in the runs directory, and reach no shell unquoted.
+"""Names from any input stay inside the runs directory and never reach a shell unquoted.
 
 Each value is refused in one message, or arrives unchanged and as one word.
 """

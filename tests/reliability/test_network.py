@@ -1,4 +1,4 @@
-"""Nothing listens but what torch's ranks need to meet, and on one machine that only on its loopback."""
+"""Only torch's rendezvous listens on the network, and on a single machine only on the loopback."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Numbers that go wrong, in real runs on data that makes them: skipped, gone back before, or stopped at."""
+"""Bad losses and gradients in real runs: the run skips the update, rolls back, or stops."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What somebody else wrote, in names, ledgers and logs, is shown as text: to browsers, spreadsheets and terminals."""
+"""Outside text in names, ledgers and logs is harmless to browsers, spreadsheets and terminals."""
 
 import csv
 import io

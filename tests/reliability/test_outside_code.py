@@ -1,4 +1,4 @@
-"""Nothing that growctl opens can run code: what could, of Python's and the libraries' calls, is not in its source.
+"""growctl's source has no call that could run code from a file it opens.
 
 How a pickle is refused that comes as an official checkpoint: tests/stages/checkpoint/test_official.py.
 """

@@ -1,4 +1,4 @@
-"""A stage goes on with other ranks and at another ZeRO stage, with real processes: its course stays the same."""
+"""A stage resumes on other ranks and at another ZeRO stage, in real processes, with the same training."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Small `parameters` checkpoints for tests, with moments as after training."""
+"""Small `parameters` checkpoints for tests, with Adam moments as after training."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A worker's spec for tests, everything in it small."""
+"""Small worker specs for tests."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""metrics.jsonl: whole records only, whatever happened to the writer or the file."""
+"""metrics.jsonl yields only whole records, whatever happened to the writer or the file."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""What a spec says of each step: learning rates by generation, ramps, annealing, and when a stage is over."""
+"""The spec's values for each step: learning rates by generation, ramps, annealing, and the stage's end."""
 
 import math
 from itertools import repeat

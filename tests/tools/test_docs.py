@@ -1,4 +1,4 @@
-"""What the documentation takes from the code is as the code is now."""
+"""The generated parts of the documentation match the code."""
 
 from growctl.schedule.load import shipped_schedules
 from tools.generate import PAGE, plans_table, with_plans

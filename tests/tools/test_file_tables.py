@@ -1,4 +1,4 @@
-"""docs/architecture.md: its lists of files are those of the floors, in the words of their docstrings."""
+"""The file tables of docs/architecture.md match the docstrings of the modules."""
 
 import re
 from pathlib import Path

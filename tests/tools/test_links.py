@@ -1,4 +1,7 @@
-"""Links between the project's pages lead to files and headings that exist; `make docs-site` checks the rest."""
+"""Links between the project's pages lead to existing files and headings.
+
+`make docs-site` checks the rest.
+"""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""docs/performance.md: its tables come from the results files, with goals held against what was measured."""
+"""The tables of docs/performance.md match the results files, and compare goals with measurements."""
 
 import json
 import re

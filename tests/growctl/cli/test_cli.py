@@ -1,4 +1,4 @@
-"""The command line: quick to start, clear when wrong."""
+"""The command line starts fast and explains mistakes."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""`growctl run --dry-run`: word for word what a run would start, and nothing written."""
+"""`growctl run --dry-run` prints exactly what a run would start, and writes nothing."""
 
 import os
 import shlex

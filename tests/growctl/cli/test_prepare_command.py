@@ -1,4 +1,4 @@
-"""`growctl prepare`: what it says of the dataset."""
+"""`growctl prepare` describes the dataset that it prepared."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`growctl validate`: a line for every good file, all messages for bad ones, exit code 2 where there is one."""
+"""`growctl validate`: one line for every valid file, all errors of invalid ones, and the exit code."""
 
 import json
 from pathlib import Path

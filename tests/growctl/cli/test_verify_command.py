@@ -1,4 +1,4 @@
-"""`growctl verify` and `growctl expand --verify`: what is printed, what text is found, and the exit codes."""
+"""`growctl verify` and `growctl expand --verify`: output, evaluation text, and exit codes."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What makes a control less than it is meant to be, and who says it."""
+"""Caveats of controls, and the commands that print them."""
 
 import json
 from pathlib import Path

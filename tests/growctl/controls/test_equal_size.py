@@ -1,4 +1,4 @@
-"""The Transformer that a Tokenformer is compared with: of its size, as near as a Transformer can be."""
+"""The Transformer control comes as close to the Tokenformer's size as its shapes allow."""
 
 import math
 

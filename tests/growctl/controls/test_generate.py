@@ -1,4 +1,4 @@
-"""The runs that a schedule generates to be compared with."""
+"""The controls that growctl generates from a schedule."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What `growctl doctor` finds on machines good and bad: conditions made here, and ranks that are real."""
+"""`growctl doctor` on good and bad machines, with simulated conditions and real ranks."""
 
 import errno
 import fcntl
@@ -107,10 +107,10 @@ def running(words: str) -> bool:
 
 def test_asking_for_too_many_gpus_fails_with_a_fix(monkeypatch):
     def no_such_many(wanted, batch_size):
-        raise diagnosis.LaunchError(f"launch.devices = {wanted}: this machine has 1 GPUs")
+        raise diagnosis.LaunchError(f"launch.devices = {wanted}: this machine has 1 GPU")
 
     monkeypatch.setattr(diagnosis, "local_devices", no_such_many)
-    assert_says(diagnosis.all_reduce(9), "failed", "this machine has 1 GPUs", "--devices")
+    assert_says(diagnosis.all_reduce(9), "failed", "this machine has 1 GPU", "--devices")
 
 
 @pytest.mark.parametrize("devices", ["0", "-1", "two", "1.5", "", "9" * 5000], ids=lambda value: value[:9])

@@ -1,4 +1,4 @@
-"""A Hugging Face hub on the loopback, with one dataset of two files, that fails in the way it is told to."""
+"""A fake Hugging Face hub on the loopback, with one dataset of two files, that can fail on request."""
 
 import json
 import os

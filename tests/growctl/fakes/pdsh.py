@@ -1,4 +1,4 @@
-"""pdsh for tests: every host is this machine. Like a remote shell, it passes on nothing of its own environment."""
+"""A fake pdsh: every host is this machine, and like a remote shell it drops its own environment."""
 
 import subprocess
 import sys

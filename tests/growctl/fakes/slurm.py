@@ -1,4 +1,6 @@
-"""A SLURM of one machine for tests: sbatch, squeue, scontrol, scancel and srun, run as `slurm.py PROGRAM ARGUMENT...`.
+"""A fake SLURM of one machine: sbatch, squeue, scontrol, scancel and srun.
+
+Run it as `slurm.py PROGRAM ARGUMENT...`.
 
 Jobs run here at once, each followed by a process of its own, which `sbatch` leaves behind. What is known of a job lies
 in $FAKE_SLURM/ID: `options.json`, `script.sh`, `state`, `pid` (the batch script), `tasks` (srun's processes), `starts`,

@@ -1,4 +1,4 @@
-"""What a schedule comes to: sizes, steps, FLOPs, learning rates, controls."""
+"""The plan computed from a schedule: sizes, steps, FLOPs, learning rates, controls."""
 
 import math
 from itertools import pairwise

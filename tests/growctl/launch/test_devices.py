@@ -1,4 +1,4 @@
-"""Which devices there are: `plan`, `doctor`, `run` and `--dry-run` give one answer, and ask torch only where they must.
+"""`plan`, `doctor`, `run` and `--dry-run` agree on devices, and query torch only when necessary.
 
 A machine with GPUs is faked: device files in a folder, a torch that says what it was built for, and a Python that
 answers for the torch of a worker.
@@ -240,6 +240,12 @@ def test_only_the_used_gpus_set_precision_and_memory(other_machine, tmp_path):
     other_machine.has("nvidia0", gpus=(gpu(), gpu(), V100))
     assert everyones_answers(ladder(launch={"devices": 2}), tmp_path).memory_bytes == 80 * GIB
     assert local_devices("auto", 8) == Devices(3, "cuda", fast_bf16=False, memory_bytes=32 * GIB)
+
+
+def test_the_message_about_too_few_gpus_uses_the_singular_for_one(other_machine):
+    other_machine.has("nvidia0", gpus=(gpu(),))
+    with pytest.raises(LaunchError, match=r"launch\.devices = 4: this machine has 1 GPU$"):
+        local_devices(4, 8)
 
 
 def test_asking_for_too_many_gpus_stops_a_run_and_is_noted_in_the_plan(other_machine):

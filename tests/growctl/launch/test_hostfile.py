@@ -1,4 +1,4 @@
-"""Training on the machines of a hostfile: what is refused, what starts, and that it computes the same."""
+"""Training on the machines of a hostfile: rejected hostfiles, start commands, and identical results."""
 
 import json
 import signal

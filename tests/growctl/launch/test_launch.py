@@ -1,4 +1,4 @@
-"""How workers are laid on the machine: devices, threads and the launcher's command."""
+"""Workers on this machine: devices, threads and the launcher's command."""
 
 import os
 import signal

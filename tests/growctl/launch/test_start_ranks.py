@@ -1,4 +1,4 @@
-"""What starts the ranks of a machine: where they are told that they are, and that none outlives the others."""
+"""Ranks of a machine get their rank and address, and none outlives the others."""
 
 import os
 import signal

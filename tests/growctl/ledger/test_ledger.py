@@ -1,4 +1,4 @@
-"""The ledger: rows from metrics, replays told apart, nothing forgotten."""
+"""The ledger: rows from metrics, replayed steps, and history that is never lost."""
 
 import errno
 import sqlite3

@@ -1,4 +1,4 @@
-"""What stages cost: devices, micro-batches, time, money, disk, epochs; unknown where something is not said."""
+"""Stage costs: devices, micro-batches, time, money, disk, epochs, and None for what is unknown."""
 
 import subprocess
 import sys

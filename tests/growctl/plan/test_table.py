@@ -1,4 +1,4 @@
-"""A plan as people and scripts get it: tables that fit, JSON that adds up."""
+"""A plan as tables that fit the terminal and as JSON that adds up."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""`growctl plan --measure`: real steps of every size on this machine, and nothing left behind."""
+"""`growctl plan --measure` times real steps of every size and leaves no files behind."""
 
 import json
 from pathlib import Path

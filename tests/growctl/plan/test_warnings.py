@@ -1,4 +1,4 @@
-"""What a plan warns of, each as soon as there is reason and not before; and its notes."""
+"""The warnings and notes of a plan, each exactly when there is a reason."""
 
 from typing import Any
 

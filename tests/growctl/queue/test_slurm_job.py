@@ -1,4 +1,4 @@
-"""Runs as jobs of a SLURM cluster, played by this machine: chains, warnings, requeues, and what is said of them."""
+"""Runs as SLURM jobs on a fake cluster: chains, time-limit warnings, requeues and messages."""
 
 import json
 import os

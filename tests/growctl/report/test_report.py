@@ -1,4 +1,4 @@
-"""The report: the ladder against its controls, said plainly, on a screen and in files."""
+"""The report compares the ladder with its controls, on a screen and in files."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""What is said of growing: savings, losses, what does not count, and what must never flatter."""
+"""Verdicts on growing: savings, losses, incomparable runs, and no flattering results."""
 
 import math
 import shutil

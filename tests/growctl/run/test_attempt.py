@@ -1,4 +1,4 @@
-"""An attempt at a stage, with workers that only pretend to train: what ends it, and what is made of that."""
+"""An attempt at a stage with fake workers: how it ends, and the outcome it reports."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""A control trains on the data of its ladder, whatever has become of the source since, or it does not begin."""
+"""A control trains on its ladder's data, even if the source changed since, or it does not start."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Growth policies in real runs: what a stage under each trains, records and ends in."""
+"""Real runs under each growth policy: what a stage trains, records and results in."""
 
 import json
 

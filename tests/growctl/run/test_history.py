@@ -1,4 +1,4 @@
-"""A stage's past: read once, in whatever pieces it comes, at a cost that does not grow with what was read before."""
+"""A stage's history is read once, in pieces of any size, at a cost independent of its length."""
 
 from collections.abc import Callable
 from pathlib import Path

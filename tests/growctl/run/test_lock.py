@@ -1,4 +1,4 @@
-"""One growctl at a time on a run: who is told what, whose lock is taken over, and where there are no locks."""
+"""Only one growctl process works on a run: lock messages, takeovers, and file systems without locks."""
 
 import errno
 import fcntl

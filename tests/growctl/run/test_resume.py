@@ -1,4 +1,4 @@
-"""Runs that are killed, interrupted and damaged, with real processes: run again, they end as if undisturbed."""
+"""Real runs that are killed, interrupted or damaged resume and end like an undisturbed run."""
 
 import json
 import os

@@ -1,4 +1,7 @@
-"""What a stage goes on from, by what lies in its directory. With real runs: tests/reliability/test_world_changes.py."""
+"""What a stage resumes from, given its directory.
+
+tests/reliability/test_world_changes.py tests the same with real runs.
+"""
 
 from functools import partial
 

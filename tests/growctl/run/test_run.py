@@ -1,4 +1,4 @@
-"""A whole ladder with its control, as a user runs it: what it leaves, what it says, what a second run does."""
+"""A whole ladder with its control, as a user runs it: files, output, and a second run."""
 
 import json
 import math

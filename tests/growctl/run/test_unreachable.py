@@ -1,4 +1,4 @@
-"""Sources and tokenizers that cannot be reached: one message, exit code 2, and nothing is left behind."""
+"""Unreachable sources and tokenizers give one message and exit code 2, and leave no files behind."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Schedules that start from others and from choices for blocks: what wins, what is refused, whence errors come."""
+"""Schedules built on other schedules and block choices: precedence, rejected files, origins of errors."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""A schedule's file, its name and overrides: which file is meant, how overrides are written, what neither may be."""
+"""Names of schedule files, and how overrides are written: what resolves, and what is rejected."""
 
 import contextlib
 import os

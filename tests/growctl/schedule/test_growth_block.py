@@ -1,4 +1,4 @@
-"""The growth block of a schedule: presets, what each key comes to in the plan and for the workers."""
+"""The growth block of a schedule: presets, and the effect of each key on the plan and the workers."""
 
 import copy
 import math

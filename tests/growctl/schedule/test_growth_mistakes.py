@@ -1,4 +1,4 @@
-"""The growth block of a schedule: what a mistake in it is answered with, and what is none."""
+"""Mistakes in the growth block and their messages, and valid values that look like mistakes."""
 
 import copy
 import itertools

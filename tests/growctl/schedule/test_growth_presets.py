@@ -1,4 +1,4 @@
-"""What a run is filed as: a growth preset is the policy that is computed, or the schedule is refused."""
+"""A growth preset must match the policy that the run computes, or the schedule is rejected."""
 
 import json
 from pathlib import Path

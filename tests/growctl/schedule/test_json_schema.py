@@ -1,4 +1,4 @@
-"""The JSON Schema of a schedule's file: what ships is current, good files conform, mistakes do not."""
+"""The shipped JSON Schema is current, accepts valid schedules and rejects mistakes."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Schedules: what a mistake in one is answered with, whichever value it is in."""
+"""The error message for a mistake in any value of a schedule."""
 
 import math
 import subprocess

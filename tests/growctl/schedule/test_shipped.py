@@ -1,4 +1,4 @@
-"""The schedules that come with growctl, and the choices for blocks: they load, and are what they say."""
+"""The schedules and block choices that ship with growctl load and match their descriptions."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Counts, durations and sizes as people write them, and the batch in tokens."""
+"""Counts, durations and sizes as people write them, and the batch size in tokens."""
 
 import contextlib
 import math

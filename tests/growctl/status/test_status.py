@@ -1,4 +1,4 @@
-"""What `growctl status` says of runs that are at work, stopped, failed, finished, broken, or elsewhere."""
+"""`growctl status` of runs that are active, stopped, failed, finished, damaged, or on other machines."""
 
 import fcntl
 import io

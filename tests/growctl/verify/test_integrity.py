@@ -1,4 +1,4 @@
-"""What `growctl verify --integrity` finds below a dataset, a ledger, a run and a runs directory. No training."""
+"""`growctl verify --integrity` on a dataset, a ledger, a run and a runs directory, without training."""
 
 import json
 import shutil

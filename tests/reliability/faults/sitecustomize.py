@@ -1,4 +1,4 @@
-"""Faults from within. Python imports this as it starts, in every process of a growctl whose PYTHONPATH has its folder.
+"""Injects faults into every growctl process whose PYTHONPATH has this folder: Python imports it at start.
 
 GROWCTL_FAULTS holds a JSON object: `folder`, for the mark files, and `faults`, a list of objects with
 

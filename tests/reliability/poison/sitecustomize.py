@@ -1,4 +1,4 @@
-"""Data that makes numbers go wrong, in real runs: every Python reads this first whose PYTHONPATH has this folder.
+"""Poisons the data of real runs: Python imports this at start if PYTHONPATH has this folder.
 
 The variable POISON names the training samples as JSON: {"nan": [index, ...], "spike": [index, ...]}. Such a sample
 repeats one token, and its training loss is NaN or three times the real one.

@@ -1,4 +1,4 @@
-"""Directories that are whole or not there, and what reading a broken one says."""
+"""Checkpoint directories are complete or absent, and broken ones are rejected with a clear message."""
 
 import errno
 import json

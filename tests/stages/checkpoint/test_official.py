@@ -1,4 +1,4 @@
-"""Official checkpoints: layout, names, and the reference logits, positions included."""
+"""Official checkpoints: layout, names, and logits that match the reference, positions included."""
 
 import pytest
 import torch

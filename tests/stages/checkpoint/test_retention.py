@@ -1,4 +1,4 @@
-"""Which checkpoints within a stage are kept, and that no death on the way leaves one there in part."""
+"""Retention keeps the right checkpoints of a stage, and a kill never leaves a partial one."""
 
 import os
 

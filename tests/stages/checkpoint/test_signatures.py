@@ -1,4 +1,4 @@
-"""Whose engine checkpoints are loaded: signatures, keys, and pickles that would run code."""
+"""Only signed engine checkpoints are loaded: signatures, keys, and pickles that would run code."""
 
 import os
 import stat

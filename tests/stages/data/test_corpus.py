@@ -1,4 +1,4 @@
-"""stages/data/corpus.py: which documents a source holds, and which split each belongs to."""
+"""stages/data/corpus.py: the documents of a source, and the split of each."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""stages/data/dataset.py: the order of samples, windows, what is refused. Datasets of chosen tokens."""
+"""stages/data/dataset.py: sample order, windows and rejected datasets, on hand-made tokens."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""stages/data/prepare.py: what a dataset holds, that it is made once and whole, and what is refused."""
+"""stages/data/prepare.py: the content of a dataset, atomic preparation, and rejected sources."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Micro-batches read ahead: the same ones in the same order, errors where they belong, and no thread left behind."""
+"""Reading ahead yields the same micro-batches in order, raises errors on time, and leaks no thread."""
 
 import threading
 from contextlib import closing

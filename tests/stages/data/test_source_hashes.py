@@ -1,4 +1,4 @@
-"""stages/data/source_hashes.py: what is remembered of a large source is what hashing it again would give."""
+"""stages/data/source_hashes.py: cached hashes of a large source equal freshly computed ones."""
 
 import os
 from pathlib import Path

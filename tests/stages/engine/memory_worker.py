@@ -1,4 +1,4 @@
-"""One rank of tests/stages/engine/test_device_memory.py: what engines of every kind really take.
+"""A rank of tests/stages/engine/test_device_memory.py: measures the memory of every kind of engine.
 
     memory_worker.py OUTPUT
 

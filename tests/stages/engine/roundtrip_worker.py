@@ -1,4 +1,4 @@
-"""One rank of tests/stages/engine/test_engine_state.py: a checkpoint into engines of every kind and out again.
+"""A rank of tests/stages/engine/test_engine_state.py: loads and saves checkpoints with every engine.
 
     roundtrip_worker.py INITIAL OUTPUT
 

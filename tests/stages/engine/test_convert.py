@@ -1,4 +1,7 @@
-"""Conversions on the disk: what is refused, and when they go. Their bits: tests/stages/engine/test_engine_state.py."""
+"""Conversions on disk: which are rejected, and when they are deleted.
+
+tests/stages/engine/test_engine_state.py compares the converted values bit for bit.
+"""
 
 import shutil
 

@@ -1,4 +1,4 @@
-"""The memory of a device by part, against real engines on real ranks, and as algebra."""
+"""Device memory by part matches real engines on real ranks, and holds algebraically."""
 
 import json
 from dataclasses import replace

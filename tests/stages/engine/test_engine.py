@@ -1,4 +1,4 @@
-"""Parameter groups and precision, without an engine."""
+"""Parameter groups and precision, tested without an engine."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""A checkpoint goes into an engine of any ZeRO stage, precision and rank count and comes out the same, bit for bit.
+"""Checkpoints survive engines of any ZeRO stage, precision and rank count bit for bit.
 
 The engines' own checkpoints, once converted, do the same. Engines and ranks are real; the model has an odd width, so
 that no parameter divides evenly by two ranks.

@@ -1,4 +1,4 @@
-"""How a rank ends: its exit code, and what it says."""
+"""The exit code and the last message of a rank."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Comparing checkpoints as functions: the numbers against models run by hand, and what each policy comes to.
+"""Comparing checkpoints as functions: results match models run by hand, under every growth policy.
 
 Shapes: B batch, T sequence, D model width, N parameter tokens.
 """

@@ -1,4 +1,4 @@
-"""Expanding checkpoints: append-only, exact, refused where it cannot be."""
+"""Expanding checkpoints appends only, is exact, and rejects impossible sizes."""
 
 import ctypes
 import itertools

@@ -1,4 +1,4 @@
-"""The doctor's all-reduce: sums that every rank can check by itself, and wrong ones that it notices."""
+"""The doctor's all-reduce: every rank can compute the expected sum, and wrong sums are detected."""
 
 import sys
 

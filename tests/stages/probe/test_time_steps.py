@@ -1,4 +1,7 @@
-"""What is counted, and what the allocator is asked. Real engines: tests/growctl/plan/test_time_steps.py."""
+"""Which steps are timed, and which memory figures are read.
+
+tests/growctl/plan/test_time_steps.py tests the same with real engines.
+"""
 
 from types import SimpleNamespace
 from typing import Any

@@ -1,4 +1,4 @@
-"""What workers hang on: that they end when it does, and only then."""
+"""Workers end when their lifeline does, and not before."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""One rank of tests/stages/train/test_refusal.py: updates that are refused, in engines of every kind.
+"""A rank of tests/stages/train/test_refusal.py: rejects updates in every kind of engine.
 
     refusal_worker.py OUTPUT
 

@@ -1,4 +1,7 @@
-"""What is a spike, and what follows a refused update. That one leaves no trace is test_refusal.py's."""
+"""Detection of loss spikes, and the response to a rejected update.
+
+test_refusal.py tests that a rejected update leaves no trace.
+"""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""A gradient that is not finite, on whichever rank, moves no weight, moment or step, in any engine, on any rank."""
+"""A non-finite gradient on any rank changes no weight, moment or step on any rank of any engine."""
 
 import json
 from pathlib import Path

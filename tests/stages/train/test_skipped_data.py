@@ -1,4 +1,4 @@
-"""Rollbacks and the data they leave out: whatever the attempts, no sample is learnt from twice, nor one left out."""
+"""Rollbacks and skipped data: over all attempts, no sample is trained on twice or left out."""
 
 from itertools import pairwise
 

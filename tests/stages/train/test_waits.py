@@ -1,4 +1,4 @@
-"""Between log lines the loop asks no tensor for its value: a GPU would have to be waited for."""
+"""Between log lines, the training loop never waits for the device."""
 
 import json
 from pathlib import Path

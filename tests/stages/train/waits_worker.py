@@ -1,4 +1,4 @@
-"""One rank of tests/stages/train/test_waits.py: where the loop between two log lines would wait for a device.
+"""A rank of tests/stages/train/test_waits.py: finds where the loop between log lines waits for the device.
 
     waits_worker.py OUTPUT
 
