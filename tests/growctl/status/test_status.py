@@ -337,7 +337,8 @@ def test_a_finished_ladder_whose_controls_cannot_be_planned_is_finished_and_the_
     status = only(tmp_path)
     assert (status.name, status.state, stages_of(status)[-1]) == ("tiny", "finished", "d8 done 20/20")
     [note] = status.notes
-    assert note.startswith("its controls cannot be planned: identity-blocks grows to num_layers from 3 to 4")
+    rejected = "identity-blocks cannot grow to num_layers 8; it can grow to num_layers from 3 to 4"
+    assert note.startswith(f"its controls cannot be planned: {rejected}")
 
 
 def test_80_columns_hold_every_kind_of_control_and_its_steps():
