@@ -9,19 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.checkpoint import manifest as manifest_module
-from stages.checkpoint.manifest import (
-    CheckpointError,
-    hash_file,
-    newest_checkpoint,
-    read_manifest,
-    sealed_manifest,
-    set_aside,
-    verify_checkpoint,
-    whole_directory,
-    write_file,
-)
+from stages.checkpoint import files as files_module
+from stages.checkpoint.directory import newest_checkpoint, set_aside, whole_directory
+from stages.checkpoint.files import hash_file, write_file
+from stages.checkpoint.manifest import CheckpointError, read_manifest, sealed_manifest
 from stages.checkpoint.sealed import plain_path
+from stages.checkpoint.verify import verify_checkpoint
 from stages.stage_dir import staging_directory
 from tests.stages.checkpoints import write_checkpoint
 
@@ -279,7 +272,7 @@ def test_values_of_the_wrong_type_give_a_one_line_message(checkpoint, changes):
 def test_a_checkpoint_on_a_bad_sector_is_set_aside_and_the_previous_one_is_used(tmp_path, monkeypatch):
     for step in (10, 20):
         write_checkpoint(tmp_path / f"step_{step:08d}")
-    whole = manifest_module.hash_file
+    whole = files_module.hash_file
 
     def hash_file(path):
         if "step_00000020" in str(path):
@@ -287,6 +280,6 @@ def test_a_checkpoint_on_a_bad_sector_is_set_aside_and_the_previous_one_is_used(
         return whole(path)
 
     said: list[str] = []
-    monkeypatch.setattr(manifest_module, "hash_file", hash_file)
+    monkeypatch.setattr(files_module, "hash_file", hash_file)
     assert newest_checkpoint(tmp_path, said.append) == tmp_path / "step_00000010"
     assert re.search(r"step_00000020 is broken: .*safetensors cannot be read: Input/output error; moved to", said[0])
