@@ -135,8 +135,8 @@ def prepare(
     from growctl.runs_dir import RunsPaths
     from growctl.schedule.load import load_schedule
     from growctl.text.console import Terminal
+    from stages.data.dataset import read_dataset_manifest
     from stages.data.prepare import prepare as prepare_dataset
-    from stages.data.prepare import read_dataset_manifest
 
     loaded = load_schedule(schedule, overrides or [])
     screen = Screen(Terminal(stderr=True))

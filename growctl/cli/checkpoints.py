@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,6 +13,7 @@ from growctl.text.escaping import say
 
 if TYPE_CHECKING:
     from growctl.verify.integrity import Found
+    from model.config import ModelConfig
     from model.policy import GrowthPolicy
     from stages.checkpoint.manifest import Lineage
     from stages.grow.compare import Comparison
@@ -77,49 +79,28 @@ def expand(
 
     Example: growctl expand runs/quickstart/stages/2-262k/final --add-tokens 48 --output grown
     """
-    from rich.progress import Progress
-
-    from growctl.run.screen import added_words
     from growctl.text.console import Terminal
     from growctl.verify.table import comparison_document, print_comparison
     from model.errors import UserError
     from stages.checkpoint.manifest import read_manifest
-    from stages.grow.expand import expand as expand_checkpoint
-    from stages.grow.expand import ffn_tokens_in_proportion
 
     policy = _policy(preset, init=init, tau=tau, copy_noise=copy_noise, moments=moments, allow_jump=allow_jump)
     model = read_manifest(checkpoint).model
     if data and not check:
         raise UserError("--data is the dataset for --verify; give both, or neither")
     dataset = _dataset(data, checkpoint) if check else None
-    chosen = _layers(layers, model.num_layers)
-    attention_tokens = [add_tokens if layer in chosen else 0 for layer in range(model.num_layers)]
-    ffn_tokens = ffn_tokens_in_proportion(model, attention_tokens)
-    if add_ffn_tokens is not None:
-        ffn_tokens = tuple(add_ffn_tokens if layer in chosen else 0 for layer in range(model.num_layers))
-
-    console = Terminal(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("writing new tokens", total=None)
-        manifest = expand_checkpoint(
-            checkpoint,
-            output,
-            attention_tokens=attention_tokens,
-            ffn_tokens=ffn_tokens,
-            policy=policy,
-            seed=seed,
-            on_progress=lambda done, total: progress.update(task, completed=done, total=total),
-        )
+    attention_tokens, ffn_tokens = _new_tokens(model, _layers(layers, model.num_layers), add_tokens, add_ffn_tokens)
+    lineage = _expanded(
+        checkpoint, output, attention_tokens=attention_tokens, ffn_tokens=ffn_tokens, policy=policy, seed=seed
+    )
     comparison = _comparison(checkpoint, output, dataset) if dataset else None
     if as_json:
-        document = _document(output, manifest.lineage)
+        document = _document(output, lineage)
         if dataset and comparison:
             document["verify"] = comparison_document(checkpoint, output, dataset, comparison)
         print(json.dumps(document, indent=1))
     else:
-        kept = manifest.lineage.details["preserves"]
-        what = "the function is unchanged" if kept else "the function has changed"
-        say(f"{_sizes(output, manifest.lineage)} ({added_words(attention_tokens, ffn_tokens)}); {what}")
+        _say_expanded(output, lineage, attention_tokens, ffn_tokens)
         if dataset and comparison:
             print()
             print_comparison(checkpoint, output, dataset, comparison, Terminal())
@@ -205,6 +186,44 @@ def verify(
         print(json.dumps(document, indent=1))
     if broken or (comparison and comparison.breaks_promise):
         raise typer.Exit(1)
+
+
+def _new_tokens(
+    model: "ModelConfig", layers: set[int], add_tokens: int, add_ffn_tokens: int | None
+) -> tuple[list[int], tuple[int, ...]]:
+    """The tokens that each layer's attention gains, and those that its FFN gains."""
+    from stages.grow.expand import ffn_tokens_in_proportion
+
+    attention_tokens = [add_tokens if layer in layers else 0 for layer in range(model.num_layers)]
+    if add_ffn_tokens is None:
+        return attention_tokens, ffn_tokens_in_proportion(model, attention_tokens)
+    return attention_tokens, tuple(add_ffn_tokens if layer in layers else 0 for layer in range(model.num_layers))
+
+
+def _expanded(checkpoint: Path, output: Path, **growth: Any) -> "Lineage":
+    """Writes the expanded checkpoint to `output`, with a progress bar on a terminal. Returns its lineage."""
+    from rich.progress import Progress
+
+    from growctl.text.console import Terminal
+    from stages.grow.expand import expand as expand_checkpoint
+
+    console = Terminal(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("writing new tokens", total=None)
+        manifest = expand_checkpoint(
+            checkpoint,
+            output,
+            **growth,
+            on_progress=lambda done, total: progress.update(task, completed=done, total=total),
+        )
+    return manifest.lineage
+
+
+def _say_expanded(output: Path, lineage: "Lineage", attention_tokens: Sequence[int], ffn_tokens: Sequence[int]) -> None:
+    from growctl.run.screen import added_words
+
+    what = "the function is unchanged" if lineage.details["preserves"] else "the function has changed"
+    say(f"{_sizes(output, lineage)} ({added_words(attention_tokens, ffn_tokens)}); {what}")
 
 
 def _integrity(paths: list[Path], as_json: bool) -> list["Found"]:

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from growctl.doctor.check import Check
 from growctl.runs_dir import RunPaths
 from growctl.text.formatting import duration
-from stages.checkpoint.manifest import sync_path, write_file
+from stages.checkpoint.files import sync_path, write_file
 from stages.probe.machine_facts import MachineFacts
 
 WRITE_BYTES = 64 * 2**20

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from model.errors import UserError
-from stages.checkpoint.manifest import set_aside
+from stages.checkpoint.directory import set_aside
 
 FORMAT_VERSION = 1
 _APPLICATION_ID = 0x67726F77  # "grow": tells a ledger from any other SQLite file

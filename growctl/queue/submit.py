@@ -37,7 +37,7 @@ from growctl.run.requests import (
 from growctl.run.screen import Screen
 from growctl.runs_dir import RunPaths
 from growctl.schema.launch_block import LaunchBlock
-from stages.checkpoint.manifest import write_file
+from stages.checkpoint.files import write_file
 
 _OWN_OPTIONS = {
     "account": "launch.slurm.account",

@@ -12,9 +12,11 @@ from growctl.run.screen import Screen
 from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.schema.blocks import Schedule
 from growctl.text.formatting import byte_count
-from stages.checkpoint.manifest import CheckpointError, read_manifest, set_aside
-from stages.data.dataset import HASHED_BYTES, EvaluationWindows, TrainingSamples, check_dataset
-from stages.data.prepare import DataError, prepare, read_dataset_manifest
+from stages.checkpoint.directory import set_aside
+from stages.checkpoint.manifest import CheckpointError, read_manifest
+from stages.data.corpus import DataError
+from stages.data.dataset import HASHED_BYTES, EvaluationWindows, TrainingSamples, check_dataset, read_dataset_manifest
+from stages.data.prepare import prepare
 from stages.spec import TrainSpec
 
 

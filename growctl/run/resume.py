@@ -10,18 +10,11 @@ from growctl.launch.machines import Launch
 from growctl.launch.worker_logs import ending_signal, failure_reason, logged_reason, signal_reason
 from growctl.launch.workers import Workers
 from growctl.run.requests import RunFailed
-from stages.checkpoint.manifest import (
-    CheckpointError,
-    Manifest,
-    manifest_hash,
-    newest_checkpoint,
-    read_manifest,
-    remove_converted,
-    set_aside,
-    verify_checkpoint,
-)
+from stages.checkpoint.directory import newest_checkpoint, remove_converted, set_aside
+from stages.checkpoint.manifest import CheckpointError, Manifest, manifest_hash, read_manifest
 from stages.checkpoint.retention import clear_leftovers
 from stages.checkpoint.signatures import check_origin
+from stages.checkpoint.verify import verify_checkpoint
 from stages.process.lifeline import STDIN, VARIABLE
 from stages.stage_dir import StagePaths, converted_directory
 

@@ -34,18 +34,13 @@ from growctl.run.resume import World, checkpoint_to_resume
 from growctl.run.screen import Screen
 from growctl.runs_dir import RunsPaths
 from model.config import TransformerConfig
-from stages.checkpoint.manifest import (
-    CheckpointError,
-    Manifest,
-    manifest_hash,
-    read_manifest,
-    set_aside,
-    verify_checkpoint,
-    write_file,
-)
+from stages.checkpoint.directory import set_aside
+from stages.checkpoint.files import write_file
+from stages.checkpoint.manifest import CheckpointError, Manifest, manifest_hash, read_manifest
 from stages.checkpoint.retention import clear_stage
 from stages.checkpoint.signatures import check_keys
-from stages.data.prepare import read_dataset_manifest
+from stages.checkpoint.verify import verify_checkpoint
+from stages.data.dataset import read_dataset_manifest
 from stages.metrics import Record
 from stages.spec import TrainSpec
 from stages.stage_dir import StagePaths

@@ -9,7 +9,9 @@ from growctl.ledger.ledger import Ledger, LedgerError
 from growctl.run.requests import RunError, own_schedule
 from growctl.runs_dir import RunPaths, RunsPaths
 from model.errors import UserError
-from stages.checkpoint.manifest import CheckpointError, OnBytes, verify_checkpoint
+from stages.checkpoint.files import OnBytes
+from stages.checkpoint.manifest import CheckpointError
+from stages.checkpoint.verify import verify_checkpoint
 from stages.data.corpus import DataError
 from stages.data.dataset import TOKENIZER_NAME, read_dataset_manifest, verify_dataset
 from stages.stage_dir import MANIFEST_NAME, is_checkpoint_name, is_set_aside, is_unfinished

@@ -19,14 +19,8 @@ from torch import Tensor
 from model.growth import ParameterState
 from model.initialization import build_model
 from model.language_model import LanguageModel
-from stages.checkpoint.manifest import (
-    CheckpointError,
-    FileEntry,
-    Manifest,
-    parameter_file,
-    read_manifest,
-    write_file,
-)
+from stages.checkpoint.files import FileEntry, write_file
+from stages.checkpoint.manifest import CheckpointError, Manifest, parameter_file, read_manifest
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 

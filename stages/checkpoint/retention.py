@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from stages.checkpoint.manifest import verify_checkpoint
+from stages.checkpoint.verify import verify_checkpoint
 from stages.stage_dir import StagePaths, removal_directory
 
 

@@ -15,7 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from model.errors import UserError
-from stages.checkpoint.manifest import CheckpointError, Manifest, sync_path
+from stages.checkpoint.files import sync_path
+from stages.checkpoint.manifest import CheckpointError, Manifest
 
 DEEPSPEED_GLOBALS = frozenset(
     {

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from pydantic import Field, PositiveInt
 
 from model.strict import Strict
-from stages.checkpoint.manifest import OnBytes, hash_file, hash_files
+from stages.checkpoint.files import OnBytes, hash_file, hash_files
 from stages.checkpoint.sealed import DocumentError, PlainPath, Sealed, check_inside, read_sealed, seal
 from stages.data.corpus import SPLITS, DataError, DataSpec, SplitName
 from stages.stage_dir import MANIFEST_NAME

@@ -1,4 +1,4 @@
-"""Text or documents -> a dataset: token shards written by datatrove, their tokenizer, and a manifest.
+"""Text or documents -> a dataset: its directory, with token shards, their tokenizer and a manifest, made once.
 
     <datasets_dir>/<name>-<key>/
         tokenizer.json
@@ -9,9 +9,6 @@
 The key is a hash of everything that determines the result, so each dataset is prepared once and then reused. A dataset
 is built under a temporary name and then renamed, so a directory with its final name is complete. The shards depend only
 on the source, so the number of workers changes nothing but the time.
-
-DocumentTokenizer from datatrove runs directly, without LocalPipelineExecutor: that logs to stderr from every process it
-starts and replaces the log handlers of its caller.
 """
 
 import fcntl
@@ -21,49 +18,31 @@ import os
 import re
 import secrets
 import shutil
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal
 
 from tokenizers import Tokenizer
 
-from stages.checkpoint.manifest import hash_file, set_aside, sync_path, write_file
-from stages.data.corpus import (
-    SPLITS,
-    Advance,
-    Corpus,
-    DataError,
-    DataSpec,
-    SourceFile,
-    SplitName,
-    content_hash,
-    open_corpus,
-)
+from stages.checkpoint.directory import set_aside
+from stages.checkpoint.files import hash_file, sync_path, write_file
+from stages.data.corpus import SPLITS, Corpus, DataError, DataSpec, SplitName, open_corpus
 from stages.data.dataset import (
     FORMAT_VERSION,
     LAYOUT_VERSION,
     TOKENIZER_NAME,
-    DatasetFile,
     DatasetManifest,
     DatasetSplit,
     check_dataset,
     dataset_fingerprint,
     dataset_manifest_bytes,
-    read_dataset_manifest,
-    verify_dataset,
 )
 from stages.data.progress import OnProgress, Progress
+from stages.data.shards import ShardTask, write_shards
 from stages.data.source_hashes import REMEMBERED_BYTES, SourceHashes
 from stages.data.tokenizer import given_tokenizer, tokenizer_file, train_tokenizer
 from stages.stage_dir import MANIFEST_NAME, preparation_lock, staging_directory
-
-__all__ = ["DataError", "DataSpec", "DatasetManifest", "prepare", "read_dataset_manifest", "verify_dataset"]
 
 SHARD_BYTES = 64 * 1024 * 1024
 """Source bytes per shard; one worker processes a whole shard. A larger file is one shard."""
@@ -72,32 +51,6 @@ LONGEST_NAME = 100
 
 CHOICE_VERSION = 2
 """Version of the rules that cut, split and drop documents. It is part of a dataset's key."""
-
-TOKENIZE_BATCH = 256
-"""Documents that all cores together encode at a time."""
-
-
-class _ShardTask(NamedTuple):
-    """One shard of one split, which any process can write."""
-
-    split: SplitName
-    number: int
-    files: tuple[SourceFile, ...]
-    corpus: Corpus
-    directory: Path
-    token_bytes: int
-    dropped: frozenset[bytes]
-    """Content hashes of the documents to leave out."""
-
-
-class _Shard(NamedTuple):
-    """One written shard of one split."""
-
-    content: DatasetSplit
-    hashes: frozenset[bytes]
-    """Content hashes of its documents; only filled for validation."""
-
-    num_dropped: int
 
 
 def prepare(
@@ -210,8 +163,8 @@ def _write_dataset(corpus: Corpus, given: Tokenizer | None, staging: Path, progr
     hashes: frozenset[bytes] = frozenset()
     num_dropped = 0
     for split in reversed(SPLITS):
-        tasks = [_ShardTask(split, i, files, corpus, staging, token_bytes, hashes) for i, files in enumerate(shards)]
-        parts = list(_write_shards(tasks, progress))
+        tasks = [ShardTask(split, i, files, corpus, staging, token_bytes, hashes) for i, files in enumerate(shards)]
+        parts = list(write_shards(tasks, progress))
         splits[split] = _joined([part.content for part in parts])
         hashes = hashes.union(*(part.hashes for part in parts))
         num_dropped += sum(part.num_dropped for part in parts)
@@ -266,115 +219,6 @@ def _require_documents(
                 f"data.validation_fraction: {spec.validation_fraction} of the {num_documents} documents in"
                 f" {spec.source!r} leaves none for {name}; try about {min(0.5, 5 / num_documents):.2g}"
             )
-
-
-# Shards
-
-
-def _write_shards(tasks: list[_ShardTask], progress: Progress) -> Iterator[_Shard]:
-    """Writes every shard, in this process or in `workers` others, and yields their descriptions in order."""
-    corpus = tasks[0].corpus
-    advance = progress.meter(f"tokenising {tasks[0].split}", corpus.num_bytes)
-    in_memory = "memory" in corpus.fs.protocol  # other processes cannot see it
-    workers = 1 if in_memory else min(corpus.spec.workers, len(tasks))
-    if workers == 1:
-        yield from (_write_shard(task, advance) for task in tasks)
-        return
-    processes = get_context("spawn")
-    held, lifeline = processes.Pipe(duplex=False)
-    threads = max(1, (os.cpu_count() or 1) // workers)
-    log_path = progress.log_path or Path(os.devnull)
-    pool = ProcessPoolExecutor(workers, processes, _start_worker, (held, log_path, threads))
-    with held, pool, lifeline:  # closed in reverse order: the lifeline first, before the pool waits for its workers
-        try:
-            for task, shard in zip(tasks, pool.map(_write_shard, tasks), strict=True):
-                advance(sum(file.num_bytes for file in task.files))
-                yield shard
-        except BrokenProcessPool as error:
-            raise DataError(
-                f"data.workers: one of {workers} processes died, perhaps out of memory; try fewer"
-            ) from error
-
-
-def _start_worker(lifeline: Connection, log_path: Path, threads: int) -> None:
-    """Sets up a worker process: limits its threads, sends its output to the log, and ends it when its parent ends."""
-    os.environ["RAYON_NUM_THREADS"] = str(threads)
-    log = os.open(log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-
-    def end_with_parent() -> None:
-        lifeline.poll(None)  # nothing is ever sent, so this returns when the parent closes its end or dies
-        os._exit(1)
-
-    threading.Thread(target=end_with_parent, daemon=True).start()
-
-
-def _write_shard(task: _ShardTask, advance: Advance = lambda num_bytes: None) -> _Shard:
-    """Tokenises the documents of one split in one shard's files, and syncs the written files to disk."""
-    directory = task.directory / task.split
-    num_bytes = num_dropped = 0
-    hashes = set()
-    with _quiet_datatrove() as (DocumentTokenizer, DatatroveDocument):
-        step = DocumentTokenizer(
-            str(directory),
-            str(task.directory / TOKENIZER_NAME),
-            eos_token=task.corpus.spec.end_of_text,
-            batch_size=TOKENIZE_BATCH,
-            shuffle_documents=False,  # training reads windows in random order, evaluation spreads its windows
-            save_final_metadata=False,
-        )
-        step.tokenizer.encode_special_tokens = True  # an end of text spelled out in a document is ordinary text
-        step.token_size = task.token_bytes  # datatrove uses the number of entries, but ids may be larger
-
-        def documents() -> Iterator[Any]:
-            nonlocal num_bytes, num_dropped
-            for document in task.corpus.documents(task.files, task.split, advance):
-                content = content_hash(document.text)
-                if content in task.dropped:
-                    num_dropped += 1
-                    continue
-                if task.split == "validation":
-                    hashes.add(content)
-                num_bytes += len(document.text.encode())
-                yield DatatroveDocument(text=document.text, id=document.id)
-
-        step.run(documents(), rank=task.number)
-    files = []
-    for ending in ("ds", "ds.index"):
-        path = directory / f"{task.number:05d}.{ending}"
-        os.rename(directory / f"{task.number:05d}_unshuffled.{ending}", path)
-        if path.stat().st_size == 0:  # no document of this split
-            path.unlink()
-            continue
-        sync_path(path)
-        name = path.relative_to(task.directory).as_posix()
-        files.append(DatasetFile(name=name, bytes=path.stat().st_size, sha256=hash_file(path)))
-    split = DatasetSplit(
-        num_tokens=files[0].bytes // task.token_bytes if files else 0,
-        num_bytes=num_bytes,
-        num_documents=files[1].bytes // 8 if files else 0,
-        files=tuple(files),
-    )
-    return _Shard(split, frozenset(hashes), num_dropped)
-
-
-@contextmanager
-def _quiet_datatrove() -> Iterator[tuple[Any, Any]]:
-    """datatrove's tokeniser and document class, without its logging: its import would replace loguru's handlers."""
-    from loguru import logger
-
-    vars(logger).update(add=lambda *_, **__: 0, remove=lambda *_: None)
-    try:
-        from datatrove.data import Document
-        from datatrove.pipeline.tokens import DocumentTokenizer
-    finally:
-        del vars(logger)["add"], vars(logger)["remove"]
-    logger.disable("datatrove")
-    try:
-        yield DocumentTokenizer, Document
-    finally:
-        logger.enable("datatrove")
 
 
 @contextmanager

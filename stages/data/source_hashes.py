@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from stages.checkpoint.manifest import hash_files, write_file
+from stages.checkpoint.files import hash_files, write_file
 
 REMEMBERED_BYTES = 1_000_000_000
 """A smaller source is hashed every time, which takes about a second."""

@@ -21,15 +21,8 @@ from torch import Tensor
 from model.config import parameter_shapes
 from model.errors import Failure, UserError
 from model.growth import ParameterState
-from stages.checkpoint.manifest import (
-    CheckpointError,
-    Lineage,
-    Manifest,
-    finish_directory,
-    manifest_hash,
-    read_manifest,
-    whole_directory,
-)
+from stages.checkpoint.directory import finish_directory, whole_directory
+from stages.checkpoint.manifest import CheckpointError, Lineage, Manifest, manifest_hash, read_manifest
 from stages.checkpoint.parameters import MOMENTS, write_parameters
 from stages.checkpoint.signatures import check_pickles, list_pickles
 from stages.engine.engine_state import ENGINE_TAG

@@ -23,19 +23,13 @@ from deepspeed.utils import (
 from torch import Tensor
 
 from model.growth import ParameterState
-from stages.checkpoint.manifest import (
-    CheckpointError,
-    FileEntry,
-    Manifest,
-    begin_directory,
-    finish_directory,
-    list_files,
-    read_manifest,
-    staging_directory,
-)
+from stages.checkpoint.directory import begin_directory, finish_directory
+from stages.checkpoint.files import FileEntry, list_files
+from stages.checkpoint.manifest import CheckpointError, Manifest, read_manifest
 from stages.checkpoint.parameters import MOMENTS, read_parameter, write_parameter
 from stages.checkpoint.signatures import check_origin, check_pickles, list_pickles, sign
 from stages.engine.engine import group_name
+from stages.stage_dir import staging_directory
 
 ENGINE_TAG = "engine"
 

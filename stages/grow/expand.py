@@ -17,18 +17,11 @@ from model.growth import added_parameters, draw_added
 from model.policy import GrowthPolicy, grow_config, is_published, one_if_equal, preserves, shrink_config
 from model.transformer_growth import grow_transformer
 from model.transformer_sizes import PRESERVING, Operator
-from stages.checkpoint.manifest import (
-    CheckpointError,
-    Lineage,
-    Manifest,
-    finish_directory,
-    link_or_copy,
-    manifest_hash,
-    parameter_file,
-    verify_checkpoint,
-    whole_directory,
-)
+from stages.checkpoint.directory import finish_directory, whole_directory
+from stages.checkpoint.files import link_or_copy
+from stages.checkpoint.manifest import CheckpointError, Lineage, Manifest, manifest_hash, parameter_file
 from stages.checkpoint.parameters import read_parameter, root_mean_square, write_parameters
+from stages.checkpoint.verify import verify_checkpoint
 
 
 def ffn_tokens_in_proportion(

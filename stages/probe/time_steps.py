@@ -19,7 +19,7 @@ from deepspeed import DeepSpeedEngine
 from torch import Tensor
 
 from model.initialization import build_model
-from stages.checkpoint.manifest import write_file
+from stages.checkpoint.files import write_file
 from stages.engine.devices import device_name, wait_for
 from stages.engine.engine import build_engine, choose_precision
 from stages.engine.engine_state import start_moments

@@ -30,19 +30,12 @@ from model.initialization import build_model
 from model.language_model import LanguageModel
 from model.policy import anneal_config, ramp_config
 from model.precision import Precision
+from stages.checkpoint.directory import finish_directory, remove_converted
 from stages.checkpoint.disk_full import clean_when_full, last_checkpoint_bytes, raise_when_full, require_space
-from stages.checkpoint.manifest import (
-    Lineage,
-    Manifest,
-    finish_directory,
-    manifest_hash,
-    read_manifest,
-    remove_converted,
-)
+from stages.checkpoint.manifest import Lineage, Manifest, manifest_hash, read_manifest
 from stages.checkpoint.parameters import fill_model
 from stages.checkpoint.retention import prune
-from stages.data.dataset import EvaluationWindows, TrainingSamples
-from stages.data.prepare import read_dataset_manifest
+from stages.data.dataset import EvaluationWindows, TrainingSamples, read_dataset_manifest
 from stages.data.read_ahead import read_ahead
 from stages.engine.device_memory import engine_checkpoint_bytes, parameters_checkpoint_bytes
 from stages.engine.devices import device_name

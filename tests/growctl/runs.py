@@ -167,8 +167,14 @@ def stop(process: subprocess.Popen, number: signal.Signals) -> tuple[str, str]:
     return process.communicate(timeout=HANG_SECONDS)
 
 
+def is_paused(directory: Path) -> bool:
+    """Whether a worker below `directory` has stopped itself."""
+    return any(stat_of(pid)[:1] == ["T"] for pid in workers_of(directory))
+
+
 def kill(process: subprocess.Popen, directory: Path) -> tuple[str, str]:
-    """Kills growctl, and its workers below `directory`, which a pause may keep from ending with it."""
+    """Kills growctl once one of its workers below `directory` has paused, and the workers, which then cannot end."""
+    wait_until(lambda: is_paused(directory), process)  # else it would pause the next attempt
     said = stop(process, signal.SIGKILL)
     for pid in workers_of(directory):
         with suppress(ProcessLookupError):

@@ -13,6 +13,7 @@ from growctl.run.disk_space import check_space, remaining_bytes
 from growctl.run.requests import LadderRequest, RunError
 from growctl.schedule.load import load_schedule
 from stages.checkpoint import disk_full
+from stages.checkpoint.directory import begin_directory
 from stages.checkpoint.disk_full import (
     DiskFull,
     clean_when_full,
@@ -21,7 +22,7 @@ from stages.checkpoint.disk_full import (
     raise_when_full,
     require_space,
 )
-from stages.checkpoint.manifest import begin_directory, write_file
+from stages.checkpoint.files import write_file
 from stages.metrics import MetricsWriter
 from stages.stage_dir import StagePaths, staging_directory
 from tests.growctl.runs import SCHEDULE, final_hashes, losses, run, write_schedule

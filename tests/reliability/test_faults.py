@@ -56,7 +56,7 @@ def test_it_strikes_at_the_nth_call_that_matches(python, tmp_path):
 
 def test_functions_and_methods_are_wrapped_as_their_module_is_imported(python):
     method = {"name": "m", "at": "stages.metrics:MetricsReader.__init__", "matching": "later", "do": "EIO"}
-    named = {"name": "n", "at": "stages.checkpoint.manifest:hash_file", "do": "ENOSPC"}
+    named = {"name": "n", "at": "stages.checkpoint.files:hash_file", "do": "ENOSPC"}
     program = "from pathlib import Path; from stages.metrics import read_metrics as r; r(Path('now')); r(Path('later'))"
     assert "OSError: [Errno 5] Input/output error" in python(program, method, named).stderr
     program = "from stages.checkpoint.manifest import manifest_hash; from pathlib import Path; manifest_hash(Path())"

@@ -31,16 +31,11 @@ from growctl.run.requests import schedule_yaml
 from growctl.run.screen import Screen
 from growctl.schedule.load import ScheduleError, load_schedule, parse_schedule
 from growctl.status.runs import find_status
-from stages.checkpoint.manifest import (
-    CheckpointError,
-    FileEntry,
-    Lineage,
-    Manifest,
-    newest_checkpoint,
-    verify_checkpoint,
-    write_file,
-)
+from stages.checkpoint.directory import newest_checkpoint
+from stages.checkpoint.files import FileEntry, write_file
+from stages.checkpoint.manifest import CheckpointError, Lineage, Manifest
 from stages.checkpoint.sealed import _seal_of
+from stages.checkpoint.verify import verify_checkpoint
 from stages.data.corpus import DataError, DataSpec
 from stages.data.dataset import (
     DatasetFile,

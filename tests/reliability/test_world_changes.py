@@ -11,8 +11,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from stages.checkpoint.manifest import read_manifest, verify_checkpoint
+from stages.checkpoint.manifest import read_manifest
 from stages.checkpoint.parameters import read_parameter
+from stages.checkpoint.verify import verify_checkpoint
 from stages.metrics import read_metrics
 from stages.spec import GenerationRule, LearningRate
 from stages.train.worker import Worker

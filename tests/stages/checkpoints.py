@@ -7,7 +7,8 @@ import torch
 from model.config import TokenformerConfig, TransformerConfig, tokenformer_config
 from model.growth import ParameterState
 from model.initialization import build_model
-from stages.checkpoint.manifest import Lineage, Manifest, finish_directory, whole_directory
+from stages.checkpoint.directory import finish_directory, whole_directory
+from stages.checkpoint.manifest import Lineage, Manifest
 from stages.checkpoint.parameters import write_parameter
 
 STEPS = {"generation-0-decay": 11, "generation-0-no-decay": 11}

@@ -18,6 +18,7 @@ from tests.growctl.runs import (
     finish,
     growctl,
     held,
+    is_paused,
     kill,
     losses,
     pause_after,
@@ -136,6 +137,7 @@ def test_a_stage_whose_workers_are_killed_before_its_first_checkpoint_is_started
     monkeypatch.setenv(VARIABLE, pause_after(tmp_path / ".marks", "0-small"))
     process = growctl("run", schedule, "--runs-dir", runs)
     wait_until(reached(runs / "tiny/stages/0-small/metrics.jsonl", "train", 5), process)
+    wait_until(lambda: is_paused(runs), process)
     for worker in workers_of(runs):
         os.kill(worker, signal.SIGKILL)
     out, _ = finish(process)

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from model.config import num_parameters
-from stages.checkpoint.manifest import manifest_hash, read_manifest, verify_checkpoint
+from stages.checkpoint.manifest import manifest_hash, read_manifest
 from stages.checkpoint.parameters import load_model
+from stages.checkpoint.verify import verify_checkpoint
 from tests.growctl.runs import CONTROL, SCHEDULE, losses, run, write_schedule
 
 

@@ -30,7 +30,8 @@ from growctl.status.runs import RunStatus, being_prepared, find_status, status_d
 from growctl.status.stages import StageStatus
 from growctl.status.table import print_commands, print_details, print_runs
 from model.flops import Flops
-from stages.checkpoint.manifest import Lineage, Manifest, sealed_manifest, write_file
+from stages.checkpoint.files import write_file
+from stages.checkpoint.manifest import Lineage, Manifest, sealed_manifest
 from tests.growctl.cli.test_validate import IDENTITY
 from tests.growctl.runs import CONTROL, SCHEDULE, finish, held, pause_after, reached, run, wait_until, workers_of
 from tests.growctl.runs import growctl as start_growctl

@@ -8,15 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from stages.checkpoint.manifest import (
-    CheckpointError,
-    Lineage,
-    Manifest,
-    finish_directory,
-    list_files,
-    read_manifest,
-    whole_directory,
-)
+from stages.checkpoint.directory import finish_directory, whole_directory
+from stages.checkpoint.files import list_files
+from stages.checkpoint.manifest import CheckpointError, Lineage, Manifest, read_manifest
 from stages.checkpoint.signatures import OriginError, check_keys, check_origin, check_pickles, sign
 from stages.engine import engine_state
 from stages.engine.engine_state import load_engine

@@ -18,8 +18,9 @@ from tokenizers import Tokenizer
 
 from stages.data import prepare as prepare_module
 from stages.data import tokenizer as tokenizer_module
-from stages.data.corpus import SPLITS, is_validation, open_corpus
-from stages.data.prepare import DataError, DatasetManifest, DataSpec, prepare, read_dataset_manifest, verify_dataset
+from stages.data.corpus import SPLITS, DataError, DataSpec, is_validation, open_corpus
+from stages.data.dataset import DatasetManifest, read_dataset_manifest, verify_dataset
+from stages.data.prepare import prepare
 from tests.workers import HANG_SECONDS
 
 REPOSITORY = Path(__file__).parents[3]

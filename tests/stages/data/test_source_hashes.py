@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.checkpoint.manifest import hash_file, hash_files
+from stages.checkpoint.files import hash_file, hash_files
 from stages.data import prepare as prepare_module
 from stages.data import source_hashes
 from stages.data.corpus import DataError, DataSpec

@@ -7,12 +7,8 @@ import shutil
 
 import pytest
 
-from stages.checkpoint.manifest import (
-    CheckpointError,
-    newest_checkpoint,
-    remove_converted,
-    sealed_manifest,
-)
+from stages.checkpoint.directory import newest_checkpoint, remove_converted
+from stages.checkpoint.manifest import CheckpointError, sealed_manifest
 from stages.engine.convert import ConversionFailed, convert
 from stages.stage_dir import converted_directory, staging_directory
 from tests.stages.checkpoints import write_checkpoint

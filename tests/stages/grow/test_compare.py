@@ -18,8 +18,9 @@ from model.config import PATTENTIONS, TokenformerConfig, TransformerConfig, toke
 from model.policy import GrowthPolicy
 from stages.checkpoint.manifest import CheckpointError, Lineage, manifest_hash, read_manifest, sealed_manifest
 from stages.checkpoint.parameters import load_model, read_parameter, write_parameter
-from stages.data.dataset import DataError, EvaluationWindows
-from stages.data.prepare import DataSpec, prepare, read_dataset_manifest
+from stages.data.corpus import DataSpec
+from stages.data.dataset import DataError, EvaluationWindows, read_dataset_manifest
+from stages.data.prepare import prepare
 from stages.grow import compare as compare_module
 from stages.grow.compare import GRADIENT_RAMP, Comparison, GenerationGradients, compare
 from stages.grow.expand import expand, expand_transformer, shrink

@@ -24,18 +24,17 @@ from model.config import Generation, TransformerConfig, num_parameters, paramete
 from model.initialization import build_model, initial_parameter
 from model.parameter_names import generation_of
 from model.policy import GrowthPolicy, Init, TauPolicy, grow_config, invalid_combination, preserves
+from stages.checkpoint.files import hash_file, write_file
 from stages.checkpoint.manifest import (
     MANIFEST_NAME,
     CheckpointError,
-    hash_file,
     manifest_hash,
     parameter_file,
     read_manifest,
     sealed_manifest,
-    verify_checkpoint,
-    write_file,
 )
 from stages.checkpoint.parameters import fill_model, load_model, read_parameter, write_parameter
+from stages.checkpoint.verify import verify_checkpoint
 from stages.grow.expand import expand, shrink
 from tests.stages.checkpoints import small_config, write_checkpoint
 

@@ -1,0 +1,94 @@
+"""Checkpoint directories on disk: whole or not there, set aside if broken, the newest one found. No torch here."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from stages.checkpoint.files import sync_path, write_file
+from stages.checkpoint.manifest import CheckpointError, Manifest, sealed_manifest
+from stages.checkpoint.verify import verify_checkpoint
+from stages.stage_dir import MANIFEST_NAME, StagePaths, broken_directory, converted_directory, staging_directory
+
+
+def begin_directory(directory: Path) -> Path:
+    """Creates an empty staging directory for `directory`. Removes one that a killed process left behind."""
+    staging = staging_directory(directory)
+    if staging.exists():
+        shutil.rmtree(staging)
+    staging.mkdir(parents=True)
+    return staging
+
+
+def finish_directory(directory: Path, manifest: Manifest, sign: Callable[[str], str] | None = None) -> Manifest:
+    """Writes the sealed manifest into the staging directory, syncs the folders, and renames it to `directory`.
+
+    The other files must be synced already; `write_file`, `list_files` and `link_or_copy` do that. `sign` returns the
+    signature of a seal. Returns the manifest as written.
+    """
+    staging, sealed = staging_directory(directory), sealed_manifest(manifest, sign)
+    write_file(staging / MANIFEST_NAME, sealed.model_dump_json(indent=1).encode())
+    for folder in [*(path for path in staging.rglob("*") if path.is_dir()), staging]:
+        sync_path(folder)
+    os.rename(staging, directory)
+    sync_path(directory.parent)
+    return sealed
+
+
+@contextmanager
+def whole_directory(directory: Path) -> Iterator[Path]:
+    """Yields a staging directory to fill and complete with `finish_directory`. Removes it on an error.
+
+    Raises CheckpointError if `directory` already exists.
+    """
+    if directory.exists():
+        raise CheckpointError(f"{directory} already exists; choose another: growctl never overwrites a checkpoint")
+    staging = begin_directory(directory)
+    try:
+        yield staging
+    finally:
+        if staging.exists():
+            shutil.rmtree(staging)
+
+
+def set_aside(directory: Path) -> Path:
+    """Renames a broken directory to `broken-<name>`, with a number if necessary. Returns its new path."""
+    for number in range(1, 1000):
+        target = broken_directory(directory, number)
+        if not target.exists():
+            os.rename(directory, target)
+            return target
+    raise CheckpointError(f"{directory.parent} has a thousand broken copies of {directory.name}; check the disk")
+
+
+def newest_checkpoint(
+    stage_directory: Path, tell: Callable[[str], None], wanted: Callable[[Manifest], bool] = lambda _: True
+) -> Path | None:
+    """The newest complete `step_*` checkpoint of a stage that is `wanted`, or None.
+
+    Broken checkpoints are set aside with a message to `tell`, and so are those that are not `wanted`, because they
+    belong to training that was rolled back.
+    """
+    for directory in StagePaths(stage_directory).named_as_checkpoints():
+        try:
+            manifest = verify_checkpoint(directory)
+        except CheckpointError as error:
+            tell(f"{error}; moved to {set_aside(directory).name}, trying the previous checkpoint")
+        else:
+            if wanted(manifest):
+                return directory
+            tell(f"{directory} belongs to training that was rolled back; moved to {set_aside(directory).name}")
+    return None
+
+
+def remove_converted(stage_directory: Path, checkpoint: Path) -> None:
+    """Removes the conversions of all checkpoints older than `checkpoint` (a complete `step_N`), and unfinished ones.
+
+    If the process dies meanwhile, a partly removed conversion remains. It belongs to an old checkpoint, so nothing
+    reads it.
+    """
+    stage = StagePaths(stage_directory)
+    old = [path for path in stage.conversions() if path < converted_directory(checkpoint)]
+    for path in [*old, *stage.unfinished_conversions()]:
+        shutil.rmtree(path)

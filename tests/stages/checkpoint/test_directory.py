@@ -1,0 +1,131 @@
+"""Checkpoint directories are whole or not there; any damage to their files is found, and they are set aside."""
+
+import errno
+import os
+import re
+
+import pytest
+
+from stages.checkpoint import files as files_module
+from stages.checkpoint.directory import newest_checkpoint, set_aside, whole_directory
+from stages.checkpoint.files import hash_file, write_file
+from stages.checkpoint.manifest import CheckpointError, read_manifest
+from stages.checkpoint.verify import verify_checkpoint
+from stages.stage_dir import staging_directory
+from tests.stages.checkpoints import write_checkpoint
+
+
+def test_a_finished_directory_has_its_files_with_their_hashes_and_no_temporary_files(checkpoint):
+    manifest = verify_checkpoint(checkpoint)
+    assert {p.relative_to(checkpoint).as_posix() for p in checkpoint.rglob("*") if p.is_file()} == {
+        *manifest.files,
+        "manifest.json",
+    }
+    assert os.listdir(checkpoint.parent) == ["final"]
+
+
+def test_an_error_while_writing_leaves_nothing(tmp_path):
+    def write_half() -> None:
+        with whole_directory(tmp_path / "final") as staging:
+            (staging / "half").write_text("x")
+            raise RuntimeError("disk")
+
+    with pytest.raises(RuntimeError, match="disk"):
+        write_half()
+    assert os.listdir(tmp_path) == []
+
+
+def test_leftovers_of_a_dead_writer_are_removed_and_never_taken_for_a_checkpoint(tmp_path):
+    left = staging_directory(tmp_path / "step_00000010")
+    left.mkdir()
+    (left / "old").write_text("x")
+    assert newest_checkpoint(tmp_path, print) is None
+    with whole_directory(tmp_path / "step_00000010") as staging:
+        assert os.listdir(staging) == []
+
+
+def test_an_existing_directory_is_never_overwritten(checkpoint):
+    before = hash_file(checkpoint / "manifest.json")
+    with pytest.raises(CheckpointError, match="already exists"):
+        whole_directory(checkpoint).__enter__()
+    assert hash_file(checkpoint / "manifest.json") == before
+
+
+def flip_a_bit(path):
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda path: path.unlink(), "is missing"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-1]), "bytes, not"),
+        (flip_a_bit, "does not have the hash"),
+    ],
+    ids=["removed", "truncated", "bit flipped"],
+)
+def test_any_damage_to_any_file_is_detected_and_named(checkpoint, damage, message):
+    name = sorted(read_manifest(checkpoint).files)[3]
+    damage(checkpoint / name)
+    with pytest.raises(CheckpointError, match=message) as error:
+        verify_checkpoint(checkpoint)
+    assert name in str(error.value)
+
+
+def test_broken_checkpoints_are_set_aside_one_by_one_without_deleting_anything(tmp_path):
+    for step in (10, 20, 30):
+        write_checkpoint(tmp_path / f"step_{step:08d}")
+    for step in (20, 30):
+        flip_a_bit(next((tmp_path / f"step_{step:08d}").rglob("*.safetensors")))
+    said: list[str] = []
+    assert newest_checkpoint(tmp_path, said.append).name == "step_00000010"
+    assert len(said) == 2
+    assert "broken-step_00000030" in said[0]
+    assert sorted(os.listdir(tmp_path)) == ["broken-step_00000020", "broken-step_00000030", "step_00000010"]
+
+
+def test_setting_aside_two_directories_of_one_name_keeps_both(tmp_path):
+    for text in ("first", "second"):
+        (tmp_path / "x").mkdir()
+        (tmp_path / "x" / text).touch()
+        set_aside(tmp_path / "x")
+    assert sorted(p.name for p in tmp_path.glob("*/*")) == ["first", "second"]
+
+
+def test_writing_replaces_a_file_so_a_hard_link_keeps_the_old_bytes(tmp_path):
+    (tmp_path / "old").write_text("old")
+    os.link(tmp_path / "old", tmp_path / "file")
+    entry = write_file(tmp_path / "file", b"new")
+    assert (tmp_path / "old").read_text() == "old"
+    assert (tmp_path / "file").read_text() == "new"
+    assert entry.sha256 == hash_file(tmp_path / "file")
+
+
+def test_a_link_that_leads_outside_is_rejected_but_one_within_is_accepted(checkpoint, tmp_path):
+    name = sorted(read_manifest(checkpoint).files)[0]
+    (checkpoint / name).rename(tmp_path / "elsewhere")
+    (checkpoint / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(CheckpointError, match=f"{re.escape(name)} is a link that leads out of the directory"):
+        verify_checkpoint(checkpoint)
+    (checkpoint / name).unlink()
+    (tmp_path / "elsewhere").rename(checkpoint / "within")
+    (checkpoint / name).symlink_to(checkpoint / "within")
+    verify_checkpoint(checkpoint)
+
+
+def test_a_checkpoint_on_a_bad_sector_is_set_aside_and_the_previous_one_is_used(tmp_path, monkeypatch):
+    for step in (10, 20):
+        write_checkpoint(tmp_path / f"step_{step:08d}")
+    whole = files_module.hash_file
+
+    def hash_file(path):
+        if "step_00000020" in str(path):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))  # as read() does, without a name
+        return whole(path)
+
+    said: list[str] = []
+    monkeypatch.setattr(files_module, "hash_file", hash_file)
+    assert newest_checkpoint(tmp_path, said.append) == tmp_path / "step_00000010"
+    assert re.search(r"step_00000020 is broken: .*safetensors cannot be read: Input/output error; moved to", said[0])
