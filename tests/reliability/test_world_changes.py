@@ -54,7 +54,7 @@ def changed(tmp_path_factory):
     stage = _as_killed_at(20, folder / "whole", runs)
 
     def goes_on(world: tuple[str, ...], pause_steps: int | None = None):
-        pause = {VARIABLE: pause_after(folder / ".marks", "1-large", pause_steps)} if pause_steps else {}
+        pause = {VARIABLE: pause_after(folder / ".marks", "1-large", pause_steps)} if pause_steps is not None else {}
         with pytest.MonkeyPatch.context() as patch:
             for name, value in pause.items():
                 patch.setenv(name, value)
@@ -65,7 +65,7 @@ def changed(tmp_path_factory):
     wait_until(lambda: any(stage.glob(".converted_00000020.incomplete/fragments/*")), process)
     said.append(stop(process, signal.SIGKILL)[0])
     assert not (stage / "converted_00000020").exists()
-    process = goes_on(SECOND, pause_steps=1)  # killed before its first own checkpoint
+    process = goes_on(SECOND, pause_steps=0)  # killed before its first own checkpoint
     wait_until(lambda: [r["event"] for r in read_metrics(stage / "metrics.jsonl")].count("start") == 2, process)
     said.append(kill(process, runs)[0])
     assert verify_checkpoint(stage / "converted_00000020")
