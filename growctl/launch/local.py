@@ -54,6 +54,7 @@ def local_environment(num_devices: int, gpus: bool) -> dict[str, str]:
 
 
 def local_additions(num_devices: int, gpus: bool) -> dict[str, str]:
+    """The variables that `num_devices` workers get in addition to growctl's own environment."""
     # Workers must import growctl's packages, whatever the working directory contains.
     added = {"PYTHONSAFEPATH": "1", VARIABLE: STDIN, "GLOO_SOCKET_IFNAME": "lo"}
     if "NCCL_SOCKET_IFNAME" not in os.environ:
