@@ -118,7 +118,8 @@ def build(size: str, parent: Path) -> None:
     from model.config import parameter_shapes, tokenformer_config
     from model.growth import ParameterState
     from stages.checkpoint.directory import finish_directory, whole_directory
-    from stages.checkpoint.manifest import Lineage, Manifest
+    from stages.checkpoint.lineage import Lineage
+    from stages.checkpoint.manifest import Manifest
     from stages.checkpoint.parameters import write_parameter
 
     model = tokenformer_config(**SIZES[size].shape)

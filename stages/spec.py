@@ -58,6 +58,15 @@ class LearningRate(Strict):
         left = self.total_steps - position
         return self.final + (self.peak - self.final) * min(1.0, max(0, left) / max(1, self.decay_steps))
 
+    @property
+    def undecayed_steps(self) -> int | None:
+        """How many updates of the stage come before the decay; None if the rate does not stay at its peak (`cosine`) or
+        never decays. May be negative, or more than the stage has.
+        """
+        if self.shape == "cosine" or self.decay_steps == 0:
+            return None
+        return self.total_steps - self.decay_steps + 1 - self.first_step
+
 
 class GenerationRule(Strict):
     """How the parameters of one generation learn in a stage, as factors on the stage's learning rate.
@@ -97,6 +106,15 @@ def settled_step(
     warmup_steps = learning_rate.warmup_steps - learning_rate.first_step
     resting = [rule.warmup_steps + rule.frozen_steps for rule in generations if rule.frozen_steps < num_steps]
     return max(0, warmup_steps, ramp_steps, anneal_steps or 0, *resting)
+
+
+def progress_at(step: int, num_steps: int) -> float:
+    """How far a ramp over `num_steps` steps has come at update `step`, counted from 0.
+
+    It is above 0 from the first update on, because at 0 no new token gets a gradient. It is 1 from update `num_steps`
+    on.
+    """
+    return min(1.0, (step + 1) / (num_steps + 1))
 
 
 class SlopeTrigger(Strict):
@@ -220,6 +238,9 @@ class TrainSpec(Strict):
     keep_every_steps: PositiveInt | None = None
     """Checkpoints at multiples of this step are kept too."""
 
+    keep_trunk: bool = False
+    """Whether to save and keep a checkpoint right before the learning rate decays, from which training can go on."""
+
     evaluation_sequences: PositiveInt | None
     """Validation sequences per evaluation; null: all of them."""
 
@@ -230,6 +251,12 @@ class TrainSpec(Strict):
     """The file with which the runner asks the workers to save and exit; null: it never does."""
 
     launched_at: float = Field(description="Unix time at which the runner launched this attempt, in seconds.")
+
+    @property
+    def trunk_step(self) -> int | None:
+        """The step after which to save the checkpoint right before the decay; None if the stage has no such step."""
+        steps = self.learning_rate.undecayed_steps
+        return steps if self.keep_trunk and steps is not None and 0 < steps < self.num_steps else None
 
     def rule(self, generation: int) -> GenerationRule:
         """The rule for the parameters of `generation`."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from growctl.verify.integrity import Found
     from model.config import ModelConfig
     from model.policy import GrowthPolicy
-    from stages.checkpoint.manifest import Lineage
+    from stages.checkpoint.lineage import Lineage
     from stages.grow.compare import Comparison
 
 MOST_TOKENS = 10_000_000

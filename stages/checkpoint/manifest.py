@@ -8,38 +8,24 @@ resume within a stage.
 import errno
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, Self
 
-from pydantic import NonNegativeInt
+from pydantic import NonNegativeInt, model_validator
 
-from model.config import ModelConfig
+from model.config import ModelConfig, num_parameters
 from model.errors import UserError
 from model.precision import Precision
-from model.strict import Strict
 from stages.checkpoint.files import FileEntry, hash_file
+from stages.checkpoint.lineage import Lineage
 from stages.checkpoint.sealed import DocumentError, PlainPath, Sealed, read_sealed, seal
 from stages.spec import Offload
 from stages.stage_dir import MANIFEST_NAME
 
 FORMAT_VERSION = 1
 
-Operation = Literal["train", "expand", "shrink", "import"]
-"""What made a checkpoint."""
-
 
 class CheckpointError(UserError):
     """A checkpoint is missing, broken, or of the wrong kind. The message is one line for the user."""
-
-
-class Lineage(Strict):
-    """Where a checkpoint comes from."""
-
-    operation: Operation
-    parent: str | None = None
-    """sha256 of the parent's manifest.json; null for a model trained from scratch."""
-
-    details: dict[str, Any] = {}
-    """Arguments of the operation: tokens added, seed, steps trained."""
 
 
 class Manifest(Sealed):
@@ -77,6 +63,16 @@ class Manifest(Sealed):
     """The checkpoint's files, by path within the directory."""
 
     lineage: Lineage
+
+    @model_validator(mode="after")
+    def _history_is_of_this_model(self) -> Self:
+        history = self.lineage.history
+        if history and history[-1].num_parameters != num_parameters(self.model):
+            raise ValueError(
+                f"its history ends in a model of {history[-1].num_parameters:,} parameters; this one has "
+                f"{num_parameters(self.model):,}"
+            )
+        return self
 
 
 def parameter_file(name: str) -> str:

@@ -5,25 +5,28 @@ Imports no torch.
 
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from stages.checkpoint.verify import verify_checkpoint
 from stages.stage_dir import StagePaths, removal_directory
 
 
-def outdated(steps: Iterable[int], keep: int, every: int | None = None, due: int = 1) -> list[int]:
-    """The steps whose checkpoints to remove, oldest first: all but the newest `keep` and multiples of `every`.
+def outdated(
+    steps: Iterable[int], keep: int, every: int | None = None, due: int = 1, also: Collection[int] = ()
+) -> list[int]:
+    """The steps whose checkpoints to remove, oldest first: all but the newest `keep`, multiples of `every`, and `also`.
 
     `keep` is 1 or more. The newest multiple of `due` is also kept, however many checkpoints were saved on request
     since, because a rollback returns to it.
     """
     ordered = sorted(steps)
     back = max((step for step in ordered if step % due == 0), default=None)
-    return [step for step in ordered[:-keep] if step != back and (every is None or step % every)]
+    kept = {back, *also}
+    return [step for step in ordered[:-keep] if step not in kept and (every is None or step % every)]
 
 
-def prune(stage_directory: Path, keep: int, every: int | None = None, due: int = 1) -> None:
+def prune(stage_directory: Path, keep: int, every: int | None = None, due: int = 1, also: Collection[int] = ()) -> None:
     """Removes the `outdated` checkpoints, after checking that the newest is complete, by the sizes of its files.
 
     Each checkpoint is first hidden by a single rename, so no visible checkpoint is ever incomplete. Hidden checkpoints
@@ -32,7 +35,7 @@ def prune(stage_directory: Path, keep: int, every: int | None = None, due: int =
     found = StagePaths(stage_directory).checkpoints()
     if found:
         verify_checkpoint(list(found.values())[-1], hashes=False)
-    for step in outdated(found, keep, every, due):
+    for step in outdated(found, keep, every, due, also):
         os.rename(found[step], removal_directory(found[step]))
     clear_leftovers(stage_directory)
 

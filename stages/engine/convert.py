@@ -22,7 +22,7 @@ from model.config import parameter_shapes
 from model.errors import Failure, UserError
 from model.growth import ParameterState
 from stages.checkpoint.directory import finish_directory, whole_directory
-from stages.checkpoint.manifest import CheckpointError, Lineage, Manifest, manifest_hash, read_manifest
+from stages.checkpoint.manifest import CheckpointError, Manifest, manifest_hash, read_manifest
 from stages.checkpoint.parameters import MOMENTS, write_parameters
 from stages.checkpoint.signatures import check_pickles, list_pickles
 from stages.engine.engine_state import ENGINE_TAG
@@ -60,7 +60,7 @@ def convert(source: Path, target: Path) -> Manifest:
         _take_apart(source / ENGINE_TAG, fragments)
         files = write_parameters(staging, _states(fragments, source, manifest))
         shutil.rmtree(fragments)
-        lineage = Lineage(operation="train", parent=manifest_hash(source), details=manifest.lineage.details)
+        lineage = manifest.lineage.model_copy(update={"parent": manifest_hash(source)})
         converted = manifest.model_copy(update={"kind": "parameters", "files": files, "lineage": lineage})
         return finish_directory(target, converted)
 

@@ -21,7 +21,8 @@ from model.language_model import LanguageModel
 from model.policy import ramp_config
 from model.precision import ComparisonDtype
 from model.tokenformer import Tokenformer
-from stages.checkpoint.manifest import CheckpointError, Manifest, Operation, manifest_hash, read_manifest
+from stages.checkpoint.lineage import Making
+from stages.checkpoint.manifest import CheckpointError, Manifest, manifest_hash, read_manifest
 from stages.checkpoint.parameters import load_model
 from stages.data.dataset import EvaluationWindows, read_dataset_manifest
 
@@ -36,7 +37,7 @@ Running in float32 gave up to 1.1e-6 for any growth (12 layers, untrained). Nois
 
 GRADIENT_RAMP = 0.01
 """The key ramp for measuring gradients if a generation's ramp is 0, as it is right after a growth, when no new token
-has a gradient. Training's first update uses a ramp above 0 too (`stages.train.worker.progress_at`): this value, if the
+has a gradient. Training's first update uses a ramp above 0 too (`stages.spec.progress_at`): this value, if the
 ramp takes 99 steps."""
 
 LONGEST_DEFAULT = 256
@@ -70,7 +71,7 @@ class GenerationGradients:
 class Descent:
     """The relation of the two checkpoints according to their manifests."""
 
-    operation: Operation | None
+    operation: Making | None
     """The operation that made NEW from OLD; None if OLD is not NEW's parent."""
 
     details: dict[str, Any]

@@ -19,7 +19,8 @@ from model.transformer_growth import grow_transformer
 from model.transformer_sizes import PRESERVING, Operator
 from stages.checkpoint.directory import finish_directory, whole_directory
 from stages.checkpoint.files import link_or_copy
-from stages.checkpoint.manifest import CheckpointError, Lineage, Manifest, manifest_hash, parameter_file
+from stages.checkpoint.lineage import History, Lineage, Making, extended, hash_of
+from stages.checkpoint.manifest import CheckpointError, Manifest, manifest_hash, parameter_file
 from stages.checkpoint.parameters import read_parameter, root_mean_square, write_parameters
 from stages.checkpoint.verify import verify_checkpoint
 
@@ -87,7 +88,12 @@ def expand(
             "seed": seed,
         }
         group_steps = parent.group_steps if policy.moments == "keep" else {}
-        return _finish(output, source, parent, "expand", model, files, group_steps, details)
+        determined_by = {
+            "policy": policy.model_dump(mode="json", exclude={"allow_jump"}),
+            "model": hash_of(model.model_dump(mode="json")),
+            "seed": seed,
+        }
+        return _finish(output, source, parent, "expand", model, files, group_steps, details, determined_by)
 
 
 def expand_transformer(
@@ -116,7 +122,13 @@ def expand_transformer(
     with whole_directory(output) as staging:
         files = write_parameters(staging, grown, _counted(on_progress, total))
         details = {"operator": operator, "noise": noise, "preserves": operator in PRESERVING, "seed": seed}
-        return _finish(output, source, parent, "expand", model, files, {}, details)
+        determined_by = {
+            "operator": operator,
+            "noise": noise,
+            "model": hash_of(model.model_dump(mode="json")),
+            "seed": seed,
+        }
+        return _finish(output, source, parent, "expand", model, files, {}, details, determined_by)
 
 
 def shrink(source: Path, output: Path, *, drop_generations: int = 1) -> Manifest:
@@ -138,7 +150,7 @@ def shrink(source: Path, output: Path, *, drop_generations: int = 1) -> Manifest
             link_or_copy(source / name, staging / name)
         group_steps = {name: step for name, step in parent.group_steps.items() if not name.startswith(gone)}
         details = {"drop_generations": drop_generations}
-        return _finish(output, source, parent, "shrink", model, files, group_steps, details)
+        return _finish(output, source, parent, "shrink", model, files, group_steps, details, details)
 
 
 def _counted(on_progress: Callable[[int, int], None] | None, total: int) -> Callable[[int], None] | None:
@@ -168,13 +180,18 @@ def _finish(
     output: Path,
     source: Path,
     parent: Manifest,
-    operation: Any,
+    operation: Making,
     model: TokenformerConfig | TransformerConfig,
     files: dict[str, Any],
     group_steps: dict[str, int],
     details: dict[str, Any],
+    determined_by: dict[str, Any],
 ) -> Manifest:
-    counts = {"num_parameters_before": num_parameters(parent.model), "num_parameters": num_parameters(model)}
-    lineage = Lineage(operation=operation, parent=manifest_hash(source), details=details | counts)
+    before, after = num_parameters(parent.model), num_parameters(model)
+    counts = {"num_parameters_before": before, "num_parameters": after}
+    history: History = ()
+    if parent.lineage.history:
+        history = extended(parent.lineage.history, operation, determined_by, num_parameters=after)
+    lineage = Lineage(operation=operation, parent=manifest_hash(source), details=details | counts, history=history)
     update = {"model": model, "step": 0, "group_steps": group_steps, "files": files, "lineage": lineage}
     return finish_directory(output, parent.model_copy(update=update))

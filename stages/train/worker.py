@@ -26,13 +26,15 @@ from torch import Tensor
 
 from model.config import TokenformerConfig, TransformerConfig, num_parameters
 from model.errors import Failure
+from model.flops import training_flops_per_token
 from model.initialization import build_model
 from model.language_model import LanguageModel
 from model.policy import anneal_config, ramp_config
 from model.precision import Precision
 from stages.checkpoint.directory import finish_directory, remove_converted
 from stages.checkpoint.disk_full import clean_when_full, last_checkpoint_bytes, raise_when_full, require_space
-from stages.checkpoint.manifest import Lineage, Manifest, manifest_hash, read_manifest
+from stages.checkpoint.lineage import Lineage, TrainingCost
+from stages.checkpoint.manifest import Manifest, manifest_hash, read_manifest
 from stages.checkpoint.parameters import fill_model
 from stages.checkpoint.retention import prune
 from stages.data.dataset import EvaluationWindows, TrainingSamples, read_dataset_manifest
@@ -54,12 +56,13 @@ from stages.engine.rank_process import run_rank
 from stages.metrics import MetricsWriter
 from stages.process.save_request import SaveRequest
 from stages.process.watchdog import Watchdog
-from stages.spec import TrainSpec
+from stages.spec import TrainSpec, progress_at
 from stages.stage_dir import StagePaths
 from stages.train.anomaly_guard import Guard
 from stages.train.evaluate import Evaluation, evaluate
 from stages.train.pending_losses import PendingLosses
 from stages.train.skipped_data import consumed, position
+from stages.train.training_history import TrainingHistory, history_of_new_model
 
 LOOK_SECONDS = 0.5
 """About this often, the ranks check together whether one of them was asked to save and exit."""
@@ -77,7 +80,8 @@ class Worker:
         self.device = device
         self.paths = StagePaths(Path(spec.directory))
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
-        saved = read_manifest(Path(spec.resume)).precision if spec.resume else None
+        self.resumed = read_manifest(Path(spec.resume)) if spec.resume else None
+        saved = self.resumed.precision if self.resumed else None
         self.precision: Precision = saved or choose_precision(spec.precision, device)
         self.dataset = read_dataset_manifest(Path(spec.dataset))
         self.samples = TrainingSamples(Path(spec.dataset), spec.sequence_length, spec.seed)
@@ -92,12 +96,13 @@ class Worker:
         self.look_every = 1
         self.request = SaveRequest(Path(spec.save_request) if spec.save_request and self.rank == 0 else None)
         self.watchdog = Watchdog(self.paths.stack_file(spec.attempt, self.rank), spec.hang_seconds)
+        before = read_manifest(Path(spec.initial)).lineage.history if spec.initial else history_of_new_model(spec)
+        self.history = TrainingHistory(spec, self.dataset.fingerprint, self.precision, before)
         self._started = time.monotonic() - max(0.0, time.time() - spec.launched_at)
 
     def run(self) -> None:
         """Trains from the stage's start, or from the checkpoint to resume, until `final/` is written or a stop."""
-        spec = self.spec
-        resumed = read_manifest(Path(spec.resume)) if spec.resume else None
+        spec, resumed = self.spec, self.resumed
         step = resumed.step if resumed else 0
         self.record(
             "start",
@@ -146,7 +151,7 @@ class Worker:
                 self.record_evaluation("interval", step, self.precision, result)
                 self.losses.append((step, result.loss))
                 over = self.flat_enough(step)
-            due = step % spec.checkpoint_every == 0 and step < spec.num_steps
+            due = (step % spec.checkpoint_every == 0 and step < spec.num_steps) or step == spec.trunk_step
             if due:
                 self.save(engine, step)
             if step % self.look_every == 0 and step < spec.num_steps and not over and self.asked_to_leave():
@@ -178,7 +183,7 @@ class Worker:
         """Builds the engine and loads the weights, moments and steps that this attempt starts from."""
         spec = self.spec
         start = Path(spec.resume or spec.initial or "")
-        manifest = read_manifest(start) if spec.resume or spec.initial else None
+        manifest = self.resumed or (read_manifest(start) if spec.initial else None)
         model = build_model(spec.model, seed=spec.seed if manifest is None else None, device=self.device)
         if manifest and manifest.kind == "parameters":
             fill_model(model, start, manifest)
@@ -283,14 +288,8 @@ class Worker:
         """
         spec = self.spec
         path = self.paths.step(step)
-        details = {
-            "stage": spec.stage,
-            "losses": self.losses,
-            "pending": self.pending.gathered(),
-            "guard": self.guard.state(),
-            "left_out": spec.left_out,
-        }
-        fields = {**self.manifest_fields(engine, step), "lineage": Lineage(operation="train", details=details)}
+        lineage = Lineage(operation="train", details=self.state(), history=self.history.at(step, self.cost(step)))
+        fields = {**self.manifest_fields(engine, step), "lineage": lineage}
         num_bytes = last_checkpoint_bytes(self.paths.directory) or engine_checkpoint_bytes(
             num_parameters(spec.model), spec.zero_stage, self.precision
         )
@@ -302,7 +301,8 @@ class Worker:
             save_engine(engine, path, fields, Path(spec.keys))
         self.record("checkpoint", step, path=path.name)
         if self.rank == 0:
-            prune(self.paths.directory, spec.keep_checkpoints, spec.keep_every_steps, due=spec.checkpoint_every)
+            trunk = () if spec.trunk_step is None else (spec.trunk_step,)
+            prune(self.paths.directory, spec.keep_checkpoints, spec.keep_every_steps, spec.checkpoint_every, trunk)
             remove_converted(self.paths.directory, path)
 
     def finish(self, engine: DeepSpeedEngine, step: int) -> None:
@@ -331,14 +331,15 @@ class Worker:
                 yield name, state
 
         files = save_parameters(final, states())
-        result = self.evaluate(plain)
+        result, state = self.evaluate(plain), self.state()
         self.record_evaluation("final", step, "fp32", result)
         self.record("end", step)
         if self.metrics:
             self.metrics.sync()
             parent = manifest_hash(Path(spec.initial)) if spec.initial else None
-            details = {"stage": spec.stage, "steps": step, "validation_loss": result.loss}
-            lineage = Lineage(operation="train", parent=parent, details=details)
+            details = state | {"steps": step, "validation_loss": result.loss}
+            history = self.history.at(step, self.cost(step))
+            lineage = Lineage(operation="train", parent=parent, details=details, history=history)
             fields = self.manifest_fields(engine, step)
             finish_directory(final, Manifest(kind="parameters", files=files, lineage=lineage, **fields))
 
@@ -351,6 +352,25 @@ class Worker:
         if self.spec.anneal_steps is None:
             return config
         return anneal_config(config, progress_at(step - 1, self.spec.anneal_steps))
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint stores besides tensors, for training that goes on from it. Collective."""
+        return {
+            "stage": self.spec.stage,
+            "losses": self.losses,
+            "pending": self.pending.gathered(),
+            "guard": self.guard.state(),
+            "left_out": self.spec.left_out,
+        }
+
+    def cost(self, step: int) -> TrainingCost:
+        """The cost of the model after `step` steps, from its first ancestor on."""
+        start = self.resumed.lineage.cost if self.resumed else self.history.before[-1].cost
+        new_steps = step - (self.resumed.step if self.resumed else 0)
+        tokens = new_steps * self.spec.batch_size * self.spec.sequence_length
+        flops = training_flops_per_token(self.spec.model, self.spec.sequence_length) * tokens
+        seconds = (time.monotonic() - self._started) * self.world_size
+        return (start or TrainingCost(complete=False)).plus(new_steps, tokens, flops, seconds)
 
     def manifest_fields(self, engine: DeepSpeedEngine, step: int) -> dict[str, Any]:
         """The fields of a manifest after `step` steps, except kind, files and lineage."""
@@ -375,15 +395,6 @@ class Worker:
     def record_evaluation(self, point: str, step: int, precision: str, result: Evaluation) -> None:
         """Writes an evaluation's line of metrics.jsonl."""
         self.record("evaluation", step, point=point, precision=precision, **result._asdict())
-
-
-def progress_at(step: int, num_steps: int) -> float:
-    """How far a ramp over `num_steps` steps has come at update `step`, counted from 0.
-
-    It is above 0 from the first update on, because at 0 no new token gets a gradient. It is 1 from update `num_steps`
-    on.
-    """
-    return min(1.0, (step + 1) / (num_steps + 1))
 
 
 def train(spec: Path, device: torch.device) -> None:

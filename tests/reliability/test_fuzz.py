@@ -33,7 +33,8 @@ from growctl.schedule.load import ScheduleError, load_schedule, parse_schedule
 from growctl.status.runs import find_status
 from stages.checkpoint.directory import newest_checkpoint
 from stages.checkpoint.files import FileEntry, write_file
-from stages.checkpoint.manifest import CheckpointError, Lineage, Manifest
+from stages.checkpoint.lineage import Lineage
+from stages.checkpoint.manifest import CheckpointError, Manifest
 from stages.checkpoint.sealed import _seal_of
 from stages.checkpoint.verify import verify_checkpoint
 from stages.data.corpus import DataError, DataSpec

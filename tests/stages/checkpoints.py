@@ -8,7 +8,8 @@ from model.config import TokenformerConfig, TransformerConfig, tokenformer_confi
 from model.growth import ParameterState
 from model.initialization import build_model
 from stages.checkpoint.directory import finish_directory, whole_directory
-from stages.checkpoint.manifest import Lineage, Manifest
+from stages.checkpoint.lineage import Lineage
+from stages.checkpoint.manifest import Manifest
 from stages.checkpoint.parameters import write_parameter
 
 STEPS = {"generation-0-decay": 11, "generation-0-no-decay": 11}

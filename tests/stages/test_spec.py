@@ -17,9 +17,9 @@ from model.initialization import build_model
 from model.parameter_names import generation_of
 from model.policy import GrowthPolicy, anneal_config, grow_config, ramp_config
 from stages.engine.engine import parameter_groups
-from stages.spec import GenerationRule, LearningRate, SlopeTrigger, TrainSpec
+from stages.spec import GenerationRule, LearningRate, SlopeTrigger, TrainSpec, progress_at
 from stages.train.anomaly_guard import Guard
-from stages.train.worker import Worker, progress_at
+from stages.train.worker import Worker
 from tests.stages.checkpoints import small_config
 from tests.stages.specs import small_spec
 

@@ -10,7 +10,8 @@ import pytest
 from growctl.run import resume
 from growctl.run.requests import RunFailed
 from growctl.run.resume import World, checkpoint_to_resume
-from stages.checkpoint.manifest import Lineage, manifest_hash, sealed_manifest
+from stages.checkpoint.lineage import Lineage
+from stages.checkpoint.manifest import manifest_hash, sealed_manifest
 from stages.checkpoint.signatures import OriginError, sign
 from stages.stage_dir import converted_directory
 from stages.train.skipped_data import trained_without

@@ -15,7 +15,8 @@ from growctl.status.runs import RunStatus, find_status
 from growctl.status.table import print_commands, print_details, print_runs
 from model.flops import Flops
 from stages.checkpoint.files import write_file
-from stages.checkpoint.manifest import Lineage, Manifest, sealed_manifest
+from stages.checkpoint.lineage import Lineage
+from stages.checkpoint.manifest import Manifest, sealed_manifest
 from tests.growctl.runs import SCHEDULE
 from tests.stages.checkpoints import small_config
 from tests.stages.test_metrics import EVALUATION, with_crc

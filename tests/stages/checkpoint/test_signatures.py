@@ -10,7 +10,8 @@ import torch
 
 from stages.checkpoint.directory import finish_directory, whole_directory
 from stages.checkpoint.files import list_files
-from stages.checkpoint.manifest import CheckpointError, Lineage, Manifest, read_manifest
+from stages.checkpoint.lineage import Lineage
+from stages.checkpoint.manifest import CheckpointError, Manifest, read_manifest
 from stages.checkpoint.signatures import OriginError, check_keys, check_origin, check_pickles, sign
 from stages.engine import engine_state
 from stages.engine.engine_state import load_engine

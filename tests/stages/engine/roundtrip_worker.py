@@ -18,7 +18,8 @@ import torch
 import torch.distributed as dist
 
 from model.initialization import build_model
-from stages.checkpoint.manifest import Lineage, read_manifest
+from stages.checkpoint.lineage import Lineage
+from stages.checkpoint.manifest import read_manifest
 from stages.checkpoint.parameters import fill_model
 from stages.engine.engine import build_engine, start_distributed
 from stages.engine.engine_state import (

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from model.config import PATTENTIONS, TokenformerConfig, TransformerConfig, tokenformer_config
 from model.policy import GrowthPolicy
-from stages.checkpoint.manifest import CheckpointError, Lineage, manifest_hash, read_manifest, sealed_manifest
+from stages.checkpoint.lineage import Lineage
+from stages.checkpoint.manifest import CheckpointError, manifest_hash, read_manifest, sealed_manifest
 from stages.checkpoint.parameters import load_model, read_parameter, write_parameter
 from stages.data.corpus import DataSpec
 from stages.data.dataset import DataError, EvaluationWindows, read_dataset_manifest

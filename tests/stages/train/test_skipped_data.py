@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.checkpoint.manifest import Lineage, Manifest
+from stages.checkpoint.lineage import Lineage
+from stages.checkpoint.manifest import Manifest
 from stages.metrics import Record
 from stages.train.skipped_data import consumed, position, rollbacks_in_place, skipped_ranges, trained_without
 from tests.stages.checkpoints import small_config

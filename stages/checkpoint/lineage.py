@@ -1,0 +1,142 @@
+"""Where a checkpoint comes from: its history, which determines its weights, and what it cost. No torch here.
+
+A history is a chain of entries, oldest first. Each entry names an operation and everything that determines what it did
+to the weights; its hash covers both and the hash of the entry before. Two checkpoints with the same last hash were made
+in the same way from the beginning, on whatever machine, so one can stand in for the other. The number of ranks, the
+ZeRO stage, offloading and the micro-batch are not part of it: they change only the rounding.
+"""
+
+import hashlib
+import json
+from typing import Any, Literal, Self
+
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
+
+from model.flops import Flops
+from model.strict import Strict
+
+Operation = Literal["init", "train", "expand", "shrink", "import"]
+"""What made a checkpoint. `init` draws a new model; it appears only in histories."""
+
+Making = Literal["train", "expand", "shrink", "import"]
+
+
+class TrainingCost(Strict):
+    """The cost of training a checkpoint, from the first step of its first ancestor on.
+
+    Repeated work is not included, and neither are other branches.
+    """
+
+    steps: NonNegativeInt = 0
+    tokens: NonNegativeInt = 0
+    """Data tokens."""
+
+    flops: Flops = Flops(0.0, 0.0, 0.0)
+    """Training FLOPs, by part."""
+
+    device_seconds: NonNegativeFloat = 0.0
+    """Wall seconds x devices."""
+
+    complete: bool = True
+    """False if an imported ancestor has a cost that is not known and not included."""
+
+    def plus(self, steps: int, tokens: int, flops: Flops, device_seconds: float) -> "TrainingCost":
+        """This cost and that of further training."""
+        return TrainingCost(
+            steps=self.steps + steps,
+            tokens=self.tokens + tokens,
+            flops=self.flops + flops,
+            device_seconds=round(self.device_seconds + device_seconds, 3),
+            complete=self.complete,
+        )
+
+
+class HistoryEntry(Strict):
+    """One operation in the history of a checkpoint."""
+
+    operation: Operation
+    determined_by: dict[str, Any]
+    """Everything that determines the operation's effect on the weights, as JSON values."""
+
+    hash: str
+    """sha256 over the hash of the entry before, the operation and `determined_by`."""
+
+    num_parameters: PositiveInt
+    """Number of parameters after the operation."""
+
+    cost: TrainingCost
+    """The cost up to here."""
+
+    made_in: str | None = None
+    """The run and the stage that did it, for people; None outside a run."""
+
+
+History = tuple[HistoryEntry, ...]
+
+
+def extended(
+    history: History,
+    operation: Operation,
+    determined_by: dict[str, Any],
+    *,
+    num_parameters: int,
+    cost: TrainingCost | None = None,
+    made_in: str | None = None,
+) -> History:
+    """`history` with one more entry. `cost` is by default that of the last entry."""
+    entry = HistoryEntry(
+        operation=operation,
+        determined_by=determined_by,
+        hash=next_hash(history, operation, determined_by),
+        num_parameters=num_parameters,
+        cost=cost or (history[-1].cost if history else TrainingCost()),
+        made_in=made_in,
+    )
+    return *history, entry
+
+
+def next_hash(history: History, operation: Operation, determined_by: dict[str, Any]) -> str:
+    """The hash of the entry that would follow `history`."""
+    return _hash(history[-1].hash if history else "", operation, determined_by)
+
+
+def hash_of(value: Any) -> str:
+    """sha256 of a value's JSON, for `determined_by`."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _hash(before: str, operation: Operation, determined_by: dict[str, Any]) -> str:
+    return hash_of([before, operation, determined_by])
+
+
+class Lineage(Strict):
+    """Where a checkpoint comes from."""
+
+    operation: Making
+    parent: str | None = None
+    """sha256 of the parent's manifest.json; null for a model trained from scratch."""
+
+    details: dict[str, Any] = {}
+    """Arguments and results of the operation: tokens added, seed, steps trained."""
+
+    history: History = ()
+    """Every operation since the model was drawn or imported; empty if it is not known."""
+
+    @property
+    def history_hash(self) -> str | None:
+        """The hash of the whole history; None if it is not known."""
+        return self.history[-1].hash if self.history else None
+
+    @property
+    def cost(self) -> TrainingCost | None:
+        """The cost of the checkpoint; None if its history is not known."""
+        return self.history[-1].cost if self.history else None
+
+    @model_validator(mode="after")
+    def _history_fits(self) -> Self:
+        before = ""
+        for number, entry in enumerate(self.history, 1):
+            if entry.hash != _hash(before, entry.operation, entry.determined_by):
+                raise ValueError(f"entry {number} of its history ({entry.operation}) does not match its hash")
+            before = entry.hash
+        return self

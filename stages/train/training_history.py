@@ -1,0 +1,96 @@
+"""The history that the checkpoints of a stage get: everything that determines what training does to the weights.
+
+Imports no torch.
+"""
+
+import hashlib
+import struct
+from typing import Any
+
+from model.config import TokenformerConfig, num_parameters
+from model.precision import Precision
+from stages.checkpoint.lineage import History, TrainingCost, extended, hash_of, next_hash
+from stages.checkpoint.manifest import Manifest
+from stages.spec import TrainSpec, progress_at
+
+
+def history_of_new_model(spec: TrainSpec) -> History:
+    """The history of the model that a stage without `initial` starts from."""
+    return extended(
+        (),
+        "init",
+        {"model": hash_of(spec.model.model_dump(mode="json")), "seed": spec.seed},
+        num_parameters=num_parameters(spec.model),
+    )
+
+
+class TrainingHistory:
+    """The history of a stage's checkpoints, for every number of steps.
+
+    It covers what each update did rather than how long the stage is to last: its learning rate for each generation, its
+    ramp, its data. So the checkpoints of a shorter stage are those of a longer one, as far as the two agree.
+    """
+
+    def __init__(self, spec: TrainSpec, dataset_fingerprint: str, precision: Precision, before: History) -> None:
+        """`before`: the history of the checkpoint that the stage starts from."""
+        self.before = before
+        self._spec = spec
+        newest = spec.model.newest_generation if isinstance(spec.model, TokenformerConfig) else 0
+        self._rules = [spec.rule(number) for number in range(newest + 1)]
+        self._settings = _settings(spec, dataset_fingerprint, precision)
+        self._settings["weight_decay"] = [rule.weight_decay for rule in self._rules]
+        self._updates, self._hashed = hashlib.sha256(), 0
+
+    def hash_at(self, steps: int) -> str:
+        """The hash of the history after `steps` updates."""
+        return next_hash(self.before, "train", self._determined_by(steps))
+
+    def at(self, steps: int, cost: TrainingCost, made_in: str | None = None) -> History:
+        """The history after `steps` updates, with the cost up to there."""
+        size = num_parameters(self._spec.model)
+        return extended(
+            self.before, "train", self._determined_by(steps), num_parameters=size, cost=cost, made_in=made_in
+        )
+
+    def leads_on_from(self, checkpoint: Manifest) -> bool:
+        """Whether `checkpoint` is what this training has made after as many steps: a stand-in for making it again."""
+        history = checkpoint.lineage.history
+        if not history or history[-1].operation != "train" or checkpoint.step > self._spec.num_steps:
+            return False
+        return history[-1].hash == self.hash_at(checkpoint.step)
+
+    def _determined_by(self, steps: int) -> dict[str, Any]:
+        left_out = [list(entry) for entry in self._spec.left_out if entry[0] < steps]
+        return self._settings | {"steps": steps, "updates": self._digest(steps), "left_out": left_out}
+
+    def _digest(self, steps: int) -> str:
+        """Hash of the first `steps` updates' learning rates, by generation, and shares of the ramp and of tau's way."""
+        if steps < self._hashed:
+            self._updates, self._hashed = hashlib.sha256(), 0
+        spec = self._spec
+        for step in range(self._hashed, steps):
+            rate = spec.learning_rate.at(step)
+            rates = [rate * rule.factor(step) for rule in self._rules]
+            anneal = -1.0 if spec.anneal_steps is None else progress_at(step, spec.anneal_steps)
+            values = (*rates, progress_at(step, spec.ramp_steps), anneal)
+            self._updates.update(struct.pack(f"<{len(values)}d", *values))
+        self._hashed = steps
+        return self._updates.copy().hexdigest()
+
+
+def _settings(spec: TrainSpec, dataset_fingerprint: str, precision: Precision) -> dict[str, Any]:
+    """What is the same for every update."""
+    anomalies = spec.anomalies.model_dump(mode="json", exclude={"most"})
+    if spec.anomalies.spikes != "ignore":  # then the limit, which changes at log lines, decides which updates are made
+        logged = (spec.log_every, spec.checkpoint_every, spec.evaluate_every)
+        anomalies |= {"logged": list(logged), "settled_step": spec.settled_step}
+    return {
+        "dataset": dataset_fingerprint,
+        "seed": spec.seed,
+        "first_sample": spec.samples_seen,
+        "sequence_length": spec.sequence_length,
+        "batch_size": spec.batch_size,
+        "optimizer": spec.optimizer.model_dump(mode="json"),
+        "precision": precision,
+        "anomalies": anomalies,
+    }
