@@ -1,6 +1,6 @@
 """The runs that a command requests, and the checks on them before anything is written."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,15 +42,24 @@ class LadderRequest:
     ladder: RunRequest
     runs_dir: Path
     with_controls: bool
+    sources: tuple[Path, ...] = ()
+    """Runs directories in which to look for checkpoints to reuse; empty: none are reused."""
 
     @classmethod
     def of(
-        cls, schedule: Schedule, label: str, runs_dir: Path, name: str | None, with_controls: bool
+        cls,
+        schedule: Schedule,
+        label: str,
+        runs_dir: Path,
+        name: str | None,
+        with_controls: bool,
+        sources: Sequence[Path] = (),
     ) -> "LadderRequest":
         """A request for the ladder of `schedule`, named `name` or else as the schedule is."""
         name = name or schedule.name
         assert name is not None
-        return cls(RunRequest(name, schedule.model_copy(update={"name": name}), label), runs_dir, with_controls)
+        ladder = RunRequest(name, schedule.model_copy(update={"name": name}), label)
+        return cls(ladder, runs_dir, with_controls, tuple(sources))
 
     def directory(self, request: RunRequest) -> Path:
         """The run directory of `request`."""
@@ -80,6 +89,19 @@ class LadderRequest:
             if request.control is None or schedule.growth.when == "fixed" or over:
                 check_same_run(request, self.directory(request))
         return requests
+
+
+def reuse_sources(runs_dir: Path, further: Sequence[Path], no_reuse: bool) -> tuple[Path, ...]:
+    """The runs directories from which a run reuses checkpoints, its own first.
+
+    Raises RunError if one does not exist.
+    """
+    if no_reuse and further:
+        raise RunError("--no-reuse and --reuse-from contradict each other; give one of them")
+    for directory in further:
+        if not directory.is_dir():
+            raise RunError(f"--reuse-from {directory}: must be an existing directory of runs")
+    return () if no_reuse else (runs_dir, *further)
 
 
 def steps_done(schedule: Schedule, directory: Path) -> list[int]:
@@ -150,7 +172,8 @@ def schedule_yaml(schedule: Schedule) -> str:
 def _comparable(schedule: Schedule) -> dict[str, Any]:
     data = schedule.model_dump(exclude={"launch", "controls"})
     del data["data"]["workers"], data["data"]["approximate_tokens"]
-    del data["checkpoint"]["keep"], data["checkpoint"]["keep_every"], data["checkpoint"]["check_space"]
+    for name in ("keep", "keep_every", "keep_trunk", "check_space"):
+        del data["checkpoint"][name]
     return data
 
 
