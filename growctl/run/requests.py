@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from growctl.controls.generate import plan_controls
+from growctl.ladder.stage_plans import plan_stages
 from growctl.launch.machines import Machines
 from growctl.runs_dir import RunPaths
 from growctl.schedule.load import ScheduleError, load_resolved
@@ -132,10 +133,36 @@ def check_same_run(request: RunRequest, directory: Path) -> None:
         return
     old = own_schedule(run.schedule)
     for key, was, now in _differences(_comparable(old), _comparable(request.schedule)):
-        raise RunError(
-            f"{key} = {now!r}, but the run in {directory} was started with {was!r}; "
-            "give this run another name with --name, or restore the value"
+        said = _other_stages(was, now) if key == "stages" else f"{key} = {now!r}, but it was started with {was!r}"
+        raise RunError(f"{directory} keeps its schedule: {said}. {_advice(old, request)}")
+
+
+def _other_stages(was: list[dict[str, Any]], now: list[dict[str, Any]]) -> str:
+    """What differs between two lists of stages that are not equally long."""
+    old, new = ([stage["name"] for stage in stages] for stages in (was, now))
+    if now[: len(was)] == was:
+        return f"this schedule adds {', '.join(new[len(old) :])} after its last stage, {old[-1]}"
+    if now[-len(was) :] == was:
+        return (
+            f"this schedule adds {', '.join(new[: -len(old)])} before its first stage, {old[0]}, and so trains all anew"
         )
+    return f"it has the stages {', '.join(old)}; this schedule has {', '.join(new)}"
+
+
+def _advice(old: Schedule, request: RunRequest) -> str:
+    """How to train the other schedule, and what of the old run it then takes over."""
+    command = f"run the same command with --name {request.name}-2"
+    last = len(old.stages) - 1
+    before, after = plan_stages(old)[last], request.schedule.stages[last : last + 1]
+    ramp = before.ramp_steps or before.anneal_steps
+    if (
+        ramp
+        and after
+        and after[0].ramp_steps is None
+        and plan_stages(request.schedule)[last].num_steps != before.num_steps
+    ):
+        command += f" stages.{last}.ramp_steps={ramp} (so that its ramp stays as long as it was)"
+    return f"To train it, {command}: what the two schedules have in common is taken over, not trained again"
 
 
 def own_schedule(path: Path) -> Schedule:

@@ -7,9 +7,12 @@ over.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+
+from pydantic import ValidationError
 
 from growctl.run.screen import Screen
 from growctl.runs_dir import RunsPaths
@@ -64,6 +67,13 @@ class Found:
         except CheckpointError:
             return self.steps
 
+    @property
+    def ends_before_decay(self) -> bool:
+        """Whether it was saved right before the learning rate of its own stage decayed."""
+        with suppress(OSError, ValidationError):
+            return TrainSpec.model_validate_json(self.stage.spec.read_bytes()).trunk_step == self.steps
+        return False
+
 
 @dataclass(frozen=True)
 class Segment:
@@ -103,10 +113,10 @@ def _announcement(found: Found, spec: TrainSpec, own: int) -> str:
     saved = scientific(flops * (found.steps - own))
     said = f"stage {spec.stage}: reused {which} from {found.run} ({found.directory.parent.name}); saves {saved} FLOPs"
     if lost := found.steps_there - found.steps:
-        said += (
-            f". The {lost} steps that {found.run} trained after that differ from this schedule, for example because "
-            f"its learning rate decayed: {scientific(flops * lost)} FLOPs that are not reused"
-        )
+        what = f"its last {lost} steps ({scientific(flops * lost)} FLOPs)"
+        if found.ends_before_decay:
+            return f"{said}; only the decay of its learning rate is lost, {what}"
+        return f"{said}; {what} differ from this schedule and are not"
     return said
 
 
