@@ -110,8 +110,9 @@ class StageBooks:
         Each `checkpoint` and the `end` of an attempt close a work row. The records after the last of them become a row
         when the attempt is over: when a later attempt has started, or with `attempt_over`, when its workers have
         exited. The rows do not depend on when and how often this is called, and records that were booked earlier are
-        not booked again. If the `start` of an attempt is lost, the nearest other attempt supplies its values. After a
-        failure the ledger is unchanged, and the next call tries again.
+        not booked again. If the `start` of an attempt is lost, the nearest other attempt supplies its values. After an
+        error the ledger is unchanged, and the next call tries again. After a signal the rows may be in the ledger:
+        book the file again with new books.
         """
         self.add(records)
         new: dict[int, list[Record]] = {}

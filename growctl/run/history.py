@@ -22,13 +22,24 @@ class StageHistory:
         self.begun = False
         """Whether the workers of any attempt have written their `start` record."""
 
+        self.interrupted = False
+        """Whether an exception, such as a signal's, has interrupted a read, so that its records may be lost."""
+
     def read(self) -> Iterator[list[Record]]:
-        """Yields the records added since the last call, oldest first, in pieces; yields nothing if there are none."""
+        """Yields the records added since the last call, oldest first, in pieces; yields nothing if there are none.
+
+        An interrupted read is the last one, because the next would begin after the lost records: a new history reads
+        them again.
+        """
+        if self.interrupted:
+            return
+        self.interrupted = True  # until the caller has taken the last piece
         records = iter(self._reader)
         while piece := list(islice(records, PIECE)):
             self.last_attempt = max(self.last_attempt, *(record["attempt"] for record in piece))
             self.begun = self.begun or any(record["event"] == "start" for record in piece)
             yield piece
+        self.interrupted = False
 
     def read_to_the_end(self) -> "StageHistory":
         """Reads all remaining records, to update `last_attempt` and `begun`, and returns this history."""

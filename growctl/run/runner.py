@@ -179,7 +179,7 @@ class Execution:
 
     def _stage(self, plan: StagePlan) -> None:
         stage = self.stage(plan)
-        history, books = StageHistory(stage.metrics), self.ledger.books(plan.name)
+        history, books = self._from_the_start(plan)
         self._catch_up(plan, history, books)
         books.sync(attempt_over=True)
         if complaint := history.complaint():
@@ -189,6 +189,10 @@ class Execution:
             self._train(plan, self._grow(plan) if plan.index else None, history, books)
         clear_stage(stage.directory)
         self.screen.stage_finished(plan)
+
+    def _from_the_start(self, plan: StagePlan) -> tuple[StageHistory, StageBooks]:
+        """The stage's history and books, to read and book its metrics.jsonl from the first line on."""
+        return StageHistory(self.stage(plan).metrics), self.ledger.books(plan.name)
 
     def _catch_up(self, plan: StagePlan, history: StageHistory, books: StageBooks) -> None:
         """Books and shows the records that the stage's workers have written since the last call."""
@@ -323,6 +327,8 @@ class Execution:
         try:
             return Attempt(spec, launch, history, self.schedule.launch.grace, on_records, self.screen.message).run()
         finally:
+            if history.interrupted:  # records may be lost, or in the ledger without the books knowing it
+                history, books = self._from_the_start(plan)
             self._catch_up(plan, history, books)
             books.sync(attempt_over=True)
 

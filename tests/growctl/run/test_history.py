@@ -1,5 +1,6 @@
 """A stage's history is read once, in pieces of any size, at a cost independent of its length."""
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from growctl.run.history import StageHistory
 from growctl.run.requests import RunRequest
 from growctl.run.runner import Execution, _stage_entry
 from growctl.run.screen import Screen
+from growctl.run.signals import Stopped
 from growctl.schedule.load import load_schedule
 from stages.metrics import MetricsWriter, Record, read_metrics
 from tests.growctl.runs import SCHEDULE, write_schedule
@@ -139,3 +141,63 @@ def test_a_resumed_run_has_read_the_earlier_records_of_its_stage(
     assert (shown.step, shown.state, shown.loss) == (3, "done", TRAIN["loss"])
     records: list[Record] = read_metrics(execution.stage(execution.plans[0]).metrics)
     assert execution.ledger.stage_cost("small").total.wall_seconds == records[-1]["seconds"]
+
+
+class Interrupted:
+    """Wraps a function: its call number `call` is carried out, and then a signal arrives."""
+
+    def __init__(self, function: Callable[..., Any], call: int, counts: Callable[..., bool] = lambda *_: True) -> None:
+        self.function, self.left, self.counts = function, call, counts
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        result = self.function(*arguments, **named)
+        self.left -= self.counts(*arguments)
+        if self.left == 0 and self.counts(*arguments):
+            raise Stopped(signal.SIGTERM)
+        return result
+
+
+@pytest.mark.parametrize("call", range(2, 7))  # the first is before any attempt
+def test_a_signal_while_rows_are_committed_stops_the_run_and_books_every_record_once(
+    execution: Execution, monkeypatch: pytest.MonkeyPatch, call: int
+) -> None:
+    monkeypatch.setattr(runner, "Attempt", Attempts(num_attempts=1, num_events=4))
+    query = Interrupted(execution.ledger._file.query, call, lambda sql, **_: sql == "COMMIT")
+    monkeypatch.setattr(execution.ledger._file, "query", query)
+    with pytest.raises(Stopped):
+        execution._stage(execution.plans[0])
+    assert_all_is_booked(execution)
+
+
+@pytest.mark.parametrize("call", range(1, 10))
+def test_a_signal_while_records_are_read_loses_none_of_them(
+    execution: Execution, monkeypatch: pytest.MonkeyPatch, call: int
+) -> None:
+    monkeypatch.setattr(runner, "Attempt", Attempts(num_attempts=1, num_events=4))
+    monkeypatch.setattr(stages.metrics, "parse_line", Interrupted(stages.metrics.parse_line, call))
+    with pytest.raises(Stopped):
+        execution._stage(execution.plans[0])
+    assert_all_is_booked(execution)
+
+
+def assert_all_is_booked(execution: Execution) -> None:
+    """The ledger's rows add up to all records in the stage's metrics.jsonl."""
+    records = read_metrics(execution.stage(execution.plans[0]).metrics)
+    total = execution.ledger.stage_cost("small").total
+    assert (total.steps, total.wall_seconds) == (records[-1]["step"], records[-1]["seconds"])
+    [[booked]] = execution.ledger._file.query("SELECT max(num_records) FROM work")
+    assert booked == len(records)
+
+
+def test_after_an_interrupted_read_a_history_yields_nothing_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(START_LINE + TRAIN_LINE)
+    history = StageHistory(path)
+    assert not history.interrupted
+    monkeypatch.setattr(stages.metrics, "parse_line", Interrupted(stages.metrics.parse_line, 1))
+    with pytest.raises(Stopped):
+        list(history.read())
+    assert history.interrupted
+    assert list(history.read()) == []
