@@ -279,6 +279,15 @@ def test_a_failing_torch_stops_a_run_with_the_reason(other_machine, script, reas
     assert (check.state, check.fix) == ("failed", "see torch and devices")
 
 
+def test_a_failing_torch_is_asked_only_once(other_machine):
+    other_machine.has("kfd", torch=AMD)
+    other_machine.answers(f"#!/bin/sh\necho asked >> '{other_machine.asked}'; exit 3\n")
+    for _ in range(3):
+        with pytest.raises(LaunchError, match="exit code 3"):
+            gpus_here()
+    assert other_machine.times_torch_was_asked == 1
+
+
 def test_a_plan_ends_the_reason_that_it_notes_with_one_full_stop(monkeypatch):
     def fail(schedule: Schedule) -> Devices:
         raise LaunchError("torch is broken.")
