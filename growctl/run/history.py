@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from stages.metrics import MetricsReader, Record
+from growctl.ledger.books import LANDMARKS
+from stages.metrics import MetricsReader, Record, read_events
 
 PIECE = 10_000
 """The most records to yield at once, so that a long file is never in memory as a whole."""
@@ -15,6 +16,7 @@ class StageHistory:
 
     def __init__(self, metrics: Path) -> None:
         """Reads nothing yet."""
+        self._metrics = metrics
         self._reader = MetricsReader(metrics)
         self.last_attempt = 0
         """The highest attempt number in the records read so far; 0 before the first."""
@@ -46,6 +48,10 @@ class StageHistory:
         for _ in self.read():
             pass
         return self
+
+    def landmarks(self) -> list[Record]:
+        """The records of the whole file so far that the books must know before they book its first piece."""
+        return read_events(self._metrics, *LANDMARKS)
 
     def complaint(self) -> str | None:
         """A message about the lines that could not be read; None if there were none."""

@@ -192,7 +192,8 @@ class Execution:
 
     def _from_the_start(self, plan: StagePlan) -> tuple[StageHistory, StageBooks]:
         """The stage's history and books, to read and book its metrics.jsonl from the first line on."""
-        return StageHistory(self.stage(plan).metrics), self.ledger.books(plan.name)
+        history = StageHistory(self.stage(plan).metrics)
+        return history, self.ledger.books(plan.name, history.landmarks())
 
     def _catch_up(self, plan: StagePlan, history: StageHistory, books: StageBooks) -> None:
         """Books and shows the records that the stage's workers have written since the last call."""

@@ -189,6 +189,22 @@ def assert_all_is_booked(execution: Execution) -> None:
     assert booked == len(records)
 
 
+@pytest.mark.parametrize("piece", [1, 2, 3, 100])
+def test_the_rows_of_a_stage_with_a_lost_start_do_not_depend_on_the_pieces_it_is_read_in(
+    execution: Execution, monkeypatch: pytest.MonkeyPatch, piece: int
+) -> None:
+    monkeypatch.setattr("growctl.run.history.PIECE", piece)
+    monkeypatch.setattr(runner, "Attempt", Attempts(num_attempts=1, num_events=0))
+    stage = execution.stage(execution.plans[0])
+    stage.directory.mkdir(parents=True)
+    first = line("start", seconds=0.0)[:-9] + b'damaged"}\n' + line("train", step=4) + line("checkpoint", step=5)
+    second = line("start", attempt=2, step=5, resumed_from=5, num_devices=3) + line("train", attempt=2, step=7)
+    stage.metrics.write_bytes(first + second)
+    execution._stage(execution.plans[0])
+    rows = execution.ledger._file.query("SELECT attempt, first_step, last_step, device, num_devices FROM work")
+    assert [tuple(row) for row in rows][:2] == [(1, 0, 5, "cpu", 3), (2, 5, 7, "cpu", 3)]
+
+
 def test_after_an_interrupted_read_a_history_yields_nothing_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
