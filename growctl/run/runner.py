@@ -46,7 +46,6 @@ from stages.spec import TrainSpec
 from stages.stage_dir import StagePaths
 from stages.train.skipped_data import LeftOut, rollbacks_in_place, skipped_ranges, trained_without
 
-VERBS = {"refused": "failed", "crashed": "crashed", "hung": "hung"}
 LONGEST_PAUSE = 60.0
 """The longest pause before a restart, in seconds. Pauses are 1, 10, 60, 60, ...: problems of a machine often pass."""
 
@@ -227,9 +226,9 @@ class Execution:
                 continue  # the workers rolled the stage back
             if outcome.kind == "ended":
                 raise RunFailed(f"stage {plan.name} ended without a complete final/; see {stage.log}")
-            failed = f"stage {plan.name} {VERBS[outcome.kind]}: {outcome.reason}"
+            failed = f"stage {plan.name} {outcome.kind}: {outcome.reason}"
             failures += 1
-            if outcome.kind == "refused" or failures > most:
+            if outcome.kind == "failed" or failures > most:
                 often = f" ({failures} times in a row, with no checkpoint in between)" if failures > 1 else ""
                 raise RunFailed(f"{failed}{often}\nfull log: {stage.log}")
             self.screen.message(f"{failed}; restarting it ({failures} of {most})")

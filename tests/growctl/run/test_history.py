@@ -129,6 +129,19 @@ def test_every_line_is_parsed_and_booked_once_however_many_events_and_attempts(
     assert execution.screen.stages[0].step == events
 
 
+def test_a_stage_that_is_complete_although_its_workers_failed_says_so_in_plain_words(
+    execution: Execution, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Failing(Attempts):
+        def run(self) -> Outcome:
+            assert super().run().kind == "ended"
+            return Outcome("failed", "the loss is nan")
+
+    monkeypatch.setattr(runner, "Attempt", Failing(num_attempts=1, num_events=1))
+    execution._stage(execution.plans[0])
+    assert "stage small is complete, but its workers failed: the loss is nan" in capsys.readouterr().out
+
+
 def test_a_resumed_run_has_read_the_earlier_records_of_its_stage(
     execution: Execution, monkeypatch: pytest.MonkeyPatch
 ) -> None:
