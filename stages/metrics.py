@@ -8,8 +8,8 @@ It is the only channel from a worker to the runner: both the screen and the ledg
 
 - start: device, num_devices, precision, zero_stage, resumed_from (step, or null)
 - train: loss (nats per token, over the updates made since the last such line; null if there were none),
-  learning_rate, gradient_norm (null if the last update was refused), tokens_seen (in the stage), tokens_per_second
-- anomaly: a refused update: kind (`non_finite`, `spike`), value (its loss; null if that is not finite), threshold (the
+  learning_rate, gradient_norm (null if the last update was rejected), tokens_seen (in the stage), tokens_per_second
+- anomaly: a rejected update: kind (`non_finite`, `spike`), value (its loss; null if that is not finite), threshold (the
   limit that a spike's loss exceeded, else null), action (`skip`, `rollback`, `stop`), first_step and num_steps (the
   data to skip: that of `num_steps` updates from update `first_step` on, counted from 0; stages/train/skipped_data.py).
   A rollback is the last record of its attempt.
