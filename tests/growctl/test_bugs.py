@@ -97,6 +97,12 @@ def test_a_bug_is_reported_even_if_no_file_can_be_written(tmp_path, monkeypatch,
     assert "KeyError: 'what'. The traceback could not be written" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("message", ["exit status 1.", "exit status 1"])
+def test_the_line_for_the_user_has_one_full_stop_after_the_error(tmp_path, capsys, message):
+    report_bug(raised(RuntimeError(message)), tmp_path)
+    assert "this is a bug in growctl: RuntimeError: exit status 1. The traceback is in" in capsys.readouterr().err
+
+
 def test_the_line_for_the_user_is_one_short_line_whatever_the_error_says(tmp_path, capsys):
     report_bug(raised(ValueError("first\nsecond \x1b[31m" + "x" * 5000 + "\ud800")), tmp_path)
     [line] = capsys.readouterr().err.splitlines()

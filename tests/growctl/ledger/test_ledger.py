@@ -5,6 +5,7 @@ import sqlite3
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from growctl.ledger.books import LANDMARKS
 from growctl.ledger.file import TABLES, move_aside
 from growctl.ledger.ledger import Anomaly, BrokenLedger, Cost, Ledger, LedgerError, RunEntry, StageEntry
 from model.flops import Flops
@@ -520,6 +522,34 @@ def test_an_attempt_whose_start_is_lost_is_booked_like_the_one_before(ledger: Le
     ledger.books("0-small").sync([r for r in records if (r["event"], r["attempt"]) != ("start", 2)])
     assert extents(ledger) == [(1, 0, 20, "checkpoint"), (1, 20, 27, "interruption"), (2, 20, 40, "end")]
     assert [row["num_devices"] for row in rows(ledger, "work")] == [2, 2, 2]
+
+
+@settings(max_examples=30)
+@given(history=histories(), data=st.data())
+def test_rows_do_not_depend_on_the_pieces_that_are_booked_even_if_starts_are_lost(
+    history: tuple[list[dict[str, Any]], int], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    lost = data.draw(st.sets(st.integers(1, 7)))
+    records = [record for record in history[0] if record["event"] != "start" or record["attempt"] not in lost]
+    landmarks = [record for record in records if record["event"] in LANDMARKS]
+    directory = tmp_path_factory.mktemp("pieces")
+    with Ledger.open(directory / "once.db") as once, Ledger.open(directory / "pieces.db") as pieces:
+        for ledger in (once, pieces):
+            ledger.record_run(RUN, [BASE])
+        once.books(BASE.name, landmarks).sync(records, attempt_over=True)
+        books, cuts = (
+            pieces.books(BASE.name, landmarks),
+            data.draw(st.lists(st.integers(0, len(records)), min_size=1, max_size=6)),
+        )
+        for begin, end in pairwise([0, *sorted(cuts), len(records)]):
+            books.sync(records[begin:end])
+        books.sync(attempt_over=True)
+        for table in ("work", "evaluation", "attempt"):
+            assert by_attempt(rows(pieces, table)) == by_attempt(rows(once, table))
+
+
+def by_attempt(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(rows, key=lambda row: row["attempt"])
 
 
 def test_a_clock_that_jumps_back_subtracts_no_seconds(ledger: Ledger) -> None:

@@ -248,6 +248,25 @@ def test_a_job_that_timed_out_too_often_reports_it(job, monkeypatch, capsys):
     assert capsys.readouterr().err == "growctl: Job not requeued because: timed-out too many times.\n"
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        subprocess.CalledProcessError(1, ["scontrol", "requeue", "101"]),
+        subprocess.TimeoutExpired(["scontrol", "requeue", "101"], 60),
+    ],
+)
+def test_a_job_that_a_busy_slurm_does_not_requeue_reports_it_and_is_no_bug(job, monkeypatch, capsys, error):
+    def busy(number: int, frame: object) -> None:
+        raise error
+
+    signal.signal(signal.SIGUSR2, busy)
+    with pytest.raises(SystemExit) as end:
+        interrupt(job, monkeypatch, signal.SIGUSR2, {})
+    assert (end.value.code, job.requeued) == (1, ["closed"])
+    said = f"growctl: SLURM could not requeue this job: {str(error).rstrip('.')}; submit the run again to resume\n"
+    assert capsys.readouterr().err == said
+
+
 def test_a_preempted_job_is_requeued(job, monkeypatch):
     interrupt(job, monkeypatch, signal.SIGTERM, {"101": "RUNNING"})
     assert job.requeued == ["closed", "requeued"]
