@@ -71,7 +71,7 @@ def growctl(*arguments: object, cwd: Path = REPOSITORY.parent) -> subprocess.Pop
     )
 
 
-def pause_after(folder: Path, stage: str, steps: int = 6) -> str:
+def paused_rank(folder: Path, stage: str, steps: int = 6) -> str:
     """The value of VARIABLE that makes rank 0 of a stage stop itself, once, after some steps of an attempt.
 
     Other ranks then wait for it, so the test has time to act, however busy the machine is. Then `held` lets the rank
@@ -125,7 +125,7 @@ def stat_of(pid: int) -> list[str]:
 
 @contextmanager
 def held(workers: list[int], stage: Path) -> Iterator[None]:
-    """Holds workers, paused by `pause_after`, while the block has their runner told to stop, until it has asked them to
+    """Holds workers, paused by `paused_rank`, while the block has their runner told to stop, until it has asked them to
     save, and a moment more: a rank that was held for long looks at its next steps whether it is asked.
     """
     wait_for(lambda: any(stat_of(pid)[:1] in ([], ["T"]) for pid in workers))  # else it would stop once more later
@@ -172,13 +172,18 @@ def is_paused(directory: Path) -> bool:
     return any(stat_of(pid)[:1] == ["T"] for pid in workers_of(directory))
 
 
+def kill_workers(directory: Path) -> None:
+    """Kills the workers below `directory`, those that have not ended by themselves."""
+    for pid in workers_of(directory):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
 def kill(process: subprocess.Popen, directory: Path) -> tuple[str, str]:
     """Kills growctl once one of its workers below `directory` has paused, and the workers, which then cannot end."""
     wait_until(lambda: is_paused(directory), process)  # else it would pause the next attempt
     said = stop(process, signal.SIGKILL)
-    for pid in workers_of(directory):
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    kill_workers(directory)
     wait_for(lambda: not workers_of(directory))
     return said
 
