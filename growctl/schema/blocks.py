@@ -55,7 +55,7 @@ class ModelBlock(Block):
     """The model: the settings that all stages of a run share."""
 
     family: Literal["tokenformer", "transformer"] = "tokenformer"
-    """tokenformer: every linear layer of a block is a Pattention, which can grow. transformer: the ordinary baseline."""
+    """tokenformer: all linear layers of a block are Pattentions, which can grow. transformer: the ordinary baseline."""
     num_layers: Annotated[int, Field(gt=0, le=1000)]
     """Blocks, one after another. Tokenformer growth never changes it."""
     hidden_size: Width
