@@ -9,15 +9,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import cast
 
 import pytest
 
 from stages.metrics import read_metrics
 from tests.reliability.faults.sitecustomize import VARIABLE
-from tests.workers import HANG_SECONDS, REPOSITORY, TrainingGuard
+from tests.workers import BUG, HANG_SECONDS, PRINT_TRACEBACKS, REPOSITORY, TrainingGuard
 
 TEXT = Path(asyncio.__file__).parent
 FAULTS = REPOSITORY / "tests/reliability/faults"
@@ -64,6 +63,7 @@ def growctl(*arguments: object, cwd: Path = REPOSITORY.parent) -> subprocess.Pop
     """growctl as a user starts it in `cwd`, output captured."""
     path = f"{FAULTS}:{REPOSITORY}" if VARIABLE in os.environ else str(REPOSITORY)
     environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
+    environment |= PRINT_TRACEBACKS
     environment.pop("GROWCTL_RUNS_DIR", None)
     command = [sys.executable, "-m", "growctl.cli.app", *map(str, arguments)]
     return subprocess.Popen(
@@ -87,15 +87,16 @@ def paused_rank(folder: Path, stage: str, steps: int = 6) -> str:
 def finish(process: subprocess.Popen, expect: int = 0) -> tuple[str, str]:
     """(stdout, stderr) of a growctl that ends with the exit code `expect`."""
     out, err = process.communicate(timeout=HANG_SECONDS)
-    words = {str(word) for word in cast(list[object], process.args)}
-    if "run" in words and not {"--dry-run", "--help"} & words and process.returncode != UNUSABLE_INPUT:
-        TrainingGuard.check()
     assert process.returncode == expect, f"exit code {process.returncode}\n{out}\n{err}"
+    assert BUG not in out + err, f"{out}\n{err}"
     return out, err
 
 
 def run(*arguments: object, expect: int = 0) -> tuple[str, str]:
-    return finish(growctl(*arguments), expect)
+    """(stdout, stderr) of a growctl that ends with the exit code `expect`."""
+    with TrainingGuard.rejection() if expect == UNUSABLE_INPUT else nullcontext():
+        process = growctl(*arguments)
+    return finish(process, expect)
 
 
 def wait_until(condition: Callable[[], bool], process: subprocess.Popen) -> None:
@@ -164,7 +165,9 @@ def workers_of(directory: Path) -> list[int]:
 def stop(process: subprocess.Popen, number: signal.Signals) -> tuple[str, str]:
     """Signals growctl itself, no one else, and waits for it to be gone."""
     process.send_signal(number)
-    return process.communicate(timeout=HANG_SECONDS)
+    out, err = process.communicate(timeout=HANG_SECONDS)
+    assert BUG not in out + err, f"{out}\n{err}"
+    return out, err
 
 
 def is_paused(directory: Path) -> bool:

@@ -45,7 +45,7 @@ FIRST, SECOND, THIRD = (
 
 
 @pytest.fixture(scope="module")
-def changed(tmp_path_factory):
+def changed(training, tmp_path_factory):
     """(undisturbed run, run with 2 ranks ZeRO-1 -> 1 rank ZeRO-3 -> 2 ranks ZeRO-2, output of the second)."""
     folder = tmp_path_factory.mktemp("world-changes")
     start = ("run", write_schedule(folder), *COURSE)

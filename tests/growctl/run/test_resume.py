@@ -37,7 +37,7 @@ pytestmark = pytest.mark.trains
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
+def undisturbed(training, tmp_path_factory):
     """(schedule, runs directory) of an undisturbed ladder; other runs may share its dataset."""
     folder = tmp_path_factory.mktemp("undisturbed")
     schedule = write_schedule(folder)
