@@ -16,7 +16,7 @@ MEASURED = tuple(f.name for f in fields(Evaluation) if f.name != "flops")
 COLUMNS = {"evaluation": MEASURED, "anomaly": tuple(f.name for f in fields(Anomaly) if f.name != "attempt")}
 """The columns that the ledger keeps of evaluation and anomaly records, by event."""
 
-LANDMARKS = ("start", "checkpoint")
+LANDMARKS = ("start", "reused", "checkpoint")
 """Events whose records replace a lost `start`, even one that is much earlier in the file."""
 
 
