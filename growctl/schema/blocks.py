@@ -34,7 +34,7 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,239}$")]
 
 
 class DataBlock(DataSpec):
-    """The text and its tokens: `stages.data.corpus.DataSpec`, with counts as people write them."""
+    """The text to train on and its tokenizer."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 
