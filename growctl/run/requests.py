@@ -140,11 +140,12 @@ def check_same_run(request: RunRequest, directory: Path) -> None:
 def _other_stages(was: list[dict[str, Any]], now: list[dict[str, Any]]) -> str:
     """What differs between two lists of stages that are not equally long."""
     old, new = ([stage["name"] for stage in stages] for stages in (was, now))
-    if now[: len(was)] == was:
+    if new[: len(old)] == old:
         return f"this schedule adds {', '.join(new[len(old) :])} after its last stage, {old[-1]}"
-    if now[-len(was) :] == was:
+    if new[-len(old) :] == old:
         return (
-            f"this schedule adds {', '.join(new[: -len(old)])} before its first stage, {old[0]}, and so trains all anew"
+            f"this schedule adds {', '.join(new[: -len(old)])} before its first stage, {old[0]}, so nothing of the run "
+            "fits: a ladder grows at its end"
         )
     return f"it has the stages {', '.join(old)}; this schedule has {', '.join(new)}"
 
