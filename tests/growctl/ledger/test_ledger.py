@@ -537,7 +537,10 @@ def test_rows_do_not_depend_on_the_pieces_that_are_booked_even_if_starts_are_los
         for ledger in (once, pieces):
             ledger.record_run(RUN, [BASE])
         once.books(BASE.name, landmarks).sync(records, attempt_over=True)
-        books, cuts = pieces.books(BASE.name, landmarks), data.draw(st.lists(st.integers(0, len(records)), min_size=1, max_size=6))
+        books, cuts = (
+            pieces.books(BASE.name, landmarks),
+            data.draw(st.lists(st.integers(0, len(records)), min_size=1, max_size=6)),
+        )
         for begin, end in pairwise([0, *sorted(cuts), len(records)]):
             books.sync(records[begin:end])
         books.sync(attempt_over=True)
