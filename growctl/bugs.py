@@ -14,9 +14,6 @@ from pathlib import Path
 
 from growctl.text.escaping import say
 
-FOLDER = ".bugs"
-"""The folder for traceback files, below the runs directory; no run's name starts with a dot."""
-
 DEBUG_VARIABLE = "GROWCTL_DEBUG"
 """Set it to 1 to print tracebacks too."""
 
@@ -51,10 +48,13 @@ def _write(trace: str, runs_dir: Path) -> Path | None:
         f"growctl: {_growctl_version()}\n"
         f"python: {platform.python_version()}\n\n{trace}"
     )
-    with suppress(OSError):
+    with suppress(OSError, ImportError):
+        from growctl.runs_dir import RunsPaths  # imported late: another `stages` may shadow the one that it needs
+
         if runs_dir.is_dir():  # a missing one is not created for a bug report
-            (runs_dir / FOLDER).mkdir(exist_ok=True)
-            return _new_file(runs_dir / FOLDER, now, text)
+            folder = RunsPaths(runs_dir).bugs
+            folder.mkdir(exist_ok=True)
+            return _new_file(folder, now, text)
     with suppress(OSError):
         return _new_file(Path(tempfile.gettempdir()), now, text)
     return None

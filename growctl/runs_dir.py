@@ -40,6 +40,11 @@ class RunsPaths:
         return self.directory / ".keys"
 
     @property
+    def bugs(self) -> Path:
+        """The folder of the tracebacks of growctl's own errors."""
+        return self.directory / ".bugs"
+
+    @property
     def datasets(self) -> Path:
         """Prepared datasets, shared by the runs."""
         return self.directory / ".datasets"
@@ -102,9 +107,9 @@ class RunPaths:
             yield index, name, StagePaths(path)
 
     @property
-    def report(self) -> Path:
-        """The directory for the files of `growctl report`."""
-        return self.directory / "report"
+    def report(self) -> "ReportPaths":
+        """The files of `growctl report`."""
+        return ReportPaths(self.directory / "report")
 
     @property
     def jobs_folder(self) -> Path:
@@ -119,3 +124,25 @@ class RunPaths:
     def has_begun(self) -> bool:
         """Whether the run has started: it has a ledger or stages, not only a schedule."""
         return self.ledger.exists() or self.stages.exists()
+
+
+@dataclass(frozen=True)
+class ReportPaths:
+    """Paths of a report's files."""
+
+    directory: Path
+
+    @property
+    def page(self) -> Path:
+        """The page, which needs no other file."""
+        return self.directory / "report.html"
+
+    @property
+    def chart(self) -> Path:
+        """The page's chart."""
+        return self.directory / "compute_vs_perplexity.png"
+
+    @property
+    def table(self) -> Path:
+        """The figures of every stage."""
+        return self.directory / "stages.csv"

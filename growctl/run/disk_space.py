@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from growctl.ladder.stage_plans import plan_stages
-from growctl.launch.resolve import planned_devices
+from growctl.launch.devices import Devices
 from growctl.plan.costs import stage_checkpoint_bytes
 from growctl.run.lock import find_holder
 from growctl.run.requests import RunError, RunRequest, steps_done
@@ -13,8 +13,10 @@ from growctl.text.formatting import byte_count
 from stages.checkpoint.disk_full import free_bytes
 
 
-def check_space(requests: Iterable[RunRequest], runs_dir: Path) -> None:
+def check_space(requests: Iterable[RunRequest], runs_dir: Path, devices: Devices) -> None:
     """Raises RunError if the checkpoints that `requests` will still write need more space than is free in `runs_dir`.
+
+    `devices`: those that the runs start on, which decide the precision.
 
     Skips runs whose schedule has `checkpoint.check_space: false`, and runs that another growctl holds: `hold` reports
     those.
@@ -24,7 +26,7 @@ def check_space(requests: Iterable[RunRequest], runs_dir: Path) -> None:
         for request in requests
         if request.schedule.checkpoint.check_space and find_holder(runs_dir / request.name) is None
     ]
-    needed = sum(remaining_bytes(request, runs_dir / request.name) for request in asked)
+    needed = sum(remaining_bytes(request, runs_dir / request.name, devices) for request in asked)
     free = free_bytes(runs_dir)
     if needed > free:
         raise RunError(
@@ -34,10 +36,10 @@ def check_space(requests: Iterable[RunRequest], runs_dir: Path) -> None:
         )
 
 
-def remaining_bytes(request: RunRequest, directory: Path) -> int:
+def remaining_bytes(request: RunRequest, directory: Path, devices: Devices) -> int:
     """The bytes that the unfinished stages of a run will still add to what they have on disk."""
     schedule = request.schedule
-    precision = planned_devices(schedule).precision(schedule.training.precision)
+    precision = devices.precision(schedule.training.precision)
     done = steps_done(schedule, directory)
     total = 0
     for plan in plan_stages(schedule, done)[len(done) :]:

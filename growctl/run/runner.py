@@ -12,7 +12,7 @@ from growctl.ladder.conditions import comparison_conditions
 from growctl.ladder.stage_plans import StagePlan, plan_stages
 from growctl.ladder.train_spec import worker_spec
 from growctl.launch.machines import Machines
-from growctl.launch.resolve import machines_of, planned_devices
+from growctl.launch.resolve import machines_of, run_devices
 from growctl.ledger.books import StageBooks
 from growctl.ledger.file import move_aside
 from growctl.ledger.ledger import BrokenLedger, Ledger, RunEntry, StageEntry
@@ -61,7 +61,7 @@ def run(request: LadderRequest, screen: Screen) -> None:
     Raises RunError (or another UserError) before anything is written, RunFailed if a stage fails.
     """
     machines = machines_of(request.ladder.schedule)
-    check_space(request.checked(machines), request.runs_dir)
+    check_space(request.checked(machines), request.runs_dir, run_devices(request.ladder.schedule, machines))
     machines.check(request.runs_dir)
     controls = [request.directory(control) for control in request.controls()]
     Execution(request.ladder, request.runs_dir, machines, screen, controls, request.sources).run()
@@ -74,7 +74,7 @@ def run_part(request: LadderRequest, name: str, last_stage: int | None, screen: 
     """Runs only the ladder or control called `name`, up to the stage with index `last_stage`. Raises as `run` does."""
     machines = machines_of(request.ladder.schedule)
     [part] = [candidate for candidate in request.checked(machines) if candidate.name == name]
-    check_space([part], request.runs_dir)
+    check_space([part], request.runs_dir, run_devices(part.schedule, machines))
     machines.check(request.runs_dir)
     Execution(part, request.runs_dir, machines, screen, sources=request.sources).run(last_stage)
 
@@ -306,8 +306,9 @@ class Execution:
         )
 
     def _micro_batch_size(self, plan: StagePlan) -> int:
-        """Sequences per forward pass on one device, as `growctl plan` shows it."""
-        return planned_micro_batch(self.schedule, plan, self.num_devices(plan), planned_devices(self.schedule))
+        """Sequences per forward pass on one device, as `growctl plan` shows it for the same devices."""
+        devices = run_devices(self.schedule, self.machines)
+        return planned_micro_batch(self.schedule, plan, self.num_devices(plan), devices)
 
     def _spec(
         self, plan: StagePlan, attempt: int, initial: Path | None, resume: Path | None, left_out: tuple[LeftOut, ...]
