@@ -134,11 +134,12 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def stat_of(pid: int) -> list[str]:
-    """What Linux says of a process behind its name, first its state and its parent; nothing once it is gone."""
+    """What Linux says of a process behind its name, first its state and its parent; nothing once it has ended."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        state, *others = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return []
+    return [] if state == "Z" else [state, *others]
 
 
 @contextmanager
