@@ -224,7 +224,7 @@ class Execution:
 
     def _precision(self) -> Precision:
         """The precision in which a new stage trains."""
-        return planned_devices(self.schedule).precision(self.schedule.training.precision)
+        return run_devices(self.schedule, self.machines).precision(self.schedule.training.precision)
 
     def _train(self, plan: StagePlan, initial: Path | None, history: StageHistory, books: StageBooks) -> None:
         """Makes attempts at a stage until it has its `final/`.
