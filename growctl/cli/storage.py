@@ -53,8 +53,11 @@ def clean(
 ) -> None:
     """Remove what can be made again: checkpoints inside finished stages, converted checkpoints, unused datasets.
 
-    Shows first what it would remove and how much that frees, then asks. Without a terminal and without --yes, it only
-    shows. It never touches a run that another growctl uses, and keeps every stage's result.
+    Shows what it would remove and how much that frees, then asks.
+
+    Without a terminal and without --yes, it only shows.
+
+    Never touches a run that another growctl uses, and keeps the result of every stage.
 
     Example: growctl clean quickstart
     """

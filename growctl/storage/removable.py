@@ -127,6 +127,9 @@ def in_run(directory: Path, running: RunningSchedules) -> Iterator[Removable | K
 def in_idle_run(directory: Path, running: RunningSchedules) -> Iterator[Removable | Kept]:
     """What can be removed from a run that no other growctl uses."""
     for index, _, stage in RunPaths(directory).stages_found():
+        if not stage.directory.resolve().is_relative_to(directory.resolve()):
+            yield Kept(stage.directory, "it is a link out of the run, whose lock does not cover it")
+            continue
         try:
             yield from _in_stage(directory, index, stage, running)
         except OSError as error:
@@ -207,6 +210,9 @@ def _trunk_steps(directory: Path, index: int, stage: StagePaths) -> set[int]:
 def in_datasets(runs_dir: Path) -> Iterator[Removable | Kept]:
     """The datasets that no run uses, and what dead processes left beside them."""
     folder = RunsPaths(runs_dir).datasets
+    if folder.is_symlink():
+        yield Kept(folder, "it is a link; other runs directories may use its datasets")
+        return
     use, at_work = DatasetUse.of(run_directories(runs_dir)), being_prepared(runs_dir)
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
         name = dataset_name(path)

@@ -88,8 +88,11 @@ def print_removed(removed: Removed, console: Console) -> None:
 
 
 def _print_kept(kept: Iterable[Kept], console: Console) -> None:
-    for item in kept:
-        console.print(Text(f"kept: {item.path}: {item.why.removeprefix(f'{item.path} ')}"), soft_wrap=True)
+    """Prints a line for each reason and folder."""
+    for (_, why), group in groupby(kept, key=lambda item: (item.path.parent, item.why)):
+        first, *others = [item.path for item in group]
+        more = f" and {len(others)} more" if others else ""
+        console.print(Text(f"kept: {first}{more}: {why.removeprefix(f'{first} ')}"), soft_wrap=True)
 
 
 def _name(run: str, is_below: bool) -> str:

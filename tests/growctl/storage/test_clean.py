@@ -178,6 +178,34 @@ def test_a_run_that_starts_after_the_listing_is_left_alone(tmp_path):
     assert "in use by another growctl" in removed.skipped[0].why
 
 
+def test_removing_takes_the_lock_of_the_run(tmp_path, monkeypatch):
+    """A growctl may start between the last look and the removal."""
+    made = finished_run(tmp_path)
+    cleanup = find_removable(tmp_path)
+    monkeypatch.setattr(clean, "why_in_use", lambda directory: None)
+    with made.hold():
+        removed = remove(cleanup)
+    assert (removed.paths, len(removed.skipped)) == ([], 3)
+
+
+def test_a_stage_that_is_a_link_into_another_run_is_left_alone(tmp_path):
+    made, linking = finished_run(tmp_path), finished_run(tmp_path, "linking")
+    shutil.rmtree(linking.stage("0-small"))
+    linking.stage("0-small").symlink_to(made.stage("0-small"))
+    with made.hold():
+        cleanup = find_removable(tmp_path)
+    assert set(listed(cleanup)) == {"1-large/step_00000050"}
+    assert "a link out of the run" in why_kept(cleanup, "0-small")
+
+
+def test_datasets_stay_if_other_runs_directories_may_use_them(tmp_path):
+    dataset(tmp_path / "a", "unused")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b/.datasets").symlink_to(tmp_path / "a/.datasets")
+    assert not find_removable(tmp_path / "b").remove
+    assert find_removable(tmp_path / "a").remove
+
+
 def test_what_has_changed_since_the_listing_is_left_alone(tmp_path):
     made = finished_run(tmp_path)
     cleanup = find_removable(tmp_path)

@@ -1,5 +1,6 @@
 """The commands `growctl runs` and `growctl clean`."""
 
+import io
 import json
 import os
 import pty
@@ -8,7 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from growctl.storage.removable import find_removable
+from growctl.storage.table import print_cleanup
 from tests.growctl.runs import run
 from tests.growctl.storage.stored import dataset, finished_run
 from tests.workers import REPOSITORY
@@ -83,3 +87,23 @@ def test_unknown_names_and_directories_give_one_message_and_exit_code_2(tmp_path
     assert (
         err == f"growctl: {tmp_path / 'gone'} does not exist; give the directory that holds the runs with --runs-dir\n"
     )
+
+
+def test_clean_gives_each_reason_for_keeping_something_once(tmp_path):
+    made = finished_run(tmp_path)
+    for path in made.stage("0-small").glob("step_*"):
+        path.rename(path.with_name(f"broken-{path.name}"))
+    out, _ = run("clean", "--runs-dir", tmp_path)
+    first = made.stage("0-small") / "broken-step_00000020"
+    assert f"kept: {first} and 1 more: it was set aside; look at it, and remove it yourself\n" in out
+
+
+def test_the_table_of_clean_has_80_columns(tmp_path):
+    ladder, kind = "a-ladder-with-quite-a-long-name", "transformer-scratch"
+    finished_run(tmp_path, ladder)
+    finished_run(tmp_path, f"{ladder}-control-{kind}-0.5", control=kind)
+    out = io.StringIO()
+    print_cleanup(find_removable(tmp_path), Console(file=out, width=80, highlight=False))
+    table = out.getvalue().partition("this would free")[0]
+    assert max(len(line.rstrip()) for line in table.splitlines()) <= 80
+    assert "  transformer-scratch-0.5" in table

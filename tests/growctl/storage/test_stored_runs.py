@@ -55,6 +55,7 @@ def test_the_cost_of_a_run_includes_repeated_work(tmp_path):
     stages = {stage.name: stage.step_flops.total for stage in plain.stages}
     [cheap], [dear] = measure_storage(tmp_path / "a").runs, measure_storage(tmp_path / "b").runs
     assert cheap.flops == pytest.approx(sum(flops * n for flops, n in zip(stages.values(), (1000, 600), strict=True)))
+    assert cheap.flops
     assert dear.flops == pytest.approx(cheap.flops + 300 * killed.stages[1].step_flops.total)
     assert cheap.device_seconds
 
