@@ -8,8 +8,8 @@ It is the only channel from a worker to the runner: both the screen and the ledg
 
 - start: device, num_devices, precision, zero_stage, resumed_from (step, or null)
 - train: loss (nats per token, over the updates made since the last such line; null if there were none),
-  learning_rate, gradient_norm (null if the last update was refused), tokens_seen (in the stage), tokens_per_second
-- anomaly: a refused update: kind (`non_finite`, `spike`), value (its loss; null if that is not finite), threshold (the
+  learning_rate, gradient_norm (null if the last update was rejected), tokens_seen (in the stage), tokens_per_second
+- anomaly: a rejected update: kind (`non_finite`, `spike`), value (its loss; null if that is not finite), threshold (the
   limit that a spike's loss exceeded, else null), action (`skip`, `rollback`, `stop`), first_step and num_steps (the
   data to skip: that of `num_steps` updates from update `first_step` on, counted from 0; stages/train/skipped_data.py).
   A rollback is the last record of its attempt.
@@ -18,6 +18,10 @@ It is the only channel from a worker to the runner: both the screen and the ledg
 - trigger: slope (nats the loss fell per FLOP; null until there are enough evaluations), threshold, fired
 - checkpoint: path (name within the stage directory)
 - saved: path; the workers were asked to save and exit, and have saved
+- reused: run (the name of the run that paid for the steps), checkpoint (the path it was taken from), device,
+  num_devices, precision, resumed_from (the step up to which this run has trained itself), device_seconds (what the
+  steps since `resumed_from`, or since the last `reused` of this attempt, cost that run). The runner writes it, in an
+  attempt of its own, when it takes over a checkpoint of another run; evaluations of that run follow.
 - end: no keys; the stage is done, and `final/` only needs to be renamed into place
 
 A line ends with the CRC of everything before it, which reveals damage. Readers skip lines that are damaged, cut off or
@@ -93,6 +97,15 @@ _KEYS: dict[str, dict[str, Callable[[Any], bool]]] = {
         "action": lambda value: value in ("skip", "rollback", "stop"),
         "first_step": _or_null(_count),
         "num_steps": _or_null(_count),
+    },
+    "reused": {
+        "run": _text,
+        "checkpoint": _text,
+        "device": _text,
+        "num_devices": lambda value: _count(value) and value > 0,
+        "precision": _text,
+        "resumed_from": _count,
+        "device_seconds": lambda value: _number(value) and 0.0 <= value <= MOST,
     },
     "end": {},
 }
@@ -202,3 +215,13 @@ def _whole_anomaly(record: Record) -> bool:
 def read_metrics(path: Path) -> list[Record]:
     """Every record of `path`, oldest first; empty if there is no such file."""
     return list(MetricsReader(path))
+
+
+def read_events(path: Path, *events: str) -> list[Record]:
+    """The records of `path` with one of these events, oldest first. Does not parse the other lines, which is fast."""
+    if not path.exists():
+        return []
+    begins = tuple(f'{{"event": "{event}",'.encode() for event in events)
+    with path.open("rb") as file:
+        found = (parse_line(line) for line in file if line.startswith(begins) and line.endswith(b"\n"))
+        return [record for record in found if record is not None]

@@ -16,6 +16,9 @@ MEASURED = tuple(f.name for f in fields(Evaluation) if f.name != "flops")
 COLUMNS = {"evaluation": MEASURED, "anomaly": tuple(f.name for f in fields(Anomaly) if f.name != "attempt")}
 """The columns that the ledger keeps of evaluation and anomaly records, by event."""
 
+LANDMARKS = ("start", "reused", "checkpoint")
+"""Events whose records replace a lost `start`, even one that is much earlier in the file."""
+
 
 @dataclass
 class _Attempt:
@@ -51,8 +54,10 @@ class _Attempt:
         if record["event"] == "evaluation":
             self.open_evaluated += record["num_tokens"]
 
-    def close(self, stage: StageEntry, closed_by: str, device: Mapping[str, Any]) -> dict[str, Any]:
-        """Closes the open part and returns its work row."""
+    def close(
+        self, stage: StageEntry, closed_by: str, device: Mapping[str, Any], reused: Record | None = None
+    ) -> dict[str, Any]:
+        """Closes the open part and returns its work row. `reused`: the record of the reuse that closes it."""
         last_step = max(self.step, self.resumed_from, self.open_step)
         num_steps = last_step - self.step
         seconds = max(self.seconds, self.open_seconds)
@@ -66,10 +71,11 @@ class _Attempt:
             "flops": asdict(stage.step_flops * num_steps),
             "evaluation_flops": stage.evaluation_flops_per_token * self.open_evaluated,
             "wall_seconds": wall_seconds,
-            "device_seconds": wall_seconds * device["num_devices"],
+            "device_seconds": reused["device_seconds"] if reused else wall_seconds * device["num_devices"],
             "device": device["device"],
             "num_devices": device["num_devices"],
             "precision": device["precision"],
+            "paid_by": reused["run"] if reused else None,
             "recorded_at": utc_now(),
         }
         self.step, self.seconds, self.covered = last_step, seconds, self.num_records
@@ -80,14 +86,18 @@ class _Attempt:
 class StageBooks:
     """Books one stage's metrics.jsonl into the ledger, from its first line on."""
 
-    def __init__(self, file: LedgerFile, stage: StageEntry) -> None:
+    def __init__(self, file: LedgerFile, stage: StageEntry, landmarks: Iterable[Record] = ()) -> None:
+        """`landmarks`: the records of LANDMARKS that the file has so far. With them, the rows do not depend on the
+        pieces in which the file is booked, even if the `start` of an attempt is lost.
+        """
         self._file = file
         self._stage = stage
         self._waiting: list[Record] = []
         self._attempts: dict[int, _Attempt] = {}
         self._starts: dict[int, Record] = {}
-        self._checkpoints: list[tuple[int, int]] = []
+        self._checkpoints: set[tuple[int, int]] = set()
         """(attempt, step)."""
+        self._note(landmarks)
 
         self._booked = {
             row["attempt"]: row
@@ -107,20 +117,18 @@ class StageBooks:
     def sync(self, records: Iterable[Record] = (), attempt_over: bool = False) -> None:
         """Appends the rows for the records queued since the last sync, followed by `records`.
 
-        Each `checkpoint` and the `end` of an attempt close a work row. The records after the last of them become a row
-        when the attempt is over: when a later attempt has started, or with `attempt_over`, when its workers have
-        exited. The rows do not depend on when and how often this is called, and records that were booked earlier are
-        not booked again. If the `start` of an attempt is lost, the nearest other attempt supplies its values. After a
-        failure the ledger is unchanged, and the next call tries again.
+        Each `checkpoint`, each `reused` and the `end` of an attempt close a work row. The records after the last of
+        them become a row when the attempt is over: when a later attempt has started, or with `attempt_over`, when its
+        workers have exited. The rows do not depend on when and how often this is called, and records that were booked
+        earlier are not booked again. If the `start` of an attempt is lost, the nearest other attempt supplies its
+        values. After an error the ledger is unchanged, and the next call tries again. After a signal the rows may be in
+        the ledger: book the file again with new books.
         """
         self.add(records)
         new: dict[int, list[Record]] = {}
         for record in self._waiting:
             new.setdefault(record["attempt"], []).append(record)
-            if record["event"] == "start":
-                self._starts.setdefault(record["attempt"], record)
-            elif record["event"] == "checkpoint":
-                self._checkpoints.append((record["attempt"], record["step"]))
+        self._note(self._waiting)
         newest = max(new, default=0)
         if self._attempts:
             newest = max(newest, *self._attempts)
@@ -133,6 +141,13 @@ class StageBooks:
                     changed[number] = self._book(number, new.get(number, []), over, self._attempts | changed)
         self._attempts |= changed
         self._waiting = []
+
+    def _note(self, records: Iterable[Record]) -> None:
+        for record in records:
+            if record["event"] in ("start", "reused"):
+                self._starts.setdefault(record["attempt"], record)
+            elif record["event"] == "checkpoint":
+                self._checkpoints.add((record["attempt"], record["step"]))
 
     def _book(self, number: int, records: Sequence[Record], over: bool, known: dict[int, _Attempt]) -> _Attempt:
         """Appends the rows that `records` add to an attempt, and returns the attempt's new state."""
@@ -153,8 +168,10 @@ class StageBooks:
                 self._file.append(record["event"], key | {name: record.get(name) for name in columns}, once=True)
         for record in records:
             attempt.take(record)
-            if attempt.open_records and record["event"] in ("checkpoint", "end"):
-                self._file.append("work", key | attempt.close(self._stage, record["event"], self._device(number)))
+            if attempt.open_records and record["event"] in ("checkpoint", "end", "reused"):
+                reused = record if record["event"] == "reused" else None
+                row = attempt.close(self._stage, record["event"], self._device(number), reused)
+                self._file.append("work", key | row)
         if over and attempt.open_records:
             self._file.append("work", key | attempt.close(self._stage, "interruption", self._device(number)))
         return attempt

@@ -7,7 +7,7 @@ the ledger.
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Self
@@ -16,6 +16,7 @@ from growctl.ledger.books import MEASURED, UNKNOWN, StageBooks, flat, utc_now
 from growctl.ledger.entries import Anomaly, Cost, Evaluation, RunEntry, SplitCost, StageEntry
 from growctl.ledger.file import BrokenLedger, LedgerError, LedgerFile
 from model.flops import Flops
+from stages.metrics import Record
 
 __all__ = [
     "Anomaly",
@@ -90,9 +91,9 @@ class Ledger:
                         "use another run name for other values"
                     )
 
-    def books(self, stage: str) -> StageBooks:
+    def books(self, stage: str, landmarks: Iterable[Record] = ()) -> StageBooks:
         """The books for a stage's metrics.jsonl; raises LedgerError for a stage that was not recorded."""
-        return StageBooks(self._file, self._stage(stage))
+        return StageBooks(self._file, self._stage(stage), landmarks)
 
     # Read from the ledger.
 
@@ -135,7 +136,7 @@ class Ledger:
                AND attempt = (SELECT max(attempt) FROM attempt WHERE stage = :stage)""",
             stage=stage,
         )
-        steps = self.stage_cost(stage).kept.steps
+        steps = self.stage_cost(stage).model.steps
         return bool(ended) or any(e.point == "final" and e.step <= steps for e in self.evaluations(stage))
 
     def stage_cost(self, stage: str) -> SplitCost:
@@ -155,8 +156,18 @@ class Ledger:
                 kept = max(0, resumed_from - row["first_step"]) / num_steps if num_steps else 0.0
             spent = (row["evaluation_flops"], row["wall_seconds"], row["device_seconds"])
             cost = Cost(num_steps, row["tokens"], _flops("flops", row), *spent)
-            split += SplitCost(cost.share(kept), cost.share(1.0 - kept))
+            if row["paid_by"] is None:
+                split += SplitCost(cost.share(kept), cost.share(1.0 - kept))
+            else:
+                split += SplitCost(reused=cost.share(kept))
         return split
+
+    def payers(self, stage: str) -> list[str]:
+        """The runs that paid for reused steps of a stage, in the order of the steps."""
+        rows = self._query(
+            "SELECT DISTINCT paid_by FROM work WHERE stage = :stage AND paid_by NOT NULL ORDER BY entry", stage=stage
+        )
+        return [row[0] for row in rows]
 
     def evaluations(self, stage: str) -> list[Evaluation]:
         """The stage's evaluations that still count, oldest first; the last one where a step was evaluated again."""

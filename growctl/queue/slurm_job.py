@@ -8,6 +8,7 @@ starts again, it resumes from the files on disk, like any other run.
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from contextlib import suppress
@@ -38,6 +39,7 @@ class JobPart:
         self.ladder = request.ladder.name
         self.label = request.ladder.label
         self.runs_dir = str(request.runs_dir.absolute())
+        self.sources = [str(source.absolute()) for source in request.sources]
         self.schedule = json.dumps(request.ladder.schedule.model_dump(mode="json"))
 
     def __call__(self) -> None:
@@ -57,7 +59,13 @@ class JobPart:
                     signal.signal(number, signal.SIG_IGN)
                 if stop.number == signal.SIGTERM and not _runs_on():
                     sys.exit(stop.exit_code)
-                requeue(signal.SIGUSR2, None)
+                try:
+                    requeue(signal.SIGUSR2, None)
+                except subprocess.SubprocessError as error:  # scontrol failed, or a busy controller did not answer
+                    reason = str(error).removesuffix(".")
+                    raise Failure(
+                        f"SLURM could not requeue this job: {reason}; submit the run again to resume"
+                    ) from error
         except (UserError, Failure, OSError, UncompletedJobError) as error:
             say(f"growctl: {error}", error=True)
             sys.exit(2 if isinstance(error, UserError) else 1)
@@ -78,7 +86,8 @@ class JobPart:
         from growctl.text.console import Terminal
 
         schedule = parse_schedule(json.loads(self.schedule), label=self.label, default_name=self.ladder)
-        request = LadderRequest.of(schedule, self.label, Path(self.runs_dir), self.ladder, with_controls=True)
+        runs_dir, sources = Path(self.runs_dir), [Path(source) for source in self.sources]
+        request = LadderRequest.of(schedule, self.label, runs_dir, self.ladder, True, sources)
         run_part(request, self.name, self.last_stage, Screen(Terminal()))
 
 

@@ -31,9 +31,11 @@ from growctl.run.requests import (
     steps_done,
 )
 from growctl.run.resume import World, checkpoint_to_resume
+from growctl.run.reuse import reuse
 from growctl.run.screen import Screen
 from growctl.runs_dir import RunsPaths
 from model.config import TransformerConfig
+from model.precision import Precision
 from stages.checkpoint.directory import set_aside
 from stages.checkpoint.files import write_file
 from stages.checkpoint.manifest import CheckpointError, Manifest, manifest_hash, read_manifest
@@ -46,7 +48,6 @@ from stages.spec import TrainSpec
 from stages.stage_dir import StagePaths
 from stages.train.skipped_data import LeftOut, rollbacks_in_place, skipped_ranges, trained_without
 
-VERBS = {"refused": "failed", "crashed": "crashed", "hung": "hung"}
 LONGEST_PAUSE = 60.0
 """The longest pause before a restart, in seconds. Pauses are 1, 10, 60, 60, ...: problems of a machine often pass."""
 
@@ -63,10 +64,10 @@ def run(request: LadderRequest, screen: Screen) -> None:
     check_space(request.checked(machines), request.runs_dir)
     machines.check(request.runs_dir)
     controls = [request.directory(control) for control in request.controls()]
-    Execution(request.ladder, request.runs_dir, machines, screen, controls).run()
+    Execution(request.ladder, request.runs_dir, machines, screen, controls, request.sources).run()
     for control in request.controls():
         check_same_run(control, request.directory(control))
-        Execution(control, request.runs_dir, machines, screen).run()
+        Execution(control, request.runs_dir, machines, screen, sources=request.sources).run()
 
 
 def run_part(request: LadderRequest, name: str, last_stage: int | None, screen: Screen) -> None:
@@ -75,17 +76,25 @@ def run_part(request: LadderRequest, name: str, last_stage: int | None, screen: 
     [part] = [candidate for candidate in request.checked(machines) if candidate.name == name]
     check_space([part], request.runs_dir)
     machines.check(request.runs_dir)
-    Execution(part, request.runs_dir, machines, screen).run(last_stage)
+    Execution(part, request.runs_dir, machines, screen, sources=request.sources).run(last_stage)
 
 
 class Execution:
     """One execution of one run."""
 
     def __init__(
-        self, request: RunRequest, runs_dir: Path, machines: Machines, screen: Screen, controls: Sequence[Path] = ()
+        self,
+        request: RunRequest,
+        runs_dir: Path,
+        machines: Machines,
+        screen: Screen,
+        controls: Sequence[Path] = (),
+        sources: Sequence[Path] = (),
     ) -> None:
-        """`controls`: directories of the ladder's controls, which may have started before it."""
+        """`controls`: directories of the ladder's controls, which may have started before it. `sources`: runs
+        directories from which checkpoints are reused."""
         self.controls = controls
+        self.sources = sources
         self.request = request
         self.schedule = request.schedule
         self.runs_dir = runs_dir
@@ -179,22 +188,43 @@ class Execution:
 
     def _stage(self, plan: StagePlan) -> None:
         stage = self.stage(plan)
-        history, books = StageHistory(stage.metrics), self.ledger.books(plan.name)
+        history, books = self._from_the_start(plan)
         self._catch_up(plan, history, books)
         books.sync(attempt_over=True)
         if complaint := history.complaint():
             self.screen.message(complaint)
         if not self._whole(stage.final):
             stage.directory.mkdir(parents=True, exist_ok=True)
-            self._train(plan, self._grow(plan) if plan.index else None, history, books)
+            initial = self._grow(plan) if plan.index else None
+            self._reuse(plan, initial, history, books)
+            if not self._whole(stage.final):
+                self._train(plan, initial, history, books)
         clear_stage(stage.directory)
         self.screen.stage_finished(plan)
+
+    def _from_the_start(self, plan: StagePlan) -> tuple[StageHistory, StageBooks]:
+        """The stage's history and books, to read and book its metrics.jsonl from the first line on."""
+        history = StageHistory(self.stage(plan).metrics)
+        return history, self.ledger.books(plan.name, history.landmarks())
 
     def _catch_up(self, plan: StagePlan, history: StageHistory, books: StageBooks) -> None:
         """Books and shows the records that the stage's workers have written since the last call."""
         for records in history.read():
             books.sync(records)
             self.screen.catch_up(plan, records)
+
+    def _reuse(self, plan: StagePlan, initial: Path | None, history: StageHistory, books: StageBooks) -> None:
+        """Takes over the checkpoint of another run that is furthest along the stage, if it is further than our own."""
+        number = 1 + max(history.last_attempt, self.ledger.last_attempt(plan.name))
+        spec = self._spec(plan, number, initial, None, self._left_out(plan))
+        fingerprint = read_dataset_manifest(self.dataset).fingerprint
+        if reuse(spec, fingerprint, self._precision(), self.sources, self.screen):
+            self._catch_up(plan, history, books)
+            books.sync(attempt_over=True)
+
+    def _precision(self) -> Precision:
+        """The precision in which a new stage trains."""
+        return planned_devices(self.schedule).precision(self.schedule.training.precision)
 
     def _train(self, plan: StagePlan, initial: Path | None, history: StageHistory, books: StageBooks) -> None:
         """Makes attempts at a stage until it has its `final/`.
@@ -222,9 +252,9 @@ class Execution:
                 continue  # the workers rolled the stage back
             if outcome.kind == "ended":
                 raise RunFailed(f"stage {plan.name} ended without a complete final/; see {stage.log}")
-            failed = f"stage {plan.name} {VERBS[outcome.kind]}: {outcome.reason}"
+            failed = f"stage {plan.name} {outcome.kind}: {outcome.reason}"
             failures += 1
-            if outcome.kind == "refused" or failures > most:
+            if outcome.kind == "failed" or failures > most:
                 often = f" ({failures} times in a row, with no checkpoint in between)" if failures > 1 else ""
                 raise RunFailed(f"{failed}{often}\nfull log: {stage.log}")
             self.screen.message(f"{failed}; restarting it ({failures} of {most})")
@@ -323,6 +353,8 @@ class Execution:
         try:
             return Attempt(spec, launch, history, self.schedule.launch.grace, on_records, self.screen.message).run()
         finally:
+            if history.interrupted:  # records may be lost, or in the ledger without the books knowing it
+                history, books = self._from_the_start(plan)
             self._catch_up(plan, history, books)
             books.sync(attempt_over=True)
 

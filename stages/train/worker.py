@@ -34,7 +34,7 @@ from model.precision import Precision
 from stages.checkpoint.directory import finish_directory, remove_converted
 from stages.checkpoint.disk_full import clean_when_full, last_checkpoint_bytes, raise_when_full, require_space
 from stages.checkpoint.lineage import Lineage, TrainingCost
-from stages.checkpoint.manifest import Manifest, manifest_hash, read_manifest
+from stages.checkpoint.manifest import Manifest, history_of, manifest_hash, read_manifest
 from stages.checkpoint.parameters import fill_model
 from stages.checkpoint.retention import prune
 from stages.data.dataset import EvaluationWindows, TrainingSamples, read_dataset_manifest
@@ -43,7 +43,7 @@ from stages.engine.device_memory import engine_checkpoint_bytes, parameters_chec
 from stages.engine.devices import device_name
 from stages.engine.engine import build_engine, choose_precision
 from stages.engine.engine_state import (
-    drop_refused_gradient,
+    drop_rejected_gradient,
     engine_states,
     group_steps,
     load_engine,
@@ -62,7 +62,7 @@ from stages.train.anomaly_guard import Guard
 from stages.train.evaluate import Evaluation, evaluate
 from stages.train.pending_losses import PendingLosses
 from stages.train.skipped_data import consumed, position
-from stages.train.training_history import TrainingHistory, history_of_new_model
+from stages.train.training_history import TrainingHistory
 
 LOOK_SECONDS = 0.5
 """About this often, the ranks check together whether one of them was asked to save and exit."""
@@ -96,8 +96,7 @@ class Worker:
         self.look_every = 1
         self.request = SaveRequest(Path(spec.save_request) if spec.save_request and self.rank == 0 else None)
         self.watchdog = Watchdog(self.paths.stack_file(spec.attempt, self.rank), spec.hang_seconds)
-        before = read_manifest(Path(spec.initial)).lineage.history if spec.initial else history_of_new_model(spec)
-        self.history = TrainingHistory(spec, self.dataset.fingerprint, self.precision, before)
+        self.history = TrainingHistory(spec, self.dataset.fingerprint, self.precision)
         self._started = time.monotonic() - max(0.0, time.time() - spec.launched_at)
 
     def run(self) -> None:
@@ -138,7 +137,7 @@ class Worker:
             if engine.was_step_applied():
                 self.pending.add(loss)
                 self.guard.passed()
-            elif not self.refused(engine, step, loss):
+            elif not self.rejected(engine, step, loss):
                 return step, False
             # Log before a checkpoint too, so that the log lines of a resumed attempt cover the same steps.
             every = (spec.log_every, spec.checkpoint_every, spec.evaluate_every, spec.num_steps)
@@ -227,12 +226,12 @@ class Worker:
             engine.step()
         return loss
 
-    def refused(self, engine: DeepSpeedEngine, step: int, loss: Tensor) -> bool:
-        """Records that the update of `step`, counted from 1, was refused; returns whether training continues after it.
+    def rejected(self, engine: DeepSpeedEngine, step: int, loss: Tensor) -> bool:
+        """Records that the update of `step`, counted from 1, was rejected; returns whether training continues after it.
 
         Raises TrainingFailed if the policy stops the run.
         """
-        drop_refused_gradient(engine)
+        drop_rejected_gradient(engine)
         anomaly = self.guard.verdict(step, loss)
         self.record("anomaly", step, **anomaly._asdict())
         if anomaly.action == "stop":
@@ -361,16 +360,17 @@ class Worker:
             "pending": self.pending.gathered(),
             "guard": self.guard.state(),
             "left_out": self.spec.left_out,
+            "trigger": self.spec.trigger_conditions,
         }
 
     def cost(self, step: int) -> TrainingCost:
         """The cost of the model after `step` steps, from its first ancestor on."""
-        start = self.resumed.lineage.cost if self.resumed else self.history.before[-1].cost
+        start = history_of(self.resumed) if self.resumed else self.history.before
         new_steps = step - (self.resumed.step if self.resumed else 0)
         tokens = new_steps * self.spec.batch_size * self.spec.sequence_length
         flops = training_flops_per_token(self.spec.model, self.spec.sequence_length) * tokens
         seconds = (time.monotonic() - self._started) * self.world_size
-        return (start or TrainingCost(complete=False)).plus(new_steps, tokens, flops, seconds)
+        return start[-1].cost.plus(new_steps, tokens, flops, seconds)
 
     def manifest_fields(self, engine: DeepSpeedEngine, step: int) -> dict[str, Any]:
         """The fields of a manifest after `step` steps, except kind, files and lineage."""
