@@ -14,7 +14,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from growctl.cli import checkpoints, machine, schedules
+from growctl.cli import checkpoints, machine, schedules, storage
 from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, Overrides, RunsDir, ScheduleName, default_runs_dir
 from growctl.run import signals
 from growctl.text.escaping import say
@@ -201,6 +201,8 @@ app.command()(schedules.validate)
 app.command()(schedules.schema)
 app.command()(machine.status)
 app.command()(machine.doctor)
+app.command()(storage.runs)
+app.command()(storage.clean)
 
 
 def main() -> NoReturn:
