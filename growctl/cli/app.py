@@ -40,6 +40,10 @@ def run(
     no_controls: Annotated[
         bool, typer.Option("--no-controls", help="Train only the ladder, not its controls.")
     ] = False,
+    until: Annotated[
+        str | None,
+        typer.Option(help="Train up to and including this stage, and no controls.", metavar="STAGE", show_default=False),
+    ] = None,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -63,7 +67,7 @@ def run(
             f"--name {name!r}: a run's name is letters, digits, . _ - and starts with a letter or digit"
         )
     loaded = load_schedule(schedule, overrides or [])
-    request = LadderRequest.of(loaded, schedule, runs_dir, name, with_controls=not no_controls)
+    request = LadderRequest.of(loaded, schedule, runs_dir, name, with_controls=not no_controls, until=until)
     ladder = request.ladder.name
     where = "" if runs_dir == DEFAULT_RUNS_DIR else f" --runs-dir {runs_dir}"
     if dry_run:
@@ -80,6 +84,8 @@ def run(
 
         with make_screen(Terminal()) as screen:
             run_schedule(request, screen)
+        if until is not None:
+            say(f"\nStage {until} is done. To train the rest, run the same command without --until.")
         say(f"\nTo see its cost and results: growctl report {ladder}{where}")
 
 

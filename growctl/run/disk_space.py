@@ -13,9 +13,10 @@ from growctl.text.formatting import byte_count
 from stages.checkpoint.disk_full import free_bytes
 
 
-def check_space(requests: Iterable[RunRequest], runs_dir: Path) -> None:
+def check_space(requests: Iterable[RunRequest], runs_dir: Path, last_stage: int | None = None) -> None:
     """Raises RunError if the checkpoints that `requests` will still write need more space than is free in `runs_dir`.
 
+    Counts the stages up to index `last_stage`; None: all of them.
     Skips runs whose schedule has `checkpoint.check_space: false`, and runs that another growctl holds: `hold` reports
     those.
     """
@@ -24,7 +25,7 @@ def check_space(requests: Iterable[RunRequest], runs_dir: Path) -> None:
         for request in requests
         if request.schedule.checkpoint.check_space and find_holder(runs_dir / request.name) is None
     ]
-    needed = sum(remaining_bytes(request, runs_dir / request.name) for request in asked)
+    needed = sum(remaining_bytes(request, runs_dir / request.name, last_stage) for request in asked)
     free = free_bytes(runs_dir)
     if needed > free:
         raise RunError(
@@ -34,13 +35,15 @@ def check_space(requests: Iterable[RunRequest], runs_dir: Path) -> None:
         )
 
 
-def remaining_bytes(request: RunRequest, directory: Path) -> int:
-    """The bytes that the unfinished stages of a run will still add to what they have on disk."""
+def remaining_bytes(request: RunRequest, directory: Path, last_stage: int | None = None) -> int:
+    """The bytes that the unfinished stages of a run, up to `last_stage`, will still add to what they have on disk."""
     schedule = request.schedule
     precision = planned_devices(schedule).precision(schedule.training.precision)
     done = steps_done(schedule, directory)
     total = 0
     for plan in plan_stages(schedule, done)[len(done) :]:
+        if last_stage is not None and plan.index > last_stage:
+            break
         stage = RunPaths(directory).stage(plan.index, plan.name)
         within = [*stage.checkpoints().values(), *stage.leftovers()]  # these are removed before anything is written
         there = sum(path.stat().st_size for folder in within for path in folder.rglob("*") if path.is_file())
