@@ -42,7 +42,7 @@ def run(
     ] = False,
     until: Annotated[
         str | None,
-        typer.Option(help="Train up to and including this stage, and no controls.", metavar="STAGE", show_default=False),
+        typer.Option(help="Train up to and including this stage, and no controls.", metavar="STAGE"),
     ] = None,
     dry_run: Annotated[
         bool,
