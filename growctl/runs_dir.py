@@ -23,6 +23,11 @@ class RunsPaths:
         """The paths of the run `name`."""
         return RunPaths(self.directory / name)
 
+    def all_runs(self) -> list["RunPaths"]:
+        """Everything here that is a run, by name: it has a schedule or stages."""
+        found = map(RunPaths, sorted(self.directory.iterdir())) if self.directory.is_dir() else ()
+        return [run for run in found if not run.directory.name.startswith(".") and run.exists()]
+
     def runs_with_ledgers(self) -> list["RunPaths"]:
         """The runs that have a ledger, by name."""
         return [RunPaths(path.parent) for path in sorted(self.directory.glob(f"*/{self.run('').ledger.name}"))]
@@ -108,6 +113,10 @@ class RunPaths:
     def jobs(self) -> Path:
         """The file with the jobs last submitted: {name: id}."""
         return self.jobs_folder / "jobs.json"
+
+    def exists(self) -> bool:
+        """Whether the directory holds a run: it has a schedule or stages."""
+        return self.schedule.is_file() or self.stages.is_dir()
 
     def has_begun(self) -> bool:
         """Whether the run has started: it has a ledger or stages, not only a schedule."""

@@ -68,7 +68,7 @@ def test_the_run_stops_after_the_stage_and_the_same_command_without_until_ends_i
         file.write("controls: [{kind: tokenformer-scratch}]\n")
     command = ("run", runs_dir.parent / "tiny.yaml", "launch.devices=2", "--runs-dir", runs_dir)
     out, _ = run(*command, "--until", "small")
-    assert "Stage small is done. To train the rest, run the same command without --until." in out
+    assert "Trained up to stage small. To train the rest, run the same command without --until." in out
     assert sorted(path.name for path in runs_dir.glob("tiny*/stages/*")) == ["0-small"]
     run(*command, "--no-controls")
     assert final_hashes(runs_dir / "tiny") == final_hashes(done / "tiny")
