@@ -45,7 +45,7 @@ def _write(trace: str, runs_dir: Path) -> Path | None:
     text = (
         f"time: {now.isoformat(timespec='seconds')}\n"
         f"command: {shlex.join(sys.argv)}\n"
-        f"growctl: {_growctl_version()}\n"
+        f"growctl: {growctl_version()}\n"
         f"python: {platform.python_version()}\n\n{trace}"
     )
     with suppress(OSError, ImportError):
@@ -67,7 +67,8 @@ def _new_file(folder: Path, now: datetime, text: str) -> Path:
     return Path(path)
 
 
-def _growctl_version() -> str:
+def growctl_version() -> str:
+    """The installed version of growctl."""
     try:
         return version("growctl")
     except PackageNotFoundError:

@@ -23,12 +23,10 @@ class RunsPaths:
         """The paths of the run `name`."""
         return RunPaths(self.directory / name)
 
-    def runs(self) -> list["RunPaths"]:
-        """Everything that may be a run, by name."""
-        if not self.directory.is_dir():
-            return []
-        found = sorted(path for path in self.directory.iterdir() if not path.name.startswith("."))
-        return [RunPaths(path) for path in found if path.is_dir()]
+    def all_runs(self) -> list["RunPaths"]:
+        """Everything here that is a run, by name: it has a schedule or stages."""
+        found = map(RunPaths, sorted(self.directory.iterdir())) if self.directory.is_dir() else ()
+        return [run for run in found if not run.directory.name.startswith(".") and run.exists()]
 
     def runs_with_ledgers(self) -> list["RunPaths"]:
         """The runs that have a ledger, by name."""
@@ -120,6 +118,10 @@ class RunPaths:
     def jobs(self) -> Path:
         """The file with the jobs last submitted: {name: id}."""
         return self.jobs_folder / "jobs.json"
+
+    def exists(self) -> bool:
+        """Whether the directory holds a run: it has a schedule or stages."""
+        return self.schedule.is_file() or self.stages.is_dir()
 
     def has_begun(self) -> bool:
         """Whether the run has started: it has a ledger or stages, not only a schedule."""

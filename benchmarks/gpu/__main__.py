@@ -221,8 +221,8 @@ def _signals_delayed() -> Iterator[None]:
     try:
         yield
     finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+        for ending, handler in handlers.items():
+            signal.signal(ending, handler)
         for number in noted[:1]:
             signal.raise_signal(number)
 

@@ -8,7 +8,7 @@ from growctl.ladder.stage_plans import StagePlan, plan_stages
 from growctl.launch.local import Local
 from growctl.launch.machines import Launch, LaunchError, Machines
 from growctl.launch.resolve import machines_of
-from growctl.queue.submit import check_slurm, job_executor, job_paths, plan_jobs
+from growctl.queue.submit import check_slurm, job_executor, job_paths, nothing_to_submit, plan_jobs
 from growctl.run.history import StageHistory
 from growctl.run.requests import LadderRequest, RunRequest
 from growctl.runs_dir import RunPaths
@@ -37,7 +37,7 @@ def _lines(request: LadderRequest) -> Iterator[str]:
             for plan in plan_stages(run.schedule, done):
                 if plan.index < len(done):
                     yield f"\n## stage {plan.name}: done"
-                else:
+                elif request.trains(plan.index):
                     yield from _stage(request, run, plan, machines)
             yield ""
     if isinstance(machines, Local):
@@ -57,7 +57,7 @@ def _jobs(request: LadderRequest, requests: list[RunRequest], machines: Machines
     folder = job_paths(request).jobs_folder
     jobs = plan_jobs(request, requests)
     if not jobs:
-        yield f"# {request.ladder.name}: done; there is nothing to submit"
+        yield f"# {nothing_to_submit(request)}"
     for job in jobs:
         # Only sbatch's answer contains the job's id, so a placeholder stands for it.
         dependency = f"ID-OF-{job.after}" if job.after else None

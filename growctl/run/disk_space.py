@@ -13,10 +13,13 @@ from growctl.text.formatting import byte_count
 from stages.checkpoint.disk_full import free_bytes
 
 
-def check_space(requests: Iterable[RunRequest], runs_dir: Path, devices: Devices) -> None:
+def check_space(
+    requests: Iterable[RunRequest], runs_dir: Path, devices: Devices, last_stage: int | None = None
+) -> None:
     """Raises RunError if the checkpoints that `requests` will still write need more space than is free in `runs_dir`.
 
-    `devices`: those that the runs start on, which decide the precision.
+    `devices`: those that the runs start on, which decide the precision. Counts the stages up to index `last_stage`;
+    None: all of them.
 
     Skips runs whose schedule has `checkpoint.check_space: false`, and runs that another growctl holds: `hold` reports
     those.
@@ -26,7 +29,7 @@ def check_space(requests: Iterable[RunRequest], runs_dir: Path, devices: Devices
         for request in requests
         if request.schedule.checkpoint.check_space and find_holder(runs_dir / request.name) is None
     ]
-    needed = sum(remaining_bytes(request, runs_dir / request.name, devices) for request in asked)
+    needed = sum(remaining_bytes(request, runs_dir / request.name, devices, last_stage) for request in asked)
     free = free_bytes(runs_dir)
     if needed > free:
         raise RunError(
@@ -36,13 +39,15 @@ def check_space(requests: Iterable[RunRequest], runs_dir: Path, devices: Devices
         )
 
 
-def remaining_bytes(request: RunRequest, directory: Path, devices: Devices) -> int:
-    """The bytes that the unfinished stages of a run will still add to what they have on disk."""
+def remaining_bytes(request: RunRequest, directory: Path, devices: Devices, last_stage: int | None = None) -> int:
+    """The bytes that the unfinished stages of a run, up to `last_stage`, will still add to what they have on disk."""
     schedule = request.schedule
     precision = devices.precision(schedule.training.precision)
     done = steps_done(schedule, directory)
     total = 0
     for plan in plan_stages(schedule, done)[len(done) :]:
+        if last_stage is not None and plan.index > last_stage:
+            break
         stage = RunPaths(directory).stage(plan.index, plan.name)
         within = [*stage.checkpoints().values(), *stage.leftovers()]  # these are removed before anything is written
         there = sum(path.stat().st_size for folder in within for path in folder.rglob("*") if path.is_file())

@@ -192,7 +192,7 @@ def take_over(found: Found, spec: TrainSpec, own_steps: int, on_file: Callable[[
 def _candidates(runs_dirs: Sequence[Path]) -> Iterator[Found]:
     for number, runs_dir in enumerate(runs_dirs):
         runs = RunsPaths(runs_dir)
-        for run in runs.runs():
+        for run in runs.all_runs():
             name = str(run.directory) if number else run.directory.name
             for _, _, stage in run.stages_found():
                 for directory in (stage.final, *stage.checkpoints().values()):

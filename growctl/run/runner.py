@@ -56,15 +56,16 @@ EXACT_GROWTH = 1e-5
 
 
 def run(request: LadderRequest, screen: Screen) -> None:
-    """Runs a ladder and then its controls, or resumes them.
+    """Runs a ladder, up to its `last_stage`, and then its controls, or resumes them.
 
     Raises RunError (or another UserError) before anything is written, RunFailed if a stage fails.
     """
     machines = machines_of(request.ladder.schedule)
-    check_space(request.checked(machines), request.runs_dir, run_devices(request.ladder.schedule, machines))
+    devices = run_devices(request.ladder.schedule, machines)
+    check_space(request.checked(machines), request.runs_dir, devices, request.last_stage)
     machines.check(request.runs_dir)
     controls = [request.directory(control) for control in request.controls()]
-    Execution(request.ladder, request.runs_dir, machines, screen, controls, request.sources).run()
+    Execution(request.ladder, request.runs_dir, machines, screen, controls, request.sources).run(request.last_stage)
     for control in request.controls():
         check_same_run(control, request.directory(control))
         Execution(control, request.runs_dir, machines, screen, sources=request.sources).run()
@@ -74,7 +75,7 @@ def run_part(request: LadderRequest, name: str, last_stage: int | None, screen: 
     """Runs only the ladder or control called `name`, up to the stage with index `last_stage`. Raises as `run` does."""
     machines = machines_of(request.ladder.schedule)
     [part] = [candidate for candidate in request.checked(machines) if candidate.name == name]
-    check_space([part], request.runs_dir, run_devices(part.schedule, machines))
+    check_space([part], request.runs_dir, run_devices(part.schedule, machines), last_stage)
     machines.check(request.runs_dir)
     Execution(part, request.runs_dir, machines, screen, sources=request.sources).run(last_stage)
 

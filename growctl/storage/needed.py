@@ -17,7 +17,7 @@ from growctl.runs_dir import RunPaths
 from growctl.schema.blocks import Schedule
 from model.errors import UserError
 from stages.checkpoint.manifest import CheckpointError, Manifest, read_manifest
-from stages.train.training_history import history_of_new_model
+from stages.train.training_history import history_at_start
 
 
 def why_in_use(directory: Path) -> str | None:
@@ -85,7 +85,7 @@ def _new_model(schedule: Schedule) -> str:
     spec = worker_spec(
         schedule, plan_stages(schedule)[0], attempt=1, samples_seen=0, micro_batch_size=1, launched_at=0.0, **unused
     )
-    return history_of_new_model(spec)[0].hash
+    return history_at_start(spec)[0].hash
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ def _stored(run: RunStatus, use: DiskUse) -> StoredRun:
 def _cost(directory: Path) -> Cost | None:
     """What a run has spent, including repeated work; None if it has no readable ledger."""
     with suppress(LedgerError, OSError), Ledger.open(RunPaths(directory).ledger, read_only=True) as ledger:
-        return sum((ledger.stage_cost(stage.name).total for stage in ledger.stages()), Cost())
+        return sum((ledger.stage_cost(stage.name).spent for stage in ledger.stages()), Cost())
     return None
 
 

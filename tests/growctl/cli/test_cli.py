@@ -9,7 +9,7 @@ from typing import get_args, get_type_hints
 import pytest
 from typer.testing import CliRunner
 
-from growctl.cli import checkpoints
+from growctl.cli import checkpoints, verify
 from growctl.cli.app import app
 from model.policy import Init, Moments, Preset, TauPolicy
 from model.precision import ComparisonDtype
@@ -68,7 +68,7 @@ def test_commands_on_checkpoints_offer_every_name_that_the_model_knows():
     """They cannot import it for --help: the command has to start where `model` is somebody else's (doctor says so)."""
     for command, option, known in [
         *((checkpoints.expand, name, names) for name, names in EXPAND_OPTIONS.items()),
-        (checkpoints.verify, "dtype", ComparisonDtype),
+        (verify.verify, "dtype", ComparisonDtype),
     ]:
         hint = get_type_hints(command)[option]
         offered = [choice for part in [hint, *get_args(hint)] for choice in get_args(part) if isinstance(choice, str)]
