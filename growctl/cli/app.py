@@ -189,6 +189,7 @@ def report(
 app.command()(checkpoints.expand)
 app.command()(checkpoints.shrink)
 app.command()(checkpoints.verify)
+app.command()(schedules.init)
 app.command()(schedules.validate)
 app.command()(schedules.schema)
 app.command()(machine.status)
