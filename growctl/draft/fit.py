@@ -89,8 +89,8 @@ def _too_large(draft: Draft, schedule: Schedule) -> str:
     wish = draft.wish
     gpus, device = wish.gpus or 1, wish.device or "GPU of this machine"
     said = (
-        f"--params {short_count(wish.params)}: does not fit on {gpus} x {device}, even with ZeRO 3 and the optimizer in "
-        "the host's memory"
+        f"--params {short_count(wish.params)}: does not fit on {gpus} x {device}, even with ZeRO 3 and the optimizer "
+        "in the host's memory"
     )
     while (gpus := 2 * gpus) <= draft.batch_size:
         if _fits(schedule, SHARDINGS[-1], gpus):

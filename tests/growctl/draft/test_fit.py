@@ -37,7 +37,7 @@ def without_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(wishes)
 def test_whatever_can_be_wished_for_is_planned_without_a_warning(wish: Wish) -> None:
     try:
@@ -65,7 +65,13 @@ def test_what_exceeds_a_device_is_sharded_then_offloaded_then_rejected() -> None
     assert drafted(Wish(1_400_000_000, gpus=8, device="h100"), "s").draft.sharding == (1, "none")
     assert drafted(Wish(10_000_000_000, gpus=8, device="h100"), "s").draft.sharding == (3, "none")
     assert drafted(Wish(3_000_000_000, gpus=1, device="a100-40gb"), "s").draft.sharding[1] == "optimizer"
-    with pytest.raises(UserError, match=r"^--params 20B: does not fit on 1 x h100, .*; --gpus \d+ fits$"):
+    with pytest.raises(UserError, match=r"^--params 15B: does not fit on 1 x h100, .*; --gpus 4 fits$"):
+        drafted(Wish(15_000_000_000, gpus=1, device="h100"), "s")
+    assert drafted(Wish(15_000_000_000, gpus=4, device="h100"), "s").warnings == []
+
+
+def test_a_model_whose_activations_alone_exceed_a_device_is_rejected_without_naming_a_number() -> None:
+    with pytest.raises(UserError, match=r"^--params 20B: does not fit on 1 x h100, .*; choose fewer parameters, or "):
         drafted(Wish(20_000_000_000, gpus=1, device="h100"), "s")
 
 
