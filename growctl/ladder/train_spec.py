@@ -40,8 +40,8 @@ def worker_spec(schedule: Schedule, plan: StagePlan, **attempt: Any) -> TrainSpe
 
 
 def slope_trigger(schedule: Schedule, plan: StagePlan) -> SlopeTrigger | None:
-    """The rule that may end a stage early; None without `growth.slope` and for the last stage."""
+    """The rule that may end a stage early; None without `growth.slope`, for the last stage and for releases."""
     growth = schedule.growth
-    if growth.slope is None or plan.index + 1 == len(schedule.stages):
+    if growth.slope is None or plan.branch_of or plan.index + 1 == len(schedule.stages):
         return None
     return SlopeTrigger(slope=growth.slope, window=growth.slope_window, step_flops=plan.step_flops.total)
