@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from growctl.ladder.stage_plans import plan_stages
+from growctl.ladder.releases import paths_of
 from growctl.launch.resolve import planned_devices
 from growctl.plan.costs import stage_checkpoint_bytes
 from growctl.run.lock import find_holder
-from growctl.run.requests import RunError, RunRequest, steps_done
+from growctl.run.requests import RunError, RunRequest, left_to_train
 from growctl.runs_dir import RunPaths
 from growctl.text.formatting import byte_count
 from stages.checkpoint.disk_full import free_bytes
@@ -35,13 +35,12 @@ def check_space(requests: Iterable[RunRequest], runs_dir: Path) -> None:
 
 
 def remaining_bytes(request: RunRequest, directory: Path) -> int:
-    """The bytes that the unfinished stages of a run will still add to what they have on disk."""
+    """The bytes that the unfinished stages and releases of a run will still add to what they have on disk."""
     schedule = request.schedule
     precision = planned_devices(schedule).precision(schedule.training.precision)
-    done = steps_done(schedule, directory)
     total = 0
-    for plan in plan_stages(schedule, done)[len(done) :]:
-        stage = RunPaths(directory).stage(plan.index, plan.name)
+    for plan in left_to_train(schedule, directory):
+        stage = paths_of(RunPaths(directory), plan)
         within = [*stage.checkpoints().values(), *stage.leftovers()]  # these are removed before anything is written
         there = sum(path.stat().st_size for folder in within for path in folder.rglob("*") if path.is_file())
         total += max(0, stage_checkpoint_bytes(schedule, plan, precision) - there)
