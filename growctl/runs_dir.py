@@ -23,6 +23,13 @@ class RunsPaths:
         """The paths of the run `name`."""
         return RunPaths(self.directory / name)
 
+    def runs(self) -> list["RunPaths"]:
+        """Everything that may be a run, by name."""
+        if not self.directory.is_dir():
+            return []
+        found = sorted(path for path in self.directory.iterdir() if not path.name.startswith("."))
+        return [RunPaths(path) for path in found if path.is_dir()]
+
     def runs_with_ledgers(self) -> list["RunPaths"]:
         """The runs that have a ledger, by name."""
         return [RunPaths(path.parent) for path in sorted(self.directory.glob(f"*/{self.run('').ledger.name}"))]

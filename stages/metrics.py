@@ -18,6 +18,10 @@ It is the only channel from a worker to the runner: both the screen and the ledg
 - trigger: slope (nats the loss fell per FLOP; null until there are enough evaluations), threshold, fired
 - checkpoint: path (name within the stage directory)
 - saved: path; the workers were asked to save and exit, and have saved
+- reused: run (the name of the run that paid for the steps), checkpoint (the path it was taken from), device,
+  num_devices, precision, resumed_from (the step up to which this run has trained itself), device_seconds (what the
+  steps since `resumed_from`, or since the last `reused` of this attempt, cost that run). The runner writes it, in an
+  attempt of its own, when it takes over a checkpoint of another run; evaluations of that run follow.
 - end: no keys; the stage is done, and `final/` only needs to be renamed into place
 
 A line ends with the CRC of everything before it, which reveals damage. Readers skip lines that are damaged, cut off or
@@ -93,6 +97,15 @@ _KEYS: dict[str, dict[str, Callable[[Any], bool]]] = {
         "action": lambda value: value in ("skip", "rollback", "stop"),
         "first_step": _or_null(_count),
         "num_steps": _or_null(_count),
+    },
+    "reused": {
+        "run": _text,
+        "checkpoint": _text,
+        "device": _text,
+        "num_devices": lambda value: _count(value) and value > 0,
+        "precision": _text,
+        "resumed_from": _count,
+        "device_seconds": lambda value: _number(value) and 0.0 <= value <= MOST,
     },
     "end": {},
 }

@@ -6,7 +6,7 @@ Imports no torch.
 import math
 import statistics
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     Field,
@@ -258,6 +258,14 @@ class TrainSpec(Strict):
         """The step after which to save the checkpoint right before the decay; None if the stage has no such step."""
         steps = self.learning_rate.undecayed_steps
         return steps if self.keep_trunk and steps is not None and 0 < steps < self.num_steps else None
+
+    @property
+    def trigger_conditions(self) -> dict[str, Any] | None:
+        """Everything that decides when the trigger ends the stage; None without a trigger."""
+        if self.trigger is None:
+            return None
+        evaluations = {"every": self.evaluate_every, "sequences": self.evaluation_sequences}
+        return self.trigger.model_dump(mode="json") | evaluations | {"settled_step": self.settled_step}
 
     def rule(self, generation: int) -> GenerationRule:
         """The rule for the parameters of `generation`."""

@@ -40,6 +40,13 @@ def run(
     no_controls: Annotated[
         bool, typer.Option("--no-controls", help="Train only the ladder, not its controls.")
     ] = False,
+    no_reuse: Annotated[
+        bool, typer.Option("--no-reuse", help="Train everything again, even what another run has trained already.")
+    ] = False,
+    reuse_from: Annotated[
+        list[Path] | None,
+        typer.Option(help="Another runs directory to reuse checkpoints from; repeatable.", metavar="DIR"),
+    ] = None,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -53,7 +60,7 @@ def run(
 
     Example: growctl run quickstart stages.0.train_tokens=200k seed=1 --name try-seed-1
     """
-    from growctl.run.requests import LadderRequest
+    from growctl.run.requests import LadderRequest, reuse_sources
     from growctl.run.screen import Screen, make_screen
     from growctl.schedule.load import RUN_NAME, ScheduleError, load_schedule
     from growctl.text.console import Terminal
@@ -63,7 +70,8 @@ def run(
             f"--name {name!r}: a run's name is letters, digits, . _ - and starts with a letter or digit"
         )
     loaded = load_schedule(schedule, overrides or [])
-    request = LadderRequest.of(loaded, schedule, runs_dir, name, with_controls=not no_controls)
+    sources = reuse_sources(runs_dir, reuse_from or [], no_reuse)
+    request = LadderRequest.of(loaded, schedule, runs_dir, name, not no_controls, sources)
     ladder = request.ladder.name
     where = "" if runs_dir == DEFAULT_RUNS_DIR else f" --runs-dir {runs_dir}"
     if dry_run:

@@ -115,7 +115,7 @@ def _with_flops(schedule: Schedule, flops: float) -> Schedule:
 
 def _bare(stage: StageBlock) -> StageBlock:
     """A stage without the keys that describe how it grows from the one before."""
-    return stage.model_copy(update=dict.fromkeys(("layers", "num_layers", "hidden_size", "ffn_size")))
+    return stage.model_copy(update=dict.fromkeys(("layers", "num_layers", "hidden_size", "ffn_size", "ramp_steps")))
 
 
 def _launch(schedule: Schedule, *stages: int) -> Any:

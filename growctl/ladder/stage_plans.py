@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from growctl.ladder.sizes import added_tokens, num_steps, stage_model
-from growctl.schema.blocks import Schedule
+from growctl.schema.blocks import Schedule, StageBlock
 from model.config import TokenformerConfig, TransformerConfig, num_parameters
 from model.flops import Flops, forward_flops_per_token, training_flops_per_token
 from stages.spec import GenerationRule, LearningRate, settled_step
@@ -83,6 +83,7 @@ def plan_stages(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[Stag
         model = stage_model(schedule, index)
         attention_tokens, ffn_tokens = added_tokens(schedule, index)
         first_step = sum(steps[:index])
+        tau = growth.tau if index else None
         plans.append(
             StagePlan(
                 index=index,
@@ -97,8 +98,8 @@ def plan_stages(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[Stag
                 evaluation_flops_per_token=forward_flops_per_token(model, training.sequence_length).total,
                 learning_rate=_learning_rate(schedule, steps, index),
                 generations=growth.rules(index, steps[index]) if index else (),
-                ramp_steps=_share_of_steps(growth.ramp, steps[index]) if index and growth.tau == "ramp" else 0,
-                anneal_steps=_share_of_steps(growth.anneal, steps[index]) if index and growth.tau == "anneal" else None,
+                ramp_steps=_steps_of(stage, growth.ramp, steps[index]) if tau == "ramp" else 0,
+                anneal_steps=_steps_of(stage, growth.anneal, steps[index]) if tau == "anneal" else None,
                 attention_tokens=attention_tokens,
                 ffn_tokens=ffn_tokens,
             )
@@ -111,10 +112,10 @@ def total_flops(plans: list[StagePlan]) -> Flops:
     return sum((plan.flops for plan in plans), Flops(0.0, 0.0, 0.0))
 
 
-def _share_of_steps(share: float, num_steps: int) -> int:
-    """Steps in that share of a stage: at least one, and fewer than all, so that the last update comes at the end of the
-    share."""
-    return min(max(1, round(share * num_steps)), num_steps - 1)
+def _steps_of(stage: StageBlock, share: float, num_steps: int) -> int:
+    """Steps of a stage's ramp, by default that share of the stage: at least one, and fewer than all, so that the last
+    update comes at its end."""
+    return min(stage.ramp_steps or max(1, round(share * num_steps)), num_steps - 1)
 
 
 def _learning_rate(schedule: Schedule, steps: list[int], index: int) -> LearningRate:

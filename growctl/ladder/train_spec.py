@@ -32,6 +32,7 @@ def worker_spec(schedule: Schedule, plan: StagePlan, **attempt: Any) -> TrainSpe
         "evaluate_every": schedule.evaluation.every,
         "checkpoint_every": checkpoint.every,
         "keep_checkpoints": checkpoint.keep,
+        "keep_trunk": checkpoint.keep_trunk and not plan.branch_of,
         "keep_every_steps": checkpoint.keep_every and checkpoint.keep_every * checkpoint.every,
         "evaluation_sequences": schedule.evaluation.max_sequences,
         "hang_seconds": float(schedule.launch.hang_timeout),

@@ -51,8 +51,10 @@ class _Attempt:
         if record["event"] == "evaluation":
             self.open_evaluated += record["num_tokens"]
 
-    def close(self, stage: StageEntry, closed_by: str, device: Mapping[str, Any]) -> dict[str, Any]:
-        """Closes the open part and returns its work row."""
+    def close(
+        self, stage: StageEntry, closed_by: str, device: Mapping[str, Any], reused: Record | None = None
+    ) -> dict[str, Any]:
+        """Closes the open part and returns its work row. `reused`: the record of the reuse that closes it."""
         last_step = max(self.step, self.resumed_from, self.open_step)
         num_steps = last_step - self.step
         seconds = max(self.seconds, self.open_seconds)
@@ -66,10 +68,11 @@ class _Attempt:
             "flops": asdict(stage.step_flops * num_steps),
             "evaluation_flops": stage.evaluation_flops_per_token * self.open_evaluated,
             "wall_seconds": wall_seconds,
-            "device_seconds": wall_seconds * device["num_devices"],
+            "device_seconds": reused["device_seconds"] if reused else wall_seconds * device["num_devices"],
             "device": device["device"],
             "num_devices": device["num_devices"],
             "precision": device["precision"],
+            "paid_by": reused["run"] if reused else None,
             "recorded_at": utc_now(),
         }
         self.step, self.seconds, self.covered = last_step, seconds, self.num_records
@@ -107,17 +110,17 @@ class StageBooks:
     def sync(self, records: Iterable[Record] = (), attempt_over: bool = False) -> None:
         """Appends the rows for the records queued since the last sync, followed by `records`.
 
-        Each `checkpoint` and the `end` of an attempt close a work row. The records after the last of them become a row
-        when the attempt is over: when a later attempt has started, or with `attempt_over`, when its workers have
-        exited. The rows do not depend on when and how often this is called, and records that were booked earlier are
-        not booked again. If the `start` of an attempt is lost, the nearest other attempt supplies its values. After a
-        failure the ledger is unchanged, and the next call tries again.
+        Each `checkpoint`, each `reused` and the `end` of an attempt close a work row. The records after the last of
+        them become a row when the attempt is over: when a later attempt has started, or with `attempt_over`, when its
+        workers have exited. The rows do not depend on when and how often this is called, and records that were booked
+        earlier are not booked again. If the `start` of an attempt is lost, the nearest other attempt supplies its
+        values. After a failure the ledger is unchanged, and the next call tries again.
         """
         self.add(records)
         new: dict[int, list[Record]] = {}
         for record in self._waiting:
             new.setdefault(record["attempt"], []).append(record)
-            if record["event"] == "start":
+            if record["event"] in ("start", "reused"):
                 self._starts.setdefault(record["attempt"], record)
             elif record["event"] == "checkpoint":
                 self._checkpoints.append((record["attempt"], record["step"]))
@@ -153,8 +156,10 @@ class StageBooks:
                 self._file.append(record["event"], key | {name: record.get(name) for name in columns}, once=True)
         for record in records:
             attempt.take(record)
-            if attempt.open_records and record["event"] in ("checkpoint", "end"):
-                self._file.append("work", key | attempt.close(self._stage, record["event"], self._device(number)))
+            if attempt.open_records and record["event"] in ("checkpoint", "end", "reused"):
+                reused = record if record["event"] == "reused" else None
+                row = attempt.close(self._stage, record["event"], self._device(number), reused)
+                self._file.append("work", key | row)
         if over and attempt.open_records:
             self._file.append("work", key | attempt.close(self._stage, "interruption", self._device(number)))
         return attempt

@@ -85,19 +85,26 @@ class Cost:
 
 @dataclass(frozen=True)
 class SplitCost:
-    """Cost, with replayed work counted separately. Split costs can be added."""
+    """Cost, with replayed and reused work counted separately. Split costs can be added."""
 
     kept: Cost = Cost()
     replayed: Cost = Cost()
     """Steps that a later attempt repeated, and the time of attempts that completed no step."""
+    reused: Cost = Cost()
+    """Steps taken over from another run, at the cost that they had there."""
 
     @property
-    def total(self) -> Cost:
-        """The total cost: kept and replayed."""
+    def spent(self) -> Cost:
+        """What this run has spent: kept and replayed."""
         return self.kept + self.replayed
 
+    @property
+    def model(self) -> Cost:
+        """What the model has cost, whichever run paid for it: kept and reused."""
+        return self.kept + self.reused
+
     def __add__(self, other: "SplitCost") -> "SplitCost":
-        return SplitCost(self.kept + other.kept, self.replayed + other.replayed)
+        return SplitCost(self.kept + other.kept, self.replayed + other.replayed, self.reused + other.reused)
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,8 @@ TABLES = {
         num_records INTEGER NOT NULL, closed_by TEXT NOT NULL, tokens INTEGER NOT NULL, flops_parameters REAL NOT NULL,
         flops_attention REAL NOT NULL, flops_head REAL NOT NULL, evaluation_flops REAL NOT NULL,
         wall_seconds REAL NOT NULL, device_seconds REAL NOT NULL, device TEXT NOT NULL, num_devices INTEGER NOT NULL,
-        precision TEXT NOT NULL, recorded_at TEXT NOT NULL, CHECK (first_step <= last_step),
+        precision TEXT NOT NULL, paid_by TEXT, recorded_at TEXT NOT NULL,
+        CHECK (first_step <= last_step),
         UNIQUE (stage, attempt, first_step, last_step, num_records),
         FOREIGN KEY (stage, attempt) REFERENCES attempt (stage, attempt)""",
     "evaluation": """
@@ -61,7 +62,8 @@ TABLES = {
         FOREIGN KEY (stage, attempt) REFERENCES attempt (stage, attempt)""",
 }
 """A work row covers the steps (first_step, last_step] of one attempt. `num_records` counts the attempt's lines of
-metrics.jsonl that this row and the rows before it cover; `closed_by`: `checkpoint`, `end` or `interruption`."""
+metrics.jsonl that this row and the rows before it cover; `closed_by`: `checkpoint`, `end`, `interruption` or `reused`;
+`paid_by`: the run that paid for reused steps, null for this run's own."""
 
 _SCHEMA = [
     statement

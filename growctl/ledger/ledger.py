@@ -140,7 +140,7 @@ class Ledger:
                AND attempt = (SELECT max(attempt) FROM attempt WHERE stage = :stage)""",
             stage=stage,
         )
-        steps = self.stage_cost(stage).kept.steps
+        steps = self.stage_cost(stage).model.steps
         return bool(ended) or any(e.point == "final" and e.step <= steps for e in self.evaluations(stage))
 
     def stage_cost(self, stage: str) -> SplitCost:
@@ -160,8 +160,18 @@ class Ledger:
                 kept = max(0, resumed_from - row["first_step"]) / num_steps if num_steps else 0.0
             spent = (row["evaluation_flops"], row["wall_seconds"], row["device_seconds"])
             cost = Cost(num_steps, row["tokens"], _flops("flops", row), *spent)
-            split += SplitCost(cost.share(kept), cost.share(1.0 - kept))
+            if row["paid_by"] is None:
+                split += SplitCost(cost.share(kept), cost.share(1.0 - kept))
+            else:
+                split += SplitCost(reused=cost.share(kept))
         return split
+
+    def payers(self, stage: str) -> list[str]:
+        """The runs that paid for reused steps of a stage, in the order of the steps."""
+        rows = self._query(
+            "SELECT DISTINCT paid_by FROM work WHERE stage = :stage AND paid_by NOT NULL ORDER BY entry", stage=stage
+        )
+        return [row[0] for row in rows]
 
     def evaluations(self, stage: str) -> list[Evaluation]:
         """The stage's evaluations that still count, oldest first; the last one where a step was evaluated again."""

@@ -316,6 +316,9 @@ def stage_checkpoint_bytes(schedule: Schedule, plan: StagePlan, precision: Preci
     saved = (plan.num_steps - 1) // checkpoint.every
     newest = min(checkpoint.keep, saved)
     kept = newest + ((saved - newest) // checkpoint.keep_every if checkpoint.keep_every else 0)
+    undecayed = None if plan.branch_of else plan.learning_rate.undecayed_steps
+    if checkpoint.keep_trunk and undecayed is not None and 0 < undecayed < plan.num_steps:
+        kept += 1
     within = engine_checkpoint_bytes(plan.num_parameters, schedule.launch.zero_stage, precision)
     return parameters_checkpoint_bytes(plan.num_parameters) + kept * within
 

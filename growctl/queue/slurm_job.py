@@ -38,6 +38,7 @@ class JobPart:
         self.ladder = request.ladder.name
         self.label = request.ladder.label
         self.runs_dir = str(request.runs_dir.absolute())
+        self.sources = [str(source.absolute()) for source in request.sources]
         self.schedule = json.dumps(request.ladder.schedule.model_dump(mode="json"))
 
     def __call__(self) -> None:
@@ -78,7 +79,8 @@ class JobPart:
         from growctl.text.console import Terminal
 
         schedule = parse_schedule(json.loads(self.schedule), label=self.label, default_name=self.ladder)
-        request = LadderRequest.of(schedule, self.label, Path(self.runs_dir), self.ladder, with_controls=True)
+        runs_dir, sources = Path(self.runs_dir), [Path(source) for source in self.sources]
+        request = LadderRequest.of(schedule, self.label, runs_dir, self.ladder, True, sources)
         run_part(request, self.name, self.last_stage, Screen(Terminal()))
 
 

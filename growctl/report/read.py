@@ -31,15 +31,15 @@ class StageReport:
     train_tokens: int
     """Data tokens trained in the stage, without replayed ones."""
     flops: float
-    """Training FLOPs of this stage alone, without `replayed_flops`."""
+    """Training FLOPs of this stage alone, without `replayed_flops`, whichever run paid for them."""
     cumulative_flops: float
     """Training FLOPs of this stage and all stages before it, without replayed ones."""
     replayed_flops: float
     """Training FLOPs that a later attempt had to spend again."""
     wall_seconds: float
-    """Includes replayed steps."""
+    """Includes replayed steps, but not reused ones."""
     device_seconds: float
-    """Includes replayed steps."""
+    """Includes replayed steps, but not reused ones."""
     replayed_device_seconds: float
     """The part of `device_seconds` spent on replayed steps and on attempts that completed no step."""
     validation_loss: float | None
@@ -51,6 +51,10 @@ class StageReport:
     loss_after_growth: float | None
     """Nats per token at step 0 of this stage; None for the first stage."""
     finished: bool
+    reused_flops: float = 0.0
+    """The part of `flops` that this run took over from other runs and did not spend."""
+    reused_from: tuple[str, ...] = ()
+    """The runs that paid for `reused_flops`."""
 
     @property
     def jump(self) -> float | None:
@@ -125,6 +129,16 @@ class RunReport:
         return self.stages[-1].cumulative_flops if self.stages else 0.0
 
     @property
+    def reused_flops(self) -> float:
+        """Training FLOPs that other runs paid for."""
+        return sum(stage.reused_flops for stage in self.stages)
+
+    @property
+    def reused_from(self) -> tuple[str, ...]:
+        """The runs that paid for them, in the order of the stages."""
+        return tuple(dict.fromkeys(name for stage in self.stages for name in stage.reused_from))
+
+    @property
     def replayed_flops(self) -> float:
         """Training FLOPs that the run had to repeat."""
         return sum(stage.replayed_flops for stage in self.stages)
@@ -148,13 +162,15 @@ def read_run(path: Path) -> RunReport:
                 StageReport(
                     name=stage.name,
                     num_parameters=stage.num_parameters,
-                    num_steps=cost.kept.steps,
-                    train_tokens=cost.kept.tokens,
-                    flops=cost.kept.flops.total,
-                    cumulative_flops=spent + cost.kept.flops.total,
+                    num_steps=cost.model.steps,
+                    train_tokens=cost.model.tokens,
+                    flops=cost.model.flops.total,
+                    reused_flops=cost.reused.flops.total,
+                    reused_from=tuple(ledger.payers(stage.name)),
+                    cumulative_flops=spent + cost.model.flops.total,
                     replayed_flops=cost.replayed.flops.total,
-                    wall_seconds=cost.total.wall_seconds,
-                    device_seconds=cost.total.device_seconds,
+                    wall_seconds=cost.spent.wall_seconds,
+                    device_seconds=cost.spent.device_seconds,
                     replayed_device_seconds=cost.replayed.device_seconds,
                     validation_loss=final.loss if final else None,
                     perplexity=final.perplexity if final else None,

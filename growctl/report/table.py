@@ -50,10 +50,20 @@ def replayed_work(run: RunReport) -> str | None:
     )
 
 
+def reused_work(run: RunReport) -> str | None:
+    """The work taken over from other runs, in one sentence; None if there is none."""
+    if not run.reused_from:
+        return None
+    flops, whole = run.reused_flops, run.cumulative_flops
+    return (
+        f"Reused from {' and '.join(run.reused_from)}: {scientific(flops)} FLOPs ({flops / whole:.1%}), counted above "
+        "as part of the model's cost; this run did not spend them, nor their device time."
+    )
+
+
 def remarks(run: RunReport) -> list[str]:
-    """The notes below a run's stages: replayed work, and copies that are left out."""
-    replayed = replayed_work(run)
-    return [*([replayed] if replayed else []), *run.notes]
+    """The notes below a run's stages: reused and replayed work, and copies that are left out."""
+    return [*filter(None, (reused_work(run), replayed_work(run))), *run.notes]
 
 
 def anomalies(run: RunReport) -> list[str]:

@@ -1,13 +1,13 @@
 """The runs that a command requests, and the checks on them before anything is written."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from growctl.controls.generate import plan_controls
 from growctl.ladder.releases import paths_of, plan_run
-from growctl.ladder.stage_plans import StagePlan
+from growctl.ladder.stage_plans import StagePlan, plan_stages
 from growctl.launch.machines import Machines
 from growctl.runs_dir import RunPaths
 from growctl.schedule.load import ScheduleError, load_resolved
@@ -44,15 +44,24 @@ class LadderRequest:
     ladder: RunRequest
     runs_dir: Path
     with_controls: bool
+    sources: tuple[Path, ...] = ()
+    """Runs directories in which to look for checkpoints to reuse; empty: none are reused."""
 
     @classmethod
     def of(
-        cls, schedule: Schedule, label: str, runs_dir: Path, name: str | None, with_controls: bool
+        cls,
+        schedule: Schedule,
+        label: str,
+        runs_dir: Path,
+        name: str | None,
+        with_controls: bool,
+        sources: Sequence[Path] = (),
     ) -> "LadderRequest":
         """A request for the ladder of `schedule`, named `name` or else as the schedule is."""
         name = name or schedule.name
         assert name is not None
-        return cls(RunRequest(name, schedule.model_copy(update={"name": name}), label), runs_dir, with_controls)
+        ladder = RunRequest(name, schedule.model_copy(update={"name": name}), label)
+        return cls(ladder, runs_dir, with_controls, tuple(sources))
 
     def directory(self, request: RunRequest) -> Path:
         """The run directory of `request`."""
@@ -82,6 +91,19 @@ class LadderRequest:
             if request.control is None or schedule.growth.when == "fixed" or over:
                 check_same_run(request, self.directory(request))
         return requests
+
+
+def reuse_sources(runs_dir: Path, further: Sequence[Path], no_reuse: bool) -> tuple[Path, ...]:
+    """The runs directories from which a run reuses checkpoints, its own first.
+
+    Raises RunError if one does not exist.
+    """
+    if no_reuse and further:
+        raise RunError("--no-reuse and --reuse-from contradict each other; give one of them")
+    for directory in further:
+        if not directory.is_dir():
+            raise RunError(f"--reuse-from {directory}: must be an existing directory of runs")
+    return () if no_reuse else (runs_dir, *further)
 
 
 def steps_done(schedule: Schedule, directory: Path) -> list[int]:
@@ -122,10 +144,36 @@ def check_same_run(request: RunRequest, directory: Path) -> None:
         return
     old = own_schedule(run.schedule)
     for key, was, now in _differences(_comparable(old), _comparable(request.schedule)):
-        raise RunError(
-            f"{key} = {now!r}, but the run in {directory} was started with {was!r}; "
-            "give this run another name with --name, or restore the value"
+        said = _other_stages(was, now) if key == "stages" else f"{key} = {now!r}, but it was started with {was!r}"
+        raise RunError(f"{directory} keeps its schedule: {said}. {_advice(old, request)}")
+
+
+def _other_stages(was: list[dict[str, Any]], now: list[dict[str, Any]]) -> str:
+    """What differs between two lists of stages that are not equally long."""
+    old, new = ([stage["name"] for stage in stages] for stages in (was, now))
+    if now[: len(was)] == was:
+        return f"this schedule adds {', '.join(new[len(old) :])} after its last stage, {old[-1]}"
+    if now[-len(was) :] == was:
+        return (
+            f"this schedule adds {', '.join(new[: -len(old)])} before its first stage, {old[0]}, and so trains all anew"
         )
+    return f"it has the stages {', '.join(old)}; this schedule has {', '.join(new)}"
+
+
+def _advice(old: Schedule, request: RunRequest) -> str:
+    """How to train the other schedule, and what of the old run it then takes over."""
+    command = f"run the same command with --name {request.name}-2"
+    last = len(old.stages) - 1
+    before, after = plan_stages(old)[last], request.schedule.stages[last : last + 1]
+    ramp = before.ramp_steps or before.anneal_steps
+    if (
+        ramp
+        and after
+        and after[0].ramp_steps is None
+        and plan_stages(request.schedule)[last].num_steps != before.num_steps
+    ):
+        command += f" stages.{last}.ramp_steps={ramp} (so that its ramp stays as long as it was)"
+    return f"To train it, {command}: what the two schedules have in common is taken over, not trained again"
 
 
 def own_schedule(path: Path) -> Schedule:
@@ -162,7 +210,8 @@ def schedule_yaml(schedule: Schedule) -> str:
 def _comparable(schedule: Schedule) -> dict[str, Any]:
     data = schedule.model_dump(exclude={"launch", "controls"})
     del data["data"]["workers"], data["data"]["approximate_tokens"]
-    del data["checkpoint"]["keep"], data["checkpoint"]["keep_every"], data["checkpoint"]["check_space"]
+    for name in ("keep", "keep_every", "keep_trunk", "check_space"):
+        del data["checkpoint"][name]
     return data
 
 

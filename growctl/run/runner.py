@@ -32,9 +32,11 @@ from growctl.run.requests import (
     steps_done,
 )
 from growctl.run.resume import World, checkpoint_to_resume
+from growctl.run.reuse import reuse
 from growctl.run.screen import Screen
 from growctl.runs_dir import RunsPaths
 from model.config import TransformerConfig
+from model.precision import Precision
 from stages.checkpoint.directory import set_aside
 from stages.checkpoint.files import write_file
 from stages.checkpoint.manifest import CheckpointError, Manifest, manifest_hash, read_manifest
@@ -64,10 +66,10 @@ def run(request: LadderRequest, screen: Screen) -> None:
     check_space(request.checked(machines), request.runs_dir)
     machines.check(request.runs_dir)
     controls = [request.directory(control) for control in request.controls()]
-    Execution(request.ladder, request.runs_dir, machines, screen, controls).run()
+    Execution(request.ladder, request.runs_dir, machines, screen, controls, request.sources).run()
     for control in request.controls():
         check_same_run(control, request.directory(control))
-        Execution(control, request.runs_dir, machines, screen).run()
+        Execution(control, request.runs_dir, machines, screen, sources=request.sources).run()
 
 
 def run_part(request: LadderRequest, name: str, last_stage: int | None, screen: Screen) -> None:
@@ -76,17 +78,25 @@ def run_part(request: LadderRequest, name: str, last_stage: int | None, screen: 
     [part] = [candidate for candidate in request.checked(machines) if candidate.name == name]
     check_space([part], request.runs_dir)
     machines.check(request.runs_dir)
-    Execution(part, request.runs_dir, machines, screen).run(last_stage)
+    Execution(part, request.runs_dir, machines, screen, sources=request.sources).run(last_stage)
 
 
 class Execution:
     """One execution of one run."""
 
     def __init__(
-        self, request: RunRequest, runs_dir: Path, machines: Machines, screen: Screen, controls: Sequence[Path] = ()
+        self,
+        request: RunRequest,
+        runs_dir: Path,
+        machines: Machines,
+        screen: Screen,
+        controls: Sequence[Path] = (),
+        sources: Sequence[Path] = (),
     ) -> None:
-        """`controls`: directories of the ladder's controls, which may have started before it."""
+        """`controls`: directories of the ladder's controls, which may have started before it. `sources`: runs
+        directories from which checkpoints are reused."""
         self.controls = controls
+        self.sources = sources
         self.request = request
         self.schedule = request.schedule
         self.runs_dir = runs_dir
@@ -193,7 +203,10 @@ class Execution:
             self.screen.message(complaint)
         if not self._whole(stage.final):
             stage.directory.mkdir(parents=True, exist_ok=True)
-            self._train(plan, self._initial(plan), history, books)
+            initial = self._initial(plan)
+            self._reuse(plan, initial, history, books)
+            if not self._whole(stage.final):
+                self._train(plan, initial, history, books)
             if plan.branch_of:
                 self.screen.message(f"released {plan.branch_of}, a finished model: {stage.final}")
         clear_stage(stage.directory)
@@ -204,6 +217,19 @@ class Execution:
         for records in history.read():
             books.sync(records)
             self.screen.catch_up(plan, records)
+
+    def _reuse(self, plan: StagePlan, initial: Path | None, history: StageHistory, books: StageBooks) -> None:
+        """Takes over the checkpoint of another run that is furthest along the stage, if it is further than our own."""
+        number = 1 + max(history.last_attempt, self.ledger.last_attempt(plan.name))
+        spec = self._spec(plan, number, initial, None, self._left_out(plan))
+        fingerprint = read_dataset_manifest(self.dataset).fingerprint
+        if reuse(spec, fingerprint, self._precision(), self.sources, self.screen):
+            self._catch_up(plan, history, books)
+            books.sync(attempt_over=True)
+
+    def _precision(self) -> Precision:
+        """The precision in which a new stage trains."""
+        return planned_devices(self.schedule).precision(self.schedule.training.precision)
 
     def _train(self, plan: StagePlan, initial: Path | None, history: StageHistory, books: StageBooks) -> None:
         """Makes attempts at a stage until it has its `final/`.

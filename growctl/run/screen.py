@@ -83,6 +83,15 @@ class Screen:
             self._last_phase = phase
             self.message(f"data: {phase}")
 
+    def copying(self, stage: str, done: int, total: int) -> None:
+        """Files of a checkpoint are being linked or copied."""
+        now = time.monotonic()
+        if done == 1:
+            self._last_line = now
+        elif now - self._last_line >= PLAIN_SECONDS:
+            self._last_line = now
+            self.message(f"stage {stage}: {done} of {total} files copied")
+
     def growing(self, plan: StagePlan) -> None:
         """A checkpoint is being expanded."""
         self.message(f"growing to {plan.name}: {added_words(plan.attention_tokens, plan.ffn_tokens)}")

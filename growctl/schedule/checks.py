@@ -39,6 +39,7 @@ def check_combinations(schedule: Schedule) -> list[str]:
         _check_stages,
         _check_sizes,
         _check_training,
+        _check_ramps,
         _check_growth,
         _check_control_blocks,
     )
@@ -212,6 +213,21 @@ def _check_tokenformer_keys(schedule: Schedule) -> Iterator[str]:
             f"growth.copy_noise = {growth.copy_noise:g}: goes with {' and '.join(sorted(WIDENING))}; "
             f"{growth.operator} copies whole blocks"
         )
+
+
+def _check_ramps(schedule: Schedule) -> Iterator[str]:
+    """Reports stages whose `ramp_steps` have nothing to ramp."""
+    for index, stage in enumerate(schedule.stages):
+        if stage.ramp_steps is None:
+            continue
+        where, tau = f"stages.{index}.ramp_steps = {stage.ramp_steps}", schedule.growth.tau
+        steps = num_steps(stage, schedule.training.batch_size * schedule.training.sequence_length)
+        if index == 0:
+            yield f"{where}: is for a stage that grows; leave it out"
+        elif schedule.model.family == "transformer" or tau not in ("ramp", "anneal"):
+            yield f"{where}: needs growth.tau ramp or anneal; leave it out"
+        elif stage.ramp_steps >= steps:
+            yield f"{where}: must be less than the stage's {steps} steps"
 
 
 def _check_steps(schedule: Schedule) -> Iterator[str]:

@@ -98,6 +98,9 @@ class StageBlock(Block):
     """Budget in data tokens, rounded to whole steps. Set either this or train_steps."""
     train_steps: Count | None = None
     """Budget in optimizer steps."""
+    ramp_steps: Count | None = None
+    """Steps over which new keys rise, or tau moves, after the growth to this stage; by default a share of the stage
+    (`growth.ramp`, `growth.anneal`). With it, a longer stage starts like a shorter one."""
     release: bool | ReleaseBlock | None = None
     """Whether the stage also ends in a finished model: a branch from its end, on which the learning rate decays. The
     ladder continues undecayed. true, false, or {decay: SHARE}; by default as `releases` says."""
@@ -326,6 +329,9 @@ class CheckpointBlock(Block):
     """How many of the newest checkpoints to keep."""
     keep_every: Count | None = None
     """Also keep every n-th checkpoint of a stage; by default none."""
+    keep_trunk: bool = True
+    """Whether each stage whose learning rate decays (`wsd`) also saves and keeps the checkpoint right before the decay.
+    A longer schedule continues from it."""
     check_space: bool = True
     """Whether a run first checks that everything it will write fits on the disk, and does not start otherwise."""
 

@@ -16,7 +16,7 @@ from model.config import ModelConfig, num_parameters
 from model.errors import UserError
 from model.precision import Precision
 from stages.checkpoint.files import FileEntry, hash_file
-from stages.checkpoint.lineage import Lineage
+from stages.checkpoint.lineage import History, Lineage, TrainingCost, extended, hash_of
 from stages.checkpoint.sealed import DocumentError, PlainPath, Sealed, read_sealed, seal
 from stages.spec import Offload
 from stages.stage_dir import MANIFEST_NAME
@@ -73,6 +73,16 @@ class Manifest(Sealed):
                 f"{num_parameters(self.model):,}"
             )
         return self
+
+
+def history_of(manifest: Manifest) -> History:
+    """The history of a checkpoint; if it is not known, one that starts with the tensors themselves, at unknown cost."""
+    if manifest.lineage.history:
+        return manifest.lineage.history
+    tensors = {name: entry.sha256 for name, entry in manifest.files.items()}
+    determined_by = {"tensors": hash_of(tensors), "group_steps": manifest.group_steps}
+    size, unknown = num_parameters(manifest.model), TrainingCost(complete=False)
+    return extended((), "import", determined_by, num_parameters=size, cost=unknown)
 
 
 def parameter_file(name: str) -> str:

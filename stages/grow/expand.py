@@ -19,8 +19,8 @@ from model.transformer_growth import grow_transformer
 from model.transformer_sizes import PRESERVING, Operator
 from stages.checkpoint.directory import finish_directory, whole_directory
 from stages.checkpoint.files import link_or_copy
-from stages.checkpoint.lineage import History, Lineage, Making, extended, hash_of
-from stages.checkpoint.manifest import CheckpointError, Manifest, manifest_hash, parameter_file
+from stages.checkpoint.lineage import Lineage, Making, extended, hash_of
+from stages.checkpoint.manifest import CheckpointError, Manifest, history_of, manifest_hash, parameter_file
 from stages.checkpoint.parameters import read_parameter, root_mean_square, write_parameters
 from stages.checkpoint.verify import verify_checkpoint
 
@@ -189,9 +189,7 @@ def _finish(
 ) -> Manifest:
     before, after = num_parameters(parent.model), num_parameters(model)
     counts = {"num_parameters_before": before, "num_parameters": after}
-    history: History = ()
-    if parent.lineage.history:
-        history = extended(parent.lineage.history, operation, determined_by, num_parameters=after)
+    history = extended(history_of(parent), operation, determined_by, num_parameters=after)
     lineage = Lineage(operation=operation, parent=manifest_hash(source), details=details | counts, history=history)
     update = {"model": model, "step": 0, "group_steps": group_steps, "files": files, "lineage": lineage}
     return finish_directory(output, parent.model_copy(update=update))

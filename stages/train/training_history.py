@@ -5,17 +5,20 @@ Imports no torch.
 
 import hashlib
 import struct
+from pathlib import Path
 from typing import Any
 
 from model.config import TokenformerConfig, num_parameters
 from model.precision import Precision
 from stages.checkpoint.lineage import History, TrainingCost, extended, hash_of, next_hash
-from stages.checkpoint.manifest import Manifest
+from stages.checkpoint.manifest import Manifest, history_of, read_manifest
 from stages.spec import TrainSpec, progress_at
 
 
-def history_of_new_model(spec: TrainSpec) -> History:
-    """The history of the model that a stage without `initial` starts from."""
+def history_at_start(spec: TrainSpec) -> History:
+    """The history of the model that a stage starts from: its `initial` checkpoint, or a new model."""
+    if spec.initial:
+        return history_of(read_manifest(Path(spec.initial)))
     return extended(
         (),
         "init",
@@ -31,9 +34,10 @@ class TrainingHistory:
     ramp, its data. So the checkpoints of a shorter stage are those of a longer one, as far as the two agree.
     """
 
-    def __init__(self, spec: TrainSpec, dataset_fingerprint: str, precision: Precision, before: History) -> None:
-        """`before`: the history of the checkpoint that the stage starts from."""
-        self.before = before
+    def __init__(self, spec: TrainSpec, dataset_fingerprint: str, precision: Precision) -> None:
+        self.before = history_at_start(spec)
+        """The history of the model that the stage starts from."""
+
         self._spec = spec
         newest = spec.model.newest_generation if isinstance(spec.model, TokenformerConfig) else 0
         self._rules = [spec.rule(number) for number in range(newest + 1)]
@@ -56,6 +60,9 @@ class TrainingHistory:
         """Whether `checkpoint` is what this training has made after as many steps: a stand-in for making it again."""
         history = checkpoint.lineage.history
         if not history or history[-1].operation != "train" or checkpoint.step > self._spec.num_steps:
+            return False
+        conditions = self._spec.trigger_conditions  # another trigger may have trained past the end of this stage
+        if conditions and checkpoint.lineage.details.get("trigger") != conditions:
             return False
         return history[-1].hash == self.hash_at(checkpoint.step)
 

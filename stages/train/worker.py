@@ -34,7 +34,7 @@ from model.precision import Precision
 from stages.checkpoint.directory import finish_directory, remove_converted
 from stages.checkpoint.disk_full import clean_when_full, last_checkpoint_bytes, raise_when_full, require_space
 from stages.checkpoint.lineage import Lineage, TrainingCost
-from stages.checkpoint.manifest import Manifest, manifest_hash, read_manifest
+from stages.checkpoint.manifest import Manifest, history_of, manifest_hash, read_manifest
 from stages.checkpoint.parameters import fill_model
 from stages.checkpoint.retention import prune
 from stages.data.dataset import EvaluationWindows, TrainingSamples, read_dataset_manifest
@@ -62,7 +62,7 @@ from stages.train.anomaly_guard import Guard
 from stages.train.evaluate import Evaluation, evaluate
 from stages.train.pending_losses import PendingLosses
 from stages.train.skipped_data import consumed, position
-from stages.train.training_history import TrainingHistory, history_of_new_model
+from stages.train.training_history import TrainingHistory
 
 LOOK_SECONDS = 0.5
 """About this often, the ranks check together whether one of them was asked to save and exit."""
@@ -96,8 +96,7 @@ class Worker:
         self.look_every = 1
         self.request = SaveRequest(Path(spec.save_request) if spec.save_request and self.rank == 0 else None)
         self.watchdog = Watchdog(self.paths.stack_file(spec.attempt, self.rank), spec.hang_seconds)
-        before = read_manifest(Path(spec.initial)).lineage.history if spec.initial else history_of_new_model(spec)
-        self.history = TrainingHistory(spec, self.dataset.fingerprint, self.precision, before)
+        self.history = TrainingHistory(spec, self.dataset.fingerprint, self.precision)
         self._started = time.monotonic() - max(0.0, time.time() - spec.launched_at)
 
     def run(self) -> None:
@@ -362,16 +361,17 @@ class Worker:
             "pending": self.pending.gathered(),
             "guard": self.guard.state(),
             "left_out": self.spec.left_out,
+            "trigger": self.spec.trigger_conditions,
         }
 
     def cost(self, step: int) -> TrainingCost:
         """The cost of the model after `step` steps, from its first ancestor on."""
-        start = self.resumed.lineage.cost if self.resumed else self.history.before[-1].cost
+        start = history_of(self.resumed) if self.resumed else self.history.before
         new_steps = step - (self.resumed.step if self.resumed else 0)
         tokens = new_steps * self.spec.batch_size * self.spec.sequence_length
         flops = training_flops_per_token(self.spec.model, self.spec.sequence_length) * tokens
         seconds = (time.monotonic() - self._started) * self.world_size
-        return (start or TrainingCost(complete=False)).plus(new_steps, tokens, flops, seconds)
+        return start[-1].cost.plus(new_steps, tokens, flops, seconds)
 
     def manifest_fields(self, engine: DeepSpeedEngine, step: int) -> dict[str, Any]:
         """The fields of a manifest after `step` steps, except kind, files and lineage."""

@@ -113,7 +113,7 @@ def test_evaluations_cost_no_training_flops(ledger: Ledger) -> None:
     metrics.evaluate("after_growth")
     metrics.end()
     ledger.books("1-large").sync(metrics.records)
-    total = ledger.stage_cost("1-large").total
+    total = ledger.stage_cost("1-large").spent
     assert total.flops.total == 0.0
     assert total.evaluation_flops == 8000.0 * 1000
 
@@ -126,8 +126,8 @@ def test_every_stage_has_costs_of_its_own(ledger: Ledger) -> None:
         metrics.end()
         ledger.books(stage).sync(metrics.records)
     small, large = ledger.stage_cost("0-small"), ledger.stage_cost("1-large")
-    assert (small + large).total.flops == Flops(24e6 + 80e6, 16e6, 8e6)
-    assert small.total.device_seconds == large.total.device_seconds
+    assert (small + large).spent.flops == Flops(24e6 + 80e6, 16e6, 8e6)
+    assert small.spent.device_seconds == large.spent.device_seconds
 
 
 def killed_once(*, resumed_from: int | None) -> Metrics:
@@ -151,10 +151,10 @@ def test_repeated_steps_count_as_replayed_and_stay_in_the_cost(ledger: Ledger) -
     ledger.books("0-small").sync(metrics.records)
     assert extents(ledger) == [(1, 0, 20, "checkpoint"), (1, 20, 27, "interruption"), (2, 20, 40, "end")]
     cost = ledger.stage_cost("0-small")
-    assert (cost.kept.steps, cost.replayed.steps, cost.total.tokens) == (40, 7, 4700)
-    assert cost.total.flops.total == pytest.approx(47 * 9e5)
+    assert (cost.kept.steps, cost.replayed.steps, cost.spent.tokens) == (40, 7, 4700)
+    assert cost.spent.flops.total == pytest.approx(47 * 9e5)
     assert cost.replayed.device_seconds == 2 * 8.0
-    assert cost.total.wall_seconds == 31 + 8 + 32
+    assert cost.spent.wall_seconds == 31 + 8 + 32
     assert [e.point for e in ledger.evaluations("0-small")] == ["final"], "what was measured at 25 is void"
     assert ledger.evaluations("0-small")[0].flops == 47 * 9e5
 
@@ -221,7 +221,7 @@ def test_a_worker_that_outlived_its_runner_is_still_counted_once(ledger: Ledger)
     metrics.evaluate()
     ledger.books("0-small").sync(metrics.records, attempt_over=True)
     assert extents(ledger) == [(1, 0, 7, "interruption"), (1, 7, 8, "interruption")]
-    assert ledger.stage_cost("0-small").total.wall_seconds == 19.0
+    assert ledger.stage_cost("0-small").spent.wall_seconds == 19.0
 
 
 @st.composite
@@ -275,11 +275,11 @@ def test_any_history_of_kills_adds_up_and_any_interleaving_gives_the_same_rows(
 
         cost = once.stage_cost(stage.name)
         assert cost.kept.steps == 12
-        assert cost.total.steps == trained
+        assert cost.spent.steps == trained
         assert cost.kept.tokens + cost.replayed.tokens == 100 * trained
-        assert cost.total.flops.total == pytest.approx(trained * 9e5)
+        assert cost.spent.flops.total == pytest.approx(trained * 9e5)
         last_lines = {record["attempt"]: record["seconds"] for record in records}
-        assert cost.total.wall_seconds == pytest.approx(sum(last_lines.values()))
+        assert cost.spent.wall_seconds == pytest.approx(sum(last_lines.values()))
         final = once.evaluations(stage.name)[-1]
         assert (final.point, final.flops) == ("final", pytest.approx(trained * 9e5))
         assert once.finished(stage.name)
@@ -559,7 +559,7 @@ def test_lost_metrics_lines_never_stop_a_run_and_nothing_counts_twice(
         ledger.books(stage.name).sync(records, attempt_over=True)
         cost = ledger.stage_cost(stage.name)
         assert cost.kept.steps <= 12
-        assert cost.total.steps <= trained
+        assert cost.spent.steps <= trained
         ledger.evaluations(stage.name)
     with Ledger.open(path) as ledger:
         assert ledger.stage_cost(stage.name) == cost

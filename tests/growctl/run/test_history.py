@@ -123,7 +123,7 @@ def test_every_line_is_parsed_and_booked_once_however_many_events_and_attempts(
     assert len(lines) == attempts * (2 * events + 1)
     assert parsed == lines
     assert len(booked) == len(lines)
-    assert execution.ledger.stage_cost("small").total.steps == attempts * events
+    assert execution.ledger.stage_cost("small").spent.steps == attempts * events
     assert execution.screen.stages["small"].step == events
 
 
@@ -138,4 +138,4 @@ def test_a_resumed_run_has_read_the_earlier_records_of_its_stage(
     shown = execution.screen.stages["small"]
     assert (shown.step, shown.state, shown.loss) == (3, "done", TRAIN["loss"])
     records: list[Record] = read_metrics(execution.stage(execution.plans[0]).metrics)
-    assert execution.ledger.stage_cost("small").total.wall_seconds == records[-1]["seconds"]
+    assert execution.ledger.stage_cost("small").spent.wall_seconds == records[-1]["seconds"]

@@ -1,0 +1,263 @@
+"""Takes over checkpoints of other runs, so that equal training is never repeated.
+
+A checkpoint can stand in for training if its history equals the history that the stage is to have after as many steps
+(stages/train/training_history.py). Resuming a run's own checkpoint is the special case in which nothing has to be taken
+over.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from growctl.run.screen import Screen
+from growctl.runs_dir import RunsPaths
+from growctl.text.formatting import scientific
+from model.precision import Precision
+from stages.checkpoint.directory import finish_directory, whole_directory
+from stages.checkpoint.files import link_or_copy
+from stages.checkpoint.manifest import CheckpointError, Manifest, read_manifest
+from stages.checkpoint.signatures import OriginError, check_origin, sign
+from stages.checkpoint.verify import verify_checkpoint
+from stages.metrics import MetricsWriter, Record, read_metrics
+from stages.spec import TrainSpec
+from stages.stage_dir import StagePaths, converted_directory
+from stages.train.training_history import TrainingHistory
+
+
+@dataclass(frozen=True)
+class Found:
+    """A checkpoint that stands in for the first steps of a stage, or for all of them."""
+
+    directory: Path
+    manifest: Manifest
+    run: str
+    """The run that made it: a name, or a path if it lies in another runs directory."""
+
+    stage: StagePaths
+    keys: Path
+    """The keys of its runs directory."""
+
+    @property
+    def steps(self) -> int:
+        """The steps of the stage that it stands in for."""
+        return self.manifest.step
+
+    @property
+    def where(self) -> str:
+        """The directory of its stage or release within the run."""
+        directory = self.stage.directory
+        is_release = directory == StagePaths(directory.parent).release.directory
+        return f"{directory.parent.name}/{directory.name}" if is_release else directory.name
+
+    @property
+    def flops(self) -> float:
+        """The training FLOPs of those steps."""
+        *_, before, own = self.manifest.lineage.history
+        return own.cost.flops.total - before.cost.flops.total
+
+    @property
+    def device_seconds(self) -> float:
+        """The device-seconds of those steps."""
+        *_, before, own = self.manifest.lineage.history
+        return max(0.0, own.cost.device_seconds - before.cost.device_seconds)
+
+    @property
+    def steps_there(self) -> int:
+        """The steps that its own stage went on to train, if that is finished; else `steps`."""
+        try:
+            return max(self.steps, read_manifest(self.stage.final).step)
+        except CheckpointError:
+            return self.steps
+
+    @property
+    def ends_before_decay(self) -> bool:
+        """Whether it was saved right before the learning rate of its own stage decayed."""
+        with suppress(OSError, ValidationError):
+            return TrainSpec.model_validate_json(self.stage.spec.read_bytes()).trunk_step == self.steps
+        return False
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Steps of a stage that one run paid for."""
+
+    first_step: int
+    last_step: float
+    """Infinite while the run that trains them goes on."""
+
+    paid_by: str
+
+
+def reuse(spec: TrainSpec, fingerprint: str, precision: Precision, sources: Sequence[Path], screen: Screen) -> bool:
+    """Takes over the checkpoint that is furthest along the stage of `spec`, if any is further than its own.
+
+    Returns whether one was taken over. `fingerprint` is the dataset's.
+    """
+    if not sources:
+        return False
+    training, stage = TrainingHistory(spec, fingerprint, precision), StagePaths(Path(spec.directory))
+    own = own_steps(training, stage)
+    while found := find_furthest(training, own, sources, screen.message):
+        screen.message(_announcement(found, spec, own))
+        try:
+            take_over(found, spec, own, partial(screen.copying, spec.stage))
+        except CheckpointError as error:
+            screen.message(str(error))
+        else:
+            return True
+    return False
+
+
+def _announcement(found: Found, spec: TrainSpec, own: int) -> str:
+    """What is reused and what that saves, in one or two sentences."""
+    flops = found.flops / found.steps
+    which = "whole" if found.steps == spec.num_steps else f"up to step {found.steps} of {spec.num_steps}"
+    saved = scientific(flops * (found.steps - own))
+    said = f"stage {spec.stage}: reused {which} from {found.run} ({found.where}); saves {saved} FLOPs"
+    if lost := found.steps_there - found.steps:
+        what = f"its last {lost} steps ({scientific(flops * lost)} FLOPs)"
+        if found.ends_before_decay:
+            return f"{said}; only the decay of its learning rate is lost, {what}"
+        return f"{said}; {what} differ from this schedule and are not"
+    return said
+
+
+def find_furthest(
+    training: TrainingHistory, own_steps: int, runs_dirs: Sequence[Path], tell: Callable[[str], None]
+) -> Found | None:
+    """The intact checkpoint that stands in for most steps of a stage; None if none goes beyond `own_steps`.
+
+    The first of `runs_dirs` is the run's own. Of several at the same step, engine checkpoints come first, because they
+    resume without a conversion. Broken ones are passed over with a message: they are other runs' to set aside.
+    """
+    found = [candidate for candidate in _candidates(runs_dirs) if training.leads_on_from(candidate.manifest)]
+    found = [candidate for candidate in found if candidate.steps > own_steps]
+    found.sort(key=lambda f: (-f.steps, f.manifest.kind != "engine", f.run, str(f.directory)))
+    for candidate in found:
+        try:
+            verify_checkpoint(candidate.directory)
+            if candidate.manifest.kind == "engine":
+                check_origin(candidate.directory, candidate.manifest, candidate.keys)
+        except (CheckpointError, OriginError) as error:
+            tell(f"not reused: {error}")
+        else:
+            return candidate
+    return None
+
+
+def own_steps(training: TrainingHistory, stage: StagePaths) -> int:
+    """The steps after which a stage has a checkpoint of its own to resume from, which fits `training`."""
+    for step, directory in reversed(stage.checkpoints().items()):
+        try:
+            if training.leads_on_from(read_manifest(directory)):
+                return step
+        except (CheckpointError, OSError):
+            continue  # resuming the stage will set it aside
+    return 0
+
+
+def take_over(found: Found, spec: TrainSpec, own_steps: int, on_file: Callable[[int, int], None]) -> Path:
+    """Links `found` into the stage of `spec` and records where it comes from; returns its place there.
+
+    `own_steps` are the steps that the run has trained itself.
+
+    A checkpoint of the whole stage becomes `final/`, another one that the stage resumes from. Files on another file
+    system are copied. `on_file(done, total)` counts files. The record is written before the checkpoint appears, so a
+    checkpoint that was taken over always has one. Raises CheckpointError, and leaves nothing, if files of `found` are
+    removed meanwhile.
+    """
+    stage, manifest = StagePaths(Path(spec.directory)), found.manifest
+    step = stage.step(found.steps)
+    whole = found.steps == spec.num_steps and manifest.kind == "parameters"
+    target = stage.final if whole else step if manifest.kind == "engine" else converted_directory(step)
+    with whole_directory(target) as staging:
+        for number, name in enumerate(manifest.files, 1):
+            try:
+                link_or_copy(found.directory / name, staging / name)
+            except FileNotFoundError as error:
+                raise CheckpointError(f"{found.directory} is gone: its run has removed it meanwhile") from error
+            on_file(number, len(manifest.files))
+        _record(found, spec, own_steps, whole)
+        signed = partial(sign, keys=Path(spec.keys)) if manifest.kind == "engine" else None
+        finish_directory(target, manifest, signed)
+    return target
+
+
+def _candidates(runs_dirs: Sequence[Path]) -> Iterator[Found]:
+    for number, runs_dir in enumerate(runs_dirs):
+        runs = RunsPaths(runs_dir)
+        for run in runs.runs():
+            name = str(run.directory) if number else run.directory.name
+            for stage in (part for _, _, found in run.stages_found() for part in (found, found.release)):
+                for directory in (stage.final, *stage.checkpoints().values()):
+                    try:
+                        yield Found(directory, read_manifest(directory), name, stage, runs.keys)
+                    except (CheckpointError, OSError):
+                        continue  # incomplete, broken or removed meanwhile
+
+
+def _record(found: Found, spec: TrainSpec, own: int, whole: bool) -> None:
+    """Appends the records of a reuse to the stage's metrics.jsonl: the work, and the evaluations of the other run."""
+    known = read_metrics(found.stage.metrics)
+    segments = [s for s in payers(known, found.run) if s.last_step > own and s.first_step < found.steps]
+    starts = [record for record in known if record["event"] in ("start", "reused")]
+    writer = MetricsWriter(StagePaths(Path(spec.directory)).metrics, spec.attempt)
+    for segment in segments or [Segment(own, math.inf, found.run)]:
+        first, last = max(own, segment.first_step), min(found.steps, segment.last_step)
+        writer.write(
+            "reused",
+            int(last),
+            0.0,
+            run=segment.paid_by,
+            checkpoint=str(found.directory),
+            device=starts[-1]["device"] if starts else "unknown",
+            num_devices=starts[-1]["num_devices"] if starts else 1,
+            precision=found.manifest.precision,
+            resumed_from=own,
+            device_seconds=round(found.device_seconds * (last - first) / found.steps, 3),
+        )
+    for record in kept_evaluations(known):
+        within = own < record["step"] <= found.steps or record["step"] == own == 0
+        if within and (whole or record["point"] != "final"):
+            values = {key: value for key, value in record.items() if key not in ("event", "attempt", "step")}
+            writer.write("evaluation", record["step"], **values | {"seconds": 0.0})
+    if whole:
+        writer.write("end", found.steps, 0.0)
+    writer.sync()
+    writer.close()
+
+
+def payers(records: Sequence[Record], run: str) -> list[Segment]:
+    """Who paid for which steps of the stage that wrote `records`: `run` itself, or the runs that it reused."""
+    segments: list[Segment] = []
+    attempt, step = 0, 0
+    for record in records:
+        if record["event"] not in ("start", "reused"):
+            continue
+        if record["attempt"] != attempt:
+            attempt, step = record["attempt"], record["resumed_from"] or 0
+            segments = [
+                Segment(s.first_step, min(s.last_step, step), s.paid_by) for s in segments if s.first_step < step
+            ]
+        last = record["step"] if record["event"] == "reused" else math.inf
+        segments.append(Segment(step, last, record["run"] if record["event"] == "reused" else run))
+        step = record["step"]
+    return segments
+
+
+def kept_evaluations(records: Sequence[Record]) -> list[Record]:
+    """The evaluations among `records` that no later attempt has repeated, oldest first."""
+    resumed = {r["attempt"]: r["resumed_from"] or 0 for r in records if r["event"] in ("start", "reused")}
+    kept = {}
+    for record in records:
+        if record["event"] != "evaluation":
+            continue
+        later = (step for attempt, step in resumed.items() if attempt > record["attempt"])
+        if record["step"] <= min(later, default=math.inf):
+            kept[record["step"], record["point"]] = record
+    return list(kept.values())
