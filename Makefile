@@ -1,4 +1,4 @@
-# growctl: two commands for a newcomer, `make quickstart` and `make test`. Needs Python 3.11+, g++ and PyPI.
+# growctl: `make quickstart` is the first command for a newcomer. Needs Python 3.11+, g++ and access to PyPI.
 
 PYTHON ?= python3
 VENV := .venv
@@ -15,7 +15,7 @@ quickstart: setup  ## Train the quickstart ladder and its control on this machin
 test: setup  ## The whole test suite, with the slowest tests named.
 	$(BIN)/python -m pytest
 
-test-fast: setup  ## All but the tests that start real training processes: two minutes instead of twenty.
+test-fast: setup  ## All tests but those that train, compile kernels or take long: two minutes instead of twenty.
 	$(BIN)/python -m pytest -m 'not trains'
 
 soak: setup  ## Kills at a hundred random points and times; a table, and build/soak.json. Takes an hour or so.
@@ -31,7 +31,7 @@ format: setup  ## Put the code in order.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: setup  ## Write what docs/ takes from the code: the table of plans, the schedules' JSON Schema.
+docs: setup  ## Write everything in docs/ that is generated (plans, measurements, lists of files), and the JSON Schema.
 	$(BIN)/python -m tools.generate
 	$(BIN)/growctl schema > schedules/schedule.schema.json
 

@@ -93,7 +93,8 @@ def one_length(num_lines: int, folder: Path) -> dict[str, Any]:
     with Ledger.open(run.ledger) as ledger:
         ledger.record_run(RUN, [STAGE])
         start = time.process_time()
-        history, books = StageHistory(stage.metrics), ledger.books(STAGE.name)
+        history = StageHistory(stage.metrics)
+        books = ledger.books(STAGE.name, history.landmarks())
         for records in history.read():
             books.sync(records)
         resume = time.process_time() - start

@@ -39,7 +39,7 @@ def report_bug(error: Exception, runs_dir: Path, print_traceback: bool = False) 
         where = f"The traceback is in {written}; please report the bug with that file"
     else:
         where = f"The traceback could not be written to a file; {DEBUG_VARIABLE}=1 prints it"
-    say(f"growctl: this is a bug in growctl: {what}. {where}", error=True)
+    say(f"growctl: this is a bug in growctl: {what.removesuffix('.')}. {where}", error=True)
 
 
 def _write(trace: str, runs_dir: Path) -> Path | None:

@@ -8,8 +8,8 @@ It is the only channel from a worker to the runner: both the screen and the ledg
 
 - start: device, num_devices, precision, zero_stage, resumed_from (step, or null)
 - train: loss (nats per token, over the updates made since the last such line; null if there were none),
-  learning_rate, gradient_norm (null if the last update was refused), tokens_seen (in the stage), tokens_per_second
-- anomaly: a refused update: kind (`non_finite`, `spike`), value (its loss; null if that is not finite), threshold (the
+  learning_rate, gradient_norm (null if the last update was rejected), tokens_seen (in the stage), tokens_per_second
+- anomaly: a rejected update: kind (`non_finite`, `spike`), value (its loss; null if that is not finite), threshold (the
   limit that a spike's loss exceeded, else null), action (`skip`, `rollback`, `stop`), first_step and num_steps (the
   data to skip: that of `num_steps` updates from update `first_step` on, counted from 0; stages/train/skipped_data.py).
   A rollback is the last record of its attempt.
@@ -215,3 +215,13 @@ def _whole_anomaly(record: Record) -> bool:
 def read_metrics(path: Path) -> list[Record]:
     """Every record of `path`, oldest first; empty if there is no such file."""
     return list(MetricsReader(path))
+
+
+def read_events(path: Path, *events: str) -> list[Record]:
+    """The records of `path` with one of these events, oldest first. Does not parse the other lines, which is fast."""
+    if not path.exists():
+        return []
+    begins = tuple(f'{{"event": "{event}",'.encode() for event in events)
+    with path.open("rb") as file:
+        found = (parse_line(line) for line in file if line.startswith(begins) and line.endswith(b"\n"))
+        return [record for record in found if record is not None]

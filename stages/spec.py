@@ -24,7 +24,7 @@ RateShape = Literal["wsd", "cosine"]
 ZeroStage = Literal[1, 2, 3]
 Offload = Literal["none", "optimizer"]
 Action = Literal["skip", "rollback", "stop"]
-"""What follows an update that was refused."""
+"""What follows an update that was rejected."""
 
 
 class LearningRate(Strict):

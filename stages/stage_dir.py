@@ -119,7 +119,7 @@ class StagePaths:
 
     @property
     def hostfile(self) -> Path:
-        """The hosts of this stage, for DeepSpeed's launcher."""
+        """The hosts of this stage, for DeepSpeed's runner."""
         return self.directory / "hostfile"
 
     @property

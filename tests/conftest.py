@@ -24,37 +24,31 @@ LONGEST_FIRST = (
     *("growctl/run/test_growth_runs", "reliability/test_numbers", "growctl/status/test_real_runs"),
     *("growctl/queue/test_slurm_job", "reliability/test_world_changes", "benchmarks/test_gpu"),
     *("reliability/test_corruption", "stages/engine/test_device_memory", "growctl/run/test_run"),
-    *("stages/engine/test_engine_state", "stages/train/test_refusal", "growctl/launch/test_hostfile"),
+    *("stages/engine/test_engine_state", "stages/train/test_rejection", "growctl/launch/test_hostfile"),
     "reliability/test_disk",
 )
 """Files with real trainings. Tests run in two processes, a file at a time: long ones at the end would run alone."""
 
 
-TRAINING_FIXTURES = {
-    *(
-        "two_ranks",
-        "undisturbed",
-        "finished_ladder",
-        "trained_run",
-        "changed",
-        "rolled_back",
-        "measured",
-        "roundtrips",
-        "trial",
-    )
-}
-"""Fixtures that start real training processes: every test that uses one is marked `trains`."""
+@pytest.fixture(scope="session")
+def training() -> None:
+    """Fixtures that start training processes request this one: every test that uses them is marked `trains`."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks the tests whose fixtures train, before `-m` selects, and puts the files that take longest first."""
     for item in items:
-        if TRAINING_FIXTURES & set(getattr(item, "fixturenames", ())):
+        if "training" in getattr(item, "fixturenames", ()):
             item.add_marker("trains")
     tests = Path(__file__).parent
     places = {tests / f"{name}.py": place for place, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: places.get(item.path, len(places)))
+
+
+def pytest_configure() -> None:
+    """Has the guard see every process that a test starts, also those that the tested code starts in this process."""
+    TrainingGuard.watch()
 
 
 @pytest.hookimpl(tryfirst=True)

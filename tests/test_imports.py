@@ -48,7 +48,7 @@ def project_imports(repository: Path) -> list[Import]:
 
 
 def floor_violations(imports: list[Import]) -> list[str]:
-    """The imports that point up, to a higher floor or out of the house."""
+    """The imports that point up, to a higher floor or to tests, tools or benchmarks."""
     height = {name: level for level, name in enumerate([*FLOORS, *OUTSIDE])}
     return [str(found) for found in imports if height[_floor(found.imported)] > height[_floor(found.importer)]]
 

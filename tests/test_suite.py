@@ -1,13 +1,17 @@
 """The test suite itself: no test depends on the machine's speed, and the fast part trains nothing."""
 
 import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
-from tests.conftest import TRAINING_FIXTURES
-from tests.growctl.runs import finish
+from benchmarks.start_up import first_step
+from growctl.launch.local import local_launch
+from growctl.launch.workers import Workers
+from tests.growctl.runs import finish, growctl, run
 from tests.reliability.harness import KilledRun
 from tests.workers import TrainingGuard, launch
 
@@ -22,14 +26,40 @@ def test_no_property_test_has_a_deadline_or_fails_because_the_machine_is_slow(re
             assert HealthCheck.too_slow in in_effect.suppress_health_check, item.nodeid
 
 
-def test_a_test_without_the_mark_starts_no_training(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "command",
+    [
+        [sys.executable, "-m", "growctl.cli.app", "run", "no-such-schedule"],
+        [sys.executable, "-m", "growctl.cli.app", "plan", "no-such-schedule", "--measure"],
+        ["/somewhere/bin/growctl", "doctor", "--devices=0"],
+        local_launch(Path("spec.json"), 2, gpus=False).command,
+        local_launch(Path("spec.json"), 1, gpus=False, module="stages.probe.all_reduce").command,
+    ],
+    ids=["run", "plan --measure", "doctor", "workers", "ranks of a probe"],
+)
+def test_a_test_without_the_mark_starts_no_training(command: list[str]) -> None:
     """`make test-fast` must stay fast; conftest.py marks the users of fixtures that train."""
     with pytest.raises(AssertionError, match=r"mark it @pytest\.mark\.trains"):
-        launch(tmp_path / "never_started.py", 1)
-    with pytest.raises(AssertionError, match=r"mark it @pytest\.mark\.trains"):
-        KilledRun(tmp_path / "run", ranks=1).start()
-    with pytest.raises(AssertionError, match=r"mark it @pytest\.mark\.trains"):
-        finish(subprocess.Popen(["sh", "-c", "", "run"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        subprocess.Popen(command)
+
+
+def test_every_helper_that_starts_training_is_watched(tmp_path: Path) -> None:
+    starts: list[Callable[[], object]] = [
+        lambda: launch(tmp_path / "never_started.py", 1),
+        KilledRun(tmp_path / "run", ranks=1).start,
+        lambda: growctl("run", "no-such-schedule"),
+        lambda: run("run", "no-such-schedule", expect=1),
+        lambda: first_step("no-such-schedule", tmp_path, "never"),
+        lambda: Workers(local_launch(tmp_path, 2, gpus=False), tmp_path / "log.txt").__enter__(),
+    ]
+    for start in starts:
+        with pytest.raises(AssertionError, match=r"mark it @pytest\.mark\.trains"):
+            start()
+
+
+def test_commands_that_train_nothing_need_no_mark(tmp_path: Path) -> None:
+    run("run", "--help")
+    run("run", tmp_path / "no-such-schedule.yaml", expect=2)
 
 
 @pytest.mark.trains
@@ -37,6 +67,8 @@ def test_a_test_with_the_mark_may_start_training() -> None:
     TrainingGuard.check()
 
 
-def test_every_user_of_a_fixture_that_trains_is_marked(request: pytest.FixtureRequest) -> None:
-    users = [item for item in request.session.items if TRAINING_FIXTURES & set(getattr(item, "fixturenames", ()))]
-    assert [item.nodeid for item in users if item.get_closest_marker("trains") is None] == []
+def test_a_growctl_that_reports_a_bug_in_itself_fails_the_test() -> None:
+    script = "echo 'growctl: this is a bug in growctl: KeyError: 1' >&2; exit 1"
+    process = subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with pytest.raises(AssertionError, match="KeyError: 1"):
+        finish(process, expect=1)

@@ -4,12 +4,25 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
+from typing import Any
+
+from growctl.bugs import DEBUG_VARIABLE
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 HANG_SECONDS = 600.0
 """Nothing that a test waits for takes so long, however busy the machine: what does hangs."""
+
+
+BUG = "this is a bug in growctl"
+"""What growctl says of an internal error. No test of its output expects that, except those in test_bugs.py."""
+
+PRINT_TRACEBACKS = {DEBUG_VARIABLE: "1"}
+"""What makes growctl print the traceback of an internal error too."""
 
 
 class TrainingGuard:
@@ -22,6 +35,39 @@ class TrainingGuard:
     def check(cls) -> None:
         """Fails the running test if it lacks the mark."""
         assert cls.may_train, "this test trains: mark it @pytest.mark.trains, so that `make test-fast` leaves it out"
+
+    @classmethod
+    @contextmanager
+    def rejection(cls) -> Iterator[None]:
+        """Lets the block start a growctl that must reject its arguments, and so trains nothing."""
+        before, cls.may_train = cls.may_train, True
+        try:
+            yield
+        finally:
+            cls.may_train = before
+
+    @classmethod
+    def watch(cls) -> None:
+        """From now on, checks every command that this process starts."""
+        start = subprocess.Popen.__init__
+
+        @wraps(start)
+        def checked(process: subprocess.Popen, args: Any, *rest: Any, **named: Any) -> None:
+            if trains([args] if isinstance(args, str | bytes | os.PathLike) else args):
+                cls.check()
+            start(process, args, *rest, **named)
+
+        subprocess.Popen.__init__ = checked  # type: ignore[method-assign]
+
+
+def trains(command: Iterable[str | bytes | os.PathLike]) -> bool:
+    """Whether a command starts ranks: `run`, `doctor` and `plan --measure` of growctl, or the ranks of a module."""
+    words = [os.fsdecode(word) for word in command]
+    if "growctl.launch.start_ranks" in words:
+        return "-m" in words[words.index("growctl.launch.start_ranks") :]
+    if not any("growctl.cli.app" in word or Path(word).name == "growctl" for word in words[:4]):
+        return False
+    return bool({"run", "doctor", "--measure"} & set(words)) and not {"--dry-run", "--help"} & set(words)
 
 
 def launch(script: Path, num_ranks: int, *arguments: str) -> str:

@@ -216,8 +216,10 @@ def main() -> NoReturn:
         word = "interrupted" if stop.number == signal.SIGINT else "terminated"
         _fail(f"{word}; run the same command again to resume", stop.exit_code)
     except Exception as error:
-        from model.errors import Failure, UserError  # imported late: doctor must start without ours
-
+        try:
+            from model.errors import Failure, UserError  # imported late: doctor must start without ours
+        except ImportError as reason:
+            _fail(f"{reason}; growctl doctor shows where it is imported from", 1)
         if isinstance(error, UserError | Failure):
             _fail(str(error), 2 if isinstance(error, UserError) else 1)
         from growctl.bugs import report_bug

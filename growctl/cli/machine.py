@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, RunsDir
+from growctl.text.escaping import say
 
 _COUNT = re.compile("0*[1-9][0-9]{0,8}")
 
@@ -35,9 +36,9 @@ def doctor(
     from growctl.text.console import Terminal
 
     if devices != "auto" and not _COUNT.fullmatch(devices):
-        from model.errors import UserError  # imported late: doctor must start even if another `model` shadows ours
-
-        raise UserError(f"--devices {devices!r}: must be auto, or a whole number above 0")
+        # No UserError: another package may shadow the one that defines it.
+        say(f"growctl: --devices {devices!r}: must be auto, or a whole number above 0", error=True)
+        raise typer.Exit(2)
     ranks: Literal["auto"] | int = "auto" if devices == "auto" else int(devices)
     console = Terminal(highlight=False)
     checks: list[Check] = []

@@ -88,7 +88,13 @@ def gpus_here(environment: Mapping[str, str] | None = None) -> tuple[DeviceFacts
     whole = os.environ | (environment or {})
     if not gpus_possible(whole):
         return ()
-    return tuple(device for device in _asked_of_torch(tuple(sorted(whole.items()))) if device.kind == "cuda")
+    found = _asked_of_torch(tuple(sorted(whole.items())))
+    if isinstance(found, str):
+        raise LaunchError(
+            f"torch cannot list this machine's GPUs: {found}; run growctl doctor, or set DS_ACCELERATOR=cpu to train "
+            "without them"
+        )
+    return tuple(device for device in found if device.kind == "cuda")
 
 
 def gpus_possible(environment: Mapping[str, str] = os.environ) -> bool:
@@ -112,7 +118,8 @@ def _torch_is_built_for_gpus() -> bool:
 
 
 @cache
-def _asked_of_torch(environment: tuple[tuple[str, str], ...]) -> tuple[DeviceFacts, ...]:
+def _asked_of_torch(environment: tuple[tuple[str, str], ...]) -> tuple[DeviceFacts, ...] | str:
+    """The devices that torch finds; if it fails, the reason, which is kept too: a torch that hangs is asked once."""
     command = [sys.executable, "-m", "stages.probe.devices"]
     try:
         result = subprocess.run(
@@ -125,18 +132,11 @@ def _asked_of_torch(environment: tuple[tuple[str, str], ...]) -> tuple[DeviceFac
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise _not_known(str(error)) from None
+        return str(error)
     last_lines = [text.strip().rpartition("\n")[2] for text in (result.stderr, result.stdout)]
     if result.returncode:
-        raise _not_known(last_lines[0] or f"exit code {result.returncode}")
+        return last_lines[0] or f"exit code {result.returncode}"
     try:
         return TypeAdapter(tuple[DeviceFacts, ...]).validate_json(last_lines[1])
     except ValueError:
-        raise _not_known(f"its answer was {last_lines[1][:200]!r}") from None
-
-
-def _not_known(reason: str) -> LaunchError:
-    return LaunchError(
-        f"torch cannot list this machine's GPUs: {reason}; run growctl doctor, or set DS_ACCELERATOR=cpu to train "
-        "without them"
-    )
+        return f"its answer was {last_lines[1][:200]!r}"

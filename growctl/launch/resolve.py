@@ -40,7 +40,8 @@ def planned_devices(schedule: Schedule) -> Devices:
         found = schedule_devices_here(schedule)
     except LaunchError as error:
         devices = "one device" if assumed == 1 else f"{assumed} devices"
-        return _assumed_devices(schedule, assumed, f"The plan is for {devices} on each machine: {error}.")
+        reason = str(error).removesuffix(".")
+        return _assumed_devices(schedule, assumed, f"The plan is for {devices} on each machine: {reason}.")
     if found.type == "cuda" or not launch.hardware.device:
         return found
     note = f"This machine has no GPU: the plan is for one {launch.hardware.device}. Set launch.devices for more."

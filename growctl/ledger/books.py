@@ -16,6 +16,9 @@ MEASURED = tuple(f.name for f in fields(Evaluation) if f.name != "flops")
 COLUMNS = {"evaluation": MEASURED, "anomaly": tuple(f.name for f in fields(Anomaly) if f.name != "attempt")}
 """The columns that the ledger keeps of evaluation and anomaly records, by event."""
 
+LANDMARKS = ("start", "reused", "checkpoint")
+"""Events whose records replace a lost `start`, even one that is much earlier in the file."""
+
 
 @dataclass
 class _Attempt:
@@ -83,14 +86,18 @@ class _Attempt:
 class StageBooks:
     """Books one stage's metrics.jsonl into the ledger, from its first line on."""
 
-    def __init__(self, file: LedgerFile, stage: StageEntry) -> None:
+    def __init__(self, file: LedgerFile, stage: StageEntry, landmarks: Iterable[Record] = ()) -> None:
+        """`landmarks`: the records of LANDMARKS that the file has so far. With them, the rows do not depend on the
+        pieces in which the file is booked, even if the `start` of an attempt is lost.
+        """
         self._file = file
         self._stage = stage
         self._waiting: list[Record] = []
         self._attempts: dict[int, _Attempt] = {}
         self._starts: dict[int, Record] = {}
-        self._checkpoints: list[tuple[int, int]] = []
+        self._checkpoints: set[tuple[int, int]] = set()
         """(attempt, step)."""
+        self._note(landmarks)
 
         self._booked = {
             row["attempt"]: row
@@ -114,16 +121,14 @@ class StageBooks:
         them become a row when the attempt is over: when a later attempt has started, or with `attempt_over`, when its
         workers have exited. The rows do not depend on when and how often this is called, and records that were booked
         earlier are not booked again. If the `start` of an attempt is lost, the nearest other attempt supplies its
-        values. After a failure the ledger is unchanged, and the next call tries again.
+        values. After an error the ledger is unchanged, and the next call tries again. After a signal the rows may be in
+        the ledger: book the file again with new books.
         """
         self.add(records)
         new: dict[int, list[Record]] = {}
         for record in self._waiting:
             new.setdefault(record["attempt"], []).append(record)
-            if record["event"] in ("start", "reused"):
-                self._starts.setdefault(record["attempt"], record)
-            elif record["event"] == "checkpoint":
-                self._checkpoints.append((record["attempt"], record["step"]))
+        self._note(self._waiting)
         newest = max(new, default=0)
         if self._attempts:
             newest = max(newest, *self._attempts)
@@ -136,6 +141,13 @@ class StageBooks:
                     changed[number] = self._book(number, new.get(number, []), over, self._attempts | changed)
         self._attempts |= changed
         self._waiting = []
+
+    def _note(self, records: Iterable[Record]) -> None:
+        for record in records:
+            if record["event"] in ("start", "reused"):
+                self._starts.setdefault(record["attempt"], record)
+            elif record["event"] == "checkpoint":
+                self._checkpoints.add((record["attempt"], record["step"]))
 
     def _book(self, number: int, records: Sequence[Record], over: bool, known: dict[int, _Attempt]) -> _Attempt:
         """Appends the rows that `records` add to an attempt, and returns the attempt's new state."""

@@ -7,7 +7,7 @@ the ledger.
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Self
@@ -16,6 +16,7 @@ from growctl.ledger.books import MEASURED, UNKNOWN, StageBooks, flat, utc_now
 from growctl.ledger.entries import Anomaly, Cost, Evaluation, RunEntry, SplitCost, StageEntry
 from growctl.ledger.file import BrokenLedger, LedgerError, LedgerFile
 from model.flops import Flops
+from stages.metrics import Record
 
 __all__ = [
     "Anomaly",
@@ -91,9 +92,9 @@ class Ledger:
                         "use another run name for other values"
                     )
 
-    def books(self, stage: str) -> StageBooks:
+    def books(self, stage: str, landmarks: Iterable[Record] = ()) -> StageBooks:
         """The books for a stage's metrics.jsonl; raises LedgerError for a stage that was not recorded."""
-        return StageBooks(self._file, self._stage(stage))
+        return StageBooks(self._file, self._stage(stage), landmarks)
 
     # Read from the ledger.
 

@@ -8,6 +8,7 @@ starts again, it resumes from the files on disk, like any other run.
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from contextlib import suppress
@@ -58,7 +59,13 @@ class JobPart:
                     signal.signal(number, signal.SIG_IGN)
                 if stop.number == signal.SIGTERM and not _runs_on():
                     sys.exit(stop.exit_code)
-                requeue(signal.SIGUSR2, None)
+                try:
+                    requeue(signal.SIGUSR2, None)
+                except subprocess.SubprocessError as error:  # scontrol failed, or a busy controller did not answer
+                    reason = str(error).removesuffix(".")
+                    raise Failure(
+                        f"SLURM could not requeue this job: {reason}; submit the run again to resume"
+                    ) from error
         except (UserError, Failure, OSError, UncompletedJobError) as error:
             say(f"growctl: {error}", error=True)
             sys.exit(2 if isinstance(error, UserError) else 1)

@@ -27,9 +27,9 @@ SETTLE_SECONDS = 3.0
 class Outcome(NamedTuple):
     """The outcome of an attempt."""
 
-    kind: Literal["ended", "refused", "crashed", "hung"]
-    """ended: the workers exited with code 0; the stage may still be incomplete. refused: a worker reported an error
-    that another attempt would repeat. crashed, hung: another attempt may succeed."""
+    kind: Literal["ended", "failed", "crashed", "hung"]
+    """ended: the workers exited with code 0; the stage may still be incomplete. failed: a worker reported an error that
+    another attempt would repeat. crashed, hung: another attempt may succeed."""
 
     reason: str = ""
 
@@ -91,10 +91,10 @@ class Attempt:
         if workers.exit_code == 0:
             return Outcome("ended")
         if told := logged_reason(self._log, log_start):
-            return Outcome("refused", told)
+            return Outcome("failed", told)
         ended_by = ending_signal(workers.exit_code)
         reason = signal_reason(ended_by) if ended_by else failure_reason(self._log, log_start)
-        return Outcome("crashed" if self._begun or self._once_begun else "refused", reason)
+        return Outcome("crashed" if self._begun or self._once_begun else "failed", reason)
 
     def _follow(self, workers: Workers, stop: signals.Note) -> bool:
         """Follows the workers until they exit or must be killed. Returns True if they hang."""

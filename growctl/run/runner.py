@@ -49,7 +49,6 @@ from stages.spec import TrainSpec
 from stages.stage_dir import StagePaths
 from stages.train.skipped_data import LeftOut, rollbacks_in_place, skipped_ranges, trained_without
 
-VERBS = {"refused": "failed", "crashed": "crashed", "hung": "hung"}
 LONGEST_PAUSE = 60.0
 """The longest pause before a restart, in seconds. Pauses are 1, 10, 60, 60, ...: problems of a machine often pass."""
 
@@ -196,7 +195,7 @@ class Execution:
 
     def _stage(self, plan: StagePlan) -> None:
         stage = self.stage(plan)
-        history, books = StageHistory(stage.metrics), self.ledger.books(plan.name)
+        history, books = self._from_the_start(plan)
         self._catch_up(plan, history, books)
         books.sync(attempt_over=True)
         if complaint := history.complaint():
@@ -211,6 +210,11 @@ class Execution:
                 self.screen.message(f"released {plan.branch_of}, a finished model: {stage.final}")
         clear_stage(stage.directory)
         self.screen.stage_finished(plan)
+
+    def _from_the_start(self, plan: StagePlan) -> tuple[StageHistory, StageBooks]:
+        """The stage's history and books, to read and book its metrics.jsonl from the first line on."""
+        history = StageHistory(self.stage(plan).metrics)
+        return history, self.ledger.books(plan.name, history.landmarks())
 
     def _catch_up(self, plan: StagePlan, history: StageHistory, books: StageBooks) -> None:
         """Books and shows the records that the stage's workers have written since the last call."""
@@ -257,9 +261,9 @@ class Execution:
                 continue  # the workers rolled the stage back
             if outcome.kind == "ended":
                 raise RunFailed(f"stage {plan.name} ended without a complete final/; see {stage.log}")
-            failed = f"stage {plan.name} {VERBS[outcome.kind]}: {outcome.reason}"
+            failed = f"stage {plan.name} {outcome.kind}: {outcome.reason}"
             failures += 1
-            if outcome.kind == "refused" or failures > most:
+            if outcome.kind == "failed" or failures > most:
                 often = f" ({failures} times in a row, with no checkpoint in between)" if failures > 1 else ""
                 raise RunFailed(f"{failed}{often}\nfull log: {stage.log}")
             self.screen.message(f"{failed}; restarting it ({failures} of {most})")
@@ -364,6 +368,8 @@ class Execution:
         try:
             return Attempt(spec, launch, history, self.schedule.launch.grace, on_records, self.screen.message).run()
         finally:
+            if history.interrupted:  # records may be lost, or in the ledger without the books knowing it
+                history, books = self._from_the_start(plan)
             self._catch_up(plan, history, books)
             books.sync(attempt_over=True)
 

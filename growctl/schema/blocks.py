@@ -34,7 +34,7 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,239}$")]
 
 
 class DataBlock(DataSpec):
-    """The text and its tokens: `stages.data.corpus.DataSpec`, with counts as people write them."""
+    """The text to train on and its tokenizer."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 
@@ -55,7 +55,9 @@ class ModelBlock(Block):
     """The model: the settings that all stages of a run share."""
 
     family: Literal["tokenformer", "transformer"] = "tokenformer"
+    """tokenformer: all linear layers of a block are Pattentions, which can grow. transformer: the ordinary baseline."""
     num_layers: Annotated[int, Field(gt=0, le=1000)]
+    """Blocks, one after another. Tokenformer growth never changes it."""
     hidden_size: Width
     """Width of the model (the residual stream). Tokenformer growth never changes it."""
     num_heads: Width
@@ -65,8 +67,12 @@ class ModelBlock(Block):
     ffn_size: Width | None = None
     """Inner width of a transformer's MLP; by default 4 x hidden_size."""
     score_function: ScoreFunction = "l2_norm_gelu"
+    """How a Pattention turns the products of inputs and keys into weights of the values. l2_norm_gelu: L2 norm, then
+    GELU. gelu_l2_norm: GELU, then L2 norm. softmax: cannot preserve the function when it grows."""
     rotary_fraction: float = Field(default=0.25, ge=0.0, le=1.0)
+    """Share of each attention head's dimensions that encode the position; 0: the model does not see positions."""
     rotary_base: PositiveFloat = 10000.0
+    """Base of the rotary embedding's wavelengths; a larger one suits longer contexts."""
 
 
 class ReleaseBlock(Block):
@@ -176,7 +182,9 @@ class OptimizerBlock(Block):
     """AdamW. The defaults are the paper's values."""
 
     betas: Annotated[list[Annotated[float, Field(ge=0.0, lt=1.0)]], Field(min_length=2, max_length=2)] = [0.9, 0.95]
+    """Decay per step of the running means of the gradient and of its square."""
     epsilon: PositiveFloat = 1e-8
+    """Added to the denominator of an update, so that it is never 0."""
     weight_decay: NonNegativeFloat = 0.1
     """Applied to matrices only."""
     gradient_clipping: NonNegativeFloat = 1.0

@@ -232,5 +232,10 @@ def modified(path: Path) -> float | None:
 
 
 def in_utc(moment: float | None) -> str | None:
-    """A time in ISO 8601 and UTC, to the second."""
-    return None if moment is None else datetime.fromtimestamp(moment, UTC).isoformat(timespec="seconds")
+    """A time in ISO 8601 and UTC, to the second; None if it is unknown or beyond the calendar."""
+    if moment is None:
+        return None
+    try:
+        return datetime.fromtimestamp(moment, UTC).isoformat(timespec="seconds")
+    except (ValueError, OverflowError, OSError):
+        return None

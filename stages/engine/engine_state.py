@@ -69,11 +69,11 @@ def start_moments(engine: DeepSpeedEngine, steps: dict[str, int]) -> None:
     _link_moments(engine)
 
 
-def drop_refused_gradient(engine: DeepSpeedEngine) -> None:
-    """Drops the gradient of an update that DeepSpeed has just refused.
+def drop_rejected_gradient(engine: DeepSpeedEngine) -> None:
+    """Drops the gradient of an update that DeepSpeed has just rejected.
 
     DeepSpeed does this itself unless Adam is offloaded. With offloading, ZeRO-1 and 2 in bf16 keep the gradient and add
-    every later one to it, so they would refuse every later update too.
+    every later one to it, so they would reject every later update too.
     """
     wrapper = engine.optimizer
     if getattr(wrapper, "cpu_offload", False):  # ZeRO-3 has another name for this, and clears its gradients

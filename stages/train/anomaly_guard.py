@@ -1,6 +1,6 @@
 """Detects bad losses and gradients, and decides on every rank alike whether to skip, roll back or stop.
 
-DeepSpeed refuses an update whose gradient is not finite, on all ranks alike. When the loss spikes, the guard makes the
+DeepSpeed rejects an update whose gradient is not finite, on all ranks alike. When the loss spikes, the guard makes the
 gradient non-finite in the last backward pass, so that no bad update is ever made. The policy decides what happens next.
 """
 
@@ -24,7 +24,7 @@ SMALLEST_SIGMA = 0.01
 
 
 class Anomaly(NamedTuple):
-    """An update that was refused, as metrics.jsonl records it."""
+    """An update that was rejected, as metrics.jsonl records it."""
 
     kind: Literal["non_finite", "spike"]
     value: float | None
@@ -57,18 +57,18 @@ class Guard:
         self.spec = spec
         self.policy = spec.anomalies
         self.limit: float | None = None
-        self.refused = 0
-        """Refused updates in a row so far."""
+        self.rejected = 0
+        """Rejected updates in a row so far."""
         self._losses: list[float] = []
 
     def state(self) -> dict[str, Any]:
         """The state that a checkpoint stores, for `restore`."""
-        return {"refused": self.refused, "losses": self._losses}
+        return {"refused": self.rejected, "losses": self._losses}
 
     def restore(self, state: dict[str, Any] | None) -> None:
         """Restores the state that a checkpoint stored; None leaves the guard new."""
         if state is not None:
-            self.refused = state["refused"]
+            self.rejected = state["refused"]
             self._learn(state["losses"])
 
     def learn(self, step: int, losses: Sequence[float]) -> None:
@@ -100,21 +100,21 @@ class Guard:
 
     def passed(self) -> None:
         """Notes that an update was made."""
-        self.refused = 0
+        self.rejected = 0
 
     def verdict(self, step: int, mean_loss: Tensor) -> Anomaly:
-        """Decides what follows the refused update `step` of the stage, counted from 1. Collective.
+        """Decides what follows the rejected update `step` of the stage, counted from 1. Collective.
 
         `mean_loss` is the step's mean loss on this rank.
         """
         total = mean_loss.clone()
         dist.all_reduce(total)
         loss = (total / dist.get_world_size()).item()
-        self.refused += 1
+        self.rejected += 1
         spike = self.limit is not None and self.limit < loss < math.inf
         wanted = self.policy.spikes if spike else self.policy.non_finite
         assert wanted != "ignore"  # then there is no limit
-        action = "stop" if wanted == "skip" and self.refused > self.policy.most else wanted
+        action = "stop" if wanted == "skip" and self.rejected > self.policy.most else wanted
         first_step = step - 1
         if action == "rollback":
             first_step -= first_step % self.spec.checkpoint_every
@@ -135,8 +135,8 @@ class Guard:
         what, key = f"the gradient of {where} is not finite", "non_finite"
         if anomaly.kind == "spike":
             what, key = f"the loss of {where}, {anomaly.value:.4f}, is a spike: above {anomaly.threshold:.4f}", "spikes"
-        if self.refused > 1:
-            what += f"; this is refused update number {self.refused} in a row (anomalies.most: {self.policy.most})"
+        if self.rejected > 1:
+            what += f"; this is rejected update number {self.rejected} in a row (anomalies.most: {self.policy.most})"
         return (
             f"{what}; try a lower learning_rate.peak (now {self.spec.learning_rate.peak}) or more warm-up, or another "
             f"anomalies.{key} (now {getattr(self.policy, key)}), under another --name"

@@ -43,7 +43,7 @@ from stages.engine.device_memory import engine_checkpoint_bytes, parameters_chec
 from stages.engine.devices import device_name
 from stages.engine.engine import build_engine, choose_precision
 from stages.engine.engine_state import (
-    drop_refused_gradient,
+    drop_rejected_gradient,
     engine_states,
     group_steps,
     load_engine,
@@ -137,7 +137,7 @@ class Worker:
             if engine.was_step_applied():
                 self.pending.add(loss)
                 self.guard.passed()
-            elif not self.refused(engine, step, loss):
+            elif not self.rejected(engine, step, loss):
                 return step, False
             # Log before a checkpoint too, so that the log lines of a resumed attempt cover the same steps.
             every = (spec.log_every, spec.checkpoint_every, spec.evaluate_every, spec.num_steps)
@@ -227,12 +227,12 @@ class Worker:
             engine.step()
         return loss
 
-    def refused(self, engine: DeepSpeedEngine, step: int, loss: Tensor) -> bool:
-        """Records that the update of `step`, counted from 1, was refused; returns whether training continues after it.
+    def rejected(self, engine: DeepSpeedEngine, step: int, loss: Tensor) -> bool:
+        """Records that the update of `step`, counted from 1, was rejected; returns whether training continues after it.
 
         Raises TrainingFailed if the policy stops the run.
         """
-        drop_refused_gradient(engine)
+        drop_rejected_gradient(engine)
         anomaly = self.guard.verdict(step, loss)
         self.record("anomaly", step, **anomaly._asdict())
         if anomaly.action == "stop":

@@ -42,7 +42,7 @@ def started(*arguments: object) -> subprocess.Popen[str]:
 
 
 @pytest.fixture(scope="module")
-def trial(tmp_path_factory) -> dict[str, Any]:
+def trial(training, tmp_path_factory) -> dict[str, Any]:
     output = tmp_path_factory.mktemp("trial") / "gpu_trial.json"
     process = started("--trial", "--one-process", "--deadline", 10_000, "--output", output)
     out, err = process.communicate(timeout=HANG_SECONDS)

@@ -11,6 +11,7 @@ import pytest
 from benchmarks import start_up
 from stages.metrics import read_metrics
 from tests.growctl.runs import SCHEDULE, write_schedule
+from tests.workers import TrainingGuard
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +47,7 @@ def test_a_run_is_watched_up_to_its_first_step_and_then_stopped(tmp_path) -> Non
 
 
 def test_a_run_that_fails_ends_the_benchmark_with_its_reason(tmp_path) -> None:
-    with pytest.raises(RuntimeError, match=r"ended with exit code 2 before .*nowhere"):
+    with TrainingGuard.rejection(), pytest.raises(RuntimeError, match=r"ended with exit code 2 before .*nowhere"):
         start_up.first_step("nowhere", tmp_path, "never")
 
 

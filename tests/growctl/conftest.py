@@ -17,7 +17,7 @@ FAKES = Path(fakes.__file__).parent
 
 
 @pytest.fixture(scope="session")
-def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def two_ranks(training: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """(schedule, runs directory) of a ladder trained on this machine, by two ranks, without being stopped.
 
     Each stage has a learning rate of its own, so that the first alone is the same as the first of two.

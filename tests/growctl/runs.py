@@ -9,15 +9,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import cast
 
 import pytest
 
 from stages.metrics import read_metrics
 from tests.reliability.faults.sitecustomize import VARIABLE
-from tests.workers import HANG_SECONDS, REPOSITORY, TrainingGuard
+from tests.workers import BUG, HANG_SECONDS, PRINT_TRACEBACKS, REPOSITORY, TrainingGuard
 
 TEXT = Path(asyncio.__file__).parent
 FAULTS = REPOSITORY / "tests/reliability/faults"
@@ -64,6 +63,7 @@ def growctl(*arguments: object, cwd: Path = REPOSITORY.parent) -> subprocess.Pop
     """growctl as a user starts it in `cwd`, output captured."""
     path = f"{FAULTS}:{REPOSITORY}" if VARIABLE in os.environ else str(REPOSITORY)
     environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
+    environment |= PRINT_TRACEBACKS
     environment.pop("GROWCTL_RUNS_DIR", None)
     command = [sys.executable, "-m", "growctl.cli.app", *map(str, arguments)]
     return subprocess.Popen(
@@ -71,7 +71,7 @@ def growctl(*arguments: object, cwd: Path = REPOSITORY.parent) -> subprocess.Pop
     )
 
 
-def pause_after(folder: Path, stage: str, steps: int = 6) -> str:
+def paused_rank(folder: Path, stage: str, steps: int = 6) -> str:
     """The value of VARIABLE that makes rank 0 of a stage stop itself, once, after some steps of an attempt.
 
     Other ranks then wait for it, so the test has time to act, however busy the machine is. Then `held` lets the rank
@@ -87,15 +87,16 @@ def pause_after(folder: Path, stage: str, steps: int = 6) -> str:
 def finish(process: subprocess.Popen, expect: int = 0) -> tuple[str, str]:
     """(stdout, stderr) of a growctl that ends with the exit code `expect`."""
     out, err = process.communicate(timeout=HANG_SECONDS)
-    words = {str(word) for word in cast(list[object], process.args)}
-    if "run" in words and not {"--dry-run", "--help"} & words and process.returncode != UNUSABLE_INPUT:
-        TrainingGuard.check()
     assert process.returncode == expect, f"exit code {process.returncode}\n{out}\n{err}"
+    assert BUG not in out + err, f"{out}\n{err}"
     return out, err
 
 
 def run(*arguments: object, expect: int = 0) -> tuple[str, str]:
-    return finish(growctl(*arguments), expect)
+    """(stdout, stderr) of a growctl that ends with the exit code `expect`."""
+    with TrainingGuard.rejection() if expect == UNUSABLE_INPUT else nullcontext():
+        process = growctl(*arguments)
+    return finish(process, expect)
 
 
 def wait_until(condition: Callable[[], bool], process: subprocess.Popen) -> None:
@@ -125,7 +126,7 @@ def stat_of(pid: int) -> list[str]:
 
 @contextmanager
 def held(workers: list[int], stage: Path) -> Iterator[None]:
-    """Holds workers, paused by `pause_after`, while the block has their runner told to stop, until it has asked them to
+    """Holds workers, paused by `paused_rank`, while the block has their runner told to stop, until it has asked them to
     save, and a moment more: a rank that was held for long looks at its next steps whether it is asked.
     """
     wait_for(lambda: any(stat_of(pid)[:1] in ([], ["T"]) for pid in workers))  # else it would stop once more later
@@ -164,7 +165,9 @@ def workers_of(directory: Path) -> list[int]:
 def stop(process: subprocess.Popen, number: signal.Signals) -> tuple[str, str]:
     """Signals growctl itself, no one else, and waits for it to be gone."""
     process.send_signal(number)
-    return process.communicate(timeout=HANG_SECONDS)
+    out, err = process.communicate(timeout=HANG_SECONDS)
+    assert BUG not in out + err, f"{out}\n{err}"
+    return out, err
 
 
 def is_paused(directory: Path) -> bool:
@@ -172,13 +175,18 @@ def is_paused(directory: Path) -> bool:
     return any(stat_of(pid)[:1] == ["T"] for pid in workers_of(directory))
 
 
+def kill_workers(directory: Path) -> None:
+    """Kills the workers below `directory`, those that have not ended by themselves."""
+    for pid in workers_of(directory):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
 def kill(process: subprocess.Popen, directory: Path) -> tuple[str, str]:
     """Kills growctl once one of its workers below `directory` has paused, and the workers, which then cannot end."""
     wait_until(lambda: is_paused(directory), process)  # else it would pause the next attempt
     said = stop(process, signal.SIGKILL)
-    for pid in workers_of(directory):
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    kill_workers(directory)
     wait_for(lambda: not workers_of(directory))
     return said
 

@@ -20,7 +20,7 @@ from stages.metrics import read_metrics
 from tests.growctl.runs import TEXT
 from tests.reliability.faults.sitecustomize import HERE, VARIABLE, processes
 from tests.reliability.points import BY_NAME
-from tests.workers import HANG_SECONDS, REPOSITORY, TrainingGuard
+from tests.workers import BUG, HANG_SECONDS, PRINT_TRACEBACKS, REPOSITORY
 
 SCHEDULE = f"""
 seed: 3
@@ -87,13 +87,13 @@ class KilledRun:
 
     def start(self, faults: Sequence[dict[str, Any]] = ()) -> subprocess.Popen[str]:
         """Starts `growctl run` in a separate process, with stdout and stderr in one pipe and `faults` injected."""
-        TrainingGuard.check()
         told = {"folder": str(self.marks), "faults": [self._here(fault) for fault in faults]}
         environment = os.environ | {
             "PYTHONPATH": f"{HERE}:{REPOSITORY}",
             VARIABLE: json.dumps(told),
             "OMP_NUM_THREADS": "1",
             "COLUMNS": "100",
+            **PRINT_TRACEBACKS,
             "HOME": str(self.folder / "home"),
             "TMPDIR": str(self.folder / "temporary"),
         }
@@ -124,6 +124,7 @@ class KilledRun:
         life = Life(process.returncode, tuple(mark for mark in self.struck() if mark not in before), output)
         self.lives.append(life)
         assert life.exit_code in EXIT_CODES, f"exit code {life.exit_code} with {life.struck}:\n{output}"
+        assert BUG not in output, output
         assert "Traceback" not in output or life.exit_code in (-signal.SIGTERM, -signal.SIGINT), output
         return life
 

@@ -18,7 +18,7 @@ SHORT = SCHEDULE.replace("train_steps: 30", "train_steps: 20").replace("train_st
 
 
 @pytest.fixture(scope="module")
-def trained_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def trained_run(training: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """(schedule, runs directory) of an undisturbed ladder."""
     folder = tmp_path_factory.mktemp("trained")
     schedule = write_schedule(folder, SHORT)

@@ -24,7 +24,7 @@ KILLS = [
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
+def undisturbed(training, tmp_path_factory):
     """An undisturbed run on one rank."""
     run = KilledRun(tmp_path_factory.mktemp("undisturbed") / "run", ranks=1)
     run.to_the_end()

@@ -21,7 +21,7 @@ from stages.checkpoint.manifest import read_manifest
 from stages.metrics import MetricsWriter, Record, read_metrics
 from tests.growctl.runs import FAULTS, SCHEDULE, final_hashes, finish, kill, losses, wait_until, write_schedule
 from tests.reliability.faults.sitecustomize import VARIABLE
-from tests.workers import REPOSITORY
+from tests.workers import PRINT_TRACEBACKS, REPOSITORY
 
 ONE_STAGE = "".join(line for line in SCHEDULE.splitlines(keepends=True) if "name: small" not in line)
 POLICY = "anomalies: {non_finite: skip, spikes: %s, window: 16}\n"
@@ -34,6 +34,7 @@ def start(schedule: Path, poison: dict[str, list[int]], *arguments: object) -> s
     if VARIABLE in os.environ:
         paths = f"{FAULTS}:{paths}"
     environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "POISON": json.dumps(poison)}
+    environment |= PRINT_TRACEBACKS
     command = [
         sys.executable,
         "-m",
@@ -86,7 +87,7 @@ def test_both_ranks_skip_a_nan_on_one_of_them_and_a_spike_stops_the_run_under_th
 
 
 @pytest.fixture(scope="module")
-def rolled_back(folder) -> tuple[Path, dict[str, list[int]], str]:
+def rolled_back(training, folder) -> tuple[Path, dict[str, list[int]], str]:
     """(schedule, poison, output) of a run that is rolled back after a spike and later skips a NaN."""
     schedule = write_schedule(folder, ONE_STAGE + POLICY % "rollback")
     poison = {"spike": list(range(36 * BATCH, 37 * BATCH)), "nan": [(52 + 7) * BATCH]}

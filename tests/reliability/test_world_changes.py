@@ -22,7 +22,7 @@ from tests.growctl.runs import (
     growctl,
     kill,
     losses,
-    pause_after,
+    paused_rank,
     reached,
     run,
     stop,
@@ -45,7 +45,7 @@ FIRST, SECOND, THIRD = (
 
 
 @pytest.fixture(scope="module")
-def changed(tmp_path_factory):
+def changed(training, tmp_path_factory):
     """(undisturbed run, run with 2 ranks ZeRO-1 -> 1 rank ZeRO-3 -> 2 ranks ZeRO-2, output of the second)."""
     folder = tmp_path_factory.mktemp("world-changes")
     start = ("run", write_schedule(folder), *COURSE)
@@ -54,7 +54,7 @@ def changed(tmp_path_factory):
     stage = _as_killed_at(20, folder / "whole", runs)
 
     def goes_on(world: tuple[str, ...], pause_steps: int | None = None):
-        pause = {VARIABLE: pause_after(folder / ".marks", "1-large", pause_steps)} if pause_steps is not None else {}
+        pause = {VARIABLE: paused_rank(folder / ".marks", "1-large", pause_steps)} if pause_steps is not None else {}
         with pytest.MonkeyPatch.context() as patch:
             for name, value in pause.items():
                 patch.setenv(name, value)

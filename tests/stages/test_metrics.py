@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.metrics import MetricsReader, MetricsWriter, parse_line, read_metrics
+from stages.metrics import MetricsReader, MetricsWriter, parse_line, read_events, read_metrics
 
 START = {"device": "cpu", "num_devices": 2, "precision": "fp32", "zero_stage": 1, "resumed_from": None}
 TRAIN = {"loss": 3.5, "tokens_per_second": 100.0}
@@ -46,6 +46,24 @@ def written(path: Path) -> list[dict[str, Any]]:
         {"event": event, "attempt": 1, "step": step, "seconds": 0.5 * step} | values
         for step, (event, values) in enumerate(EVENTS.items())
     ]
+
+
+def test_the_records_of_some_events_are_read_without_parsing_the_others(tmp_path, monkeypatch):
+    path, parsed = tmp_path / "metrics.jsonl", []
+    assert read_events(path, "start") == []
+    records = written(path)
+    with path.open("ab") as file:
+        file.write(line("start")[:-5] + b"\n" + line("checkpoint").rstrip())  # a damaged and an unfinished line
+
+    def parse(text: bytes) -> dict[str, Any] | None:
+        parsed.append(text)
+        return parse_line(text)
+
+    monkeypatch.setattr("stages.metrics.parse_line", parse)
+    assert read_events(path, "start", "checkpoint") == [
+        record for record in records if record["event"] in ("start", "checkpoint")
+    ]
+    assert len(parsed) == 3
 
 
 def line(event_name: str, **values: Any) -> bytes:

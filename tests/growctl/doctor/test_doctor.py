@@ -236,6 +236,24 @@ def test_the_doctor_reports_even_if_growctl_itself_would_import_another_model(tm
     assert ended.stderr == ""
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["plan", "quickstart"], 1, "'model' is not a package; growctl doctor shows where it is imported from"),
+        (["doctor", "--devices", "x"], 2, "--devices 'x': must be auto, or a whole number above 0"),
+    ],
+)
+def test_with_another_model_on_pythonpath_errors_are_still_one_line(tmp_path, arguments, code, message):
+    (tmp_path / "model.py").write_text("")
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}:{REPOSITORY}", "PYTHONSAFEPATH": "1"}
+    command = [sys.executable, "-m", "growctl.cli.app", *arguments]
+    ended = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (code, "")
+    [line] = ended.stderr.splitlines()
+    assert line.startswith("growctl: ")
+    assert line.endswith(message)
+
+
 def test_packages_that_workers_would_not_find_are_a_failure():
     there = {"growctl": ROOT / "growctl", "stages": None, "model": None}
     assert_says(imports(there, there), "failed", "would not find stages, model", "pip install -e")

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from tests.workers import REPOSITORY
+from tests.workers import PRINT_TRACEBACKS, REPOSITORY
 
 LINE = b'{"text": "a text of the source, number %07d"}\n'
 NUM_LINES, NUM_LONG_LINES = 4_000, 300_000
@@ -43,6 +43,7 @@ class Hub(ThreadingHTTPServer):
             "HF_HUB_DISABLE_XET": "1",
             "NO_PROXY": "127.0.0.1",
             "PYTHONPATH": str(REPOSITORY),
+            **PRINT_TRACEBACKS,
         }
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from growctl.cli.dry_run import dry_run_text
 from growctl.doctor import diagnosis
-from growctl.launch import devices
+from growctl.launch import devices, resolve
 from growctl.launch.devices import GPU_FILES, MOST_CPU_RANKS, Devices, gpus_here, local_devices
 from growctl.launch.local import Local
 from growctl.launch.machines import LaunchError
@@ -277,6 +277,23 @@ def test_a_failing_torch_stops_a_run_with_the_reason(other_machine, script, reas
     assert reason in (planned_devices(ladder()).note or "")
     check = diagnosis.all_reduce("auto")
     assert (check.state, check.fix) == ("failed", "see torch and devices")
+
+
+def test_a_failing_torch_is_asked_only_once(other_machine):
+    other_machine.has("kfd", torch=AMD)
+    other_machine.answers(f"#!/bin/sh\necho asked >> '{other_machine.asked}'; exit 3\n")
+    for _ in range(3):
+        with pytest.raises(LaunchError, match="exit code 3"):
+            gpus_here()
+    assert other_machine.times_torch_was_asked == 1
+
+
+def test_a_plan_ends_the_reason_that_it_notes_with_one_full_stop(monkeypatch):
+    def fail(schedule: Schedule) -> Devices:
+        raise LaunchError("torch is broken.")
+
+    monkeypatch.setattr(resolve, "schedule_devices_here", fail)
+    assert planned_devices(ladder()).note == "The plan is for one device on each machine: torch is broken."
 
 
 def test_the_probes_output_is_read_back():

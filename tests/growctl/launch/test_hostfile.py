@@ -18,7 +18,7 @@ from tests.growctl.runs import (
     growctl,
     held,
     losses,
-    pause_after,
+    paused_rank,
     reached,
     run,
     wait_until,
@@ -159,7 +159,7 @@ def test_two_machines_compute_the_same_bits_as_one_and_end_with_their_runner(
         *("launch.cluster=hostfile", f"launch.hostfile.path={write_hostfile(tmp_path)}", "launch.nodes=2"),
         *("launch.hostfile.master_address=127.0.0.1", f"launch.hostfile.master_port={free_port()}"),
         *(f"launch.environment={environment}", f"launch.environment.PYTHONPATH='{FAULTS}:{REPOSITORY}'"),
-        f"launch.environment.{VARIABLE}='{pause_after(tmp_path / '.marks', '0-small')}'",
+        f"launch.environment.{VARIABLE}='{paused_rank(tmp_path / '.marks', '0-small')}'",
         *("--runs-dir", runs_dir),
     ]
     process = growctl("run", schedule, *launch, cwd=tmp_path)

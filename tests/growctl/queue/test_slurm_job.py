@@ -28,7 +28,7 @@ from tests.growctl.runs import (
     final_hashes,
     held,
     losses,
-    pause_after,
+    paused_rank,
     reached,
     run,
     wait_for,
@@ -69,7 +69,7 @@ def test_jobs_that_are_preempted_cancelled_and_out_of_time_end_in_the_same_bits(
 
     # one job per stage; pre-emption sends SIGTERM to all processes of the job and is not counted
     chain = [*LAUNCH, "launch.slurm.job=stage", "launch.slurm.max_requeues=0", "--runs-dir", runs_dir]
-    monkeypatch.setenv(VARIABLE, pause_after(tmp_path / ".marks", "0-small"))
+    monkeypatch.setenv(VARIABLE, paused_rank(tmp_path / ".marks", "0-small"))
     out, _ = run("run", schedule, *chain)
     assert f"job 101: tiny.small (2 machines x 1); log: {logs}/101_0_log.out" in out
     assert "job 102: tiny.large (2 machines x 1, after tiny.small)" in out
@@ -94,7 +94,7 @@ def test_jobs_that_are_preempted_cancelled_and_out_of_time_end_in_the_same_bits(
     assert (job_file(slurm, 102, "state"), job_file(slurm, 102, "starts")) == ("CANCELLED", "1")
 
     # one job for the remaining stages; it reaches its time limit, which is counted
-    monkeypatch.setenv(VARIABLE, pause_after(tmp_path / ".marks", "1-large", steps=11))
+    monkeypatch.setenv(VARIABLE, paused_rank(tmp_path / ".marks", "1-large", steps=11))
     out, _ = run("run", schedule, *LAUNCH, "launch.slurm.time_limit=4m", "--runs-dir", runs_dir)
     assert "job 103: tiny (2 machines x 1); log: " in out
     wait_for(reached(large / "metrics.jsonl", "checkpoint", 10))
@@ -246,6 +246,25 @@ def test_a_job_that_timed_out_too_often_reports_it(job, monkeypatch, capsys):
         interrupt(job, monkeypatch, signal.SIGUSR2, {})
     assert (end.value.code, job.requeued) == (1, ["closed"])
     assert capsys.readouterr().err == "growctl: Job not requeued because: timed-out too many times.\n"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        subprocess.CalledProcessError(1, ["scontrol", "requeue", "101"]),
+        subprocess.TimeoutExpired(["scontrol", "requeue", "101"], 60),
+    ],
+)
+def test_a_job_that_a_busy_slurm_does_not_requeue_reports_it_and_is_no_bug(job, monkeypatch, capsys, error):
+    def busy(number: int, frame: object) -> None:
+        raise error
+
+    signal.signal(signal.SIGUSR2, busy)
+    with pytest.raises(SystemExit) as end:
+        interrupt(job, monkeypatch, signal.SIGUSR2, {})
+    assert (end.value.code, job.requeued) == (1, ["closed"])
+    said = f"growctl: SLURM could not requeue this job: {str(error).rstrip('.')}; submit the run again to resume\n"
+    assert capsys.readouterr().err == said
 
 
 def test_a_preempted_job_is_requeued(job, monkeypatch):

@@ -159,15 +159,15 @@ def test_a_worker_exits_at_once_on_a_later_second_signal(stage):
     assert [record["event"] for record in stage.records] == ["start"]
 
 
-def test_workers_that_die_count_as_crashed_and_reported_errors_as_refused(stage):
+def test_workers_that_die_count_as_crashed_and_reported_errors_as_failed(stage):
     before_any_began = stage.attempt("raise SystemExit('no GPU here')")
-    assert before_any_began == Outcome("refused", "no GPU here")
+    assert before_any_began == Outcome("failed", "no GPU here")
     assert stage.attempt("start()") == Outcome("ended")
     crashed = stage.attempt("start(); os.kill(os.getpid(), signal.SIGKILL)")
     assert crashed.kind == "crashed"
     assert "ended by signal 9" in crashed.reason
     assert stage.attempt("start(); 1 / 0") == Outcome("crashed", "ZeroDivisionError: division by zero")
-    assert stage.attempt("start(); sys.exit('growctl: no such text')") == Outcome("refused", "no such text")
+    assert stage.attempt("start(); sys.exit('growctl: no such text')") == Outcome("failed", "no such text")
     others_had_begun = stage.attempt("raise SystemExit('the machine is not back yet')")
     assert others_had_begun == Outcome("crashed", "the machine is not back yet")
 

@@ -18,7 +18,7 @@ from tests.growctl.runs import (
     growctl,
     kill,
     losses,
-    pause_after,
+    paused_rank,
     reached,
     run,
     wait_until,
@@ -86,7 +86,7 @@ def test_a_slope_ends_a_stage_early_and_a_killed_run_decides_the_same(tmp_path, 
         folder.mkdir()
     arguments = [("run", write_schedule(folder), *slope, *steps, "--runs-dir", folder) for folder in folders]
     out, _ = run(*arguments[0])
-    monkeypatch.setenv(VARIABLE, pause_after(tmp_path / ".marks", "0-small", steps=11))
+    monkeypatch.setenv(VARIABLE, paused_rank(tmp_path / ".marks", "0-small", steps=11))
     killed = growctl(*arguments[1])
     wait_until(reached(folders[1] / "tiny/stages/0-small/metrics.jsonl", "checkpoint", 10), killed)
     kill(killed, folders[1])

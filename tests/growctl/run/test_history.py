@@ -1,5 +1,6 @@
 """A stage's history is read once, in pieces of any size, at a cost independent of its length."""
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from growctl.run.history import StageHistory
 from growctl.run.requests import RunRequest
 from growctl.run.runner import Execution, _stage_entry
 from growctl.run.screen import Screen
+from growctl.run.signals import Stopped
 from growctl.schedule.load import load_schedule
 from stages.metrics import MetricsWriter, Record, read_metrics
 from tests.growctl.runs import SCHEDULE, write_schedule
@@ -127,6 +129,19 @@ def test_every_line_is_parsed_and_booked_once_however_many_events_and_attempts(
     assert execution.screen.stages["small"].step == events
 
 
+def test_a_stage_that_is_complete_although_its_workers_failed_says_so_in_plain_words(
+    execution: Execution, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Failing(Attempts):
+        def run(self) -> Outcome:
+            assert super().run().kind == "ended"
+            return Outcome("failed", "the loss is nan")
+
+    monkeypatch.setattr(runner, "Attempt", Failing(num_attempts=1, num_events=1))
+    execution._stage(execution.plans[0])
+    assert "stage small is complete, but its workers failed: the loss is nan" in capsys.readouterr().out
+
+
 def test_a_resumed_run_has_read_the_earlier_records_of_its_stage(
     execution: Execution, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,3 +154,79 @@ def test_a_resumed_run_has_read_the_earlier_records_of_its_stage(
     assert (shown.step, shown.state, shown.loss) == (3, "done", TRAIN["loss"])
     records: list[Record] = read_metrics(execution.stage(execution.plans[0]).metrics)
     assert execution.ledger.stage_cost("small").spent.wall_seconds == records[-1]["seconds"]
+
+
+class Interrupted:
+    """Wraps a function: its call number `call` is carried out, and then a signal arrives."""
+
+    def __init__(self, function: Callable[..., Any], call: int, counts: Callable[..., bool] = lambda *_: True) -> None:
+        self.function, self.left, self.counts = function, call, counts
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        result = self.function(*arguments, **named)
+        self.left -= self.counts(*arguments)
+        if self.left == 0 and self.counts(*arguments):
+            raise Stopped(signal.SIGTERM)
+        return result
+
+
+@pytest.mark.parametrize("call", range(2, 7))  # the first is before any attempt
+def test_a_signal_while_rows_are_committed_stops_the_run_and_books_every_record_once(
+    execution: Execution, monkeypatch: pytest.MonkeyPatch, call: int
+) -> None:
+    monkeypatch.setattr(runner, "Attempt", Attempts(num_attempts=1, num_events=4))
+    query = Interrupted(execution.ledger._file.query, call, lambda sql, **_: sql == "COMMIT")
+    monkeypatch.setattr(execution.ledger._file, "query", query)
+    with pytest.raises(Stopped):
+        execution._stage(execution.plans[0])
+    assert_all_is_booked(execution)
+
+
+@pytest.mark.parametrize("call", range(1, 10))
+def test_a_signal_while_records_are_read_loses_none_of_them(
+    execution: Execution, monkeypatch: pytest.MonkeyPatch, call: int
+) -> None:
+    monkeypatch.setattr(runner, "Attempt", Attempts(num_attempts=1, num_events=4))
+    monkeypatch.setattr(stages.metrics, "parse_line", Interrupted(stages.metrics.parse_line, call))
+    with pytest.raises(Stopped):
+        execution._stage(execution.plans[0])
+    assert_all_is_booked(execution)
+
+
+def assert_all_is_booked(execution: Execution) -> None:
+    """The ledger's rows add up to all records in the stage's metrics.jsonl."""
+    records = read_metrics(execution.stage(execution.plans[0]).metrics)
+    total = execution.ledger.stage_cost("small").spent
+    assert (total.steps, total.wall_seconds) == (records[-1]["step"], records[-1]["seconds"])
+    [[booked]] = execution.ledger._file.query("SELECT max(num_records) FROM work")
+    assert booked == len(records)
+
+
+@pytest.mark.parametrize("piece", [1, 2, 3, 100])
+def test_the_rows_of_a_stage_with_a_lost_start_do_not_depend_on_the_pieces_it_is_read_in(
+    execution: Execution, monkeypatch: pytest.MonkeyPatch, piece: int
+) -> None:
+    monkeypatch.setattr("growctl.run.history.PIECE", piece)
+    monkeypatch.setattr(runner, "Attempt", Attempts(num_attempts=1, num_events=0))
+    stage = execution.stage(execution.plans[0])
+    stage.directory.mkdir(parents=True)
+    first = line("start", seconds=0.0)[:-9] + b'damaged"}\n' + line("train", step=4) + line("checkpoint", step=5)
+    second = line("start", attempt=2, step=5, resumed_from=5, num_devices=3) + line("train", attempt=2, step=7)
+    stage.metrics.write_bytes(first + second)
+    execution._stage(execution.plans[0])
+    rows = execution.ledger._file.query("SELECT attempt, first_step, last_step, device, num_devices FROM work")
+    assert [tuple(row) for row in rows][:2] == [(1, 0, 5, "cpu", 3), (2, 5, 7, "cpu", 3)]
+
+
+def test_after_an_interrupted_read_a_history_yields_nothing_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(START_LINE + TRAIN_LINE)
+    history = StageHistory(path)
+    assert not history.interrupted
+    monkeypatch.setattr(stages.metrics, "parse_line", Interrupted(stages.metrics.parse_line, 1))
+    with pytest.raises(Stopped):
+        list(history.read())
+    assert history.interrupted
+    assert list(history.read()) == []

@@ -1,7 +1,6 @@
 """Real runs that are killed, interrupted or damaged resume and end like an undisturbed run."""
 
 import json
-import os
 import shutil
 import signal
 import sqlite3
@@ -20,8 +19,9 @@ from tests.growctl.runs import (
     held,
     is_paused,
     kill,
+    kill_workers,
     losses,
-    pause_after,
+    paused_rank,
     reached,
     run,
     stop,
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.trains
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
+def undisturbed(training, tmp_path_factory):
     """(schedule, runs directory) of an undisturbed ladder; other runs may share its dataset."""
     folder = tmp_path_factory.mktemp("undisturbed")
     schedule = write_schedule(folder)
@@ -86,7 +86,7 @@ def booked(ledger):
 def test_a_run_killed_mid_stage_ends_in_the_same_bits(undisturbed, runs, tmp_path, monkeypatch):
     schedule, _ = undisturbed
     twice = "checkpoint.every=25"
-    monkeypatch.setenv(VARIABLE, pause_after(tmp_path / ".marks", "1-large", steps=31))  # so there is work to replay
+    monkeypatch.setenv(VARIABLE, paused_rank(tmp_path / ".marks", "1-large", steps=31))  # so there is work to replay
     process = growctl("run", schedule, twice, "--runs-dir", runs)
     large = runs / "tiny/stages/1-large"
     wait_until(reached(large / "metrics.jsonl", "train", 30), process)
@@ -134,12 +134,11 @@ def test_a_stage_whose_workers_are_killed_before_its_first_checkpoint_is_started
     undisturbed, runs, tmp_path, monkeypatch
 ):
     schedule, _ = undisturbed
-    monkeypatch.setenv(VARIABLE, pause_after(tmp_path / ".marks", "0-small"))
+    monkeypatch.setenv(VARIABLE, paused_rank(tmp_path / ".marks", "0-small"))
     process = growctl("run", schedule, "--runs-dir", runs)
     wait_until(reached(runs / "tiny/stages/0-small/metrics.jsonl", "train", 5), process)
     wait_until(lambda: is_paused(runs), process)
-    for worker in workers_of(runs):
-        os.kill(worker, signal.SIGKILL)
+    kill_workers(runs)
     out, _ = finish(process)
     assert "stage small crashed: a worker was ended by signal 9" in out
     assert "restarting it (1 of 3)" in out
@@ -150,7 +149,7 @@ def test_a_run_that_is_told_to_stop_saves_first_and_ends_in_the_same_bits(undist
     schedule, _ = undisturbed
     rarely = "checkpoint.every=1000"
     for stage, number, code in (("0-small", signal.SIGUSR1, 143), ("1-large", signal.SIGINT, 130)):
-        monkeypatch.setenv(VARIABLE, pause_after(tmp_path / ".marks", stage))
+        monkeypatch.setenv(VARIABLE, paused_rank(tmp_path / ".marks", stage))
         process = growctl("run", schedule, rarely, "--name", "told", "--runs-dir", runs)
         directory = runs / "told/stages" / stage
         wait_until(reached(directory / "metrics.jsonl", "train", 5), process)
@@ -206,7 +205,7 @@ def test_two_ranks_with_zero_3_in_bf16_resume_in_the_same_bits(undisturbed, runs
     schedule = write_schedule(runs, one_stage)
     launch = ["launch.devices=2", "launch.zero_stage=3", "training.precision=bf16"]
     run("run", schedule, *launch, "--name", "whole", "--runs-dir", runs)
-    monkeypatch.setenv(VARIABLE, pause_after(tmp_path / ".marks", "0-large", steps=26))
+    monkeypatch.setenv(VARIABLE, paused_rank(tmp_path / ".marks", "0-large", steps=26))
     process = growctl("run", schedule, *launch, "--runs-dir", runs)
     wait_until(reached(runs / "tiny/stages/0-large/metrics.jsonl", "train", 25), process)
     kill(process, runs)

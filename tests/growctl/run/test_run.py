@@ -15,7 +15,7 @@ from tests.growctl.runs import CONTROL, SCHEDULE, losses, run, write_schedule
 
 
 @pytest.fixture(scope="module")
-def finished_ladder(tmp_path_factory):
+def finished_ladder(training, tmp_path_factory):
     """(runs directory, schedule file, stdout of the run) of a finished ladder and control."""
     folder = tmp_path_factory.mktemp("ladder")
     schedule = write_schedule(folder, SCHEDULE + CONTROL)

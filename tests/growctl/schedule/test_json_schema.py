@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -122,9 +123,17 @@ def test_editors_underline_each_mistake_at_its_place(data: Any, where: str) -> N
     assert all(problem.startswith(where) for problem in found)
 
 
-def test_every_block_has_a_description_and_rejects_unknown_keys() -> None:
-    for name, block in SCHEMA["$defs"].items():
-        assert block.get("description"), name
+def test_every_block_and_every_key_has_a_description() -> None:
+    blocks = {"Schedule": SCHEMA, **SCHEMA["$defs"]}
+    assert [name for name, block in blocks.items() if not block.get("description")] == []
+    keys = {
+        f"{name}.{key}": value for name, block in blocks.items() for key, value in block.get("properties", {}).items()
+    }
+    undescribed = {key: json.dumps(value) for key, value in keys.items() if not value.get("description")}
+    assert [key for key, value in undescribed.items() if not re.search(r"/\w+Block", value)] == []
+
+
+def test_every_block_rejects_unknown_keys() -> None:
     blocks = [SCHEMA, *(block for block in SCHEMA["$defs"].values() if "properties" in block)]
     assert {key for block in blocks for key in block["properties"]} >= set(Schedule.model_fields)
     assert all(block["additionalProperties"] is False for block in blocks)

@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import math
 import os
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import growctl.status.runs
+import growctl.status.stages
 from growctl.status.runs import RunStatus, find_status, status_document
 from tests.growctl.runs import CONTROL, SCHEDULE
 from tests.growctl.status.hand_made import HandMade, only, printed, stages_of
@@ -138,3 +140,12 @@ def test_a_run_that_was_just_created_gives_no_notes(tmp_path):
         assert (status.state, status.stages, status.notes) == ("running", (), ())
     HandMade(tmp_path, "other")
     assert [status.state for status in find_status(tmp_path)] == ["stopped", "not started"]
+
+
+@pytest.mark.parametrize("moment", [1e12, -1e12, 1e300, math.inf, math.nan])
+def test_a_file_time_beyond_all_calendars_is_unknown_and_hides_no_run(tmp_path, monkeypatch, moment):
+    HandMade(tmp_path).trains("0-small", 10)
+    HandMade(tmp_path, "other")
+    monkeypatch.setattr(growctl.status.stages, "modified", lambda path: moment)
+    assert [status.name for status in seen(tmp_path)] == ["other", "tiny"]
+    assert seen(tmp_path)[1].stages[0].last_word_at is None

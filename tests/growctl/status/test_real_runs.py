@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.growctl.runs import finish, held, pause_after, reached, run, wait_until, workers_of
+from tests.growctl.runs import finish, held, paused_rank, reached, run, wait_until, workers_of
 from tests.growctl.runs import growctl as start_growctl
 from tests.growctl.status.hand_made import only, printed, stages_of
 from tests.reliability.faults.sitecustomize import VARIABLE
@@ -18,7 +18,7 @@ def test_a_real_run_is_shown_running_then_stopped_and_the_printed_command_finish
     two_ranks, runs_dir, tmp_path, monkeypatch
 ):
     schedule = two_ranks[0]
-    monkeypatch.setenv(VARIABLE, pause_after(tmp_path / ".marks", "1-large", steps=16))
+    monkeypatch.setenv(VARIABLE, paused_rank(tmp_path / ".marks", "1-large", steps=16))
     process = start_growctl("run", schedule, "stages.1.train_steps=150", "--runs-dir", runs_dir)
     wait_until(reached(runs_dir / "tiny/stages/1-large/metrics.jsonl", "train", 15), process)
     status = only(runs_dir)

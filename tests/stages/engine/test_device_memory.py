@@ -40,7 +40,7 @@ MEASURED = [(2, name) for name in KINDS] + [(1, name) for name in ("zero1-bf16",
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory) -> dict[int, dict[str, dict[str, int]]]:
+def measured(training, tmp_path_factory) -> dict[int, dict[str, dict[str, int]]]:
     """{ranks: {kind: {moment: bytes}}}"""
     reports = {}
     for ranks, config in MODELS.items():

@@ -29,7 +29,7 @@ KINDS = [f"zero{stage}-{precision}" for stage in (1, 2, 3) for precision in ("fp
 
 
 @pytest.fixture(scope="module")
-def roundtrips(tmp_path_factory):
+def roundtrips(training, tmp_path_factory):
     """{ranks: (report, output directory)} and the grown checkpoint that was loaded."""
     folder = tmp_path_factory.mktemp("roundtrip")
     write_checkpoint(folder / "final", small_config(width=9, ffn_tokens=7))

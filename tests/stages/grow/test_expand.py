@@ -178,7 +178,7 @@ def test_bytes_written_grow_with_the_added_tokens_not_with_the_model(tmp_path):
     assert more - fewer == 2 * (8 * 10 + 2 * 20) * 16 * 4
 
 
-def test_drawing_new_parameters_lists_the_model_only_once(monkeypatch):
+def test_drawing_new_tokens_does_not_list_the_whole_model(monkeypatch):
     config = grow_config(small_config(), attention_tokens=3, ffn_tokens=4)
     config = grow_config(config, attention_tokens=0, ffn_tokens=9)
     shapes, listed = parameter_shapes(config), []

@@ -1,6 +1,6 @@
 """Detection of loss spikes, and the response to a rejected update.
 
-test_refusal.py tests that a rejected update leaves no trace.
+test_rejection.py tests that a rejected update leaves no trace.
 """
 
 import json
@@ -145,7 +145,7 @@ def test_a_rollback_skips_all_data_since_the_checkpoint_including_data_skipped_b
     assert bad(judge, 21, math.nan).num_steps == 1
 
 
-def test_too_many_refused_updates_in_a_row_stop_the_stage_even_across_a_resume():
+def test_too_many_rejected_updates_in_a_row_stop_the_stage_even_across_a_resume():
     judge = guard(non_finite="skip")
     assert [bad(judge, step, math.nan).action for step in (1, 2)] == ["skip"] * 2
     judge.passed()
@@ -165,4 +165,4 @@ def test_the_reason_for_a_stop_names_the_problem_and_what_to_try():
     assert "step 21 of stage s, 7.5000, is a spike: above 2.2000;" in judge.reason(21, bad(judge, 21, 7.5))
     skipping = guard()
     anomalies = [bad(skipping, step, math.nan) for step in range(1, 5)]
-    assert "this is refused update number 4 in a row (anomalies.most: 3)" in skipping.reason(4, anomalies[-1])
+    assert "this is rejected update number 4 in a row (anomalies.most: 3)" in skipping.reason(4, anomalies[-1])

@@ -1,9 +1,9 @@
-"""A rank of tests/stages/train/test_refusal.py: rejects updates in every kind of engine.
+"""A rank of tests/stages/train/test_rejection.py: rejects updates in every kind of engine.
 
-    refusal_worker.py OUTPUT
+    rejection_worker.py OUTPUT
 
 For each ZeRO stage, precision and offloading, one engine makes two good updates without an active guard. Another makes
-the same two with an active guard, and between them gets updates that it must refuse: a NaN loss and one infinite
+the same two with an active guard, and between them gets updates that it must reject: a NaN loss and one infinite
 gradient, both in a step's first micro-batch on the last rank only, and a spike on all ranks. OUTPUT gets
 {kind: {check: passed}}, as the last rank saw it.
 """
@@ -23,7 +23,7 @@ from torch import Tensor
 from model.initialization import build_model
 from model.policy import ramp_config
 from stages.engine.engine import build_engine, start_distributed
-from stages.engine.engine_state import drop_refused_gradient, engine_states, group_steps, start_moments
+from stages.engine.engine_state import drop_rejected_gradient, engine_states, group_steps, start_moments
 from stages.spec import Anomalies
 from stages.train.anomaly_guard import Guard
 from tests.stages.checkpoints import small_config
@@ -107,10 +107,10 @@ def watch(zero_stage: int, precision: Any, offload: str) -> dict[str, object]:
     found["finite"] = all(bool(tensor.isfinite().all()) for tensor in before[0])
     for poison in POISONS:
         loss = disturbed.step(7, poison)
-        drop_refused_gradient(disturbed.engine)
+        drop_rejected_gradient(disturbed.engine)
         anomaly = disturbed.guard.verdict(1, loss)
         found[poison] = {
-            "refused": not disturbed.engine.was_step_applied(),
+            "rejected": not disturbed.engine.was_step_applied(),
             "untouched": same(before, disturbed.state()),
             "kind": anomaly.kind,
             "value is finite": anomaly.value is not None,

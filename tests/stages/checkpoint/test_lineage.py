@@ -1,0 +1,99 @@
+"""The history of a checkpoint: a chain of hashes over what determines its weights, with the cost up to each entry."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from model.config import num_parameters
+from model.flops import Flops
+from stages.checkpoint.lineage import Lineage, TrainingCost, extended
+from stages.checkpoint.manifest import CheckpointError, history_of, read_manifest, sealed_manifest
+from stages.grow.expand import expand, shrink
+from stages.stage_dir import MANIFEST_NAME
+from tests.stages.checkpoints import small_config, write_checkpoint
+
+OPERATIONS = st.lists(
+    st.tuples(
+        st.sampled_from(["init", "train", "expand", "shrink"]), st.dictionaries(st.text(max_size=3), st.integers())
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+def chain(operations: list[tuple[Any, dict[str, Any]]]) -> Lineage:
+    history = ()
+    for operation, determined_by in operations:
+        history = extended(history, operation, determined_by, num_parameters=5)
+    return Lineage(operation="train", history=history)
+
+
+@given(OPERATIONS, OPERATIONS)
+def test_two_histories_have_the_same_hash_exactly_if_every_operation_is_the_same(first, second):
+    assert (chain(first).history_hash == chain(second).history_hash) == (first == second)
+
+
+@given(OPERATIONS, st.data())
+def test_a_history_with_any_changed_or_missing_entry_is_rejected(operations, data):
+    history = list(chain(operations).history)
+    number = data.draw(st.integers(0, len(history) - 1))
+    changed = history[number].model_copy(update={"determined_by": {"another": "operation"}})
+    with pytest.raises(ValidationError, match=f"entry {number + 1} of its history"):
+        Lineage(operation="train", history=(*history[:number], changed, *history[number + 1 :]))
+    if number + 1 < len(history):
+        with pytest.raises(ValidationError, match="does not match its hash"):
+            Lineage(operation="train", history=(*history[:number], *history[number + 1 :]))
+
+
+def test_costs_add_up_and_an_unknown_base_stays_unknown():
+    flops = Flops(3.0, 2.0, 1.0)
+    cost = TrainingCost(complete=False).plus(2, 20, flops, 1.5).plus(3, 30, flops, 0.25)
+    assert cost == TrainingCost(steps=5, tokens=50, flops=flops + flops, device_seconds=1.75, complete=False)
+
+
+def test_expanding_and_shrinking_pass_history_and_cost_on(tmp_path: Path):
+    parent = history_of(write_checkpoint(tmp_path / "parent"))
+    grown = expand(tmp_path / "parent", tmp_path / "grown", attention_tokens=3).lineage
+    assert grown.history[:-1] == parent
+    assert (grown.history[-1].operation, grown.cost) == ("expand", parent[-1].cost)
+    again = expand(tmp_path / "parent", tmp_path / "again", attention_tokens=3).lineage
+    other = expand(tmp_path / "parent", tmp_path / "other", attention_tokens=3, seed=9).lineage
+    assert again.history_hash == grown.history_hash != other.history_hash
+    back = shrink(tmp_path / "grown", tmp_path / "back").lineage
+    assert [entry.operation for entry in back.history] == ["import", "expand", "shrink"]
+
+
+def test_a_checkpoint_without_history_is_known_by_its_tensors_at_unknown_cost(tmp_path: Path):
+    one, other = (
+        write_checkpoint(tmp_path / "one"),
+        write_checkpoint(tmp_path / "other", small_config(attention_tokens=6)),
+    )
+    [known], [again], [different] = history_of(one), history_of(read_manifest(tmp_path / "one")), history_of(other)
+    assert known == again
+    assert known.hash != different.hash
+    assert not known.cost.complete
+
+
+def test_a_history_that_belongs_to_another_model_is_refused_with_one_line(tmp_path: Path):
+    manifest = write_checkpoint(tmp_path / "one")
+    size = num_parameters(manifest.model)
+    history = extended((), "init", {"seed": 0}, num_parameters=size + 1)
+    lineage = manifest.lineage.model_copy(update={"history": history})
+    forged = sealed_manifest(manifest.model_copy(update={"lineage": lineage}))
+    (tmp_path / "one" / MANIFEST_NAME).write_text(forged.model_dump_json())
+    with pytest.raises(CheckpointError, match=f"a model of {size + 1:,} parameters; this one has {size:,}$"):
+        read_manifest(tmp_path / "one")
+
+
+def test_a_history_whose_hash_was_replaced_is_refused_with_one_line(tmp_path: Path):
+    manifest = write_checkpoint(tmp_path / "one")
+    [entry] = extended((), "init", {"seed": 0}, num_parameters=num_parameters(manifest.model))
+    lineage = manifest.lineage.model_copy(update={"history": (entry.model_copy(update={"hash": "0" * 64}),)})
+    forged = sealed_manifest(manifest.model_copy(update={"lineage": lineage}))
+    (tmp_path / "one" / MANIFEST_NAME).write_text(forged.model_dump_json())
+    with pytest.raises(CheckpointError, match=r"entry 1 of its history \(init\) does not match its hash$"):
+        read_manifest(tmp_path / "one")

@@ -1,0 +1,106 @@
+"""The history that a stage's checkpoints get: equal exactly where every update was equal."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stages.spec import Anomalies, GenerationRule, LearningRate, SlopeTrigger, TrainSpec, progress_at
+from stages.train.training_history import TrainingHistory
+from tests.stages.checkpoints import small_config
+from tests.stages.specs import small_spec
+
+MODEL = small_config()
+FEW = st.integers(0, 3)
+
+
+@st.composite
+def stages(draw: st.DrawFn) -> TrainSpec:
+    """A stage of 4 to 8 steps. The choices are few, so that two stages often agree for some steps."""
+    steps = draw(st.integers(4, 8))
+    rate = LearningRate(
+        shape=draw(st.sampled_from(["wsd", "cosine"])),
+        peak=draw(st.sampled_from([1e-2, 2e-2])),
+        final=0.0,
+        warmup_steps=draw(st.integers(0, 1)),
+        decay_steps=draw(FEW),
+        total_steps=steps + draw(FEW),
+        first_step=draw(st.integers(0, 1)),
+    )
+    rule = GenerationRule(lr_scale=draw(st.sampled_from([1.0, 0.5])), frozen_steps=draw(FEW), warmup_steps=draw(FEW))
+    changes: dict[str, Any] = {
+        "num_steps": steps,
+        "learning_rate": rate,
+        "generations": (rule,),
+        "ramp_steps": draw(st.integers(0, 1)),
+        "anneal_steps": draw(st.none() | FEW),
+        "seed": draw(st.integers(0, 1)),
+        "samples_seen": draw(st.sampled_from([0, 4])),
+        "left_out": draw(st.sampled_from([(), ((2, 1),)])),
+    }
+    return small_spec(MODEL, **changes)
+
+
+def updates(spec: TrainSpec, steps: int) -> list[Any]:
+    """What the first updates of a stage do, spelled out."""
+    rule = spec.rule(0)
+    rates = [spec.learning_rate.at(step) * rule.factor(step) for step in range(steps)]
+    ramps = [progress_at(step, spec.ramp_steps) for step in range(steps)]
+    tau = [None if spec.anneal_steps is None else progress_at(step, spec.anneal_steps) for step in range(steps)]
+    left_out = [entry for entry in spec.left_out if entry[0] < steps]
+    return [spec.seed, spec.samples_seen, rates, ramps, tau, left_out]
+
+
+@given(stages(), stages(), st.integers(1, 8))
+def test_two_stages_have_the_same_history_exactly_as_long_as_their_updates_are_the_same(first, second, steps):
+    one, other = (TrainingHistory(spec, "d" * 64, "fp32") for spec in (first, second))
+    assert (one.hash_at(steps) == other.hash_at(steps)) == (updates(first, steps) == updates(second, steps))
+
+
+@given(stages(), st.lists(st.integers(0, 8), min_size=1, max_size=5))
+def test_the_hash_at_a_step_does_not_depend_on_what_was_asked_before(spec, asked):
+    history = TrainingHistory(spec, "d" * 64, "fp32")
+    assert [history.hash_at(steps) for steps in asked] == [
+        TrainingHistory(spec, "d" * 64, "fp32").hash_at(steps) for steps in asked
+    ]
+
+
+def hash_of(precision: Any = "fp32", dataset: str = "d", **changes: Any) -> str:
+    return TrainingHistory(small_spec(MODEL, **changes), dataset, precision).hash_at(3)
+
+
+def test_launch_settings_are_not_part_of_the_history():
+    launch = {"zero_stage": 3, "offload": "optimizer", "micro_batch_size": 2, "kernels": "compiled", "log_every": 7}
+    elsewhere = {"stage": "other", "directory": "d", "keys": "k", "dataset": "d", "attempt": 4, "keep_checkpoints": 9}
+    assert hash_of(**launch, **elsewhere, evaluate_every=9, checkpoint_every=9, keep_trunk=True) == hash_of()
+
+
+def test_everything_that_determines_the_weights_is_part_of_the_history():
+    changed = [
+        hash_of(),
+        hash_of(dataset="e"),
+        hash_of(precision="bf16"),
+        hash_of(batch_size=8),
+        hash_of(sequence_length=20),
+        hash_of(optimizer=small_spec(MODEL).optimizer.model_copy(update={"weight_decay": 0.2})),
+        hash_of(generations=(GenerationRule(weight_decay=0.3),)),
+        hash_of(anomalies=Anomalies(spikes="skip")),
+        TrainingHistory(small_spec(small_config(attention_tokens=6)), "d", "fp32").hash_at(3),
+    ]
+    assert len(set(changed)) == len(changed)
+
+
+def test_where_spikes_are_skipped_the_log_lines_are_part_of_the_history_because_they_set_the_limit():
+    skip = Anomalies(spikes="skip")
+    assert hash_of(anomalies=skip, log_every=2) != hash_of(anomalies=skip)
+
+
+def test_how_many_refused_updates_a_stage_tolerates_is_not_part_of_the_history():
+    assert hash_of(anomalies=Anomalies(most=3)) == hash_of()
+
+
+def test_a_stage_that_a_slope_may_end_continues_only_from_stages_judged_in_the_same_way():
+    trigger = SlopeTrigger(slope=1e-9, window=2, step_flops=1.0)
+    judged = small_spec(MODEL, trigger=trigger)
+    assert judged.trigger_conditions == small_spec(MODEL, trigger=trigger).trigger_conditions
+    assert judged.trigger_conditions != small_spec(MODEL, trigger=trigger, evaluate_every=2).trigger_conditions
