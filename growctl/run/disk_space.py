@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from growctl.ladder.stage_plans import plan_stages
+from growctl.ladder.releases import paths_of
 from growctl.launch.devices import Devices
 from growctl.plan.costs import stage_checkpoint_bytes
 from growctl.run.lock import find_holder
-from growctl.run.requests import RunError, RunRequest, steps_done
+from growctl.run.requests import RunError, RunRequest, left_to_train
 from growctl.runs_dir import RunPaths
 from growctl.text.formatting import byte_count
 from stages.checkpoint.disk_full import free_bytes
@@ -40,15 +40,14 @@ def check_space(
 
 
 def remaining_bytes(request: RunRequest, directory: Path, devices: Devices, last_stage: int | None = None) -> int:
-    """The bytes that the unfinished stages of a run, up to `last_stage`, will still add to what they have on disk."""
+    """The bytes that unfinished stages and releases, up to stage `last_stage`, will still add to those on disk."""
     schedule = request.schedule
     precision = devices.precision(schedule.training.precision)
-    done = steps_done(schedule, directory)
     total = 0
-    for plan in plan_stages(schedule, done)[len(done) :]:
+    for plan in left_to_train(schedule, directory):
         if last_stage is not None and plan.index > last_stage:
             break
-        stage = RunPaths(directory).stage(plan.index, plan.name)
+        stage = paths_of(RunPaths(directory), plan)
         within = [*stage.checkpoints().values(), *stage.leftovers()]  # these are removed before anything is written
         there = sum(path.stat().st_size for folder in within for path in folder.rglob("*") if path.is_file())
         total += max(0, stage_checkpoint_bytes(schedule, plan, precision) - there)

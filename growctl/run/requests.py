@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from growctl.controls.generate import plan_controls
-from growctl.ladder.stage_plans import plan_stages
+from growctl.ladder.releases import paths_of, plan_run
+from growctl.ladder.stage_plans import StagePlan, plan_stages
 from growctl.launch.machines import Machines
 from growctl.runs_dir import RunPaths
 from growctl.schedule.errors import did_you_mean
@@ -139,6 +140,16 @@ def steps_done(schedule: Schedule, directory: Path) -> list[int]:
         except CheckpointError:
             break  # the runner sets it aside, with a message, when it reaches this stage
     return steps
+
+
+def left_to_train(schedule: Schedule, directory: Path) -> list[StagePlan]:
+    """The stages and releases that the run in `directory` has not finished, in the order in which it trains them."""
+    done = steps_done(schedule, directory)
+
+    def over(plan: StagePlan) -> bool:
+        return plan.index < len(done) and (not plan.branch_of or paths_of(RunPaths(directory), plan).final.exists())
+
+    return [plan for plan in plan_run(schedule, done) if not over(plan)]
 
 
 def check_same_run(request: RunRequest, directory: Path) -> None:

@@ -48,6 +48,13 @@ class Found:
         return self.manifest.step
 
     @property
+    def where(self) -> str:
+        """The directory of its stage or release within the run."""
+        directory = self.stage.directory
+        is_release = directory == StagePaths(directory.parent).release.directory
+        return f"{directory.parent.name}/{directory.name}" if is_release else directory.name
+
+    @property
     def flops(self) -> float:
         """The training FLOPs of those steps."""
         *_, before, own = self.manifest.lineage.history
@@ -111,7 +118,7 @@ def _announcement(found: Found, spec: TrainSpec, own: int) -> str:
     flops = found.flops / found.steps
     which = "whole" if found.steps == spec.num_steps else f"up to step {found.steps} of {spec.num_steps}"
     saved = scientific(flops * (found.steps - own))
-    said = f"stage {spec.stage}: reused {which} from {found.run} ({found.directory.parent.name}); saves {saved} FLOPs"
+    said = f"stage {spec.stage}: reused {which} from {found.run} ({found.where}); saves {saved} FLOPs"
     if lost := found.steps_there - found.steps:
         what = f"its last {lost} steps ({scientific(flops * lost)} FLOPs)"
         if found.ends_before_decay:
@@ -194,7 +201,7 @@ def _candidates(runs_dirs: Sequence[Path]) -> Iterator[Found]:
         runs = RunsPaths(runs_dir)
         for run in runs.all_runs():
             name = str(run.directory) if number else run.directory.name
-            for _, _, stage in run.stages_found():
+            for stage in (part for _, _, found in run.stages_found() for part in (found, found.release)):
                 for directory in (stage.final, *stage.checkpoints().values()):
                     try:
                         yield Found(directory, read_manifest(directory), name, stage, runs.keys)

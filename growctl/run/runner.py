@@ -9,6 +9,7 @@ from uuid import uuid4
 
 from growctl.controls.caveats import control_caveats, decays
 from growctl.ladder.conditions import comparison_conditions
+from growctl.ladder.releases import has_decayed, paths_of, plan_release, plan_run
 from growctl.ladder.stage_plans import StagePlan, plan_stages
 from growctl.ladder.train_spec import worker_spec
 from growctl.launch.machines import Machines
@@ -110,9 +111,13 @@ class Execution:
         self.ledger: Ledger
 
     def run(self, last_stage: int | None = None) -> None:
-        """Prepares the data, then trains each stage up to index `last_stage` to its `final/`, growing in between."""
+        """Prepares the data, then trains each stage up to index `last_stage` to its `final/`, growing in between.
+
+        A release is trained right after its stage, before the next one grows: the finished model is there as early as
+        possible, and on the stage's own machines.
+        """
         check_keys(self.keys)
-        self.screen.run_started(self.request.name, self.request.control, self.plans)
+        self.screen.run_started(self.request.name, self.request.control, plan_run(self.schedule))
         data = RunDataset(self.schedule, self.runs_dir, self.screen)
         dataset = None
         if self.request.control_of:
@@ -133,12 +138,14 @@ class Execution:
                     self._stage(self.plans[index])
                     done = steps_done(self.schedule, self.paths.directory)
                     self.plans = plan_stages(self.schedule, done[: index + 1])
+                    if release := plan_release(self.schedule, self.plans[index]):
+                        self._stage(release)
         if last_stage is None or last_stage + 1 == len(self.plans):
             self.screen.run_finished()
 
     def stage(self, plan: StagePlan) -> StagePaths:
-        """The paths of a stage."""
-        return self.paths.stage(plan.index, plan.name)
+        """The paths of a stage or a release."""
+        return paths_of(self.paths, plan)
 
     def num_devices(self, plan: StagePlan) -> int:
         """The number of ranks that train a stage, over all machines."""
@@ -173,7 +180,7 @@ class Execution:
             decays=decays(self.schedule),
             caveats=self._caveats(),
         )
-        self.ledger.record_run(entry, [_stage_entry(plan) for plan in plan_stages(self.schedule)])
+        self.ledger.record_run(entry, [_stage_entry(plan) for plan in plan_run(self.schedule)])
 
     def _caveats(self) -> list[str]:
         if self.ladder is None or self.request.control is None:
@@ -196,10 +203,12 @@ class Execution:
             self.screen.message(complaint)
         if not self._whole(stage.final):
             stage.directory.mkdir(parents=True, exist_ok=True)
-            initial = self._grow(plan) if plan.index else None
+            initial = self._initial(plan)
             self._reuse(plan, initial, history, books)
             if not self._whole(stage.final):
                 self._train(plan, initial, history, books)
+            if plan.branch_of:
+                self.screen.message(f"released {plan.branch_of}, a finished model: {stage.final}")
         clear_stage(stage.directory)
         self.screen.stage_finished(plan)
 
@@ -276,6 +285,12 @@ class Execution:
                 f"learning_rate.peak (now {self.schedule.learning_rate.peak}) or more warm-up, under another --name"
             )
         return left_out
+
+    def _initial(self, plan: StagePlan) -> Path | None:
+        """The checkpoint that a stage or a release starts from; None if it starts from a new model."""
+        if plan.branch_of:
+            return self.stage(self.plans[plan.index]).final
+        return self._grow(plan) if plan.index else None
 
     def _grow(self, plan: StagePlan) -> Path:
         """The stage's `initial/`: the previous stage's `final/`, expanded."""
@@ -406,4 +421,6 @@ def _stage_entry(plan: StagePlan) -> StageEntry:
         tokens_per_step=plan.tokens_per_step,
         step_flops=plan.step_flops,
         evaluation_flops_per_token=plan.evaluation_flops_per_token,
+        branch_of=plan.branch_of,
+        decayed=has_decayed(plan),
     )

@@ -212,8 +212,8 @@ def kill(process: subprocess.Popen, directory: Path) -> tuple[str, str]:
 def final_hashes(run_directory: Path) -> dict[str, str]:
     """sha256 by parameter file of every stage's final/."""
     return {
-        f"{path.parent.parent.name}/{name}": entry["sha256"]
-        for path in sorted(run_directory.glob("stages/*/final/manifest.json"))
+        f"{path.parent.parent.relative_to(run_directory / 'stages')}/{name}": entry["sha256"]
+        for path in sorted(run_directory.glob("stages/**/final/manifest.json"))
         for name, entry in json.loads(path.read_text())["files"].items()
     }
 

@@ -190,7 +190,7 @@ def test_the_screen_reports_anomalies_and_keeps_the_last_loss_if_a_record_has_no
     screen.record(plan, common | {"kind": "non_finite", "action": "stop", "value": None})
     screen.record(plan, train | {"loss": 3.5})
     screen.record(plan, train)
-    assert screen.stages[0].loss == 3.5
+    assert screen.stages[plan.name].loss == 3.5
     assert console.export_text().splitlines() == [
         "stage large step 37: a loss of 12.5000 is a spike (above 5.2500): "
         "rolling back to step 30 and skipping the data of 7 steps",

@@ -18,7 +18,7 @@ from tests.growctl.ladders import ladder
 TOKENS_PER_STEP = 8 * 16
 CLUSTER = ["launch=slurm", "launch.hardware.price_per_device_hour=2.5", "launch.slurm.gpus=true"]
 ENTRY = {
-    "name", "num_parameters", "num_embedding_parameters", "train_tokens", "num_steps", "epochs", "flops",
+    "name", "branch_of", "num_parameters", "num_embedding_parameters", "train_tokens", "num_steps", "epochs", "flops",
     "flops_by_part", "num_devices", "memory_bytes", "micro_batch_size", "largest_micro_batch_size", "seconds",
     "device_hours", "money", "checkpoint_bytes", "measured",
 }  # fmt: skip
