@@ -62,7 +62,7 @@ def run(
         raise ScheduleError(
             f"--name {name!r}: a run's name is letters, digits, . _ - and starts with a letter or digit"
         )
-    loaded = load_schedule(schedule, overrides or [])
+    loaded = load_schedule(schedule, overrides or [], runs_dir=runs_dir, run=name)
     request = LadderRequest.of(loaded, schedule, runs_dir, name, with_controls=not no_controls)
     ladder = request.ladder.name
     where = "" if runs_dir == DEFAULT_RUNS_DIR else f" --runs-dir {runs_dir}"
@@ -107,7 +107,7 @@ def plan(
     from growctl.schedule.load import load_schedule
     from growctl.text.console import Terminal
 
-    loaded = load_schedule(schedule, overrides or [])
+    loaded = load_schedule(schedule, overrides or [], runs_dir=runs_dir)
     costs = plan_costs(loaded, runs_dir)
     if measure:
         from growctl.plan.time_steps import measure_sizes
@@ -138,7 +138,7 @@ def prepare(
     from stages.data.dataset import read_dataset_manifest
     from stages.data.prepare import prepare as prepare_dataset
 
-    loaded = load_schedule(schedule, overrides or [])
+    loaded = load_schedule(schedule, overrides or [], runs_dir=runs_dir)
     screen = Screen(Terminal(stderr=True))
     runs = RunsPaths(runs_dir)
     path = prepare_dataset(loaded.data, runs.datasets, log_path=runs.datasets_log, on_progress=screen.preparing)

@@ -8,6 +8,7 @@ from growctl.ladder.stage_plans import StagePlan, plan_stages
 from growctl.launch.local import Local
 from growctl.launch.machines import Launch, LaunchError, Machines
 from growctl.launch.resolve import machines_of
+from growctl.plan.start_line import start_line
 from growctl.queue.submit import check_slurm, job_executor, job_paths, plan_jobs
 from growctl.run.history import StageHistory
 from growctl.run.requests import LadderRequest, RunRequest
@@ -33,6 +34,8 @@ def _lines(request: LadderRequest) -> Iterator[str]:
     else:
         for run in requests:
             yield f"# {run.name}: {f'control ({run.control})' if run.control else 'ladder'}"
+            if line := start_line(run.schedule):
+                yield f"# {line}"
             done = request.steps_done(run)
             for plan in plan_stages(run.schedule, done):
                 if plan.index < len(done):

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from growctl.plan.costs import PlanCosts, StageCost, Total, plan_costs
+from growctl.plan.start_line import start_entry, start_line
 from growctl.plan.warnings import plan_notes, plan_warnings
 from growctl.schema.blocks import Schedule
 from growctl.text.formatting import byte_count, duration, scientific, short_count
@@ -25,10 +26,11 @@ Row = dict[str, str]
 
 
 def plan_json(schedule: Schedule, costs: PlanCosts | None = None) -> dict[str, Any]:
-    """The plan as JSON: `stages`, `controls` with their stages, totals, `warnings` and `notes`."""
+    """The plan as JSON: `start`, `stages`, `controls` with their stages, totals, `warnings` and `notes`."""
     costs = costs or plan_costs(schedule)
     return {
         "name": schedule.name,
+        "start": start_entry(schedule),
         "stages": [_stage_entry(cost) for cost in costs.ladder.stages],
         "controls": [
             {
@@ -53,6 +55,8 @@ def print_plan(schedule: Schedule, console: Console, costs: PlanCosts | None = N
     """
     costs = costs or plan_costs(schedule)
     console.print(Text(schedule.name or "", style="bold", overflow="fold"))
+    if line := start_line(schedule):
+        console.print(Text(line, overflow="fold"), "")
     for title, rows, narrower in _tables(costs):
         _print_table(console, title, rows, narrower)
     console.print(Text(_legend(costs), style="dim"))
@@ -130,7 +134,8 @@ def _legend(costs: PlanCosts) -> str:
 
 
 def _size_rows(costs: PlanCosts) -> list[Row]:
-    rows, tokens = [], 0
+    base = costs.ladder.schedule.base
+    rows, tokens = [], (base.tokens or 0) if base else 0
     for cost in costs.ladder.stages:
         plan = cost.plan
         tokens += plan.train_tokens

@@ -88,8 +88,15 @@ def _world(manifest: Manifest) -> World:
 
 
 def _convert(checkpoint: Path, log: Path) -> Path:
-    """Converts `checkpoint` in a separate process, which ends with this one, and returns the conversion."""
-    converted = converted_directory(checkpoint)
+    """Converts a stage's own checkpoint beside it, and returns the conversion."""
+    return convert_in_process(checkpoint, converted_directory(checkpoint), log)
+
+
+def convert_in_process(checkpoint: Path, converted: Path, log: Path) -> Path:
+    """Converts the engine checkpoint `checkpoint` in a separate process, which ends with this one; returns `converted`.
+
+    Raises RunFailed if it fails. Check the checkpoint's origin before.
+    """
     command = [sys.executable, "-m", "stages.engine.convert", str(checkpoint), str(converted)]
     environment = {"PYTHONSAFEPATH": "1", "DS_ACCELERATOR": "cpu", VARIABLE: STDIN}
     log_start = log.stat().st_size if log.exists() else 0

@@ -217,15 +217,17 @@ def _planned(directory: Path, schedule: Schedule | None, recorded: Sequence[Stag
     """The stages of a run, from its schedule, or else its ledger, or else its stage directories."""
     if schedule is not None:
         return [
-            PlannedStage(plan.index, plan.name, plan.num_parameters, plan.num_steps, plan.tokens_per_step)
+            PlannedStage(
+                plan.index, plan.name, plan.num_parameters, plan.num_steps, plan.tokens_per_step, plan.has_initial
+            )
             for plan in plan_stages(schedule)
         ]
     if recorded:
         return [
-            PlannedStage(index, entry.name, entry.num_parameters, entry.num_steps, entry.tokens_per_step)
+            PlannedStage(index, entry.name, entry.num_parameters, entry.num_steps, entry.tokens_per_step, index > 0)
             for index, entry in enumerate(recorded)
         ]
-    return [PlannedStage(index, name) for index, name, _ in RunPaths(directory).stages_found()]
+    return [PlannedStage(index, name, has_initial=index > 0) for index, name, _ in RunPaths(directory).stages_found()]
 
 
 def _holder(directory: Path, notes: list[str]) -> _Holder | None:

@@ -73,6 +73,8 @@ class PlannedStage:
     num_parameters: int | None = None
     num_steps: int | None = None
     tokens_per_step: int | None = None
+    has_initial: bool = False
+    """Whether it starts from a checkpoint."""
 
 
 def read_stage(
@@ -90,7 +92,7 @@ def read_stage(
     newest = next(iter(records.values()), {})
     last_word = modified(paths.metrics)
     state, reason = _state(paths, final, last_word, reached, held_since, notes)
-    if state == "starting" and planned.index and not paths.initial.is_dir():
+    if state == "starting" and planned.has_initial and not paths.initial.is_dir():
         state = "growing"
     step = final.step if final else newest.get("step", 0)
     num_steps = final.step if final else planned.num_steps

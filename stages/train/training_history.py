@@ -24,6 +24,24 @@ def history_of_new_model(spec: TrainSpec) -> History:
     )
 
 
+def history_of_checkpoint(checkpoint: Manifest) -> History:
+    """The history of a checkpoint to start from. One without a history stands for itself, at a cost not known."""
+    if checkpoint.lineage.history:
+        return checkpoint.lineage.history
+    files = {name: entry.sha256 for name, entry in checkpoint.files.items()}
+    return extended(
+        (),
+        "import",
+        {
+            "files": hash_of(files),
+            "model": hash_of(checkpoint.model.model_dump(mode="json")),
+            "group_steps": checkpoint.group_steps,
+        },
+        num_parameters=num_parameters(checkpoint.model),
+        cost=TrainingCost(complete=False),
+    )
+
+
 class TrainingHistory:
     """The history of a stage's checkpoints, for every number of steps.
 

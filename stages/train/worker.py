@@ -62,7 +62,7 @@ from stages.train.anomaly_guard import Guard
 from stages.train.evaluate import Evaluation, evaluate
 from stages.train.pending_losses import PendingLosses
 from stages.train.skipped_data import consumed, position
-from stages.train.training_history import TrainingHistory, history_of_new_model
+from stages.train.training_history import TrainingHistory, history_of_checkpoint, history_of_new_model
 
 LOOK_SECONDS = 0.5
 """About this often, the ranks check together whether one of them was asked to save and exit."""
@@ -96,7 +96,9 @@ class Worker:
         self.look_every = 1
         self.request = SaveRequest(Path(spec.save_request) if spec.save_request and self.rank == 0 else None)
         self.watchdog = Watchdog(self.paths.stack_file(spec.attempt, self.rank), spec.hang_seconds)
-        before = read_manifest(Path(spec.initial)).lineage.history if spec.initial else history_of_new_model(spec)
+        before = (
+            history_of_checkpoint(read_manifest(Path(spec.initial))) if spec.initial else history_of_new_model(spec)
+        )
         self.history = TrainingHistory(spec, self.dataset.fingerprint, self.precision, before)
         self._started = time.monotonic() - max(0.0, time.time() - spec.launched_at)
 
@@ -337,7 +339,8 @@ class Worker:
         if self.metrics:
             self.metrics.sync()
             parent = manifest_hash(Path(spec.initial)) if spec.initial else None
-            details = state | {"steps": step, "validation_loss": result.loss}
+            measured = {"validation_loss": result.loss, "validation_tokens": result.num_tokens}
+            details = state | {"steps": step} | measured
             history = self.history.at(step, self.cost(step))
             lineage = Lineage(operation="train", parent=parent, details=details, history=history)
             fields = self.manifest_fields(engine, step)
