@@ -13,7 +13,8 @@ from typing import Any
 
 from growctl.controls.equal_size import equal_size_transformer
 from growctl.ladder.stage_plans import StagePlan, plan_stages, total_flops
-from growctl.schema.blocks import POLICIES, GrowthBlock, Schedule, StageBlock
+from growctl.schema.blocks import Schedule, StageBlock
+from growctl.schema.growth_block import POLICIES, GrowthBlock
 from model.config import TokenformerConfig, TransformerConfig
 
 _BUDGET = re.compile(r"-[0-9.]+x$")

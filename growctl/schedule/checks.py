@@ -11,7 +11,8 @@ from growctl.ladder.sizes import added_tokens, is_grown, num_steps, stage_model
 from growctl.ladder.stage_plans import plan_stages, total_flops
 from growctl.schedule.errors import NAME_ALLOWED, shown
 from growctl.schedule.start import check_start
-from growctl.schema.blocks import GrowthBlock, Schedule
+from growctl.schema.blocks import Schedule
+from growctl.schema.growth_block import GrowthBlock
 from model.errors import UserError
 from model.policy import invalid_combination, rejection_reason
 from model.transformer_sizes import PRESERVING, WIDENING, Operator

@@ -15,7 +15,8 @@ from growctl.ladder.stage_plans import plan_stages
 from growctl.ladder.train_spec import slope_trigger
 from growctl.plan.table import plan_json
 from growctl.schedule.load import ScheduleError
-from growctl.schema.blocks import FreezeForBlock, GrowthBlock, RewarmupBlock, Schedule
+from growctl.schema.blocks import Schedule
+from growctl.schema.growth_block import FreezeForBlock, GrowthBlock, RewarmupBlock
 from model.config import TokenformerConfig, TransformerConfig, num_parameters
 from model.initialization import build_model
 from model.policy import GrowthPolicy, Preset
