@@ -223,8 +223,8 @@ def _signals_delayed() -> Iterator[None]:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        for number in noted[:1]:
-            signal.raise_signal(number)
+        if noted:
+            signal.raise_signal(noted[0])
 
 
 def _kill_session(process: subprocess.Popen[bytes]) -> None:
