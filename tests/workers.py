@@ -39,7 +39,7 @@ class TrainingGuard:
     @classmethod
     @contextmanager
     def rejection(cls) -> Iterator[None]:
-        """Lets the block start a growctl that must reject its arguments, and so trains nothing."""
+        """Lets the block start a growctl that must reject its input, and so trains nothing."""
         before, cls.may_train = cls.may_train, True
         try:
             yield
