@@ -51,6 +51,7 @@ def base(score_function: str) -> History:
 # The function right after a growth
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("init", "tau", "score_function"), EXACT_ONES)
 @settings(max_examples=12)
 @given(data=st.data())
@@ -89,6 +90,7 @@ def test_copies_of_copies_preserve_the_function(score_function, data):
     assert difference(grow(model, growth).logits(), model.logits()) < 1e-11
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("init", "tau", "score_function"), OTHERS)
 @settings(max_examples=4)
 @given(data=st.data())
