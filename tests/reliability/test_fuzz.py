@@ -279,6 +279,7 @@ def test_an_override_is_accepted_or_rejected(folder: Path, key: str, value: str)
     assert schedule is None or schedule.stages
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "next_one"),
     [

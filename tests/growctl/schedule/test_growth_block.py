@@ -189,6 +189,7 @@ def test_layers_and_operators_survive_the_dump_and_controls_drop_them() -> None:
     assert plan_stages(plan_controls(stacked)[0].schedule)[0].model == plan_stages(stacked)[-1].model
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(ANY_GROWTH, st.sampled_from(["l2_norm_gelu", "softmax"]), st.booleans())
 def test_any_growth_block_gives_a_schedule_that_plans_and_reloads_or_short_messages(
