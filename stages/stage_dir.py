@@ -36,6 +36,11 @@ class StagePaths:
         """The stage's result."""
         return self.directory / "final"
 
+    @property
+    def release(self) -> "StagePaths":
+        """The stage's release: a branch that starts from `final/`, with all the files of a stage."""
+        return StagePaths(self.directory / "release")
+
     def step(self, step: int) -> Path:
         """The engine checkpoint after `step` steps."""
         return self.directory / f"{_STEP}{step:08d}"

@@ -22,7 +22,7 @@ from stages.data.dataset import (
     dataset_manifest_bytes,
 )
 from stages.spec import TrainSpec
-from stages.train.training_history import history_of_new_model
+from stages.train.training_history import history_at_start
 from tests.growctl.status.hand_made import HandMade
 from tests.stages.checkpoints import small_config
 
@@ -81,13 +81,12 @@ def spec_of(made: HandMade, index: int, dataset: str = "data") -> TrainSpec:
         samples_seen=0,
         micro_batch_size=1,
         launched_at=0.0,
-        keep_trunk=True,
     )
 
 
 def base_of(made: HandMade) -> History:
     """A history from the untrained model that the run starts from to a checkpoint."""
-    return extended(history_of_new_model(spec_of(made, 0)), "train", {}, num_parameters=num_parameters(small_config()))
+    return extended(history_at_start(spec_of(made, 0)), "train", {}, num_parameters=num_parameters(small_config()))
 
 
 def linked_copy(directory: Path, target: Path) -> Path:
