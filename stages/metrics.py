@@ -13,8 +13,8 @@ It is the only channel from a worker to the runner: both the screen and the ledg
   limit that a spike's loss exceeded, else null), action (`skip`, `rollback`, `stop`), first_step and num_steps (the
   data to skip: that of `num_steps` updates from update `first_step` on, counted from 0; stages/train/skipped_data.py).
   A rollback is the last record of its attempt.
-- evaluation: point (`interval`, `after_growth`, `final`), loss (nats per token), perplexity, bits_per_byte, num_tokens
-  (validation tokens), precision
+- evaluation: point (at step 0 `after_growth`, or `start` if the model was not grown; later `interval` and `final`),
+  loss (nats per token), perplexity, bits_per_byte, num_tokens (validation tokens), precision
 - trigger: slope (nats the loss fell per FLOP; null until there are enough evaluations), threshold, fired
 - checkpoint: path (name within the stage directory)
 - saved: path; the workers were asked to save and exit, and have saved

@@ -185,7 +185,8 @@ class TrainSpec(Strict):
     """The model at the start of the stage."""
 
     initial: str | None
-    """The grown `parameters` checkpoint that the stage starts from; null: a new model initialised with `seed`."""
+    """The `parameters` checkpoint that the stage starts from: a grown one, or for a release its stage's `final/`.
+    null: a new model initialised with `seed`."""
 
     resume: str | None
     """The checkpoint within the stage to resume from: an `engine` checkpoint or a conversion of one. null: the start of

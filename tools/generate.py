@@ -35,7 +35,7 @@ def _cells(name: str, path: Path) -> tuple[str, ...]:
         f"[`{name}`](../{path.relative_to(REPOSITORY)})",
         " -> ".join(short_count(cost.plan.num_parameters) for cost in ladder.stages),
         " + ".join(short_count(cost.plan.train_tokens) for cost in ladder.stages),
-        f"{ladder.total.train_tokens / last.plan.num_parameters:.0f}",
+        f"{sum(cost.plan.train_tokens for cost in ladder.stages) / last.plan.num_parameters:.0f}",
         scientific(ladder.total.flops.total),
         f"{byte_count(last.memory.total)} (micro-batch {last.micro_batch_size})",
         _hours(ladder.total.device_hours),

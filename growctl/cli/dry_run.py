@@ -4,13 +4,14 @@ import os
 import shlex
 from collections.abc import Iterator
 
-from growctl.ladder.stage_plans import StagePlan, plan_stages
+from growctl.ladder.releases import paths_of, plan_run
+from growctl.ladder.stage_plans import StagePlan
 from growctl.launch.local import Local
 from growctl.launch.machines import Launch, LaunchError, Machines
 from growctl.launch.resolve import machines_of
-from growctl.queue.submit import check_slurm, job_executor, job_paths, plan_jobs
+from growctl.queue.submit import check_slurm, job_executor, job_paths, nothing_to_submit, plan_jobs
 from growctl.run.history import StageHistory
-from growctl.run.requests import LadderRequest, RunRequest
+from growctl.run.requests import LadderRequest, RunRequest, left_to_train
 from growctl.runs_dir import RunPaths
 
 
@@ -33,11 +34,11 @@ def _lines(request: LadderRequest) -> Iterator[str]:
     else:
         for run in requests:
             yield f"# {run.name}: {f'control ({run.control})' if run.control else 'ladder'}"
-            done = request.steps_done(run)
-            for plan in plan_stages(run.schedule, done):
-                if plan.index < len(done):
+            left = left_to_train(run.schedule, request.directory(run))
+            for plan in plan_run(run.schedule, request.steps_done(run)):
+                if plan not in left:
                     yield f"\n## stage {plan.name}: done"
-                else:
+                elif request.trains(plan.index):
                     yield from _stage(request, run, plan, machines)
             yield ""
     if isinstance(machines, Local):
@@ -57,7 +58,7 @@ def _jobs(request: LadderRequest, requests: list[RunRequest], machines: Machines
     folder = job_paths(request).jobs_folder
     jobs = plan_jobs(request, requests)
     if not jobs:
-        yield f"# {request.ladder.name}: done; there is nothing to submit"
+        yield f"# {nothing_to_submit(request)}"
     for job in jobs:
         # Only sbatch's answer contains the job's id, so a placeholder stands for it.
         dependency = f"ID-OF-{job.after}" if job.after else None
@@ -72,7 +73,7 @@ def _jobs(request: LadderRequest, requests: list[RunRequest], machines: Machines
 
 def _stage(request: LadderRequest, run: RunRequest, plan: StagePlan, machines: Machines) -> Iterator[str]:
     nodes = run.schedule.launch.nodes_of(plan.index)
-    stage = RunPaths(request.directory(run)).stage(plan.index, plan.name)
+    stage = paths_of(RunPaths(request.directory(run)), plan)
     history = StageHistory(stage.metrics).read_to_the_end()
     launch = machines.launch(stage.spec, nodes, attempt=1 + history.last_attempt)
     where = f"{nodes} machine{'s' if nodes > 1 else ''} x {machines.devices} = " if nodes > 1 else ""

@@ -34,9 +34,10 @@ def plan_controls(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[Co
     controls = []
     for block in schedule.controls:
         for budget in block.budgets:
-            for stage, control in _generated(schedule, plans, block.kind, budget):
-                name = control_name(schedule, block.kind, stage, budget)
-                update = {"name": name, "controls": []}
+            for of_stage, control in _generated(schedule, plans, block.kind, budget):
+                name = control_name(schedule, block.kind, of_stage, budget)
+                stages = [stage.model_copy(update={"release": None}) for stage in control.stages]
+                update = {"name": name, "controls": [], "releases": None, "stages": stages}
                 controls.append(ControlPlan(block.kind, name, control.model_copy(update=update)))
     return controls
 

@@ -12,10 +12,12 @@ from stages.spec import GenerationRule, LearningRate, settled_step
 
 @dataclass(frozen=True)
 class StagePlan:
-    """The sizes, steps, FLOPs and learning rate of one stage."""
+    """The sizes, steps, FLOPs and learning rate of one stage, or of its release (growctl/ladder/releases.py)."""
 
     index: int
     name: str
+    """The stage's name; for a release, `STAGE/release`."""
+
     model: TokenformerConfig | TransformerConfig
     """The model at the stage's end, fully ramped in or annealed."""
 
@@ -45,6 +47,9 @@ class StagePlan:
 
     ffn_tokens: tuple[int, ...]
     """The same for the FFN."""
+
+    branch_of: str | None = None
+    """The name of the stage that a release branches from; None for a stage of the ladder."""
 
     @property
     def train_tokens(self) -> int:

@@ -32,7 +32,7 @@ def worker_spec(schedule: Schedule, plan: StagePlan, **attempt: Any) -> TrainSpe
         "evaluate_every": schedule.evaluation.every,
         "checkpoint_every": checkpoint.every,
         "keep_checkpoints": checkpoint.keep,
-        "keep_trunk": checkpoint.keep_trunk,
+        "keep_trunk": checkpoint.keep_trunk and not plan.branch_of,
         "keep_every_steps": checkpoint.keep_every and checkpoint.keep_every * checkpoint.every,
         "evaluation_sequences": schedule.evaluation.max_sequences,
         "hang_seconds": float(schedule.launch.hang_timeout),
@@ -41,8 +41,8 @@ def worker_spec(schedule: Schedule, plan: StagePlan, **attempt: Any) -> TrainSpe
 
 
 def slope_trigger(schedule: Schedule, plan: StagePlan) -> SlopeTrigger | None:
-    """The rule that may end a stage early; None without `growth.slope` and for the last stage."""
+    """The rule that may end a stage early; None without `growth.slope`, for the last stage and for releases."""
     growth = schedule.growth
-    if growth.slope is None or plan.index + 1 == len(schedule.stages):
+    if growth.slope is None or plan.branch_of or plan.index + 1 == len(schedule.stages):
         return None
     return SlopeTrigger(slope=growth.slope, window=growth.slope_window, step_flops=plan.step_flops.total)

@@ -36,9 +36,10 @@ class RunEntry:
 
 @dataclass(frozen=True)
 class StageEntry:
-    """The plan for a stage, and the cost of one of its steps."""
+    """The plan for a stage or a release, and the cost of one of its steps."""
 
     name: str
+    """Unique in the ledger; for a release, `STAGE/release`."""
     num_parameters: int
     num_embedding_parameters: int
     train_tokens: int
@@ -49,6 +50,10 @@ class StageEntry:
     """Training FLOPs of one optimizer step, forward and backward, by part."""
     evaluation_flops_per_token: float
     """FLOPs of a forward pass, per validation token."""
+    branch_of: str | None = None
+    """The stage that a release branches from; None for a stage of the ladder."""
+    decayed: bool = False
+    """Whether the learning rate has decayed at the end, so that it ends in a finished model."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +113,7 @@ class Evaluation:
 
     step: int
     point: str
-    """`interval`, `after_growth` or `final`."""
+    """`after_growth`, `start` (of a release), `interval` or `final`."""
     loss: float | None
     """Nats per token; None if it was not finite."""
     perplexity: float | None

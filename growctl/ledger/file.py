@@ -37,7 +37,8 @@ TABLES = {
         position INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, num_parameters INTEGER NOT NULL,
         num_embedding_parameters INTEGER NOT NULL, train_tokens INTEGER NOT NULL, num_steps INTEGER NOT NULL,
         tokens_per_step INTEGER NOT NULL, step_flops_parameters REAL NOT NULL, step_flops_attention REAL NOT NULL,
-        step_flops_head REAL NOT NULL, evaluation_flops_per_token REAL NOT NULL""",
+        step_flops_head REAL NOT NULL, evaluation_flops_per_token REAL NOT NULL,
+        branch_of TEXT REFERENCES stage (name), decayed INTEGER NOT NULL""",
     "attempt": """
         stage TEXT NOT NULL REFERENCES stage (name), attempt INTEGER NOT NULL, first_step INTEGER NOT NULL,
         resumed_from INTEGER NOT NULL, PRIMARY KEY (stage, attempt)""",

@@ -79,7 +79,8 @@ class Ledger:
                 texts = {name: json.dumps(row[name]) for name in _JSON}
                 self._append("run", row | texts | {"created_at": utc_now()})
                 for position, stage in enumerate(stages):
-                    self._append("stage", flat({"position": position} | asdict(stage)))
+                    row = asdict(stage) | {"position": position, "decayed": int(stage.decayed)}
+                    self._append("stage", flat(row))
             held = {"run": asdict(self.run())} | {f"stage {stage.name}": asdict(stage) for stage in self.stages()}
         if list(held) != list(now):
             raise LedgerError(f"{self.path} has {', '.join(held)}; now there are {', '.join(now)}")
@@ -111,10 +112,14 @@ class Ledger:
         return {row[0] for row in self._query("SELECT DISTINCT precision FROM work")} - {UNKNOWN}
 
     def stages(self) -> list[StageEntry]:
-        """Every stage of the schedule, in order."""
-        names = [f.name for f in fields(StageEntry) if f.name != "step_flops"]
+        """Every stage of the schedule, in order, each followed by its release if it has one."""
+        names = [f.name for f in fields(StageEntry) if f.name not in ("step_flops", "decayed")]
         return [
-            StageEntry(**{name: row[name] for name in names}, step_flops=_flops("step_flops", row))
+            StageEntry(
+                **{name: row[name] for name in names},
+                step_flops=_flops("step_flops", row),
+                decayed=bool(row["decayed"]),
+            )
             for row in self._query("SELECT * FROM stage ORDER BY position")
         ]
 

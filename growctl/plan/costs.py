@@ -10,7 +10,8 @@ from functools import cached_property
 from pathlib import Path
 
 from growctl.controls.generate import plan_controls
-from growctl.ladder.stage_plans import StagePlan, plan_stages, total_flops
+from growctl.ladder.releases import plan_run
+from growctl.ladder.stage_plans import StagePlan, total_flops
 from growctl.launch.devices import Devices
 from growctl.launch.resolve import planned_devices
 from growctl.plan.datasets import training_tokens
@@ -147,12 +148,18 @@ class RunCost:
     """The kind of a control; None for the ladder."""
 
     schedule: Schedule
-    stages: list[StageCost]
+    parts: list[StageCost]
+    """All stages, each followed by its release if it has one."""
+
+    @cached_property
+    def stages(self) -> list[StageCost]:
+        """The stages without the releases."""
+        return [cost for cost in self.parts if cost.plan.branch_of is None]
 
     @cached_property
     def total(self) -> Total:
-        """The sums over all stages."""
-        return Total.of(self.stages)
+        """The sums over all stages and releases."""
+        return Total.of(self.parts)
 
 
 @dataclass(frozen=True)
@@ -188,8 +195,8 @@ def plan_costs(schedule: Schedule, runs_dir: Path | None = None, measurements: M
     devices = planned_devices(schedule)
 
     def run_cost(name: str, kind: str | None, planned: Schedule) -> RunCost:
-        stages = list(_stage_costs(planned, devices, tokens, measurements))
-        return RunCost(name=name, kind=kind, schedule=planned, stages=stages)
+        parts = list(_stage_costs(planned, devices, tokens, measurements))
+        return RunCost(name=name, kind=kind, schedule=planned, parts=parts)
 
     return PlanCosts(
         ladder=run_cost(schedule.name or "", None, schedule),
@@ -203,8 +210,14 @@ def plan_costs(schedule: Schedule, runs_dir: Path | None = None, measurements: M
 
 
 def device_memory(schedule: Schedule, devices: Devices) -> int | None:
-    """Memory of one device in bytes: from `launch.hardware`, else that of the GPUs here; None if unknown."""
-    return schedule.launch.hardware.memory_bytes or devices.memory_bytes
+    """Memory of one device in bytes: from `launch.hardware`, else that of the GPUs here; None if unknown.
+
+    Ignores a GPU that `launch.hardware` names if the devices are CPUs.
+    """
+    hardware = schedule.launch.hardware
+    if hardware.device and devices.type == "cpu":
+        return devices.memory_bytes
+    return hardware.memory_bytes or devices.memory_bytes
 
 
 def planned_micro_batch(schedule: Schedule, plan: StagePlan, num_devices: int, devices: Devices) -> int:
@@ -250,13 +263,12 @@ def _stage_costs(
 ) -> Iterable[StageCost]:
     hardware, precision = schedule.launch.hardware, devices.precision(schedule.training.precision)
     peak_flops = hardware.peak_flops(precision)
-    seen = 0
-    for plan in plan_stages(schedule):
+    for plan in plan_run(schedule):
         num_devices = stage_devices(schedule, plan.index, devices.per_machine)
         memory = stage_memory(schedule, plan, num_devices, devices)
         micro, largest = _micro_batches(schedule, num_devices, memory, device_memory(schedule, devices))
         measured = measurements.steps.get((plan.model, micro)) if measurements and micro else None
-        seen += plan.train_tokens
+        seen = plan.first_step * plan.tokens_per_step + plan.train_tokens
         yield StageCost(
             plan=plan,
             num_devices=num_devices,
@@ -310,7 +322,7 @@ def stage_checkpoint_bytes(schedule: Schedule, plan: StagePlan, precision: Preci
     saved = (plan.num_steps - 1) // checkpoint.every
     newest = min(checkpoint.keep, saved)
     kept = newest + ((saved - newest) // checkpoint.keep_every if checkpoint.keep_every else 0)
-    undecayed = plan.learning_rate.undecayed_steps
+    undecayed = None if plan.branch_of else plan.learning_rate.undecayed_steps
     if checkpoint.keep_trunk and undecayed is not None and 0 < undecayed < plan.num_steps:
         kept += 1
     within = engine_checkpoint_bytes(plan.num_parameters, schedule.launch.zero_stage, precision)

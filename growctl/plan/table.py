@@ -25,16 +25,19 @@ Row = dict[str, str]
 
 
 def plan_json(schedule: Schedule, costs: PlanCosts | None = None) -> dict[str, Any]:
-    """The plan as JSON: `stages`, `controls` with their stages, totals, `warnings` and `notes`."""
+    """The plan as JSON: `stages`, `controls` with their stages, totals, `warnings` and `notes`.
+
+    A stage's release follows it in `stages`, with the stage's name as `branch_of`.
+    """
     costs = costs or plan_costs(schedule)
     return {
         "name": schedule.name,
-        "stages": [_stage_entry(cost) for cost in costs.ladder.stages],
+        "stages": [_stage_entry(cost) for cost in costs.ladder.parts],
         "controls": [
             {
                 "name": control.name,
                 "kind": control.kind,
-                "stages": [_stage_entry(cost) for cost in control.stages],
+                "stages": [_stage_entry(cost) for cost in control.parts],
                 "total": _total_entry(control.total),
             }
             for control in costs.controls
@@ -74,6 +77,7 @@ def _stage_entry(cost: StageCost) -> dict[str, Any]:
     parts = ("parameters", "gradients", "optimizer", "activations", "temporary", "total")
     return {
         "name": plan.name,
+        "branch_of": plan.branch_of,
         "num_parameters": plan.num_parameters,
         "num_embedding_parameters": plan.num_embedding_parameters,
         "train_tokens": plan.train_tokens,
@@ -100,7 +104,7 @@ def _total_entry(total: Total) -> dict[str, Any]:
 
 
 def _everything(costs: PlanCosts) -> Total:
-    return Total.of(cost for run in costs.runs for cost in run.stages)
+    return Total.of(cost for run in costs.runs for cost in run.parts)
 
 
 def _tables(costs: PlanCosts) -> Iterator[tuple[str, list[Row], tuple[str, ...]]]:
@@ -130,10 +134,10 @@ def _legend(costs: PlanCosts) -> str:
 
 
 def _size_rows(costs: PlanCosts) -> list[Row]:
-    rows, tokens = [], 0
-    for cost in costs.ladder.stages:
+    rows = []
+    for cost in costs.ladder.parts:
         plan = cost.plan
-        tokens += plan.train_tokens
+        tokens = plan.first_step * plan.tokens_per_step + plan.train_tokens
         row = {
             "stage": plan.name,
             "parameters": short_count(plan.num_parameters),
@@ -199,7 +203,7 @@ def _time_rows(costs: PlanCosts) -> list[Row]:
             "MFU": _or_unknown(cost.mfu, "{:.1%}".format),
             **_spent(cost),
         }
-        for cost in costs.ladder.stages
+        for cost in costs.ladder.parts
     ]
     return [*rows, {"stage": "total"} | _spent(costs.ladder.total)] if len(rows) > 1 else rows
 

@@ -109,7 +109,7 @@ def _tokens_per_parameter(costs: PlanCosts) -> Iterator[str]:
             f"The base is overtrained: stage {first.name} sees {base:,.0f} tokens per parameter, but "
             f"{OPTIMAL_TOKENS:g} are compute-optimal; a larger stage would use its FLOPs better."
         )
-    end = costs.ladder.total.train_tokens / last.num_parameters
+    end = sum(cost.plan.train_tokens for cost in stages) / last.num_parameters
     if OPTIMAL_TOKENS / FAR <= end <= OPTIMAL_TOKENS * FAR:
         return
     below = end < OPTIMAL_TOKENS

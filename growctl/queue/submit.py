@@ -1,9 +1,9 @@
 """Submits a run to SLURM as jobs, through submitit.
 
 `launch.slurm.job: ladder` submits one job per run, with as many machines as its largest stage needs. `stage` submits
-one job per stage, with that stage's machines; each job waits for the one before. Each control is a separate run. It
-waits for the ladder, because its budget may depend on it and because users want the ladder first; controls do not wait
-for each other. Finished stages get no job.
+one job per stage and its release, with that stage's machines; each job waits for the one before. Each control is a
+separate run. It waits for the ladder, because its budget may depend on it and because users want the ladder first;
+controls do not wait for each other. Finished stages get no job.
 
 The first job prepares the dataset unless it exists already. This can take hours, which login nodes do not allow.
 `growctl prepare` prepares it beforehand, in a job without devices.
@@ -18,10 +18,11 @@ from collections.abc import Sequence
 from contextlib import redirect_stderr
 from dataclasses import dataclass
 from io import StringIO
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from growctl.ladder.stage_plans import StagePlan, plan_stages
+from growctl.ladder.stage_plans import StagePlan
 from growctl.launch.machines import LaunchError, plain_path
 from growctl.launch.resolve import machines_of
 from growctl.launch.slurm_machines import job_states
@@ -32,6 +33,7 @@ from growctl.run.requests import (
     RunError,
     RunFailed,
     RunRequest,
+    left_to_train,
     schedule_yaml,
 )
 from growctl.run.screen import Screen
@@ -79,7 +81,7 @@ class Job:
     name: str
     request: RunRequest
     stages: tuple[StagePlan, ...]
-    """The stages that it trains."""
+    """The stages and releases that it trains."""
 
     nodes: int
     last_stage: int | None
@@ -94,19 +96,29 @@ def plan_jobs(request: LadderRequest, requests: Sequence[RunRequest]) -> list[Jo
     jobs: list[Job] = []
     ladder_end = None
     for run in requests:
-        launch, done = run.schedule.launch, request.steps_done(run)
-        left = tuple(plan_stages(run.schedule, done)[len(done) :])
-        parts = [(stage,) for stage in left] if launch.slurm.job == "stage" else [left] * bool(left)
+        launch = run.schedule.launch
+        unfinished = left_to_train(run.schedule, request.directory(run))
+        left = tuple(plan for plan in unfinished if request.trains(plan.index))
+        by_stage = [tuple(parts) for _, parts in groupby(left, key=lambda plan: plan.index)]
+        parts = by_stage if launch.slurm.job == "stage" else [left] * bool(left)
         after = ladder_end
         for part in parts:
-            by_stage = launch.slurm.job == "stage"
-            name = f"{run.name}.{part[0].name}" if by_stage else run.name
+            own = launch.slurm.job == "stage"
+            name = f"{run.name}.{part[0].branch_of or part[0].name}" if own else run.name
             nodes = max(launch.nodes_of(stage.index) for stage in part)
-            jobs.append(Job(name, run, part, nodes, part[-1].index if by_stage else None, after))
+            last = part[-1].index if own else request.last_stage
+            jobs.append(Job(name, run, part, nodes, last, after))
             after = name
         if run.control is None:
             ladder_end = after
     return jobs
+
+
+def nothing_to_submit(request: LadderRequest) -> str:
+    """The message if every stage that `request` includes is done."""
+    stages, last = request.ladder.schedule.stages, request.last_stage
+    up_to = "" if last is None else f" up to stage {stages[last].name}"
+    return f"{request.ladder.name}: done{up_to}; there is nothing to submit"
 
 
 def job_executor(job: Job, folder: Path, dependency: str | None) -> Any:
@@ -195,7 +207,7 @@ def submit(request: LadderRequest, screen: Screen) -> None:
     jobs = plan_jobs(request, requests)
     directory = request.directory(request.ladder)
     if not jobs:
-        screen.message(f"{request.ladder.name}: done; there is nothing to submit")
+        screen.message(nothing_to_submit(request))
         return
     with hold(directory):
         pass  # checks that no growctl runs it now; the first job needs the lock as soon as it is submitted

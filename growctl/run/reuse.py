@@ -48,6 +48,13 @@ class Found:
         return self.manifest.step
 
     @property
+    def where(self) -> str:
+        """The directory of its stage or release within the run."""
+        directory = self.stage.directory
+        is_release = directory == StagePaths(directory.parent).release.directory
+        return f"{directory.parent.name}/{directory.name}" if is_release else directory.name
+
+    @property
     def flops(self) -> float:
         """The training FLOPs of those steps."""
         *_, before, own = self.manifest.lineage.history
@@ -111,7 +118,7 @@ def _announcement(found: Found, spec: TrainSpec, own: int) -> str:
     flops = found.flops / found.steps
     which = "whole" if found.steps == spec.num_steps else f"up to step {found.steps} of {spec.num_steps}"
     saved = scientific(flops * (found.steps - own))
-    said = f"stage {spec.stage}: reused {which} from {found.run} ({found.directory.parent.name}); saves {saved} FLOPs"
+    said = f"stage {spec.stage}: reused {which} from {found.run} ({found.where}); saves {saved} FLOPs"
     if lost := found.steps_there - found.steps:
         what = f"its last {lost} steps ({scientific(flops * lost)} FLOPs)"
         if found.ends_before_decay:
@@ -125,12 +132,13 @@ def find_furthest(
 ) -> Found | None:
     """The intact checkpoint that stands in for most steps of a stage; None if none goes beyond `own_steps`.
 
-    The first of `runs_dirs` is the run's own. Of several at the same step, engine checkpoints come first, because they
-    resume without a conversion. Broken ones are passed over with a message: they are other runs' to set aside.
+    The first of `runs_dirs` is the run's own. Of several at the same step, the end of a whole stage comes first, then
+    engine checkpoints, because they may resume without a conversion. Broken ones are passed over with a message: they
+    are other runs' to set aside.
     """
     found = [candidate for candidate in _candidates(runs_dirs) if training.leads_on_from(candidate.manifest)]
     found = [candidate for candidate in found if candidate.steps > own_steps]
-    found.sort(key=lambda f: (-f.steps, f.manifest.kind != "engine", f.run, str(f.directory)))
+    found.sort(key=lambda f: (-f.steps, _effort(f, training), f.run, str(f.directory)))
     for candidate in found:
         try:
             verify_checkpoint(candidate.directory)
@@ -141,6 +149,13 @@ def find_furthest(
         else:
             return candidate
     return None
+
+
+def _effort(found: Found, training: TrainingHistory) -> int:
+    """What is left to do with a checkpoint: nothing, resume, or load its parameters; for sorting."""
+    if found.manifest.kind == "parameters":
+        return 0 if found.steps == training.num_steps else 2
+    return 1
 
 
 def own_steps(training: TrainingHistory, stage: StagePaths) -> int:
@@ -184,9 +199,9 @@ def take_over(found: Found, spec: TrainSpec, own_steps: int, on_file: Callable[[
 def _candidates(runs_dirs: Sequence[Path]) -> Iterator[Found]:
     for number, runs_dir in enumerate(runs_dirs):
         runs = RunsPaths(runs_dir)
-        for run in runs.runs():
+        for run in runs.all_runs():
             name = str(run.directory) if number else run.directory.name
-            for _, _, stage in run.stages_found():
+            for stage in (part for _, _, found in run.stages_found() for part in (found, found.release)):
                 for directory in (stage.final, *stage.checkpoints().values()):
                     try:
                         yield Found(directory, read_manifest(directory), name, stage, runs.keys)

@@ -9,10 +9,11 @@ from uuid import uuid4
 
 from growctl.controls.caveats import control_caveats, decays
 from growctl.ladder.conditions import comparison_conditions
+from growctl.ladder.releases import has_decayed, paths_of, plan_release, plan_run
 from growctl.ladder.stage_plans import StagePlan, plan_stages
 from growctl.ladder.train_spec import worker_spec
 from growctl.launch.machines import Machines
-from growctl.launch.resolve import machines_of, planned_devices
+from growctl.launch.resolve import machines_of, run_devices
 from growctl.ledger.books import StageBooks
 from growctl.ledger.file import move_aside
 from growctl.ledger.ledger import BrokenLedger, Ledger, RunEntry, StageEntry
@@ -56,15 +57,16 @@ EXACT_GROWTH = 1e-5
 
 
 def run(request: LadderRequest, screen: Screen) -> None:
-    """Runs a ladder and then its controls, or resumes them.
+    """Runs a ladder, up to its `last_stage`, and then its controls, or resumes them.
 
     Raises RunError (or another UserError) before anything is written, RunFailed if a stage fails.
     """
     machines = machines_of(request.ladder.schedule)
-    check_space(request.checked(machines), request.runs_dir)
+    devices = run_devices(request.ladder.schedule, machines)
+    check_space(request.checked(machines), request.runs_dir, devices, request.last_stage)
     machines.check(request.runs_dir)
     controls = [request.directory(control) for control in request.controls()]
-    Execution(request.ladder, request.runs_dir, machines, screen, controls, request.sources).run()
+    Execution(request.ladder, request.runs_dir, machines, screen, controls, request.sources).run(request.last_stage)
     for control in request.controls():
         check_same_run(control, request.directory(control))
         Execution(control, request.runs_dir, machines, screen, sources=request.sources).run()
@@ -74,7 +76,7 @@ def run_part(request: LadderRequest, name: str, last_stage: int | None, screen: 
     """Runs only the ladder or control called `name`, up to the stage with index `last_stage`. Raises as `run` does."""
     machines = machines_of(request.ladder.schedule)
     [part] = [candidate for candidate in request.checked(machines) if candidate.name == name]
-    check_space([part], request.runs_dir)
+    check_space([part], request.runs_dir, run_devices(part.schedule, machines), last_stage)
     machines.check(request.runs_dir)
     Execution(part, request.runs_dir, machines, screen, sources=request.sources).run(last_stage)
 
@@ -109,9 +111,13 @@ class Execution:
         self.ledger: Ledger
 
     def run(self, last_stage: int | None = None) -> None:
-        """Prepares the data, then trains each stage up to index `last_stage` to its `final/`, growing in between."""
+        """Prepares the data, then trains each stage up to index `last_stage` to its `final/`, growing in between.
+
+        A release is trained right after its stage, before the next one grows: the finished model is there as early as
+        possible, and on the stage's own machines.
+        """
         check_keys(self.keys)
-        self.screen.run_started(self.request.name, self.request.control, self.plans)
+        self.screen.run_started(self.request.name, self.request.control, plan_run(self.schedule))
         data = RunDataset(self.schedule, self.runs_dir, self.screen)
         dataset = None
         if self.request.control_of:
@@ -132,12 +138,14 @@ class Execution:
                     self._stage(self.plans[index])
                     done = steps_done(self.schedule, self.paths.directory)
                     self.plans = plan_stages(self.schedule, done[: index + 1])
+                    if release := plan_release(self.schedule, self.plans[index]):
+                        self._stage(release)
         if last_stage is None or last_stage + 1 == len(self.plans):
             self.screen.run_finished()
 
     def stage(self, plan: StagePlan) -> StagePaths:
-        """The paths of a stage."""
-        return self.paths.stage(plan.index, plan.name)
+        """The paths of a stage or a release."""
+        return paths_of(self.paths, plan)
 
     def num_devices(self, plan: StagePlan) -> int:
         """The number of ranks that train a stage, over all machines."""
@@ -172,7 +180,7 @@ class Execution:
             decays=decays(self.schedule),
             caveats=self._caveats(),
         )
-        self.ledger.record_run(entry, [_stage_entry(plan) for plan in plan_stages(self.schedule)])
+        self.ledger.record_run(entry, [_stage_entry(plan) for plan in plan_run(self.schedule)])
 
     def _caveats(self) -> list[str]:
         if self.ladder is None or self.request.control is None:
@@ -195,10 +203,12 @@ class Execution:
             self.screen.message(complaint)
         if not self._whole(stage.final):
             stage.directory.mkdir(parents=True, exist_ok=True)
-            initial = self._grow(plan) if plan.index else None
+            initial = self._initial(plan)
             self._reuse(plan, initial, history, books)
             if not self._whole(stage.final):
                 self._train(plan, initial, history, books)
+            if plan.branch_of:
+                self.screen.message(f"released {plan.branch_of}, a finished model: {stage.final}")
         clear_stage(stage.directory)
         self.screen.stage_finished(plan)
 
@@ -224,7 +234,7 @@ class Execution:
 
     def _precision(self) -> Precision:
         """The precision in which a new stage trains."""
-        return planned_devices(self.schedule).precision(self.schedule.training.precision)
+        return run_devices(self.schedule, self.machines).precision(self.schedule.training.precision)
 
     def _train(self, plan: StagePlan, initial: Path | None, history: StageHistory, books: StageBooks) -> None:
         """Makes attempts at a stage until it has its `final/`.
@@ -276,6 +286,12 @@ class Execution:
             )
         return left_out
 
+    def _initial(self, plan: StagePlan) -> Path | None:
+        """The checkpoint that a stage or a release starts from; None if it starts from a new model."""
+        if plan.branch_of:
+            return self.stage(self.plans[plan.index]).final
+        return self._grow(plan) if plan.index else None
+
     def _grow(self, plan: StagePlan) -> Path:
         """The stage's `initial/`: the previous stage's `final/`, expanded."""
         initial = self.stage(plan).initial
@@ -306,8 +322,9 @@ class Execution:
         )
 
     def _micro_batch_size(self, plan: StagePlan) -> int:
-        """Sequences per forward pass on one device, as `growctl plan` shows it."""
-        return planned_micro_batch(self.schedule, plan, self.num_devices(plan), planned_devices(self.schedule))
+        """Sequences per forward pass on one device, as `growctl plan` shows it for the same devices."""
+        devices = run_devices(self.schedule, self.machines)
+        return planned_micro_batch(self.schedule, plan, self.num_devices(plan), devices)
 
     def _spec(
         self, plan: StagePlan, attempt: int, initial: Path | None, resume: Path | None, left_out: tuple[LeftOut, ...]
@@ -404,4 +421,6 @@ def _stage_entry(plan: StagePlan) -> StageEntry:
         tokens_per_step=plan.tokens_per_step,
         step_flops=plan.step_flops,
         evaluation_flops_per_token=plan.evaluation_flops_per_token,
+        branch_of=plan.branch_of,
+        decayed=has_decayed(plan),
     )

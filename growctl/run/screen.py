@@ -56,15 +56,15 @@ class Screen:
     def __init__(self, console: Console) -> None:
         self.console = console
         self.name = ""
-        self.stages: list[StageProgress] = []
+        self.stages: dict[str, StageProgress] = {}
         self._last_line = 0.0
         self._last_phase = ""
 
     def run_started(self, name: str, control: str | None, plans: list[StagePlan]) -> None:
-        """A run starts or resumes."""
+        """A run starts or resumes. `plans`: its stages, each followed by its release."""
         self.name = name
-        self.stages = [StageProgress(plan) for plan in plans]
-        sizes = " -> ".join(short_count(plan.num_parameters) for plan in plans)
+        self.stages = {plan.name: StageProgress(plan) for plan in plans}
+        sizes = " -> ".join(short_count(plan.num_parameters) for plan in plans if not plan.branch_of)
         tokens, flops = sum(plan.train_tokens for plan in plans), total_flops(plans).total
         what = f"control ({control})" if control else "ladder"
         self.message(f"{name}: {what} {sizes}, {short_count(tokens)} tokens, {scientific(flops)} FLOPs")
@@ -105,11 +105,11 @@ class Screen:
     def catch_up(self, plan: StagePlan, records: Sequence[Record]) -> None:
         """Takes in records that the workers wrote earlier; prints nothing."""
         for record in records:
-            self.stages[plan.index].update(record)
+            self.stages[plan.name].update(record)
 
     def stage_started(self, plan: StagePlan) -> None:
         """The workers of a stage were started."""
-        self.stages[plan.index].state = "starting"
+        self.stages[plan.name].state = "starting"
         self.message(
             f"stage {plan.name}: {short_count(plan.num_parameters)} parameters, {plan.num_steps} steps, "
             f"{short_count(plan.train_tokens)} tokens"
@@ -117,7 +117,7 @@ class Screen:
 
     def record(self, plan: StagePlan, record: Record) -> None:
         """A worker wrote a record."""
-        stage = self.stages[plan.index]
+        stage = self.stages[plan.name]
         stage.state = "training"
         stage.update(record)
         if record["event"] == "start":
@@ -129,7 +129,9 @@ class Screen:
             self._last_line = time.monotonic()
             self.progress(stage)
         elif record["event"] == "evaluation":
-            point = {"after_growth": "right after growth", "final": "final, float32"}.get(record["point"], "")
+            point = {"after_growth": "right after growth", "start": "at its start", "final": "final, float32"}.get(
+                record["point"], ""
+            )
             said = f"validation loss {record['loss']:.5f}, perplexity {record['perplexity']:.3f}"
             said += f", {record['bits_per_byte']:.4f} bits/byte" + (f" ({point})" if point else "")
             self.message(f"stage {plan.name} step {record['step']}: {said}")
@@ -153,7 +155,7 @@ class Screen:
 
     def stage_finished(self, plan: StagePlan) -> None:
         """A stage's `final/` is complete, from now or from an earlier execution."""
-        self.stages[plan.index].state = "done"
+        self.stages[plan.name].state = "done"
 
     def __enter__(self) -> "Screen":
         return self
@@ -184,12 +186,12 @@ class LiveScreen(Screen):
     def run_finished(self) -> None:
         """Every stage is done: prints the final table and clears the live view for the next run."""
         self.console.print(self._render())
-        self.stages = []
+        self.stages = {}
 
     def stage_started(self, plan: StagePlan) -> None:
         """The workers of a stage were started."""
         self._phase = ""
-        self.stages[plan.index].state = "starting"
+        self.stages[plan.name].state = "starting"
 
     def progress(self, stage: StageProgress) -> None:
         """Prints nothing: the table shows the progress."""
@@ -212,10 +214,10 @@ class LiveScreen(Screen):
             right = heading not in ("stage", "progress")
             table.add_column(heading, justify="right" if right else "left", no_wrap=True)
         spent = 0.0
-        for stage in self.stages:
-            plan = stage.plan
-            done = stage.step
-            spent += plan.step_flops.total * done
+        for stage in self.stages.values():
+            plan, done = stage.plan, stage.step
+            flops = spent + plan.step_flops.total * done
+            spent = spent if plan.branch_of else flops
             active = stage.state in ("starting", "training")
             left = stage.seconds_left if stage.state == "training" else None
             table.add_row(
@@ -227,7 +229,7 @@ class LiveScreen(Screen):
                 f"{stage.validation_loss:.4f}" if stage.validation_loss is not None else "",
                 short_count(stage.tokens_per_second) if active and stage.tokens_per_second else "",
                 duration(left) if left is not None else stage.state,
-                scientific(spent) if done else "",
+                scientific(flops) if done else "",
                 style="bold" if active else "",
             )
         return Group(table, Text(self._phase, style="dim")) if self._phase else Group(table)

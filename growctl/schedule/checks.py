@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, get_args
 
 from growctl.controls.generate import plan_controls
+from growctl.ladder.releases import has_decayed, reason_not_to_release
 from growctl.ladder.sizes import added_tokens, num_steps, stage_model
 from growctl.ladder.stage_plans import plan_stages, total_flops
 from growctl.schedule.errors import NAME_ALLOWED, shown
@@ -42,9 +43,11 @@ def check_combinations(schedule: Schedule) -> list[str]:
         _check_growth,
         _check_control_blocks,
     )
-    return [problem for check in checks for problem in check(schedule)] or [
-        problem for check in (_check_steps, _check_slope, _check_jump) for problem in check(schedule)
-    ]
+    return (
+        [problem for check in checks for problem in check(schedule)]
+        or [problem for check in (_check_steps, _check_slope, _check_jump) for problem in check(schedule)]
+        or list(_check_releases(schedule))
+    )
 
 
 def check_controls(schedule: Schedule) -> list[str]:
@@ -294,3 +297,19 @@ def _check_jump(schedule: Schedule) -> Iterator[str]:
                     f"controls.{index}.budgets = {shown(control.budgets)}: must be above {share:.3g}; a single jump "
                     "begins with the first stage, which takes that share of the ladder's FLOPs"
                 )
+
+
+def _check_releases(schedule: Schedule) -> Iterator[str]:
+    """Reports releases of stages that are finished already, and those that cannot branch off."""
+    for plan in plan_stages(schedule):
+        asked, decayed = schedule.stages[plan.index].release, has_decayed(plan)
+        here = f"stages.{plan.index}.release = {shown(asked)}" if asked else "releases = 'all'"
+        if asked and decayed:
+            yield (
+                f"{here}: stage {plan.name} is finished already, because its learning rate has decayed at its end; "
+                "leave this key out, and use the stage's own final/"
+            )
+        elif schedule.release_of(plan.index) and not decayed and (reason := reason_not_to_release(plan)):
+            yield f"{here}: stage {plan.name} cannot be released: {reason}"
+            if not asked:
+                return  # the reason is the same for every stage that `releases` asks for

@@ -75,6 +75,14 @@ class ModelBlock(Block):
     """Base of the rotary embedding's wavelengths; a larger one suits longer contexts."""
 
 
+class ReleaseBlock(Block):
+    """How the learning rate of a release decays."""
+
+    decay: Annotated[float, Field(gt=0.0, le=1.0)] = 0.1
+    """Steps of the release, as a share of its stage's steps. The rate decays over all of them. The default is what
+    MiniCPM (arXiv 2404.06395) found to be enough."""
+
+
 class StageBlock(Block):
     """One stage: a size, trained for a budget."""
 
@@ -99,6 +107,19 @@ class StageBlock(Block):
     ramp_steps: Count | None = None
     """Steps over which new keys rise, or tau moves, after the growth to this stage; by default a share of the stage
     (`growth.ramp`, `growth.anneal`). With it, a longer stage starts like a shorter one."""
+    release: bool | ReleaseBlock | None = None
+    """Whether the stage also ends in a finished model: a branch from its end, on which the learning rate decays. The
+    ladder continues undecayed. true, false, or {decay: SHARE}; by default as `releases` says."""
+
+    @field_validator("release", mode="before")
+    @classmethod
+    def _known_release(cls, value: Any) -> Any:
+        if value is None or isinstance(value, bool | ReleaseBlock):
+            return value
+        if isinstance(value, dict) and not value.keys() - {"decay"}:
+            with suppress(ValidationError):
+                return ReleaseBlock(**value)
+        raise ValueError("must be true, false, or {decay: SHARE}, with a share above 0 and 1 at most")
 
 
 class TrainingBlock(Block):
@@ -373,8 +394,20 @@ class Schedule(Block):
     evaluation: EvaluationBlock = EvaluationBlock()
     checkpoint: CheckpointBlock = CheckpointBlock()
     anomalies: AnomaliesBlock = AnomaliesBlock()
+    releases: Literal["all"] | None = None
+    """all: every stage ends in a finished model, by a release where its learning rate has not decayed. By default only
+    the stages with a `release` do."""
     controls: list[ControlBlock] = []
     launch: LaunchBlock = LaunchBlock()
+
+    def release_of(self, index: int) -> ReleaseBlock | None:
+        """The release that the schedule asks for at the end of stage `index`; None if it asks for none.
+
+        `releases: all` asks for one in every stage that does not say otherwise, even where the rate has decayed.
+        """
+        release = self.stages[index].release
+        asked = self.releases == "all" if release is None else release
+        return asked if isinstance(asked, ReleaseBlock) else ReleaseBlock() if asked else None
 
     @property
     def vocab_size(self) -> int:

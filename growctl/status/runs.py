@@ -10,12 +10,13 @@ import os
 import shlex
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from growctl.controls.generate import plan_controls
+from growctl.ladder.releases import plan_run
 from growctl.ladder.stage_plans import plan_stages
 from growctl.ledger.ledger import Ledger, LedgerError, RunEntry, StageEntry
 from growctl.report.read import RunNotFoundError
@@ -181,7 +182,7 @@ def _read_run(directory: Path) -> tuple[RunStatus, list[RunStatus]]:
 
 def _planned_controls(ladder: RunStatus, schedule: Schedule) -> list[RunStatus]:
     """The controls that a ladder's schedule generates, as not started. Raises UserError if one cannot be planned."""
-    steps_done = [stage.step for stage in ladder.stages if stage.state == "done"]
+    steps_done = [stage.step for stage in ladder.stages if stage.state == "done" and not stage.branch_of]
     return [
         RunStatus(
             name=control.name,
@@ -217,15 +218,27 @@ def _planned(directory: Path, schedule: Schedule | None, recorded: Sequence[Stag
     """The stages of a run, from its schedule, or else its ledger, or else its stage directories."""
     if schedule is not None:
         return [
-            PlannedStage(plan.index, plan.name, plan.num_parameters, plan.num_steps, plan.tokens_per_step)
-            for plan in plan_stages(schedule)
+            PlannedStage(p.index, p.name, p.num_parameters, p.num_steps, p.tokens_per_step, branch_of=p.branch_of)
+            for p in plan_run(schedule)
         ]
     if recorded:
+        ladder = [entry.name for entry in recorded if not entry.branch_of]
         return [
-            PlannedStage(index, entry.name, entry.num_parameters, entry.num_steps, entry.tokens_per_step)
-            for index, entry in enumerate(recorded)
+            PlannedStage(
+                *(ladder.index(e.branch_of or e.name), e.name, e.num_parameters, e.num_steps, e.tokens_per_step),
+                branch_of=e.branch_of,
+            )
+            for e in recorded
         ]
-    return [PlannedStage(index, name) for index, name, _ in RunPaths(directory).stages_found()]
+    return list(_found(directory))
+
+
+def _found(directory: Path) -> Iterator[PlannedStage]:
+    """The stages and releases that have a directory."""
+    for index, name, paths in RunPaths(directory).stages_found():
+        yield PlannedStage(index, name)
+        if paths.release.directory.is_dir():
+            yield PlannedStage(index, f"{name}/release", branch_of=name)
 
 
 def _holder(directory: Path, notes: list[str]) -> _Holder | None:
@@ -284,8 +297,10 @@ def _ledger(path: Path, notes: list[str], at_work: bool) -> tuple[RunEntry | Non
     try:
         with Ledger.open(path, read_only=True) as ledger:
             run, stages = ledger.run(), ledger.stages()
-        names = [*([run.control_of] if run.control else []), *(stage.name for stage in stages)]
-        if all(isinstance(name, str) and RUN_NAME.fullmatch(name) for name in names):
+        ladder = [stage.name for stage in stages if not stage.branch_of]
+        names = [*([run.control_of] if run.control else []), *ladder]
+        releases = all(stage.branch_of in ladder for stage in stages if stage.branch_of)
+        if releases and all(isinstance(name, str) and RUN_NAME.fullmatch(name) for name in names):
             return run, stages
         notes.append(f"{path} holds names that no run or stage can have")  # such names must not become paths
     except LedgerError as error:

@@ -62,6 +62,8 @@ class StageStatus:
     """When its workers last wrote a record."""
     reason: str | None = None
     """Why the stage failed."""
+    branch_of: str | None = None
+    """The stage that a release branches from; None for a stage of the ladder."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,8 @@ class PlannedStage:
     num_parameters: int | None = None
     num_steps: int | None = None
     tokens_per_step: int | None = None
+    branch_of: str | None = None
+    """The stage that a release branches from; None for a stage of the ladder."""
 
 
 def read_stage(
@@ -83,14 +87,15 @@ def read_stage(
     `reached`: the stages before it are done. `held_since`: when the process that works on this stage took the lock, in
     seconds since 1970; None if there is none.
     """
-    paths = RunPaths(run).stage(planned.index, planned.name)
+    paths = RunPaths(run).stage(planned.index, planned.branch_of or planned.name)
+    paths = paths.release if planned.branch_of else paths
     final = _whole(paths.final, notes)
     records = _last_records(paths.metrics, notes)
     start, train, evaluation = (records.get(event, {}) for event in ("start", "train", "evaluation"))
     newest = next(iter(records.values()), {})
     last_word = modified(paths.metrics)
     state, reason = _state(paths, final, last_word, reached, held_since, notes)
-    if state == "starting" and planned.index and not paths.initial.is_dir():
+    if state == "starting" and planned.index and not planned.branch_of and not paths.initial.is_dir():
         state = "growing"
     step = final.step if final else newest.get("step", 0)
     num_steps = final.step if final else planned.num_steps
@@ -117,6 +122,7 @@ def read_stage(
         device=_device(start),
         last_word_at=in_utc(last_word),
         reason=reason,
+        branch_of=planned.branch_of,
     )
 
 

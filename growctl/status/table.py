@@ -47,7 +47,9 @@ def print_runs(runs: Sequence[RunStatus], ladders: Collection[str], console: Con
 def print_run(run: RunStatus, console: Console) -> None:
     """Prints one run in full: every stage with its progress, checkpoint and devices."""
     what = f"control ({run.control}) of {run.control_of}" if run.control else "ladder"
-    sizes = " -> ".join(short_count(stage.num_parameters) for stage in run.stages if stage.num_parameters)
+    sizes = " -> ".join(
+        short_count(stage.num_parameters) for stage in run.stages if stage.num_parameters and not stage.branch_of
+    )
     title = Text.assemble((run.name, "bold"), "  ", (run.state, _STYLES[run.state]), f"{_holder(run)}\n{what} {sizes}")
     console.print(title, soft_wrap=True)
     table = _table("stage", "state", steps=13, loss=7, validation=10, **{"tokens/s": 8, "left": 7})

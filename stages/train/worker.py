@@ -187,7 +187,8 @@ class Worker:
         if manifest and manifest.kind == "parameters":
             fill_model(model, start, manifest)
             if not spec.resume:
-                self.record_evaluation("after_growth", 0, "fp32", self.evaluate(model))
+                point = "after_growth" if manifest.lineage.operation == "expand" else "start"
+                self.record_evaluation(point, 0, "fp32", self.evaluate(model))
         engine = build_engine(model, spec, self.precision)
         if manifest is None:
             start_moments(engine, {})

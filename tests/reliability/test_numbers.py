@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from growctl.ladder.stage_plans import plan_stages
+from growctl.launch.devices import Devices
 from growctl.launch.local import Local
 from growctl.ledger.ledger import Ledger, RunEntry
 from growctl.run.requests import RunFailed, RunRequest
@@ -138,7 +139,9 @@ def rollbacks(directory: Path, *attempts: int) -> None:
 def execution(tmp_path) -> Iterator[Execution]:
     """An execution of a run with one stage, before its first attempt, with an open ledger."""
     schedule = load_schedule(str(write_schedule(tmp_path, ONE_STAGE + POLICY % "rollback")), ["anomalies.most=2"])
-    execution = Execution(RunRequest("tiny", schedule, "tiny"), tmp_path, Local(1, False, {}), Screen(Console()))
+    execution = Execution(
+        RunRequest("tiny", schedule, "tiny"), tmp_path, Local(Devices(1, "cpu", False)), Screen(Console())
+    )
     execution.stage(execution.plans[0]).directory.mkdir(parents=True)
     with Ledger.open(tmp_path / "tiny/ledger.db") as execution.ledger:
         entry = RunEntry("tiny", "tiny", None, None, schedule.seed, "dataset", "0" * 64)
@@ -187,7 +190,7 @@ def test_the_screen_reports_anomalies_and_keeps_the_last_loss_if_a_record_has_no
     screen.record(plan, common | {"kind": "non_finite", "action": "stop", "value": None})
     screen.record(plan, train | {"loss": 3.5})
     screen.record(plan, train)
-    assert screen.stages[0].loss == 3.5
+    assert screen.stages[plan.name].loss == 3.5
     assert console.export_text().splitlines() == [
         "stage large step 37: a loss of 12.5000 is a spike (above 5.2500): "
         "rolling back to step 30 and skipping the data of 7 steps",

@@ -269,3 +269,23 @@ def test_the_papers_ladder_on_sixteen_h100s_has_these_costs() -> None:
     for cost in stages:
         assert cost.memory is not None
         assert cost.memory.total < 0.9 * 80e9
+
+
+def test_releases_have_rows_of_their_own_and_count_in_the_totals() -> None:
+    plain, costs = plan_costs(launched()), plan_costs(launched().model_copy(update={"releases": "all"}))
+    assert [cost.plan.name for cost in costs.ladder.parts] == [
+        *("stage-0", "stage-0/release", "stage-1", "stage-1/release", "stage-2")
+    ]
+    assert costs.ladder.stages == plain.ladder.stages
+    releases = [cost for cost in costs.ladder.parts if cost.plan.branch_of]
+    extra = Total.of(releases)
+    assert costs.ladder.total.flops.total == pytest.approx(plain.ladder.total.flops.total + extra.flops.total)
+    assert costs.ladder.total.checkpoint_bytes == plain.ladder.total.checkpoint_bytes + extra.checkpoint_bytes
+    assert costs.ladder.total.seconds and plain.ladder.total.seconds  # noqa: PT018
+    assert costs.ladder.total.seconds > plain.ladder.total.seconds
+
+
+def test_a_release_reads_the_text_that_the_next_stage_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("growctl.plan.costs.training_tokens", lambda *_: 48 * 16 * 100)
+    epochs = [cost.epochs for cost in plan_costs(launched().model_copy(update={"releases": "all"})).ladder.parts]
+    assert epochs == pytest.approx([0.2, 0.22, 0.5, 0.53, 1.0])

@@ -17,6 +17,7 @@ from growctl.report.page import render_page, write_report
 from growctl.report.plots import png, svg
 from growctl.report.read import RunNotFoundError, find_runs, read_run
 from growctl.report.table import print_report, scientific
+from growctl.runs_dir import ReportPaths
 from growctl.text.formatting import short_count
 from tests.growctl.invented_runs import LARGE, SCRATCH, SMALL, FakeRun, control, ladder, stage_of
 
@@ -142,7 +143,7 @@ def test_the_table_shows_markup_in_names_unchanged(runs: Path) -> None:
 def test_the_page_loads_nothing_and_escapes_names(runs: Path, tmp_path: Path) -> None:
     ladder(runs, name="<script>alert(1)&", killed_at=200)
     control(runs, 500, 1.30, of="<script>alert(1)&")
-    page = write_report(find_runs(runs), tmp_path / "report").read_text()
+    page = write_report(find_runs(runs), ReportPaths(tmp_path / "report")).read_text()
     assert "<script" not in page
     assert "&lt;script&gt;alert(1)&amp;" in page
     assert not re.search(r"https?://|src=|@import|url\((?!#)", page)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import stages.metrics
+from growctl.launch.devices import Devices
 from growctl.launch.local import Local
 from growctl.ledger import books as ledger_books
 from growctl.ledger.ledger import Ledger, RunEntry
@@ -103,7 +104,9 @@ def counted(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[Any]
 def execution(tmp_path: Path) -> Any:
     """An execution of a run with two stages, with an open ledger."""
     schedule = load_schedule(str(write_schedule(tmp_path, SCHEDULE)), ["launch.max_restarts=5"])
-    execution = Execution(RunRequest("tiny", schedule, "tiny"), tmp_path, Local(1, False, {}), Screen(Console()))
+    execution = Execution(
+        RunRequest("tiny", schedule, "tiny"), tmp_path, Local(Devices(1, "cpu", False)), Screen(Console())
+    )
     execution.screen.run_started("tiny", None, execution.plans)
     execution.paths.directory.mkdir()
     with Ledger.open(execution.paths.ledger) as execution.ledger:
@@ -126,7 +129,7 @@ def test_every_line_is_parsed_and_booked_once_however_many_events_and_attempts(
     assert parsed == lines
     assert len(booked) == len(lines)
     assert execution.ledger.stage_cost("small").spent.steps == attempts * events
-    assert execution.screen.stages[0].step == events
+    assert execution.screen.stages["small"].step == events
 
 
 def test_a_stage_that_is_complete_although_its_workers_failed_says_so_in_plain_words(
@@ -150,7 +153,7 @@ def test_a_resumed_run_has_read_the_earlier_records_of_its_stage(
     execution.screen = Screen(Console())
     execution.screen.run_started("tiny", None, execution.plans)
     execution._stage(execution.plans[0])
-    shown = execution.screen.stages[0]
+    shown = execution.screen.stages["small"]
     assert (shown.step, shown.state, shown.loss) == (3, "done", TRAIN["loss"])
     records: list[Record] = read_metrics(execution.stage(execution.plans[0]).metrics)
     assert execution.ledger.stage_cost("small").spent.wall_seconds == records[-1]["seconds"]

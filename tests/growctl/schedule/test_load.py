@@ -17,7 +17,9 @@ from tests.growctl.schedules import BASE, DELETE, TEXT, changed, file_of, messag
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
 
 TRAINING_KEYS = "sequence_length, batch_size, batch_tokens, precision, log_every"
-STAGE_KEYS = "name, attention_tokens, ffn_tokens, layers, num_layers, hidden_size, ffn_size, train_tokens, train_steps"
+STAGE_KEYS = (
+    "name, attention_tokens, ffn_tokens, layers, num_layers, hidden_size, ffn_size, train_tokens, train_steps, release"
+)
 GROWTH_KEYS = (
     "preset, init, tau, ramp, anneal, copy_noise, moments, allow_jump, old_tokens, lr_scale, weight_decay, rewarmup, "
     "when, slope, slope_window, operator"
@@ -28,7 +30,7 @@ MODEL_KEYS = (
 )
 TOP_KEYS = (
     "name, seed, data, model, stages, training, learning_rate, optimizer, growth, evaluation, checkpoint, anomalies, "
-    "controls, launch"
+    "releases, controls, launch"
 )
 COUNT = "must be a whole number; 2.5k, 300M and 15B are fine"
 NAME = "letters, digits, . _ - (a letter or digit first, 100 at most)"
