@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from growctl.ledger.ledger import Anomaly, Ledger, LedgerError
+from growctl.ledger.ledger import Anomaly, BaseEntry, Ledger, LedgerError
 from growctl.runs_dir import RunsPaths
 from model.errors import UserError
 
@@ -33,7 +33,7 @@ class StageReport:
     flops: float
     """Training FLOPs of this stage alone, without `replayed_flops`, whichever run paid for them."""
     cumulative_flops: float
-    """Training FLOPs of this stage and all stages before it, without replayed ones."""
+    """Training FLOPs of this stage, all stages before it and the run's base, without replayed ones."""
     replayed_flops: float
     """Training FLOPs that a later attempt had to spend again."""
     wall_seconds: float
@@ -47,9 +47,9 @@ class StageReport:
     perplexity: float | None
     bits_per_byte: float | None
     loss_before_growth: float | None
-    """The previous stage's `validation_loss`; None for the first stage."""
+    """The previous stage's `validation_loss`, or the base's if it was measured alike; None if there is none."""
     loss_after_growth: float | None
-    """Nats per token at step 0 of this stage; None for the first stage."""
+    """Nats per token at step 0 of this stage; None for a first stage without a base."""
     finished: bool
     reused_flops: float = 0.0
     """The part of `flops` that this run took over from other runs and did not spend."""
@@ -108,6 +108,8 @@ class RunReport:
     """The precisions that it was trained in: `bf16`, `fp32`."""
     anomalies: tuple[tuple[str, Anomaly], ...] = ()
     """Training anomalies, each with the name of its stage."""
+    base: BaseEntry | None = None
+    """The checkpoint that it started from; None for a new model."""
     notes: tuple[str, ...] = ()
     """Notes for the reader, one sentence each."""
 
@@ -125,7 +127,7 @@ class RunReport:
 
     @property
     def cumulative_flops(self) -> float:
-        """Training FLOPs of all stages so far, without replayed ones."""
+        """Training FLOPs of the base and of all stages so far, without replayed ones."""
         return self.stages[-1].cumulative_flops if self.stages else 0.0
 
     @property
@@ -151,13 +153,16 @@ def read_run(path: Path) -> RunReport:
         stages: list[StageReport] = []
         points: list[EvaluationPoint] = []
         anomalies: list[tuple[str, Anomaly]] = []
-        spent, previous_loss = 0.0, None
+        spent = run.base_flops or 0.0
+        previous_loss = run.base.loss if run.base else None
         for position, stage in enumerate(ledger.stages()):
             cost = ledger.stage_cost(stage.name)
             evaluations = ledger.evaluations(stage.name)
             latest = {evaluation.point: evaluation for evaluation in evaluations}
             finished = ledger.finished(stage.name)
             final, after_growth = latest.get("final") if finished else None, latest.get("after_growth")
+            if run.base and position == 0 and after_growth and after_growth.num_tokens != run.base.loss_tokens:
+                previous_loss = None  # measured on other validation tokens
             stages.append(
                 StageReport(
                     name=stage.name,
@@ -176,7 +181,7 @@ def read_run(path: Path) -> RunReport:
                     perplexity=final.perplexity if final else None,
                     bits_per_byte=final.bits_per_byte if final else None,
                     loss_before_growth=previous_loss,
-                    loss_after_growth=after_growth.loss if after_growth and position else None,
+                    loss_after_growth=after_growth.loss if after_growth else None,
                     finished=finished,
                 )
             )
@@ -204,6 +209,7 @@ def read_run(path: Path) -> RunReport:
         caveats=tuple(run.caveats),
         precisions=precisions,
         anomalies=tuple(anomalies),
+        base=run.base,
     )
 
 

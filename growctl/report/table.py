@@ -61,9 +61,20 @@ def reused_work(run: RunReport) -> str | None:
     )
 
 
+def base_cost(run: RunReport) -> str | None:
+    """The checkpoint that a run started from and its cost, in one sentence; None for a new model."""
+    if run.base is None:
+        return None
+    whose = f"trained in run {run.base.run}" if run.base.run else run.base.path
+    size = f"{short_count(run.base.num_parameters)} parameters, {whose}"
+    if run.base.flops is None:
+        return f"Base: {size}. The cost of the base is not known and not counted; start.flops can give it."
+    return f"Base: {scientific(run.base.flops)} FLOPs, counted in FLOPs so far ({size})."
+
+
 def remarks(run: RunReport) -> list[str]:
-    """The notes below a run's stages: reused and replayed work, and copies that are left out."""
-    return [*filter(None, (reused_work(run), replayed_work(run))), *run.notes]
+    """The notes below a run's stages: its base, reused and replayed work, and copies that are left out."""
+    return [*filter(None, (base_cost(run), reused_work(run), replayed_work(run))), *run.notes]
 
 
 def anomalies(run: RunReport) -> list[str]:

@@ -34,6 +34,7 @@ from growctl.run.requests import (
 from growctl.run.resume import World, checkpoint_to_resume
 from growctl.run.reuse import reuse
 from growctl.run.screen import Screen
+from growctl.run.start import Start, started_from
 from growctl.runs_dir import RunsPaths
 from model.config import TransformerConfig
 from model.precision import Precision
@@ -105,6 +106,7 @@ class Execution:
         self.machines = machines
         self.screen = screen
         self.keys = RunsPaths(runs_dir).keys
+        self.start = Start.of(request.schedule, self.keys)
         self.dataset = Path()
         self.ladder: RecordedLadder | None = None
         """The ladder of a control; set when the control runs."""
@@ -117,6 +119,8 @@ class Execution:
         possible, and on the stage's own machines.
         """
         check_keys(self.keys)
+        if self.start and not self.stage(self.plans[0]).initial.exists():
+            self.start.check()
         self.screen.run_started(self.request.name, self.request.control, plan_run(self.schedule))
         data = RunDataset(self.schedule, self.runs_dir, self.screen)
         dataset = None
@@ -179,13 +183,15 @@ class Execution:
             ladder_id=self.ladder.entry.run_id if self.ladder else None,
             decays=decays(self.schedule),
             caveats=self._caveats(),
+            base=self.start.entry(manifest) if self.start else None,
         )
         self.ledger.record_run(entry, [_stage_entry(plan) for plan in plan_run(self.schedule)])
 
     def _caveats(self) -> list[str]:
         if self.ladder is None or self.request.control is None:
             return []
-        return control_caveats(self.request.control, self.schedule, self.ladder.last_size)
+        base_flops = self.ladder.entry.base_flops
+        return control_caveats(self.request.control, self.schedule, self.ladder.last_size, base_flops)
 
     def _run_id(self) -> str:
         """The run's id, created at the run's first start. It is a file of its own, so that it outlives the ledger."""
@@ -287,10 +293,26 @@ class Execution:
         return left_out
 
     def _initial(self, plan: StagePlan) -> Path | None:
-        """The checkpoint that a stage or a release starts from; None if it starts from a new model."""
+        """The checkpoint that a stage or a release starts from, grown if it is to grow; None for a new model."""
         if plan.branch_of:
             return self.stage(self.plans[plan.index]).final
-        return self._grow(plan) if plan.index else None
+        if plan.index:
+            return self._grow(plan)
+        return self._started(plan, self.start) if self.start else None
+
+    def _started(self, plan: StagePlan, start: Start) -> Path:
+        """The first stage's `initial/`, made from the start checkpoint."""
+        stage = self.stage(plan)
+        if not self._whole(stage.initial):
+            start.tell(read_dataset_manifest(self.dataset), self.screen.message)
+            if plan.is_grown:
+                self.screen.growing(plan)
+            start.write_initial(plan, stage)
+            if plan.is_grown:
+                self.screen.grown(plan, read_manifest(stage.initial))
+        if not started_from(stage.initial, start.base):
+            raise RunFailed(f"{stage.initial} was not made from {start.path}; move it away and run again")
+        return stage.initial
 
     def _grow(self, plan: StagePlan) -> Path:
         """The stage's `initial/`: the previous stage's `final/`, expanded."""
@@ -342,12 +364,18 @@ class Execution:
             model=manifest.model if manifest else plan.model,
             initial=str(initial.absolute()) if initial else None,
             resume=str(resume.absolute()) if resume else None,
-            samples_seen=manifest.samples_seen if manifest else 0,
+            samples_seen=self._first_sample(plan, manifest),
             left_out=left_out,
             micro_batch_size=self._micro_batch_size(plan),
             save_request=str(self.stage(plan).save_request(attempt).absolute()),
             launched_at=time.time(),
         )
+
+    def _first_sample(self, plan: StagePlan, initial: Manifest | None) -> int:
+        """The position in the data at which the stage begins."""
+        if initial and self.start and plan.index == 0:
+            return self.start.first_sample(read_dataset_manifest(self.dataset))[0]
+        return initial.samples_seen if initial else 0
 
     def _attempt(self, plan: StagePlan, spec: TrainSpec, history: StageHistory, books: StageBooks) -> Outcome:
         """Makes one attempt at a stage, keeping the screen and the ledger up to date."""
@@ -377,10 +405,9 @@ class Execution:
 
     def _check_growth(self, plan: StagePlan, record: Record) -> None:
         """Prints a message if a growth moved the validation loss: a warning if its policy preserves the function."""
-        if record.get("point") != "after_growth":
+        if record.get("point") != "after_growth" or not plan.is_grown:
             return
-        known = self.ledger.evaluations(self.plans[plan.index - 1].name)
-        before = known[-1].loss if known else None
+        before = self._loss_before(plan, record["num_tokens"])
         if before is None:  # the loss was not finite, or its record is lost
             return
         jump = record["loss"] - before
@@ -393,6 +420,14 @@ class Execution:
                 f"Please report this and attach {self.stage(plan).directory}"
             )
         self.screen.message(moved)
+
+    def _loss_before(self, plan: StagePlan, num_tokens: int) -> float | None:
+        """The validation loss before a stage's growth, on the same `num_tokens`; None if it is not known."""
+        if plan.index:
+            known = self.ledger.evaluations(self.plans[plan.index - 1].name)
+            return known[-1].loss if known else None
+        base = self.ledger.run().base
+        return base.loss if base and base.loss_tokens == num_tokens else None
 
     def _whole(self, checkpoint: Path) -> bool:
         """Whether `checkpoint` exists and is intact; sets a broken one aside with a message."""

@@ -18,6 +18,7 @@ from pydantic import (
 
 from growctl.schema.launch_block import Block, LaunchBlock
 from growctl.schema.quantities import Count, CountOrZero, Vocabulary, parse_count
+from growctl.schema.start_block import BaseBlock, StartBlock
 from model.config import ScoreFunction
 from model.policy import PRESETS, GrowthPolicy, Init, Moments, Preset, TauPolicy
 from model.precision import RequestedPrecision
@@ -386,6 +387,7 @@ class Schedule(Block):
     """Sets the initial values and the order of the data."""
     data: DataBlock
     model: ModelBlock
+    start: StartBlock | None = None
     stages: Annotated[list[StageBlock], Field(min_length=1, max_length=MOST_STAGES)]
     training: TrainingBlock
     learning_rate: LearningRateBlock
@@ -415,6 +417,16 @@ class Schedule(Block):
         size = self.model.vocab_size or self.data.num_tokens
         assert size is not None
         return size
+
+    @property
+    def base(self) -> BaseBlock | None:
+        """The checkpoint that the first stage starts from; None if it starts from a new model."""
+        return self.start.base if self.start else None
+
+    @property
+    def base_flops(self) -> float | None:
+        """Training FLOPs of the start checkpoint: 0 without one, None if its cost is not known."""
+        return self.start.known_flops if self.start else 0.0
 
     @model_validator(mode="before")
     @classmethod
