@@ -2,7 +2,7 @@
 
 Every control has the ladder's data (from sample 0), seed, batch and learning-rate block, and therefore its own warm-up
 and decay (growctl/controls/caveats.py warns if it has too few steps for them). Its cost is a multiple of the whole
-ladder's FLOPs.
+ladder's FLOPs, or for `scratch-of-each-size` of a finished model's.
 """
 
 import re
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from growctl.controls.equal_size import equal_size_transformer
+from growctl.ladder.releases import finished_models
 from growctl.ladder.stage_plans import StagePlan, plan_stages, total_flops
 from growctl.schema.blocks import POLICIES, GrowthBlock, Schedule, StageBlock
 from model.config import TokenformerConfig, TransformerConfig
@@ -57,6 +58,12 @@ def _generated(schedule: Schedule, plans: list[StagePlan], kind: str, budget: fl
         for index, plan in enumerate(plans):
             if index < last or not covered:  # the twin already trains the last size at this budget
                 yield plan.name, _with_flops(_from_scratch(schedule, index, plan.model), flops)
+    elif kind == "scratch-of-each-size":
+        twins = (f"{schedule.model.family}-scratch", "best-scratch")
+        covered = [block for block in schedule.controls if block.kind in twins and budget in block.budgets]
+        for plan, cost in finished_models(schedule, plans):
+            if cost.total < total_flops(plans).total or not covered:  # the twin trains that very run
+                yield plan.name, _with_flops(_from_scratch(schedule, plan.index, plan.model), budget * cost.total)
     elif kind == "tokenformer-scratch":
         yield "", _with_flops(_from_scratch(schedule, last, plans[last].model), flops)
     elif kind == "transformer-scratch":

@@ -32,7 +32,7 @@ def meant_to_differ(path: str, control: str, family: str | None) -> bool:
     """Whether a control of kind `control` and model `family` differs from its ladder in `path` by design."""
     block, _, key = path.partition(".")
     if block == "growth":
-        return control.endswith("-scratch") or key in (_WHEN | _POLICY if control == "official-growth" else _WHEN)
+        return "scratch" in control or key in (_WHEN | _POLICY if control == "official-growth" else _WHEN)
     return block == "model" and key in _SHAPE and family == "transformer"
 
 
