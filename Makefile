@@ -15,8 +15,8 @@ quickstart: setup  ## Train the quickstart ladder and its control on this machin
 test: setup  ## The whole test suite, with the slowest tests named.
 	$(BIN)/python -m pytest
 
-test-fast: setup  ## All tests but those that train, compile kernels or take long: two minutes instead of twenty.
-	$(BIN)/python -m pytest -m 'not trains'
+test-fast: setup  ## All but the tests that train or take seconds each: two minutes instead of twelve.
+	$(BIN)/python -m pytest -m 'not trains and not slow'
 
 soak: setup  ## Kills at a hundred random points and times; a table, and build/soak.json. Takes an hour or so.
 	$(BIN)/python -m tests.reliability.soak --kills 100 --json build/soak.json

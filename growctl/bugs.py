@@ -14,9 +14,6 @@ from pathlib import Path
 
 from growctl.text.escaping import say
 
-FOLDER = ".bugs"
-"""The folder for traceback files, below the runs directory; no run's name starts with a dot."""
-
 DEBUG_VARIABLE = "GROWCTL_DEBUG"
 """Set it to 1 to print tracebacks too."""
 
@@ -48,13 +45,16 @@ def _write(trace: str, runs_dir: Path) -> Path | None:
     text = (
         f"time: {now.isoformat(timespec='seconds')}\n"
         f"command: {shlex.join(sys.argv)}\n"
-        f"growctl: {_growctl_version()}\n"
+        f"growctl: {growctl_version()}\n"
         f"python: {platform.python_version()}\n\n{trace}"
     )
-    with suppress(OSError):
+    with suppress(OSError, ImportError):
+        from growctl.runs_dir import RunsPaths  # imported late: another `stages` may shadow the one that it needs
+
         if runs_dir.is_dir():  # a missing one is not created for a bug report
-            (runs_dir / FOLDER).mkdir(exist_ok=True)
-            return _new_file(runs_dir / FOLDER, now, text)
+            folder = RunsPaths(runs_dir).bugs
+            folder.mkdir(exist_ok=True)
+            return _new_file(folder, now, text)
     with suppress(OSError):
         return _new_file(Path(tempfile.gettempdir()), now, text)
     return None
@@ -67,7 +67,8 @@ def _new_file(folder: Path, now: datetime, text: str) -> Path:
     return Path(path)
 
 
-def _growctl_version() -> str:
+def growctl_version() -> str:
+    """The installed version of growctl."""
     try:
         return version("growctl")
     except PackageNotFoundError:

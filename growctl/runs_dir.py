@@ -23,12 +23,10 @@ class RunsPaths:
         """The paths of the run `name`."""
         return RunPaths(self.directory / name)
 
-    def runs(self) -> list["RunPaths"]:
-        """Everything that may be a run, by name."""
-        if not self.directory.is_dir():
-            return []
-        found = sorted(path for path in self.directory.iterdir() if not path.name.startswith("."))
-        return [RunPaths(path) for path in found if path.is_dir()]
+    def all_runs(self) -> list["RunPaths"]:
+        """Everything here that is a run, by name: it has a schedule or stages."""
+        found = map(RunPaths, sorted(self.directory.iterdir())) if self.directory.is_dir() else ()
+        return [run for run in found if not run.directory.name.startswith(".") and run.exists()]
 
     def runs_with_ledgers(self) -> list["RunPaths"]:
         """The runs that have a ledger, by name."""
@@ -38,6 +36,11 @@ class RunsPaths:
     def keys(self) -> Path:
         """The keys that sign engine checkpoints (stages/checkpoint/signatures.py)."""
         return self.directory / ".keys"
+
+    @property
+    def bugs(self) -> Path:
+        """The folder of the tracebacks of growctl's own errors."""
+        return self.directory / ".bugs"
 
     @property
     def datasets(self) -> Path:
@@ -102,9 +105,9 @@ class RunPaths:
             yield index, name, StagePaths(path)
 
     @property
-    def report(self) -> Path:
-        """The directory for the files of `growctl report`."""
-        return self.directory / "report"
+    def report(self) -> "ReportPaths":
+        """The files of `growctl report`."""
+        return ReportPaths(self.directory / "report")
 
     @property
     def jobs_folder(self) -> Path:
@@ -116,6 +119,32 @@ class RunPaths:
         """The file with the jobs last submitted: {name: id}."""
         return self.jobs_folder / "jobs.json"
 
+    def exists(self) -> bool:
+        """Whether the directory holds a run: it has a schedule or stages."""
+        return self.schedule.is_file() or self.stages.is_dir()
+
     def has_begun(self) -> bool:
         """Whether the run has started: it has a ledger or stages, not only a schedule."""
         return self.ledger.exists() or self.stages.exists()
+
+
+@dataclass(frozen=True)
+class ReportPaths:
+    """Paths of a report's files."""
+
+    directory: Path
+
+    @property
+    def page(self) -> Path:
+        """The page, which needs no other file."""
+        return self.directory / "report.html"
+
+    @property
+    def chart(self) -> Path:
+        """The page's chart."""
+        return self.directory / "compute_vs_perplexity.png"
+
+    @property
+    def table(self) -> Path:
+        """The figures of every stage."""
+        return self.directory / "stages.csv"

@@ -8,6 +8,9 @@ from hypothesis import HealthCheck, settings
 
 from tests.workers import TrainingGuard
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+"""Before anything imports torch. pytest has a process per core: a second thread for models this small only waits."""
+
 SHARED = Path(__file__).resolve().parent.parent.parent / "shared"
 
 settings.register_profile(

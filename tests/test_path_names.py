@@ -13,8 +13,9 @@ from tests.workers import REPOSITORY
 
 OWNERS = {"growctl/runs_dir.py", "stages/stage_dir.py"}
 FILES = r"log\.txt|metrics\.jsonl|spec\.json|schedule\.yaml|ledger\.db|jobs\.json|manifest\.json|environment\.json"
-HIDDEN = r"\.run_id|\.keys|\.datasets|\.lock|\.lock\.held|\.(save_request|lifeline)(\..*)?"
-SPELLED = re.compile(rf"(.*/)?({FILES}|{HIDDEN})|\.?(step|converted)_(\*.*|\d+)?|broken-|stages/.*\*.*")
+REPORT = r"report\.html|compute_vs_perplexity\.png|stages\.csv"
+HIDDEN = r"\.run_id|\.bugs|\.keys|\.datasets|\.lock|\.lock\.held|\.(save_request|lifeline)(\..*)?"
+SPELLED = re.compile(rf"(.*/)?({FILES}|{REPORT}|{HIDDEN})|\.?(step|converted)_(\*.*|\d+)?|broken-|stages/.*\*.*")
 """A text that is nothing but one of these names, or a pattern of them; messages have more words."""
 
 FOLDERS = {"initial", "final", "stages", "report", "slurm", "stacks", "hostfile"}
@@ -26,9 +27,23 @@ def spelled_names(source: str) -> Iterator[tuple[int, str]]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and SPELLED.fullmatch(node.value):
             yield node.lineno, node.value
-        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
-            parts = [side.value for side in (node.left, node.right) if isinstance(side, ast.Constant)]
-            yield from ((node.lineno, part) for part in parts if part in FOLDERS)
+        if isinstance(node, ast.expr):
+            yield from ((node.lineno, name) for name in joined_names(node) if name in FOLDERS)
+
+
+def joined_names(node: ast.expr) -> Iterator[str]:
+    """The names that an expression joins to a path; in an f-string, those between its slashes."""
+    parts: list[ast.expr] = []
+    match node:
+        case ast.BinOp(op=ast.Div()):
+            parts = [node.left, node.right]
+        case ast.Call(func=ast.Attribute(attr="joinpath" | "with_name") | ast.Name(id="Path")):
+            parts = node.args
+        case ast.JoinedStr():
+            parts = [part for part in node.values if isinstance(part, ast.Constant) and "/" in str(part.value)]
+    for part in parts:
+        if isinstance(part, ast.Constant) and isinstance(part.value, str):
+            yield from part.value.split("/")
 
 
 @pytest.mark.parametrize("floor", ["growctl", "stages", "benchmarks"])
@@ -54,6 +69,11 @@ def test_no_file_but_the_owners_spells_a_name_under_a_runs_directory(floor: str)
         'directory / f".save_request.{attempt}"',
         'runs_dir / ".datasets"',
         'name.startswith("broken-")',
+        'directory.joinpath("final")',
+        'Path(directory, "final")',
+        'f"{stage}/final"',
+        'runs_dir / ".bugs"',
+        'PAGE_NAME = "report.html"',
     ],
 )
 def test_a_name_that_is_spelled_is_found(code: str) -> None:

@@ -1,5 +1,6 @@
 """The test suite itself: no test depends on the machine's speed, and the fast part trains nothing."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from hypothesis import HealthCheck, is_hypothesis_test, settings
 from benchmarks.start_up import first_step
 from growctl.launch.local import local_launch
 from growctl.launch.workers import Workers
-from tests.growctl.runs import finish, growctl, run
+from tests.growctl.runs import finish, growctl, run, stat_of
 from tests.reliability.harness import KilledRun
 from tests.workers import TrainingGuard, launch
 
@@ -65,6 +66,14 @@ def test_commands_that_train_nothing_need_no_mark(tmp_path: Path) -> None:
 @pytest.mark.trains
 def test_a_test_with_the_mark_may_start_training() -> None:
     TrainingGuard.check()
+
+
+def test_a_process_that_has_ended_counts_as_gone_before_its_parent_asks() -> None:
+    """Else a helper that waits for a paused worker would wait for a dead one until it gives up."""
+    child = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert stat_of(child.pid) == []
+    child.wait()
 
 
 def test_a_growctl_that_reports_a_bug_in_itself_fails_the_test() -> None:

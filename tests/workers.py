@@ -57,7 +57,7 @@ class TrainingGuard:
                 cls.check()
             start(process, args, *rest, **named)
 
-        subprocess.Popen.__init__ = checked  # type: ignore[method-assign]
+        subprocess.Popen.__init__ = checked  # type: ignore[method-assign,assignment]
 
 
 def trains(command: Iterable[str | bytes | os.PathLike]) -> bool:

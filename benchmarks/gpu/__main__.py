@@ -14,7 +14,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,6 +29,9 @@ GRACE_SECONDS = 10.0
 
 SPARE_SECONDS = 5.0
 """Time kept in reserve before the deadline."""
+
+
+ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
 def main() -> int:
@@ -149,7 +153,7 @@ class Run:
         started, seen, status = time.monotonic(), 0.0, "running"
         process = None
         try:
-            with log.open("wb") as errors:
+            with log.open("wb") as errors, _signals_delayed():
                 process = subprocess.Popen(command, stderr=errors, start_new_session=True)
             while status == "running":
                 try:
@@ -204,6 +208,23 @@ def _ending(process: subprocess.Popen[bytes], log: Path) -> list[str]:
     code = process.returncode
     last = log.read_text(errors="replace").strip().splitlines()[-12:]
     return [f"exit code {code}" if code is None or code >= 0 else f"signal {-code}", *last]
+
+
+@contextmanager
+def _signals_delayed() -> Iterator[None]:
+    """Delays signals that end the benchmark until the block is over: a process that starts meanwhile is known then.
+
+    It notes them in a handler. If it blocked them, the started process would inherit that.
+    """
+    noted: list[int] = []
+    handlers = {number: signal.signal(number, lambda number, _: noted.append(number)) for number in ENDING_SIGNALS}
+    try:
+        yield
+    finally:
+        for ending, handler in handlers.items():
+            signal.signal(ending, handler)
+        for number in noted[:1]:
+            signal.raise_signal(number)
 
 
 def _kill_session(process: subprocess.Popen[bytes]) -> None:

@@ -14,7 +14,9 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from growctl.cli import checkpoints, machine, schedules
+from growctl.cli import checkpoints, machine, schedules, storage
+from growctl.cli import verify as verification
+from growctl.cli.completion import complete_run
 from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, Overrides, RunsDir, ScheduleName, default_runs_dir
 from growctl.run import signals
 from growctl.text.escaping import say
@@ -23,12 +25,28 @@ app = typer.Typer(
     name="growctl",
     help="Grow a language model instead of retraining it.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
 
 UNUSABLE_PATH = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from growctl.bugs import growctl_version
+
+        say(f"growctl {growctl_version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version of growctl.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    """Options of growctl itself."""
 
 
 @app.command()
@@ -40,6 +58,10 @@ def run(
     no_controls: Annotated[
         bool, typer.Option("--no-controls", help="Train only the ladder, not its controls.")
     ] = False,
+    until: Annotated[
+        str | None,
+        typer.Option(help="Train up to and including this stage, and no controls.", metavar="STAGE"),
+    ] = None,
     no_reuse: Annotated[
         bool, typer.Option("--no-reuse", help="Train everything again, even what another run has trained already.")
     ] = False,
@@ -71,7 +93,7 @@ def run(
         )
     loaded = load_schedule(schedule, overrides or [])
     sources = reuse_sources(runs_dir, reuse_from or [], no_reuse)
-    request = LadderRequest.of(loaded, schedule, runs_dir, name, not no_controls, sources)
+    request = LadderRequest.of(loaded, schedule, runs_dir, name, not no_controls, sources, until)
     ladder = request.ladder.name
     where = "" if runs_dir == DEFAULT_RUNS_DIR else f" --runs-dir {runs_dir}"
     if dry_run:
@@ -88,6 +110,8 @@ def run(
 
         with make_screen(Terminal()) as screen:
             run_schedule(request, screen)
+        if until is not None:
+            say(f"\nTrained up to stage {until}. To train the rest, run the same command without --until.")
         say(f"\nTo see its cost and results: growctl report {ladder}{where}")
 
 
@@ -167,7 +191,8 @@ def prepare(
 @app.command()
 def report(
     runs: Annotated[
-        list[str] | None, typer.Argument(help="Runs to report on (default: all).", metavar="[RUN]...")
+        list[str] | None,
+        typer.Argument(help="Runs to report on (default: all).", metavar="[RUN]...", autocompletion=complete_run),
     ] = None,
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
     as_json: AsJson = False,
@@ -196,11 +221,15 @@ def report(
 
 app.command()(checkpoints.expand)
 app.command()(checkpoints.shrink)
-app.command()(checkpoints.verify)
+app.command()(verification.verify)
+app.command()(checkpoints.show)
+app.command()(schedules.init)
 app.command()(schedules.validate)
 app.command()(schedules.schema)
 app.command()(machine.status)
 app.command()(machine.doctor)
+app.command()(storage.runs)
+app.command()(storage.clean)
 
 
 def main() -> NoReturn:

@@ -1,40 +1,42 @@
-"""growctl's commands on checkpoints: expand, shrink, verify. Slow modules are imported on use."""
+"""growctl's commands that make checkpoints or show one: expand, shrink, show. Slow modules are imported on use."""
 
 import json
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from growctl.cli.options import AsJson, default_runs_dir
+from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, CheckpointName, RunsDir
+from growctl.cli.verify import Data, compared
 from growctl.text.escaping import say
 
 if TYPE_CHECKING:
-    from growctl.verify.integrity import Found
     from model.config import ModelConfig
     from model.policy import GrowthPolicy
     from stages.checkpoint.lineage import Lineage
-    from stages.grow.compare import Comparison
 
 MOST_TOKENS = 10_000_000
 _LAYERS = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
-Checkpoint = Annotated[Path, typer.Argument(help="A final/, initial/ or expanded checkpoint directory.")]
-Data = Annotated[
-    Path | None,
-    typer.Option(help="Dataset to verify on (default: the checkpoint's training dataset).", metavar="DIR"),
-]
+_tell = partial(say, error=True)
 
 
 def expand(
-    checkpoint: Checkpoint,
+    checkpoint: CheckpointName,
     add_tokens: Annotated[
         int,
         typer.Option(help="Parameter tokens to add to each of Q, K, V and O, in every layer.", min=0, max=MOST_TOKENS),
     ],
-    output: Annotated[Path, typer.Option(help="Directory for the larger checkpoint; must not exist yet.")],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            help="Directory for the larger checkpoint; must not exist yet (default: beside CKPT, as NAME+N).",
+            show_default=False,
+        ),
+    ] = None,
     add_ffn_tokens: Annotated[
         int | None,
         typer.Option(
@@ -73,119 +75,88 @@ def expand(
         bool, typer.Option("--verify", help="Compare the result with the source, as `growctl verify` does.")
     ] = False,
     data: Data = None,
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
     as_json: AsJson = False,
 ) -> None:
     """Add parameter tokens to a checkpoint. By default this preserves the function and hard-links the old files.
 
-    Example: growctl expand runs/quickstart/stages/2-262k/final --add-tokens 48 --output grown
+    Example: growctl expand quickstart --add-tokens 48 --output grown
     """
+    from growctl.checkpoints.dataset import dataset_of
+    from growctl.checkpoints.engine import as_parameters
+    from growctl.checkpoints.find import find_checkpoint
     from growctl.text.console import Terminal
     from growctl.verify.table import comparison_document, print_comparison
     from model.errors import UserError
     from stages.checkpoint.manifest import read_manifest
 
     policy = _policy(preset, init=init, tau=tau, copy_noise=copy_noise, moments=moments, allow_jump=allow_jump)
-    model = read_manifest(checkpoint).model
+    source = find_checkpoint(checkpoint, runs_dir, _tell)
+    model = read_manifest(source).model
     if data and not check:
         raise UserError("--data is the dataset for --verify; give both, or neither")
-    dataset = _dataset(data, checkpoint) if check else None
+    dataset = dataset_of(source, data, runs_dir) if check else None
     attention_tokens, ffn_tokens = _new_tokens(model, _layers(layers, model.num_layers), add_tokens, add_ffn_tokens)
-    lineage = _expanded(
-        checkpoint, output, attention_tokens=attention_tokens, ffn_tokens=ffn_tokens, policy=policy, seed=seed
-    )
-    comparison = _comparison(checkpoint, output, dataset) if dataset else None
+    output = _new(output or _beside(source, add_tokens))
+    growth = {"attention_tokens": attention_tokens, "ffn_tokens": ffn_tokens, "policy": policy, "seed": seed}
+    with as_parameters(source, runs_dir, _tell, output) as parameters:
+        lineage = _expanded(parameters, output, **growth)
+        comparison = compared(parameters, output, dataset, runs_dir) if dataset else None
     if as_json:
         document = _document(output, lineage)
         if dataset and comparison:
-            document["verify"] = comparison_document(checkpoint, output, dataset, comparison)
+            document["verify"] = comparison_document(source, output, dataset, comparison)
         print(json.dumps(document, indent=1))
     else:
         _say_expanded(output, lineage, attention_tokens, ffn_tokens)
         if dataset and comparison:
             print()
-            print_comparison(checkpoint, output, dataset, comparison, Terminal())
+            print_comparison(source, output, dataset, comparison, Terminal())
     if comparison and comparison.breaks_promise:
         raise typer.Exit(1)
 
 
 def shrink(
-    checkpoint: Checkpoint,
+    checkpoint: CheckpointName,
     output: Annotated[Path, typer.Option(help="Directory for the smaller checkpoint; must not exist yet.")],
     drop_generations: Annotated[int, typer.Option(help="How many of the newest growths to remove.", min=1)] = 1,
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
     as_json: AsJson = False,
 ) -> None:
     """Remove the newest growths from a checkpoint: drop their tokens, restore tau, keep all other files.
 
     Example: growctl shrink grown --drop-generations 1 --output as-before
     """
+    from growctl.checkpoints.engine import as_parameters
+    from growctl.checkpoints.find import find_checkpoint
     from stages.grow.expand import shrink as shrink_checkpoint
 
-    manifest = shrink_checkpoint(checkpoint, output, drop_generations=drop_generations)
+    source = find_checkpoint(checkpoint, runs_dir, _tell)
+    with as_parameters(source, runs_dir, _tell, _new(output)) as parameters:
+        manifest = shrink_checkpoint(parameters, output, drop_generations=drop_generations)
     if as_json:
         print(json.dumps(_document(output, manifest.lineage), indent=1))
     else:
         say(_sizes(output, manifest.lineage))
 
 
-def verify(
-    old: Annotated[
-        Path,
-        typer.Argument(
-            help="A final/, initial/ or expanded checkpoint directory; with --integrity also a step_*, a dataset, "
-            "a ledger.db, a run, or the whole directory of runs.",
-            metavar="OLD",
-        ),
-    ],
-    new: Annotated[
-        Path | None,
-        typer.Argument(help="A checkpoint with the same vocabulary, for example one grown from OLD.", metavar="[NEW]"),
-    ] = None,
-    integrity: Annotated[
-        bool, typer.Option("--integrity", help="Re-read all files of OLD (and NEW) and check their hashes.")
-    ] = False,
-    data: Data = None,
-    sequences: Annotated[int, typer.Option(help="Maximum number of validation sequences to run on.", min=1)] = 16,
-    length: Annotated[
-        int | None,
-        typer.Option(help="Tokens per sequence (default: 256, or as many as there are).", min=1, show_default=False),
-    ] = None,
-    dtype: Annotated[
-        Literal["float64", "float32"],
-        typer.Option(help="Precision for both checkpoints; float32 takes half the memory."),
-    ] = "float64",
-    as_json: AsJson = False,
-) -> None:
-    """Compare two checkpoints as functions on real text: are they equal, and what do the new tokens do?
+def show(checkpoint: CheckpointName, runs_dir: RunsDir = DEFAULT_RUNS_DIR, as_json: AsJson = False) -> None:
+    """Show where a checkpoint comes from: its lineage as a tree, its sizes by generation, its cost and its files.
 
-    Exit code 1 means that NEW was grown from OLD by a policy that preserves the function but computes something else,
-    or that --integrity found damage. Files that were set aside earlier or never finished are listed, but do not fail.
+    Only reads manifests. `growctl verify --integrity` also reads the tensors.
 
-    Example: growctl verify runs/quickstart/stages/0-115k/final runs/quickstart/stages/1-164k/initial
-
-    Example: growctl verify --integrity runs
+    Example: growctl show quickstart
     """
+    from growctl.checkpoints.facts import checkpoint_document, read_facts
+    from growctl.checkpoints.find import find_checkpoint
+    from growctl.checkpoints.table import print_facts
     from growctl.text.console import Terminal
-    from growctl.verify.table import comparison_document, print_comparison
-    from model.errors import UserError
 
-    if new is None and not integrity:
-        raise UserError("verify compares two checkpoints; give NEW too, or --integrity to check the files of one")
-    document: dict[str, Any] = {}
-    broken, comparison = False, None
-    if integrity:
-        found = _integrity([path for path in (old, new) if path], as_json)
-        document["integrity"] = [entry.document() for entry in found]
-        broken = any(entry.whole is False for entry in found)
-    if new is not None and not broken:
-        dataset = _dataset(data, old)
-        comparison = _comparison(old, new, dataset, num_sequences=sequences, sequence_length=length, dtype=dtype)
-        document |= comparison_document(old, new, dataset, comparison)
-        if not as_json:
-            print_comparison(old, new, dataset, comparison, Terminal())
+    facts = read_facts(find_checkpoint(checkpoint, runs_dir, _tell), runs_dir)
     if as_json:
-        print(json.dumps(document, indent=1))
-    if broken or (comparison and comparison.breaks_promise):
-        raise typer.Exit(1)
+        print(json.dumps(checkpoint_document(facts), indent=1))
+    else:
+        print_facts(facts, Terminal(highlight=False))
 
 
 def _new_tokens(
@@ -198,6 +169,26 @@ def _new_tokens(
     if add_ffn_tokens is None:
         return attention_tokens, ffn_tokens_in_proportion(model, attention_tokens)
     return attention_tokens, tuple(add_ffn_tokens if layer in layers else 0 for layer in range(model.num_layers))
+
+
+def _beside(source: Path, add_tokens: int) -> Path:
+    """The directory for the growth of `source` by `add_tokens`, beside it. A stage never takes it for its own."""
+    from stages.stage_dir import is_checkpoint_name
+
+    path = source.resolve() if source.name in ("", "..") else source
+    name = f"{path.name}+{add_tokens}"
+    return path.with_name(f"from_{name}" if is_checkpoint_name(name) else name)
+
+
+def _new(output: Path) -> Path:
+    """`output`, which must not exist yet. Raises UserError if it does, before there is any work."""
+    from model.errors import UserError
+
+    if output.exists():
+        raise UserError(
+            f"{output} already exists; choose another directory with --output: growctl never overwrites a checkpoint"
+        )
+    return output
 
 
 def _expanded(checkpoint: Path, output: Path, **growth: Any) -> "Lineage":
@@ -224,67 +215,6 @@ def _say_expanded(output: Path, lineage: "Lineage", attention_tokens: Sequence[i
 
     what = "the function is unchanged" if lineage.details["preserves"] else "the function has changed"
     say(f"{_sizes(output, lineage)} ({added_words(attention_tokens, ffn_tokens)}); {what}")
-
-
-def _integrity(paths: list[Path], as_json: bool) -> list["Found"]:
-    """Re-reads everything at `paths` and returns what it found; prints each finding at once unless `as_json`."""
-    from rich.progress import DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
-    from growctl.text.console import Terminal
-    from growctl.verify.integrity import check, find_targets
-
-    console = Terminal(stderr=True)
-    columns = TextColumn("{task.description}", markup=False), DownloadColumn(), TransferSpeedColumn()
-    targets = [target for path in paths for target in find_targets(path)]
-    found = []
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("")
-        for number, target in enumerate(targets, 1):
-            progress.update(task, description=f"reading {target.path.name} ({number} of {len(targets)})")
-            found.append(check(target, lambda num_bytes: progress.advance(task, num_bytes)))
-            if not as_json:
-                say(found[-1].line())
-    return found
-
-
-def _comparison(old: Path, new: Path, dataset: Path, **settings: Any) -> "Comparison":
-    from growctl.text.console import Terminal
-    from stages.grow.compare import compare
-
-    with Terminal(stderr=True).status("running both checkpoints on the same text"):
-        return compare(old, new, dataset, **settings)
-
-
-def _dataset(given: Path | None, checkpoint: Path) -> Path:
-    """The dataset `given`, or else the checkpoint's training dataset, found above the checkpoint or in ./runs.
-
-    Raises UserError if there is none, or if `given` cannot be read with the checkpoint's vocabulary.
-    """
-    from growctl.runs_dir import RunsPaths
-    from model.errors import UserError
-    from stages.checkpoint.manifest import read_manifest
-    from stages.data.dataset import DataError, verify_dataset
-
-    manifest = read_manifest(checkpoint)
-    if given is not None:
-        from stages.grow.compare import require_readable
-
-        require_readable(given, checkpoint, manifest)
-        return given
-    fingerprint = manifest.dataset_fingerprint
-    here = RunsPaths(default_runs_dir())
-    above = [RunsPaths(folder) for folder in checkpoint.resolve().parents]
-    for dataset in (path.parent for runs in (*above, here) for path in runs.dataset_manifests()):
-        try:
-            if verify_dataset(dataset, hashes=False).fingerprint == fingerprint:
-                return dataset
-        except DataError:
-            continue
-    sought = f"with the fingerprint {fingerprint[:12]}... of {checkpoint}" if fingerprint else f"named by {checkpoint}"
-    raise UserError(
-        f"there is no dataset {sought}, neither in a {here.datasets.name} above it nor in {here.datasets}; give one "
-        "with --data DIR (`growctl prepare SCHEDULE` prepares it and prints its path)"
-    )
 
 
 def _policy(preset: Any, **given: Any) -> "GrowthPolicy":

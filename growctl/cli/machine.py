@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from growctl.cli.completion import complete_run
 from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, RunsDir
 from growctl.text.escaping import say
 
@@ -69,7 +70,11 @@ def doctor(
 def status(
     runs: Annotated[
         list[str] | None,
-        typer.Argument(help="Runs to show in detail (default: one line for every run).", metavar="[RUN]..."),
+        typer.Argument(
+            help="Runs to show in detail (default: one line for every run).",
+            metavar="[RUN]...",
+            autocompletion=complete_run,
+        ),
     ] = None,
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
     as_json: AsJson = False,

@@ -6,11 +6,25 @@ from typing import Annotated
 
 import typer
 
+from growctl.cli.completion import complete_checkpoint, complete_schedule
+
 DEFAULT_RUNS_DIR = Path("runs")
 RUNS_DIR_VARIABLE = "GROWCTL_RUNS_DIR"
 
+CHECKPOINT_HELP = (
+    "A checkpoint: its directory, a stage's or a run's directory, or RUN, RUN/STAGE or RUN/STAGE/step_... by name."
+)
+
 ScheduleName = Annotated[
-    str, typer.Argument(help="A schedule file, or the name of a shipped schedule.", metavar="SCHEDULE")
+    str,
+    typer.Argument(
+        help="A schedule file, or the name of a shipped schedule.",
+        metavar="SCHEDULE",
+        autocompletion=complete_schedule,
+    ),
+]
+CheckpointName = Annotated[
+    str, typer.Argument(help=CHECKPOINT_HELP, metavar="CKPT", autocompletion=complete_checkpoint)
 ]
 Overrides = Annotated[
     list[str] | None,

@@ -1,9 +1,13 @@
-"""The commands on schedule files: `validate` and `schema`.
+"""The commands on schedule files: `init`, `validate` and `schema`.
 
 Slow modules are imported on use.
 """
 
 import json
+import shlex
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,7 +16,76 @@ from growctl.cli.options import AsJson
 from growctl.text.escaping import say
 
 if TYPE_CHECKING:
+    from growctl.draft.fit import Drafted
     from growctl.schema.blocks import Schedule
+
+
+def init(
+    file: Annotated[
+        str | None,
+        typer.Argument(
+            help="File to write, or - for standard output (default: the size, for example 350m.yaml).",
+            metavar="[FILE]",
+            show_default=False,
+        ),
+    ] = None,
+    params: Annotated[
+        str | None, typer.Option(help="Parameters of the model that you want in the end, for example 350M.")
+    ] = None,
+    tokens: Annotated[
+        str | None, typer.Option(help="Data tokens over all stages (default: 20 per parameter), for example 7B.")
+    ] = None,
+    base: Annotated[
+        str | None,
+        typer.Option(
+            help="Parameters of the first stage (default: the published 124M if that fits, else a fifth of --params)."
+        ),
+    ] = None,
+    gpus: Annotated[int | None, typer.Option(help="GPUs of the machine that will train (default: all it has).")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="The model of those GPUs, for memory and time in the plan, for example h100.")
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="The text: a shipped choice such as pile, a path, a URL, or OWNER/NAME on the Hugging Face hub "
+            "(default: a shipped one that is large enough)."
+        ),
+    ] = None,
+    interactive: Annotated[
+        bool, typer.Option("--interactive", "-i", help="Ask for each of these, with a line of explanation.")
+    ] = False,
+) -> None:
+    """Write a commented schedule for a model of a given size: stages, tokens, batch, learning rate, controls.
+
+    docs/schedules.md has the rules, each with its source. An existing file is never replaced.
+
+    Example: growctl init 350m.yaml --params 350M --tokens 7B --gpus 8 --device h100
+    """
+    from growctl.draft.file import STANDARD_OUTPUT, default_file, new_file, write_new
+    from growctl.draft.fit import drafted
+    from growctl.draft.wish import make_wish
+    from model.errors import UserError
+
+    if file is not None and file != STANDARD_OUTPUT:
+        new_file(file)  # before any question
+    if interactive:
+        from growctl.cli.questions import asked_wish
+
+        with redirect_stdout(sys.stderr):  # standard output may be the schedule
+            wish = asked_wish(params, base=base, tokens=tokens, data=data, gpus=gpus, device=device)
+    elif params is None:
+        raise UserError("--params: is missing; give the parameters of the last size (--params 350M), or --interactive")
+    else:
+        wish = make_wish(params, base=base, tokens=tokens, data=data, gpus=gpus, device=device)
+    name = default_file(wish) if file in (None, STANDARD_OUTPUT) else str(file)
+    path = None if file == STANDARD_OUTPUT else new_file(name)
+    result = drafted(wish, Path(name).stem)
+    if path is None:
+        print(result.text, end="")
+    else:
+        write_new(path, result.text)
+    _say_drafted(result, path)
 
 
 def validate(
@@ -56,6 +129,29 @@ def schema() -> None:
     from growctl.schedule.json_schema import schema_text
 
     print(schema_text(), end="")
+
+
+def _say_drafted(result: "Drafted", path: Path | None) -> None:
+    """Says what a draft holds and what to do next. On standard error if the draft itself is on standard output."""
+    from growctl.text.formatting import scientific, short_count
+
+    ladder = result.costs.ladder
+    sizes = " -> ".join(short_count(cost.plan.num_parameters) for cost in ladder.stages)
+    controls = sum(control.total.flops.total for control in result.costs.controls)
+    lines = [
+        f"{path or 'standard output'}: {sizes} parameters, {short_count(ladder.total.train_tokens)} tokens, "
+        f"{scientific(ladder.total.flops.total)} FLOPs; controls: {scientific(controls)} FLOPs",
+        f"Text: {ladder.schedule.data.source}",
+        *(f"warning: {warning}" for warning in result.warnings),
+    ]
+    if path is not None:
+        file = shlex.quote(str(path))
+        lines += [
+            f"Next: growctl plan {file}    shows memory, time and the cost of each stage and control",
+            f"      growctl run {file}     prepares the text and trains",
+        ]
+    for line in lines:
+        say(line, error=path is None or line.startswith("warning: "))
 
 
 def _brief(schedule: "Schedule") -> dict[str, Any]:

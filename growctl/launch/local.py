@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from growctl.launch.devices import Devices
 from growctl.launch.machines import Launch
 from model.errors import Failure
 from stages.process.lifeline import STDIN, VARIABLE
@@ -26,10 +27,19 @@ variables."""
 class Local:
     """This machine."""
 
-    devices: int
-    gpus: bool
+    found: Devices
     environment: Mapping[str, str] = field(default_factory=dict)
     """`launch.environment`."""
+
+    @property
+    def devices(self) -> int:
+        """Ranks on this machine."""
+        return self.found.per_machine
+
+    @property
+    def gpus(self) -> bool:
+        """Whether the ranks use GPUs."""
+        return self.found.type == "cuda"
 
     def check(self, runs_dir: Path) -> None:
         """Does nothing: no other programs are needed."""

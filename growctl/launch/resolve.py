@@ -22,12 +22,16 @@ def machines_of(schedule: Schedule) -> Machines:
         return hostfile_machines(launch, nodes)
     if nodes > 1:
         raise LaunchError(f"launch.nodes = {nodes}: launch.cluster = 'local' is one machine; use hostfile or slurm")
-    devices = schedule_devices_here(schedule)
-    return Local(devices.per_machine, devices.type == "cuda", launch.environment)
+    return Local(schedule_devices_here(schedule), launch.environment)
+
+
+def run_devices(schedule: Schedule, machines: Machines) -> Devices:
+    """The devices on each of `machines` that a run of `schedule` starts on. Those of other machines are assumed."""
+    return machines.found if isinstance(machines, Local) else _assumed_devices(schedule, machines.devices)
 
 
 def planned_devices(schedule: Schedule) -> Devices:
-    """The devices that a run of `schedule` uses on each machine, from `machines_of`.
+    """The devices that a plan of `schedule` is for: those that a run uses on each machine, from `machines_of`.
 
     If the run could not start, the plan assumes `launch.devices`, or one device, and the note gives the reason. It does
     the same if `launch.hardware` names a GPU but this machine has none.
@@ -36,7 +40,7 @@ def planned_devices(schedule: Schedule) -> Devices:
     assumed = 1 if launch.devices == "auto" else launch.devices
     try:
         if launch.cluster != "local":
-            return _assumed_devices(schedule, machines_of(schedule).devices)
+            return run_devices(schedule, machines_of(schedule))
         found = schedule_devices_here(schedule)
     except LaunchError as error:
         devices = "one device" if assumed == 1 else f"{assumed} devices"

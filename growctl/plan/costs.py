@@ -210,8 +210,14 @@ def plan_costs(schedule: Schedule, runs_dir: Path | None = None, measurements: M
 
 
 def device_memory(schedule: Schedule, devices: Devices) -> int | None:
-    """Memory of one device in bytes: from `launch.hardware`, else that of the GPUs here; None if unknown."""
-    return schedule.launch.hardware.memory_bytes or devices.memory_bytes
+    """Memory of one device in bytes: from `launch.hardware`, else that of the GPUs here; None if unknown.
+
+    Ignores a GPU that `launch.hardware` names if the devices are CPUs.
+    """
+    hardware = schedule.launch.hardware
+    if hardware.device and devices.type == "cpu":
+        return devices.memory_bytes
+    return hardware.memory_bytes or devices.memory_bytes
 
 
 def planned_micro_batch(schedule: Schedule, plan: StagePlan, num_devices: int, devices: Devices) -> int:

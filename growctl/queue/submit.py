@@ -97,7 +97,8 @@ def plan_jobs(request: LadderRequest, requests: Sequence[RunRequest]) -> list[Jo
     ladder_end = None
     for run in requests:
         launch = run.schedule.launch
-        left = tuple(left_to_train(run.schedule, request.directory(run)))
+        unfinished = left_to_train(run.schedule, request.directory(run))
+        left = tuple(plan for plan in unfinished if request.trains(plan.index))
         by_stage = [tuple(parts) for _, parts in groupby(left, key=lambda plan: plan.index)]
         parts = by_stage if launch.slurm.job == "stage" else [left] * bool(left)
         after = ladder_end
@@ -105,11 +106,19 @@ def plan_jobs(request: LadderRequest, requests: Sequence[RunRequest]) -> list[Jo
             own = launch.slurm.job == "stage"
             name = f"{run.name}.{part[0].branch_of or part[0].name}" if own else run.name
             nodes = max(launch.nodes_of(stage.index) for stage in part)
-            jobs.append(Job(name, run, part, nodes, part[-1].index if own else None, after))
+            last = part[-1].index if own else request.last_stage
+            jobs.append(Job(name, run, part, nodes, last, after))
             after = name
         if run.control is None:
             ladder_end = after
     return jobs
+
+
+def nothing_to_submit(request: LadderRequest) -> str:
+    """The message if every stage that `request` includes is done."""
+    stages, last = request.ladder.schedule.stages, request.last_stage
+    up_to = "" if last is None else f" up to stage {stages[last].name}"
+    return f"{request.ladder.name}: done{up_to}; there is nothing to submit"
 
 
 def job_executor(job: Job, folder: Path, dependency: str | None) -> Any:
@@ -198,7 +207,7 @@ def submit(request: LadderRequest, screen: Screen) -> None:
     jobs = plan_jobs(request, requests)
     directory = request.directory(request.ladder)
     if not jobs:
-        screen.message(f"{request.ladder.name}: done; there is nothing to submit")
+        screen.message(nothing_to_submit(request))
         return
     with hold(directory):
         pass  # checks that no growctl runs it now; the first job needs the lock as soon as it is submitted

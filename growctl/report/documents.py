@@ -16,7 +16,7 @@ from growctl.text.escaping import visible
 _STAGE_KEYS = (
     *("name", "num_parameters", "train_tokens", "flops", "cumulative_flops", "wall_seconds", "validation_loss"),
     *("perplexity", "loss_before_growth", "loss_after_growth", "device_seconds", "replayed_flops"),
-    *("replayed_device_seconds", "bits_per_byte", "finished", "branch_of"),
+    *("replayed_device_seconds", "bits_per_byte", "finished", "reused_flops", "reused_from", "branch_of"),
 )
 _FORMULA = ("=", "+", "-", "@", "\t")
 """Characters that make a spreadsheet read a cell as a formula, or that it skips before one."""
@@ -86,6 +86,8 @@ def stages_csv(runs: Sequence[RunReport]) -> str:
 
 
 def _no_formula(value: Any) -> Any:
+    if isinstance(value, list):
+        value = " ".join(value)
     if not isinstance(value, str):
         return value
     text = visible(value)  # a bare carriage return would start a new line
@@ -93,4 +95,6 @@ def _no_formula(value: Any) -> Any:
 
 
 def _finite(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return list(value)
     return None if isinstance(value, float) and not math.isfinite(value) else value

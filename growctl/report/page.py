@@ -9,10 +9,7 @@ from growctl.report import plots
 from growctl.report.documents import stages_csv
 from growctl.report.read import RunReport
 from growctl.report.table import COLUMNS, WENT_WRONG, anomalies, describe, remarks, stage_cells, verdicts
-
-PAGE_NAME = "report.html"
-CHART_NAME = "compute_vs_perplexity.png"
-TABLE_NAME = "stages.csv"
+from growctl.runs_dir import ReportPaths
 
 _STYLE = """
 :root { color-scheme: light dark; --line: color-mix(in srgb, currentColor 22%, transparent); }
@@ -58,13 +55,13 @@ _COUNTED = (
 )
 
 
-def write_report(runs: Sequence[RunReport], directory: Path) -> Path:
-    """Writes `report.html`, `compute_vs_perplexity.png` and `stages.csv` into `directory`; returns the page's path."""
-    directory.mkdir(parents=True, exist_ok=True)
-    _replace(directory / CHART_NAME, plots.png(runs))
-    _replace(directory / TABLE_NAME, stages_csv(runs).encode())
-    _replace(directory / PAGE_NAME, render_page(runs).encode())
-    return directory / PAGE_NAME
+def write_report(runs: Sequence[RunReport], paths: ReportPaths) -> Path:
+    """Writes the page, its chart and its table; returns the page's path."""
+    paths.directory.mkdir(parents=True, exist_ok=True)
+    _replace(paths.chart, plots.png(runs))
+    _replace(paths.table, stages_csv(runs).encode())
+    _replace(paths.page, render_page(runs).encode())
+    return paths.page
 
 
 def render_page(runs: Sequence[RunReport]) -> str:
@@ -77,6 +74,7 @@ def render_page(runs: Sequence[RunReport]) -> str:
         + "</section>"
         for heading, sentences in verdicts(runs)
     )
+    beside = ReportPaths(Path())
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -96,7 +94,7 @@ def render_page(runs: Sequence[RunReport]) -> str:
 {_anomalies(runs)}
 <h2>How the figures are computed</h2>
 <ul>{"".join(f"<li>{sentence}</li>" for sentence in _COUNTED)}</ul>
-<footer>Written by growctl report. The figures are in {TABLE_NAME}, the chart in {CHART_NAME}.</footer>
+<footer>Written by growctl report. The figures are in {beside.table}, the chart in {beside.chart}.</footer>
 </body>
 </html>
 """

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from growctl.ladder.releases import paths_of
-from growctl.launch.resolve import planned_devices
+from growctl.launch.devices import Devices
 from growctl.plan.costs import stage_checkpoint_bytes
 from growctl.run.lock import find_holder
 from growctl.run.requests import RunError, RunRequest, left_to_train
@@ -13,8 +13,13 @@ from growctl.text.formatting import byte_count
 from stages.checkpoint.disk_full import free_bytes
 
 
-def check_space(requests: Iterable[RunRequest], runs_dir: Path) -> None:
+def check_space(
+    requests: Iterable[RunRequest], runs_dir: Path, devices: Devices, last_stage: int | None = None
+) -> None:
     """Raises RunError if the checkpoints that `requests` will still write need more space than is free in `runs_dir`.
+
+    `devices`: those that the runs start on, which decide the precision. Counts the stages up to index `last_stage`;
+    None: all of them.
 
     Skips runs whose schedule has `checkpoint.check_space: false`, and runs that another growctl holds: `hold` reports
     those.
@@ -24,7 +29,7 @@ def check_space(requests: Iterable[RunRequest], runs_dir: Path) -> None:
         for request in requests
         if request.schedule.checkpoint.check_space and find_holder(runs_dir / request.name) is None
     ]
-    needed = sum(remaining_bytes(request, runs_dir / request.name) for request in asked)
+    needed = sum(remaining_bytes(request, runs_dir / request.name, devices, last_stage) for request in asked)
     free = free_bytes(runs_dir)
     if needed > free:
         raise RunError(
@@ -34,12 +39,14 @@ def check_space(requests: Iterable[RunRequest], runs_dir: Path) -> None:
         )
 
 
-def remaining_bytes(request: RunRequest, directory: Path) -> int:
-    """The bytes that the unfinished stages and releases of a run will still add to what they have on disk."""
+def remaining_bytes(request: RunRequest, directory: Path, devices: Devices, last_stage: int | None = None) -> int:
+    """The bytes that unfinished stages and releases, up to stage `last_stage`, will still add to those on disk."""
     schedule = request.schedule
-    precision = planned_devices(schedule).precision(schedule.training.precision)
+    precision = devices.precision(schedule.training.precision)
     total = 0
     for plan in left_to_train(schedule, directory):
+        if last_stage is not None and plan.index > last_stage:
+            break
         stage = paths_of(RunPaths(directory), plan)
         within = [*stage.checkpoints().values(), *stage.leftovers()]  # these are removed before anything is written
         there = sum(path.stat().st_size for folder in within for path in folder.rglob("*") if path.is_file())

@@ -10,6 +10,7 @@ from growctl.ladder.releases import paths_of, plan_run
 from growctl.ladder.stage_plans import StagePlan, plan_stages
 from growctl.launch.machines import Machines
 from growctl.runs_dir import RunPaths
+from growctl.schedule.errors import did_you_mean
 from growctl.schedule.load import ScheduleError, load_resolved
 from growctl.schema.blocks import Schedule
 from model.errors import Failure, UserError
@@ -46,6 +47,8 @@ class LadderRequest:
     with_controls: bool
     sources: tuple[Path, ...] = ()
     """Runs directories in which to look for checkpoints to reuse; empty: none are reused."""
+    last_stage: int | None = None
+    """The index of the last stage to train; None: all stages."""
 
     @classmethod
     def of(
@@ -56,16 +59,26 @@ class LadderRequest:
         name: str | None,
         with_controls: bool,
         sources: Sequence[Path] = (),
+        until: str | None = None,
     ) -> "LadderRequest":
-        """A request for the ladder of `schedule`, named `name` or else as the schedule is."""
+        """A request for the ladder of `schedule`, named `name` or else as the schedule is.
+
+        `until` is the name of the last stage to train. A ladder that is to end early has no controls, because their
+        budgets follow from all of its stages. Raises RunError if the schedule has no such stage.
+        """
         name = name or schedule.name
         assert name is not None
+        last_stage = None if until is None else stage_index(schedule, until)
         ladder = RunRequest(name, schedule.model_copy(update={"name": name}), label)
-        return cls(ladder, runs_dir, with_controls, tuple(sources))
+        return cls(ladder, runs_dir, with_controls and until is None, tuple(sources), last_stage)
 
     def directory(self, request: RunRequest) -> Path:
         """The run directory of `request`."""
         return self.runs_dir / request.name
+
+    def trains(self, stage: int) -> bool:
+        """Whether the request includes the stage with the index `stage`."""
+        return self.last_stage is None or stage <= self.last_stage
 
     def steps_done(self, request: RunRequest) -> list[int]:
         """The number of steps of each finished stage of a run, oldest first."""
@@ -104,6 +117,15 @@ def reuse_sources(runs_dir: Path, further: Sequence[Path], no_reuse: bool) -> tu
         if not directory.is_dir():
             raise RunError(f"--reuse-from {directory}: must be an existing directory of runs")
     return () if no_reuse else (runs_dir, *further)
+
+
+def stage_index(schedule: Schedule, name: str) -> int:
+    """The index of the stage called `name`; raises RunError if the schedule has none."""
+    names = [stage.name for stage in schedule.stages]
+    if name not in names:
+        hint = did_you_mean(name, names)
+        raise RunError(f"--until {name!r}: the schedule has no such stage; its stages are {', '.join(names)}{hint}")
+    return names.index(name)
 
 
 def steps_done(schedule: Schedule, directory: Path) -> list[int]:
@@ -151,11 +173,12 @@ def check_same_run(request: RunRequest, directory: Path) -> None:
 def _other_stages(was: list[dict[str, Any]], now: list[dict[str, Any]]) -> str:
     """What differs between two lists of stages that are not equally long."""
     old, new = ([stage["name"] for stage in stages] for stages in (was, now))
-    if now[: len(was)] == was:
+    if new[: len(old)] == old:
         return f"this schedule adds {', '.join(new[len(old) :])} after its last stage, {old[-1]}"
-    if now[-len(was) :] == was:
+    if new[-len(old) :] == old:
         return (
-            f"this schedule adds {', '.join(new[: -len(old)])} before its first stage, {old[0]}, and so trains all anew"
+            f"this schedule adds {', '.join(new[: -len(old)])} before its first stage, {old[0]}, so nothing of the run "
+            "fits: a ladder grows at its end"
         )
     return f"it has the stages {', '.join(old)}; this schedule has {', '.join(new)}"
 

@@ -61,7 +61,11 @@ def checkpoint_to_resume(
     if newest is None or fits:
         return newest
     tell(f"{newest.name} was saved by {_world(read_manifest(newest))}; converting it for {world}")
-    return _convert(newest, StagePaths(stage_directory).log)
+    log = StagePaths(stage_directory).log
+    try:
+        return convert(newest, converted_directory(newest), log)
+    except RunFailed as error:
+        raise RunFailed(f"{error}\nfull log: {log}") from error
 
 
 def _whole(
@@ -87,10 +91,13 @@ def _world(manifest: Manifest) -> World:
     return World(manifest.world_size, manifest.zero_stage, manifest.offload)
 
 
-def _convert(checkpoint: Path, log: Path) -> Path:
-    """Converts `checkpoint` in a separate process, which ends with this one, and returns the conversion."""
-    converted = converted_directory(checkpoint)
-    command = [sys.executable, "-m", "stages.engine.convert", str(checkpoint), str(converted)]
+def convert(checkpoint: Path, target: Path, log: Path) -> Path:
+    """Converts the engine checkpoint `checkpoint` to `target` in a separate process, which ends with this one.
+
+    The process appends its output to `log`. Returns `target`; raises RunFailed with the reason if it fails. Check the
+    checkpoint's files and its origin first: the process unpickles it.
+    """
+    command = [sys.executable, "-m", "stages.engine.convert", str(checkpoint), str(target)]
     environment = {"PYTHONSAFEPATH": "1", "DS_ACCELERATOR": "cpu", VARIABLE: STDIN}
     log_start = log.stat().st_size if log.exists() else 0
     with Workers(Launch(command, environment), log) as workers:
@@ -100,5 +107,5 @@ def _convert(checkpoint: Path, log: Path) -> Path:
         ended_by = ending_signal(workers.exit_code)
         reason = signal_reason(ended_by) if ended_by else failure_reason(log, log_start)
         told = logged_reason(log, log_start)
-        raise RunFailed(f"{told or f'{checkpoint} cannot be converted: {reason}'}\nfull log: {log}")
-    return converted
+        raise RunFailed(told or f"{checkpoint} cannot be converted: {reason}")
+    return target

@@ -132,12 +132,13 @@ def find_furthest(
 ) -> Found | None:
     """The intact checkpoint that stands in for most steps of a stage; None if none goes beyond `own_steps`.
 
-    The first of `runs_dirs` is the run's own. Of several at the same step, engine checkpoints come first, because they
-    resume without a conversion. Broken ones are passed over with a message: they are other runs' to set aside.
+    The first of `runs_dirs` is the run's own. Of several at the same step, the end of a whole stage comes first, then
+    engine checkpoints, because they may resume without a conversion. Broken ones are passed over with a message: they
+    are other runs' to set aside.
     """
     found = [candidate for candidate in _candidates(runs_dirs) if training.leads_on_from(candidate.manifest)]
     found = [candidate for candidate in found if candidate.steps > own_steps]
-    found.sort(key=lambda f: (-f.steps, f.manifest.kind != "engine", f.run, str(f.directory)))
+    found.sort(key=lambda f: (-f.steps, _effort(f, training), f.run, str(f.directory)))
     for candidate in found:
         try:
             verify_checkpoint(candidate.directory)
@@ -148,6 +149,13 @@ def find_furthest(
         else:
             return candidate
     return None
+
+
+def _effort(found: Found, training: TrainingHistory) -> int:
+    """What is left to do with a checkpoint: nothing, resume, or load its parameters; for sorting."""
+    if found.manifest.kind == "parameters":
+        return 0 if found.steps == training.num_steps else 2
+    return 1
 
 
 def own_steps(training: TrainingHistory, stage: StagePaths) -> int:
@@ -191,7 +199,7 @@ def take_over(found: Found, spec: TrainSpec, own_steps: int, on_file: Callable[[
 def _candidates(runs_dirs: Sequence[Path]) -> Iterator[Found]:
     for number, runs_dir in enumerate(runs_dirs):
         runs = RunsPaths(runs_dir)
-        for run in runs.runs():
+        for run in runs.all_runs():
             name = str(run.directory) if number else run.directory.name
             for stage in (part for _, _, found in run.stages_found() for part in (found, found.release)):
                 for directory in (stage.final, *stage.checkpoints().values()):

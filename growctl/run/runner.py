@@ -13,7 +13,7 @@ from growctl.ladder.releases import has_decayed, paths_of, plan_release, plan_ru
 from growctl.ladder.stage_plans import StagePlan, plan_stages
 from growctl.ladder.train_spec import worker_spec
 from growctl.launch.machines import Machines
-from growctl.launch.resolve import machines_of, planned_devices
+from growctl.launch.resolve import machines_of, run_devices
 from growctl.ledger.books import StageBooks
 from growctl.ledger.file import move_aside
 from growctl.ledger.ledger import BrokenLedger, Ledger, RunEntry, StageEntry
@@ -57,15 +57,16 @@ EXACT_GROWTH = 1e-5
 
 
 def run(request: LadderRequest, screen: Screen) -> None:
-    """Runs a ladder and then its controls, or resumes them.
+    """Runs a ladder, up to its `last_stage`, and then its controls, or resumes them.
 
     Raises RunError (or another UserError) before anything is written, RunFailed if a stage fails.
     """
     machines = machines_of(request.ladder.schedule)
-    check_space(request.checked(machines), request.runs_dir)
+    devices = run_devices(request.ladder.schedule, machines)
+    check_space(request.checked(machines), request.runs_dir, devices, request.last_stage)
     machines.check(request.runs_dir)
     controls = [request.directory(control) for control in request.controls()]
-    Execution(request.ladder, request.runs_dir, machines, screen, controls, request.sources).run()
+    Execution(request.ladder, request.runs_dir, machines, screen, controls, request.sources).run(request.last_stage)
     for control in request.controls():
         check_same_run(control, request.directory(control))
         Execution(control, request.runs_dir, machines, screen, sources=request.sources).run()
@@ -75,7 +76,7 @@ def run_part(request: LadderRequest, name: str, last_stage: int | None, screen: 
     """Runs only the ladder or control called `name`, up to the stage with index `last_stage`. Raises as `run` does."""
     machines = machines_of(request.ladder.schedule)
     [part] = [candidate for candidate in request.checked(machines) if candidate.name == name]
-    check_space([part], request.runs_dir)
+    check_space([part], request.runs_dir, run_devices(part.schedule, machines), last_stage)
     machines.check(request.runs_dir)
     Execution(part, request.runs_dir, machines, screen, sources=request.sources).run(last_stage)
 
@@ -233,7 +234,7 @@ class Execution:
 
     def _precision(self) -> Precision:
         """The precision in which a new stage trains."""
-        return planned_devices(self.schedule).precision(self.schedule.training.precision)
+        return run_devices(self.schedule, self.machines).precision(self.schedule.training.precision)
 
     def _train(self, plan: StagePlan, initial: Path | None, history: StageHistory, books: StageBooks) -> None:
         """Makes attempts at a stage until it has its `final/`.
@@ -321,8 +322,9 @@ class Execution:
         )
 
     def _micro_batch_size(self, plan: StagePlan) -> int:
-        """Sequences per forward pass on one device, as `growctl plan` shows it."""
-        return planned_micro_batch(self.schedule, plan, self.num_devices(plan), planned_devices(self.schedule))
+        """Sequences per forward pass on one device, as `growctl plan` shows it for the same devices."""
+        devices = run_devices(self.schedule, self.machines)
+        return planned_micro_batch(self.schedule, plan, self.num_devices(plan), devices)
 
     def _spec(
         self, plan: StagePlan, attempt: int, initial: Path | None, resume: Path | None, left_out: tuple[LeftOut, ...]

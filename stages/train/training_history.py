@@ -38,6 +38,7 @@ class TrainingHistory:
         self.before = history_at_start(spec)
         """The history of the model that the stage starts from."""
 
+        self.num_steps = spec.num_steps
         self._spec = spec
         newest = spec.model.newest_generation if isinstance(spec.model, TokenformerConfig) else 0
         self._rules = [spec.rule(number) for number in range(newest + 1)]

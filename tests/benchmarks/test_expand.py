@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from model.config import num_parameters, parameter_shapes
 from model.growth import added_parameters
 from model.policy import grow_config
@@ -13,6 +15,7 @@ from tests.stages.checkpoints import small_config
 BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "expand.py"
 
 
+@pytest.mark.slow
 def test_the_small_size_runs_and_its_counts_are_right(tmp_path):
     command = [sys.executable, BENCHMARK, "--size", "small", "--repetitions", "1", "--directory", tmp_path]
     document = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)

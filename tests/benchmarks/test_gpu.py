@@ -26,6 +26,7 @@ from growctl.controls.equal_size import equal_size_transformer
 from growctl.schedule.load import load_schedule
 from growctl.schema.launch_block import DEVICES
 from model.config import Kernels, TransformerConfig, tokenformer_config
+from tests.benchmarks.test_start_up import processes_of
 from tests.growctl.runs import wait_until
 from tests.workers import HANG_SECONDS
 from tools.gpu_tables import TABLES, GpuResults, device_tables, gpu_tables
@@ -140,7 +141,8 @@ def commands_of_children(pid: int) -> str:
 
 
 @pytest.mark.trains
-def test_a_terminated_run_keeps_its_results(tmp_path) -> None:
+def test_a_terminated_run_keeps_its_results_and_leaves_no_process(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     output = tmp_path / "gpu.json"
     process = started("--trial", "--only", "device,training_eager", "--deadline", 10_000, "--output", output)
     wait_until(lambda: "benchmarks.gpu.section training_eager" in commands_of_children(process.pid), process)
@@ -151,6 +153,26 @@ def test_a_terminated_run_keeps_its_results(tmp_path) -> None:
     assert sections["device"]["status"] == "done"
     assert len(sections["device"]["rows"]) == 4
     assert sections["training_eager"]["status"] == "interrupted"
+    assert not processes_of(tmp_path)
+
+
+def test_a_signal_while_a_section_starts_leaves_no_process(tmp_path, monkeypatch) -> None:
+    start, children = subprocess.Popen, []
+
+    def signalled(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        children.append(start([sys.executable, "-c", "import time; time.sleep(600)"], **options))
+        signal.raise_signal(signal.SIGTERM)
+        return children[0]
+
+    monkeypatch.setattr(subprocess, "Popen", signalled)
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        with pytest.raises(SystemExit):
+            new_run(tmp_path, "device").section("device", 60.0, tmp_path)
+        assert children[0].poll() == -signal.SIGKILL
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        children[0].kill()
 
 
 @pytest.mark.trains

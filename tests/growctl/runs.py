@@ -9,11 +9,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout, suppress
+from io import StringIO
 from pathlib import Path
 
 import pytest
 
+from growctl.cli.app import main
 from stages.metrics import read_metrics
 from tests.reliability.faults.sitecustomize import VARIABLE
 from tests.workers import BUG, HANG_SECONDS, PRINT_TRACEBACKS, REPOSITORY, TrainingGuard
@@ -99,6 +101,21 @@ def run(*arguments: object, expect: int = 0) -> tuple[str, str]:
     return finish(process, expect)
 
 
+def run_here(*arguments: object, expect: int = 0) -> tuple[str, str]:
+    """Like `run`, but in this process, where slow modules are imported only once. For commands that train nothing."""
+    out, err = StringIO(), StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(sys, "argv", ["growctl", *map(str, arguments)])
+        patch.setattr("growctl.run.signals.install_handlers", lambda: None)
+        patch.setenv("COLUMNS", "100")
+        patch.delenv("GROWCTL_RUNS_DIR", raising=False)
+        patch.chdir(REPOSITORY.parent)
+        with pytest.raises(SystemExit) as end:
+            main()
+    assert end.value.code == expect, f"exit code {end.value.code}\n{out.getvalue()}\n{err.getvalue()}"
+    return out.getvalue(), err.getvalue()
+
+
 def wait_until(condition: Callable[[], bool], process: subprocess.Popen) -> None:
     """Waits for something that a running growctl does."""
     deadline = time.monotonic() + HANG_SECONDS
@@ -117,11 +134,12 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def stat_of(pid: int) -> list[str]:
-    """What Linux says of a process behind its name, first its state and its parent; nothing once it is gone."""
+    """What Linux says of a process behind its name, first its state and its parent; nothing once it has ended."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        state, *others = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return []
+    return [] if state == "Z" else [state, *others]
 
 
 @contextmanager

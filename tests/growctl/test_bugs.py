@@ -93,6 +93,13 @@ def test_an_unwritable_runs_directory_moves_the_traceback_to_the_temporary_direc
     assert "KeyError: 'what'" in report.read_text()
 
 
+def test_a_bug_is_reported_even_if_another_package_shadows_stages(tmp_path, temporary, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "growctl.runs_dir", None)
+    report_bug(raised(KeyError("what")), tmp_path)
+    [report] = temporary.iterdir()
+    assert f"The traceback is in {report};" in capsys.readouterr().err
+
+
 def test_a_bug_is_reported_even_if_no_file_can_be_written(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     report_bug(raised(KeyError("what")), tmp_path / "missing")

@@ -1,7 +1,6 @@
 """Growth of whole models: new parameters, function-preserving policies, and how new tokens learn."""
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -38,15 +37,6 @@ from tests.stages.specs import small_spec
 EXACT_ONES = [(init, tau, score_function) for init, tau, score_function in POSSIBLE if (init, tau) in EXACT]
 OTHERS = [possible for possible in POSSIBLE if possible not in EXACT_ONES]
 BASES = [History(config, [], config) for config in (small_config(score_function=s) for s in SCORE_FUNCTIONS)]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """On a busy machine, models this small spend most of their time waiting for a second thread."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def difference(one: Tensor, other: Tensor) -> float:

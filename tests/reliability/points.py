@@ -67,7 +67,7 @@ class Point:
 
 STEP = r"/\.?step_\d+"
 FINAL = r"/\.?final"
-NOT_DUE = r"/\.?step_0+(1|2|4|5|7|8|10|11)\b"
+NOT_DUE = r"/\.?step_0+(1|2|4|5|8|10|11)\b"
 INITIAL = r"{stage}\.?initial"
 GROWN = ("middle", "large")
 RUN = ()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from growctl.launch.resolve import machines_of, run_devices
 from growctl.run.disk_space import check_space, remaining_bytes
 from growctl.run.requests import LadderRequest, RunError
 from growctl.schedule.load import load_schedule
@@ -149,24 +150,24 @@ def test_the_size_of_the_last_checkpoint_must_be_free_before_the_next(tmp_path, 
 def test_a_run_compares_what_it_will_write_with_the_free_space_before_it_starts(tmp_path, monkeypatch):
     schedule = load_schedule(str(write_schedule(tmp_path)), [])
     request = LadderRequest.of(schedule, "tiny", tmp_path / "runs", None, with_controls=False).ladder
-    directory = tmp_path / "runs/tiny"
-    needed = remaining_bytes(request, directory)
+    directory, devices = tmp_path / "runs/tiny", run_devices(schedule, machines_of(schedule))
+    needed = remaining_bytes(request, directory, devices)
     monkeypatch.setattr("growctl.run.disk_space.free_bytes", lambda path: needed)
-    check_space([request], tmp_path / "runs")
+    check_space([request], tmp_path / "runs", devices)
     monkeypatch.setattr("growctl.run.disk_space.free_bytes", lambda path: needed - 1)
     with pytest.raises(RunError, match=r"about \d.* but only \d.* are free in .*checkpoint\.check_space=false"):
-        check_space([request], tmp_path / "runs")
+        check_space([request], tmp_path / "runs", devices)
     with pytest.raises(RunError, match=r"^tiny, tiny: the checkpoints still to be written"):
-        check_space([request, request], tmp_path / "runs")
+        check_space([request, request], tmp_path / "runs", devices)
     write_checkpoint(directory / "stages/0-small/step_00000010")
-    assert remaining_bytes(request, directory) < needed, "existing files are not written again"
-    check_space([request], tmp_path / "runs")
-    beside, left = directory / "stages/0-small/step_00000010", remaining_bytes(request, directory)
+    assert remaining_bytes(request, directory, devices) < needed, "existing files are not written again"
+    check_space([request], tmp_path / "runs", devices)
+    beside, left = directory / "stages/0-small/step_00000010", remaining_bytes(request, directory, devices)
     beside.rename(staging_directory(beside))
-    assert remaining_bytes(request, directory) == left, "leftovers are removed first"
+    assert remaining_bytes(request, directory, devices) == left, "leftovers are removed first"
     unchecked = load_schedule(str(tmp_path / "tiny.yaml"), ["checkpoint.check_space=false"])
     monkeypatch.setattr("growctl.run.disk_space.free_bytes", lambda path: 0)
-    check_space([LadderRequest.of(unchecked, "tiny", tmp_path, None, with_controls=False).ladder], tmp_path)
+    check_space([LadderRequest.of(unchecked, "tiny", tmp_path, None, with_controls=False).ladder], tmp_path, devices)
 
 
 def test_a_read_only_runs_directory_gives_one_message(tmp_path, small_disk):

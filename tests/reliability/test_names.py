@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from growctl.cli import app
 from growctl.cli.dry_run import _launch
 from growctl.controls.generate import plan_controls
+from growctl.launch.devices import Devices
 from growctl.launch.hostfile import hostfile_machines, read_hostfile
 from growctl.launch.local import Local
 from growctl.launch.machines import Launch, LaunchError, plain_path
@@ -116,7 +117,7 @@ def environment_of(tmp_path: Path) -> dict[str, str]:
 
 def test_the_workers_environment_arrives_unchanged_or_is_rejected(tmp_path):
     given = environment_of(tmp_path)
-    [started] = [Local(1, False, given).launch(tmp_path / "spec.json", 1, 1)]
+    [started] = [Local(Devices(1, "cpu", False), given).launch(tmp_path / "spec.json", 1, 1)]
     with Workers(Launch([sys.executable, "-c", DUMP], started.environment), tmp_path / "log") as workers:
         workers.wait(HANG_SECONDS)
     assert {name: told(tmp_path / "dump")[1].get(name) for name in given} == given

@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from growctl.ladder.stage_plans import plan_stages
+from growctl.launch.devices import Devices
 from growctl.launch.local import Local
 from growctl.ledger.ledger import Ledger, RunEntry
 from growctl.run.requests import RunFailed, RunRequest
@@ -138,7 +139,9 @@ def rollbacks(directory: Path, *attempts: int) -> None:
 def execution(tmp_path) -> Iterator[Execution]:
     """An execution of a run with one stage, before its first attempt, with an open ledger."""
     schedule = load_schedule(str(write_schedule(tmp_path, ONE_STAGE + POLICY % "rollback")), ["anomalies.most=2"])
-    execution = Execution(RunRequest("tiny", schedule, "tiny"), tmp_path, Local(1, False, {}), Screen(Console()))
+    execution = Execution(
+        RunRequest("tiny", schedule, "tiny"), tmp_path, Local(Devices(1, "cpu", False)), Screen(Console())
+    )
     execution.stage(execution.plans[0]).directory.mkdir(parents=True)
     with Ledger.open(tmp_path / "tiny/ledger.db") as execution.ledger:
         entry = RunEntry("tiny", "tiny", None, None, schedule.seed, "dataset", "0" * 64)

@@ -1,6 +1,7 @@
 """Small `parameters` checkpoints for tests, with Adam moments as after training."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -20,8 +21,10 @@ def small_config(width: int = 16, num_heads: int = 1, **changes) -> TokenformerC
     return tokenformer_config(**(sizes | changes), vocab_size=31, hidden_size=width, num_heads=num_heads)
 
 
-def write_checkpoint(directory: Path, config: TokenformerConfig | TransformerConfig | None = None) -> Manifest:
-    """A whole checkpoint in `directory`, at step 11 of its stage."""
+def write_checkpoint(
+    directory: Path, config: TokenformerConfig | TransformerConfig | None = None, **changes: Any
+) -> Manifest:
+    """A whole checkpoint in `directory`, at step 11 of its stage, with `changes` to its manifest."""
     config = config or small_config()
     generator = torch.Generator().manual_seed(5)
     with whole_directory(directory) as staging:
@@ -29,16 +32,16 @@ def write_checkpoint(directory: Path, config: TokenformerConfig | TransformerCon
         for name, parameter in build_model(config, seed=0).named_parameters():
             first, second = (torch.randn(parameter.shape, generator=generator) * 0.01 for _ in range(2))
             file, files[file] = write_parameter(staging, name, ParameterState(parameter, first, second.square()))
-        manifest = Manifest(
-            kind="parameters",
-            model=config,
-            step=11,
-            group_steps=STEPS,
-            samples_seen=44,
-            seed=0,
-            dataset_fingerprint="d" * 64,
-            tokenizer_sha256="e" * 64,
-            files=files,
-            lineage=Lineage(operation="train"),
-        )
-        return finish_directory(directory, manifest)
+        values: dict[str, Any] = {
+            "kind": "parameters",
+            "model": config,
+            "step": 11,
+            "group_steps": STEPS,
+            "samples_seen": 44,
+            "seed": 0,
+            "dataset_fingerprint": "d" * 64,
+            "tokenizer_sha256": "e" * 64,
+            "files": files,
+            "lineage": Lineage(operation="train"),
+        }
+        return finish_directory(directory, Manifest(**(values | changes)))

@@ -144,6 +144,7 @@ def test_generating_writes_every_page(tmp_path, monkeypatch, capsys) -> None:
         page = tmp_path / module.PAGE.name
         page.write_text(module.PAGE.read_text())
         monkeypatch.setattr(module, "PAGE", page)
+    monkeypatch.setattr(generate, "plans_table", lambda: "a table\n")  # tests/tools/test_docs.py makes the real one
     monkeypatch.setattr(performance, "PICTURE", tmp_path / "performance.png")
     monkeypatch.setattr(performance, "RESULTS", written(tmp_path, "pattention.json", rows=[pattention_row("fp32", 1)]))
     generate.main()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.growctl.runs import run
+from tests.growctl.runs import run_here
 from tests.growctl.schedules import TEXT, file_of
 
 SMALL_AND_LARGE = "2 stages: small (12.7k, 2.05k tokens) -> large (13.8k, 2.56k tokens)"
@@ -18,7 +18,7 @@ def test_valid_schedules_give_one_line_each_and_invalid_ones_their_messages(tmp_
         tmp_path, TEXT.replace("ffn_tokens: 8\n  train_steps", "ffn_tokens: 7\n  train_steps"), "shrinks.yaml"
     )
     odd = file_of(tmp_path, TEXT.replace("num_heads: 2", "num_heads: 3"), "odd.yaml")
-    out, err = run("validate", good, typo, "quickstart", shrinks, odd, "no_such", expect=2)
+    out, err = run_here("validate", good, typo, "quickstart", shrinks, odd, "no_such", expect=2)
     assert [line.partition(": ")[0] for line in out.splitlines()] == [good, "quickstart"]
     lines = err.splitlines()
     assert lines[0].startswith(f"{typo}: growth.rump = 0.1: no such key; did you mean 'ramp'?")
@@ -30,15 +30,15 @@ def test_valid_schedules_give_one_line_each_and_invalid_ones_their_messages(tmp_
 
 def test_the_line_of_a_valid_schedule_has_name_stages_and_sizes(tmp_path: Path) -> None:
     path = file_of(tmp_path, f"name: mine\n{TEXT}", "good.yaml")
-    out, err = run("validate", path)
+    out, err = run_here("validate", path)
     assert (out, err) == (f"{path}: mine, {SMALL_AND_LARGE}\n", "")
-    out, _ = run("validate", "pile/tokenformer_150m")
+    out, _ = run_here("validate", "pile/tokenformer_150m")
     assert out == "pile/tokenformer_150m: tokenformer_150m, 1 stage: 150m (152M, 300B tokens)\n"
 
 
 def test_json_has_the_same_content_in_one_document(tmp_path: Path) -> None:
     good, bad = file_of(tmp_path, TEXT, "good.yaml"), file_of(tmp_path, "seed: 1\n", "bad.yaml")
-    out, err = run("validate", "--json", good, bad, expect=2)
+    out, err = run_here("validate", "--json", good, bad, expect=2)
     assert err == ""
     first, second = json.loads(out)["schedules"]
     assert first["file"] == good
@@ -70,7 +70,7 @@ def test_validate_plan_and_run_reject_an_impossible_control_with_the_same_messag
     tmp_path: Path, command: tuple[str, ...]
 ) -> None:
     path = file_of(tmp_path, f"{IDENTITY}controls: [{{kind: single-jump}}]\n")
-    out, err = run(*command, path, expect=2)
+    out, err = run_here(*command, path, expect=2)
     assert out == ""
     reason = "identity-blocks cannot grow to num_layers 8; it can grow to num_layers from 3 to 4"
     message = f"controls.0.kind = 'single-jump': cannot be run for this ladder: {reason}; leave it out"
@@ -80,19 +80,19 @@ def test_validate_plan_and_run_reject_an_impossible_control_with_the_same_messag
 
 def test_a_ladder_is_valid_without_its_impossible_control(tmp_path: Path) -> None:
     path = file_of(tmp_path, IDENTITY)
-    out, err = run("validate", path)
+    out, err = run_here("validate", path)
     assert out.startswith(f"{path}: ")
     assert "3 stages" in out
     assert err == ""
 
 
 def test_a_choice_for_a_block_is_told_what_it_is() -> None:
-    out, err = run("validate", "growctl_no_such", "schedules/launch/slurm.yaml", expect=2)
+    out, err = run_here("validate", "growctl_no_such", "schedules/launch/slurm.yaml", expect=2)
     assert out == ""
     assert len(err.splitlines()) == 2
 
 
 @pytest.mark.parametrize("command", ["validate", "schema"])
 def test_both_commands_on_files_have_help_with_an_example(command: str) -> None:
-    out, _ = run(command, "--help")
+    out, _ = run_here(command, "--help")
     assert f"Example: growctl {command}" in " ".join(out.split())

@@ -81,13 +81,16 @@ def test_best_scratch_is_every_size_of_the_ladder_alone() -> None:
     assert all(len(control.schedule.stages) == 1 for control in controls)
 
 
+LADDER = ladder()
+
+
 @settings(max_examples=200)
 @given(
     names=st.lists(st.from_regex(r"[ab](-(0?\.?5|1|2|1e-05)x?){0,2}", fullmatch=True), min_size=2, unique=True),
     budgets=st.lists(st.sampled_from([0.001, 0.5, 1.0, 2.0, 1000.0]), min_size=1, unique=True),
 )
 def test_every_control_has_a_unique_name(names: list[str], budgets: list[float]) -> None:
-    named = [control_name(ladder(), "best-scratch", stage, budget) for stage in names for budget in budgets]
+    named = [control_name(LADDER, "best-scratch", stage, budget) for stage in names for budget in budgets]
     assert len(set(named)) == len(named)
 
 

@@ -2,14 +2,16 @@
 
 import json
 import os
+import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import NamedTuple
 
-from tests.workers import PRINT_TRACEBACKS, REPOSITORY
+from tests.workers import HANG_SECONDS, PRINT_TRACEBACKS, REPOSITORY
 
 LINE = b'{"text": "a text of the source, number %07d"}\n'
 NUM_LINES, NUM_LONG_LINES = 4_000, 300_000
@@ -47,12 +49,43 @@ class Hub(ThreadingHTTPServer):
         }
 
 
-IMPATIENT = "import time; time.sleep = lambda seconds: None; from growctl.cli.app import main; main()"
+IMPATIENT = """
+import contextlib, io, json, sys, time
+from growctl.cli.app import main
+
+time.sleep = lambda seconds: None
+for arguments in json.load(sys.stdin):
+    sys.argv = ["growctl", *arguments]
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code
+    print(json.dumps([code, out.getvalue(), err.getvalue()]))
+"""
 
 
-def growctl(*arguments: object) -> list[str]:
-    """The command line of growctl, in a process where no client waits before it tries again."""
-    return [sys.executable, "-c", IMPATIENT, *map(str, arguments)]
+class Ended(NamedTuple):
+    """How a growctl ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+def growctl(environment: dict[str, str], *commands: Sequence[object]) -> list[Ended]:
+    """How each growctl ends, one after another in a process where no client waits before it tries again."""
+    done = subprocess.run(
+        [sys.executable, "-c", IMPATIENT],
+        input=json.dumps([[str(argument) for argument in command] for command in commands]),
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=HANG_SECONDS,
+    )
+    assert done.returncode == 0, done.stderr
+    return [Ended(*json.loads(line)) for line in done.stdout.splitlines()]
 
 
 @contextmanager

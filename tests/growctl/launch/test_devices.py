@@ -14,17 +14,22 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from growctl.cli.dry_run import dry_run_text
 from growctl.doctor import diagnosis
+from growctl.ladder.stage_plans import plan_stages
 from growctl.launch import devices, resolve
 from growctl.launch.devices import GPU_FILES, MOST_CPU_RANKS, Devices, gpus_here, local_devices
 from growctl.launch.local import Local
 from growctl.launch.machines import LaunchError
-from growctl.launch.resolve import machines_of, planned_devices
-from growctl.plan.costs import plan_costs
+from growctl.launch.resolve import machines_of, planned_devices, run_devices
+from growctl.plan.costs import plan_costs, stage_checkpoint_bytes
 from growctl.plan.time_steps import _devices_here
+from growctl.run.disk_space import remaining_bytes
 from growctl.run.requests import LadderRequest
+from growctl.run.runner import Execution
+from growctl.run.screen import Screen
 from growctl.schema.blocks import Schedule
 from stages.engine.devices import visible_gpus
 from stages.engine.engine import choose_precision
@@ -119,6 +124,7 @@ def everyones_answers(schedule: Schedule, folder: Path) -> Devices:
     machines = machines_of(schedule)
     assert isinstance(machines, Local)
     assert (machines.devices, machines.gpus) == (planned.per_machine, on_gpus)
+    assert run_devices(schedule, machines) == planned
     assert _devices_here(schedule) == (planned.per_machine, on_gpus)
     costs = plan_costs(schedule)
     assert costs.precision == planned.precision("auto")
@@ -343,6 +349,32 @@ def test_a_plan_can_assume_a_gpu_that_this_machine_lacks(other_machine):
     assert "one h100" in (one.note or "")
     other_machine.has("nvidia0", gpus=(gpu(),) * 4)
     assert planned_devices(ladder(launch={"hardware": H100})).per_machine == 4
+
+
+def test_a_run_uses_the_devices_it_starts_on_and_not_the_gpu_that_its_plan_assumes(other_machine, tmp_path):
+    everything = plan_costs(ladder(launch={"devices": 2})).ladder.stages[0].memory
+    small = {"device": "h100", "memory": everything.total}  # too little for a GPU's whole share of the batch
+    schedule = ladder(launch={"devices": 2, "hardware": small})
+    machines = machines_of(schedule)
+    assert planned_devices(schedule).type == "cuda"
+    assert run_devices(schedule, machines) == Devices(2, "cpu", cpu_is_fast_at_bf16())
+    request = LadderRequest.of(schedule, "s", tmp_path, None, with_controls=False).ladder
+    execution = Execution(request, tmp_path, machines, Screen(Console()))
+    assert [execution._micro_batch_size(plan) for plan in execution.plans] == [4] * len(execution.plans)
+
+
+def test_a_run_needs_the_disk_space_of_the_precision_it_trains_in(other_machine, tmp_path, monkeypatch):
+    monkeypatch.setattr(devices, "cpu_is_fast_at_bf16", lambda: False)
+    schedule = ladder(checkpoint={"every": 10}, launch={"hardware": H100})
+    assert planned_devices(schedule).precision("auto") == "bf16"
+    found = run_devices(schedule, machines_of(schedule))
+    assert found.precision("auto") == "fp32"
+    request = LadderRequest.of(schedule, "s", tmp_path, None, with_controls=False).ladder
+    in_fp32, in_bf16 = (
+        sum(stage_checkpoint_bytes(schedule, plan, precision) for plan in plan_stages(schedule))
+        for precision in ("fp32", "bf16")
+    )
+    assert remaining_bytes(request, tmp_path / "s", found) == in_fp32 != in_bf16
 
 
 def test_a_hostfiles_devices_are_those_of_the_hosts_that_a_run_uses(tmp_path):

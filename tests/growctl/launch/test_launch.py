@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from growctl.launch.devices import Devices
 from growctl.launch.local import (
     FIRST_PORT,
     KEPT_MEMORY,
@@ -60,9 +61,10 @@ def test_workers_ignore_a_model_py_in_the_working_directory(tmp_path):
 
 def test_the_schedules_environment_overrides_all_others(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
-    launch = Local(2, False, {"OMP_NUM_THREADS": "3", "NEW": "$(x)"}).launch(Path("spec.json"), nodes=1, attempt=1)
+    devices, added = Devices(2, "cpu", fast_bf16=False), {"OMP_NUM_THREADS": "3", "NEW": "$(x)"}
+    launch = Local(devices, added).launch(Path("spec.json"), nodes=1, attempt=1)
     assert (launch.environment["OMP_NUM_THREADS"], launch.environment["NEW"]) == ("3", "$(x)")
-    assert "OMP_NUM_THREADS" not in Local(2, False).launch(Path("spec.json"), nodes=1, attempt=1).environment
+    assert "OMP_NUM_THREADS" not in Local(devices).launch(Path("spec.json"), nodes=1, attempt=1).environment
 
 
 def test_a_local_run_cannot_use_two_machines(tmp_path):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from growctl.launch.start_ranks import LEAVING_SECONDS, STARTED
+from growctl.launch.start_ranks import LEAVING_SECONDS, PATIENCE_SECONDS, STARTED
 from stages.process.lifeline import STDIN, VARIABLE
 from tests.growctl.runs import wait_for
 from tests.workers import HANG_SECONDS, REPOSITORY
@@ -39,11 +39,16 @@ def start(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
     """Starts ranks that run `code` and write their process ids to files pid-0, pid-1, ..."""
 
     def started(
-        num_ranks: int, code: str, leaving_seconds: float = LEAVING_SECONDS, **environment: str
+        num_ranks: int,
+        code: str,
+        leaving_seconds: float = LEAVING_SECONDS,
+        patience_seconds: float = PATIENCE_SECONDS,
+        **environment: str,
     ) -> subprocess.Popen[str]:
         (tmp_path / "rank.py").write_text(RANK + code)
         ranks = [str(num_ranks), "29999", str(tmp_path / "rank.py"), str(tmp_path)]
-        main = f"from growctl.launch import start_ranks as s; s.LEAVING_SECONDS = {leaving_seconds}; s.main()"
+        seconds = f"s.LEAVING_SECONDS = {leaving_seconds}; s.PATIENCE_SECONDS = {patience_seconds}"
+        main = f"from growctl.launch import start_ranks as s; {seconds}; s.main()"
         command = [sys.executable, "-c", main, *ranks]
         return subprocess.Popen(
             command,
@@ -118,7 +123,7 @@ def test_signals_are_left_to_the_ranks(start, tmp_path):
 
 def test_stopped_or_stuck_ranks_end_with_their_runner(start, tmp_path):
     code = "os.kill(os.getpid(), signal.SIGSTOP) if rank else stay()"
-    process = start(2, code, **{VARIABLE: STDIN})
+    process = start(2, code, patience_seconds=0.5, **{VARIABLE: STDIN})
     wait_for(lambda: all_there(tmp_path, 2))
     process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 143

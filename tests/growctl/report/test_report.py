@@ -17,6 +17,7 @@ from growctl.report.page import render_page, write_report
 from growctl.report.plots import png, svg
 from growctl.report.read import RunNotFoundError, find_runs, read_run
 from growctl.report.table import print_report, scientific
+from growctl.runs_dir import ReportPaths
 from growctl.text.formatting import short_count
 from tests.growctl.invented_runs import LARGE, SCRATCH, SMALL, FakeRun, control, ladder, stage_of
 
@@ -59,21 +60,13 @@ def test_the_json_has_exactly_these_keys(runs: Path) -> None:
     documents = json.loads(json.dumps(to_json(find_runs(runs)), allow_nan=False))
     assert isinstance(documents, list)
     assert [document["name"] for document in documents] == ["quick", "quick-control-tokenformer-scratch-900", "waits"]
-    assert list(documents[0]) == [
-        "name",
-        "schedule",
-        "control",
-        "stages",
-        "anomalies",
-        "notes",
-        "comparisons",
-        "family",
-    ]
-    assert list(documents[1]) == ["name", "schedule", "control", "stages", "anomalies", "notes"]
+    keys = ["name", "schedule", "control", "stages", "anomalies", "notes"]
+    assert [list(document) for document in documents[:2]] == [[*keys, "comparisons", "family"], keys]
     assert (documents[0]["control"], documents[1]["control"]) == (None, SCRATCH)
     promised = ["name", "num_parameters", "train_tokens", "flops", "cumulative_flops", "wall_seconds"]
     promised += ["validation_loss", "perplexity", "loss_before_growth", "loss_after_growth"]
-    more = ["device_seconds", "replayed_flops", "replayed_device_seconds", "bits_per_byte", "finished", "branch_of"]
+    more = ["device_seconds", "replayed_flops", "replayed_device_seconds", "bits_per_byte", "finished"]
+    more += ["reused_flops", "reused_from", "branch_of"]
     for document in documents:
         for stage in document["stages"]:
             assert list(stage) == promised + more
@@ -151,7 +144,7 @@ def test_the_table_shows_markup_in_names_unchanged(runs: Path) -> None:
 def test_the_page_loads_nothing_and_escapes_names(runs: Path, tmp_path: Path) -> None:
     ladder(runs, name="<script>alert(1)&", killed_at=200)
     control(runs, 500, 1.30, of="<script>alert(1)&")
-    page = write_report(find_runs(runs), tmp_path / "report").read_text()
+    page = write_report(find_runs(runs), ReportPaths(tmp_path / "report")).read_text()
     assert "<script" not in page
     assert "&lt;script&gt;alert(1)&amp;" in page
     assert not re.search(r"https?://|src=|@import|url\((?!#)", page)

@@ -175,13 +175,13 @@ def test_workers_that_die_count_as_crashed_and_reported_errors_as_failed(stage):
 @pytest.fixture
 def looked_at_often(monkeypatch):
     """Makes the runner poll the workers' files more often."""
-    monkeypatch.setattr("growctl.run.attempt.STALL_POLL_SECONDS", 0.2)
+    monkeypatch.setattr("growctl.run.attempt.STALL_POLL_SECONDS", 0.1)
 
 
 @pytest.mark.usefixtures("looked_at_often")
 def test_a_stalled_worker_is_detected_and_reports_where_it_hangs(stage):
     code = "def stuck_here():\n    time.sleep(600)\nstart()\nstuck_here()"
-    hung = stage.attempt(code, hang_seconds=3.0)
+    hung = stage.attempt(code, hang_seconds=1.0)
     assert hung.kind == "hung"
     assert "rank 0: stuck_here (<string>:" in hung.reason
     assert "stuck_here" in (stage.directory / "stacks/attempt-1-rank-0.txt").read_text()
@@ -189,7 +189,7 @@ def test_a_stalled_worker_is_detected_and_reports_where_it_hangs(stage):
 
 @pytest.mark.usefixtures("looked_at_often")
 def test_a_worker_whose_process_is_stopped_is_detected(stage):
-    hung = stage.attempt("start(); os.kill(os.getpid(), signal.SIGSTOP)", hang_seconds=3.0)
+    hung = stage.attempt("start(); os.kill(os.getpid(), signal.SIGSTOP)", hang_seconds=1.0)
     assert hung.kind == "hung"
     assert "rank 0: no answer" in hung.reason
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import stages.metrics
+from growctl.launch.devices import Devices
 from growctl.launch.local import Local
 from growctl.ledger import books as ledger_books
 from growctl.ledger.ledger import Ledger, RunEntry
@@ -103,7 +104,9 @@ def counted(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[Any]
 def execution(tmp_path: Path) -> Any:
     """An execution of a run with two stages, with an open ledger."""
     schedule = load_schedule(str(write_schedule(tmp_path, SCHEDULE)), ["launch.max_restarts=5"])
-    execution = Execution(RunRequest("tiny", schedule, "tiny"), tmp_path, Local(1, False, {}), Screen(Console()))
+    execution = Execution(
+        RunRequest("tiny", schedule, "tiny"), tmp_path, Local(Devices(1, "cpu", False)), Screen(Console())
+    )
     execution.screen.run_started("tiny", None, execution.plans)
     execution.paths.directory.mkdir()
     with Ledger.open(execution.paths.ledger) as execution.ledger:

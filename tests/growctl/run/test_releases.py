@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from growctl.launch.devices import Devices
 from growctl.ledger.ledger import Ledger
 from growctl.run.disk_space import remaining_bytes
 from growctl.run.requests import RunRequest, left_to_train
@@ -20,6 +21,7 @@ SHORT = (
     .replace("train_steps: 60", "train_steps: 10")
     .replace("every: 10, keep", "every: 4, keep")
 )
+CPU = Devices(1, "cpu", False)
 STAGES = ["small", "small/release", "large"]
 
 pytestmark = pytest.mark.trains
@@ -111,8 +113,8 @@ def test_a_release_that_is_missing_is_all_that_is_left_to_train(released: tuple[
         (copy / "stages" / name / "final").symlink_to(runs / "tiny/stages" / name / "final")
     schedule = load_schedule(str(runs.parent / "tiny.yaml"))
     assert [plan.name for plan in left_to_train(schedule, copy)] == ["small/release"]
-    assert remaining_bytes(RunRequest("tiny", schedule, "tiny"), copy) > 0
-    assert remaining_bytes(RunRequest("tiny", schedule, "tiny"), runs / "tiny") == 0
+    assert remaining_bytes(RunRequest("tiny", schedule, "tiny"), copy, CPU) > 0
+    assert remaining_bytes(RunRequest("tiny", schedule, "tiny"), runs / "tiny", CPU) == 0
 
 
 def test_a_release_of_another_run_is_reused(released: tuple[Path, str]) -> None:

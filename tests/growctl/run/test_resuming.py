@@ -42,11 +42,12 @@ def conversions(monkeypatch):
     """Records the checkpoints to convert, without converting them."""
     made = []
 
-    def convert(checkpoint, log):
+    def convert(checkpoint, target, log):
         made.append(checkpoint.name)
-        return converted_directory(checkpoint)
+        assert target == converted_directory(checkpoint)
+        return target
 
-    monkeypatch.setattr(resume, "_convert", convert)
+    monkeypatch.setattr(resume, "convert", convert)
     return made
 
 

@@ -2,7 +2,7 @@
 
 import os
 import re
-import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,57 +10,56 @@ import pytest
 from growctl.schedule.load import load_schedule, shipped_schedules
 from stages.data.corpus import PYTHON_STDLIB
 from tests.growctl.fakes.hub import growctl, hub
-from tests.workers import HANG_SECONDS, REPOSITORY
+from tests.workers import REPOSITORY
 
 SOURCE = "hf://datasets/owner/texts/train"
 GIVEN = ("data.vocab_size=null", "model.vocab_size=50304", "data.tokenizer=owner/model")
 START = ("checkpoint.check_space=false", "launch.devices=1")
 """`run` checks the disk and the devices first."""
 
+PREPARE_BOTH = (["prepare", "quickstart", f"data.source={SOURCE}"], ["prepare", "quickstart", *GIVEN])
 
-def fails(runs: Path, environment: dict[str, str], *arguments: object) -> str:
-    """The only message of a command that must exit with code 2 and leave no dataset, run or temporary folder."""
-    done = subprocess.run(
-        growctl(*arguments, "--runs-dir", runs), env=environment, capture_output=True, text=True, timeout=HANG_SECONDS
-    )
-    assert done.returncode == 2, done.stdout + done.stderr
-    *_, message = done.stderr.splitlines()
-    assert message.startswith("growctl: data."), done.stderr
-    assert "Traceback" not in done.stderr
+
+def fails(runs: Path, environment: dict[str, str], *commands: Sequence[object]) -> list[str]:
+    """The only message of each command; all must exit with code 2 and leave no dataset, run or temporary folder."""
+    ended = growctl(environment, *((*command, "--runs-dir", runs) for command in commands))
+    for code, out, err in ended:
+        assert code == 2, out + err
+        assert err.splitlines()[-1].startswith("growctl: data."), err
+        assert "Traceback" not in err
     kept = {".datasets", ".datasets/log.txt"}
     left = [path.relative_to(runs).as_posix() for path in runs.rglob("*")]
     assert [name for name in left if name not in kept and not name.endswith(".lock")] == []
-    return message
+    return [err.splitlines()[-1] for _, _, err in ended]
 
 
-@pytest.mark.parametrize(
-    ("command", "schedule"), [*(("run", name) for name in shipped_schedules()), ("prepare", "pile_1.4b")]
-)
-def test_a_shipped_schedule_names_the_download_if_the_hub_is_unreachable(
-    tmp_path: Path, command: str, schedule: str
-) -> None:
-    source = load_schedule(schedule).data.source
-    if source == PYTHON_STDLIB:
-        pytest.skip("needs no network")
+def test_every_shipped_schedule_names_the_download_if_the_hub_is_unreachable(tmp_path: Path) -> None:
     with hub() as closed:
         environment = closed.environment(tmp_path / "home")
-    message = fails(tmp_path / "runs", environment, command, schedule, *(START if command == "run" else ()))
+    sources = {name: load_schedule(name).data for name in shipped_schedules()}
+    commands = [["run", name, *START] for name, data in sources.items() if data.source != PYTHON_STDLIB]
+    commands.append(["prepare", "pile_1.4b"])
+    messages = fails(tmp_path / "runs", environment, *commands)
     assert not (tmp_path / "runs").exists()
-    assert message.startswith(f"growctl: data.source: {source!r} ")
-    if source.startswith("hf://"):
-        assert re.search(r"cannot be read \(.*refused.*\)", message)
-        assert "`hf download monology/pile-uncopyrighted --repo-type dataset --include 'train/*.jsonl.zst'" in message
-        assert "then set data.source=DIR/train." in message
-    else:
-        assert "does not exist" in message
-        assert re.search(
-            r"`hf download segyges/OpenWebText2 |Skylion007/openwebtext|/wikitext-103-raw-v1\.zip", message
+    for (_, name, *_), message in zip(commands, messages, strict=True):
+        source = sources[name].source
+        assert message.startswith(f"growctl: data.source: {source!r} ")
+        if source.startswith("hf://"):
+            assert re.search(r"cannot be read \(.*refused.*\)", message)
+            assert (
+                "`hf download monology/pile-uncopyrighted --repo-type dataset --include 'train/*.jsonl.zst'" in message
+            )
+            assert "then set data.source=DIR/train." in message
+        else:
+            assert "does not exist" in message
+            assert re.search(
+                r"`hf download segyges/OpenWebText2 |Skylion007/openwebtext|/wikitext-103-raw-v1\.zip", message
+            )
+            assert re.search(r"then set data\.source=DIR", message)
+        tokenizer = (
+            "`hf download EleutherAI/gpt-neox-20b tokenizer.json --local-dir FOLDER`; then set data.tokenizer=FOLDER"
         )
-        assert re.search(r"then set data\.source=DIR", message)
-    tokenizer = (
-        "`hf download EleutherAI/gpt-neox-20b tokenizer.json --local-dir FOLDER`; then set data.tokenizer=FOLDER"
-    )
-    assert (tokenizer in message) == (load_schedule(schedule).data.tokenizer is not None)
+        assert (tokenizer in message) == (sources[name].tokenizer is not None)
 
 
 @pytest.mark.parametrize(
@@ -76,48 +75,43 @@ def test_a_hub_that_rejects_requests_gives_one_message_for_sources_and_tokenizer
 ) -> None:
     with hub(failure) as refusing:
         environment = refusing.environment(tmp_path / "home")
-        for values in ((f"data.source={SOURCE}",), GIVEN):
-            message = fails(tmp_path / "runs", environment, "prepare", "quickstart", *values)
+        for message in fails(tmp_path / "runs", environment, *PREPARE_BOTH):
             assert re.search(said, message), message
             assert "`hf download owner/" in message
-            assert not (tmp_path / "runs").exists()
+    assert not (tmp_path / "runs").exists()
     assert refusing.requests
 
 
 @pytest.mark.parametrize(
-    ("failure", "said"), [("cut", "closed connection|disconnected|incomplete"), ("stall", "timed out")]
+    ("failure", "said"),
+    [
+        ("cut", "closed connection|disconnected|incomplete"),
+        pytest.param("stall", "timed out", marks=pytest.mark.slow),
+    ],
 )
-@pytest.mark.parametrize("command", ["run", "prepare"])
 def test_a_hub_that_fails_in_the_middle_of_a_file_leaves_nothing_of_the_dataset(
-    tmp_path: Path, failure: str, said: str, command: str
+    tmp_path: Path, failure: str, said: str
 ) -> None:
     with hub(failure) as failing:
-        environment = failing.environment(tmp_path / "home")
-        overrides = (f"data.source={SOURCE}", *(START if command == "run" else ()))
-        message = fails(tmp_path / "runs", environment, command, "quickstart", *overrides)
-    assert re.search(rf"data\.source: datasets/owner/texts/train/a\.jsonl cannot be read \(.*({said})", message), (
-        message
-    )
-    assert "then set data.source=DIR/train" in message
+        commands = [["run", "quickstart", f"data.source={SOURCE}", *START], PREPARE_BOTH[0]]
+        messages = fails(tmp_path / "runs", failing.environment(tmp_path / "home"), *commands)
+    for message in messages:
+        assert re.search(rf"data\.source: datasets/owner/texts/train/a\.jsonl cannot be read \(.*({said})", message), (
+            message
+        )
+        assert "then set data.source=DIR/train" in message
 
 
 def test_the_message_names_offline_mode(tmp_path: Path) -> None:
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path), "PYTHONPATH": str(REPOSITORY)}
-    for values in ((f"data.source={SOURCE}",), GIVEN):
-        message = fails(tmp_path / "runs", environment, "prepare", "quickstart", *values)
+    for message in fails(tmp_path / "runs", environment, *PREPARE_BOTH):
         assert re.search("offline|disabled", message), message
 
 
 def test_a_working_hub_is_read(tmp_path: Path) -> None:
     """Shows that the tests above fail for the reason in their messages."""
     with hub() as healthy:
-        command = growctl("prepare", "quickstart", f"data.source={SOURCE}", "data.vocab_size=300")
-        done = subprocess.run(
-            [*command, "--runs-dir", tmp_path / "runs"],
-            env=healthy.environment(tmp_path / "home"),
-            capture_output=True,
-            text=True,
-            timeout=HANG_SECONDS,
-        )
-    assert done.returncode == 0, done.stderr
-    assert "documents" in done.stdout
+        command = ["prepare", "quickstart", f"data.source={SOURCE}", "data.vocab_size=300"]
+        [done] = growctl(healthy.environment(tmp_path / "home"), [*command, "--runs-dir", tmp_path / "runs"])
+    assert done.code == 0, done.err
+    assert "documents" in done.out

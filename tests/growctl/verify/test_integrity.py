@@ -11,7 +11,7 @@ from growctl.run.requests import schedule_yaml
 from growctl.schedule.load import load_schedule
 from growctl.verify.integrity import Found, check, find_targets
 from stages.data.dataset import read_dataset_manifest
-from tests.growctl.runs import run, write_schedule
+from tests.growctl.runs import run_here, write_schedule
 from tests.stages.checkpoints import write_checkpoint
 from tests.stages.data.test_dataset import write_dataset
 
@@ -84,11 +84,11 @@ def test_only_the_damaged_target_is_reported(runs, victim, owner, damage):
 
 
 def test_the_command_prints_one_line_per_target_and_exits_with_1_on_damage(runs):
-    out, err = run("verify", "--integrity", runs)
+    out, err = run_here("verify", "--integrity", runs)
     assert (err, len(out.splitlines())) == ("", 7)
     assert sum(": OK, " in line for line in out.splitlines()) == 5
     spoil(runs / "tiny/stages/0-small/final/parameters/embedding.weight.safetensors")
-    out, _ = run("verify", "--integrity", runs / "tiny", "--json", expect=1)
+    out, _ = run_here("verify", "--integrity", runs / "tiny", "--json", expect=1)
     told = {Path(entry["path"]).name: entry["whole"] for entry in json.loads(out)["integrity"]}
     whole = dict.fromkeys(("schedule.yaml", "ledger.db", "step_00000010"), True)
     named = dict.fromkeys(("broken-step_00000020", ".step_00000030.incomplete"))

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from model.config import num_parameters
 from model.flops import Flops
-from stages.checkpoint.lineage import Lineage, TrainingCost, extended
+from stages.checkpoint.lineage import History, Lineage, TrainingCost, extended
 from stages.checkpoint.manifest import CheckpointError, history_of, read_manifest, sealed_manifest
 from stages.grow.expand import expand, shrink
 from stages.stage_dir import MANIFEST_NAME
@@ -26,7 +26,7 @@ OPERATIONS = st.lists(
 
 
 def chain(operations: list[tuple[Any, dict[str, Any]]]) -> Lineage:
-    history = ()
+    history: History = ()
     for operation, determined_by in operations:
         history = extended(history, operation, determined_by, num_parameters=5)
     return Lineage(operation="train", history=history)

@@ -90,6 +90,7 @@ def stdlib(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return prepare(DataSpec(source="python-stdlib", vocab_size=1024, validation_fraction=0.02), datasets)
 
 
+@pytest.mark.slow
 def test_the_standard_library_is_prepared_once_and_reused(stdlib: Path) -> None:
     manifest = assert_holds_the_source(stdlib)
     assert manifest.vocab_size == 1024

@@ -70,8 +70,21 @@ def hash_of(precision: Any = "fp32", dataset: str = "d", **changes: Any) -> str:
 
 
 def test_launch_settings_are_not_part_of_the_history():
-    launch = {"zero_stage": 3, "offload": "optimizer", "micro_batch_size": 2, "kernels": "compiled", "log_every": 7}
-    elsewhere = {"stage": "other", "directory": "d", "keys": "k", "dataset": "d", "attempt": 4, "keep_checkpoints": 9}
+    launch: dict[str, Any] = {
+        "zero_stage": 3,
+        "offload": "optimizer",
+        "micro_batch_size": 2,
+        "kernels": "compiled",
+        "log_every": 7,
+    }
+    elsewhere: dict[str, Any] = {
+        "stage": "other",
+        "directory": "d",
+        "keys": "k",
+        "dataset": "d",
+        "attempt": 4,
+        "keep_checkpoints": 9,
+    }
     assert hash_of(**launch, **elsewhere, evaluate_every=9, checkpoint_every=9, keep_trunk=True) == hash_of()
 
 

@@ -1,0 +1,58 @@
+"""Lets commands read an engine checkpoint: they get a temporary conversion of it.
+
+The conversion never goes into the run's directory. A command that only reads must not stop a run from starting, and a
+run removes conversions whenever it has a newer checkpoint. The conversion of the same checkpoint is the same, to the
+last bit of its manifest, so what was grown from one names the next one as its parent.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from growctl.run.resume import convert
+from growctl.runs_dir import RunsPaths
+from stages.checkpoint.manifest import read_manifest
+from stages.checkpoint.signatures import check_origin
+from stages.checkpoint.verify import verify_checkpoint
+from stages.stage_dir import converted_directory, staging_directory
+
+LEVELS_IN_RUNS_DIR = 4
+"""RUNS/run/stages/0-stage/step_00000010: how far a runs directory is above an engine checkpoint in it."""
+
+
+@contextmanager
+def as_parameters(
+    checkpoint: Path, runs_dir: Path, tell: Callable[[str], None], output: Path | None = None
+) -> Iterator[Path]:
+    """Yields `checkpoint` or, if it is an engine checkpoint, its conversion, which is removed afterwards.
+
+    The conversion is made beside `output`, so that files can be hard-linked from it, or else in the system's temporary
+    directory. The runs directory that holds the checkpoint must have signed it; a checkpoint outside any must be signed
+    by `runs_dir`.
+
+    Raises CheckpointError or OriginError if the engine checkpoint is broken or of unknown origin, RunFailed if it
+    cannot be converted.
+    """
+    manifest = read_manifest(checkpoint)
+    if manifest.kind == "parameters":
+        yield checkpoint
+        return
+    verify_checkpoint(checkpoint)
+    check_origin(checkpoint, manifest, _keys(checkpoint, runs_dir))
+    place = _existing(output.absolute().parent) if output else None
+    prefix = staging_directory(output or checkpoint).name
+    with TemporaryDirectory(prefix=f"{prefix}-", dir=place) as folder:
+        tell(f"{checkpoint} is an engine checkpoint; converting it in {folder}")
+        target = Path(folder) / converted_directory(checkpoint).name
+        yield convert(checkpoint, target, log=Path(folder) / "log.txt")
+
+
+def _keys(checkpoint: Path, runs_dir: Path) -> Path:
+    above = checkpoint.resolve().parents
+    own = [RunsPaths(folder).keys for folder in above[LEVELS_IN_RUNS_DIR - 1 : LEVELS_IN_RUNS_DIR]]
+    return next((keys for keys in own if keys.is_file()), RunsPaths(runs_dir).keys)
+
+
+def _existing(folder: Path) -> Path:
+    return next(place for place in (folder, *folder.parents) if place.is_dir())

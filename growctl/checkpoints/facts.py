@@ -1,0 +1,206 @@
+"""Reads what `growctl show` prints: a checkpoint's sizes by generation, lineage, cost and shared files.
+
+Reads manifests and the file system's link counts, never a tensor. Imports no torch.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from growctl.runs_dir import RunsPaths
+from model.config import PATTENTIONS, PattentionConfig, TokenformerConfig, num_parameters, parameter_shapes
+from model.parameter_names import TokensName
+from model.policy import is_published, one_if_equal
+from stages.checkpoint.lineage import HistoryEntry, TrainingCost
+from stages.checkpoint.manifest import Manifest, read_manifest
+from stages.stage_dir import MANIFEST_NAME
+
+
+@dataclass(frozen=True)
+class GenerationFacts:
+    """The parameter tokens that one growth added."""
+
+    number: int
+    tokens: dict[str, int | list[int]]
+    """Parameter tokens by Pattention: one number if all layers have as many, else one for each layer."""
+    num_parameters: int
+    key_ramp: float
+    """The factor on its keys; below 1 while its ramp is not finished."""
+
+
+@dataclass(frozen=True)
+class SharedFiles:
+    """Files of the checkpoint that other directories hold too, as hard links: they take space only once."""
+
+    by_checkpoint: dict[Path, int]
+    """How many of them each other checkpoint holds."""
+    elsewhere: int
+    """How many have links only in places that were not searched."""
+
+
+@dataclass(frozen=True)
+class CheckpointFacts:
+    """Everything that `growctl show` prints."""
+
+    path: Path
+    manifest: Manifest
+    generations: tuple[GenerationFacts, ...]
+    """Empty for a Transformer."""
+    shared: SharedFiles
+
+    @property
+    def num_parameters(self) -> int:
+        """All parameters; the tied embedding counts once."""
+        return num_parameters(self.manifest.model)
+
+    @property
+    def other_parameters(self) -> int:
+        """Parameters that are not parameter tokens: embedding and norms, and for a Transformer everything."""
+        return self.num_parameters - sum(generation.num_parameters for generation in self.generations)
+
+    @property
+    def is_published(self) -> bool | None:
+        """Whether every layer is the published formula; None for a Transformer."""
+        model = self.manifest.model
+        return is_published(model) if isinstance(model, TokenformerConfig) else None
+
+    @property
+    def validation_loss(self) -> float | None:
+        """Nats per token, measured when the checkpoint was made; else the last one measured before. None if unknown."""
+        details = self.manifest.lineage.details
+        [*_, (_, last)] = details.get("losses") or [(0, None)]
+        loss = details.get("validation_loss", last)
+        return loss if loss is None or math.isfinite(loss) else None
+
+    def steps_of_history(self) -> Iterator[tuple[HistoryEntry | None, HistoryEntry]]:
+        """Every entry of the history with the one before, oldest first."""
+        before: HistoryEntry | None = None
+        for entry in self.manifest.lineage.history:
+            yield before, entry
+            before = entry
+
+
+def read_facts(checkpoint: Path, runs_dir: Path) -> CheckpointFacts:
+    """The facts about a checkpoint; searches its own folder, its runs directory and `runs_dir` for shared files.
+
+    Raises CheckpointError if its manifest is missing or damaged.
+    """
+    manifest = read_manifest(checkpoint)
+    generations = _generations(manifest.model) if isinstance(manifest.model, TokenformerConfig) else ()
+    return CheckpointFacts(checkpoint, manifest, generations, _shared_files(checkpoint, manifest, runs_dir))
+
+
+def checkpoint_document(facts: CheckpointFacts) -> dict[str, Any]:
+    """The facts as JSON values. Unknown values are null."""
+    manifest, lineage = facts.manifest, facts.manifest.lineage
+    model = manifest.model.model_dump(mode="json", exclude={"blocks"})
+    history = [entry.model_dump(mode="json") | {"cost": _cost(entry.cost)} for entry in lineage.history]
+    return {
+        "path": str(facts.path),
+        "kind": manifest.kind,
+        "step": manifest.step,
+        "model": model | {"num_layers": manifest.model.num_layers, "is_published": facts.is_published},
+        "num_parameters": facts.num_parameters,
+        "other_parameters": facts.other_parameters,
+        "generations": [asdict(generation) for generation in facts.generations],
+        "validation_loss": facts.validation_loss,
+        "precision": manifest.precision,
+        "samples_seen": manifest.samples_seen,
+        "seed": manifest.seed,
+        "dataset_fingerprint": manifest.dataset_fingerprint,
+        "tokenizer_sha256": manifest.tokenizer_sha256,
+        "cost": lineage.cost and _cost(lineage.cost),
+        "lineage": {"operation": lineage.operation, "parent": lineage.parent, "history": history},
+        "files": {
+            "count": len(manifest.files),
+            "bytes": sum(file.bytes for file in manifest.files.values()),
+            "shared_with": {str(path): count for path, count in facts.shared.by_checkpoint.items()},
+            "shared_elsewhere": facts.shared.elsewhere,
+        },
+    }
+
+
+def _cost(cost: TrainingCost) -> dict[str, Any]:
+    """A cost as JSON values, with the sum of its FLOPs."""
+    document = cost.model_dump(mode="json")
+    return document | {"flops": document["flops"] | {"total": cost.flops.total}}
+
+
+def _generations(model: TokenformerConfig) -> tuple[GenerationFacts, ...]:
+    parameters: Counter[int] = Counter()
+    for name, shape in parameter_shapes(model).items():
+        if tokens := TokensName.parse(name):
+            parameters[tokens.generation] += math.prod(shape)
+    return tuple(
+        GenerationFacts(
+            number=number,
+            tokens={
+                name: one_if_equal([_tokens(block.pattentions()[name], number) for block in model.blocks])
+                for name in PATTENTIONS
+            },
+            num_parameters=parameters[number],
+            key_ramp=min(
+                generation.key_ramp
+                for block in model.blocks
+                for pattention in block.pattentions().values()
+                for generation in pattention.generations
+                if generation.number == number
+            ),
+        )
+        for number in sorted(parameters)
+    )
+
+
+def _tokens(pattention: PattentionConfig, number: int) -> int:
+    return sum(generation.num_tokens for generation in pattention.generations if generation.number == number)
+
+
+def _shared_files(checkpoint: Path, manifest: Manifest, runs_dir: Path) -> SharedFiles:
+    """The checkpoint's files that are hard links, and the other checkpoints that hold the same files by name."""
+    inodes = {}
+    for name in manifest.files:
+        status = (checkpoint / name).stat()
+        if status.st_nlink > 1:
+            inodes[name] = (status.st_dev, status.st_ino)
+    if not inodes:
+        return SharedFiles({}, 0)
+    found: dict[Path, int] = {}
+    seen: set[str] = set()
+    for other in _others(checkpoint, runs_dir):
+        same = {name for name, inode in inodes.items() if _inode(other / name) == inode}
+        if same:
+            found[other] = len(same)
+            seen |= same
+    return SharedFiles(found, len(inodes.keys() - seen))
+
+
+def _inode(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _others(checkpoint: Path, runs_dir: Path) -> list[Path]:
+    """The other checkpoints in the checkpoint's folder, in its runs directory, and in `runs_dir`."""
+    own = checkpoint.resolve()
+    beside = [path.parent for path in sorted(own.parent.glob(f"*/{MANIFEST_NAME}"))]
+    runs = dict.fromkeys([*own.parents[3:4], runs_dir.resolve()])
+    in_runs = [
+        manifest.parent
+        for folder in runs
+        for run in RunsPaths(folder).all_runs()
+        for _, _, stage in run.stages_found()
+        for manifest in stage.manifests()
+    ]
+    return [_as_shown(path) for path in dict.fromkeys([*beside, *in_runs]) if path != own]
+
+
+def _as_shown(path: Path) -> Path:
+    """`path` relative to the working directory, if it is below it."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path

@@ -1,0 +1,155 @@
+"""Formats what `growctl show` prints: tables and a tree of 80 columns. Only paths may be wider."""
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from growctl.checkpoints.facts import CheckpointFacts, GenerationFacts
+from growctl.text.formatting import byte_count, duration, scientific, short_count
+from model.config import PATTENTIONS
+from stages.checkpoint.lineage import HistoryEntry, TrainingCost
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.tree import Tree
+
+HASH_DIGITS = 12
+"""How much of a hash is shown: enough to tell checkpoints apart."""
+
+
+def print_facts(facts: CheckpointFacts, console: "Console") -> None:
+    """Prints the facts about a checkpoint."""
+    from rich.table import Table
+    from rich.text import Text
+
+    console.print(Text(str(facts.path), "bold"), soft_wrap=True)
+    rows = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    rows.add_column(no_wrap=True, style="bold")
+    rows.add_column(overflow="fold")
+    for label, words in (*_facts(facts), *_cost_rows(facts)):
+        rows.add_row(label, Text(words))
+    console.print(rows)
+
+    if facts.generations:
+        console.print()
+        sizes = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+        for header in ("generation", "tokens in Q, K, V, O", "in the FFN", "parameters", "ramp"):
+            sizes.add_column(header, justify="right", no_wrap=True)
+        for row in _generation_rows(facts):
+            sizes.add_row(*row)
+        console.print(sizes)
+
+    console.print()
+    console.print(_tree(facts))
+    for path, count in facts.shared.by_checkpoint.items():
+        console.print(f"shares {count} of its {len(facts.manifest.files)} files with {path}", soft_wrap=True)
+    if facts.shared.elsewhere:
+        console.print(f"{facts.shared.elsewhere} of its files are also linked from elsewhere", soft_wrap=True)
+
+
+def _facts(facts: CheckpointFacts) -> Iterator[tuple[str, str]]:
+    manifest, model = facts.manifest, facts.manifest.model
+    kind = {"parameters": "one file per parameter", "engine": "an engine checkpoint, to resume its stage"}[
+        manifest.kind
+    ]
+    num_bytes = byte_count(sum(file.bytes for file in manifest.files.values()))
+    yield "parameters", f"{short_count(facts.num_parameters)} ({facts.num_parameters:,})"
+    yield (
+        "model",
+        f"{model.family}, {model.num_layers} layers, width {model.hidden_size}, {model.num_heads} heads, "
+        f"{model.vocab_size:,} words",
+    )
+    if facts.is_published is not None:
+        yield "formula", _formula(facts)
+    if (loss := facts.validation_loss) is not None:
+        yield "validation", f"{loss:.4f} nats per token, perplexity {math.exp(loss):.4g}"
+    yield "precision", manifest.precision or "unknown"
+    yield "dataset", _short(manifest.dataset_fingerprint)
+    yield "tokenizer", _short(manifest.tokenizer_sha256)
+    yield "files", f"{len(manifest.files)} ({num_bytes}), {kind}"
+
+
+def _formula(facts: CheckpointFacts) -> str:
+    if facts.is_published:
+        return "the published one: every ramp is finished, and tau is sqrt(n)"
+    ramps = [f"{generation.key_ramp:.3g} of generation {generation.number}" for generation in facts.generations]
+    unfinished = [ramp for ramp, known in zip(ramps, facts.generations, strict=True) if known.key_ramp < 1]
+    if unfinished:
+        return f"not yet the published one: the ramp is {', '.join(unfinished)}, and ends at 1"
+    return "not the published one: tau is not that of the number of tokens, or generations have their own"
+
+
+def _cost_rows(facts: CheckpointFacts) -> Iterator[tuple[str, str]]:
+    cost = facts.manifest.lineage.cost
+    if cost is None:
+        yield "cost", "unknown: the checkpoint has no history"
+        return
+    flops, time = cost.flops, duration(cost.device_seconds)
+    total, tokens = scientific(flops.total), short_count(cost.tokens)
+    yield "cost", f"{total} FLOPs, {tokens} tokens in {cost.steps:,} steps, {time} of device time"
+    parts = {"parameters": flops.parameters, "attention": flops.attention, "head": flops.head}
+    yield "", "FLOPs by part: " + ", ".join(f"{name} {scientific(part)}" for name, part in parts.items())
+    if not cost.complete:
+        yield "", "incomplete: the cost of an imported ancestor is not known and not included"
+
+
+def _generation_rows(facts: CheckpointFacts) -> Iterator[tuple[str, ...]]:
+    for generation in facts.generations:
+        ramp = "" if generation.key_ramp == 1 else f"{generation.key_ramp:.3g}"
+        attention, ffn = _tokens(generation, PATTENTIONS[:-1]), _tokens(generation, PATTENTIONS[-1:])
+        yield str(generation.number), attention, ffn, short_count(generation.num_parameters), ramp
+    yield "other", "", "", short_count(facts.other_parameters), ""
+
+
+def _tokens(generation: GenerationFacts, pattentions: tuple[str, ...]) -> str:
+    """The tokens in each of `pattentions`, over all layers: one number, or the smallest and the largest."""
+    counts: set[int] = set()
+    for name in pattentions:
+        tokens = generation.tokens[name]
+        counts |= {tokens} if isinstance(tokens, int) else set(tokens)
+    return f"{min(counts):,}" if len(counts) == 1 else f"{min(counts):,} to {max(counts):,}"
+
+
+def _tree(facts: CheckpointFacts) -> "Tree":
+    """The history of the checkpoint: a line or two for each operation, oldest first."""
+    from rich.text import Text
+    from rich.tree import Tree
+
+    lineage = facts.manifest.lineage
+    tree = Tree(Text("lineage, oldest first", "bold"))
+    for before, entry in facts.steps_of_history():
+        made = f", in {entry.made_in}" if entry.made_in else ""
+        size = f"{short_count(entry.num_parameters)} parameters"
+        node = Text.assemble(
+            (f"{entry.operation:7}", "bold"),
+            f"{_words(before, entry)}\n",
+            (f"{'':7}{size}, {scientific(entry.cost.flops.total)} FLOPs so far{made}, {_short(entry.hash)}", "dim"),
+        )
+        tree.add(node)
+    if not lineage.history:
+        parent = f" from a checkpoint with the manifest {_short(lineage.parent)}" if lineage.parent else ""
+        tree.add(Text(f"{lineage.operation}{parent}; what came before is not recorded"))
+    return tree
+
+
+def _words(before: HistoryEntry | None, entry: HistoryEntry) -> str:
+    """What an operation did."""
+    known: dict[str, Any] = entry.determined_by
+    if entry.operation == "train":
+        start = before.cost if before else TrainingCost()
+        return f"{entry.cost.steps - start.steps:,} steps, {short_count(entry.cost.tokens - start.tokens)} tokens"
+    if entry.operation == "init":
+        return f"drawn at random, seed {known.get('seed', 'unknown')}"
+    if entry.operation == "shrink":
+        dropped = known.get("drop_generations", 1)
+        return f"the newest {'generation' if dropped == 1 else f'{dropped} generations'} removed"
+    if entry.operation == "import":
+        return "from files of another program"
+    policy = known.get("policy") or {}
+    how = known.get("operator") or ", ".join(f"{key} {policy[key]}" for key in ("init", "tau") if key in policy)
+    size = f"{short_count(before.num_parameters)} -> {short_count(entry.num_parameters)}" if before else ""
+    return f"{size} ({how}, seed {known.get('seed', 'unknown')})"
+
+
+def _short(digest: str | None) -> str:
+    return f"{digest[:HASH_DIGITS]}..." if digest else "unknown"

@@ -1,0 +1,92 @@
+"""The commands on what runs occupy: `runs` and `clean`. Slow modules are imported on use."""
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, RunsDir
+
+if TYPE_CHECKING:
+    from growctl.text.console import Terminal
+
+
+def runs(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Runs to list, with their controls (default: all).", metavar="[RUN]...")
+    ] = None,
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
+    as_json: AsJson = False,
+) -> None:
+    """List runs with their size on disk, their cost, and which files they share. Only reads files.
+
+    Example: growctl runs
+    """
+    from growctl.storage.stored_runs import measure_storage
+    from growctl.storage.table import print_storage
+    from growctl.text.console import Terminal
+
+    storage = measure_storage(runs_dir, names or [])
+    if as_json:
+        print(json.dumps(storage.document(), indent=1))
+    elif storage.runs or storage.datasets:
+        print_storage(storage, Terminal(highlight=False))
+    else:
+        Terminal(highlight=False).print(f"there are no runs in {runs_dir} yet", soft_wrap=True)
+
+
+def clean(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Runs to clean, with their controls (default: all, and datasets that no run uses).",
+            metavar="[RUN]...",
+        ),
+    ] = None,
+    trunks: Annotated[
+        bool, typer.Option("--trunks", help="Also remove the checkpoints that finished ladders are extended from.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove without asking.")] = False,
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
+    as_json: AsJson = False,
+) -> None:
+    """Remove what can be made again: checkpoints inside finished stages, converted checkpoints, unused datasets.
+
+    Shows what it would remove and how much that frees, then asks.
+
+    Without a terminal and without --yes, it only shows.
+
+    Never touches a run that another growctl uses, and keeps the result of every stage.
+
+    Example: growctl clean quickstart
+    """
+    from growctl.storage.clean import remove
+    from growctl.storage.removable import find_removable
+    from growctl.storage.table import print_cleanup, print_removed
+    from growctl.text.console import Terminal
+
+    cleanup = find_removable(runs_dir, names or [], trunks=trunks)
+    document = cleanup.document() if as_json else {}
+    console, progress = Terminal(highlight=False), Terminal(stderr=True, highlight=False)
+    if not as_json:
+        print_cleanup(cleanup, console)
+    removed = None
+    if cleanup.remove and (yes or (not as_json and _confirmed(console))):
+        with progress.status("") as status:
+            removed = remove(cleanup, lambda path: status.update(f"checking {path} before removing what it replaces"))
+    if as_json:
+        print(json.dumps(document | {"removed": removed.document() if removed else None}, indent=1))
+    elif removed:
+        print_removed(removed, console)
+
+
+def _confirmed(console: "Terminal") -> bool:
+    """Whether the user says yes; no if there is no terminal to ask on."""
+    if not (sys.stdin.isatty() and console.is_terminal):
+        console.print("nothing was removed; --yes removes it", soft_wrap=True)
+        return False
+    if typer.confirm("Remove this?"):
+        return True
+    console.print("nothing was removed")
+    return False

@@ -1,0 +1,126 @@
+"""The command `verify`. Slow modules are imported on use."""
+
+import json
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from growctl.cli.completion import complete_checkpoint
+from growctl.cli.options import CHECKPOINT_HELP, DEFAULT_RUNS_DIR, AsJson, RunsDir
+from growctl.text.escaping import say
+
+if TYPE_CHECKING:
+    from growctl.verify.integrity import Found
+    from stages.grow.compare import Comparison
+
+Data = Annotated[
+    Path | None,
+    typer.Option(help="Dataset to verify on (default: the checkpoint's training dataset).", metavar="DIR"),
+]
+
+
+def verify(
+    old: Annotated[
+        str,
+        typer.Argument(
+            help=f"{CHECKPOINT_HELP} With --integrity, a path: also of a dataset, a ledger.db, or all runs.",
+            metavar="OLD",
+            autocompletion=complete_checkpoint,
+        ),
+    ],
+    new: Annotated[
+        str | None,
+        typer.Argument(
+            help="A checkpoint with the same vocabulary, for example one grown from OLD.",
+            metavar="[NEW]",
+            autocompletion=complete_checkpoint,
+        ),
+    ] = None,
+    integrity: Annotated[
+        bool, typer.Option("--integrity", help="Re-read all files of OLD (and NEW) and check their hashes.")
+    ] = False,
+    data: Data = None,
+    sequences: Annotated[int, typer.Option(help="Maximum number of validation sequences to run on.", min=1)] = 16,
+    length: Annotated[
+        int | None,
+        typer.Option(help="Tokens per sequence (default: 256, or as many as there are).", min=1, show_default=False),
+    ] = None,
+    dtype: Annotated[
+        Literal["float64", "float32"],
+        typer.Option(help="Precision for both checkpoints; float32 takes half the memory."),
+    ] = "float64",
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
+    as_json: AsJson = False,
+) -> None:
+    """Compare two checkpoints as functions on real text: are they equal, and what do the new tokens do?
+
+    Exit code 1 means that NEW was grown from OLD by a policy that preserves the function but computes something else,
+    or that --integrity found damage. Files that were set aside earlier or never finished are listed, but do not fail.
+
+    Example: growctl verify quickstart/115k quickstart/164k/initial
+
+    Example: growctl verify --integrity runs
+    """
+    from growctl.checkpoints.dataset import dataset_of
+    from growctl.checkpoints.find import find_checkpoint
+    from growctl.text.console import Terminal
+    from growctl.verify.table import comparison_document, print_comparison
+    from model.errors import UserError
+
+    if new is None and not integrity:
+        raise UserError("verify compares two checkpoints; give NEW too, or --integrity to check the files of one")
+    document: dict[str, Any] = {}
+    broken, comparison = False, None
+    if integrity:
+        found = _integrity([Path(path) for path in (old, new) if path], as_json)
+        document["integrity"] = [entry.document() for entry in found]
+        broken = any(entry.whole is False for entry in found)
+    if new is not None and not broken:
+        first, second = (find_checkpoint(reference, runs_dir, partial(say, error=True)) for reference in (old, new))
+        dataset = dataset_of(first, data, runs_dir)
+        settings = {"num_sequences": sequences, "sequence_length": length, "dtype": dtype}
+        comparison = compared(first, second, dataset, runs_dir, **settings)
+        document |= comparison_document(first, second, dataset, comparison)
+        if not as_json:
+            print_comparison(first, second, dataset, comparison, Terminal())
+    if as_json:
+        print(json.dumps(document, indent=1))
+    if broken or (comparison and comparison.breaks_promise):
+        raise typer.Exit(1)
+
+
+def _integrity(paths: list[Path], as_json: bool) -> list["Found"]:
+    """Re-reads everything at `paths` and returns what it found; prints each finding at once unless `as_json`."""
+    from rich.progress import DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    from growctl.text.console import Terminal
+    from growctl.verify.integrity import check, find_targets
+
+    console = Terminal(stderr=True)
+    columns = TextColumn("{task.description}", markup=False), DownloadColumn(), TransferSpeedColumn()
+    targets = [target for path in paths for target in find_targets(path)]
+    found = []
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("")
+        for number, target in enumerate(targets, 1):
+            progress.update(task, description=f"reading {target.path.name} ({number} of {len(targets)})")
+            found.append(check(target, lambda num_bytes: progress.advance(task, num_bytes)))
+            if not as_json:
+                say(found[-1].line())
+    return found
+
+
+def compared(old: Path, new: Path, dataset: Path, runs_dir: Path, **settings: Any) -> "Comparison":
+    """The comparison of two checkpoints on the text of a dataset, with engine checkpoints converted meanwhile."""
+    from growctl.checkpoints.engine import as_parameters
+    from growctl.text.console import Terminal
+    from stages.grow.compare import compare
+
+    tell = partial(say, error=True)
+    with ExitStack() as conversions:
+        first, second = (conversions.enter_context(as_parameters(path, runs_dir, tell)) for path in (old, new))
+        with Terminal(stderr=True).status("running both checkpoints on the same text"):
+            return compare(first, second, dataset, **settings)

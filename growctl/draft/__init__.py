@@ -1,0 +1,1 @@
+"""Drafts a schedule from a number of parameters, for `growctl init`."""

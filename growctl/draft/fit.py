@@ -1,0 +1,106 @@
+"""Fits a draft to the memory of its devices, and plans the schedule that it becomes."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from growctl.controls.generate import plan_controls
+from growctl.draft.document import schedule_text
+from growctl.draft.recipe import SHARDINGS, Draft, Sharding, make_draft, with_sharding
+from growctl.draft.wish import Wish
+from growctl.ladder.stage_plans import plan_stages
+from growctl.launch.devices import gpus_here
+from growctl.launch.machines import LaunchError
+from growctl.launch.resolve import planned_devices
+from growctl.plan.costs import HEADROOM, PlanCosts, device_memory, plan_costs, stage_devices, stage_memory
+from growctl.plan.warnings import plan_warnings
+from growctl.schedule.load import load_schedule
+from growctl.schema.blocks import Schedule
+from growctl.text.formatting import short_count
+from model.errors import UserError
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """A finished draft."""
+
+    draft: Draft
+    text: str
+    """The schedule's YAML."""
+
+    costs: PlanCosts
+
+    @property
+    def warnings(self) -> list[str]:
+        """What `growctl plan` will warn of: nothing, unless the wish asks for it."""
+        return plan_warnings(self.costs)
+
+
+def drafted(wish: Wish, name: str) -> Drafted:
+    """The schedule for `wish`, called `name`, with the least sharding at which all its stages and controls fit.
+
+    Raises UserError if the wish cannot be fulfilled.
+    """
+    draft = make_draft(wish, wish.gpus or _num_gpus_here())
+    schedule = _loaded(schedule_text(draft), name)
+    sharding = next((sharding for sharding in SHARDINGS if _fits(schedule, sharding)), None)
+    if sharding is None:
+        raise UserError(_too_large(draft, schedule))
+    draft = with_sharding(draft, sharding)
+    text = schedule_text(draft)
+    return Drafted(draft, text, plan_costs(_loaded(text, name)))
+
+
+def _loaded(text: str, name: str) -> Schedule:
+    """The schedule in `text`, loaded as `plan` and `run` load it."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder, f"{name}.yaml")
+        path.write_text(text, encoding="utf-8")
+        return load_schedule(str(path))
+
+
+def _fits(schedule: Schedule, sharding: Sharding, num_devices: int | None = None) -> bool:
+    """Whether every stage of the ladder and its controls fits one sequence at a time; True if the memory is unknown.
+
+    `num_devices` replaces the planned number.
+    """
+    devices = planned_devices(schedule)
+    memory = device_memory(schedule, devices)
+    zero_stage, offload = sharding
+    launch = schedule.launch.model_copy(update={"zero_stage": zero_stage, "offload": offload})
+    runs = [schedule, *(control.schedule for control in plan_controls(schedule))]
+    return memory is None or all(
+        stage_memory(
+            run.model_copy(update={"launch": launch}),
+            plan,
+            num_devices or stage_devices(run, plan.index, devices.per_machine),
+            devices,
+        )
+        .of(1)
+        .total
+        <= (1 - HEADROOM) * memory
+        for run in runs
+        for plan in plan_stages(run)
+    )
+
+
+def _too_large(draft: Draft, schedule: Schedule) -> str:
+    """The message for a draft that fits with no sharding, with the number of devices that would do."""
+    wish = draft.wish
+    gpus, device = wish.gpus or 1, wish.device or "GPU of this machine"
+    said = (
+        f"--params {short_count(wish.params)}: does not fit on {gpus} x {device}, even with ZeRO 3 and the optimizer "
+        "in the host's memory"
+    )
+    while (gpus := 2 * gpus) <= draft.batch_size:
+        if _fits(schedule, SHARDINGS[-1], gpus):
+            return f"{said}; --gpus {gpus} fits"
+    return f"{said}; choose fewer parameters, or devices with more memory"
+
+
+def _num_gpus_here() -> int:
+    """GPUs of this machine, which `launch.devices: auto` uses; 1 without any."""
+    try:
+        return len(gpus_here()) or 1
+    except LaunchError:
+        return 1

@@ -1,0 +1,150 @@
+"""Chooses how a draft trains: tokens of each stage, batch, learning rate, intervals.
+
+docs/schedules.md has each rule with its source.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from growctl.draft.sizes import Shape, Size, ladder_sizes
+from growctl.draft.text_source import TextSource, text_source
+from growctl.draft.wish import Wish
+from growctl.plan.warnings import OPTIMAL_TOKENS
+from growctl.schema.quantities import parse_count
+from growctl.text.formatting import short_count
+from model.errors import UserError
+
+BUDGETS = (0.5, 1.0, 2.0)
+"""Budgets of the control from scratch. Measured savings lie between 1 and 1.6, so these bracket the point of equal
+loss."""
+
+LAST_SHARE = 0.5
+"""Share of the tokens that the last stage trains on."""
+
+MOST_BASE_TOKENS = 50
+"""Data tokens per parameter after which a size saturates before its growth."""
+
+LARGEST_BATCH = 524_288
+"""Data tokens per step of the published ladder: 512 sequences of 1024."""
+
+BATCH_FACTOR, BATCH_EXPONENT = 0.2920, 0.3271
+"""Best data tokens per step by training FLOPs (DeepSeek LLM, arXiv 2401.02954, section 3.1)."""
+
+FEWEST_STEPS = 200
+PUBLISHED_RATE, PUBLISHED_SIZE = 6e-4, 124e6
+QUICKSTART_RATE, QUICKSTART_SIZE = 6e-3, 262e3
+DECAY_SHARE, RAMP_SHARE = 0.2, 0.02
+WARMUP_SHARE, SHORTEST_WARMUP, LONGEST_WARMUP = 0.02, 10, 2000
+Sharding = tuple[int, str]
+"""ZeRO stage and offload."""
+SHARDINGS: tuple[Sharding, ...] = ((1, "none"), (2, "none"), (3, "none"), (3, "optimizer"))
+"""From the fastest to the smallest in a device's memory."""
+
+
+@dataclass(frozen=True)
+class Draft:
+    """Every number of a schedule, before it is written down."""
+
+    wish: Wish
+    source: TextSource
+    shape: Shape
+    sizes: list[Size]
+    train_tokens: list[int]
+    """Data tokens of each stage."""
+
+    batch_size: int
+    """Sequences per step."""
+
+    sharding: Sharding = SHARDINGS[0]
+
+    @property
+    def batch_tokens(self) -> int:
+        """Data tokens per step."""
+        return self.batch_size * self.shape.sequence_length
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of the whole ladder."""
+        return sum(round(tokens / self.batch_tokens) for tokens in self.train_tokens)
+
+    @property
+    def peak(self) -> float:
+        """The learning rate after the warm-up."""
+        return peak_rate(self.wish.params)
+
+    @property
+    def warmup_steps(self) -> int:
+        """Steps of the warm-up."""
+        return min(max(round(WARMUP_SHARE * self.num_steps), SHORTEST_WARMUP), LONGEST_WARMUP)
+
+    @property
+    def evaluate_every(self) -> int:
+        """Steps between evaluations: about 25 in the ladder."""
+        return _round_number(self.num_steps / 25)
+
+    @property
+    def save_every(self) -> int:
+        """Steps between checkpoints."""
+        return min(1000, self.evaluate_every)
+
+
+def make_draft(wish: Wish, devices: int = 1) -> Draft:
+    """Follows the rules from a wish to a draft whose batch `devices` can share. Raises UserError."""
+    total = round(OPTIMAL_TOKENS * wish.params) if wish.tokens is None else wish.tokens
+    source = text_source(wish.data, total, max(BUDGETS))
+    shape, sizes = ladder_sizes(wish.params, wish.base, source.vocabularies)
+    best = batch_sequences(wish.params, total, shape.sequence_length)
+    if devices > best:
+        raise UserError(
+            f"--gpus {devices}: more than the {best} sequences of a step that suits {short_count(wish.params)} "
+            f"parameters and {short_count(total)} tokens; use {best} or fewer"
+        )
+    batch_size = devices * round(best / devices)
+    draft = Draft(wish, source, shape, sizes, stage_tokens(sizes, total), batch_size)
+    if draft.num_steps < FEWEST_STEPS or min(draft.train_tokens) < draft.batch_tokens:
+        optimal = short_count(OPTIMAL_TOKENS * wish.params)
+        raise UserError(
+            f"--tokens {short_count(total)}: only {draft.num_steps} steps of {draft.batch_tokens:,} tokens; must be "
+            f"about {short_count(FEWEST_STEPS * draft.batch_tokens)} or more, and {optimal} are compute-optimal"
+        )
+    return draft
+
+
+def with_sharding(draft: Draft, sharding: Sharding) -> Draft:
+    """The same draft with another ZeRO stage and offload."""
+    return replace(draft, sharding=sharding)
+
+
+def stage_tokens(sizes: Sequence[Size], total: int) -> list[int]:
+    """Data tokens of each stage: half for the last, half for the others by size, but at most `MOST_BASE_TOKENS` per
+    parameter, and what is left for the last."""
+    parameters = [size.num_parameters for size in sizes[:-1]]
+    each = min((1 - LAST_SHARE) * total / sum(parameters), MOST_BASE_TOKENS)
+    before = [_three_digits(each * count) for count in parameters]
+    return [*before, _three_digits(total - sum(before))]
+
+
+def batch_sequences(params: int, tokens: int, sequence_length: int) -> int:
+    """Sequences per step: the power of two nearest to the best batch for these FLOPs, up to the published one."""
+    best = BATCH_FACTOR * (6 * params * tokens) ** BATCH_EXPONENT
+    return max(1, min(2 ** round(math.log2(best)), LARGEST_BATCH) // sequence_length)
+
+
+def peak_rate(params: int) -> float:
+    """The peak learning rate: the published one from its smallest size on; below it on a line, in logarithms, from the
+    quickstart to there."""
+    slope = math.log(QUICKSTART_RATE / PUBLISHED_RATE) / math.log(PUBLISHED_SIZE / QUICKSTART_SIZE)
+    size = min(max(params, QUICKSTART_SIZE), PUBLISHED_SIZE)
+    return float(f"{PUBLISHED_RATE * (PUBLISHED_SIZE / size) ** slope:.1e}")
+
+
+def _three_digits(tokens: float) -> int:
+    """`tokens` as the schedule shows them."""
+    return parse_count(short_count(round(tokens)))
+
+
+def _round_number(value: float) -> int:
+    """The number nearest to `value` among 10, 20, 50, 100, 200, ..."""
+    power = 10 ** max(1, math.floor(math.log10(max(value, 1))))
+    return min((first * power for first in (1, 2, 5, 10)), key=lambda number: abs(math.log(number / max(value, 1))))

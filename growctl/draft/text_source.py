@@ -1,0 +1,101 @@
+"""Chooses the text of a draft: a shipped data choice, or what the user names."""
+
+import glob
+import json
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from growctl.draft.sizes import NEOX_VOCABULARY, Shape, Vocabularies
+from growctl.plan.warnings import MOST_EPOCHS
+from growctl.schedule.errors import did_you_mean, shown
+from growctl.schedule.files import SHIPPED, choices
+from growctl.schema.quantities import parse_count
+from model.errors import UserError
+
+BY_SIZE = ("python-stdlib", "wikitext", "pile")
+"""The shipped choices that a draft picks from, from the smallest on. The last one is large enough for all."""
+
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_OWN_VOCABULARY = re.compile(r"^(tokenizer|vocab_size):.*$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class TextSource:
+    """The text of a draft."""
+
+    choice: str | None
+    """Its name among the shipped choices; None for a text of the user's."""
+
+    text: str
+    """The lines of the `data` block, without the tokenizer."""
+
+    vocabularies: Vocabularies
+    """How many tokens its tokenizer has, by shape."""
+
+    def block(self, shape: Shape) -> str:
+        """The lines of the `data` block for a model of that shape."""
+        if self.vocabularies.of(shape) == NEOX_VOCABULARY:
+            return f"{self.text}tokenizer: EleutherAI/gpt-neox-20b\n"
+        return f"{self.text}vocab_size: {self.vocabularies.of(shape)}  # a byte-level BPE, trained on this text\n"
+
+
+def text_source(name: str | None, train_tokens: int, most_budget: float) -> TextSource:
+    """The text called `name`, as in `--data`. Without a name, the smallest shipped one that is large enough.
+
+    It is large enough if no run reads it more than `MOST_EPOCHS` times: a control takes `most_budget` times the
+    ladder's FLOPs, and at most that many times its tokens. Raises UserError for a name that stands for nothing.
+    """
+    if name is None:
+        enough = (choice for choice in BY_SIZE[:-1] if _has(choice, train_tokens * most_budget))
+        return _shipped(next(enough, BY_SIZE[-1]))
+    known = choices("data", [SHIPPED])
+    if name in known:
+        return _shipped(name)
+    if "://" in name or Path(name).expanduser().exists() or (glob.has_magic(name) and glob.glob(name)):
+        return _own(name, "")
+    if _HUB_NAME.fullmatch(name):
+        comment = "# From the Hugging Face hub. growctl reads text and JSON lines, not parquet.\n"
+        return _own(f"hf://datasets/{name}", comment)
+    raise UserError(
+        f"--data {shown(name)}: there is no such file; give a path, a URL (s3://..., hf://datasets/...), OWNER/NAME on "
+        f"the Hugging Face hub, or one of {', '.join(known)}{did_you_mean(name, known)}"
+    )
+
+
+def _own(source: str, comment: str) -> TextSource:
+    try:
+        quoted = json.dumps(source.replace("${", "\\${"), ensure_ascii=False)
+        quoted.encode()
+    except UnicodeEncodeError:
+        raise UserError(f"--data {shown(source)}: must be text that UTF-8 can encode") from None
+    return TextSource(None, f"{comment}source: {quoted}\n", Vocabularies())
+
+
+def _shipped(choice: str) -> TextSource:
+    """The lines of the choice's own file, comments included."""
+    keys = _keys(choice)
+    text = _OWN_VOCABULARY.sub("", _file(choice).read_text(encoding="utf-8"))
+    lines = [line for line in text.splitlines() if line]
+    vocabularies = Vocabularies(published="tokenizer" in keys, most=keys.get("vocab_size"))
+    return TextSource(choice, "".join(f"{line}\n" for line in lines), vocabularies)
+
+
+def _has(choice: str, tokens: float) -> bool:
+    """Whether reading `tokens` of a shipped text takes few epochs."""
+    return tokens <= MOST_EPOCHS * parse_count(_keys(choice)["approximate_tokens"])
+
+
+@cache
+def _keys(choice: str) -> dict[str, Any]:
+    keys = OmegaConf.to_container(OmegaConf.load(_file(choice)))
+    assert isinstance(keys, dict)
+    return {str(key): value for key, value in keys.items()}
+
+
+def _file(choice: str) -> Path:
+    return SHIPPED / "data" / f"{choice}.yaml"

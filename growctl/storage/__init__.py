@@ -1,0 +1,1 @@
+"""What runs occupy on disk, what they share, and removing what can be made again."""

@@ -1,0 +1,130 @@
+"""What runs still need: the checkpoints that a running growctl may reuse, and the datasets of all runs."""
+
+import json
+import socket
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from growctl.ladder.stage_plans import plan_stages
+from growctl.ladder.train_spec import worker_spec
+from growctl.ledger.ledger import Ledger, LedgerError
+from growctl.plan.datasets import prepared_datasets
+from growctl.run.lock import Holder, find_holder, read_holder
+from growctl.run.requests import own_schedule
+from growctl.runs_dir import RunPaths
+from growctl.schema.blocks import Schedule
+from model.errors import UserError
+from stages.checkpoint.manifest import CheckpointError, Manifest, read_manifest
+from stages.train.training_history import history_at_start
+
+
+def why_in_use(directory: Path) -> str | None:
+    """Why a growctl may be at work in a run directory; None if none is.
+
+    A process on another machine counts unless it recorded a clean exit, because its lock may not be visible here.
+    """
+    lock = RunPaths(directory).lock
+    try:
+        if holder := find_holder(directory):
+            return f"it is in use by another growctl ({holder})"
+    except OSError as error:
+        return f"{lock} cannot be checked: {error.strerror}"
+    last = read_holder(lock) if lock.is_file() else Holder()
+    if last.host not in (None, socket.gethostname()):
+        return f"it may be in use by another growctl ({last}): {lock} has no clean exit; clean it on that machine"
+    return None
+
+
+@dataclass(frozen=True)
+class RunningSchedules:
+    """The schedules that growctls are running now, and the models that they start from."""
+
+    bases: dict[str, str]
+    """The run that starts from a model, by the hash of the first entry in the model's history."""
+
+    unknown: tuple[str, ...] = ()
+    """Runs of which only the lock can be read: they may need anything."""
+
+    @classmethod
+    def of(cls, directories: Iterable[Path]) -> "RunningSchedules":
+        """The schedules of those run `directories` that a growctl holds."""
+        bases: dict[str, str] = {}
+        unknown = []
+        for directory in directories:
+            if why_in_use(directory):
+                try:
+                    bases |= dict.fromkeys(_bases(directory), directory.name)
+                except (UserError, OSError):
+                    unknown.append(directory.name)
+        return cls(bases, tuple(unknown))
+
+    def why_needed(self, checkpoint: Manifest) -> str | None:
+        """Why a running growctl may still continue from `checkpoint`; None if none can."""
+        if self.unknown:
+            return f"{self.unknown[0]} is running and may reuse it: its schedule cannot be read"
+        history = checkpoint.lineage.history
+        run = self.bases.get(history[0].hash) if history else None
+        return run and f"{run} is running and may reuse it: it starts from the same model"
+
+
+def _bases(directory: Path) -> set[str]:
+    """The hashes of the models that a run starts from. Raises UserError if its schedule cannot be read."""
+    run = RunPaths(directory)
+    bases = {_new_model(own_schedule(run.schedule))}
+    for manifest in [path for _, _, stage in run.stages_found() for path in stage.manifests()]:
+        with suppress(CheckpointError):
+            bases |= {entry.hash for entry in read_manifest(manifest.parent).lineage.history[:1]}
+    return bases
+
+
+def _new_model(schedule: Schedule) -> str:
+    """The hash of the untrained model of a schedule's first stage."""
+    unused = {"directory": "", "keys": "", "dataset": "", "initial": None, "resume": None}
+    spec = worker_spec(
+        schedule, plan_stages(schedule)[0], attempt=1, samples_seen=0, micro_batch_size=1, launched_at=0.0, **unused
+    )
+    return history_at_start(spec)[0].hash
+
+
+@dataclass(frozen=True)
+class DatasetUse:
+    """Which runs use which datasets."""
+
+    runs: dict[str, tuple[str, ...]]
+    """The names of the runs that use a dataset, by the dataset's name."""
+
+    unknown: tuple[str, ...] = ()
+    """Runs that have started and whose files no longer say on which dataset."""
+
+    @classmethod
+    def of(cls, directories: Iterable[Path]) -> "DatasetUse":
+        """How the runs in `directories` use datasets."""
+        runs: dict[str, tuple[str, ...]] = {}
+        unknown = []
+        for directory in directories:
+            names = _datasets(directory)
+            if names is None:
+                unknown.append(directory.name)
+            for name in names or ():
+                runs[name] = (*runs.get(name, ()), directory.name)
+        return cls(runs, tuple(unknown))
+
+
+def _datasets(directory: Path) -> set[str] | None:
+    """The names of the datasets that a run uses: as recorded, or else as its schedule asks. None if unknown."""
+    run = RunPaths(directory)
+    names = set()
+    try:
+        with suppress(LedgerError), Ledger.open(run.ledger, read_only=True) as ledger:
+            names.add(Path(ledger.run().dataset).name)
+        for _, _, stage in run.stages_found():
+            with suppress(FileNotFoundError, ValueError, LookupError, TypeError, RecursionError):
+                names.add(Path(json.loads(stage.spec.read_bytes())["dataset"]).name)
+        if not names:
+            names = {path.name for path in prepared_datasets(own_schedule(run.schedule).data, directory.parent)}
+            return names if names or not run.has_begun() else None
+    except (UserError, OSError):
+        return None
+    return names

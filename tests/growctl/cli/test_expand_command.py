@@ -1,0 +1,95 @@
+"""Where `growctl expand` writes if nobody says, and that nothing mistakes it for a checkpoint of the stage."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from growctl.cli.app import app
+from growctl.launch.devices import Devices
+from growctl.run.disk_space import remaining_bytes
+from growctl.run.requests import RunRequest, steps_done
+from growctl.status.stages import PlannedStage, read_stage
+from growctl.verify.integrity import find_targets
+from stages.checkpoint.directory import newest_checkpoint
+from stages.checkpoint.manifest import manifest_hash, read_manifest
+from stages.checkpoint.retention import clear_stage, prune
+from stages.stage_dir import StagePaths
+from tests.growctl.schedules import BASE, parse
+from tests.stages.checkpoints import write_checkpoint
+
+RUN = Path("runs/quick")
+STAGE = StagePaths(RUN / "stages/0-small")
+
+
+@pytest.fixture(autouse=True)
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The directory of a finished stage of the run `quick` below the working directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GROWCTL_RUNS_DIR", raising=False)
+    write_checkpoint(STAGE.final)
+
+
+def expand(*arguments: object, expect: int = 0) -> str:
+    result = CliRunner().invoke(app, ["expand", *map(str, arguments)], catch_exceptions=False)
+    assert result.exit_code == expect, result.output
+    return result.output
+
+
+@pytest.mark.parametrize("reference", ["quick", "quick/small", RUN, STAGE.directory, STAGE.final])
+def test_without_an_output_the_growth_is_beside_its_source_and_the_message_says_so(reference):
+    assert "runs/quick/stages/0-small/final+3: 2.45k -> 3.6k parameters" in expand(reference, "--add-tokens", 3)
+    grown = read_manifest(STAGE.directory / "final+3")
+    assert grown.lineage.parent == manifest_hash(STAGE.final)
+
+
+def test_a_second_growth_is_refused_before_anything_is_written():
+    expand("quick", "--add-tokens", 3)
+    before = manifest_hash(STAGE.directory / "final+3")
+    with pytest.raises(ValueError, match=r"final\+3 already exists; choose another directory with --output"):
+        expand("quick", "--add-tokens", 3, "--seed", 5)
+    assert manifest_hash(STAGE.directory / "final+3") == before
+    expand("quick", "--add-tokens", 4)
+
+
+@pytest.mark.parametrize("reference", [".", "../final", "../../0-small/../0-small/final"])
+def test_a_relative_path_is_grown_beside_the_directory_that_it_means(reference, monkeypatch):
+    here = Path.cwd()
+    monkeypatch.chdir(STAGE.final)
+    expand(reference, "--add-tokens", 3)
+    assert (here / STAGE.directory / "final+3").is_dir()
+
+
+@pytest.mark.parametrize("name", ["initial", "step_00000010", "converted_00000010"])
+def test_the_growth_never_has_the_name_of_a_checkpoint_of_the_stage(name):
+    source = STAGE.final.rename(STAGE.directory / name)
+    expand(source, "--add-tokens", 3)
+    known = {*STAGE.named_as_checkpoints(), *STAGE.conversions(), *STAGE.leftovers(), STAGE.initial, STAGE.final}
+    grown = [path for path in STAGE.directory.iterdir() if path != source]
+    assert [path.name.removeprefix("from_") for path in grown] == [f"{name}+3"]
+    assert not known & set(grown)
+
+
+def test_the_run_neither_resumes_from_growths_nor_removes_or_counts_them():
+    schedule = parse(BASE)
+    request = RunRequest("quick", schedule, "quick")
+    planned = PlannedStage(0, "small")
+
+    def seen() -> tuple[object, ...]:
+        status = read_stage(RUN, planned, reached=True, held_since=None, notes=[])
+        needed = remaining_bytes(request, RUN, Devices(1, "cpu", False))
+        return status, needed, steps_done(schedule, RUN), newest_checkpoint(STAGE.directory, pytest.fail)
+
+    before = seen()
+    write_checkpoint(STAGE.step(10))
+    expand(STAGE.step(10), "--add-tokens", 3)
+    STAGE.step(10).rename("away")
+    expand("quick", "--add-tokens", 3)
+    assert seen() == before
+    prune(STAGE.directory, keep=1)
+    clear_stage(STAGE.directory)
+    kept = sorted(path.name for path in STAGE.directory.iterdir())
+    assert kept == ["final", "final+3", "from_step_00000010+3"]
+    assert [(target.path.name, target.kind) for target in find_targets(STAGE.directory)] == [
+        (name, "checkpoint") for name in kept
+    ]

@@ -1,0 +1,130 @@
+"""`growctl init` writes a schedule, asks on request, and explains mistakes."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from growctl.cli.app import app
+from growctl.schedule.load import load_schedule
+from model.errors import UserError
+from tests.growctl.runs import run
+
+QUESTIONS = ("params", "tokens", "data", "base", "gpus", "device")
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+
+
+def init(*arguments: str, answers: str | None = None) -> str:
+    """What `growctl init` prints on standard output."""
+    result = CliRunner().invoke(app, ["init", *arguments], input=answers, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def error_of(*arguments: str, answers: str | None = None) -> str:
+    result = CliRunner().invoke(app, ["init", *arguments], input=answers)
+    assert isinstance(result.exception, UserError), result.output
+    return str(result.exception)
+
+
+def test_init_writes_a_file_named_after_the_size_and_says_what_to_do_next(tmp_path: Path) -> None:
+    out = init("--params", "350M", "--base", "40M", "--gpus", "8", "--device", "h100")
+    assert "growctl plan 350m.yaml" in out
+    assert "growctl run 350m.yaml" in out
+    assert [path.name for path in tmp_path.iterdir()] == ["350m.yaml"]
+    schedule = load_schedule("350m.yaml")
+    assert (schedule.name, schedule.launch.devices, schedule.launch.hardware.device) == ("350m", 8, "h100")
+    assert [stage.name for stage in schedule.stages] == ["39.8m", "81.8m", "168m", "348m"]
+
+
+def test_a_dash_prints_the_schedule_and_nothing_else(tmp_path: Path) -> None:
+    text = init("-", "--params", "1M")
+    Path("one.yaml").write_text(text)
+    assert load_schedule("one.yaml").stages[-1].name == "1m"
+    assert [path.name for path in tmp_path.iterdir()] == ["one.yaml"]
+
+
+def test_the_command_in_the_heading_writes_the_same_file_again() -> None:
+    text = init("-", "--params", "123456789", "--data", "pile", "--tokens", "2B", "--gpus", "4")
+    command = text.splitlines()[1].removeprefix("#   growctl init ")
+    assert command == "--params 123456789 --tokens 2B --data pile --gpus 4"
+    assert init("-", *command.split()) == text
+
+
+def test_an_existing_file_is_refused_and_stays_as_it_is() -> None:
+    Path("350m.yaml").write_text("mine")
+    assert error_of("--params", "350M").startswith("'350m.yaml': exists already")
+    assert error_of("350m.yaml", "--interactive", answers="").startswith("'350m.yaml': exists already")
+    assert Path("350m.yaml").read_text() == "mine"
+
+
+def test_questions_are_explained_and_an_unusable_answer_is_asked_again(tmp_path: Path) -> None:
+    answers = ["no number", "10M", "", "nowhere", "pile", "1k", "auto", "4", "h10", "h100"]
+    result = CliRunner().invoke(app, ["init", "--interactive", "mine.yaml"], input="\n".join(answers) + "\n")
+    assert result.exit_code == 0, result.output
+    asked = [line.strip().split(" ")[0] for line in result.stderr.splitlines() if line.startswith("  ")]
+    assert list(dict.fromkeys(asked)) == list(QUESTIONS)
+    assert "did you mean 'h100'?" in result.stderr
+    assert "Next: growctl plan mine.yaml" in result.stdout
+    assert "growctl init --params 10M --tokens 200M --data pile --gpus 4 --device h100" in Path("mine.yaml").read_text()
+
+
+def test_an_interactive_draft_on_standard_output_is_still_a_schedule_and_nothing_else() -> None:
+    command = [sys.executable, "-m", "growctl.cli.app", "init", "-", "--interactive", "--params", "1M"]
+    answers = "\n" * len(QUESTIONS)
+    result = subprocess.run(command, input=answers, capture_output=True, text=True, check=True)
+    assert result.stdout.startswith("# 201k -> 447k -> 1M parameters")
+    assert "params [1M]" in result.stderr
+
+
+def test_answers_that_end_early_write_nothing(tmp_path: Path) -> None:
+    assert (
+        error_of("-i", answers="10M\n") == "--interactive: the answers end before tokens; answer it, or give --tokens"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("", "--params: is missing; give the parameters of the last size (--params 350M), or --interactive"),
+        ("--params 0", "--params '0': must be 150k to 24B"),
+        ("--params 149k", "--params '149k': must be 150k to 24B"),
+        ("--params 1T", "--params '1T': must be 150k to 24B"),
+        ("--params 350X", "--params '350X': must be a whole number; 2.5k, 300M and 15B are fine"),
+        ("--params 200M --base 300M", "--base 300M: must be 6.69M to 160M for --params 200M"),
+        ("--params 200M --base 1k", "--base 1k: must be 6.69M to 160M for --params 200M"),
+        ("--params 200M --tokens none", "--tokens 'none': must be a whole number"),
+        ("--params 200M --tokens 0", "--tokens '0': must be 1 to 100T"),
+        ("--params 200M --device h10", "--device 'h10': unknown; known are a100-40gb, "),
+        ("--params 200M --gpus 0", "--gpus 0: must be 1 to 1,024"),
+        ("--params 200M --data openwebtex", "; did you mean 'openwebtext'?"),
+        ("--params 200M no/folder.yaml", "'no/folder.yaml': there is no folder 'no'; create it first"),
+        ("--params 200M text.txt", "'text.txt': the file of a schedule ends in .yaml; write 'text.txt.yaml'"),
+        ("--params 200M _x.yaml", "'_x.yaml': would name the run '_x'; a run's name is letters, digits"),
+    ],
+)
+def test_unusable_wishes_give_one_message_and_write_nothing(arguments: str, message: str, tmp_path: Path) -> None:
+    said = error_of(*arguments.split())
+    assert message in said
+    assert "\n" not in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_unusable_input_ends_with_exit_code_2() -> None:
+    out, err = run("init", "--params", "200M", "--device", "h10", expect=2)
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.endswith("did you mean 'h100'?\n")
+
+
+def test_a_wish_that_plan_will_warn_of_says_so_at_once() -> None:
+    result = CliRunner().invoke(app, ["init", "far.yaml", "--params", "150M", "--tokens", "100B"])
+    assert result.exit_code == 0
+    assert "warning: far ends with 663 tokens per parameter" in result.stderr

@@ -1,0 +1,80 @@
+"""A drafted schedule loads, comes close to the wish, fits its devices, and gives `growctl plan` nothing to warn of."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from growctl.draft.fit import drafted
+from growctl.draft.wish import Wish
+from growctl.plan.costs import plan_costs
+from growctl.plan.warnings import plan_warnings
+from growctl.schedule.load import load_schedule
+from model.errors import UserError
+from tests.growctl.draft.wishes import bases, parameters
+from tests.growctl.schedules import file_of
+
+wishes = st.builds(
+    lambda params, span, ratio, gpus, device: Wish(
+        params=params,
+        base=span and round(params / span),
+        tokens=ratio and round(params * ratio),
+        gpus=gpus,
+        device=device,
+    ),
+    parameters,
+    bases,
+    st.none() | st.floats(6, 75),
+    st.sampled_from([None, 1, 2, 3, 6, 8, 32]),
+    st.sampled_from([None, "rtx-4090", "a100-40gb", "h100", "b200"]),
+)
+
+
+@pytest.fixture(autouse=True)
+def without_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans by what the schedule says, on every machine."""
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+
+
+@settings(max_examples=25)
+@given(wishes)
+def test_whatever_can_be_wished_for_is_planned_without_a_warning(wish: Wish) -> None:
+    try:
+        result = drafted(wish, "mine")
+    except UserError:
+        assume(False)  # bases that no width can span, and too small devices: other tests cover both
+    assert result.warnings == []
+    last = result.costs.ladder.stages[-1].plan
+    assert last.num_parameters == pytest.approx(wish.params, rel=0.03)
+    total = result.costs.ladder.total.train_tokens
+    assert total == pytest.approx(wish.tokens or 20 * wish.params, rel=0.03)
+    assert last.num_parameters <= wish.params * 1.03
+
+
+@pytest.mark.parametrize("params", [150_000, 1_000_000, 24_000_000, 350_000_000, 1_400_000_000, 10_000_000_000])
+def test_a_written_draft_loads_and_plans_without_warnings(params: int, tmp_path: Path) -> None:
+    result = drafted(Wish(params), "mine")
+    schedule = load_schedule(file_of(tmp_path, result.text, "mine.yaml"))
+    assert plan_warnings(plan_costs(schedule, tmp_path)) == []
+    assert schedule.name == "mine"
+    assert all(len(line) <= 120 for line in result.text.splitlines())
+
+
+def test_what_exceeds_a_device_is_sharded_then_offloaded_then_rejected() -> None:
+    assert drafted(Wish(1_400_000_000, gpus=8, device="h100"), "s").draft.sharding == (1, "none")
+    assert drafted(Wish(10_000_000_000, gpus=8, device="h100"), "s").draft.sharding == (3, "none")
+    assert drafted(Wish(3_000_000_000, gpus=1, device="a100-40gb"), "s").draft.sharding[1] == "optimizer"
+    with pytest.raises(UserError, match=r"^--params 15B: does not fit on 1 x h100, .*; --gpus 4 fits$"):
+        drafted(Wish(15_000_000_000, gpus=1, device="h100"), "s")
+    assert drafted(Wish(15_000_000_000, gpus=4, device="h100"), "s").warnings == []
+
+
+def test_a_model_whose_activations_alone_exceed_a_device_is_rejected_without_naming_a_number() -> None:
+    with pytest.raises(UserError, match=r"^--params 20B: does not fit on 1 x h100, .*; choose fewer parameters, or "):
+        drafted(Wish(20_000_000_000, gpus=1, device="h100"), "s")
+
+
+def test_tokens_far_from_optimal_are_kept_with_the_warning_that_plan_gives() -> None:
+    [warning] = drafted(Wish(150_000_000, tokens=100_000_000_000), "s").warnings
+    assert "tokens per parameter in stage 151m, far above 20" in warning

@@ -1,0 +1,60 @@
+"""Tokens, batch and learning rate of a draft follow the rules in docs/schedules.md."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from growctl.draft.recipe import batch_sequences, make_draft, peak_rate, stage_tokens
+from growctl.draft.sizes import Size
+from growctl.draft.wish import Wish
+from model.errors import UserError
+
+
+def test_the_last_size_trains_on_half_of_the_tokens_and_the_others_share_the_rest_by_size() -> None:
+    sizes = [Size(1, 100_000_000), Size(2, 200_000_000), Size(3, 400_000_000)]
+    assert stage_tokens(sizes, 8_000_000_000) == [1_330_000_000, 2_670_000_000, 4_000_000_000]
+
+
+@given(st.floats(5, 1000), st.floats(1.25, 3))
+def test_no_size_but_the_last_sees_more_than_fifty_tokens_per_parameter(ratio: float, factor: float) -> None:
+    sizes = [Size(1, 10_000_000), Size(2, round(factor * 10_000_000))]
+    total = round(ratio * sizes[-1].num_parameters)
+    first, last = stage_tokens(sizes, total)
+    assert first <= 50 * sizes[0].num_parameters
+    assert first + last == pytest.approx(total, rel=0.01)
+    assert last >= 0.495 * total
+
+
+def test_the_batch_is_that_of_the_quickstart_and_of_the_paper_at_their_scales() -> None:
+    assert batch_sequences(262_000, 5_200_000, 64) == 64
+    assert batch_sequences(354_000_000, 7_000_000_000, 1024) == 512
+    assert batch_sequences(10_000_000_000, 200_000_000_000, 1024) == 512  # never above the published one
+
+
+@pytest.mark.parametrize("gpus", [1, 3, 6, 7, 8, 12, 48])
+def test_every_number_of_gpus_can_share_the_batch(gpus: int) -> None:
+    draft = make_draft(Wish(350_000_000), gpus)
+    assert draft.batch_size % gpus == 0
+    assert draft.batch_size == pytest.approx(512, rel=0.1)
+
+
+def test_the_peak_is_published_from_124m_on_and_the_quickstarts_at_its_size() -> None:
+    assert [peak_rate(size) for size in (100_000, 262_000, 124_000_000, 10**10)] == [6e-3, 6e-3, 6e-4, 6e-4]
+    assert 6e-3 > peak_rate(1_570_000) > peak_rate(20_000_000) > 6e-4
+
+
+def test_intervals_and_warm_up_follow_the_number_of_steps() -> None:
+    draft = make_draft(Wish(1_400_000_000))
+    assert (draft.num_steps, draft.warmup_steps, draft.evaluate_every, draft.save_every) == (53425, 1068, 2000, 1000)
+    assert make_draft(Wish(10_000_000_000)).warmup_steps == 2000
+    assert make_draft(Wish(1_000_000)).warmup_steps == 24
+
+
+def test_too_few_tokens_are_rejected_with_about_how_many_are_needed() -> None:
+    with pytest.raises(UserError, match=r"^--tokens 1M: only 30 steps of 32,768 tokens; must be about 6\.55M or more"):
+        make_draft(Wish(350_000_000, tokens=1_000_000))
+
+
+def test_more_gpus_than_sequences_in_a_step_are_rejected() -> None:
+    with pytest.raises(UserError, match=r"^--gpus 512: more than the 256 sequences of a step"):
+        make_draft(Wish(1_000_000), 512)

@@ -1,0 +1,69 @@
+"""A ladder's shape and sizes follow the published ones where they fit, and stated rules elsewhere."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from growctl.draft.sizes import SHAPES, Vocabularies, ladder_sizes, num_growths
+from model.errors import UserError
+from tests.growctl.draft.wishes import bases, parameters
+
+PILE = Vocabularies(published=True)
+
+
+@pytest.mark.parametrize(
+    ("base", "layers", "width"),
+    [("124M", 12, 768), ("354M", 24, 1024), ("454M", 24, 1024), ("903M", 32, 1280), ("1.59B", 40, 1536)],
+)
+def test_a_base_of_a_published_size_gets_its_published_shape(base: str, layers: int, width: int) -> None:
+    number = round(float(base[:-1]) * {"M": 1e6, "B": 1e9}[base[-1]])
+    shape, sizes = ladder_sizes(3 * number, number, PILE)
+    assert (shape.num_layers, shape.width, shape.published) == (layers, width, True)
+    assert sizes[0].num_parameters == pytest.approx(number, rel=0.02)
+
+
+def test_the_published_base_is_the_default_where_the_published_ladder_spans_the_last_size() -> None:
+    for params in (250_000_000, 350_000_000, 1_400_000_000):
+        shape, sizes = ladder_sizes(params, None, PILE)
+        assert (shape.width, sizes[0].attention_tokens, sizes[0].num_parameters) == (768, 576, 123_569_664)
+    _, sizes = ladder_sizes(150_000_000, None, PILE)
+    assert sizes[0].num_parameters == pytest.approx(30_000_000, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("factor", "growths"), [(1.3, 1), (2.2, 1), (3.0, 1), (3.1, 2), (4.84, 2), (8.75, 3), (10.6, 3)]
+)
+def test_growths_are_near_the_published_factor_and_never_above_three(factor: float, growths: int) -> None:
+    assert num_growths(factor) == growths
+
+
+@given(parameters, bases, st.sampled_from([PILE, Vocabularies(), Vocabularies(most=1024)]))
+def test_sizes_come_close_to_the_wish_and_grow_by_moderate_factors(
+    params: int, span: float | None, vocabularies: Vocabularies
+) -> None:
+    try:
+        shape, sizes = ladder_sizes(params, None if span is None else round(params / span), vocabularies)
+    except UserError:
+        assume(False)  # another test covers bases that no width can span
+    assert sizes[-1].num_parameters == pytest.approx(params, rel=0.03)
+    if span:
+        assert sizes[0].num_parameters == pytest.approx(params / span, rel=0.05)
+    for before, after in pairwise(sizes):
+        assert 1.15 < after.num_parameters / before.num_parameters < 3.2
+        assert before.name != after.name
+    assert all(size.ffn_tokens == 4 * size.attention_tokens for size in sizes)
+    assert 0.2 * shape.width < sizes[0].attention_tokens < sizes[-1].attention_tokens < 17 * shape.width
+
+
+def test_every_shape_has_heads_that_divide_its_width_and_rotate_an_even_number_of_dimensions() -> None:
+    for shape in SHAPES:
+        head_width, rest = divmod(shape.width, shape.num_heads)
+        assert (rest, head_width // 4 % 2) == (0, 0)
+
+
+@pytest.mark.parametrize("base", [1_000_000, 200_000_000, 190_000_000, 400_000_000])
+def test_a_base_that_no_width_can_span_is_rejected_with_the_allowed_range(base: int) -> None:
+    with pytest.raises(UserError, match=r"^--base \d+M: must be 6\.69M to 160M for --params 200M; "):
+        ladder_sizes(200_000_000, base, PILE)

@@ -1,0 +1,61 @@
+"""A draft's text is a shipped one that is large enough, or the user's."""
+
+from pathlib import Path
+
+import pytest
+
+from growctl.draft.sizes import SHAPES, Vocabularies
+from growctl.draft.text_source import text_source
+from model.errors import UserError
+
+SMALL, PUBLISHED = SHAPES[2], SHAPES[6]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "choice"),
+    [(8e6, "python-stdlib"), (9e6, "wikitext"), (300e6, "wikitext"), (301e6, "pile"), (2e11, "pile")],
+)
+def test_the_default_is_the_smallest_shipped_text_that_no_run_reads_more_than_four_times(
+    tokens: float, choice: str
+) -> None:
+    assert text_source(None, round(tokens), 2.0).choice == choice
+
+
+def test_a_shipped_text_keeps_its_comments_and_its_tokenizer_at_published_widths() -> None:
+    block = text_source("pile", 10**9, 2.0).block(PUBLISHED)
+    assert block.startswith("# The Pile without its copyrighted parts")
+    assert "tokenizer: EleutherAI/gpt-neox-20b\n" in block
+    assert "vocab_size" not in block
+
+
+def test_a_narrow_model_gets_a_tokenizer_of_its_own_because_the_published_one_would_outweigh_it() -> None:
+    block = text_source("pile", 10**9, 2.0).block(SMALL)
+    assert "vocab_size: 8192" in block
+    assert "tokenizer:" not in block
+
+
+def test_a_shipped_text_keeps_its_own_vocabulary_where_the_model_could_take_more() -> None:
+    assert text_source("wikitext", 10**9, 2.0).vocabularies == Vocabularies(most=4096)
+    assert "vocab_size: 4096" in text_source("wikitext", 10**9, 2.0).block(PUBLISHED)
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("s3://bucket/text/*.jsonl", "s3://bucket/text/*.jsonl"),
+        ("roneneldan/TinyStories", "hf://datasets/roneneldan/TinyStories"),
+    ],
+)
+def test_a_url_or_a_data_set_of_the_hub_becomes_the_source(name: str, source: str) -> None:
+    assert f'source: "{source}"\n' in text_source(name, 10**9, 2.0).block(SMALL)
+
+
+def test_a_file_or_a_glob_becomes_the_source(tmp_path: Path) -> None:
+    (tmp_path / "my text.txt").write_text("text")
+    for name in (tmp_path / "my text.txt", tmp_path, tmp_path / "*.txt"):
+        assert text_source(str(name), 10**9, 2.0).text == f'source: "{name}"\n'
+
+
+def test_a_name_that_stands_for_nothing_is_rejected_with_the_nearest_choice() -> None:
+    with pytest.raises(UserError, match=r"^--data 'wikitexx': .*; did you mean 'wikitext'\?$"):
+        text_source("wikitexx", 10**9, 2.0)

@@ -1,0 +1,274 @@
+"""Which checkpoints of other runs stand in for training, how they are taken over, and how that is recorded."""
+
+import os
+import shutil
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from growctl.ledger.ledger import Ledger
+from growctl.run.requests import RunError, reuse_sources
+from growctl.run.reuse import Found, Segment, find_furthest, kept_evaluations, own_steps, payers, take_over
+from growctl.runs_dir import RunsPaths
+from model.flops import Flops
+from stages.checkpoint.lineage import Lineage, TrainingCost
+from stages.checkpoint.manifest import CheckpointError, Manifest, read_manifest
+from stages.metrics import MetricsWriter, Record, read_metrics
+from stages.spec import TrainSpec
+from stages.stage_dir import StagePaths
+from stages.train.training_history import TrainingHistory
+from tests.growctl.ledger.test_ledger import BASE, GROWN, RUN
+from tests.stages.checkpoints import small_config, write_checkpoint
+from tests.stages.specs import small_spec
+
+MODEL = small_config()
+SPEC = small_spec(MODEL, num_steps=20, batch_size=10, sequence_length=10)
+FINGERPRINT = "d" * 64
+
+
+def history(spec: TrainSpec = SPEC) -> TrainingHistory:
+    return TrainingHistory(spec, FINGERPRINT, "fp32")
+
+
+def checkpoint(directory: Path, step: int, spec: TrainSpec = SPEC, **changes: Any) -> Manifest:
+    """A checkpoint with the history of `step` steps of `spec`."""
+    cost = TrainingCost(steps=step, tokens=step * 100, flops=Flops(6.0, 2.0, 1.0) * step, device_seconds=2.0 * step)
+    lineage = Lineage(operation="train", history=history(spec).at(step, cost))
+    return write_checkpoint(directory, MODEL, step=step, lineage=lineage, precision="fp32", **changes)
+
+
+def records_of(stage: StagePaths, *events: tuple[str, int, dict[str, Any]], attempt: int = 1) -> None:
+    stage.directory.mkdir(parents=True, exist_ok=True)
+    writer = MetricsWriter(stage.metrics, attempt)
+    for event, step, values in events:
+        writer.write(event, step, 1.0, **values)
+    writer.close()
+
+
+START = {"device": "H100", "num_devices": 4, "precision": "fp32", "zero_stage": 1, "resumed_from": None}
+
+
+def evaluation(point: str, loss: float) -> dict[str, Any]:
+    return {
+        "point": point, "loss": loss, "perplexity": 2.0, "bits_per_byte": 1.0, "num_tokens": 7, "precision": "fp32"
+    }  # fmt: skip
+
+
+@pytest.fixture
+def donor(tmp_path: Path) -> StagePaths:
+    """The stage of another run, with its own `final/` after 20 steps."""
+    stage = RunsPaths(tmp_path / "runs").run("other").stage(0, "small")
+    events = [("start", 0, START), ("evaluation", 10, evaluation("interval", 3.0))]
+    records_of(stage, *events, ("evaluation", 20, evaluation("final", 2.5)), ("end", 20, {}))
+    checkpoint(stage.final, 20)
+    return stage
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> StagePaths:
+    stage = RunsPaths(tmp_path / "runs").run("own").stage(0, "0-small")
+    stage.directory.mkdir(parents=True)
+    return stage
+
+
+def spec_in(own: StagePaths, **changes: Any) -> TrainSpec:
+    keys = str(own.directory.parents[2] / ".keys")
+    return SPEC.model_copy(update={"directory": str(own.directory), "keys": keys, **changes})
+
+
+def furthest(tmp_path: Path, spec: TrainSpec = SPEC, beyond: int = 0, **elsewhere: Path) -> Found | None:
+    said: list[str] = []
+    return find_furthest(history(spec), beyond, [tmp_path / "runs", *elsewhere.values()], said.append)
+
+
+def taken(found: Found | None, spec: TrainSpec, own: int = 0) -> Path:
+    assert found is not None
+    return take_over(found, spec, own, lambda *_: None)
+
+
+def test_a_finished_stage_with_the_same_history_becomes_the_stages_own_end_without_a_copy(tmp_path, donor, own):
+    final = taken(furthest(tmp_path), spec_in(own))
+    assert final == own.final
+    assert (final / "manifest.json").read_bytes() == (donor.final / "manifest.json").read_bytes()
+    for name in read_manifest(final).files:
+        assert (final / name).samefile(donor.final / name)
+
+
+def test_a_shorter_stage_becomes_a_checkpoint_that_the_longer_one_resumes_from(tmp_path, donor, own):
+    longer = spec_in(own, num_steps=30)
+    target = taken(furthest(tmp_path, longer), longer)
+    assert target == own.directory / "converted_00000020"
+    assert [record["event"] for record in read_metrics(own.metrics)] == ["reused", "evaluation"]
+
+
+def test_the_furthest_checkpoint_counts_that_is_within_the_stage(tmp_path, donor):
+    assert (found := furthest(tmp_path)) is not None
+    assert found.directory == donor.final
+    assert furthest(tmp_path, beyond=20) is None
+    checkpoint(RunsPaths(tmp_path / "runs").run("third").stage(0, "x").step(12), 12)
+    assert (found := furthest(tmp_path, SPEC.model_copy(update={"num_steps": 15}))) is not None
+    assert (found.run, found.steps) == ("third", 12)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"seed": 1}, {"samples_seen": 4}, {"batch_size": 5}, {"left_out": ((3, 1),)}, {"ramp_steps": 5}]
+)
+def test_training_that_differs_is_not_reused(tmp_path, donor, changes):
+    assert furthest(tmp_path, SPEC.model_copy(update=changes)) is None
+
+
+def test_a_broken_checkpoint_of_another_run_is_passed_over_with_a_message_and_left_alone(tmp_path, donor):
+    checkpoint(donor.step(10), 10)
+    name = next(iter(read_manifest(donor.final).files))
+    (donor.final / name).write_bytes(b"damaged")
+    said: list[str] = []
+    found = find_furthest(history(), 0, [tmp_path / "runs"], said.append)
+    assert found is not None
+    assert found.directory == donor.step(10)
+    assert len(said) == 1
+    assert said[0].startswith(f"not reused: {donor.final} is broken: {name}")
+    assert donor.final.exists()
+
+
+def test_an_engine_checkpoint_that_the_other_runs_directory_did_not_sign_is_not_reused(tmp_path, donor):
+    shutil.rmtree(donor.final)
+    checkpoint(donor.step(10), 10, kind="engine", world_size=1)
+    said: list[str] = []
+    assert find_furthest(history(), 0, [tmp_path / "runs"], said.append) is None
+    assert "is not signed" in said[0]
+
+
+def test_a_checkpoint_removed_while_it_is_linked_leaves_nothing_and_is_reported(tmp_path, donor, own):
+    found = furthest(tmp_path)
+    shutil.rmtree(donor.final)
+    with pytest.raises(CheckpointError, match="is gone: its run has removed it"):
+        taken(found, spec_in(own))
+    assert list(own.directory.iterdir()) == []
+
+
+def test_files_on_another_file_system_are_copied_and_counted(tmp_path, donor, own, monkeypatch):
+    def refuse(*_: object) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", refuse)
+    counted: list[tuple[int, int]] = []
+    found = furthest(tmp_path)
+    assert found is not None
+    final = take_over(found, spec_in(own), 0, lambda done, total: counted.append((done, total)))
+    files = read_manifest(final).files
+    assert counted == [(number, len(files)) for number in range(1, len(files) + 1)]
+    assert not any((final / name).samefile(donor.final / name) for name in files)
+
+
+def test_a_runs_own_checkpoint_counts_only_if_it_belongs_to_this_training(own):
+    checkpoint(own.step(5), 5)
+    checkpoint(own.step(8), 8, SPEC.model_copy(update={"seed": 2}))
+    assert own_steps(history(), own) == 5
+
+
+def test_the_ledger_books_reused_steps_as_part_of_the_models_cost_and_not_as_spent(tmp_path, donor, own):
+    taken(furthest(tmp_path), spec_in(own))
+    with Ledger.open(tmp_path / "ledger.db") as ledger:
+        ledger.record_run(RUN, [BASE, GROWN])
+        ledger.books("0-small").sync(read_metrics(own.metrics), attempt_over=True)
+        cost = ledger.stage_cost("0-small")
+        assert cost.model.steps == cost.reused.steps == 20
+        assert cost.reused.device_seconds == 40.0
+        assert cost.model.flops == BASE.step_flops * 20
+        assert (cost.spent.steps, cost.spent.device_seconds, cost.spent.wall_seconds) == (0, 0.0, 0.0)
+        assert [(e.step, e.point, e.loss) for e in ledger.evaluations("0-small")] == [
+            (10, "interval", 3.0),
+            (20, "final", 2.5),
+        ]
+        assert ledger.finished("0-small")
+        assert ledger.payers("0-small") == ["other"]
+
+
+def test_a_reuse_repeated_after_a_kill_is_counted_once(tmp_path, donor, own):
+    taken(furthest(tmp_path), spec_in(own))
+    shutil.rmtree(own.final)  # killed between the record and the rename
+    taken(furthest(tmp_path), spec_in(own, attempt=2))
+    with Ledger.open(tmp_path / "ledger.db") as ledger:
+        ledger.record_run(RUN, [BASE, GROWN])
+        ledger.books("0-small").sync(read_metrics(own.metrics), attempt_over=True)
+        cost = ledger.stage_cost("0-small")
+        assert (cost.model.steps, cost.reused.steps, cost.spent.steps) == (20, 20, 0)
+
+
+def test_own_steps_stay_booked_as_spent_and_only_the_rest_as_reused(tmp_path, donor, own):
+    records_of(own, ("start", 0, START), ("checkpoint", 5, {"path": "step_00000005"}), ("train", 7, TRAIN))
+    taken(furthest(tmp_path), spec_in(own, attempt=2), own=5)
+    with Ledger.open(tmp_path / "ledger.db") as ledger:
+        ledger.record_run(RUN, [BASE, GROWN])
+        ledger.books("0-small").sync(read_metrics(own.metrics), attempt_over=True)
+        cost = ledger.stage_cost("0-small")
+        assert (cost.kept.steps, cost.replayed.steps, cost.reused.steps) == (5, 2, 15)
+        assert cost.reused.device_seconds == 30.0
+
+
+TRAIN = {"loss": 3.0, "tokens_per_second": 10.0}
+
+
+def test_a_run_that_reused_what_another_had_reused_names_the_run_that_paid(tmp_path, donor, own):
+    taken(furthest(tmp_path), spec_in(own))
+    shutil.rmtree(donor.directory)
+    third = RunsPaths(tmp_path / "runs").run("third").stage(0, "0-small")
+    third.directory.mkdir(parents=True)
+    taken(furthest(tmp_path), spec_in(third))
+    assert [record["run"] for record in read_metrics(third.metrics) if record["event"] == "reused"] == ["other"]
+
+
+def attempt(event: str, number: int, step: int, run: str | None, resumed_from: int | None = None) -> Record:
+    """A record that begins an attempt; a `start` is at the step that it resumes from."""
+    resumed = step if resumed_from is None else resumed_from
+    return {"event": event, "attempt": number, "step": step, "resumed_from": resumed, "run": run}
+
+
+@pytest.mark.parametrize(
+    ("records", "expected"),
+    [
+        ([("start", 1, 0, None)], [("me", 0)]),
+        ([("reused", 1, 7, "a", 0), ("start", 2, 7, None)], [("a", 0), ("me", 7)]),
+        ([("reused", 1, 4, "a", 0), ("reused", 1, 9, "b", 0), ("start", 2, 9, None)], [("a", 0), ("b", 4), ("me", 9)]),
+        ([("start", 1, 0, None), ("reused", 2, 9, "a", 5), ("start", 3, 7, None)], [("me", 0), ("a", 5), ("me", 7)]),
+        ([("reused", 1, 9, "a", 0), ("start", 2, 0, None)], [("me", 0)]),
+    ],
+)
+def test_every_step_was_paid_for_by_the_last_attempt_that_made_it(records, expected):
+    found = payers([attempt(*record) for record in records], "me")
+    assert [(segment.paid_by, segment.first_step) for segment in found] == expected
+
+
+@given(st.lists(st.tuples(st.sampled_from(["start", "reused"]), st.integers(0, 9), st.integers(1, 9)), max_size=6))
+def test_the_payers_of_a_stage_cover_its_steps_without_gaps_or_overlaps(made):
+    records, reached = [attempt("start", 1, 0, None)], 9
+    for number, (event, resumed, steps) in enumerate(made, 2):
+        first = min(resumed, reached)
+        reached = first + (steps if event == "reused" else 9)
+        records.append(attempt(event, number, first + (steps if event == "reused" else 0), f"run {number}", first))
+    segments: list[Segment] = payers(records, "me")
+    assert segments[0].first_step == 0
+    assert all(segment.first_step < segment.last_step for segment in segments)
+    assert all(min(a.last_step, reached) >= b.first_step for a, b in pairwise(segments))
+
+
+def test_evaluations_of_repeated_steps_are_not_taken_over():
+    def line(attempt: int, step: int, loss: float) -> Record:
+        return {"event": "evaluation", "attempt": attempt, "step": step, "point": "interval", "loss": loss}
+
+    started = [{"event": "start", "attempt": 2, "step": 15, "resumed_from": 15}]
+    kept = kept_evaluations([line(1, 10, 3.0), line(1, 20, 2.0), *started, line(2, 20, 2.1)])
+    assert [(record["step"], record["loss"]) for record in kept] == [(10, 3.0), (20, 2.1)]
+
+
+def test_directories_to_reuse_from_must_exist_and_exclude_no_reuse(tmp_path: Path):
+    assert reuse_sources(tmp_path / "runs", [tmp_path], False) == (tmp_path / "runs", tmp_path)
+    assert reuse_sources(tmp_path / "runs", [], True) == ()
+    with pytest.raises(RunError, match=r"--reuse-from .*missing: must be an existing directory of runs"):
+        reuse_sources(tmp_path / "runs", [tmp_path / "missing"], False)
+    with pytest.raises(RunError, match="contradict each other"):
+        reuse_sources(tmp_path / "runs", [tmp_path], True)

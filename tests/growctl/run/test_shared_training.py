@@ -1,0 +1,167 @@
+"""Real runs that share training: what is reused is linked, booked as reused, and ends in the same bits."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from growctl.ledger.ledger import Ledger
+from stages.checkpoint.manifest import read_manifest
+from stages.metrics import read_metrics
+from tests.growctl.runs import final_hashes, growctl, losses, run
+from tests.reliability.faults.sitecustomize import VARIABLE
+from tests.workers import HANG_SECONDS
+
+pytestmark = pytest.mark.trains
+LAUNCH = ("launch.devices=2",)
+LONGER = ("stages.1.train_steps=70", "stages.1.ramp_steps=12")
+HUGE = "  - {name: huge, attention_tokens: 24, ffn_tokens: 60, train_steps: 5}\ntraining:"
+
+
+@pytest.fixture(scope="module")
+def family(two_ranks, tmp_path_factory):
+    """(schedule, runs directory) with the ladder `tiny`, its extension `extended` and, trained anew, `anew`.
+
+    Each stage has a learning rate of its own. The extension's second stage is longer, and it has a third.
+    """
+    folder = tmp_path_factory.mktemp("family")
+    schedule = folder / "tiny.yaml"
+    schedule.write_text(two_ranks[0].read_text().replace("training:", HUGE))
+    runs = folder / "runs"
+    shutil.copytree(two_ranks[1], runs, copy_function=shutil.copy2)
+    out, _ = run("run", schedule, *LONGER, *LAUNCH, "--name", "extended", "--runs-dir", runs)
+    run("run", schedule, *LONGER, *LAUNCH, "--name", "anew", "--runs-dir", runs, "--no-reuse")
+    (folder / "said").write_text(" ".join(out.split()))
+    return schedule, runs
+
+
+@pytest.fixture
+def runs(two_ranks, tmp_path):
+    """A runs directory of its own with the ladder `tiny`."""
+    shutil.copytree(two_ranks[1], tmp_path / "runs", copy_function=shutil.copy2)
+    return tmp_path / "runs"
+
+
+def stage_costs(runs: Path, name: str) -> dict[str, tuple[int, int, int]]:
+    """(steps of the model, steps reused, steps spent) by stage, from the ledger."""
+    with Ledger.open(runs / name / "ledger.db", read_only=True) as ledger:
+        costs = {stage.name: ledger.stage_cost(stage.name) for stage in ledger.stages()}
+    return {name: (cost.model.steps, cost.reused.steps, cost.spent.steps) for name, cost in costs.items()}
+
+
+def evaluations(found: dict[tuple[str, int, str], float]) -> dict[tuple[str, int, str], float]:
+    """The losses without those of training, which a run that reuses steps does not have."""
+    return {key: loss for key, loss in found.items() if key[2] != "train"}
+
+
+def test_an_extended_ladder_ends_in_the_bits_of_one_trained_anew(family):
+    _, runs = family
+    assert final_hashes(runs / "extended") == final_hashes(runs / "anew")
+    extended, anew = losses(runs / "extended"), losses(runs / "anew")
+    assert extended == {key: anew[key] for key in extended}
+    assert evaluations(extended) == evaluations(anew)
+
+
+def test_an_extended_ladder_trains_only_the_old_decay_and_what_is_new(family):
+    _, runs = family
+    undecayed = 60 - 12 + 1
+    assert stage_costs(runs, "extended") == {
+        "small": (30, 30, 0), "large": (70, undecayed, 70 - undecayed), "huge": (5, 0, 5)
+    }  # fmt: skip
+    assert stage_costs(runs, "anew") == {"small": (30, 0, 30), "large": (70, 0, 70), "huge": (5, 0, 5)}
+
+
+def test_an_extension_says_what_is_reused_and_that_only_the_decay_is_lost(family):
+    said = (family[0].parent / "said").read_text()
+    assert "stage small: reused whole from tiny (0-small); saves" in said
+    assert "stage large: reused up to step 49 of 70 from tiny (1-large); saves" in said
+    assert "only the decay of its learning rate is lost, its last 11 steps" in said
+
+
+def test_histories_and_costs_of_reused_training_are_those_of_training_anew(family):
+    _, runs = family
+    for stage in ("0-small", "1-large", "2-huge"):
+        extended, anew = (
+            read_manifest(runs / name / "stages" / stage / "final").lineage for name in ("extended", "anew")
+        )
+        assert [entry.hash for entry in extended.history] == [entry.hash for entry in anew.history]
+        assert [entry.cost.flops for entry in extended.history] == [entry.cost.flops for entry in anew.history]
+
+
+def test_the_report_counts_reused_flops_in_the_models_cost_and_says_who_paid(family):
+    _, runs = family
+    out, _ = run("report", "extended", "anew", "--runs-dir", runs)
+    extended, anew = json.loads(run("report", "extended", "anew", "--runs-dir", runs, "--json")[0])
+    assert [s["cumulative_flops"] for s in extended["stages"]] == [s["cumulative_flops"] for s in anew["stages"]]
+    assert [s["reused_from"] for s in extended["stages"]] == [["tiny"], ["tiny"], []]
+    assert extended["stages"][0]["reused_flops"] == extended["stages"][0]["flops"]
+    assert extended["stages"][0]["device_seconds"] == 0.0
+    assert "Reused from tiny: " in out
+
+
+def test_manifests_and_ledgers_agree_on_the_cost_of_a_model(family):
+    _, runs = family
+    for name in ("tiny", "extended"):
+        [report] = json.loads(run("report", name, "--runs-dir", runs, "--json")[0])
+        for index, stage in enumerate(report["stages"]):
+            cost = read_manifest(runs / name / "stages" / f"{index}-{stage['name']}" / "final").lineage.cost
+            assert cost is not None
+            assert cost.flops.total == pytest.approx(stage["cumulative_flops"], rel=1e-12)
+
+
+def test_a_run_that_is_equal_to_another_trains_nothing_and_shares_its_files(family, two_ranks):
+    _, runs = family
+    out, _ = run("run", two_ranks[0], *LAUNCH, "--name", "twin", "--runs-dir", runs)
+    assert "attempt" not in out
+    assert stage_costs(runs, "twin") == {"small": (30, 30, 0), "large": (60, 60, 0)}
+    final = Path("stages/1-large/final")
+    for name in read_manifest(runs / "twin" / final).files:
+        assert (runs / "twin" / final / name).samefile(runs / "tiny" / final / name)
+
+
+def test_a_changed_schedule_under_the_same_name_is_told_how_to_extend_the_run(family):
+    schedule, runs = family
+    _, err = run("run", schedule, "stages.1.train_steps=70", *LAUNCH, "--runs-dir", runs, expect=2)
+    said = " ".join(err.split())
+    assert "this schedule adds huge after its last stage, large" in said
+    assert "run the same command with --name tiny-2 stages.1.ramp_steps=12" in said
+    assert len(said) < 500
+
+
+LINK = {"at": "stages.checkpoint.files:link_or_copy"}
+POINTS = {
+    "before the first link": LINK | {"nth": 1},
+    "between two links": LINK | {"nth": 7},
+    "before the record": {"at": "growctl.run.reuse:_record"},
+    "between record and rename": {"at": "growctl.run.reuse:_record", "side": "after"},
+    "after the rename": {"at": "growctl.run.reuse:take_over", "side": "after"},
+    "before the record of the second stage": {"at": "growctl.run.reuse:_record", "nth": 2},
+}
+
+
+@pytest.mark.parametrize("point", POINTS.values(), ids=POINTS)
+def test_a_run_killed_while_it_takes_over_a_checkpoint_ends_as_if_it_had_not_been(point, two_ranks, runs, monkeypatch):
+    marks = runs.parent / "marks"
+    marks.mkdir()
+    fault = {"name": "killed", "process": "runner", "do": "SIGKILL"} | point
+    monkeypatch.setenv(VARIABLE, json.dumps({"folder": str(marks), "faults": [fault]}))
+    command = ("run", two_ranks[0], *LAUNCH, "--name", "twin", "--runs-dir", runs)
+    process = growctl(*command)
+    process.communicate(timeout=HANG_SECONDS)
+    assert process.returncode == -9
+    run(*command)
+    assert final_hashes(runs / "twin") == final_hashes(runs / "tiny")
+    assert losses(runs / "twin") == evaluations(losses(runs / "tiny"))
+    assert stage_costs(runs, "twin") == {"small": (30, 30, 0), "large": (60, 60, 0)}
+    assert "start" not in {record["event"] for record in read_metrics(runs / "twin/stages/0-small/metrics.jsonl")}
+
+
+def test_runs_that_share_files_do_not_need_each_other(two_ranks, runs):
+    run("run", two_ranks[0], *LAUNCH, "--name", "twin", "--runs-dir", runs)
+    expected = final_hashes(runs / "tiny")
+    shutil.rmtree(runs / "tiny")
+    assert final_hashes(runs / "twin") == expected
+    out, _ = run("verify", "--integrity", runs / "twin")
+    assert "broken" not in out
+    run("run", two_ranks[0], *LAUNCH, "--name", "twin", "--runs-dir", runs)
