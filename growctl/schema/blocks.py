@@ -250,13 +250,21 @@ class AnomaliesBlock(Block):
 class ControlBlock(Block):
     """A kind of run that growctl generates to compare the ladder with."""
 
-    kind: Literal["tokenformer-scratch", "transformer-scratch", "best-scratch", "single-jump", "official-growth"]
+    kind: Literal[
+        "tokenformer-scratch",
+        "transformer-scratch",
+        "best-scratch",
+        "scratch-of-each-size",
+        "single-jump",
+        "official-growth",
+    ]
     """tokenformer-scratch: the last stage's size from scratch. transformer-scratch: the Transformer nearest to it in
-    parameters, from scratch. best-scratch: every size of the ladder from scratch. single-jump: the first stage, then
-    the last size in one growth. official-growth: the same ladder, grown as the official code grows it."""
+    parameters, from scratch. best-scratch: every size of the ladder from scratch. scratch-of-each-size: the size of
+    every finished model (`releases`) from scratch, at that model's own cost. single-jump: the first stage, then the
+    last size in one growth. official-growth: the same ladder, grown as the official code grows it."""
     budgets: Annotated[list[Annotated[float, Field(ge=0.001, le=1000.0)]], Field(min_length=1)] = [1.0]
-    """FLOPs of the control, as multiples of the whole ladder's; one run per entry. With three or more, the report can
-    find the point of equal loss."""
+    """FLOPs of the control, as multiples of the whole ladder's, for scratch-of-each-size of the finished model's; one
+    run per entry. With three or more, the report can find the point of equal loss."""
 
 
 class Schedule(Block):
