@@ -251,6 +251,9 @@ class TrainSpec(Strict):
     save_request: str | None = None
     """The file with which the runner asks the workers to save and exit; null: it never does."""
 
+    made_in: str | None = None
+    """The run and the stage, for people who later look at a checkpoint."""
+
     launched_at: float = Field(description="Unix time at which the runner launched this attempt, in seconds.")
 
     @property

@@ -21,7 +21,7 @@ def schedule_text(draft: Draft) -> str:
         _data(draft),
         _model(draft),
         _stages(draft),
-        # A block `releases: all` belongs here, once schedules know that key.
+        _releases(draft),
         _training(draft),
         _learning_rate(draft),
         _growth(),
@@ -138,6 +138,17 @@ def _growth() -> str:
     )
 
 
+def _releases(draft: Draft) -> str:
+    smaller = "the smaller size" if len(draft.sizes) == 2 else "each smaller size"
+    return (
+        _comment(
+            f"A finished model of {smaller} too: a branch of a tenth of its stage's steps, over which the rate decays. "
+            "The ladder goes on as if there were none."
+        )
+        + "releases: all\n"
+    )
+
+
 def _intervals(draft: Draft) -> str:
     return (
         f"evaluation:\n  every: {draft.evaluate_every}\n  max_sequences: 1000\n\n"
@@ -151,10 +162,9 @@ def _controls(draft: Draft) -> str:
         "lie between 1 and 1.6, so these budgets bracket the one at which training from scratch reaches the ladder's "
         f"loss. Together they cost {sum(BUDGETS):g} times the ladder; `--no-controls` trains the ladder alone. For the "
         "strictest comparison, add `- kind: best-scratch`: every smaller size from scratch too, each for the "
-        "ladder's FLOPs."
+        "ladder's FLOPs. To compare every release with its own size from scratch, add `- kind: scratch-of-each-size`."
     )
     budgets = ", ".join(f"{budget:.1f}" for budget in BUDGETS)
-    # A line `- kind: scratch-of-each-size` belongs at the end, once schedules know that kind.
     return text + f"controls:\n  - {{kind: tokenformer-scratch, budgets: [{budgets}]}}\n"
 
 

@@ -324,6 +324,7 @@ class Execution:
             resume=str(resume.absolute()) if resume else None,
             samples_seen=self._first_sample(plan, manifest),
             left_out=left_out,
+            made_in=f"{self.request.name}/{plan.name}",
             micro_batch_size=self._micro_batch_size(plan),
             save_request=str(self.stage(plan).save_request(attempt).absolute()),
             launched_at=time.time(),

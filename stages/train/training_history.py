@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from model.config import TokenformerConfig, num_parameters
+from model.flops import training_flops_per_token
 from model.precision import Precision
 from stages.checkpoint.lineage import History, TrainingCost, extended, hash_of, next_hash
 from stages.checkpoint.manifest import Manifest, history_of, read_manifest
@@ -50,12 +51,20 @@ class TrainingHistory:
         """The hash of the history after `steps` updates."""
         return next_hash(self.before, "train", self._determined_by(steps))
 
-    def at(self, steps: int, cost: TrainingCost, made_in: str | None = None) -> History:
+    def at(self, steps: int, cost: TrainingCost) -> History:
         """The history after `steps` updates, with the cost up to there."""
-        size = num_parameters(self._spec.model)
+        size, made_in = num_parameters(self._spec.model), self._spec.made_in
         return extended(
             self.before, "train", self._determined_by(steps), num_parameters=size, cost=cost, made_in=made_in
         )
+
+    def cost(self, steps: int, resumed: Manifest | None, device_seconds: float) -> TrainingCost:
+        """The cost of the model after `steps` steps, of which this attempt has made those since `resumed`."""
+        start = history_of(resumed) if resumed else self.before
+        new_steps, spec = steps - (resumed.step if resumed else 0), self._spec
+        tokens = new_steps * spec.batch_size * spec.sequence_length
+        flops = training_flops_per_token(spec.model, spec.sequence_length) * tokens
+        return start[-1].cost.plus(new_steps, tokens, flops, device_seconds)
 
     def leads_on_from(self, checkpoint: Manifest) -> bool:
         """Whether `checkpoint` is what this training has made after as many steps: a stand-in for making it again."""

@@ -26,7 +26,6 @@ from torch import Tensor
 
 from model.config import TokenformerConfig, TransformerConfig, num_parameters
 from model.errors import Failure
-from model.flops import training_flops_per_token
 from model.initialization import build_model
 from model.language_model import LanguageModel
 from model.policy import anneal_config, ramp_config
@@ -34,7 +33,7 @@ from model.precision import Precision
 from stages.checkpoint.directory import finish_directory, remove_converted
 from stages.checkpoint.disk_full import clean_when_full, last_checkpoint_bytes, raise_when_full, require_space
 from stages.checkpoint.lineage import Lineage, TrainingCost
-from stages.checkpoint.manifest import Manifest, history_of, manifest_hash, read_manifest
+from stages.checkpoint.manifest import Manifest, manifest_hash, read_manifest
 from stages.checkpoint.parameters import fill_model
 from stages.checkpoint.retention import prune
 from stages.data.dataset import EvaluationWindows, TrainingSamples, read_dataset_manifest
@@ -367,12 +366,7 @@ class Worker:
 
     def cost(self, step: int) -> TrainingCost:
         """The cost of the model after `step` steps, from its first ancestor on."""
-        start = history_of(self.resumed) if self.resumed else self.history.before
-        new_steps = step - (self.resumed.step if self.resumed else 0)
-        tokens = new_steps * self.spec.batch_size * self.spec.sequence_length
-        flops = training_flops_per_token(self.spec.model, self.spec.sequence_length) * tokens
-        seconds = (time.monotonic() - self._started) * self.world_size
-        return start[-1].cost.plus(new_steps, tokens, flops, seconds)
+        return self.history.cost(step, self.resumed, (time.monotonic() - self._started) * self.world_size)
 
     def manifest_fields(self, engine: DeepSpeedEngine, step: int) -> dict[str, Any]:
         """The fields of a manifest after `step` steps, except kind, files and lineage."""
