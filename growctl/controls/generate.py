@@ -2,8 +2,8 @@
 
 Every control has the ladder's data (from sample 0), seed, batch and learning-rate block, and therefore its own warm-up
 and decay (growctl/controls/caveats.py warns if it has too few steps for them). Its cost is a multiple of the whole
-ladder's FLOPs. A ladder's start checkpoint counts with the FLOPs that it cost, as far as they are known: controls that
-grow start from it too, the others train its share as well.
+ladder's FLOPs, or for `scratch-of-each-size` of a finished model's. A ladder's start checkpoint counts with the FLOPs
+that it cost, as far as they are known: controls that grow start from it too, the others train its share as well.
 """
 
 import re
@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from growctl.controls.equal_size import equal_size_transformer
+from growctl.ladder.releases import finished_models
 from growctl.ladder.stage_plans import StagePlan, plan_stages, total_flops
-from growctl.schema.blocks import POLICIES, GrowthBlock, Schedule, StageBlock
+from growctl.schema.blocks import Schedule, StageBlock
+from growctl.schema.growth_block import POLICIES, GrowthBlock
 from model.config import TokenformerConfig, TransformerConfig
 
 _BUDGET = re.compile(r"-[0-9.]+x$")
@@ -59,6 +61,12 @@ def _generated(schedule: Schedule, plans: list[StagePlan], kind: str, budget: fl
         for index, plan in enumerate(plans):
             if index < last or not covered:  # the twin already trains the last size at this budget
                 yield plan.name, _with_flops(_from_scratch(schedule, index, plan.model), flops)
+    elif kind == "scratch-of-each-size":
+        twins = (f"{schedule.model.family}-scratch", "best-scratch")
+        covered = [block for block in schedule.controls if block.kind in twins and budget in block.budgets]
+        for plan, cost in finished_models(schedule, plans):
+            if cost.total < total_flops(plans).total or not covered:  # the twin trains that very run
+                yield plan.name, _with_flops(_from_scratch(schedule, plan.index, plan.model), budget * cost.total)
     elif kind == "tokenformer-scratch":
         yield "", _with_flops(_from_scratch(schedule, last, plans[last].model), flops)
     elif kind == "transformer-scratch":

@@ -36,7 +36,7 @@ def meant_to_differ(path: str, control: str, family: str | None) -> bool:
     if block == "start":
         return control.endswith("-scratch")
     if block == "growth":
-        return control.endswith("-scratch") or key in (_WHEN | _POLICY if control == "official-growth" else _WHEN)
+        return "scratch" in control or key in (_WHEN | _POLICY if control == "official-growth" else _WHEN)
     return block == "model" and key in _SHAPE and family == "transformer"
 
 

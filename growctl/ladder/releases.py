@@ -10,6 +10,7 @@ from dataclasses import replace
 from growctl.ladder.stage_plans import StagePlan, plan_stages
 from growctl.runs_dir import RunPaths
 from growctl.schema.blocks import Schedule
+from model.flops import Flops
 from stages.spec import GenerationRule, LearningRate
 from stages.stage_dir import StagePaths
 
@@ -55,6 +56,18 @@ def plan_release(schedule: Schedule, plan: StagePlan) -> StagePlan | None:
         attention_tokens=(),
         ffn_tokens=(),
     )
+
+
+def finished_models(schedule: Schedule, plans: Sequence[StagePlan]) -> list[tuple[StagePlan, Flops]]:
+    """The stages of `plans` that end in a finished model, each with the FLOPs of that model from the first stage on."""
+    models, spent = [], Flops(0.0, 0.0, 0.0)
+    for plan in plans:
+        spent += plan.flops
+        if release := plan_release(schedule, plan):
+            models.append((plan, spent + release.flops))
+        elif has_decayed(plan):
+            models.append((plan, spent))
+    return models
 
 
 def _at_the_end(rule: GenerationRule, num_steps: int) -> GenerationRule:

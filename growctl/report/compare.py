@@ -22,8 +22,11 @@ BEST_SCRATCH = "best-scratch"
 """The control that trains every size of the ladder from scratch: the strictest bar for growing."""
 
 
+EACH_SIZE = "scratch-of-each-size"
+"""The control that trains every finished model of the ladder from scratch, at that model's own cost."""
+
 _OF_LAST_SIZE = ("single-jump", "official-growth")
-_OF_SOME_SIZE = (BEST_SCRATCH, "tokenformer-scratch")
+_OF_SOME_SIZE = (BEST_SCRATCH, EACH_SIZE, "tokenformer-scratch")
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,8 @@ class Comparison:
     equal_loss: EqualLoss | None
     """None if no control reached the ladder's loss, or if there is nothing to compare."""
     equal_flops: EqualFlops | None
+    what: str = "ladder"
+    """The word for what is compared: a ladder, or one finished `model` of it."""
 
     @property
     def control_runs(self) -> tuple[str, ...]:
@@ -111,7 +116,8 @@ class Comparison:
 def compare(ladder: RunReport, runs: Sequence[RunReport]) -> list[Comparison]:
     """Compares `ladder` with its controls among `runs`: one comparison for each kind and size.
 
-    `best-scratch` gets a single comparison, over all sizes.
+    `best-scratch` gets a single comparison, over all sizes. `scratch-of-each-size` gets none: it is compared with the
+    finished models (growctl/report/family.py).
     """
     groups: dict[tuple[str, int | None], list[RunReport]] = {}
     for run in runs:
@@ -121,12 +127,22 @@ def compare(ladder: RunReport, runs: Sequence[RunReport]) -> list[Comparison]:
     if best := groups.get((BEST_SCRATCH, None)):
         # A size of the ladder may have been trained from scratch as another kind of control; it counts here too.
         sizes = {stage.num_parameters for stage in ladder.stages}
-        twins = [key for key in groups if key[0].endswith("-scratch") and key[1] in sizes]
+        twins = [key for key in groups if is_scratch(key[0]) and key[1] in sizes]
         best += [run for key in twins for run in groups[key]]
-    return [_compare(ladder, kind, size, controls) for (kind, size), controls in groups.items()]
+    return [
+        compare_with(ladder, kind, size, controls) for (kind, size), controls in groups.items() if kind != EACH_SIZE
+    ]
 
 
-def _compare(ladder: RunReport, kind: str, size: int | None, controls: Sequence[RunReport]) -> Comparison:
+def is_scratch(kind: str) -> bool:
+    """Whether controls of that kind train one size from scratch."""
+    return "scratch" in kind
+
+
+def compare_with(
+    ladder: RunReport, kind: str, size: int | None, controls: Sequence[RunReport], what: str = "ladder"
+) -> Comparison:
+    """Compares `ladder` with `controls`, all of one kind and size. `what` as in `Comparison`."""
     points: list[Point] = []
     excluded: list[str] = []
     caveats: list[str] = []
@@ -143,6 +159,7 @@ def _compare(ladder: RunReport, kind: str, size: int | None, controls: Sequence[
         *(ladder, kind, size, tuple(points), tuple(excluded), tuple(caveats)),
         equal_loss=None if loss is None else flops_to_loss(points, loss),
         equal_flops=None if loss is None else _at_equal_flops(ladder.cumulative_flops, loss, points),
+        what=what,
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from growctl.report.compare import Comparison, compare
+from growctl.report.family import Family, compare_family, price
 from growctl.report.read import RunReport
 from growctl.report.verdict import verdict
 from growctl.text.escaping import visible
@@ -15,19 +16,22 @@ from growctl.text.escaping import visible
 _STAGE_KEYS = (
     *("name", "num_parameters", "train_tokens", "flops", "cumulative_flops", "wall_seconds", "validation_loss"),
     *("perplexity", "loss_before_growth", "loss_after_growth", "device_seconds", "replayed_flops"),
-    *("replayed_device_seconds", "bits_per_byte", "finished", "reused_flops", "reused_from"),
+    *("replayed_device_seconds", "bits_per_byte", "finished", "reused_flops", "reused_from", "branch_of"),
 )
 _FORMULA = ("=", "+", "-", "@", "\t")
 """Characters that make a spreadsheet read a cell as a formula, or that it skips before one."""
 
 
 def to_json(runs: Sequence[RunReport]) -> list[dict[str, Any]]:
-    """`runs` as JSON values, in FLOPs, seconds and nats per token. Unknown and non-finite values are null."""
+    """`runs` as JSON values, in FLOPs, seconds and nats per token. Unknown and non-finite values are null.
+
+    A stage's release follows it in `stages`, with the stage's name as `branch_of`.
+    """
     documents = []
     for run in runs:
         document: dict[str, Any] = {"name": run.name, "schedule": run.schedule, "control": run.control}
         document["base"] = asdict(run.base) if run.base else None
-        document["stages"] = [{key: _finite(getattr(stage, key)) for key in _STAGE_KEYS} for stage in run.stages]
+        document["stages"] = [{key: _finite(getattr(stage, key)) for key in _STAGE_KEYS} for stage in run.parts]
         document["anomalies"] = [
             {"stage": stage} | {key: _finite(value) for key, value in asdict(anomaly).items()}
             for stage, anomaly in run.anomalies
@@ -35,6 +39,7 @@ def to_json(runs: Sequence[RunReport]) -> list[dict[str, Any]]:
         document["notes"] = list(run.notes)
         if run.control is None:
             document["comparisons"] = [_comparison(comparison) for comparison in compare(run, runs)]
+            document["family"] = _family(compare_family(run, runs))
         documents.append(document)
     return documents
 
@@ -48,6 +53,18 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
         "saving": comparison.saving,
         "equal_flops": asdict(comparison.equal_flops) if comparison.equal_flops else None,
         "verdict": list(verdict(comparison)),
+    }
+
+
+def _family(family: Family | None) -> dict[str, Any] | None:
+    if family is None:
+        return None
+    return {
+        "flops": family.flops,
+        "flops_from_scratch": family.flops_from_scratch,
+        "saving": family.saving,
+        "models": [{"stage": model.ladder.stages[-1].name} | _comparison(model) for model in family.models],
+        "verdict": list(price(family)),
     }
 
 

@@ -46,8 +46,12 @@ _COUNTED = (
     "seed, model, context, batch, precision, optimizer, learning rate and validation windows, each with its own decay.",
     "<b>The best size from scratch</b> trains every size of the ladder alone for the same FLOPs and puts all of them "
     "under one envelope. A small model trained longer may beat both the ladder and the largest size.",
-    "<b>In the chart</b>, large marks are the ends of stages and runs. Lines and small dots are evaluations during "
-    "training, before the learning rate has decayed: a full run with that budget would reach a lower loss.",
+    "<b>A release</b> is a branch from a stage's end on which the learning rate decays, so that its size is a finished "
+    "model too. Its cumulative cost is that of the stages up to its own, and of the branch. The price of a family is "
+    "the cost of all stages and branches, against the sum of what the loss of each finished model costs from scratch.",
+    "<b>In the chart</b>, large marks are the ends of stages and runs, and diamonds those of releases. Lines and small "
+    "dots are evaluations during training, before the learning rate has decayed: a full run with that budget would "
+    "reach a lower loss.",
     "<b>Differences</b> smaller than those between seeds are not significant, and one seed is weak evidence.",
 )
 
@@ -105,7 +109,7 @@ def _table(runs: Sequence[RunReport]) -> str:
         span = f'colspan="{len(COLUMNS)}"'
         head = f"<tr><th {span}>{escape(run.name)} <span>{escape(describe(run))}</span></th></tr>"
         note = "".join(f'<tr><td {span} class="note">{escape(text)}</td></tr>' for text in remarks(run))
-        return f"<tbody>{head}{''.join(row(stage_cells(stage), 'td') for stage in run.stages)}{note}</tbody>"
+        return f"<tbody>{head}{''.join(row(stage_cells(stage), 'td') for stage in run.parts)}{note}</tbody>"
 
     return f"<table><thead>{row(COLUMNS, 'th')}</thead>{''.join(map(body, runs))}</table>"
 

@@ -26,7 +26,7 @@ def draw(runs: Sequence[RunReport], ink: str = "#30353d") -> Figure:
     """The chart as a figure of 1200 x 750 pixels, with text and axes in the colour `ink`.
 
     Lines and small dots are evaluations within a run, before its decay; large marks are the ends of stages (ladders)
-    and of runs (controls). A dashed line joins the controls of one kind and size.
+    and of runs (controls), hollow diamonds those of releases. A dashed line joins the controls of one kind and size.
     """
     figure = Figure(figsize=(8.0, 5.0), dpi=150, layout="constrained")
     axes = figure.add_subplot()
@@ -38,6 +38,7 @@ def draw(runs: Sequence[RunReport], ink: str = "#30353d") -> Figure:
         base = f" from {short_count(first.num_parameters)}" if first else ""
         _draw_run(axes, run, f"{run.name}, ladder{base}", color, "o")
         _mark_growths(axes, run, color)
+        _draw_releases(axes, run, color)
     for i, run in enumerate(controls):
         marker = "sDvP*"[i // len(_CONTROLS) % 5]
         name = run.name.removeprefix(f"{run.control_of}-") if len(ladders) == 1 else run.name
@@ -83,6 +84,26 @@ def _draw_run(axes: Axes, run: RunReport, label: str, color: str, marker: str) -
     )
 
 
+def _draw_releases(axes: Axes, run: RunReport, color: str) -> None:
+    """Draws each release as a branch from its stage's end to a diamond."""
+    ends = {point.stage: point for point in run.points if point.point == "final"}
+    label: str | None = visible(f"{run.name}, releases").replace("$", r"\$")
+    for release in _release_points(run):
+        way = [ends[release.stage], release] if release.stage in ends else [release]
+        axes.plot(*_places(way), "--", color=color, linewidth=1.4, zorder=3)
+        axes.plot(*_places([release]), "D", color=color, markersize=7, markerfacecolor="none", zorder=6, label=label)
+        label = None  # one entry in the legend for all
+
+
+def _release_points(run: RunReport) -> list[EvaluationPoint]:
+    """The end of each release that has a finite loss, named for the stage that it branches from."""
+    return [
+        EvaluationPoint(end.branch_of or "", "final", end.cumulative_flops, end.validation_loss, end.perplexity)
+        for end in run.releases
+        if end.validation_loss is not None and end.perplexity is not None and math.isfinite(end.perplexity)
+    ]
+
+
 def _places(points: Sequence[EvaluationPoint]) -> tuple[list[float], list[float]]:
     return [point.cumulative_flops for point in points], [point.perplexity for point in points]
 
@@ -121,7 +142,7 @@ def _mark_growths(axes: Axes, run: RunReport, color: str) -> None:
 def _frame(axes: Axes, runs: Sequence[RunReport], ink: str) -> None:
     axes.set_xscale("log")
     axes.set_yscale("log")
-    points = [point for run in runs for point in run.points if point.cumulative_flops > 0]
+    points = [p for run in runs for p in (*run.points, *_release_points(run)) if p.cumulative_flops > 0]
     ends = [point.perplexity for point in points if point.point == "final"]
     seen = [p for p in points if not ends or p.perplexity <= _HEADROOM * max(ends)]
     if seen:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from growctl.ledger.ledger import Anomaly, BaseEntry, Ledger, LedgerError
+from growctl.ledger.ledger import Anomaly, BaseEntry, Ledger, LedgerError, RunEntry, StageEntry
 from growctl.runs_dir import RunsPaths
 from model.errors import UserError
 
@@ -22,7 +22,7 @@ class RunNotFoundError(UserError):
 
 @dataclass(frozen=True)
 class StageReport:
-    """The size, cost and quality of one stage."""
+    """The size, cost and quality of one stage, or of its release."""
 
     name: str
     num_parameters: int
@@ -33,7 +33,7 @@ class StageReport:
     flops: float
     """Training FLOPs of this stage alone, without `replayed_flops`, whichever run paid for them."""
     cumulative_flops: float
-    """Training FLOPs of this stage, all stages before it and the run's base, without replayed ones."""
+    """Training FLOPs of this stage, all stages before it and the run's base, without replays and other releases."""
     replayed_flops: float
     """Training FLOPs that a later attempt had to spend again."""
     wall_seconds: float
@@ -55,6 +55,10 @@ class StageReport:
     """The part of `flops` that this run took over from other runs and did not spend."""
     reused_from: tuple[str, ...] = ()
     """The runs that paid for `reused_flops`."""
+    branch_of: str | None = None
+    """The stage that a release branches from; None for a stage of the ladder."""
+    decayed: bool = False
+    """Whether the learning rate decays by its end, so that it ends in a finished model."""
 
     @property
     def jump(self) -> float | None:
@@ -112,6 +116,15 @@ class RunReport:
     """The checkpoint that it started from; None for a new model."""
     notes: tuple[str, ...] = ()
     """Notes for the reader, one sentence each."""
+    releases: tuple[StageReport, ...] = ()
+    """Branches from the stages that end in finished models, in the order of their stages."""
+
+    @property
+    def parts(self) -> tuple[StageReport, ...]:
+        """All stages, each followed by its release if it has one."""
+        released = {release.branch_of: release for release in self.releases}
+        pairs = ((stage, released.get(stage.name)) for stage in self.stages)
+        return tuple(part for pair in pairs for part in pair if part)
 
     @property
     def finished(self) -> bool:
@@ -127,22 +140,27 @@ class RunReport:
 
     @property
     def cumulative_flops(self) -> float:
-        """Training FLOPs of the base and of all stages so far, without replayed ones."""
+        """Training FLOPs of the base and of all stages so far, without replays and releases."""
         return self.stages[-1].cumulative_flops if self.stages else 0.0
+
+    @property
+    def total_flops(self) -> float:
+        """Training FLOPs of all stages and releases so far, without replayed ones."""
+        return self.cumulative_flops + sum(release.flops for release in self.releases)
 
     @property
     def reused_flops(self) -> float:
         """Training FLOPs that other runs paid for."""
-        return sum(stage.reused_flops for stage in self.stages)
+        return sum(part.reused_flops for part in self.parts)
 
     @property
     def reused_from(self) -> tuple[str, ...]:
         """The runs that paid for them, in the order of the stages."""
-        return tuple(dict.fromkeys(name for stage in self.stages for name in stage.reused_from))
+        return tuple(dict.fromkeys(name for part in self.parts for name in part.reused_from))
 
     @property
     def replayed_flops(self) -> float:
-        """Training FLOPs that the run had to repeat."""
+        """Training FLOPs that the stages had to repeat; those of releases are not included."""
         return sum(stage.replayed_flops for stage in self.stages)
 
 
@@ -151,47 +169,21 @@ def read_run(path: Path) -> RunReport:
     with Ledger.open(path, read_only=True) as ledger:
         run, precisions = ledger.run(), frozenset(ledger.precisions())
         stages: list[StageReport] = []
+        releases: list[StageReport] = []
         points: list[EvaluationPoint] = []
         anomalies: list[tuple[str, Anomaly]] = []
-        spent = run.base_flops or 0.0
-        previous_loss = run.base.loss if run.base else None
-        for position, stage in enumerate(ledger.stages()):
-            cost = ledger.stage_cost(stage.name)
-            evaluations = ledger.evaluations(stage.name)
-            latest = {evaluation.point: evaluation for evaluation in evaluations}
-            finished = ledger.finished(stage.name)
-            final, after_growth = latest.get("final") if finished else None, latest.get("after_growth")
-            if run.base and position == 0 and after_growth and after_growth.num_tokens != run.base.loss_tokens:
-                previous_loss = None  # measured on other validation tokens
-            stages.append(
-                StageReport(
-                    name=stage.name,
-                    num_parameters=stage.num_parameters,
-                    num_steps=cost.model.steps,
-                    train_tokens=cost.model.tokens,
-                    flops=cost.model.flops.total,
-                    reused_flops=cost.reused.flops.total,
-                    reused_from=tuple(ledger.payers(stage.name)),
-                    cumulative_flops=spent + cost.model.flops.total,
-                    replayed_flops=cost.replayed.flops.total,
-                    wall_seconds=cost.spent.wall_seconds,
-                    device_seconds=cost.spent.device_seconds,
-                    replayed_device_seconds=cost.replayed.device_seconds,
-                    validation_loss=final.loss if final else None,
-                    perplexity=final.perplexity if final else None,
-                    bits_per_byte=final.bits_per_byte if final else None,
-                    loss_before_growth=previous_loss,
-                    loss_after_growth=after_growth.loss if after_growth else None,
-                    finished=finished,
-                )
-            )
+        for stage in ledger.stages():
+            anomalies += [(stage.name, anomaly) for anomaly in ledger.anomalies(stage.name)]
+            if stage.branch_of:
+                releases.append(_stage_report(ledger, run, stage, stages))
+                continue
+            spent = stages[-1].cumulative_flops if stages else run.base_flops or 0.0
             points += [
                 EvaluationPoint(stage.name, e.point, spent + e.step * stage.step_flops.total, e.loss, e.perplexity)
-                for e in evaluations
+                for e in ledger.evaluations(stage.name)
                 if e.loss is not None and e.perplexity is not None and math.isfinite(e.perplexity)
             ]
-            anomalies += [(stage.name, anomaly) for anomaly in ledger.anomalies(stage.name)]
-            spent, previous_loss = stages[-1].cumulative_flops, stages[-1].validation_loss
+            stages.append(_stage_report(ledger, run, stage, stages))
     return RunReport(
         name=path.parent.name,
         recorded_name=run.name,
@@ -201,6 +193,7 @@ def read_run(path: Path) -> RunReport:
         control_of=run.control_of,
         ladder_id=run.ladder_id,
         stages=tuple(stages),
+        releases=tuple(releases),
         points=tuple(points),
         dataset_fingerprint=run.dataset_fingerprint,
         directory=path.parent,
@@ -210,6 +203,40 @@ def read_run(path: Path) -> RunReport:
         precisions=precisions,
         anomalies=tuple(anomalies),
         base=run.base,
+    )
+
+
+def _stage_report(ledger: Ledger, run: RunEntry, stage: StageEntry, before: Sequence[StageReport]) -> StageReport:
+    """The report of a stage, or of a release, after the stages `before`."""
+    cost, finished = ledger.stage_cost(stage.name), ledger.finished(stage.name)
+    latest = {evaluation.point: evaluation for evaluation in ledger.evaluations(stage.name)}
+    final, after_growth = latest.get("final") if finished else None, latest.get("after_growth")
+    spent = before[-1].cumulative_flops if before else run.base_flops or 0.0
+    previous_loss = before[-1].validation_loss if before else None
+    if run.base and not before and after_growth and after_growth.num_tokens == run.base.loss_tokens:
+        previous_loss = run.base.loss  # both were measured on the same validation tokens
+    grown = bool(before or run.base) and not stage.branch_of
+    return StageReport(
+        name=stage.name,
+        num_parameters=stage.num_parameters,
+        num_steps=cost.model.steps,
+        train_tokens=cost.model.tokens,
+        flops=cost.model.flops.total,
+        reused_flops=cost.reused.flops.total,
+        reused_from=tuple(ledger.payers(stage.name)),
+        cumulative_flops=spent + cost.model.flops.total,
+        replayed_flops=cost.replayed.flops.total,
+        wall_seconds=cost.spent.wall_seconds,
+        device_seconds=cost.spent.device_seconds,
+        replayed_device_seconds=cost.replayed.device_seconds,
+        validation_loss=final.loss if final else None,
+        perplexity=final.perplexity if final else None,
+        bits_per_byte=final.bits_per_byte if final else None,
+        loss_before_growth=previous_loss if grown else None,
+        loss_after_growth=after_growth.loss if after_growth and grown else None,
+        finished=finished,
+        branch_of=stage.branch_of,
+        decayed=stage.decayed,
     )
 
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from growctl.ledger.ledger import Anomaly
 from growctl.report.compare import compare
+from growctl.report.family import compare_family, price
 from growctl.report.read import RunReport, StageReport
 from growctl.report.verdict import verdict
 from growctl.text.formatting import duration, scientific, short_count
@@ -39,11 +40,11 @@ def describe(run: RunReport) -> str:
 
 def replayed_work(run: RunReport) -> str | None:
     """The cost of replayed work, in one sentence; None if there is none."""
-    flops = run.replayed_flops
-    device_seconds = sum(stage.replayed_device_seconds for stage in run.stages)
+    flops = sum(part.replayed_flops for part in run.parts)
+    device_seconds = sum(part.replayed_device_seconds for part in run.parts)
     if not flops and not device_seconds:
         return None
-    share = f" (+{flops / run.cumulative_flops:.1%})" if flops and run.cumulative_flops else ""
+    share = f" (+{flops / run.total_flops:.1%})" if flops and run.total_flops else ""
     return (
         f"Replayed after interruptions: {scientific(flops)} FLOPs{share}, not counted above, and "
         f"{duration(device_seconds)} of device time, counted above."
@@ -54,7 +55,7 @@ def reused_work(run: RunReport) -> str | None:
     """The work taken over from other runs, in one sentence; None if there is none."""
     if not run.reused_from:
         return None
-    flops, whole = run.reused_flops, run.cumulative_flops
+    flops, whole = run.reused_flops, run.total_flops
     return (
         f"Reused from {' and '.join(run.reused_from)}: {scientific(flops)} FLOPs ({flops / whole:.1%}), counted above "
         "as part of the model's cost; this run did not spend them, nor their device time."
@@ -73,8 +74,17 @@ def base_cost(run: RunReport) -> str | None:
 
 
 def remarks(run: RunReport) -> list[str]:
-    """The notes below a run's stages: its base, reused and replayed work, and copies that are left out."""
-    return [*filter(None, (base_cost(run), reused_work(run), replayed_work(run))), *run.notes]
+    """The notes below a run's stages: its base, reused and replayed work, releases, and copies that are left out."""
+    notes = (base_cost(run), reused_work(run), replayed_work(run), _releases(run))
+    return [*filter(None, notes), *run.notes]
+
+
+def _releases(run: RunReport) -> str | None:
+    """How releases count, in one sentence; None if there are none."""
+    if not run.releases:
+        return None
+    flops = scientific(run.total_flops - run.cumulative_flops)
+    return f"Releases are branches of {flops} FLOPs in all; the stages after them do not count these."
 
 
 def anomalies(run: RunReport) -> list[str]:
@@ -99,16 +109,20 @@ def _anomaly(stage: str, anomaly: Anomaly) -> str:
 
 
 def verdicts(runs: Sequence[RunReport]) -> list[tuple[str, tuple[str, ...]]]:
-    """A heading and sentences for each comparison of a ladder with its controls."""
+    """A heading and sentences for each comparison of a ladder, and of its finished models, with controls."""
     said: list[tuple[str, tuple[str, ...]]] = []
     for ladder in (run for run in runs if run.control is None):
-        comparisons = compare(ladder, runs)
+        comparisons, family = compare(ladder, runs), compare_family(ladder, runs)
         for comparison in comparisons:
             size = comparison.num_parameters
             what = f"{comparison.control}, {short_count(size)} parameters" if size else "the best size from scratch"
             said.append((f"{ladder.name} against {what}", verdict(comparison)))
-        if not comparisons:
+        if not comparisons and not (family and any(model.points or model.excluded for model in family.models)):
             said.append((ladder.name, ("It has no controls, so the saving from growing is unknown.",)))
+        if family:
+            for model in family.models:
+                said.append((f"{model.ladder.name} against its size from scratch", verdict(model)))
+            said.append((f"{ladder.name}: the price of a finished model of {len(family.models)} sizes", price(family)))
     return said
 
 
@@ -118,7 +132,7 @@ def print_report(runs: Sequence[RunReport], console: "Console") -> None:
     from rich.table import Table
     from rich.text import Text
 
-    cells = {run.name: [stage_cells(stage) for stage in run.stages] for run in runs}
+    cells = {run.name: [stage_cells(part) for part in run.parts] for run in runs}
     headers = [name.replace(" ", "\n", 1) for name in COLUMNS]
     rows = [row for some in cells.values() for row in some]
     widths = [

@@ -2,7 +2,14 @@
 
 from itertools import pairwise
 
-from growctl.report.compare import BEST_SCRATCH, EQUAL_FLOPS_TOLERANCE, Comparison, EqualFlops, lower_envelope, slack
+from growctl.report.compare import (
+    BEST_SCRATCH,
+    EQUAL_FLOPS_TOLERANCE,
+    Comparison,
+    is_scratch,
+    lower_envelope,
+    slack,
+)
 from growctl.text.formatting import scientific, short_count
 
 HONEST_NUM_BUDGETS = 3
@@ -17,10 +24,10 @@ def verdict(comparison: Comparison) -> tuple[str, ...]:
         return f"Nothing to compare yet: {ladder.name} {what}.", *comparison.excluded
     if not comparison.points:
         return "Nothing to compare with yet: no control counts.", *comparison.excluded
-    who = "growing" if comparison.control.endswith("-scratch") else "this ladder"
+    who = "growing" if is_scratch(comparison.control) else "this ladder"
     return (
         _equal_loss(who, comparison, loss),
-        _equal_flops(who, comparison.equal_flops),
+        _equal_flops(who, comparison),
         *_cautions(comparison),
         *_replays(comparison),
         *comparison.excluded,
@@ -30,7 +37,9 @@ def verdict(comparison: Comparison) -> tuple[str, ...]:
 def _equal_loss(who: str, comparison: Comparison, loss: float) -> str:
     flops, equal, saving = comparison.ladder.cumulative_flops, comparison.equal_loss, comparison.saving
     if saving is not None:
-        need = f"the control needs {scientific(saving * flops)} FLOPs for the ladder's loss of {loss:.4f} nats"
+        need = (
+            f"the control needs {scientific(saving * flops)} FLOPs for the {comparison.what}'s loss of {loss:.4f} nats"
+        )
         times = f"{saving:.2f}x what {who} spent"
         if abs(saving - 1.0) <= EQUAL_FLOPS_TOLERANCE:
             return f"At equal loss {who} came out even: {need}, {times}."
@@ -40,22 +49,23 @@ def _equal_loss(who: str, comparison: Comparison, loss: float) -> str:
     if equal is not None:
         lost = f" {who} lost" if equal.flops <= flops * (1 + EQUAL_FLOPS_TOLERANCE) else ""
         return (
-            f"At equal loss{lost} (not bracketed): {equal.run} ended below the ladder's loss with "
+            f"At equal loss{lost} (not bracketed): {equal.run} ended below the {comparison.what}'s loss with "
             f"{equal.flops / flops:.2f}x its FLOPs, and no smaller budget ended above it."
         )
     best = lower_envelope(comparison.points)[-1]
     won = f" {who} won" if best.flops > flops + slack(best, flops) else ""
     return (
-        f"At equal loss{won} (not bracketed): no control reached the ladder's loss; the best, "
+        f"At equal loss{won} (not bracketed): no control reached the {comparison.what}'s loss; the best, "
         f"{best.run}, has {best.flops / flops:.2f}x its FLOPs."
     )
 
 
-def _equal_flops(who: str, equal: EqualFlops | None) -> str:
+def _equal_flops(who: str, comparison: Comparison) -> str:
+    equal = comparison.equal_flops
     if equal is None:
         return (
             f"At equal FLOPs, there is no result: no control's FLOPs are within {EQUAL_FLOPS_TOLERANCE:.0%} of "
-            "the ladder's."
+            f"the {comparison.what}'s."
         )
     difference = equal.loss_difference
     result = f"{who} {'lost' if difference > 0 else 'won'} {abs(difference):.3f} nats against"

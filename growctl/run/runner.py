@@ -7,20 +7,20 @@ from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
-from growctl.controls.caveats import control_caveats, decays
-from growctl.ladder.conditions import comparison_conditions
-from growctl.ladder.releases import has_decayed, paths_of, plan_release, plan_run
+from growctl.ladder.releases import paths_of, plan_release, plan_run
 from growctl.ladder.stage_plans import StagePlan, plan_stages
 from growctl.ladder.train_spec import worker_spec
 from growctl.launch.machines import Machines
 from growctl.launch.resolve import machines_of, run_devices
 from growctl.ledger.books import StageBooks
 from growctl.ledger.file import move_aside
-from growctl.ledger.ledger import BrokenLedger, Ledger, RunEntry, StageEntry
+from growctl.ledger.ledger import BrokenLedger, Ledger
 from growctl.plan.costs import planned_micro_batch
 from growctl.run.attempt import Attempt, Outcome
 from growctl.run.dataset import RecordedLadder, RunDataset
 from growctl.run.disk_space import check_space
+from growctl.run.entries import run_entry, stage_entry
+from growctl.run.growing import grow, growth_message
 from growctl.run.history import StageHistory
 from growctl.run.lock import hold
 from growctl.run.requests import (
@@ -36,7 +36,6 @@ from growctl.run.reuse import reuse
 from growctl.run.screen import Screen
 from growctl.run.start import Start, started_from
 from growctl.runs_dir import RunsPaths
-from model.config import TransformerConfig
 from model.precision import Precision
 from stages.checkpoint.directory import set_aside
 from stages.checkpoint.files import write_file
@@ -52,9 +51,6 @@ from stages.train.skipped_data import LeftOut, rollbacks_in_place, skipped_range
 
 LONGEST_PAUSE = 60.0
 """The longest pause before a restart, in seconds. Pauses are 1, 10, 60, 60, ...: problems of a machine often pass."""
-
-EXACT_GROWTH = 1e-5
-"""Nats by which a growth that preserves the function may move the validation loss: float32 rounding."""
 
 
 def run(request: LadderRequest, screen: Screen) -> None:
@@ -170,28 +166,8 @@ class Execution:
 
     def _open_books(self) -> None:
         manifest = read_dataset_manifest(self.dataset)
-        entry = RunEntry(
-            name=self.request.name,
-            schedule=self.request.label,
-            control=self.request.control,
-            control_of=self.request.control_of,
-            seed=self.schedule.seed,
-            dataset=str(self.dataset),
-            dataset_fingerprint=manifest.fingerprint,
-            conditions=comparison_conditions(self.schedule),
-            run_id=self._run_id(),
-            ladder_id=self.ladder.entry.run_id if self.ladder else None,
-            decays=decays(self.schedule),
-            caveats=self._caveats(),
-            base=self.start.entry(manifest) if self.start else None,
-        )
-        self.ledger.record_run(entry, [_stage_entry(plan) for plan in plan_run(self.schedule)])
-
-    def _caveats(self) -> list[str]:
-        if self.ladder is None or self.request.control is None:
-            return []
-        base_flops = self.ladder.entry.base_flops
-        return control_caveats(self.request.control, self.schedule, self.ladder.last_size, base_flops)
+        entry = run_entry(self.request, self._run_id(), str(self.dataset), manifest, self.ladder, self.start)
+        self.ledger.record_run(entry, [stage_entry(plan) for plan in plan_run(self.schedule)])
 
     def _run_id(self) -> str:
         """The run's id, created at the run's first start. It is a file of its own, so that it outlives the ledger."""
@@ -320,28 +296,10 @@ class Execution:
         previous = self.stage(self.plans[plan.index - 1]).final
         if not self._whole(initial):
             self.screen.growing(plan)
-            self.screen.grown(plan, self._expanded(plan, previous, initial))
+            self.screen.grown(plan, grow(self.schedule, plan, previous, initial))
         if read_manifest(initial).lineage.parent != manifest_hash(previous):
             raise RunFailed(f"{initial} was not grown from {previous}; move it away and run again")
         return initial
-
-    def _expanded(self, plan: StagePlan, previous: Path, initial: Path) -> Manifest:
-        from stages.grow.expand import expand, expand_transformer
-
-        growth, seed = self.schedule.growth, self.schedule.seed
-        if isinstance(plan.model, TransformerConfig):
-            assert growth.operator is not None
-            return expand_transformer(
-                previous, initial, plan.model, growth.operator, noise=growth.copy_noise, seed=seed
-            )
-        return expand(
-            previous,
-            initial,
-            attention_tokens=plan.attention_tokens,
-            ffn_tokens=plan.ffn_tokens,
-            policy=growth.policy(),
-            seed=seed,
-        )
 
     def _micro_batch_size(self, plan: StagePlan) -> int:
         """Sequences per forward pass on one device, as `growctl plan` shows it for the same devices."""
@@ -404,22 +362,11 @@ class Execution:
             books.sync(attempt_over=True)
 
     def _check_growth(self, plan: StagePlan, record: Record) -> None:
-        """Prints a message if a growth moved the validation loss: a warning if its policy preserves the function."""
-        if record.get("point") != "after_growth" or not plan.is_grown:
-            return
-        before = self._loss_before(plan, record["num_tokens"])
-        if before is None:  # the loss was not finite, or its record is lost
-            return
-        jump = record["loss"] - before
-        if abs(jump) <= EXACT_GROWTH:
-            return
-        moved = f"growing to {plan.name} moved the validation loss by {jump:+.2e} nats, from {before:.6f}"
-        if read_manifest(self.stage(plan).initial).lineage.details.get("preserves"):
-            moved = (
-                f"WARNING: {moved}; it should move by at most {EXACT_GROWTH:g}. "
-                f"Please report this and attach {self.stage(plan).directory}"
-            )
-        self.screen.message(moved)
+        """Prints a message if a growth moved the validation loss."""
+        if record.get("point") == "after_growth" and plan.is_grown:
+            before = self._loss_before(plan, record["num_tokens"])
+            if message := growth_message(plan, self.stage(plan), before, record["loss"]):
+                self.screen.message(message)
 
     def _loss_before(self, plan: StagePlan, num_tokens: int) -> float | None:
         """The validation loss before a stage's growth, on the same `num_tokens`; None if it is not known."""
@@ -444,18 +391,3 @@ class Execution:
 def pause_after(failures: int) -> float:
     """Seconds to wait before a restart after `failures` failures in a row: 1, 10, 60, 60, ..."""
     return min(LONGEST_PAUSE, 10 ** (failures - 1))
-
-
-def _stage_entry(plan: StagePlan) -> StageEntry:
-    return StageEntry(
-        name=plan.name,
-        num_parameters=plan.num_parameters,
-        num_embedding_parameters=plan.num_embedding_parameters,
-        train_tokens=plan.train_tokens,
-        num_steps=plan.num_steps,
-        tokens_per_step=plan.tokens_per_step,
-        step_flops=plan.step_flops,
-        evaluation_flops_per_token=plan.evaluation_flops_per_token,
-        branch_of=plan.branch_of,
-        decayed=has_decayed(plan),
-    )

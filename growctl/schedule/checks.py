@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from typing import Any, get_args
 
 from growctl.controls.generate import plan_controls
-from growctl.ladder.releases import has_decayed, reason_not_to_release
+from growctl.ladder.releases import finished_models, has_decayed, reason_not_to_release
 from growctl.ladder.sizes import added_tokens, is_grown, num_steps, stage_model
 from growctl.ladder.stage_plans import plan_stages, total_flops
 from growctl.schedule.errors import NAME_ALLOWED, shown
 from growctl.schedule.start import check_start
-from growctl.schema.blocks import GrowthBlock, Schedule
+from growctl.schema.blocks import Schedule
+from growctl.schema.growth_block import GrowthBlock
 from model.errors import UserError
 from model.policy import invalid_combination, rejection_reason
 from model.transformer_sizes import PRESERVING, WIDENING, Operator
@@ -286,7 +287,7 @@ def _control_problem(schedule: Schedule, kind: str) -> str | None:
         return "the schedule has no tokenformer; use 'transformer-scratch'"
     if kind == "official-growth" and not tokenformer:
         return "the schedule has no tokenformer, and the official code grows nothing else"
-    of_one_size = ("tokenformer-scratch", "best-scratch", "single-jump")
+    of_one_size = ("tokenformer-scratch", "best-scratch", "scratch-of-each-size", "single-jump")
     if kind in of_one_size and any(stage.layers is not None for stage in schedule.stages):
         return "needs layers of equal size; this ladder grows only some layers"
     if kind == "single-jump" and num_stages < 3:
@@ -313,8 +314,16 @@ def _check_jump(schedule: Schedule) -> Iterator[str]:
 
 
 def _check_releases(schedule: Schedule) -> Iterator[str]:
-    """Reports releases of stages that are finished already, and those that cannot branch off."""
-    for plan in plan_stages(schedule):
+    """Reports releases of stages that are finished already or cannot branch off, and controls that lack releases."""
+    plans, rate = plan_stages(schedule), schedule.learning_rate
+    kinds = [control.kind for control in schedule.controls]
+    if "scratch-of-each-size" in kinds:
+        here = f"controls.{kinds.index('scratch-of-each-size')}.kind = 'scratch-of-each-size'"
+        if rate.shape == "wsd" and not rate.decay:
+            yield f"{here}: needs learning_rate.decay above 0, so that the controls decay too"
+        elif len(finished_models(schedule, plans)) < 2:
+            yield f"{here}: needs a ladder with finished models of two sizes or more; set releases to all"
+    for plan in plans:
         asked, decayed = schedule.stages[plan.index].release, has_decayed(plan)
         here = f"stages.{plan.index}.release = {shown(asked)}" if asked else "releases = 'all'"
         if asked and decayed:

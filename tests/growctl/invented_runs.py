@@ -75,7 +75,7 @@ class FakeRun:
             device = {"device": "cpu", "num_devices": 2, "precision": self.precision, "zero_stage": 1}
             write("start", number, first, resumed_from=first or None, **device)
             if (index or self.has_base) and not first:
-                evaluate(number, 0, "after_growth", start)
+                evaluate(number, 0, "start" if stage.branch_of else "after_growth", start)
             for step in range(first + stage.num_steps // 10, last + 1, max(1, stage.num_steps // 10)):
                 decay = math.exp(-3.0 * step / stage.num_steps)
                 evaluate(number, step, "interval", (final or 2.0) + 0.05 + (start - (final or 2.0)) * decay * 0.95)

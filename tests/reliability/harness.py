@@ -28,7 +28,7 @@ data: {{source: {TEXT}, include: "*.py", vocab_size: 300, validation_fraction: 0
 model: {{num_layers: 2, hidden_size: 32, num_heads: 2}}
 stages:
   - {{name: small, attention_tokens: 8, ffn_tokens: 16, train_steps: 10}}
-  - {{name: middle, attention_tokens: 12, ffn_tokens: 24, train_steps: 10}}
+  - {{name: middle, attention_tokens: 12, ffn_tokens: 24, train_steps: 10, release: {{decay: 1.0}}}}
   - {{name: large, attention_tokens: 16, ffn_tokens: 40, train_steps: 12}}
 training: {{sequence_length: 32, batch_size: 8, log_every: 2, precision: fp32}}
 learning_rate: {{peak: 5e-3, warmup_steps: 3, decay: 0.2}}
@@ -37,7 +37,7 @@ evaluation: {{every: 4, max_sequences: 32}}
 checkpoint: {{every: 3, keep: 2}}
 launch: {{devices: 1}}
 """
-STAGES = ("small", "middle", "large")
+STAGES = ("small", "middle", "middle/release", "large")
 
 SWITCH = BY_NAME["checkpoint: renamed, not yet told"].fault("switch", "everybody", "large", matching=r"/\.?step_0+6\b")
 """Kills a run in the middle of its last stage, so that another number of ranks resumes it there."""
@@ -46,7 +46,7 @@ EXIT_CODES = (0, 1, 130, 143, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT)
 """Exit codes that a growctl may have if it or its workers are killed. The last two: before it installs its signal
 handlers."""
 
-MAY_STAY = re.compile(r"/stages/[^/]+/converted_\d+(/|$)")
+MAY_STAY = re.compile(r"/stages/[^/]+/(release/)?converted_\d+(/|$)")
 """Paths that a kill may leave in a stage's directory: the last conversion."""
 
 TIMES = ("attempt", "seconds", "tokens_per_second")
@@ -149,20 +149,22 @@ class KilledRun:
     def finals(self) -> dict[str, Any]:
         """The final state by stage: hashes of weights and moments, group steps, position in the data, loss."""
         found = {}
-        for path in sorted(self.directory.glob("stages/*/final")):
+        for path in sorted(self.directory.glob("stages/**/final")):
             verify_checkpoint(path)
             said = read_manifest(path)
-            # The seal differs too, because it covers the parent.
-            found[path.parent.name] = said.model_dump(exclude={"lineage": {"parent"}, "seal": True, "signature": True})
+            # The history has device times, and the seal covers them and the parent. The hash covers the rest.
+            values = said.model_dump(exclude={"lineage": {"parent", "history"}, "seal": True, "signature": True})
+            stage = str(path.parent.relative_to(self.directory / "stages"))
+            found[stage] = values | {"history": said.lineage.history_hash}
         return found
 
     def metrics(self) -> dict[tuple[str, int, str], dict[str, Any]]:
         """The last record of every step and evaluation, without times: {(stage, step, event or point): values}."""
         return {
-            (path.parent.name, record["step"], str(record.get("point", record["event"]))): {
+            (str(path.parent.relative_to(self.directory)), record["step"], str(record.get("point", record["event"]))): {
                 name: value for name, value in record.items() if name not in TIMES
             }
-            for path in sorted(self.directory.glob("stages/*/metrics.jsonl"))
+            for path in sorted(self.directory.glob("stages/**/metrics.jsonl"))
             for record in read_metrics(path)
             if record["event"] in ("train", "evaluation")
         }
@@ -204,7 +206,10 @@ def check_same_end(killed: KilledRun, undisturbed: KilledRun) -> None:
 def check_books(run: KilledRun) -> None:
     """Asserts that the ledger has every attempt, and every step as often as it was trained."""
     with Ledger.open(run.directory / "ledger.db", read_only=True) as ledger:
-        for index, stage in enumerate(ledger.stages()):
+        stages = ledger.stages()
+        ladder = [stage.name for stage in stages if not stage.branch_of]
+        for stage in stages:
+            index = ladder.index(stage.branch_of or stage.name)
             records = read_metrics(run.directory / f"stages/{index}-{stage.name}/metrics.jsonl")
             told = sorted({record["attempt"] for record in records})
             attempts = ledger._query("SELECT * FROM attempt WHERE stage = :s ORDER BY attempt", s=stage.name)
@@ -238,6 +243,6 @@ def check_nothing_left(run: KilledRun) -> None:
     odd = re.compile(r"\.incomplete|\.removed|\.tmp$|/broken-")
     names = {str(path.relative_to(run.runs)) for path in run.runs.rglob("*")}
     assert {name for name in names if odd.search(name) and not MAY_STAY.search(name)} == set()
-    for checkpoint in run.directory.glob("stages/*/step_*"):
+    for checkpoint in run.directory.glob("stages/**/step_*"):
         verify_checkpoint(checkpoint)
     assert list((run.folder / "work").iterdir()) == []

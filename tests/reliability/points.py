@@ -33,8 +33,8 @@ class Point:
     side: str = "before"
     most: int = 1
     """The least number of times that one process reaches the point; a random `nth` is drawn up to this number."""
-    stages: tuple[str, ...] = ("small", "middle", "large")
-    """Stages that reach the point; empty: it belongs to the run."""
+    stages: tuple[str, ...] = ("small", "middle", "middle/release", "large")
+    """Stages, and releases, that reach the point; empty: it belongs to the run."""
     both: bool = False
     """Whether every rank reaches the point, not only the first."""
     victims: tuple[str, ...] = ()
@@ -97,6 +97,8 @@ POINTS = (
     Point("expand: before its manifest", FINISH, "runner", INITIAL, stages=GROWN),
     Point("expand: a slow rename", "os:rename", "runner", INITIAL, "after", stages=GROWN, further=SLOW),
     Point("expand: after its rename", "os:rename", "runner", INITIAL, "after", stages=GROWN),
+    Point("release: about to branch off", "os:mkdir", "runner", r"-middle/release$", stages=RUN),
+    Point("release: branched off", "os:mkdir", "runner", r"-middle/release$", "after", stages=RUN),
     Point("spec.json: before its rename", "os:replace", "runner", r"{stage}spec\.json$"),
     Point("spec.json: after its rename", "os:replace", "runner", r"{stage}spec\.json$", "after"),
     Point("workers: about to meet", "stages.engine.engine:start_distributed", "rank", both=True),

@@ -19,6 +19,9 @@ KILLS = [
     BY_NAME["checkpoint: a file half written"].fault("torn", "one rank", "small", nth=2),
     BY_NAME["expand: initial/ half written"].fault("expand", "runner", "middle", nth=4),
     BY_NAME["step: gradients there, no update"].fault("step", "runner SIGTERM", "middle", nth=5),
+    BY_NAME["release: about to branch off"].fault("branch", "runner"),
+    BY_NAME["checkpoint: renamed, not yet told"].fault("release", "everybody", "middle/release"),
+    BY_NAME["final: after its rename"].fault("released", "runner", "middle/release"),
     BY_NAME["checkpoint: rows written, not committed"].fault("booked", "runner", nth=4),
 ]
 
@@ -31,7 +34,7 @@ def undisturbed(training, tmp_path_factory):
     return run
 
 
-def test_a_run_on_one_rank_that_is_killed_eight_times_ends_in_the_same_bits(undisturbed, tmp_path):
+def test_a_run_on_one_rank_that_is_killed_eleven_times_ends_in_the_same_bits(undisturbed, tmp_path):
     killed = KilledRun(tmp_path / "killed", ranks=1)
     killed.to_the_end(KILLS)
     assert set(killed.struck()) == {fault["name"] for fault in KILLS}

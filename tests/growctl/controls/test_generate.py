@@ -226,3 +226,50 @@ def test_a_senseless_control_is_rejected(make: Any, message: str) -> None:
     with pytest.raises(ScheduleError) as caught:
         make()
     assert message in str(caught.value)
+
+
+def test_scratch_of_each_size_trains_every_finished_model_alone_at_that_models_own_cost() -> None:
+    schedule = ladder("scratch-of-each-size", budgets=(0.5, 1.0), releases="all")
+    stages = plan_stages(schedule)
+    costs = [total_flops(stages[: i + 1]).total for i in range(3)]
+    costs = [cost + stage.step_flops.total * steps for cost, stage, steps in zip(costs, stages, (4, 6, 0), strict=True)]
+    controls = plan_controls(schedule)
+    assert [control.name for control in controls] == [
+        *(f"ladder-control-scratch-of-each-size-s{i}-0.5x" for i in range(3)),
+        *(f"ladder-control-scratch-of-each-size-s{i}" for i in range(3)),
+    ]
+    for control, cost in zip(controls, [0.5 * cost for cost in costs] + costs, strict=True):
+        [plan] = plan_stages(control.schedule)
+        assert plan.num_parameters == stages[int(plan.name[1:])].num_parameters
+        assert abs(plan.flops.total - cost) <= 0.5 * plan.step_flops.total
+        rate = plan.learning_rate
+        assert (rate.warmup_steps, rate.total_steps) == (3, plan.num_steps)
+        assert rate.decay_steps == round(0.2 * plan.num_steps), "its own full decay"
+
+
+def test_scratch_of_each_size_leaves_the_last_size_to_a_control_that_trains_it_already() -> None:
+    for twin in ("tokenformer-scratch", "best-scratch"):
+        schedule = ladder("scratch-of-each-size", twin, budgets=(1.0,), releases="all")
+        names = [control.name for control in plan_controls(schedule) if control.kind == "scratch-of-each-size"]
+        assert names == [f"ladder-control-scratch-of-each-size-s{i}" for i in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("blocks", "reason"),
+    [
+        ({}, "needs a ladder with finished models of two sizes or more; set releases to all"),
+        (
+            {"releases": "all", "learning_rate": {"peak": 1e-3, "decay": 0.0}},
+            "needs learning_rate.decay above 0, so that the controls decay too",
+        ),
+    ],
+)
+def test_scratch_of_each_size_needs_finished_models_and_a_decay(blocks: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ScheduleError) as error:
+        ladder("scratch-of-each-size", **blocks)
+    assert str(error.value) == f"s.yaml: controls.0.kind = 'scratch-of-each-size': {reason}"
+
+
+def test_a_ladder_whose_stages_decay_on_their_own_has_finished_models_without_releases() -> None:
+    schedule = ladder("scratch-of-each-size", learning_rate={"peak": 1e-3, "shape": "cosine", "span": "stage"})
+    assert len(plan_controls(schedule)) == 3

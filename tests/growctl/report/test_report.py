@@ -93,12 +93,13 @@ def test_the_json_has_exactly_these_keys(runs: Path) -> None:
     documents = json.loads(json.dumps(to_json(find_runs(runs)), allow_nan=False))
     assert isinstance(documents, list)
     assert [document["name"] for document in documents] == ["quick", "quick-control-tokenformer-scratch-900", "waits"]
-    assert list(documents[0]) == ["name", "schedule", "control", "base", "stages", "anomalies", "notes", "comparisons"]
-    assert list(documents[1]) == ["name", "schedule", "control", "base", "stages", "anomalies", "notes"]
+    keys = ["name", "schedule", "control", "base", "stages", "anomalies", "notes"]
+    assert [list(document) for document in documents[:2]] == [[*keys, "comparisons", "family"], keys]
     assert (documents[0]["control"], documents[1]["control"]) == (None, SCRATCH)
     promised = ["name", "num_parameters", "train_tokens", "flops", "cumulative_flops", "wall_seconds"]
     promised += ["validation_loss", "perplexity", "loss_before_growth", "loss_after_growth"]
     more = ["device_seconds", "replayed_flops", "replayed_device_seconds", "bits_per_byte", "finished"]
+    more += ["reused_flops", "reused_from", "branch_of"]
     for document in documents:
         for stage in document["stages"]:
             assert list(stage) == promised + more

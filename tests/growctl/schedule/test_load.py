@@ -18,7 +18,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent.parent
 
 TRAINING_KEYS = "sequence_length, batch_size, batch_tokens, precision, log_every"
 STAGE_KEYS = (
-    "name, attention_tokens, ffn_tokens, layers, num_layers, hidden_size, ffn_size, train_tokens, train_steps, release"
+    "name, attention_tokens, ffn_tokens, layers, num_layers, hidden_size, ffn_size, train_tokens, train_steps, "
+    "ramp_steps, release"
 )
 GROWTH_KEYS = (
     "preset, init, tau, ramp, anneal, copy_noise, moments, allow_jump, old_tokens, lr_scale, weight_decay, rewarmup, "
@@ -115,7 +116,7 @@ def unknown(what: str, allowed: str, *, meant: str | None = None) -> str:
         (
             {"controls.0.kind": "scratch"},
             "controls.0.kind = 'scratch': must be 'tokenformer-scratch', 'transformer-scratch', 'best-scratch', "
-            "'single-jump' or 'official-growth'",
+            "'scratch-of-each-size', 'single-jump' or 'official-growth'",
         ),
         ({"launch.devices": "all"}, "launch.devices = 'all': must be auto, or a whole number above 0"),
         ({"launch.devices": True}, "launch.devices = true: must be auto, or a whole number above 0"),
