@@ -14,7 +14,7 @@ from growctl.run.lock import hold
 from growctl.run.requests import RunError
 from growctl.status.runs import run_directories
 from growctl.storage.disk_use import DiskUse
-from growctl.storage.needed import DatasetUse, RunningSchedules, why_in_use
+from growctl.storage.needed import DatasetUse, NeededCheckpoints, why_in_use
 from growctl.storage.removable import Cleanup, Kept, Removable, dataset_name, in_idle_run
 from stages.checkpoint.files import sync_path
 from stages.checkpoint.manifest import CheckpointError
@@ -65,7 +65,7 @@ def _remove_from_run(
         if why := why_in_use(directory):
             raise RunError(why)
         with hold(directory):
-            still = set(in_idle_run(directory, RunningSchedules.of(others)))
+            still = set(in_idle_run(directory, NeededCheckpoints.of(others)))
             for relied_on, group in groupby(items, key=lambda item: item.relies_on):
                 problem = _problem(relied_on, on_check)
                 for item in group:

@@ -1,6 +1,7 @@
-"""What runs still need: the checkpoints that a running growctl may reuse, and the datasets of all runs."""
+"""What runs still need: checkpoints that they start from or may reuse, and datasets."""
 
 import json
+import re
 import socket
 from collections.abc import Iterable
 from contextlib import suppress
@@ -18,6 +19,9 @@ from growctl.schema.blocks import Schedule
 from model.errors import UserError
 from stages.checkpoint.manifest import CheckpointError, Manifest, history_of, read_manifest
 from stages.train.training_history import history_at_start
+
+_START = re.compile(rb"^start:(?! *null *$)", re.MULTILINE)
+"""A schedule's `start`, unless it is null."""
 
 
 def why_in_use(directory: Path) -> str | None:
@@ -38,32 +42,40 @@ def why_in_use(directory: Path) -> str | None:
 
 
 @dataclass(frozen=True)
-class RunningSchedules:
-    """The schedules that growctls are running now, and the models that they start from."""
+class NeededCheckpoints:
+    """The checkpoints inside finished stages that runs need: to start from, or perhaps to reuse while they run."""
 
     bases: dict[str, str]
-    """The run that starts from a model, by the hash of the first entry in the model's history."""
+    """The running run that starts from a model, by the hash of the first entry in the model's history."""
+
+    starts: dict[Path, str]
+    """The run whose schedule starts from a checkpoint, by the checkpoint's directory."""
 
     unknown: tuple[str, ...] = ()
-    """Runs of which only the lock can be read: they may need anything."""
+    """Runs that may need any checkpoint, because their schedules cannot be read."""
 
     @classmethod
-    def of(cls, directories: Iterable[Path]) -> "RunningSchedules":
-        """The schedules of those run `directories` that a growctl holds."""
+    def of(cls, directories: Iterable[Path]) -> "NeededCheckpoints":
+        """What the runs in `directories` need."""
         bases: dict[str, str] = {}
+        starts: dict[Path, str] = {}
         unknown = []
         for directory in directories:
-            if why_in_use(directory):
-                try:
+            try:
+                if why_in_use(directory):
                     bases |= dict.fromkeys(_bases(directory), directory.name)
-                except (UserError, OSError):
-                    unknown.append(directory.name)
-        return cls(bases, tuple(unknown))
+                if start := _start(directory):
+                    starts[start] = directory.name
+            except (UserError, OSError):
+                unknown.append(directory.name)
+        return cls(bases, starts, tuple(unknown))
 
-    def why_needed(self, checkpoint: Manifest) -> str | None:
-        """Why a running growctl may still continue from `checkpoint`; None if none can."""
+    def why_needed(self, path: Path, checkpoint: Manifest) -> str | None:
+        """Why a run may need the `checkpoint` in the directory `path`; None if none does."""
         if self.unknown:
-            return f"{self.unknown[0]} is running and may reuse it: its schedule cannot be read"
+            return f"{self.unknown[0]} may need it: its schedule cannot be read"
+        if run := self.starts.get(path.resolve()):
+            return f"{run} starts from it"
         run = self.bases.get(history_of(checkpoint)[0].hash)
         return run and f"{run} is running and may reuse it: it starts from the same model"
 
@@ -71,11 +83,23 @@ class RunningSchedules:
 def _bases(directory: Path) -> set[str]:
     """The hashes of the models that a run starts from. Raises UserError if its schedule cannot be read."""
     run = RunPaths(directory)
-    bases = {_new_model(own_schedule(run.schedule))}
-    for manifest in [path for _, _, stage in run.stages_found() for path in stage.manifests()]:
+    schedule = own_schedule(run.schedule)
+    bases = {_new_model(schedule)}
+    checkpoints = [path.parent for _, _, stage in run.stages_found() for path in stage.manifests()]
+    for checkpoint in [*checkpoints, *([Path(schedule.base.path)] if schedule.base else [])]:
         with suppress(CheckpointError):
-            bases.add(history_of(read_manifest(manifest.parent))[0].hash)
+            bases.add(history_of(read_manifest(checkpoint))[0].hash)
     return bases
+
+
+def _start(directory: Path) -> Path | None:
+    """The checkpoint that a run's schedule starts from, if any. Raises UserError if the schedule cannot be read."""
+    path = RunPaths(directory).schedule
+    # Loading every schedule would take a while, and few have a start.
+    if not path.is_file() or not _START.search(path.read_bytes()):
+        return None
+    base = own_schedule(path).base
+    return Path(base.path).resolve() if base else None
 
 
 def _new_model(schedule: Schedule) -> str:

@@ -12,7 +12,7 @@ from growctl.run.requests import own_schedule, steps_done
 from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.status.runs import RunStatus, being_prepared, find_status, run_directories
 from growctl.storage.disk_use import DiskUse
-from growctl.storage.needed import DatasetUse, RunningSchedules, why_in_use
+from growctl.storage.needed import DatasetUse, NeededCheckpoints, why_in_use
 from model.errors import UserError
 from stages.checkpoint.manifest import CheckpointError, Manifest, manifest_hash, read_manifest
 from stages.checkpoint.verify import verify_checkpoint
@@ -93,8 +93,8 @@ def find_removable(runs_dir: Path, names: Sequence[str] = (), *, trunks: bool = 
     an unknown name, and if there is no `runs_dir`.
     """
     runs = existing_runs(runs_dir, names)
-    running = RunningSchedules.of(run_directories(runs_dir))
-    found = [entry for run in runs for entry in in_run(Path(run.directory), running)]
+    needed = NeededCheckpoints.of(run_directories(runs_dir))
+    found = [entry for run in runs for entry in in_run(Path(run.directory), needed)]
     if not names:
         found += in_datasets(runs_dir)
     removable = [entry for entry in found if isinstance(entry, Removable)]
@@ -117,15 +117,15 @@ def existing_runs(runs_dir: Path, names: Sequence[str] = ()) -> list[RunStatus]:
     return [run for run in find_status(runs_dir, names) if Path(run.directory).exists()]
 
 
-def in_run(directory: Path, running: RunningSchedules) -> Iterator[Removable | Kept]:
+def in_run(directory: Path, needed: NeededCheckpoints) -> Iterator[Removable | Kept]:
     """What can be removed from a run, and what is kept although it looks removable. A run in use is kept whole."""
     if why := why_in_use(directory):
         yield Kept(directory, why)
     else:
-        yield from in_idle_run(directory, running)
+        yield from in_idle_run(directory, needed)
 
 
-def in_idle_run(directory: Path, running: RunningSchedules) -> Iterator[Removable | Kept]:
+def in_idle_run(directory: Path, needed: NeededCheckpoints) -> Iterator[Removable | Kept]:
     """What can be removed from a run that no other growctl uses."""
     parts: list[tuple[StagePaths, int | None]] = [
         (stage, index) for index, _, stage in RunPaths(directory).stages_found()
@@ -136,13 +136,13 @@ def in_idle_run(directory: Path, running: RunningSchedules) -> Iterator[Removabl
             yield Kept(stage.directory, "it is a link out of the run, whose lock does not cover it")
             continue
         try:
-            yield from _in_stage(directory, stage, index, running)
+            yield from _in_stage(directory, stage, index, needed)
         except OSError as error:
             yield Kept(Path(error.filename or stage.directory), f"it cannot be read: {error.strerror}")
 
 
 def _in_stage(
-    directory: Path, stage: StagePaths, index: int | None, running: RunningSchedules
+    directory: Path, stage: StagePaths, index: int | None, needed: NeededCheckpoints
 ) -> Iterator[Removable | Kept]:
     """`index`: the number of the stage; None for a release."""
     place = str(stage.directory.relative_to(RunPaths(directory).stages))
@@ -166,6 +166,8 @@ def _in_stage(
             yield conversion
         elif source is None:
             yield Kept(path, "there is no intact checkpoint to make it from again")
+        elif run := needed.starts.get(path.resolve()):
+            yield Kept(path, f"{run} starts from it")
         else:
             yield removable(path, "conversion", source)
     if not finished:
@@ -175,7 +177,7 @@ def _in_stage(
         checkpoint = _checked(path)
         if isinstance(checkpoint, Kept):
             yield checkpoint
-        elif why := running.why_needed(checkpoint):
+        elif why := needed.why_needed(path, checkpoint):
             yield Kept(path, why)
         else:
             yield removable(path, "trunk" if step in trunks else "checkpoint", stage.final)

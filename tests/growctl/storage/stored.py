@@ -6,7 +6,7 @@ from pathlib import Path
 from growctl.ladder.stage_plans import plan_stages
 from growctl.ladder.train_spec import worker_spec
 from growctl.run.requests import own_schedule
-from model.config import num_parameters
+from model.config import ModelConfig, num_parameters
 from stages.checkpoint.directory import finish_directory, whole_directory
 from stages.checkpoint.files import link_or_copy, list_files, write_file
 from stages.checkpoint.lineage import History, Lineage, extended
@@ -33,14 +33,22 @@ TRUNK_STEP = 43
 """Of the stage `1-large` of HandMade's schedule: 90 steps in all, of which the last 18 decay, after 30 of `0-small`."""
 
 
-def save(made: HandMade, stage: str, name: str, step: int, parent: str | None = None, history: History = ()) -> Path:
+def save(
+    made: HandMade,
+    stage: str,
+    name: str,
+    step: int,
+    parent: str | None = None,
+    history: History = (),
+    model: ModelConfig | None = None,
+) -> Path:
     """A complete checkpoint with files of its own."""
     directory = made.stage(stage) / name
     with whole_directory(directory) as staging:
         write_file(staging / "weights", f"{made.name}/{stage}/{name}|".encode().ljust(WEIGHTS, b"w"))
         manifest = Manifest(
             kind="engine" if name.startswith("step_") else "parameters",
-            model=small_config(),
+            model=model or small_config(),
             step=step,
             group_steps={},
             samples_seen=0,

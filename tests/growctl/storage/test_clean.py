@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
+from growctl.ladder.stage_plans import plan_stages
 from growctl.ledger.ledger import Ledger
 from growctl.run.requests import own_schedule
+from growctl.schema.start_block import StartBlock
+from growctl.start.describe import describe_start
 from growctl.storage import clean
 from growctl.storage.clean import remove
 from growctl.storage.removable import Cleanup, find_removable
@@ -241,8 +244,26 @@ def test_checkpoints_stay_that_a_running_growctl_may_reuse(tmp_path):
         (other.directory / "schedule.yaml").unlink()
         cleanup = find_removable(tmp_path)
         assert listed(cleanup) == {}
-        assert "its schedule cannot be read" in why_kept(cleanup, "step_00000021")
+        assert "other may need it: its schedule cannot be read" in why_kept(cleanup, "step_00000021")
     assert "0-small/step_00000021" in listed(find_removable(tmp_path, ["tiny"]))
+
+
+def test_a_checkpoint_stays_that_another_run_starts_from(tmp_path):
+    made = finished_run(tmp_path)
+    model = plan_stages(own_schedule(made.directory / "schedule.yaml"))[0].model
+    checkpoint = save(made, "0-small", "step_00000025", 25, model=model)
+    base = describe_start(StartBlock(checkpoint=str(checkpoint)), tmp_path).model_dump(mode="json")
+    start = json.dumps({"checkpoint": str(checkpoint), "base": base})
+    (tmp_path / "started").mkdir()
+    schedule = tmp_path / "started/schedule.yaml"
+    schedule.write_text(f"name: started\n{SCHEDULE}start: {start}\n")
+    cleanup = find_removable(tmp_path)
+    assert "0-small/step_00000030" in listed(cleanup)
+    assert why_kept(cleanup, "step_00000025") == "started starts from it"
+    schedule.write_text(f"name: started\n{SCHEDULE}start: null\n")
+    assert "0-small/step_00000025" in listed(find_removable(tmp_path))
+    schedule.write_text(f"name: started\n{SCHEDULE}start: {{}}\n")
+    assert "its schedule cannot be read" in why_kept(find_removable(tmp_path), "step_00000025")
 
 
 def test_removing_from_one_run_leaves_a_run_that_shares_its_files_intact(tmp_path):
