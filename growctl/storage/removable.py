@@ -38,7 +38,7 @@ class Removable:
     """The run's name; None for what runs share."""
 
     stage: str | None = None
-    """The name of the stage's directory."""
+    """The name of the stage's directory; for a release, `STAGE/release`."""
 
     relies_on: Path | None = None
     """The checkpoint that makes this one superfluous. It must be intact when this one is removed."""
@@ -132,13 +132,16 @@ def in_idle_run(directory: Path, running: RunningSchedules) -> Iterator[Removabl
             continue
         try:
             yield from _in_stage(directory, index, stage, running)
+            if _is_folder(stage.release.directory):
+                yield from _in_stage(directory, index, stage.release, running)
         except OSError as error:
             yield Kept(Path(error.filename or stage.directory), f"it cannot be read: {error.strerror}")
 
 
 def _in_stage(directory: Path, index: int, stage: StagePaths, running: RunningSchedules) -> Iterator[Removable | Kept]:
     def removable(path: Path, kind: Kind, relies_on: Path | None = None) -> Removable:
-        return Removable(path, kind, directory.name, stage.directory.name, relies_on)
+        name = str(stage.directory.relative_to(RunPaths(directory).stages))
+        return Removable(path, kind, directory.name, name, relies_on)
 
     for path in sorted(stage.directory.iterdir()):
         if is_unfinished(path) and _is_folder(path):
