@@ -144,6 +144,11 @@ def is_published(config: TokenformerConfig) -> bool:
     )
 
 
+def has_unfinished_ramps(config: TokenformerConfig) -> bool:
+    """Whether the keys of a generation have not reached their full weight yet."""
+    return any(g.key_ramp < 1 for pattention in _pattentions(config) for g in pattention.generations)
+
+
 def grow_config(
     config: TokenformerConfig | TransformerConfig,
     *,

@@ -28,8 +28,13 @@ class StagePaths:
 
     @property
     def initial(self) -> Path:
-        """The expanded start of a stage after the first."""
+        """The checkpoint that the stage starts from, expanded if it grows. The first stage of a new model has none."""
         return self.directory / "initial"
+
+    @property
+    def converted_start(self) -> Path:
+        """An engine checkpoint that the run starts from, converted; removed once it is expanded to `initial/`."""
+        return self.directory / "start"
 
     @property
     def final(self) -> Path:

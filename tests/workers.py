@@ -39,7 +39,7 @@ class TrainingGuard:
     @classmethod
     @contextmanager
     def rejection(cls) -> Iterator[None]:
-        """Lets the block start a growctl that must reject its arguments, and so trains nothing."""
+        """Lets the block start a growctl that must reject its input, and so trains nothing."""
         before, cls.may_train = cls.may_train, True
         try:
             yield
@@ -57,7 +57,7 @@ class TrainingGuard:
                 cls.check()
             start(process, args, *rest, **named)
 
-        subprocess.Popen.__init__ = checked  # type: ignore[method-assign,assignment]
+        setattr(subprocess.Popen, "__init__", checked)  # noqa: B010 (mypy knows only one signature)
 
 
 def trains(command: Iterable[str | bytes | os.PathLike]) -> bool:

@@ -221,10 +221,10 @@ def _signals_delayed() -> Iterator[None]:
     try:
         yield
     finally:
-        for ending, handler in handlers.items():
-            signal.signal(ending, handler)
-        for number in noted[:1]:
-            signal.raise_signal(number)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        if noted:
+            signal.raise_signal(noted[0])
 
 
 def _kill_session(process: subprocess.Popen[bytes]) -> None:

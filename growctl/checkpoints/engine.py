@@ -15,7 +15,7 @@ from growctl.runs_dir import RunsPaths
 from stages.checkpoint.manifest import read_manifest
 from stages.checkpoint.signatures import check_origin
 from stages.checkpoint.verify import verify_checkpoint
-from stages.stage_dir import converted_directory, staging_directory
+from stages.stage_dir import StagePaths, converted_directory, staging_directory
 
 LEVELS_IN_RUNS_DIR = 4
 """RUNS/run/stages/0-stage/step_00000010: how far a runs directory is above an engine checkpoint in it."""
@@ -45,7 +45,7 @@ def as_parameters(
     with TemporaryDirectory(prefix=f"{prefix}-", dir=place) as folder:
         tell(f"{checkpoint} is an engine checkpoint; converting it in {folder}")
         target = Path(folder) / converted_directory(checkpoint).name
-        yield convert(checkpoint, target, log=Path(folder) / "log.txt")
+        yield convert(checkpoint, target, log=StagePaths(Path(folder)).log)
 
 
 def _keys(checkpoint: Path, runs_dir: Path) -> Path:

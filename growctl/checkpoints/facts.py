@@ -4,6 +4,7 @@ Reads manifests and the file system's link counts, never a tensor. Imports no to
 """
 
 import math
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -71,9 +72,8 @@ class CheckpointFacts:
     def validation_loss(self) -> float | None:
         """Nats per token, measured when the checkpoint was made; else the last one measured before. None if unknown."""
         details = self.manifest.lineage.details
-        [*_, (_, last)] = details.get("losses") or [(0, None)]
-        loss = details.get("validation_loss", last)
-        return loss if loss is None or math.isfinite(loss) else None
+        measured = [details.get("validation_loss"), *_last_loss(details.get("losses"))]
+        return next((float(loss) for loss in measured if _is_finite(loss)), None)
 
     def steps_of_history(self) -> Iterator[tuple[HistoryEntry | None, HistoryEntry]]:
         """Every entry of the history with the one before, oldest first."""
@@ -123,6 +123,16 @@ def checkpoint_document(facts: CheckpointFacts) -> dict[str, Any]:
     }
 
 
+def _last_loss(losses: Any) -> list[Any]:
+    """The loss of the last of the pairs (step, loss); nothing if there is none. A manifest may hold anything here."""
+    last = losses[-1] if isinstance(losses, list) and losses else None
+    return last[1:2] if isinstance(last, list) else []
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, int | float) and -sys.float_info.max <= value <= sys.float_info.max
+
+
 def _cost(cost: TrainingCost) -> dict[str, Any]:
     """A cost as JSON values, with the sum of its FLOPs."""
     document = cost.model_dump(mode="json")
@@ -160,11 +170,7 @@ def _tokens(pattention: PattentionConfig, number: int) -> int:
 
 def _shared_files(checkpoint: Path, manifest: Manifest, runs_dir: Path) -> SharedFiles:
     """The checkpoint's files that are hard links, and the other checkpoints that hold the same files by name."""
-    inodes = {}
-    for name in manifest.files:
-        status = (checkpoint / name).stat()
-        if status.st_nlink > 1:
-            inodes[name] = (status.st_dev, status.st_ino)
+    inodes = {name: inode for name in manifest.files if (inode := _inode(checkpoint / name, least_links=2))}
     if not inodes:
         return SharedFiles({}, 0)
     found: dict[Path, int] = {}
@@ -177,12 +183,13 @@ def _shared_files(checkpoint: Path, manifest: Manifest, runs_dir: Path) -> Share
     return SharedFiles(found, len(inodes.keys() - seen))
 
 
-def _inode(path: Path) -> tuple[int, int] | None:
+def _inode(path: Path, least_links: int = 1) -> tuple[int, int] | None:
+    """What identifies the file at `path`; None if it cannot be read or has too few links."""
     try:
         status = path.stat()
     except OSError:
         return None
-    return status.st_dev, status.st_ino
+    return (status.st_dev, status.st_ino) if status.st_nlink >= least_links else None
 
 
 def _others(checkpoint: Path, runs_dir: Path) -> list[Path]:

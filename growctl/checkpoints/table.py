@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.tree import Tree
 
+MOST_NATS = 700.0
+"""The loss above which exp(loss) is more than a float can hold."""
+
 HASH_DIGITS = 12
 """How much of a hash is shown: enough to tell checkpoints apart."""
 
@@ -57,12 +60,13 @@ def _facts(facts: CheckpointFacts) -> Iterator[tuple[str, str]]:
     yield (
         "model",
         f"{model.family}, {model.num_layers} layers, width {model.hidden_size}, {model.num_heads} heads, "
-        f"{model.vocab_size:,} words",
+        f"vocabulary {model.vocab_size:,}",
     )
     if facts.is_published is not None:
         yield "formula", _formula(facts)
     if (loss := facts.validation_loss) is not None:
-        yield "validation", f"{loss:.4f} nats per token, perplexity {math.exp(loss):.4g}"
+        perplexity = f"{math.exp(loss):.4g}" if loss < MOST_NATS else "too large to show"
+        yield "validation", f"{loss:.5g} nats per token, perplexity {perplexity}"
     yield "precision", manifest.precision or "unknown"
     yield "dataset", _short(manifest.dataset_fingerprint)
     yield "tokenizer", _short(manifest.tokenizer_sha256)
@@ -145,8 +149,9 @@ def _words(before: HistoryEntry | None, entry: HistoryEntry) -> str:
         return f"the newest {'generation' if dropped == 1 else f'{dropped} generations'} removed"
     if entry.operation == "import":
         return "from files of another program"
-    policy = known.get("policy") or {}
-    how = known.get("operator") or ", ".join(f"{key} {policy[key]}" for key in ("init", "tau") if key in policy)
+    policy = known.get("policy")
+    named = [f"{key} {policy[key]}" for key in ("init", "tau") if key in policy] if isinstance(policy, dict) else []
+    how = known.get("operator") or ", ".join(named)
     size = f"{short_count(before.num_parameters)} -> {short_count(entry.num_parameters)}" if before else ""
     return f"{size} ({how}, seed {known.get('seed', 'unknown')})"
 

@@ -91,7 +91,7 @@ def run(
         raise ScheduleError(
             f"--name {name!r}: a run's name is letters, digits, . _ - and starts with a letter or digit"
         )
-    loaded = load_schedule(schedule, overrides or [])
+    loaded = load_schedule(schedule, overrides or [], runs_dir=runs_dir, run=name)
     sources = reuse_sources(runs_dir, reuse_from or [], no_reuse)
     request = LadderRequest.of(loaded, schedule, runs_dir, name, not no_controls, sources, until)
     ladder = request.ladder.name
@@ -139,7 +139,7 @@ def plan(
     from growctl.schedule.load import load_schedule
     from growctl.text.console import Terminal
 
-    loaded = load_schedule(schedule, overrides or [])
+    loaded = load_schedule(schedule, overrides or [], runs_dir=runs_dir)
     costs = plan_costs(loaded, runs_dir)
     if measure:
         from growctl.plan.time_steps import measure_sizes
@@ -170,7 +170,7 @@ def prepare(
     from stages.data.dataset import read_dataset_manifest
     from stages.data.prepare import prepare as prepare_dataset
 
-    loaded = load_schedule(schedule, overrides or [])
+    loaded = load_schedule(schedule, overrides or [], runs_dir=runs_dir)
     screen = Screen(Terminal(stderr=True))
     runs = RunsPaths(runs_dir)
     path = prepare_dataset(loaded.data, runs.datasets, log_path=runs.datasets_log, on_progress=screen.preparing)

@@ -9,6 +9,7 @@ from growctl.ladder.stage_plans import StagePlan
 from growctl.launch.local import Local
 from growctl.launch.machines import Launch, LaunchError, Machines
 from growctl.launch.resolve import machines_of
+from growctl.plan.start_line import start_line
 from growctl.queue.submit import check_slurm, job_executor, job_paths, nothing_to_submit, plan_jobs
 from growctl.run.history import StageHistory
 from growctl.run.requests import LadderRequest, RunRequest, left_to_train
@@ -34,6 +35,8 @@ def _lines(request: LadderRequest) -> Iterator[str]:
     else:
         for run in requests:
             yield f"# {run.name}: {f'control ({run.control})' if run.control else 'ladder'}"
+            if line := start_line(run.schedule):
+                yield f"# {line}"
             left = left_to_train(run.schedule, request.directory(run))
             for plan in plan_run(run.schedule, request.steps_done(run)):
                 if plan not in left:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from growctl.cli.options import AsJson
+from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, RunsDir
 from growctl.text.escaping import say
 
 if TYPE_CHECKING:
@@ -93,6 +93,7 @@ def validate(
         list[str],
         typer.Argument(help="Schedule files, or names of shipped schedules.", metavar="FILE"),
     ],
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
     as_json: AsJson = False,
 ) -> None:
     """Check schedules and their controls, as `run` does before it starts. Exit code 2 means that one is invalid.
@@ -104,7 +105,7 @@ def validate(
     results: list[dict[str, Any]] = []
     for file in files:
         try:
-            results.append({"file": file, "valid": True} | _brief(load_schedule(file)))
+            results.append({"file": file, "valid": True} | _brief(load_schedule(file, runs_dir=runs_dir)))
         except ScheduleError as error:
             results.append({"file": file, "valid": False, "message": str(error)})
     if as_json:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from growctl.cli.completion import complete_run
 from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, RunsDir
 
 if TYPE_CHECKING:
@@ -14,7 +15,12 @@ if TYPE_CHECKING:
 
 def runs(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Runs to list, with their controls (default: all).", metavar="[RUN]...")
+        list[str] | None,
+        typer.Argument(
+            help="Runs to list, with their controls (default: all).",
+            metavar="[RUN]...",
+            autocompletion=complete_run,
+        ),
     ] = None,
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
     as_json: AsJson = False,
@@ -42,6 +48,7 @@ def clean(
         typer.Argument(
             help="Runs to clean, with their controls (default: all, and datasets that no run uses).",
             metavar="[RUN]...",
+            autocompletion=complete_run,
         ),
     ] = None,
     trunks: Annotated[

@@ -21,16 +21,17 @@ def schedule_caveats(schedule: Schedule) -> list[str]:
     return [
         f"{control.name} {caveat}."
         for control in plan_controls(schedule)
-        for caveat in control_caveats(control.kind, control.schedule, last_size)
+        for caveat in control_caveats(control.kind, control.schedule, last_size, schedule.base_flops)
     ]
 
 
-def control_caveats(kind: str, control: Schedule, last_size: int) -> list[str]:
+def control_caveats(kind: str, control: Schedule, last_size: int, base_flops: float | None = 0.0) -> list[str]:
     """The caveats of one control: sentences without their subject, the control's name.
 
-    `control` is the schedule of the control, `last_size` the number of parameters of its ladder's last stage.
+    `control` is the schedule of the control, `last_size` the number of parameters of its ladder's last stage,
+    `base_flops` the cost of the ladder's start checkpoint (0 without one, None if it is not known).
     """
-    return [*_decay_caveats(control), *_size_caveats(kind, control, last_size)]
+    return [*_decay_caveats(control), *_size_caveats(kind, control, last_size), *_base_caveats(control, base_flops)]
 
 
 def decays(schedule: Schedule) -> bool:
@@ -58,6 +59,15 @@ def _decay_caveats(control: Schedule) -> Iterator[str]:
                 f"trains {rate.total_steps} steps{where}, {rate.warmup_steps} of them warm-up: its decay takes "
                 f"{rate.decay_steps} steps instead of {asked}"
             )
+
+
+def _base_caveats(control: Schedule, base_flops: float | None) -> Iterator[str]:
+    """Reports a control from scratch whose ladder starts from a checkpoint of unknown cost."""
+    if base_flops is None and control.start is None:
+        yield (
+            "trains from scratch with the FLOPs of the ladder without its start checkpoint, whose cost is not known "
+            "(start.flops): the comparison favours growing"
+        )
 
 
 def _size_caveats(kind: str, control: Schedule, last_size: int) -> Iterator[str]:

@@ -2,7 +2,8 @@
 
 Every control has the ladder's data (from sample 0), seed, batch and learning-rate block, and therefore its own warm-up
 and decay (growctl/controls/caveats.py warns if it has too few steps for them). Its cost is a multiple of the whole
-ladder's FLOPs, or for `scratch-of-each-size` of a finished model's.
+ladder's FLOPs, or for `scratch-of-each-size` of a finished model's. A ladder's start checkpoint counts with the FLOPs
+that it cost, as far as they are known: controls that grow start from it too, the others train its share as well.
 """
 
 import re
@@ -13,7 +14,8 @@ from typing import Any
 from growctl.controls.equal_size import equal_size_transformer
 from growctl.ladder.releases import finished_models
 from growctl.ladder.stage_plans import StagePlan, plan_stages, total_flops
-from growctl.schema.blocks import POLICIES, GrowthBlock, Schedule, StageBlock
+from growctl.schema.blocks import Schedule, StageBlock
+from growctl.schema.growth_block import POLICIES, GrowthBlock
 from model.config import TokenformerConfig, TransformerConfig
 
 _BUDGET = re.compile(r"-[0-9.]+x$")
@@ -51,7 +53,8 @@ def control_name(schedule: Schedule, kind: str, stage: str, budget: float) -> st
 
 def _generated(schedule: Schedule, plans: list[StagePlan], kind: str, budget: float) -> Iterator[tuple[str, Schedule]]:
     """(stage name or "", schedule) of each run for one entry of `controls` at one budget."""
-    flops, last = budget * total_flops(plans).total, len(plans) - 1
+    base_flops = schedule.base_flops or 0.0
+    flops, last = budget * (base_flops + total_flops(plans).total), len(plans) - 1
     if kind == "best-scratch":
         twin = f"{schedule.model.family}-scratch"
         covered = [block for block in schedule.controls if block.kind == twin and budget in block.budgets]
@@ -71,7 +74,7 @@ def _generated(schedule: Schedule, plans: list[StagePlan], kind: str, budget: fl
         shape = largest if isinstance(largest, TransformerConfig) else equal_size_transformer(largest)
         yield "", _with_flops(_from_scratch(schedule, last, shape), flops)
     elif kind == "single-jump":
-        yield "", _with_flops(_single_jump(schedule, plans), flops)
+        yield "", _with_flops(_single_jump(schedule, plans), flops - base_flops)
     else:
         yield "", _official_growth(schedule, plans, budget)
 
@@ -79,6 +82,7 @@ def _generated(schedule: Schedule, plans: list[StagePlan], kind: str, budget: fl
 def _from_scratch(schedule: Schedule, index: int, shape: TokenformerConfig | TransformerConfig) -> Schedule:
     """A schedule with one stage: a model of that shape, trained on the machines of stage `index`."""
     update: dict[str, Any] = {"stages": [_bare(schedule.stages[index])], "launch": _launch(schedule, index)}
+    update["start"] = None
     if isinstance(shape, TransformerConfig):
         sizes = shape.model_dump(include={"num_layers", "hidden_size", "num_heads", "ffn_size"})
         update["model"] = schedule.model.model_copy(update={"family": "transformer", **sizes})

@@ -150,8 +150,8 @@ def _controls(draft: Draft) -> str:
         "The last size from scratch at three budgets, in multiples of the ladder's FLOPs. The savings that we measured "
         "lie between 1 and 1.6, so these budgets bracket the one at which training from scratch reaches the ladder's "
         f"loss. Together they cost {sum(BUDGETS):g} times the ladder; `--no-controls` trains the ladder alone. For the "
-        "strictest comparison, add `- kind: best-scratch`: every smaller size from scratch too, for another "
-        f"{len(draft.sizes) - 1} times the ladder."
+        "strictest comparison, add `- kind: best-scratch`: every smaller size from scratch too, each for the "
+        "ladder's FLOPs."
     )
     budgets = ", ".join(f"{budget:.1f}" for budget in BUDGETS)
     # A line `- kind: scratch-of-each-size` belongs at the end, once schedules know that kind.

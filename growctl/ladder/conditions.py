@@ -25,12 +25,16 @@ def comparison_conditions(schedule: "Schedule") -> dict[str, Any]:
     """
     blocks = schedule.model_dump(mode="json", include=set(_BLOCKS))
     values = dict(_leaves(blocks)) | {"model.vocab_size": schedule.vocab_size}
+    if schedule.base:
+        values["start.manifest"] = schedule.base.manifest
     return {path: value for path, value in sorted(values.items()) if path not in _IRRELEVANT}
 
 
 def meant_to_differ(path: str, control: str, family: str | None) -> bool:
     """Whether a control of kind `control` and model `family` differs from its ladder in `path` by design."""
     block, _, key = path.partition(".")
+    if block == "start":
+        return control.endswith("-scratch")
     if block == "growth":
         return "scratch" in control or key in (_WHEN | _POLICY if control == "official-growth" else _WHEN)
     return block == "model" and key in _SHAPE and family == "transformer"

@@ -5,7 +5,7 @@ from typing import Any
 from growctl.schema.blocks import Schedule, StageBlock
 from model.config import TokenformerConfig, TransformerConfig, tokenformer_config
 from model.errors import UserError
-from model.policy import anneal_config, grow_config, ramp_config
+from model.policy import TauPolicy, anneal_config, grow_config, ramp_config
 from model.transformer_sizes import check_transformer_growth
 
 
@@ -18,8 +18,10 @@ def num_steps(stage: StageBlock, tokens_per_step: int) -> int:
 
 
 def layer_tokens(schedule: Schedule, index: int) -> list[tuple[int, int]]:
-    """(attention tokens, FFN tokens) of each layer in stage `index` of a tokenformer."""
+    """(attention tokens, FFN tokens) of each layer in stage `index` of a tokenformer; -1: of the start checkpoint."""
     tokens = [(0, 0)] * schedule.model.num_layers
+    if schedule.base and isinstance(schedule.base.model, TokenformerConfig):
+        tokens = [(block.query.num_tokens, block.ffn.num_tokens) for block in schedule.base.model.blocks]
     for stage in schedule.stages[: index + 1]:
         for layer in range(len(tokens)) if stage.layers is None else stage.layers:
             tokens[layer] = stage.attention_tokens or 0, stage.ffn_tokens or 0
@@ -29,14 +31,41 @@ def layer_tokens(schedule: Schedule, index: int) -> list[tuple[int, int]]:
 def added_tokens(schedule: Schedule, index: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Tokens per layer that the growth before stage `index` adds: (to each of Q, K, V and O, to the FFN).
 
-    All 0 for the first stage; empty for a transformer, which has no parameter tokens.
+    All 0 for a first stage that does not grow a checkpoint; empty for a transformer, which has no parameter tokens.
     """
     if schedule.model.family == "transformer":
         return (), ()
     after = layer_tokens(schedule, index)
-    before = layer_tokens(schedule, index - 1) if index else after
+    before = layer_tokens(schedule, index - 1) if index or schedule.base else after
     attention, ffn = zip(*((a - b, f - g) for (a, f), (b, g) in zip(after, before, strict=True)), strict=True)
     return attention, ffn
+
+
+def is_grown(schedule: Schedule, index: int) -> bool:
+    """Whether a growth comes before stage `index`."""
+    return index > 0 or any(map(any, added_tokens(schedule, index)))
+
+
+def tau_after_growth(schedule: Schedule, index: int) -> TauPolicy | None:
+    """What happens to tau in stage `index`; None if its newest tokens have been trained before.
+
+    A start checkpoint that was only expanded keeps the policy of its own growth.
+    """
+    if is_grown(schedule, index):
+        return schedule.growth.tau
+    return schedule.base.expanded_with if schedule.base else None
+
+
+def initial_model(schedule: Schedule, index: int) -> TokenformerConfig:
+    """The model of a tokenformer's stage `index` at its first step, right after the growth."""
+    if index == 0 and schedule.base is None:
+        return _new_tokenformer(schedule)
+    before = schedule.base.model if index == 0 and schedule.base else stage_model(schedule, index - 1)
+    if not is_grown(schedule, index):
+        assert isinstance(before, TokenformerConfig)
+        return before
+    attention, ffn = added_tokens(schedule, index)
+    return grow_config(before, attention_tokens=attention, ffn_tokens=ffn, policy=schedule.growth.policy())
 
 
 def stage_model(schedule: Schedule, index: int) -> TokenformerConfig | TransformerConfig:
@@ -46,23 +75,23 @@ def stage_model(schedule: Schedule, index: int) -> TokenformerConfig | Transform
     """
     if schedule.model.family == "transformer":
         return _transformer(schedule, index)
+    ramped = ramp_config(initial_model(schedule, index), 1.0)
+    return anneal_config(ramped, 1.0) if tau_after_growth(schedule, index) == "anneal" else ramped
+
+
+def _new_tokenformer(schedule: Schedule) -> TokenformerConfig:
     stage = schedule.stages[0]
-    if index == 0:
-        assert stage.attention_tokens is not None
-        assert stage.ffn_tokens is not None
-        return tokenformer_config(
-            num_layers=schedule.model.num_layers,
-            attention_tokens=stage.attention_tokens,
-            ffn_tokens=stage.ffn_tokens,
-            score_function=schedule.model.score_function,
-            hidden_size=schedule.model.hidden_size,
-            num_heads=schedule.model.num_heads,
-            **_shape(schedule),
-        )
-    attention, ffn = added_tokens(schedule, index)
-    before = stage_model(schedule, index - 1)
-    grown = grow_config(before, attention_tokens=attention, ffn_tokens=ffn, policy=schedule.growth.policy())
-    return anneal_config(grown, 1.0) if schedule.growth.tau == "anneal" else ramp_config(grown, 1.0)
+    assert stage.attention_tokens is not None
+    assert stage.ffn_tokens is not None
+    return tokenformer_config(
+        num_layers=schedule.model.num_layers,
+        attention_tokens=stage.attention_tokens,
+        ffn_tokens=stage.ffn_tokens,
+        score_function=schedule.model.score_function,
+        hidden_size=schedule.model.hidden_size,
+        num_heads=schedule.model.num_heads,
+        **_shape(schedule),
+    )
 
 
 def _transformer(schedule: Schedule, index: int) -> TransformerConfig:

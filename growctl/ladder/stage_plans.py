@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from growctl.ladder.sizes import added_tokens, num_steps, stage_model
-from growctl.schema.blocks import Schedule, StageBlock
+from growctl.ladder.sizes import added_tokens, initial_model, num_steps, stage_model, tau_after_growth
+from growctl.schema.blocks import Schedule
 from model.config import TokenformerConfig, TransformerConfig, num_parameters
 from model.flops import Flops, forward_flops_per_token, training_flops_per_token
+from model.policy import has_unfinished_ramps
 from stages.spec import GenerationRule, LearningRate, settled_step
 
 
@@ -48,8 +49,16 @@ class StagePlan:
     ffn_tokens: tuple[int, ...]
     """The same for the FFN."""
 
+    has_initial: bool
+    """Whether the stage starts from a checkpoint: that of the stage before, or the schedule's `start`."""
+
     branch_of: str | None = None
     """The name of the stage that a release branches from; None for a stage of the ladder."""
+
+    @property
+    def is_grown(self) -> bool:
+        """Whether a growth comes before the stage."""
+        return self.index > 0 or any((*self.attention_tokens, *self.ffn_tokens))
 
     @property
     def train_tokens(self) -> int:
@@ -74,7 +83,7 @@ def plan_stages(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[Stag
 
     `steps_done` are the steps that the finished stages took: a slope may have ended them before their budget.
     """
-    training, growth = schedule.training, schedule.growth
+    training = schedule.training
     tokens_per_step = training.batch_size * training.sequence_length
     budgets = [num_steps(stage, tokens_per_step) for stage in schedule.stages]
     steps = [*steps_done, *budgets[len(steps_done) :]]
@@ -82,8 +91,8 @@ def plan_stages(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[Stag
     for index, stage in enumerate(schedule.stages):
         model = stage_model(schedule, index)
         attention_tokens, ffn_tokens = added_tokens(schedule, index)
+        tau = tau_after_growth(schedule, index)
         first_step = sum(steps[:index])
-        tau = growth.tau if index else None
         plans.append(
             StagePlan(
                 index=index,
@@ -97,11 +106,14 @@ def plan_stages(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[Stag
                 step_flops=tokens_per_step * training_flops_per_token(model, training.sequence_length),
                 evaluation_flops_per_token=forward_flops_per_token(model, training.sequence_length).total,
                 learning_rate=_learning_rate(schedule, steps, index),
-                generations=growth.rules(index, steps[index]) if index else (),
-                ramp_steps=_steps_of(stage, growth.ramp, steps[index]) if tau == "ramp" else 0,
-                anneal_steps=_steps_of(stage, growth.anneal, steps[index]) if tau == "anneal" else None,
+                generations=_rules(schedule, index, model, steps[index]) if tau else (),
+                ramp_steps=_ramp_steps(schedule, index, steps[index]),
+                anneal_steps=_steps_of(schedule, index, schedule.growth.anneal, steps[index])
+                if tau == "anneal"
+                else None,
                 attention_tokens=attention_tokens,
                 ffn_tokens=ffn_tokens,
+                has_initial=index > 0 or schedule.start is not None,
             )
         )
     return plans
@@ -112,10 +124,28 @@ def total_flops(plans: list[StagePlan]) -> Flops:
     return sum((plan.flops for plan in plans), Flops(0.0, 0.0, 0.0))
 
 
-def _steps_of(stage: StageBlock, share: float, num_steps: int) -> int:
+def _rules(
+    schedule: Schedule, index: int, model: TokenformerConfig | TransformerConfig, num_steps: int
+) -> tuple[GenerationRule, ...]:
+    """How each generation learns in a stage whose newest generation is new."""
+    newest = model.newest_generation if isinstance(model, TokenformerConfig) else index
+    return schedule.growth.rules(newest, num_steps)
+
+
+def _ramp_steps(schedule: Schedule, index: int, num_steps: int) -> int:
+    """Steps over which the stage finishes its key ramps: those of its growth, or of its start checkpoint."""
+    growth = schedule.growth
+    if schedule.model.family == "transformer":
+        unfinished = index > 0 and growth.tau == "ramp"
+    else:
+        unfinished = has_unfinished_ramps(initial_model(schedule, index))
+    return _steps_of(schedule, index, growth.ramp, num_steps) if unfinished else 0
+
+
+def _steps_of(schedule: Schedule, index: int, share: float, num_steps: int) -> int:
     """Steps of a stage's ramp, by default that share of the stage: at least one, and fewer than all, so that the last
     update comes at its end."""
-    return min(stage.ramp_steps or max(1, round(share * num_steps)), num_steps - 1)
+    return min(schedule.stages[index].ramp_steps or max(1, round(share * num_steps)), num_steps - 1)
 
 
 def _learning_rate(schedule: Schedule, steps: list[int], index: int) -> LearningRate:

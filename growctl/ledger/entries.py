@@ -8,6 +8,24 @@ from model.flops import Flops
 
 
 @dataclass(frozen=True)
+class BaseEntry:
+    """The checkpoint that a run started from."""
+
+    path: str
+    manifest: str
+    """sha256 of its manifest.json."""
+    run: str | None
+    """The run and the stage that trained it; None if they are not known."""
+    num_parameters: int
+    flops: float | None
+    """Training FLOPs that it cost; None if not known."""
+    loss: float | None = None
+    """Its validation loss on the text that this run validates on, in nats per token; None if not known."""
+    loss_tokens: int | None = None
+    """The number of validation tokens that `loss` was measured on."""
+
+
+@dataclass(frozen=True)
 class RunEntry:
     """The identity of a run."""
 
@@ -30,8 +48,15 @@ class RunEntry:
     """Whether the learning rate decays at the end of the run."""
     caveats: list[str] = field(default_factory=list)
     """Caveats for comparisons with this control. Each continues a sentence that starts with the control's name."""
+    base: BaseEntry | None = None
+    """The checkpoint that it started from; None for a new model."""
     run_id: str = field(default_factory=lambda: uuid4().hex)
     """Unique id of the run. A copy has the same id; another run of the same name does not."""
+
+    @property
+    def base_flops(self) -> float | None:
+        """Training FLOPs of the checkpoint that it started from: 0 without one, None if they are not known."""
+        return self.base.flops if self.base else 0.0
 
 
 @dataclass(frozen=True)

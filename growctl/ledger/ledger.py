@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Self
 
 from growctl.ledger.books import MEASURED, UNKNOWN, StageBooks, flat, utc_now
-from growctl.ledger.entries import Anomaly, Cost, Evaluation, RunEntry, SplitCost, StageEntry
+from growctl.ledger.entries import Anomaly, BaseEntry, Cost, Evaluation, RunEntry, SplitCost, StageEntry
 from growctl.ledger.file import BrokenLedger, LedgerError, LedgerFile
 from model.flops import Flops
 from stages.metrics import Record
 
 __all__ = [
     "Anomaly",
+    "BaseEntry",
     "BrokenLedger",
     "Cost",
     "Evaluation",
@@ -30,7 +31,7 @@ __all__ = [
     "StageEntry",
 ]
 
-_JSON = ("conditions", "caveats")
+_JSON = ("conditions", "caveats", "base")
 """Fields of a run that are stored as JSON."""
 
 _MAY_CHANGE = ("schedule", "dataset", "run_id", "ladder_id", "decays", "caveats")
@@ -105,7 +106,8 @@ class Ledger:
             raise LedgerError(f"{self.path}: no run is recorded here yet")
         values = {f.name: rows[0][f.name] for f in fields(RunEntry)}
         texts = {name: json.loads(values[name]) for name in _JSON}
-        return RunEntry(**values | texts | {"decays": bool(values["decays"])})
+        base = BaseEntry(**texts["base"]) if texts["base"] else None
+        return RunEntry(**values | texts | {"decays": bool(values["decays"]), "base": base})
 
     def precisions(self) -> set[str]:
         """The precisions that the run has trained in so far: `bf16`, `fp32`."""

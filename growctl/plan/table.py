@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from growctl.plan.costs import PlanCosts, StageCost, Total, plan_costs
+from growctl.plan.start_line import start_entry, start_line
 from growctl.plan.warnings import plan_notes, plan_warnings
 from growctl.schema.blocks import Schedule
 from growctl.text.formatting import byte_count, duration, scientific, short_count
@@ -25,13 +26,14 @@ Row = dict[str, str]
 
 
 def plan_json(schedule: Schedule, costs: PlanCosts | None = None) -> dict[str, Any]:
-    """The plan as JSON: `stages`, `controls` with their stages, totals, `warnings` and `notes`.
+    """The plan as JSON: `start`, `stages`, `controls` with their stages, totals, `warnings` and `notes`.
 
     A stage's release follows it in `stages`, with the stage's name as `branch_of`.
     """
     costs = costs or plan_costs(schedule)
     return {
         "name": schedule.name,
+        "start": start_entry(schedule),
         "stages": [_stage_entry(cost) for cost in costs.ladder.parts],
         "controls": [
             {
@@ -56,6 +58,8 @@ def print_plan(schedule: Schedule, console: Console, costs: PlanCosts | None = N
     """
     costs = costs or plan_costs(schedule)
     console.print(Text(schedule.name or "", style="bold", overflow="fold"))
+    if line := start_line(schedule):
+        console.print(Text(line, overflow="fold"), "")
     for title, rows, narrower in _tables(costs):
         _print_table(console, title, rows, narrower)
     console.print(Text(_legend(costs), style="dim"))
@@ -134,10 +138,11 @@ def _legend(costs: PlanCosts) -> str:
 
 
 def _size_rows(costs: PlanCosts) -> list[Row]:
-    rows = []
+    base = costs.ladder.schedule.base
+    rows, base_tokens = [], (base.tokens or 0) if base else 0
     for cost in costs.ladder.parts:
         plan = cost.plan
-        tokens = plan.first_step * plan.tokens_per_step + plan.train_tokens
+        tokens = base_tokens + plan.first_step * plan.tokens_per_step + plan.train_tokens
         row = {
             "stage": plan.name,
             "parameters": short_count(plan.num_parameters),

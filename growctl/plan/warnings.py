@@ -91,11 +91,14 @@ def _device_notes(costs: PlanCosts) -> list[str]:
 
 
 def _growth_factors(costs: PlanCosts) -> Iterator[str]:
-    for before, after in pairwise(cost.plan for cost in costs.ladder.stages):
-        factor = after.num_parameters / before.num_parameters
+    base = costs.ladder.schedule.base
+    sizes = [("the start checkpoint", base.num_parameters)] if base else []
+    sizes += [(cost.plan.name, cost.plan.num_parameters) for cost in costs.ladder.stages]
+    for (before, size_before), (after, size) in pairwise(sizes):
+        factor = size / size_before
         if factor > LARGEST_GROWTH:
             yield (
-                f"Stage {after.name} has {factor:.1f} times the parameters of {before.name}: above "
+                f"Stage {after} has {factor:.1f} times the parameters of {before}: above "
                 f"{LARGEST_GROWTH:g} times, little of the earlier training is kept; put a stage between them."
             )
 
@@ -103,13 +106,17 @@ def _growth_factors(costs: PlanCosts) -> Iterator[str]:
 def _tokens_per_parameter(costs: PlanCosts) -> Iterator[str]:
     stages = costs.ladder.stages
     first, last = stages[0].plan, stages[-1].plan
-    base = first.train_tokens / first.num_parameters
+    start = costs.ladder.schedule.base
+    start_tokens = start.tokens if start else 0
+    if start_tokens is None:
+        return  # how much the start checkpoint was trained is not known
+    base = (start_tokens + first.train_tokens) / first.num_parameters
     if len(stages) > 1 and base > OPTIMAL_TOKENS * FAR:
         yield (
             f"The base is overtrained: stage {first.name} sees {base:,.0f} tokens per parameter, but "
             f"{OPTIMAL_TOKENS:g} are compute-optimal; a larger stage would use its FLOPs better."
         )
-    end = sum(cost.plan.train_tokens for cost in stages) / last.num_parameters
+    end = (start_tokens + sum(cost.plan.train_tokens for cost in stages)) / last.num_parameters
     if OPTIMAL_TOKENS / FAR <= end <= OPTIMAL_TOKENS * FAR:
         return
     below = end < OPTIMAL_TOKENS
@@ -190,10 +197,10 @@ def _effective(run: RunCost) -> dict[str, Any]:
     """The settings of a run that affect its loss, by their names in warnings."""
     schedule = run.schedule
     rate, optimizer, training = schedule.learning_rate, schedule.optimizer, schedule.training
-    stages = len(run.stages)
+    stages, new = len(run.stages), sum(1 for cost in run.stages if cost.plan.generations)
     return {
         "how often the learning rate warms up and decays": _times(stages if rate.span == "stage" else 1),
-        "how often it warms up again": _times(stages - 1 if schedule.growth.rewarmup.steps else 0),
+        "how often it warms up again": _times(new if schedule.growth.rewarmup.steps else 0),
         "learning_rate.shape": rate.shape,
         "learning_rate.peak": f"{rate.peak:g}",
         "learning_rate.final": f"{rate.final:g}",

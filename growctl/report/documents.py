@@ -30,6 +30,7 @@ def to_json(runs: Sequence[RunReport]) -> list[dict[str, Any]]:
     documents = []
     for run in runs:
         document: dict[str, Any] = {"name": run.name, "schedule": run.schedule, "control": run.control}
+        document["base"] = asdict(run.base) if run.base else None
         document["stages"] = [{key: _finite(getattr(stage, key)) for key in _STAGE_KEYS} for stage in run.parts]
         document["anomalies"] = [
             {"stage": stage} | {key: _finite(value) for key, value in asdict(anomaly).items()}
@@ -70,10 +71,14 @@ def _family(family: Family | None) -> dict[str, Any] | None:
 def stages_csv(runs: Sequence[RunReport]) -> str:
     """A line for each stage of each run, in the units of `to_json`; unknown values are empty.
 
+    `base_flops`, the cost of the run's start checkpoint, is part of `cumulative_flops`, and 0 without one.
+
     Text that a spreadsheet would read as a formula gets an apostrophe in front.
     """
     rows = [
-        {"run": run["name"], "schedule": run["schedule"], "control": run["control"], "stage": stage.pop("name")} | stage
+        {"run": run["name"], "schedule": run["schedule"], "control": run["control"], "stage": stage.pop("name")}
+        | stage
+        | {"base_flops": run["base"]["flops"] if run["base"] else 0.0}
         for run in to_json(runs)
         for stage in run["stages"]
     ]

@@ -32,7 +32,8 @@ _COUNTED = (
     "<b>FLOPs</b> count the matrix products of training, computed from the model's structure. A multiply-add counts as "
     "2, and the backward pass costs twice the forward pass. Attention counts as the full T x T, although the causal "
     "mask needs only half. Element-wise operations are not counted.",
-    "<b>Cumulative</b> cost includes every stage so far: the first size is not free. FLOPs that were spent again after "
+    "<b>Cumulative</b> cost includes every stage so far: the first size is not free. It also includes the checkpoint "
+    "that a run started from, if its cost is known. FLOPs that were spent again after "
     "an interruption are shown separately, for ladders and controls alike, because they do not depend on the training "
     "method. Evaluations are recorded, but are not part of the cost.",
     "<b>Device time</b> is wall time times devices, from the start of each attempt. It includes start-up, evaluation, "

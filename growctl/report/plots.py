@@ -34,7 +34,8 @@ def draw(runs: Sequence[RunReport], ink: str = "#30353d") -> Figure:
     controls = [run for run in runs if run.control is not None]
     for i, run in enumerate(ladders):
         color = _LADDERS[i % len(_LADDERS)]
-        base = f" from {short_count(run.stages[0].num_parameters)}" if run.stages else ""
+        first = run.base or (run.stages[0] if run.stages else None)
+        base = f" from {short_count(first.num_parameters)}" if first else ""
         _draw_run(axes, run, f"{run.name}, ladder{base}", color, "o")
         _mark_growths(axes, run, color)
         _draw_releases(axes, run, color)
@@ -118,8 +119,10 @@ def _join_final_points(axes: Axes, controls: Sequence[RunReport], ink: str) -> N
 
 
 def _mark_growths(axes: Axes, run: RunReport, color: str) -> None:
-    for before, stage in pairwise(run.stages):
-        flops = before.cumulative_flops
+    grown = [(before.cumulative_flops, stage) for before, stage in pairwise(run.stages)]
+    if run.base and run.base.flops and run.stages and run.stages[0].num_parameters > run.base.num_parameters:
+        grown.insert(0, (run.base.flops, run.stages[0]))
+    for flops, stage in grown:
         if not stage.train_tokens and stage.loss_after_growth is None:
             continue
         axes.axvline(flops, color=color, linestyle=":", linewidth=1.0, alpha=0.7, zorder=1)

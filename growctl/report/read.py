@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from growctl.ledger.ledger import Anomaly, Ledger, LedgerError, StageEntry
+from growctl.ledger.ledger import Anomaly, BaseEntry, Ledger, LedgerError, RunEntry, StageEntry
 from growctl.runs_dir import RunsPaths
 from model.errors import UserError
 
@@ -33,7 +33,7 @@ class StageReport:
     flops: float
     """Training FLOPs of this stage alone, without `replayed_flops`, whichever run paid for them."""
     cumulative_flops: float
-    """Training FLOPs of this stage and all stages before it, without replayed ones and without other releases."""
+    """Training FLOPs of this stage, all stages before it and the run's base, without replays and other releases."""
     replayed_flops: float
     """Training FLOPs that a later attempt had to spend again."""
     wall_seconds: float
@@ -47,9 +47,9 @@ class StageReport:
     perplexity: float | None
     bits_per_byte: float | None
     loss_before_growth: float | None
-    """The previous stage's `validation_loss`; None for the first stage."""
+    """The previous stage's `validation_loss`, or the base's if it was measured alike; None if there is none."""
     loss_after_growth: float | None
-    """Nats per token at step 0 of this stage; None for the first stage."""
+    """Nats per token at step 0 of this stage; None for a first stage without a base."""
     finished: bool
     reused_flops: float = 0.0
     """The part of `flops` that this run took over from other runs and did not spend."""
@@ -112,6 +112,8 @@ class RunReport:
     """The precisions that it was trained in: `bf16`, `fp32`."""
     anomalies: tuple[tuple[str, Anomaly], ...] = ()
     """Training anomalies, each with the name of its stage."""
+    base: BaseEntry | None = None
+    """The checkpoint that it started from; None for a new model."""
     notes: tuple[str, ...] = ()
     """Notes for the reader, one sentence each."""
     releases: tuple[StageReport, ...] = ()
@@ -138,7 +140,7 @@ class RunReport:
 
     @property
     def cumulative_flops(self) -> float:
-        """Training FLOPs of all stages so far, without replayed ones and without releases."""
+        """Training FLOPs of the base and of all stages so far, without replays and releases."""
         return self.stages[-1].cumulative_flops if self.stages else 0.0
 
     @property
@@ -173,15 +175,15 @@ def read_run(path: Path) -> RunReport:
         for stage in ledger.stages():
             anomalies += [(stage.name, anomaly) for anomaly in ledger.anomalies(stage.name)]
             if stage.branch_of:
-                releases.append(_stage_report(ledger, stage, stages))
+                releases.append(_stage_report(ledger, run, stage, stages))
                 continue
-            spent = stages[-1].cumulative_flops if stages else 0.0
+            spent = stages[-1].cumulative_flops if stages else run.base_flops or 0.0
             points += [
                 EvaluationPoint(stage.name, e.point, spent + e.step * stage.step_flops.total, e.loss, e.perplexity)
                 for e in ledger.evaluations(stage.name)
                 if e.loss is not None and e.perplexity is not None and math.isfinite(e.perplexity)
             ]
-            stages.append(_stage_report(ledger, stage, stages))
+            stages.append(_stage_report(ledger, run, stage, stages))
     return RunReport(
         name=path.parent.name,
         recorded_name=run.name,
@@ -200,15 +202,20 @@ def read_run(path: Path) -> RunReport:
         caveats=tuple(run.caveats),
         precisions=precisions,
         anomalies=tuple(anomalies),
+        base=run.base,
     )
 
 
-def _stage_report(ledger: Ledger, stage: StageEntry, before: Sequence[StageReport]) -> StageReport:
+def _stage_report(ledger: Ledger, run: RunEntry, stage: StageEntry, before: Sequence[StageReport]) -> StageReport:
     """The report of a stage, or of a release, after the stages `before`."""
     cost, finished = ledger.stage_cost(stage.name), ledger.finished(stage.name)
     latest = {evaluation.point: evaluation for evaluation in ledger.evaluations(stage.name)}
     final, after_growth = latest.get("final") if finished else None, latest.get("after_growth")
-    grown = bool(before) and not stage.branch_of
+    spent = before[-1].cumulative_flops if before else run.base_flops or 0.0
+    previous_loss = before[-1].validation_loss if before else None
+    if run.base and not before and after_growth and after_growth.num_tokens == run.base.loss_tokens:
+        previous_loss = run.base.loss  # both were measured on the same validation tokens
+    grown = bool(before or run.base) and not stage.branch_of
     return StageReport(
         name=stage.name,
         num_parameters=stage.num_parameters,
@@ -217,7 +224,7 @@ def _stage_report(ledger: Ledger, stage: StageEntry, before: Sequence[StageRepor
         flops=cost.model.flops.total,
         reused_flops=cost.reused.flops.total,
         reused_from=tuple(ledger.payers(stage.name)),
-        cumulative_flops=(before[-1].cumulative_flops if before else 0.0) + cost.model.flops.total,
+        cumulative_flops=spent + cost.model.flops.total,
         replayed_flops=cost.replayed.flops.total,
         wall_seconds=cost.spent.wall_seconds,
         device_seconds=cost.spent.device_seconds,
@@ -225,7 +232,7 @@ def _stage_report(ledger: Ledger, stage: StageEntry, before: Sequence[StageRepor
         validation_loss=final.loss if final else None,
         perplexity=final.perplexity if final else None,
         bits_per_byte=final.bits_per_byte if final else None,
-        loss_before_growth=before[-1].validation_loss if grown else None,
+        loss_before_growth=previous_loss if grown else None,
         loss_after_growth=after_growth.loss if after_growth and grown else None,
         finished=finished,
         branch_of=stage.branch_of,

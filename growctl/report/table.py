@@ -62,9 +62,21 @@ def reused_work(run: RunReport) -> str | None:
     )
 
 
+def base_cost(run: RunReport) -> str | None:
+    """The checkpoint that a run started from and its cost, in one sentence; None for a new model."""
+    if run.base is None:
+        return None
+    whose = f"trained in run {run.base.run}" if run.base.run else run.base.path
+    size = f"{short_count(run.base.num_parameters)} parameters, {whose}"
+    if run.base.flops is None:
+        return f"Base: {size}. The cost of the base is not known and not counted; start.flops can give it."
+    return f"Base: {scientific(run.base.flops)} FLOPs, counted in FLOPs so far ({size})."
+
+
 def remarks(run: RunReport) -> list[str]:
-    """The notes below a run's stages: reused and replayed work, releases, and copies that are left out."""
-    return [*filter(None, (reused_work(run), replayed_work(run), _releases(run))), *run.notes]
+    """The notes below a run's stages: its base, reused and replayed work, releases, and copies that are left out."""
+    notes = (base_cost(run), reused_work(run), replayed_work(run), _releases(run))
+    return [*filter(None, notes), *run.notes]
 
 
 def _releases(run: RunReport) -> str | None:

@@ -133,7 +133,8 @@ def fingerprint_begun_on(directory: Path) -> str | None:
         with suppress(LedgerError), Ledger.open(path, read_only=True) as ledger:
             return ledger.run().dataset_fingerprint
     stages = [stage for _, _, stage in RunPaths(directory).stages_found()]
-    for manifest in [path for stage in stages for path in stage.manifests()]:
+    starts = [path for stage in stages for path in (stage.initial, stage.converted_start)]  # perhaps of other data
+    for manifest in [path for stage in stages for path in stage.manifests() if path.parent not in starts]:
         with suppress(CheckpointError):
             if fingerprint := read_manifest(manifest.parent).dataset_fingerprint:
                 return fingerprint

@@ -7,20 +7,20 @@ from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
-from growctl.controls.caveats import control_caveats, decays
-from growctl.ladder.conditions import comparison_conditions
-from growctl.ladder.releases import has_decayed, paths_of, plan_release, plan_run
+from growctl.ladder.releases import paths_of, plan_release, plan_run
 from growctl.ladder.stage_plans import StagePlan, plan_stages
 from growctl.ladder.train_spec import worker_spec
 from growctl.launch.machines import Machines
 from growctl.launch.resolve import machines_of, run_devices
 from growctl.ledger.books import StageBooks
 from growctl.ledger.file import move_aside
-from growctl.ledger.ledger import BrokenLedger, Ledger, RunEntry, StageEntry
+from growctl.ledger.ledger import BrokenLedger, Ledger
 from growctl.plan.costs import planned_micro_batch
 from growctl.run.attempt import Attempt, Outcome
 from growctl.run.dataset import RecordedLadder, RunDataset
 from growctl.run.disk_space import check_space
+from growctl.run.entries import run_entry, stage_entry
+from growctl.run.growing import grow, growth_message
 from growctl.run.history import StageHistory
 from growctl.run.lock import hold
 from growctl.run.requests import (
@@ -34,8 +34,8 @@ from growctl.run.requests import (
 from growctl.run.resume import World, checkpoint_to_resume
 from growctl.run.reuse import reuse
 from growctl.run.screen import Screen
+from growctl.run.start import Start, started_from
 from growctl.runs_dir import RunsPaths
-from model.config import TransformerConfig
 from model.precision import Precision
 from stages.checkpoint.directory import set_aside
 from stages.checkpoint.files import write_file
@@ -51,9 +51,6 @@ from stages.train.skipped_data import LeftOut, rollbacks_in_place, skipped_range
 
 LONGEST_PAUSE = 60.0
 """The longest pause before a restart, in seconds. Pauses are 1, 10, 60, 60, ...: problems of a machine often pass."""
-
-EXACT_GROWTH = 1e-5
-"""Nats by which a growth that preserves the function may move the validation loss: float32 rounding."""
 
 
 def run(request: LadderRequest, screen: Screen) -> None:
@@ -105,6 +102,7 @@ class Execution:
         self.machines = machines
         self.screen = screen
         self.keys = RunsPaths(runs_dir).keys
+        self.start = Start.of(request.schedule, self.keys)
         self.dataset = Path()
         self.ladder: RecordedLadder | None = None
         """The ladder of a control; set when the control runs."""
@@ -117,6 +115,8 @@ class Execution:
         possible, and on the stage's own machines.
         """
         check_keys(self.keys)
+        if self.start and not self.stage(self.plans[0]).initial.exists():
+            self.start.check()
         self.screen.run_started(self.request.name, self.request.control, plan_run(self.schedule))
         data = RunDataset(self.schedule, self.runs_dir, self.screen)
         dataset = None
@@ -166,26 +166,8 @@ class Execution:
 
     def _open_books(self) -> None:
         manifest = read_dataset_manifest(self.dataset)
-        entry = RunEntry(
-            name=self.request.name,
-            schedule=self.request.label,
-            control=self.request.control,
-            control_of=self.request.control_of,
-            seed=self.schedule.seed,
-            dataset=str(self.dataset),
-            dataset_fingerprint=manifest.fingerprint,
-            conditions=comparison_conditions(self.schedule),
-            run_id=self._run_id(),
-            ladder_id=self.ladder.entry.run_id if self.ladder else None,
-            decays=decays(self.schedule),
-            caveats=self._caveats(),
-        )
-        self.ledger.record_run(entry, [_stage_entry(plan) for plan in plan_run(self.schedule)])
-
-    def _caveats(self) -> list[str]:
-        if self.ladder is None or self.request.control is None:
-            return []
-        return control_caveats(self.request.control, self.schedule, self.ladder.last_size)
+        entry = run_entry(self.request, self._run_id(), str(self.dataset), manifest, self.ladder, self.start)
+        self.ledger.record_run(entry, [stage_entry(plan) for plan in plan_run(self.schedule)])
 
     def _run_id(self) -> str:
         """The run's id, created at the run's first start. It is a file of its own, so that it outlives the ledger."""
@@ -287,10 +269,26 @@ class Execution:
         return left_out
 
     def _initial(self, plan: StagePlan) -> Path | None:
-        """The checkpoint that a stage or a release starts from; None if it starts from a new model."""
+        """The checkpoint that a stage or a release starts from, grown if it is to grow; None for a new model."""
         if plan.branch_of:
             return self.stage(self.plans[plan.index]).final
-        return self._grow(plan) if plan.index else None
+        if plan.index:
+            return self._grow(plan)
+        return self._started(plan, self.start) if self.start else None
+
+    def _started(self, plan: StagePlan, start: Start) -> Path:
+        """The first stage's `initial/`, made from the start checkpoint."""
+        stage = self.stage(plan)
+        if not self._whole(stage.initial):
+            start.tell(read_dataset_manifest(self.dataset), self.screen.message)
+            if plan.is_grown:
+                self.screen.growing(plan)
+            start.write_initial(plan, stage)
+            if plan.is_grown:
+                self.screen.grown(plan, read_manifest(stage.initial))
+        if not started_from(stage.initial, start.base):
+            raise RunFailed(f"{stage.initial} was not made from {start.path}; move it away and run again")
+        return stage.initial
 
     def _grow(self, plan: StagePlan) -> Path:
         """The stage's `initial/`: the previous stage's `final/`, expanded."""
@@ -298,28 +296,10 @@ class Execution:
         previous = self.stage(self.plans[plan.index - 1]).final
         if not self._whole(initial):
             self.screen.growing(plan)
-            self.screen.grown(plan, self._expanded(plan, previous, initial))
+            self.screen.grown(plan, grow(self.schedule, plan, previous, initial))
         if read_manifest(initial).lineage.parent != manifest_hash(previous):
             raise RunFailed(f"{initial} was not grown from {previous}; move it away and run again")
         return initial
-
-    def _expanded(self, plan: StagePlan, previous: Path, initial: Path) -> Manifest:
-        from stages.grow.expand import expand, expand_transformer
-
-        growth, seed = self.schedule.growth, self.schedule.seed
-        if isinstance(plan.model, TransformerConfig):
-            assert growth.operator is not None
-            return expand_transformer(
-                previous, initial, plan.model, growth.operator, noise=growth.copy_noise, seed=seed
-            )
-        return expand(
-            previous,
-            initial,
-            attention_tokens=plan.attention_tokens,
-            ffn_tokens=plan.ffn_tokens,
-            policy=growth.policy(),
-            seed=seed,
-        )
 
     def _micro_batch_size(self, plan: StagePlan) -> int:
         """Sequences per forward pass on one device, as `growctl plan` shows it for the same devices."""
@@ -342,12 +322,18 @@ class Execution:
             model=manifest.model if manifest else plan.model,
             initial=str(initial.absolute()) if initial else None,
             resume=str(resume.absolute()) if resume else None,
-            samples_seen=manifest.samples_seen if manifest else 0,
+            samples_seen=self._first_sample(plan, manifest),
             left_out=left_out,
             micro_batch_size=self._micro_batch_size(plan),
             save_request=str(self.stage(plan).save_request(attempt).absolute()),
             launched_at=time.time(),
         )
+
+    def _first_sample(self, plan: StagePlan, initial: Manifest | None) -> int:
+        """The position in the data at which the stage begins."""
+        if initial and self.start and plan.index == 0:
+            return self.start.first_sample(read_dataset_manifest(self.dataset))[0]
+        return initial.samples_seen if initial else 0
 
     def _attempt(self, plan: StagePlan, spec: TrainSpec, history: StageHistory, books: StageBooks) -> Outcome:
         """Makes one attempt at a stage, keeping the screen and the ledger up to date."""
@@ -376,23 +362,19 @@ class Execution:
             books.sync(attempt_over=True)
 
     def _check_growth(self, plan: StagePlan, record: Record) -> None:
-        """Prints a message if a growth moved the validation loss: a warning if its policy preserves the function."""
-        if record.get("point") != "after_growth":
-            return
-        known = self.ledger.evaluations(self.plans[plan.index - 1].name)
-        before = known[-1].loss if known else None
-        if before is None:  # the loss was not finite, or its record is lost
-            return
-        jump = record["loss"] - before
-        if abs(jump) <= EXACT_GROWTH:
-            return
-        moved = f"growing to {plan.name} moved the validation loss by {jump:+.2e} nats, from {before:.6f}"
-        if read_manifest(self.stage(plan).initial).lineage.details.get("preserves"):
-            moved = (
-                f"WARNING: {moved}; it should move by at most {EXACT_GROWTH:g}. "
-                f"Please report this and attach {self.stage(plan).directory}"
-            )
-        self.screen.message(moved)
+        """Prints a message if a growth moved the validation loss."""
+        if record.get("point") == "after_growth" and plan.is_grown:
+            before = self._loss_before(plan, record["num_tokens"])
+            if message := growth_message(plan, self.stage(plan), before, record["loss"]):
+                self.screen.message(message)
+
+    def _loss_before(self, plan: StagePlan, num_tokens: int) -> float | None:
+        """The validation loss before a stage's growth, on the same `num_tokens`; None if it is not known."""
+        if plan.index:
+            known = self.ledger.evaluations(self.plans[plan.index - 1].name)
+            return known[-1].loss if known else None
+        base = self.ledger.run().base
+        return base.loss if base and base.loss_tokens == num_tokens else None
 
     def _whole(self, checkpoint: Path) -> bool:
         """Whether `checkpoint` exists and is intact; sets a broken one aside with a message."""
@@ -409,18 +391,3 @@ class Execution:
 def pause_after(failures: int) -> float:
     """Seconds to wait before a restart after `failures` failures in a row: 1, 10, 60, 60, ..."""
     return min(LONGEST_PAUSE, 10 ** (failures - 1))
-
-
-def _stage_entry(plan: StagePlan) -> StageEntry:
-    return StageEntry(
-        name=plan.name,
-        num_parameters=plan.num_parameters,
-        num_embedding_parameters=plan.num_embedding_parameters,
-        train_tokens=plan.train_tokens,
-        num_steps=plan.num_steps,
-        tokens_per_step=plan.tokens_per_step,
-        step_flops=plan.step_flops,
-        evaluation_flops_per_token=plan.evaluation_flops_per_token,
-        branch_of=plan.branch_of,
-        decayed=has_decayed(plan),
-    )

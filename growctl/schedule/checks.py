@@ -7,10 +7,12 @@ from typing import Any, get_args
 
 from growctl.controls.generate import plan_controls
 from growctl.ladder.releases import finished_models, has_decayed, reason_not_to_release
-from growctl.ladder.sizes import added_tokens, num_steps, stage_model
+from growctl.ladder.sizes import added_tokens, is_grown, num_steps, stage_model
 from growctl.ladder.stage_plans import plan_stages, total_flops
 from growctl.schedule.errors import NAME_ALLOWED, shown
-from growctl.schema.blocks import GrowthBlock, Schedule
+from growctl.schedule.start import check_start
+from growctl.schema.blocks import Schedule
+from growctl.schema.growth_block import GrowthBlock
 from model.errors import UserError
 from model.policy import invalid_combination, rejection_reason
 from model.transformer_sizes import PRESERVING, WIDENING, Operator
@@ -43,6 +45,8 @@ def check_combinations(schedule: Schedule) -> list[str]:
         _check_growth,
         _check_control_blocks,
     )
+    if misfits := list(check_start(schedule)):
+        return misfits
     return (
         [problem for check in checks for problem in check(schedule)]
         or [problem for check in (_check_steps, _check_slope, _check_jump) for problem in check(schedule)]
@@ -122,28 +126,30 @@ def _check_sizes(schedule: Schedule) -> Iterator[str]:
         if stage.layers is None:
             continue
         wrong = [layer for layer in stage.layers if layer >= num_layers]
-        if index == 0 or not stage.layers or wrong or len(set(stage.layers)) < len(stage.layers):
+        is_new = index == 0 and schedule.start is None
+        if is_new or not stage.layers or wrong or len(set(stage.layers)) < len(stage.layers):
             missing = True
             which = (
                 "is for a growth; the first stage always has all layers"
-                if index == 0
+                if is_new
                 else f"must be one or more different layers, from 0 to {num_layers - 1}"
             )
             yield f"{here}.layers = {shown(stage.layers)}: {which}"
-    for index in range(1, 0 if missing else len(schedule.stages)):
+    for index in range(0 if schedule.start else 1, 0 if missing else len(schedule.stages)):
         stage, here = schedule.stages[index], f"stages.{index}"
         added = dict(zip(("attention_tokens", "ffn_tokens"), added_tokens(schedule, index), strict=True))
         for field, by_layer in added.items():
             if (fewest := min(by_layer)) < 0:
                 value = getattr(stage, field)
                 before = value - fewest
-                yield f"{here}.{field} = {value}: is less than the {before} of the stage before; a growth only adds"
-        if not any(map(any, added.values())):
+                whose = "the stage before" if index else "the start checkpoint"
+                yield f"{here}.{field} = {value}: is less than the {before} of {whose}; a growth only adds"
+        if index and not any(map(any, added.values())):
             yield f"{here}: has the size of the stage before; add tokens, or merge the two stages"
 
 
 def _check_growth(schedule: Schedule) -> Iterator[str]:
-    growth, model, grows = schedule.growth, schedule.model, len(schedule.stages) > 1
+    growth, model, grows = schedule.growth, schedule.model, _grows(schedule)
     if growth.preset != "custom" and (wanted := growth.departures(growth.preset)):
         yield _contradicted_preset(growth, wanted)
         return
@@ -170,6 +176,13 @@ def _check_growth(schedule: Schedule) -> Iterator[str]:
         reason = rejection_reason(growth.policy(), model.score_function)
     if reason:
         yield f"growth: {reason}"
+
+
+def _grows(schedule: Schedule) -> bool:
+    """Whether the schedule has a growth. A first stage of an invalid size grows nothing."""
+    first = schedule.stages[0]
+    fits = max(first.layers or [0]) < schedule.model.num_layers
+    return len(schedule.stages) > 1 or (schedule.start is not None and fits and is_grown(schedule, 0))
 
 
 def _contradicted_preset(growth: GrowthBlock, wanted: dict[str, Any]) -> str:
@@ -222,7 +235,7 @@ def _check_ramps(schedule: Schedule) -> Iterator[str]:
             continue
         where, tau = f"stages.{index}.ramp_steps = {stage.ramp_steps}", schedule.growth.tau
         steps = num_steps(stage, schedule.training.batch_size * schedule.training.sequence_length)
-        if index == 0:
+        if not is_grown(schedule, index):
             yield f"{where}: is for a stage that grows; leave it out"
         elif schedule.model.family == "transformer" or tau not in ("ramp", "anneal"):
             yield f"{where}: needs growth.tau ramp or anneal; leave it out"
@@ -279,7 +292,7 @@ def _control_problem(schedule: Schedule, kind: str) -> str | None:
         return "needs layers of equal size; this ladder grows only some layers"
     if kind == "single-jump" and num_stages < 3:
         return f"needs a ladder of three stages or more; this one has {num_stages}"
-    if kind == "official-growth" and num_stages < 2:
+    if kind == "official-growth" and not _grows(schedule):
         return "needs a ladder that grows; this one has 1 stage"
     if kind == "official-growth" and not schedule.growth.departures("official"):
         return "the ladder itself grows by this policy; use another preset for it"
@@ -290,12 +303,13 @@ def _check_jump(schedule: Schedule) -> Iterator[str]:
     """Reports single jumps whose first stage already takes the whole budget."""
     for index, control in enumerate(schedule.controls):
         if control.kind == "single-jump":
-            first, *others = plan_stages(schedule)
-            share = first.flops.total / total_flops([first, *others]).total
+            (first, *others), base_flops = plan_stages(schedule), schedule.base_flops or 0.0
+            share = (base_flops + first.flops.total) / (base_flops + total_flops([first, *others]).total)
             if min(control.budgets) <= share:
+                base = "the start checkpoint and " if base_flops else ""
                 yield (
                     f"controls.{index}.budgets = {shown(control.budgets)}: must be above {share:.3g}; a single jump "
-                    "begins with the first stage, which takes that share of the ladder's FLOPs"
+                    f"begins with {base}the first stage, which takes that share of the ladder's FLOPs"
                 )
 
 

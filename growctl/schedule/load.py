@@ -12,10 +12,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from growctl.runs_dir import RunsPaths
 from growctl.schedule.checks import RUN_NAME, check_combinations, check_controls
 from growctl.schedule.errors import NAME_ALLOWED, ScheduleError, describe, named_python, path_of, several
 from growctl.schedule.files import SHIPPED, find_schedule, shipped_schedules
+from growctl.schedule.start import with_base
 from growctl.schema.blocks import Schedule
+from model.errors import UserError
 
 __all__ = [
     "RUN_NAME",
@@ -29,16 +32,25 @@ __all__ = [
 ]
 
 
-def load_schedule(reference: str, overrides: Sequence[str] = ()) -> Schedule:
+def load_schedule(
+    reference: str, overrides: Sequence[str] = (), *, runs_dir: Path = Path("runs"), run: str | None = None
+) -> Schedule:
     """Loads the schedule at a path or with a shipped name, and applies hydra overrides (`stages.0.train_tokens=200k`).
 
-    Fills in the schedule's name. Raises ScheduleError with everything that is wrong with the schedule or its controls.
+    Fills in the schedule's name, and what growctl must know of its start checkpoint. The run called `run`, by default
+    as the schedule is, keeps the checkpoint that it has begun from. Raises ScheduleError with everything that is wrong
+    with the schedule or its controls.
     """
     from growctl.schedule.compose import Composition
 
     path = find_schedule(reference)
     composed = Composition(path, overrides, reference)
-    schedule = parse_schedule(composed.data, label=reference, default_name=path.stem, origin=composed.origin)
+    name = run or (composed.data.get("name") if isinstance(composed.data, dict) else None) or path.stem
+    try:
+        data = with_base(composed.data, runs_dir, RunsPaths(runs_dir).run(str(name)), load_resolved)
+    except UserError as error:
+        raise _error(reference, [str(error)], composed.origin) from error
+    schedule = parse_schedule(data, label=reference, default_name=path.stem, origin=composed.origin)
     if lines := check_controls(schedule):
         raise _error(reference, lines, composed.origin)
     return schedule

@@ -16,14 +16,14 @@ from pydantic import (
     model_validator,
 )
 
+from growctl.schema.growth_block import GrowthBlock
 from growctl.schema.launch_block import Block, LaunchBlock
 from growctl.schema.quantities import Count, CountOrZero, Vocabulary, parse_count
+from growctl.schema.start_block import BaseBlock, StartBlock
 from model.config import ScoreFunction
-from model.policy import PRESETS, GrowthPolicy, Init, Moments, Preset, TauPolicy
 from model.precision import RequestedPrecision
-from model.transformer_sizes import Operator
 from stages.data.corpus import DEFAULT_VOCAB_SIZE, DataSpec
-from stages.spec import Action, Anomalies, GenerationRule, Optimizer, RateShape
+from stages.spec import Action, Anomalies, Optimizer, RateShape
 
 MOST_STAGES = 32
 """More than any ladder needs: 31 doublings would grow even a model of 1k parameters to 2T."""
@@ -201,124 +201,6 @@ class OptimizerBlock(Block):
         )
 
 
-class RewarmupBlock(Block):
-    """A second warm-up: learning rates rise from 0 again at the start of every grown stage."""
-
-    steps: CountOrZero = 0
-    """Steps of the warm-up; 0: none."""
-    of: Literal["all", "new"] = "all"
-    """all: every parameter warms up again. new: only the new generation does."""
-
-
-class FreezeForBlock(Block):
-    """Freezes the old parameters at the start of every grown stage."""
-
-    freeze_for: Count
-    """Steps for which they stay frozen."""
-
-
-POLICIES: dict[Preset, dict[str, Any]] = {preset: GrowthPolicy.of(preset).model_dump() for preset in PRESETS}
-"""The value of every policy key, by preset."""
-_DEFAULT_PRESET: Preset = "growctl-default"
-
-
-class GrowthBlock(Block):
-    """How a model grows between stages and how it trains afterwards. By default growth preserves the function and ramps
-    the new keys in over a short share of the stage."""
-
-    preset: Literal[Preset, "custom"] = _DEFAULT_PRESET
-    """A named policy: it sets init, tau, copy_noise, moments and allow_jump, and no key may contradict it. custom: a
-    policy of your own; this is the default if one of those keys differs from growctl-default."""
-    init: Init = "matched"
-    """Initial keys and values of new tokens. random: as in a new model. matched: as random, scaled to the root mean
-    square of the old ones. zero-key, zero-value: keys or values are zero. copy: copies of the old tokens."""
-    tau: TauPolicy = "ramp"
-    """What happens to tau, the factor on the scores. ramp: new keys rise from 0, and tau follows to sqrt(n). frozen:
-    tau stays. anneal: tau stays at growth, then moves to sqrt(n). recompute: tau is sqrt(n) at once. per-generation:
-    the new generation is normalised separately, with its own tau."""
-    ramp: float = Field(default=0.02, gt=0.0, le=1.0)
-    """Length of the ramp of new keys, as a share of a grown stage (`tau: ramp`)."""
-    anneal: float = Field(default=0.3, gt=0.0, le=1.0)
-    """Share of a grown stage over which tau moves to sqrt(n) (`tau: anneal`)."""
-    copy_noise: NonNegativeFloat = 0.0
-    """Noise added to copies, in units of a new token's standard deviation (`init: copy`)."""
-    moments: Moments = "keep"
-    """Whether a growth keeps or resets Adam's moments of the old parameters. Moments of new ones start at zero."""
-    allow_jump: bool = False
-    """Whether a growth may change the function that the model computes."""
-    old_tokens: Literal["train", "freeze"] | FreezeForBlock = "train"
-    """Whether everything but the newest generation trains in a grown stage: train, freeze, or {freeze_for: STEPS}."""
-    lr_scale: list[NonNegativeFloat] = []
-    """Factors on the learning rate in a grown stage, one per generation, newest first. The last one also holds for all
-    older generations; by default 1."""
-    weight_decay: list[NonNegativeFloat] = []
-    """Weight decay in a grown stage, one per generation, newest first. The last one also holds for all older
-    generations; by default optimizer.weight_decay."""
-    rewarmup: RewarmupBlock = RewarmupBlock()
-    """A second warm-up at the start of every grown stage; by default none."""
-    when: Literal["fixed", "slope"] = "fixed"
-    """When a stage ends. fixed: after its whole budget. slope: once its validation loss falls too slowly, at the latest
-    after its whole budget; the last stage always trains its whole budget."""
-    slope: PositiveFloat | None = None
-    """A stage ends when its validation loss falls by less than this, in nats per training FLOP (`when: slope`)."""
-    slope_window: Annotated[int, Field(ge=2, le=1000)] = 5
-    """Evaluations through which the slope is fitted."""
-    operator: Operator | None = None
-    """How a transformer grows; required if it has several stages."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _filled_in(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return data
-        if "preset" in data:
-            preset = data["preset"]
-            return (PRESETS[preset] if isinstance(preset, str) and preset in PRESETS else {}) | data
-        policy = POLICIES[_DEFAULT_PRESET]
-        differs = any(key in data and data[key] != policy[key] for key in policy if key != "allow_jump")
-        return {"preset": "custom" if differs else _DEFAULT_PRESET} | data
-
-    @field_validator("old_tokens", mode="before")
-    @classmethod
-    def _known_treatment(cls, value: Any) -> Any:
-        if value in ("train", "freeze") or isinstance(value, FreezeForBlock):
-            return value
-        if isinstance(value, dict) and value.keys() == {"freeze_for"}:
-            with suppress(ValidationError):
-                return FreezeForBlock(**value)
-        raise ValueError("must be train, freeze, or {freeze_for: STEPS}")
-
-    def departures(self, preset: Preset) -> dict[str, Any]:
-        """The keys whose values here contradict `preset`, each with the preset's value.
-
-        An `allow_jump` that the policy does not need contradicts nothing.
-        """
-        return {
-            key: value
-            for key, value in POLICIES[preset].items()
-            if getattr(self, key) != value and not (key == "allow_jump" and self.allow_jump)
-        }
-
-    def policy(self) -> GrowthPolicy:
-        """The policy that acts at the moment of a growth."""
-        return GrowthPolicy(**{name: getattr(self, name) for name in GrowthPolicy.model_fields})
-
-    def rules(self, newest: int, num_steps: int) -> tuple[GenerationRule, ...]:
-        """How generations 0 to `newest` learn in a grown stage of `num_steps`, in that order."""
-        frozen = {"train": 0, "freeze": num_steps}
-        frozen_steps = frozen[self.old_tokens] if isinstance(self.old_tokens, str) else self.old_tokens.freeze_for
-
-        def rule(age: int) -> GenerationRule:
-            return GenerationRule(
-                lr_scale=self.lr_scale[min(age, len(self.lr_scale) - 1)] if self.lr_scale else 1.0,
-                weight_decay=self.weight_decay[min(age, len(self.weight_decay) - 1)] if self.weight_decay else None,
-                frozen_steps=frozen_steps if age else 0,
-                warmup_steps=self.rewarmup.steps if age == 0 or self.rewarmup.of == "all" else 0,
-            )
-
-        return tuple(rule(newest - number) for number in range(newest + 1))
-
-
 class EvaluationBlock(Block):
     """Validation during a stage. Every stage also ends with one over the same sequences, in float32."""
 
@@ -394,6 +276,7 @@ class Schedule(Block):
     """Sets the initial values and the order of the data."""
     data: DataBlock
     model: ModelBlock
+    start: StartBlock | None = None
     stages: Annotated[list[StageBlock], Field(min_length=1, max_length=MOST_STAGES)]
     training: TrainingBlock
     learning_rate: LearningRateBlock
@@ -423,6 +306,16 @@ class Schedule(Block):
         size = self.model.vocab_size or self.data.num_tokens
         assert size is not None
         return size
+
+    @property
+    def base(self) -> BaseBlock | None:
+        """The checkpoint that the first stage starts from; None if it starts from a new model."""
+        return self.start.base if self.start else None
+
+    @property
+    def base_flops(self) -> float | None:
+        """Training FLOPs of the start checkpoint: 0 without one, None if its cost is not known."""
+        return self.start.known_flops if self.start else 0.0
 
     @model_validator(mode="before")
     @classmethod

@@ -218,14 +218,19 @@ def _planned(directory: Path, schedule: Schedule | None, recorded: Sequence[Stag
     """The stages of a run, from its schedule, or else its ledger, or else its stage directories."""
     if schedule is not None:
         return [
-            PlannedStage(p.index, p.name, p.num_parameters, p.num_steps, p.tokens_per_step, branch_of=p.branch_of)
-            for p in plan_run(schedule)
+            PlannedStage(
+                *(plan.index, plan.name, plan.num_parameters, plan.num_steps, plan.tokens_per_step),
+                has_initial=plan.has_initial,
+                branch_of=plan.branch_of,
+            )
+            for plan in plan_run(schedule)
         ]
     if recorded:
         ladder = [entry.name for entry in recorded if not entry.branch_of]
         return [
             PlannedStage(
                 *(ladder.index(e.branch_of or e.name), e.name, e.num_parameters, e.num_steps, e.tokens_per_step),
+                has_initial=ladder.index(e.branch_of or e.name) > 0,
                 branch_of=e.branch_of,
             )
             for e in recorded
@@ -236,7 +241,7 @@ def _planned(directory: Path, schedule: Schedule | None, recorded: Sequence[Stag
 def _found(directory: Path) -> Iterator[PlannedStage]:
     """The stages and releases that have a directory."""
     for index, name, paths in RunPaths(directory).stages_found():
-        yield PlannedStage(index, name)
+        yield PlannedStage(index, name, has_initial=index > 0)
         if paths.release.directory.is_dir():
             yield PlannedStage(index, f"{name}/release", branch_of=name)
 

@@ -77,6 +77,8 @@ class PlannedStage:
     tokens_per_step: int | None = None
     branch_of: str | None = None
     """The stage that a release branches from; None for a stage of the ladder."""
+    has_initial: bool = False
+    """Whether it starts from a checkpoint."""
 
 
 def read_stage(
@@ -95,7 +97,7 @@ def read_stage(
     newest = next(iter(records.values()), {})
     last_word = modified(paths.metrics)
     state, reason = _state(paths, final, last_word, reached, held_since, notes)
-    if state == "starting" and planned.index and not planned.branch_of and not paths.initial.is_dir():
+    if state == "starting" and planned.has_initial and not planned.branch_of and not paths.initial.is_dir():
         state = "growing"
     step = final.step if final else newest.get("step", 0)
     num_steps = final.step if final else planned.num_steps

@@ -16,7 +16,7 @@ from growctl.run.requests import own_schedule
 from growctl.runs_dir import RunPaths
 from growctl.schema.blocks import Schedule
 from model.errors import UserError
-from stages.checkpoint.manifest import CheckpointError, Manifest, read_manifest
+from stages.checkpoint.manifest import CheckpointError, Manifest, history_of, read_manifest
 from stages.train.training_history import history_at_start
 
 
@@ -64,8 +64,7 @@ class RunningSchedules:
         """Why a running growctl may still continue from `checkpoint`; None if none can."""
         if self.unknown:
             return f"{self.unknown[0]} is running and may reuse it: its schedule cannot be read"
-        history = checkpoint.lineage.history
-        run = self.bases.get(history[0].hash) if history else None
+        run = self.bases.get(history_of(checkpoint)[0].hash)
         return run and f"{run} is running and may reuse it: it starts from the same model"
 
 
@@ -75,7 +74,7 @@ def _bases(directory: Path) -> set[str]:
     bases = {_new_model(own_schedule(run.schedule))}
     for manifest in [path for _, _, stage in run.stages_found() for path in stage.manifests()]:
         with suppress(CheckpointError):
-            bases |= {entry.hash for entry in read_manifest(manifest.parent).lineage.history[:1]}
+            bases.add(history_of(read_manifest(manifest.parent))[0].hash)
     return bases
 
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -38,7 +39,7 @@ class Removable:
     """The run's name; None for what runs share."""
 
     stage: str | None = None
-    """The name of the stage's directory; for a release, `STAGE/release`."""
+    """The directory of the stage or release, below the run's `stages`."""
 
     relies_on: Path | None = None
     """The checkpoint that makes this one superfluous. It must be intact when this one is removed."""
@@ -126,22 +127,28 @@ def in_run(directory: Path, running: RunningSchedules) -> Iterator[Removable | K
 
 def in_idle_run(directory: Path, running: RunningSchedules) -> Iterator[Removable | Kept]:
     """What can be removed from a run that no other growctl uses."""
-    for index, _, stage in RunPaths(directory).stages_found():
+    parts: list[tuple[StagePaths, int | None]] = [
+        (stage, index) for index, _, stage in RunPaths(directory).stages_found()
+    ]
+    parts += [(stage.release, None) for stage, _ in parts if stage.release.directory.is_dir()]
+    for stage, index in parts:
         if not stage.directory.resolve().is_relative_to(directory.resolve()):
             yield Kept(stage.directory, "it is a link out of the run, whose lock does not cover it")
             continue
         try:
-            yield from _in_stage(directory, index, stage, running)
-            if _is_folder(stage.release.directory):
-                yield from _in_stage(directory, index, stage.release, running)
+            yield from _in_stage(directory, stage, index, running)
         except OSError as error:
             yield Kept(Path(error.filename or stage.directory), f"it cannot be read: {error.strerror}")
 
 
-def _in_stage(directory: Path, index: int, stage: StagePaths, running: RunningSchedules) -> Iterator[Removable | Kept]:
+def _in_stage(
+    directory: Path, stage: StagePaths, index: int | None, running: RunningSchedules
+) -> Iterator[Removable | Kept]:
+    """`index`: the number of the stage; None for a release."""
+    place = str(stage.directory.relative_to(RunPaths(directory).stages))
+
     def removable(path: Path, kind: Kind, relies_on: Path | None = None) -> Removable:
-        name = str(stage.directory.relative_to(RunPaths(directory).stages))
-        return Removable(path, kind, directory.name, name, relies_on)
+        return Removable(path, kind, directory.name, place, relies_on)
 
     for path in sorted(stage.directory.iterdir()):
         if is_unfinished(path) and _is_folder(path):
@@ -158,12 +165,12 @@ def _in_stage(directory: Path, index: int, stage: StagePaths, running: RunningSc
         if isinstance(conversion, Kept):
             yield conversion
         elif source is None:
-            yield Kept(path, "the checkpoint that it was made from is gone or broken")
+            yield Kept(path, "there is no intact checkpoint to make it from again")
         else:
             yield removable(path, "conversion", source)
     if not finished:
         return  # the stage resumes from its checkpoints
-    trunks = _trunk_steps(directory, index, stage)
+    trunks = _trunk_steps(directory, stage, index)
     for step, path in stage.checkpoints().items():
         checkpoint = _checked(path)
         if isinstance(checkpoint, Kept):
@@ -196,18 +203,18 @@ def _source(stage: StagePaths, conversion: Path) -> Path | None:
     return None
 
 
-def _trunk_steps(directory: Path, index: int, stage: StagePaths) -> set[int]:
+def _trunk_steps(directory: Path, stage: StagePaths, index: int | None) -> set[int]:
     """The step of a stage right before its learning rate decays, if any; all its steps if that is unknown."""
-    try:
+    with suppress(OSError, ValueError):
         step = TrainSpec.model_validate_json(stage.spec.read_bytes()).trunk_step
-    except (OSError, ValueError):
-        try:
+        return set() if step is None else {step}
+    with suppress(UserError, LookupError):
+        if index is not None:
             schedule = own_schedule(RunPaths(directory).schedule)
             plan = plan_stages(schedule, steps_done(schedule, directory)[:index])[index]
             step = plan.learning_rate.undecayed_steps
-        except (UserError, LookupError):
-            return set(stage.checkpoints())
-    return set() if step is None else {step}
+            return set() if step is None else {step}
+    return set(stage.checkpoints())
 
 
 def in_datasets(runs_dir: Path) -> Iterator[Removable | Kept]:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from growctl.ledger.ledger import Cost, Ledger, LedgerError
+from growctl.ledger.ledger import Ledger, LedgerError, SplitCost
 from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.status.runs import RunState, RunStatus, run_directories
 from growctl.storage.disk_use import DiskUse, FileId
@@ -31,6 +31,9 @@ class StoredRun:
 
     flops: float | None
     """Training FLOPs spent, including repeated ones; None if there is no readable ledger."""
+
+    reused_flops: float | None
+    """Training FLOPs taken over from other runs, which paid for them."""
 
     device_seconds: float | None
     notes: tuple[str, ...] = ()
@@ -96,16 +99,17 @@ def _stored(run: RunStatus, use: DiskUse) -> StoredRun:
         directory=run.directory,
         bytes=use.bytes,
         freed_bytes=use.freed_bytes,
-        flops=cost.flops.total if cost else None,
-        device_seconds=cost.device_seconds if cost else None,
+        flops=cost.spent.flops.total if cost else None,
+        reused_flops=cost.reused.flops.total if cost else None,
+        device_seconds=cost.spent.device_seconds if cost else None,
         notes=run.notes,
     )
 
 
-def _cost(directory: Path) -> Cost | None:
-    """What a run has spent, including repeated work; None if it has no readable ledger."""
+def _cost(directory: Path) -> SplitCost | None:
+    """What a run has cost; None if it has no readable ledger."""
     with suppress(LedgerError, OSError), Ledger.open(RunPaths(directory).ledger, read_only=True) as ledger:
-        return sum((ledger.stage_cost(stage.name).spent for stage in ledger.stages()), Cost())
+        return sum((ledger.stage_cost(stage.name) for stage in ledger.stages()), SplitCost())
     return None
 
 

@@ -27,7 +27,8 @@ def print_storage(storage: Storage, console: Console) -> None:
     """Prints a line for each run, with controls below their ladder, then what they share, then the datasets."""
     ladders = {run.name for run in storage.runs}
     heading = "run, its controls" if any(run.control_of in ladders for run in storage.runs) else "run"
-    table = _table(heading, "state", right=("size", "frees", "FLOPs", "device time"))
+    reused = [heading for heading in ("reused",) if any(run.reused_flops for run in storage.runs)]
+    table = _table(heading, "state", right=("size", "frees", "FLOPs", *reused, "device time"))
     for run in storage.runs:
         table.add_row(
             Text(_name(run.name, run.control_of in ladders)),
@@ -35,6 +36,7 @@ def print_storage(storage: Storage, console: Console) -> None:
             byte_count(run.bytes),
             byte_count(run.freed_bytes),
             "-" if run.flops is None else scientific(run.flops),
+            *("-" if run.reused_flops is None else scientific(run.reused_flops) for _ in reused),
             "-" if run.device_seconds is None else duration(run.device_seconds),
         )
     console.print(table)
@@ -50,6 +52,8 @@ def print_storage(storage: Storage, console: Console) -> None:
         console.print(Text(), datasets)
     console.print(f"\nin all: {byte_count(storage.bytes)}; files that several share count once", soft_wrap=True)
     console.print("frees: what removing the run would free", soft_wrap=True)
+    if reused:
+        console.print("reused: FLOPs taken over from other runs, which paid for them", soft_wrap=True)
 
 
 def print_cleanup(cleanup: Cleanup, console: Console) -> None:

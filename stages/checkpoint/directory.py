@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from stages.checkpoint.files import sync_path, write_file
-from stages.checkpoint.manifest import CheckpointError, Manifest, sealed_manifest
+from stages.checkpoint.files import link_or_copy, sync_path, write_file
+from stages.checkpoint.manifest import CheckpointError, Manifest, read_manifest, sealed_manifest
 from stages.checkpoint.verify import verify_checkpoint
 from stages.stage_dir import MANIFEST_NAME, StagePaths, broken_directory, converted_directory, staging_directory
 
@@ -29,11 +29,27 @@ def finish_directory(directory: Path, manifest: Manifest, sign: Callable[[str], 
     """
     staging, sealed = staging_directory(directory), sealed_manifest(manifest, sign)
     write_file(staging / MANIFEST_NAME, sealed.model_dump_json(indent=1).encode())
+    _publish(staging, directory)
+    return sealed
+
+
+def link_checkpoint(source: Path, target: Path) -> None:
+    """Makes `target` the same checkpoint as `source`, manifest included, as hard links where the disk allows them.
+
+    Raises CheckpointError if `source` is not a checkpoint or `target` exists. Partial output is deleted.
+    """
+    with whole_directory(target) as staging:
+        for name in (*read_manifest(source).files, MANIFEST_NAME):
+            link_or_copy(source / name, staging / name)
+        _publish(staging, target)
+
+
+def _publish(staging: Path, directory: Path) -> None:
+    """Syncs the folders of a complete staging directory and renames it to `directory`."""
     for folder in [*(path for path in staging.rglob("*") if path.is_dir()), staging]:
         sync_path(folder)
     os.rename(staging, directory)
     sync_path(directory.parent)
-    return sealed
 
 
 @contextmanager

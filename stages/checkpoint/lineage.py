@@ -8,9 +8,11 @@ ZeRO stage, offloading and the micro-batch are not part of it: they change only 
 
 import hashlib
 import json
-from typing import Any, Literal, Self
+import math
+from dataclasses import asdict
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
+from pydantic import ConfigDict, Field, NonNegativeFloat, model_validator
 
 from model.flops import Flops
 from model.strict import Strict
@@ -21,14 +23,20 @@ Operation = Literal["init", "train", "expand", "shrink", "import"]
 Making = Literal["train", "expand", "shrink", "import"]
 
 
+Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
+"""A number of things. It fits into a float, whatever a manifest claims."""
+
+
 class TrainingCost(Strict):
     """The cost of training a checkpoint, from the first step of its first ancestor on.
 
     Repeated work is not included, and neither are other branches.
     """
 
-    steps: NonNegativeInt = 0
-    tokens: NonNegativeInt = 0
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    steps: Count = 0
+    tokens: Count = 0
     """Data tokens."""
 
     flops: Flops = Flops(0.0, 0.0, 0.0)
@@ -39,6 +47,13 @@ class TrainingCost(Strict):
 
     complete: bool = True
     """False if an imported ancestor has a cost that is not known and not included."""
+
+    @model_validator(mode="after")
+    def _flops_are_amounts(self) -> Self:
+        for part, flops in asdict(self.flops).items():
+            if not 0 <= flops < math.inf:
+                raise ValueError(f"flops.{part} = {flops}: must be a finite number, 0 or more")
+        return self
 
     def plus(self, steps: int, tokens: int, flops: Flops, device_seconds: float) -> "TrainingCost":
         """This cost and that of further training."""
@@ -61,7 +76,7 @@ class HistoryEntry(Strict):
     hash: str
     """sha256 over the hash of the entry before, the operation and `determined_by`."""
 
-    num_parameters: PositiveInt
+    num_parameters: Annotated[Count, Field(gt=0)]
     """Number of parameters after the operation."""
 
     cost: TrainingCost

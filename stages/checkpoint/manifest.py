@@ -80,7 +80,8 @@ def history_of(manifest: Manifest) -> History:
     if manifest.lineage.history:
         return manifest.lineage.history
     tensors = {name: entry.sha256 for name, entry in manifest.files.items()}
-    determined_by = {"tensors": hash_of(tensors), "group_steps": manifest.group_steps}
+    model = hash_of(manifest.model.model_dump(mode="json"))
+    determined_by = {"tensors": hash_of(tensors), "model": model, "group_steps": manifest.group_steps}
     size, unknown = num_parameters(manifest.model), TrainingCost(complete=False)
     return extended((), "import", determined_by, num_parameters=size, cost=unknown)
 

@@ -337,7 +337,8 @@ class Worker:
         if self.metrics:
             self.metrics.sync()
             parent = manifest_hash(Path(spec.initial)) if spec.initial else None
-            details = state | {"steps": step, "validation_loss": result.loss}
+            measured = {"validation_loss": result.loss, "validation_tokens": result.num_tokens}
+            details = state | {"steps": step} | measured
             history = self.history.at(step, self.cost(step))
             lineage = Lineage(operation="train", parent=parent, details=details, history=history)
             fields = self.manifest_fields(engine, step)

@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from growctl.ledger.ledger import Ledger, RunEntry, StageEntry
+from growctl.ledger.ledger import BaseEntry, Ledger, RunEntry, StageEntry
 from growctl.report.compare import Comparison, compare
 from growctl.report.read import find_runs
 from growctl.report.verdict import verdict
@@ -34,9 +34,11 @@ class FakeRun:
         decays: bool = True,
         caveats: tuple[str, ...] = (),
         ladder_id: str | None = None,
+        base: BaseEntry | None = None,
         **conditions: Any,
     ):
         self.stages, self.path, self.precision = stages, runs / name / "ledger.db", precision
+        self.has_base = base is not None
         self.path.parent.mkdir(parents=True)
         entry = RunEntry(
             name=name,
@@ -50,6 +52,7 @@ class FakeRun:
             decays=decays,
             caveats=list(caveats),
             ladder_id=ladder_id,
+            base=base,
         )
         with Ledger.open(self.path) as ledger:
             ledger.record_run(entry, stages)
@@ -71,7 +74,7 @@ class FakeRun:
         def attempt(number: int, first: int, last: int) -> None:
             device = {"device": "cpu", "num_devices": 2, "precision": self.precision, "zero_stage": 1}
             write("start", number, first, resumed_from=first or None, **device)
-            if index and not first:
+            if (index or self.has_base) and not first:
                 evaluate(number, 0, "start" if stage.branch_of else "after_growth", start)
             for step in range(first + stage.num_steps // 10, last + 1, max(1, stage.num_steps // 10)):
                 decay = math.exp(-3.0 * step / stage.num_steps)

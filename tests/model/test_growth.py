@@ -51,8 +51,9 @@ def base(score_function: str) -> History:
 # The function right after a growth
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("init", "tau", "score_function"), EXACT_ONES)
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(data=st.data())
 def test_an_exact_policy_preserves_the_function_whatever_the_history(init, tau, score_function, data):
     history = data.draw(histories(score_function, published=init == "copy"))
@@ -77,7 +78,7 @@ def test_exact_policies_stay_exact_over_all_growths_of_a_ladder_without_a_step()
 
 
 @pytest.mark.parametrize("score_function", SCORE_FUNCTIONS)
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(data=st.data())
 def test_copies_of_copies_preserve_the_function(score_function, data):
     """Also if the value shares already differ and random tokens were added in between."""
@@ -89,8 +90,9 @@ def test_copies_of_copies_preserve_the_function(score_function, data):
     assert difference(grow(model, growth).logits(), model.logits()) < 1e-11
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("init", "tau", "score_function"), OTHERS)
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(data=st.data())
 def test_all_other_policies_change_the_function_except_separately_normalised_copies(init, tau, score_function, data):
     """Separately normalised copies preserve a published formula too, although growctl requires allow_jump."""

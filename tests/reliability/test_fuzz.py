@@ -20,6 +20,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from growctl.checkpoints.facts import checkpoint_document, read_facts
+from growctl.checkpoints.table import print_facts
 from growctl.controls.generate import plan_controls
 from growctl.ladder.stage_plans import plan_stages
 from growctl.launch.hostfile import read_hostfile
@@ -31,9 +33,12 @@ from growctl.run.requests import schedule_yaml
 from growctl.run.screen import Screen
 from growctl.schedule.load import ScheduleError, load_schedule, parse_schedule
 from growctl.status.runs import find_status
+from growctl.text.console import Terminal
+from model.config import num_parameters
+from model.flops import Flops
 from stages.checkpoint.directory import newest_checkpoint
 from stages.checkpoint.files import FileEntry, write_file
-from stages.checkpoint.lineage import Lineage
+from stages.checkpoint.lineage import Lineage, TrainingCost, extended
 from stages.checkpoint.manifest import CheckpointError, Manifest
 from stages.checkpoint.sealed import _seal_of
 from stages.checkpoint.verify import verify_checkpoint
@@ -279,6 +284,7 @@ def test_an_override_is_accepted_or_rejected(folder: Path, key: str, value: str)
     assert schedule is None or schedule.stages
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "next_one"),
     [
@@ -361,6 +367,27 @@ def test_a_checkpoint_manifest_is_accepted_or_rejected(folder: Path, data: st.Da
     assert (found is None) == bool(said), "it is set aside, with a message, or used"
     shutil.rmtree(folder)
     folder.mkdir()
+
+
+@cases(0.1)
+@given(data=st.data())
+def test_a_checkpoint_is_shown_or_rejected(folder: Path, data: st.DataObject) -> None:
+    good = checkpoint_manifest(write_file(folder / "parameters/a.safetensors", FILE))
+    size = num_parameters(small_config())
+    cost = TrainingCost(steps=7, tokens=700, flops=Flops(1.0, 2.0, 3.0), device_seconds=4.5)
+    history = extended((), "init", {"seed": 3}, num_parameters=size)
+    history = extended(history, "train", {"steps": 7}, num_parameters=size, cost=cost, made_in="run/small")
+    details = {"losses": [[5, 2.0]], "validation_loss": 2.5}
+    lineage = Lineage(operation="train", details=details, history=history)
+    good["lineage"] = json.loads(lineage.model_dump_json())
+    (folder / "manifest.json").write_bytes(damaged_json(data, good))
+
+    def shown() -> None:
+        facts = read_facts(folder, folder.parent)
+        print_facts(facts, Terminal(file=io.StringIO(), width=80))
+        json.dumps(checkpoint_document(facts), allow_nan=False)
+
+    judged(shown, CheckpointError, folder.parent)
 
 
 @cases(0.1)

@@ -14,8 +14,9 @@ from growctl.ladder.stage_plans import plan_stages
 from growctl.launch.devices import Devices
 from growctl.launch.local import Local
 from growctl.ledger.ledger import Ledger, RunEntry
+from growctl.run.entries import stage_entry
 from growctl.run.requests import RunFailed, RunRequest
-from growctl.run.runner import Execution, _stage_entry
+from growctl.run.runner import Execution
 from growctl.run.screen import Screen
 from growctl.schedule.load import load_schedule
 from stages.checkpoint.manifest import read_manifest
@@ -145,7 +146,7 @@ def execution(tmp_path) -> Iterator[Execution]:
     execution.stage(execution.plans[0]).directory.mkdir(parents=True)
     with Ledger.open(tmp_path / "tiny/ledger.db") as execution.ledger:
         entry = RunEntry("tiny", "tiny", None, None, schedule.seed, "dataset", "0" * 64)
-        execution.ledger.record_run(entry, [_stage_entry(plan) for plan in execution.plans])
+        execution.ledger.record_run(entry, [stage_entry(plan) for plan in execution.plans])
         yield execution
 
 

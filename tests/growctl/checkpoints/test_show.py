@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from growctl.checkpoints.facts import read_facts
@@ -74,7 +75,7 @@ def test_the_cost_is_split_by_part(final):
     told = words(show("quick"))
     assert "cost 6.00e09 FLOPs, 2.82k tokens in 11 steps, 1m 16s of device time" in told
     assert "FLOPs by part: parameters 3.00e09, attention 2.00e09, head 1.00e09" in told
-    assert "validation 2.0000 nats per token, perplexity 7.389" in told
+    assert "validation 2 nats per token, perplexity 7.389" in told
 
 
 def test_a_cost_that_is_incomplete_or_unknown_says_so(final):
@@ -155,5 +156,30 @@ def test_a_transformer_has_no_generations(tmp_path, monkeypatch):
 def test_a_damaged_history_is_rejected(final):
     text = (final / "manifest.json").read_text().replace('"seed":7', '"seed":8')
     (final / "manifest.json").write_text(text)
-    with pytest.raises(ValueError, match=r"entry 1 of its history .init. does not match its hash"):
+    with pytest.raises(ValueError, match=r"entry 1 of its history \(init\) does not match its hash"):
         show(final)
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        {"tokens": 10**400},
+        {"steps": -1},
+        {"device_seconds": float("inf")},
+        {"flops": {"parameters": -1.0, "attention": 0.0, "head": 0.0}},
+        {"flops": {"parameters": float("nan"), "attention": 0.0, "head": 0.0}},
+    ],
+)
+def test_a_cost_that_no_training_can_have_is_rejected(claim):
+    with pytest.raises(ValidationError):
+        TrainingCost.model_validate(claim)
+
+
+def test_a_loss_of_any_kind_in_a_manifest_is_shown_or_left_out(final):
+    for loss, told in [("much", None), ([[2.0]], None), (1e4, "perplexity too large to show"), (10**400, None)]:
+        rewrite_lineage(final, details={"validation_loss": loss})
+        assert ("validation" in show(final)) == (told is not None)
+        assert (told or "") in words(show(final))
+        assert read_facts(final, Path("runs")).validation_loss == (1e4 if told else None)
+    rewrite_lineage(final, details={"losses": [[5, 2.5], [10, 2.25]]})
+    assert read_facts(final, Path("runs")).validation_loss == 2.25

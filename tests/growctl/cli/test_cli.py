@@ -20,13 +20,17 @@ from tests.workers import REPOSITORY
 
 EXPAND_OPTIONS = {"preset": Preset, "init": Init, "tau": TauPolicy, "moments": Moments}
 COMMANDS = [
+    "clean",
     "doctor",
     "expand",
+    "init",
     "plan",
     "prepare",
     "report",
     "run",
+    "runs",
     "schema",
+    "show",
     "shrink",
     "status",
     "validate",

@@ -26,7 +26,7 @@ from growctl.doctor.imports import ROOT, check_imports, imports
 from growctl.launch.local import local_environment
 from stages.probe.machine_facts import DeviceFacts, MachineFacts
 from tests.growctl.runs import run, wait_for
-from tests.workers import REPOSITORY
+from tests.workers import REPOSITORY, TrainingGuard
 
 CPU = DeviceFacts(kind="cpu", name="CPU X", memory_bytes=2**34, free_bytes=None, capability=None, fast_bf16=False)
 GPU = DeviceFacts(
@@ -229,7 +229,8 @@ def test_the_doctor_reports_even_if_growctl_itself_would_import_another_model(tm
     shadow(tmp_path, "stages.py")
     environment = os.environ | {"PYTHONPATH": f"{tmp_path}:{REPOSITORY}", "PYTHONSAFEPATH": "1", "COLUMNS": "300"}
     command = [sys.executable, "-m", "growctl.cli.app", "doctor"]
-    ended = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    with TrainingGuard.rejection():
+        ended = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ended.returncode == 1
     assert str(path) in ended.stdout
     assert "Fix this first; growctl doctor can then run the other checks." in ended.stdout

@@ -45,7 +45,7 @@ def test_the_json_plan_has_stages_controls_and_totals_that_add_up(hardware: dict
         launch={"devices": 2, "hardware": hardware}, controls=[{"kind": "transformer-scratch", "budgets": [0.5, 1]}]
     )
     plan = json.loads(json.dumps(plan_json(schedule)))
-    assert list(plan) == ["name", "stages", "controls", "total", "total_with_controls", "warnings", "notes"]
+    assert list(plan) == ["name", "start", "stages", "controls", "total", "total_with_controls", "warnings", "notes"]
     assert plan["name"] == "s"
     assert (plan["notes"], len(plan["warnings"])) == ([], 1)
     for stage in [*plan["stages"], *(stage for control in plan["controls"] for stage in control["stages"])]:

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from growctl.ledger.ledger import Ledger, LedgerError
+from growctl.ledger.ledger import BaseEntry, Ledger, LedgerError
 from growctl.report.documents import stages_csv, to_json
 from growctl.report.page import render_page, write_report
 from growctl.report.plots import png, svg
 from growctl.report.read import RunNotFoundError, find_runs, read_run
-from growctl.report.table import print_report, scientific
+from growctl.report.table import print_report, remarks, scientific
 from growctl.runs_dir import ReportPaths
 from growctl.text.formatting import short_count
 from tests.growctl.invented_runs import LARGE, SCRATCH, SMALL, FakeRun, control, ladder, stage_of
@@ -53,6 +53,39 @@ def test_replayed_work_does_not_move_the_points_of_evaluations(runs: Path) -> No
     assert grown[-1].cumulative_flops == pytest.approx(run.cumulative_flops)
 
 
+def started(runs: Path, flops: float | None, loss_tokens: int = 5000) -> FakeRun:
+    """A trained run that started from a checkpoint of that cost."""
+    base = BaseEntry("/base", "f" * 64, "first, stage small", 400_000, flops, loss=4.0, loss_tokens=loss_tokens)
+    return FakeRun(runs, "more", [SMALL], base=base).train(0, 1.5)
+
+
+def test_the_cost_of_the_base_is_part_of_cumulative_flops_and_said_in_every_format(runs: Path) -> None:
+    started(runs, 7e12)
+    [run] = find_runs(runs)
+    assert run.stages[0].cumulative_flops == pytest.approx(7e12 + run.stages[0].flops)
+    assert run.points[0].cumulative_flops == 7e12
+    assert run.stages[0].jump == 0.0
+    [document] = to_json([run])
+    assert document["base"]["flops"] == 7e12
+    assert document["base"]["run"] == "first, stage small"
+    [row] = csv.DictReader(io.StringIO(stages_csv([run])))
+    assert float(row["base_flops"]) == 7e12
+    line = "Base: 7.00e12 FLOPs, counted in FLOPs so far (400k parameters, trained in run first, stage small)."
+    assert remarks(run) == [line]
+    assert line in render_page([run])
+    png([run])
+
+
+def test_a_base_of_unknown_cost_is_said_to_be_not_counted(runs: Path) -> None:
+    started(runs, None, loss_tokens=99)
+    [run] = find_runs(runs)
+    assert run.cumulative_flops == run.stages[0].flops
+    assert "The cost of the base is not known and not counted" in remarks(run)[0]
+    assert run.stages[0].jump is None, "the base's loss was measured on other tokens"
+    [row] = csv.DictReader(io.StringIO(stages_csv([run])))
+    assert row["base_flops"] == ""
+
+
 def test_the_json_has_exactly_these_keys(runs: Path) -> None:
     ladder(runs)
     control(runs, 900, 1.30)
@@ -60,7 +93,7 @@ def test_the_json_has_exactly_these_keys(runs: Path) -> None:
     documents = json.loads(json.dumps(to_json(find_runs(runs)), allow_nan=False))
     assert isinstance(documents, list)
     assert [document["name"] for document in documents] == ["quick", "quick-control-tokenformer-scratch-900", "waits"]
-    keys = ["name", "schedule", "control", "stages", "anomalies", "notes"]
+    keys = ["name", "schedule", "control", "base", "stages", "anomalies", "notes"]
     assert [list(document) for document in documents[:2]] == [[*keys, "comparisons", "family"], keys]
     assert (documents[0]["control"], documents[1]["control"]) == (None, SCRATCH)
     promised = ["name", "num_parameters", "train_tokens", "flops", "cumulative_flops", "wall_seconds"]

@@ -17,9 +17,10 @@ from growctl.ledger import books as ledger_books
 from growctl.ledger.ledger import Ledger, RunEntry
 from growctl.run import runner
 from growctl.run.attempt import Outcome
+from growctl.run.entries import stage_entry
 from growctl.run.history import StageHistory
 from growctl.run.requests import RunRequest
-from growctl.run.runner import Execution, _stage_entry
+from growctl.run.runner import Execution
 from growctl.run.screen import Screen
 from growctl.run.signals import Stopped
 from growctl.schedule.load import load_schedule
@@ -111,7 +112,7 @@ def execution(tmp_path: Path) -> Any:
     execution.paths.directory.mkdir()
     with Ledger.open(execution.paths.ledger) as execution.ledger:
         entry = RunEntry("tiny", "tiny", None, None, schedule.seed, "dataset", "0" * 64)
-        execution.ledger.record_run(entry, [_stage_entry(plan) for plan in execution.plans])
+        execution.ledger.record_run(entry, [stage_entry(plan) for plan in execution.plans])
         yield execution
 
 

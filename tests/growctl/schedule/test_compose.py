@@ -496,6 +496,7 @@ def nested(values: dict[str, int]) -> dict[str, Any]:
     return plain
 
 
+@pytest.mark.slow
 @settings(max_examples=12)
 @given(LAYER, st.dictionaries(st.sampled_from(["every", "keep"]), st.integers(1, 99)), LAYER, LAYER)
 def test_the_last_setter_of_a_value_wins_and_errors_name_it(

@@ -273,6 +273,7 @@ def test_an_unreadable_file_gives_one_line(tmp_path: Path) -> None:
     assert message_of(load_schedule, str(memory)) == f"{memory}: cannot be read: Input/output error"
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(
     st.lists(

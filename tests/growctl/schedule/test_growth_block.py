@@ -15,7 +15,8 @@ from growctl.ladder.stage_plans import plan_stages
 from growctl.ladder.train_spec import slope_trigger
 from growctl.plan.table import plan_json
 from growctl.schedule.load import ScheduleError
-from growctl.schema.blocks import FreezeForBlock, GrowthBlock, RewarmupBlock, Schedule
+from growctl.schema.blocks import Schedule
+from growctl.schema.growth_block import FreezeForBlock, GrowthBlock, RewarmupBlock
 from model.config import TokenformerConfig, TransformerConfig, num_parameters
 from model.initialization import build_model
 from model.policy import GrowthPolicy, Preset
@@ -188,6 +189,7 @@ def test_layers_and_operators_survive_the_dump_and_controls_drop_them() -> None:
     assert plan_stages(plan_controls(stacked)[0].schedule)[0].model == plan_stages(stacked)[-1].model
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(ANY_GROWTH, st.sampled_from(["l2_norm_gelu", "softmax"]), st.booleans())
 def test_any_growth_block_gives_a_schedule_that_plans_and_reloads_or_short_messages(

@@ -9,7 +9,7 @@ from growctl.controls.generate import plan_controls
 from growctl.ladder.stage_plans import plan_stages, total_flops
 from growctl.plan.table import plan_json
 from growctl.schedule.files import GROUPS, choices
-from growctl.schedule.load import SHIPPED, load_schedule, shipped_schedules
+from growctl.schedule.load import SHIPPED, find_schedule, load_schedule, shipped_schedules
 from model.config import TokenformerConfig, num_parameters
 from tests.growctl.schedules import file_of
 
@@ -44,8 +44,10 @@ def test_every_shipped_schedule_loads_and_plans_by_its_short_and_its_long_name(
     loaded = load_schedule(name)
     assert loaded.name == Path(name).name
     assert plan_json(loaded)["total"]["flops"] > 0
-    for reference in (f"{name}.yaml", f"schedules/{name}", f"schedules/{name}.yaml", str(SHIPPED / f"{name}.yaml")):
-        assert load_schedule(reference) == loaded
+    path = SHIPPED / f"{name}.yaml"
+    assert load_schedule(str(path)) == loaded
+    for reference in (name, f"{name}.yaml", f"schedules/{name}", f"schedules/{name}.yaml", str(path)):
+        assert find_schedule(reference).samefile(path)
 
 
 @pytest.mark.parametrize("name", NAMES)

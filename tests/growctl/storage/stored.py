@@ -81,7 +81,6 @@ def spec_of(made: HandMade, index: int, dataset: str = "data") -> TrainSpec:
         samples_seen=0,
         micro_batch_size=1,
         launched_at=0.0,
-        keep_trunk=True,
     )
 
 

@@ -29,6 +29,7 @@ from tests.growctl.storage.stored import (
     linked_copy,
     names_below,
     save,
+    spec_of,
 )
 
 TRUNK = f"1-large/step_{TRUNK_STEP:08d}"
@@ -132,8 +133,8 @@ def test_a_conversion_is_removed_only_if_it_can_be_made_again(tmp_path):
     shutil.rmtree(made.stage("0-small") / "step_00000010")
     cleanup = find_removable(tmp_path)
     assert listed(cleanup) == {"0-small/converted_00000020": "conversion"}
-    assert "gone or broken" in why_kept(cleanup, "converted_00000010")
-    assert "gone or broken" in why_kept(cleanup, "converted_00000030")
+    assert "no intact checkpoint" in why_kept(cleanup, "converted_00000010")
+    assert "no intact checkpoint" in why_kept(cleanup, "converted_00000030")
     save(made, "0-small", "final", 30)
     assert {f"0-small/converted_{step:08d}" for step in (10, 20, 30)} < set(listed(find_removable(tmp_path)))
 
@@ -186,6 +187,19 @@ def test_removing_takes_the_lock_of_the_run(tmp_path, monkeypatch):
     with made.hold():
         removed = remove(cleanup)
     assert (removed.paths, len(removed.skipped)) == ([], 3)
+
+
+def test_the_checkpoints_inside_a_finished_release_are_removed(tmp_path):
+    made = finished_run(tmp_path)
+    save(made, "0-small/release", "step_00000005", 5)
+    assert "release/step_00000005" not in listed(find_removable(tmp_path, trunks=True))
+    save(made, "0-small/release", "final", 9)
+    (made.stage("0-small") / "release/spec.json").write_text(spec_of(made, 0).model_dump_json())
+    [item] = [item for item in find_removable(tmp_path).remove if "release" in str(item.path)]
+    assert (item.path.name, item.stage, item.kind) == ("step_00000005", "0-small/release", "checkpoint")
+    removed = remove(find_removable(tmp_path))
+    assert item.path in removed.paths
+    assert (made.stage("0-small") / "release/final").exists()
 
 
 def test_a_stage_that_is_a_link_into_another_run_is_left_alone(tmp_path):

@@ -6,10 +6,11 @@ import os
 import pytest
 from rich.console import Console
 
+from growctl.ledger.ledger import Ledger
 from growctl.storage.stored_runs import Share, measure_storage
 from growctl.storage.table import print_storage
 from model.errors import UserError
-from tests.growctl.invented_runs import control, ladder
+from tests.growctl.invented_runs import FakeRun, control, ladder
 from tests.growctl.storage.stored import WEIGHTS, dataset, finished_run, linked_copy, save
 
 
@@ -58,6 +59,20 @@ def test_the_cost_of_a_run_includes_repeated_work(tmp_path):
     assert cheap.flops
     assert dear.flops == pytest.approx(cheap.flops + 300 * killed.stages[1].step_flops.total)
     assert cheap.device_seconds
+
+
+def test_reused_work_is_shown_apart_from_what_the_run_spent(tmp_path):
+    paid = ladder(tmp_path, name="first")
+    reuser = FakeRun(tmp_path, "second", paid.stages)
+    taken = {"event": "reused", "attempt": 1, "step": 400, "seconds": 0.0, "run": "first", "checkpoint": "first/c"}
+    where = {"device": "cpu", "num_devices": 2, "precision": "bf16", "resumed_from": 0, "device_seconds": 7.0}
+    with Ledger.open(reuser.path) as ledger:
+        ledger.books(paid.stages[0].name).sync([taken | where], attempt_over=True)
+    first, second = measure_storage(tmp_path).runs
+    assert (first.reused_flops, second.flops) == (0.0, 0.0)
+    assert second.reused_flops == pytest.approx(400 * paid.stages[0].step_flops.total)
+    assert "taken over from other runs" in printed(measure_storage(tmp_path))
+    assert "taken over from other runs" not in printed(measure_storage(tmp_path, ["first"]))
 
 
 def test_a_run_without_a_readable_ledger_has_no_cost_and_a_note(tmp_path):

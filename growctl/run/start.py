@@ -1,0 +1,131 @@
+"""The start of a run from a checkpoint: checked first, then linked, converted or expanded into the first stage.
+
+Once the first stage has its `initial/`, the run no longer needs the checkpoint.
+"""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from growctl.ladder.stage_plans import StagePlan
+from growctl.ledger.ledger import BaseEntry
+from growctl.run.requests import RunError
+from growctl.run.resume import convert
+from growctl.schema.blocks import Schedule
+from growctl.schema.start_block import BaseBlock
+from stages.checkpoint.directory import link_checkpoint
+from stages.checkpoint.manifest import manifest_hash, read_manifest
+from stages.checkpoint.signatures import check_origin
+from stages.checkpoint.verify import verify_checkpoint
+from stages.data.dataset import DatasetManifest
+from stages.stage_dir import StagePaths
+
+
+class Start:
+    """The checkpoint that a run starts from."""
+
+    def __init__(self, schedule: Schedule, base: BaseBlock, keys: Path) -> None:
+        self.schedule = schedule
+        self.base = base
+        self.keys = keys
+        self.path = Path(base.path)
+
+    @classmethod
+    def of(cls, schedule: Schedule, keys: Path) -> "Start | None":
+        """The start checkpoint of `schedule`; None if it starts from a new model."""
+        return cls(schedule, schedule.base, keys) if schedule.base else None
+
+    def check(self) -> None:
+        """Checks the hashes of all files of the checkpoint, and that it is the one that the run was requested with.
+
+        Raises RunError or CheckpointError if not, OriginError for an engine checkpoint of an unknown runs directory.
+        """
+        self._check_unchanged()
+        manifest = verify_checkpoint(self.path)
+        if manifest.kind == "engine":
+            check_origin(self.path, manifest, self.keys)
+
+    def write_initial(self, plan: StagePlan, stage: StagePaths) -> None:
+        """Writes the first stage's `initial/`, completely or not at all: the checkpoint itself, or grown."""
+        self._check_unchanged()
+        source, own = self.path, stage.converted_start
+        shutil.rmtree(own, ignore_errors=True)
+        if self.base.kind == "engine":
+            source = own if plan.is_grown else stage.initial
+            convert(self.path, source, stage.log)
+        if plan.is_grown:
+            self._expand(source, plan, stage.initial)
+        elif source != stage.initial:
+            link_checkpoint(source, stage.initial)
+        shutil.rmtree(own, ignore_errors=True)
+
+    def first_sample(self, dataset: DatasetManifest) -> tuple[int, str]:
+        """The position in the data at which the first stage begins, and the reason for people.
+
+        It goes on where the checkpoint stopped if the order of the data is the same.
+        """
+        base, training = self.base, self.schedule.training
+        if base.dataset_fingerprint != dataset.fingerprint:
+            return 0, "from sample 0, because the start checkpoint was trained on other data"
+        if base.seed != self.schedule.seed:
+            return 0, f"from sample 0, because the start checkpoint was trained with the seed {base.seed}"
+        if base.sequence_length not in (None, training.sequence_length):
+            return 0, f"from sample 0, because the start checkpoint was trained at context {base.sequence_length}"
+        return base.samples_seen, f"from sample {base.samples_seen:,}, where the start checkpoint stopped"
+
+    def entry(self, dataset: DatasetManifest) -> BaseEntry:
+        """The checkpoint as the ledger records it; with its loss if that was measured on the same text."""
+        base = self.base
+        same_text = base.dataset_fingerprint == dataset.fingerprint
+        same_windows = same_text and base.sequence_length == self.schedule.training.sequence_length
+        return BaseEntry(
+            path=base.path,
+            manifest=base.manifest,
+            run=base.run,
+            num_parameters=base.num_parameters,
+            flops=self.schedule.base_flops,
+            loss=base.loss if same_windows else None,
+            loss_tokens=base.loss_tokens if same_windows else None,
+        )
+
+    def tell(self, dataset: DatasetManifest, message: Callable[[str], None]) -> None:
+        """Says what the run starts from, and where in the data."""
+        trained = f", trained in run {self.base.run}" if self.base.run else ""
+        message(f"starting from {self.base.path}{trained}; data {self.first_sample(dataset)[1]}")
+        if self.base.tokenizer_sha256 not in (None, dataset.tokenizer_sha256):
+            message(
+                "WARNING: the start checkpoint was trained with another tokenizer than that of the dataset, so its "
+                "embedding means other tokens; set data.tokenizer to the checkpoint's tokenizer"
+            )
+
+    def _check_unchanged(self) -> None:
+        try:
+            found = manifest_hash(self.path)
+        except (FileNotFoundError, NotADirectoryError):
+            raise RunError(
+                f"start: {self.path} is gone, and the run has not copied it yet; restore it, or give this run another "
+                "start under another --name"
+            ) from None
+        if found != self.base.manifest:
+            raise RunError(
+                f"start: {self.path} has changed since this run was started; restore it, or start a run under another "
+                "--name"
+            )
+
+    def _expand(self, source: Path, plan: StagePlan, output: Path) -> None:
+        from stages.grow.expand import expand
+
+        expand(
+            source,
+            output,
+            attention_tokens=plan.attention_tokens,
+            ffn_tokens=plan.ffn_tokens,
+            policy=self.schedule.growth.policy(),
+            seed=self.schedule.seed,
+        )
+
+
+def started_from(initial: Path, base: BaseBlock) -> bool:
+    """Whether `initial` was made from the start checkpoint. Only its lineage is compared."""
+    manifest = read_manifest(initial)
+    return base.manifest in (manifest_hash(initial), manifest.lineage.parent) or base.kind == "engine"

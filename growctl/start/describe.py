@@ -1,0 +1,63 @@
+"""Describes a start checkpoint, so that a schedule alone is enough to plan and train from it."""
+
+from pathlib import Path
+from typing import Any
+
+from growctl.runs_dir import RunPaths
+from growctl.schema.start_block import BaseBlock, StartBlock
+from growctl.start.find import find_checkpoint
+from model.errors import UserError
+from stages.checkpoint.lineage import HistoryEntry
+from stages.checkpoint.manifest import CheckpointError, Manifest, manifest_hash
+from stages.checkpoint.verify import verify_checkpoint
+
+
+def describe_start(start: StartBlock, runs_dir: Path) -> BaseBlock:
+    """What growctl must know of the checkpoint that `start` names. Reads its manifest and the sizes of its files.
+
+    Raises UserError, starting with the key at fault, if there is no such checkpoint or it is broken.
+    """
+    path = find_checkpoint(start, runs_dir).absolute()
+    try:
+        manifest = verify_checkpoint(path, hashes=False)
+    except CheckpointError as error:
+        key = "start.checkpoint" if start.checkpoint else "start.run"
+        raise UserError(f"{key} = {start.checkpoint or start.run!r}: {error}") from error
+    return _described(path, manifest)
+
+
+def _described(path: Path, manifest: Manifest) -> BaseBlock:
+    lineage = manifest.lineage
+    cost = lineage.cost if lineage.cost and lineage.cost.complete else None
+    trained = next((entry for entry in reversed(lineage.history) if entry.operation == "train"), None)
+    is_expanded = lineage.operation == "expand"
+    details = lineage.details if lineage.operation == "train" and manifest.kind == "parameters" else {}
+    return BaseBlock(
+        path=str(path),
+        manifest=manifest_hash(path),
+        kind=manifest.kind,
+        run=_run(path, trained),
+        tokens=cost.tokens if cost else None,
+        flops=cost.flops.total if cost else None,
+        samples_seen=manifest.samples_seen,
+        seed=manifest.seed,
+        dataset_fingerprint=manifest.dataset_fingerprint,
+        tokenizer_sha256=manifest.tokenizer_sha256,
+        sequence_length=trained.determined_by.get("sequence_length") if trained else None,
+        loss=_number(details.get("validation_loss")),
+        loss_tokens=details.get("validation_tokens"),
+        expanded_with=lineage.details.get("policy", {}).get("tau") if is_expanded else None,
+        model_json=manifest.model.model_dump_json(),
+    )
+
+
+def _run(path: Path, trained: HistoryEntry | None) -> str | None:
+    """The run and the stage that trained a checkpoint: from its path inside a run, or else from its history."""
+    stage = path.parent
+    if stage.parent.name == RunPaths(Path()).stages.name and RunPaths(stage.parents[1]).schedule.is_file():
+        return f"{stage.parents[1].name}, stage {stage.name.partition('-')[2]}"
+    return trained.made_in if trained else None
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) else None

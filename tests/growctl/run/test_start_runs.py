@@ -1,0 +1,165 @@
+"""Real runs that start from a checkpoint: one that grows it, one that trains an expanded one on."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from growctl.ladder.stage_plans import plan_stages
+from growctl.report.read import find_runs
+from growctl.run.start import Start, started_from
+from growctl.schedule.load import load_schedule
+from model.config import TokenformerConfig
+from stages.checkpoint.manifest import manifest_hash, read_manifest
+from stages.checkpoint.signatures import OriginError
+from stages.checkpoint.verify import verify_checkpoint
+from stages.metrics import read_metrics
+from stages.stage_dir import StagePaths
+from tests.growctl.bases import change_manifest
+from tests.growctl.runs import SCHEDULE, final_hashes, losses, made_once, run, write_schedule
+
+pytestmark = pytest.mark.trains
+
+SHORT = ("stages.0.train_steps=12", "stages.1.train_steps=6", "evaluation.every=10")
+ONE_STAGE = "stages=[{name: more, attention_tokens: 16, ffn_tokens: 40, train_steps: 8}]"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with: a run `base`, its first stage `expanded`, and runs that start from either."""
+
+    def make(folder: Path) -> None:
+        schedule, runs = write_schedule(folder, SCHEDULE), folder / "runs"
+        run("run", schedule, *SHORT, "--name", "base", "--runs-dir", runs)
+        run("expand", runs / "base/stages/0-small/final", "--add-tokens", "8", "--add-ffn-tokens", "24",
+            "--output", folder / "expanded")  # fmt: skip
+        start = "start={run: base, stage: small}"
+        out, _ = run("run", schedule, *SHORT, start, "stages.0.attention_tokens=12", "--name", "grown",
+                     "--runs-dir", runs)  # fmt: skip
+        (folder / "grown.txt").write_text(out)
+        start = f"start.checkpoint={folder}/expanded"
+        out, _ = run("run", schedule, ONE_STAGE, start, "seed=4", "--name", "on", "--runs-dir", runs)
+        (folder / "on.txt").write_text(out)
+
+    return made_once(tmp_path_factory, "runs_with_a_start", make)
+
+
+def test_the_first_stage_grows_the_checkpoint_without_a_jump_and_goes_on_in_its_data(trained: Path) -> None:
+    runs = trained / "runs"
+    source, initial = runs / "base/stages/0-small/final", runs / "grown/stages/0-small/initial"
+    before, after = losses(runs / "base")["0-small", 12, "final"], losses(runs / "grown")["0-small", 0, "after_growth"]
+    assert after == pytest.approx(before, abs=1e-5)
+    manifest = read_manifest(initial)
+    assert manifest.lineage.parent == manifest_hash(source)
+    assert manifest.model.blocks[0].query.num_tokens == 12
+    assert "moved the validation loss" not in (trained / "grown.txt").read_text()
+    assert "data from sample 96, where the start checkpoint stopped" in (trained / "grown.txt").read_text()
+    final = read_manifest(runs / "grown/stages/1-large/final")
+    assert final.samples_seen == (12 + 12 + 6) * 8
+    assert final.model.newest_generation == 2
+    assert final.lineage.cost
+    assert final.lineage.cost.steps == 30
+    assert [entry.operation for entry in final.lineage.history] == [
+        "init",
+        "train",
+        "expand",
+        "train",
+        "expand",
+        "train",
+    ]
+
+
+def test_the_report_counts_the_base_and_shows_the_jump_of_the_first_stage(trained: Path) -> None:
+    grown = next(run for run in find_runs(trained / "runs") if run.name == "grown")
+    base = read_manifest(trained / "runs/base/stages/0-small/final").lineage.cost
+    assert base
+    assert grown.base
+    assert grown.base.flops == base.flops.total
+    assert grown.base.run == "base, stage small"
+    assert grown.stages[0].cumulative_flops == pytest.approx(base.flops.total + grown.stages[0].flops)
+    assert grown.stages[0].jump == pytest.approx(0, abs=1e-5)
+    final = read_manifest(trained / "runs/grown/stages/1-large/final").lineage.cost
+    assert final
+    assert grown.cumulative_flops == pytest.approx(final.flops.total)
+    out, _ = run("report", "grown", "--runs-dir", trained / "runs")
+    assert "counted in FLOPs so far" in out
+
+
+def test_an_expanded_checkpoint_is_trained_on_from_its_own_files_and_ramped_in(trained: Path) -> None:
+    stage = trained / "runs/on/stages/0-more"
+    assert manifest_hash(stage / "initial") == manifest_hash(trained / "expanded")
+    name = next(iter(read_manifest(stage / "initial").files))
+    assert (stage / "initial" / name).stat().st_ino == (trained / "expanded" / name).stat().st_ino
+    first = next(r for r in read_metrics(stage / "metrics.jsonl") if r["event"] == "evaluation")
+    before = losses(trained / "runs/base")["0-small", 12, "final"]
+    assert (first["point"], first["loss"]) == ("after_growth", pytest.approx(before, abs=1e-5))
+    assert "data from sample 0, because the start checkpoint was trained with the seed 3" in (
+        trained / "on.txt").read_text()  # fmt: skip
+    final = read_manifest(stage / "final")
+    assert final.samples_seen == 8 * 8
+    assert final.group_steps["generation-0-decay"] == 20
+    assert final.group_steps["generation-1-decay"] == 8
+    assert {g.key_ramp for g in final.model.blocks[0].query.generations} == {1.0}
+
+
+def test_a_finished_first_stage_no_longer_needs_the_checkpoint_but_an_unbegun_one_does(
+    trained: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(trained / "runs", tmp_path / "runs")
+    shutil.copytree(trained / "expanded", tmp_path / "expanded")
+    schedule, runs = write_schedule(tmp_path), tmp_path / "runs"
+    command = ("run", schedule, ONE_STAGE, f"start.checkpoint={trained}/expanded", "seed=4", "--runs-dir", runs)
+    hashes = final_hashes(runs / "on")
+    shutil.rmtree(runs / "base")
+    shutil.rmtree(runs / "on/stages/0-more/final")
+    out, _ = run(*command, "--name", "on")
+    assert "starting from" not in out
+    assert final_hashes(runs / "on") == hashes
+    command = ("run", schedule, ONE_STAGE, f"start.checkpoint={tmp_path}/expanded", "seed=4", "--runs-dir", runs)
+    parameter = next((tmp_path / "expanded/parameters").iterdir())
+    data = bytearray(parameter.read_bytes())
+    data[-3] ^= 1
+    parameter.unlink()
+    parameter.write_bytes(data)
+    _, err = run(*command, "--name", "bad", expect=2)
+    assert "does not have the hash in the manifest" in err
+    assert not (runs / "bad").exists()
+
+
+def test_a_run_without_its_initial_refuses_a_checkpoint_that_changed_or_is_gone(trained: Path, tmp_path: Path) -> None:
+    shutil.copytree(trained / "runs", tmp_path / "runs")
+    shutil.copytree(trained / "expanded", tmp_path / "expanded")
+    schedule, runs = write_schedule(tmp_path), tmp_path / "runs"
+    own = runs / "on/schedule.yaml"
+    own.write_text(own.read_text().replace(str(trained / "expanded"), str(tmp_path / "expanded")))
+    shutil.rmtree(runs / "on/stages/0-more")
+    start = f"start.checkpoint={tmp_path}/expanded"
+    change_manifest(tmp_path / "expanded", samples_seen=5)
+    _, err = run("run", schedule, ONE_STAGE, start, "seed=4", "--runs-dir", runs, "--name", "on", expect=2)
+    assert "has changed since this run was started" in err
+    shutil.rmtree(tmp_path / "expanded")
+    _, err = run("run", schedule, ONE_STAGE, start, "seed=4", "--runs-dir", runs, "--name", "on", expect=2)
+    assert "is gone, and the run has not copied it yet" in err
+
+
+@pytest.mark.parametrize("attention_tokens", [8, 12])
+def test_an_engine_checkpoint_is_converted_and_grown_or_trained_on(
+    trained: Path, tmp_path: Path, attention_tokens: int
+) -> None:
+    [step] = (trained / "runs/base/stages/0-small").glob("step_*")
+    stages = f"stages=[{{name: more, attention_tokens: {attention_tokens}, ffn_tokens: 16, train_steps: 4}}]"
+    schedule = load_schedule(str(write_schedule(tmp_path)), [stages, f"start.checkpoint={step}"])
+    start, stage = Start.of(schedule, trained / "runs/.keys"), StagePaths(tmp_path / "0-more")
+    assert start
+    stage.directory.mkdir()
+    start.check()
+    start.write_initial(plan_stages(schedule)[0], stage)
+    initial = verify_checkpoint(stage.initial)
+    assert (initial.kind, initial.samples_seen) == ("parameters", 10 * 8)
+    assert isinstance(initial.model, TokenformerConfig)
+    assert initial.model.blocks[0].query.num_tokens == attention_tokens
+    assert initial.group_steps["generation-0-decay"] == 10
+    assert started_from(stage.initial, start.base)
+    assert not stage.converted_start.exists()
+    with pytest.raises(OriginError):
+        Start(schedule, start.base, tmp_path / "no.keys").check()
