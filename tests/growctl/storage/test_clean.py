@@ -384,22 +384,3 @@ def test_cleaning_reads_no_file_twice(tmp_path):
         "tiny/stages/0-small/final",
         "tiny/stages/1-large/final",
     ]
-
-
-def test_checkpoints_inside_a_finished_release_are_removed_and_its_result_stays(tmp_path):
-    made = finished_run(tmp_path)
-    for name, step in {"step_00000002": 2, "final": 3}.items():
-        save(made, "0-small/release", name, step)
-    cleanup = find_removable(tmp_path)
-    assert {item.path.name: item.stage for item in cleanup.remove if item.path.parent.name == "release"} == {
-        "step_00000002": "0-small/release"
-    }
-    remove(cleanup)
-    assert (made.stage("0-small/release") / "final").is_dir()
-    assert not (made.stage("0-small/release") / "step_00000002").exists()
-
-
-def test_an_unfinished_release_keeps_what_it_resumes_from(tmp_path):
-    made = finished_run(tmp_path)
-    save(made, "0-small/release", "step_00000002", 2)
-    assert not [item for item in find_removable(tmp_path).remove if item.path.parent.name == "release"]
