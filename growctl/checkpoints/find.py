@@ -25,7 +25,8 @@ def find_checkpoint(reference: str, runs_dir: Path, tell: Callable[[str], None])
       of its newest finished stage);
     - `RUN`, the name of a run in `runs_dir`, which stands for its directory;
     - `RUN/STAGE`, with the stage's name or its directory's name, which stands for the stage's directory;
-    - `RUN/STAGE/NAME`, a checkpoint in the stage's directory: `initial`, `final`, `step_...`.
+    - `RUN/STAGE/NAME`, a checkpoint in the stage's directory: `initial`, `final`, `step_...`; or `release`, which
+      stands for its `final/`.
 
     Raises CheckpointError with what there is instead.
     """
@@ -87,6 +88,8 @@ def _by_name(reference: Path, runs_dir: Path) -> tuple[Path, str]:
     stage = _stage(run, rest[0])
     if len(rest) == 1:
         return _final_of_stage(stage)
+    if rest[1] == stage.release.directory.name and stage.release.directory.is_dir():
+        return _final_of_stage(stage.release)
     if not _exists(checkpoint := stage.directory / rest[1]):
         hint = did_you_mean(rest[1], _checkpoints(stage))
         raise CheckpointError(f"{checkpoint} does not exist: the stage has {_listed(_checkpoints(stage))}{hint}")

@@ -9,6 +9,7 @@ from stages.checkpoint.manifest import CheckpointError
 
 STAGES = {
     "0-small": ("final", "step_00000020"),
+    "0-small/release": ("final",),
     "1-large": ("initial", "final"),
     "2-huge": ("initial", "step_00000010"),
 }
@@ -44,6 +45,8 @@ def found(reference: str, runs: Path) -> tuple[str, list[str]]:
         ("tiny/0-small/", "runs/tiny/stages/0-small/final"),
         ("runs/tiny/small", "runs/tiny/stages/0-small/final"),
         ("tiny/huge/initial", "runs/tiny/stages/2-huge/initial"),
+        ("tiny/small/release", "runs/tiny/stages/0-small/release/final"),
+        ("runs/tiny/stages/0-small/release", "runs/tiny/stages/0-small/release/final"),
         ("tiny/small/step_00000020", "runs/tiny/stages/0-small/step_00000020"),
     ],
 )

@@ -203,6 +203,17 @@ def test_a_stage_is_a_job_with_its_own_machines_behind_the_stage_before(tmp_path
     ]
 
 
+def test_a_release_belongs_to_the_job_of_its_stage(tmp_path):
+    released = ("releases=all", "launch.nodes=[1,2]")
+    assert planned(tmp_path, *released, "launch.slurm.job=stage") == planned(
+        tmp_path, *released[1:], "launch.slurm.job=stage"
+    )
+    schedule = load_schedule(str(tmp_path / "tiny.yaml"), [*LAUNCH, *released, "launch.slurm.job=stage"])
+    request = LadderRequest.of(schedule, "tiny", tmp_path / "runs", None, False)
+    [first, _] = plan_jobs(request, [request.ladder])
+    assert [plan.name for plan in first.stages] == ["small", "small/release"]
+
+
 @pytest.fixture
 def job(tmp_path, monkeypatch):
     """A JobPart that runs as if in a job; its `requeued` records each requeue."""
