@@ -8,6 +8,8 @@ from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic.json_schema import SkipJsonSchema
 
 from growctl.text.formatting import short_count
 from model.errors import UserError
@@ -162,7 +164,7 @@ def _unknown_key(location: tuple[int | str, ...], root: type[BaseModel]) -> tupl
     key, parents = str(location[-1]), location[:-1]
     blocks = dict(_blocks(root))
     here = ".".join("N" if isinstance(part, int) else part for part in parents)
-    known = list(blocks[here].model_fields)
+    known = list(_written_by_users(blocks[here]))
     allowed = f"(allowed here: {', '.join(known)})"
     if here == "stages.N" and key in blocks["model"].model_fields:
         return None, f"a stage cannot change this; set model.{key} for all stages"
@@ -176,10 +178,17 @@ def _unknown_key(location: tuple[int | str, ...], root: type[BaseModel]) -> tupl
 def _blocks(root: type[BaseModel], path: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
     """Every block of the schema with its dotted path; N stands for an entry of a list."""
     yield path, root
-    for name, field in root.model_fields.items():
+    for name, field in _written_by_users(root).items():
         block, is_list = _block_in(field.annotation)
         if block:
             yield from _blocks(block, ".".join(filter(None, (path, name, "N" if is_list else ""))))
+
+
+def _written_by_users(block: type[BaseModel]) -> dict[str, FieldInfo]:
+    """The keys of a block without those that growctl writes, which its JSON Schema leaves out too."""
+    skip = type(SkipJsonSchema())
+    fields = block.model_fields.items()
+    return {name: field for name, field in fields if not any(isinstance(mark, skip) for mark in field.metadata)}
 
 
 def _block_in(annotation: Any) -> tuple[type[BaseModel] | None, bool]:

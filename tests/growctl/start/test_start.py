@@ -154,7 +154,8 @@ def test_a_start_that_names_nothing_or_too_much_is_one_clear_line(base: Path) ->
     assert "start: needs either checkpoint or run, not both" in refusal(folder, f"start={{checkpoint: {base}, run: a}}")
     assert "start: needs either checkpoint or run" in refusal(folder, "start.flops=1e9")
     assert "goes with run" in refusal(folder, f"start={{checkpoint: {base}, stage: a}}")
-    assert "did you mean 'checkpoint'?" in refusal(folder, f"start.chekpoint={base}")
+    line = refusal(folder, f"start.chekpoint={base}")
+    assert "did you mean 'checkpoint'? (allowed here: checkpoint, run, stage, flops)" in line
     (folder / "empty").mkdir()
     assert "has no manifest.json yet: it is being written" in refusal(folder, f"start.checkpoint={folder / 'empty'}")
     (folder / ".final.incomplete").mkdir()
