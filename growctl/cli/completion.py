@@ -4,11 +4,11 @@ from pathlib import Path
 
 import typer
 
-from growctl.runs_dir import RunPaths
-
 
 def complete_run(context: typer.Context, incomplete: str) -> list[str]:
     """The names of runs that start with `incomplete`."""
+    from growctl.runs_dir import RunPaths  # late: `doctor` must start even if another `stages` shadows ours
+
     runs_dir = _runs_dir(context)
     folders = sorted(runs_dir.iterdir()) if runs_dir.is_dir() else []
     names = [folder.name for folder in folders if RunPaths(folder).schedule.is_file()]
@@ -17,6 +17,8 @@ def complete_run(context: typer.Context, incomplete: str) -> list[str]:
 
 def complete_checkpoint(context: typer.Context, incomplete: str) -> list[str]:
     """The names of runs, or after `RUN/` of its stages; nothing for a path, which the shell then completes itself."""
+    from growctl.runs_dir import RunPaths
+
     run, slash, _ = incomplete.partition("/")
     if not slash:
         return complete_run(context, incomplete)

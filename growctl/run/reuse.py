@@ -98,8 +98,6 @@ def reuse(spec: TrainSpec, fingerprint: str, precision: Precision, sources: Sequ
 
     Returns whether one was taken over. `fingerprint` is the dataset's.
     """
-    if not sources:
-        return False
     training, stage = TrainingHistory(spec, fingerprint, precision), StagePaths(Path(spec.directory))
     own = own_steps(training, stage)
     while found := find_furthest(training, own, sources, screen.message):
@@ -144,7 +142,7 @@ def find_furthest(
             verify_checkpoint(candidate.directory)
             if candidate.manifest.kind == "engine":
                 check_origin(candidate.directory, candidate.manifest, candidate.keys)
-        except (CheckpointError, OriginError) as error:
+        except (CheckpointError, OriginError, FileNotFoundError) as error:
             tell(f"not reused: {error}")
         else:
             return candidate

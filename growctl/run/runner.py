@@ -207,6 +207,8 @@ class Execution:
 
     def _reuse(self, plan: StagePlan, initial: Path | None, history: StageHistory, books: StageBooks) -> None:
         """Takes over the checkpoint of another run that is furthest along the stage, if it is further than our own."""
+        if not self.sources:
+            return
         number = 1 + max(history.last_attempt, self.ledger.last_attempt(plan.name))
         spec = self._spec(plan, number, initial, None, self._left_out(plan))
         fingerprint = read_dataset_manifest(self.dataset).fingerprint

@@ -85,6 +85,12 @@ class KilledRun:
         self.schedule.write_text(SCHEDULE)
         self.lives: list[Life] = []
 
+    def give(self, other: "KilledRun") -> None:
+        """Puts a copy of another run beside this one, which then takes over all of its stages."""
+        shutil.copytree(other.directory, self.runs / "given", copy_function=shutil.copy2)
+        shutil.copytree(other.runs / ".datasets", self.runs / ".datasets")
+        shutil.copy2(other.runs / ".keys", self.runs)
+
     def start(self, faults: Sequence[dict[str, Any]] = ()) -> subprocess.Popen[str]:
         """Starts `growctl run` in a separate process, with stdout and stderr in one pipe and `faults` injected."""
         told = {"folder": str(self.marks), "faults": [self._here(fault) for fault in faults]}
@@ -201,6 +207,19 @@ def check_same_end(killed: KilledRun, undisturbed: KilledRun) -> None:
     check_books(killed)
     check_nothing_left(killed)
     assert killed.files() == undisturbed.files()
+
+
+def check_same_model(killed: KilledRun, given: KilledRun) -> None:
+    """Asserts that a killed run that took over all stages of another has its end, at no cost of its own."""
+    assert killed.finals() == given.finals()
+    evaluations = {key: values for key, values in given.metrics().items() if key[2] != "train"}
+    assert killed.metrics() == evaluations
+    with Ledger.open(killed.directory / "ledger.db", read_only=True) as ledger:
+        for stage in ledger.stages():
+            cost = ledger.stage_cost(stage.name)
+            assert (cost.reused.steps, cost.spent.steps) == (stage.num_steps, 0)
+            assert ledger.finished(stage.name)
+    check_nothing_left(killed)
 
 
 def check_books(run: KilledRun) -> None:

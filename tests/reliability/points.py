@@ -140,7 +140,16 @@ CONVERSIONS = (
 )
 """In runs that change their ranks within a stage."""
 
-BY_NAME = {point.name: point for point in (*POINTS, *CONVERSIONS)}
+REUSES = (
+    Point("reuse: before a link", "stages.checkpoint.files:link_or_copy", "runner", most=60, stages=RUN),
+    Point("reuse: linked, not recorded", "growctl.run.reuse:_record", "runner", most=4, stages=RUN),
+    Point("reuse: recorded, not in place", "growctl.run.reuse:_record", "runner", "", "after", 4, RUN),
+    Point("reuse: before its rename", "os:rename", "runner", FINAL, most=4, stages=RUN),
+    Point("reuse: in place, not in the ledger", "growctl.run.reuse:take_over", "runner", "", "after", 4, RUN),
+)
+"""In runs that take over every stage from another run."""
+
+BY_NAME = {point.name: point for point in (*POINTS, *CONVERSIONS, *REUSES)}
 
 WEATHER = (
     {"at": "os:rename", "matching": "{runs}", "side": "after", "do": "sleep", "seconds": 2.0, "always": True},

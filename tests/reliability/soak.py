@@ -22,13 +22,15 @@ from subprocess import Popen
 from typing import Any
 
 from tests.reliability.faults.sitecustomize import send
-from tests.reliability.harness import KilledRun, check_same_end
-from tests.reliability.points import ACTIONS, BY_NAME, CONVERSIONS, POINTS, RANK_VICTIMS, RUN, WEATHER, Point
+from tests.reliability.harness import KilledRun, check_same_end, check_same_model
+from tests.reliability.points import ACTIONS, BY_NAME, CONVERSIONS, POINTS, RANK_VICTIMS, REUSES, RUN, WEATHER, Point
 
 AT_ANY_TIME = "at any time"
 KILLS_IN_A_RUN = (6, 10)
 RANKS = ((1, None), (2, None), (1, 2), (2, 1))
 """Ranks at the beginning, and from the middle of the last stage on; None: no change."""
+REUSING_SHARE = 0.25
+"""Share of the runs without a change of ranks that take over every stage from another run."""
 TIMED_SHARE = 0.25
 """Share of the kills that come at a random time instead of a point."""
 
@@ -77,7 +79,9 @@ class Soak:
         self.runs += 1
         ranks, then = self.random.choice(RANKS)
         expected, usual_seconds = self._expected(ranks, then)
-        kills = [self._drawn(number) for number in range(self.random.randint(*KILLS_IN_A_RUN))]
+        reuses = then is None and self.random.random() < REUSING_SHARE
+        points, timed_share = (REUSES, 0.0) if reuses else (POINTS, TIMED_SHARE)
+        kills = [self._drawn(number, points, timed_share) for number in range(self.random.randint(*KILLS_IN_A_RUN))]
         if then:
             kills += [self._drawn(len(kills) + i, CONVERSIONS, 0.0) for i in range(2)]
         timed = [kill for kill in kills if kill.point == AT_ANY_TIME]
@@ -85,6 +89,8 @@ class Soak:
         weather = self.random.choice((None, None, *WEATHER))
         faults += [{"name": "weather"} | weather] if weather else []
         run = KilledRun(self.folder / f"run-{self.runs}", ranks, then=then)
+        if reuses:
+            run.give(expected)
 
         def meanwhile(process: Popen[str]) -> None:
             waiting = [kill for kill in timed if kill.name not in run.struck()]
@@ -95,7 +101,7 @@ class Soak:
         why = None
         try:
             run.to_the_end(faults, meanwhile)
-            check_same_end(run, expected)
+            (check_same_model if reuses else check_same_end)(run, expected)
         except Exception:
             why = traceback.format_exc()
         struck = {mark: life for life in run.lives for mark in life.struck}
@@ -122,7 +128,7 @@ class Soak:
             self.undisturbed[ranks, then] = run, time.monotonic() - started
         return self.undisturbed[ranks, then]
 
-    def _drawn(self, number: int, points: tuple[Point, ...] = POINTS, timed: float = TIMED_SHARE) -> Kill:
+    def _drawn(self, number: int, points: tuple[Point, ...], timed: float) -> Kill:
         if self.random.random() < timed:
             return Kill(number, AT_ANY_TIME, self.random.choice(("rank 0", *RANK_VICTIMS[1:])))
         point = self.random.choice(points)

@@ -248,7 +248,8 @@ def test_with_another_model_on_pythonpath_errors_are_still_one_line(tmp_path, ar
     (tmp_path / "model.py").write_text("")
     environment = os.environ | {"PYTHONPATH": f"{tmp_path}:{REPOSITORY}", "PYTHONSAFEPATH": "1"}
     command = [sys.executable, "-m", "growctl.cli.app", *arguments]
-    ended = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    with TrainingGuard.rejection():
+        ended = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (code, "")
     [line] = ended.stderr.splitlines()
     assert line.startswith("growctl: ")

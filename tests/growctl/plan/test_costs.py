@@ -156,7 +156,8 @@ def test_huge_batches_are_planned_quickly() -> None:
 
 @pytest.mark.parametrize(("every", "keep", "kept"), [(5, 2, 2), (5, 100, 3), (19, 2, 1), (20, 2, 0), (500, 2, 0)])
 def test_disk_space_counts_the_final_checkpoint_and_those_that_are_kept(every: int, keep: int, kept: int) -> None:
-    schedule = ladder((20,), checkpoint={"every": every, "keep": keep}, launch={"devices": 1})
+    checkpoint = {"every": every, "keep": keep, "keep_trunk": False}
+    schedule = ladder((20,), checkpoint=checkpoint, launch={"devices": 1})
     [cost] = costs_of(schedule)
     size = cost.plan.num_parameters
     precision_bytes = {"bf16": 2, "fp32": 4}[plan_costs(schedule).precision]
@@ -165,7 +166,7 @@ def test_disk_space_counts_the_final_checkpoint_and_those_that_are_kept(every: i
 
 @pytest.mark.parametrize(("keep", "keep_every"), [(1, 1), (1, 2), (2, 3), (3, 2), (100, 2), (2, 50)])
 def test_the_plan_counts_the_checkpoints_that_pruning_leaves(keep: int, keep_every: int) -> None:
-    checkpoint = {"every": 5, "keep": keep, "keep_every": keep_every}
+    checkpoint = {"every": 5, "keep": keep, "keep_every": keep_every, "keep_trunk": False}
     schedule = ladder((61,), checkpoint=checkpoint, launch={"devices": 1})
     [cost] = costs_of(schedule)
     spec = worker_spec(
@@ -176,6 +177,17 @@ def test_the_plan_counts_the_checkpoints_that_pruning_leaves(keep: int, keep_eve
     kept = len(saved) - len(outdated(saved, spec.keep_checkpoints, spec.keep_every_steps))
     precision_bytes = {"bf16": 2, "fp32": 4}[plan_costs(schedule).precision]
     assert cost.checkpoint_bytes == (12 + kept * (12 + precision_bytes)) * cost.plan.num_parameters
+
+
+def test_a_stage_with_a_decay_counts_the_checkpoint_before_it_unless_it_is_not_kept() -> None:
+    sizes = []
+    for changes in ({"keep_trunk": False}, {"keep_trunk": True}):
+        schedule = ladder((20,), checkpoint={"every": 5} | changes, launch={"devices": 1})
+        sizes.append(costs_of(schedule)[0].checkpoint_bytes)
+    precision_bytes = {"bf16": 2, "fp32": 4}[plan_costs(schedule).precision]
+    assert sizes[1] - sizes[0] == (12 + precision_bytes) * costs_of(schedule)[0].plan.num_parameters
+    constant = ladder((20,), checkpoint={"every": 5}, launch={"devices": 1}, learning_rate={"peak": 1e-3, "decay": 0.0})
+    assert costs_of(constant)[0].checkpoint_bytes == sizes[0]
 
 
 def prepared(folder: Path, spec: DataSpec, num_tokens: int) -> None:
