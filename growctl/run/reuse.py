@@ -100,13 +100,13 @@ def reuse(spec: TrainSpec, fingerprint: str, precision: Precision, sources: Sequ
     """
     training, stage = TrainingHistory(spec, fingerprint, precision), StagePaths(Path(spec.directory))
     own = own_steps(training, stage)
-    while found := find_furthest(training, own, sources, screen.message):
-        screen.message(_announcement(found, spec, own))
+    for found in find_further(training, own, sources, screen.message):
         try:
             take_over(found, spec, own, partial(screen.copying, spec.stage))
         except CheckpointError as error:
-            screen.message(str(error))
+            screen.message(f"not reused: {error}")
         else:
+            screen.message(_announcement(found, spec, own))
             return True
     return False
 
@@ -125,10 +125,10 @@ def _announcement(found: Found, spec: TrainSpec, own: int) -> str:
     return said
 
 
-def find_furthest(
+def find_further(
     training: TrainingHistory, own_steps: int, runs_dirs: Sequence[Path], tell: Callable[[str], None]
-) -> Found | None:
-    """The intact checkpoint that stands in for most steps of a stage; None if none goes beyond `own_steps`.
+) -> Iterator[Found]:
+    """Yields the intact checkpoints that stand in for more than `own_steps` of a stage, the furthest first.
 
     The first of `runs_dirs` is the run's own. Of several at the same step, the end of a whole stage comes first, then
     engine checkpoints, because they may resume without a conversion. Broken ones are passed over with a message: they
@@ -145,8 +145,7 @@ def find_furthest(
         except (CheckpointError, OriginError, FileNotFoundError) as error:
             tell(f"not reused: {error}")
         else:
-            return candidate
-    return None
+            yield candidate
 
 
 def _effort(found: Found, training: TrainingHistory) -> int:
@@ -157,14 +156,13 @@ def _effort(found: Found, training: TrainingHistory) -> int:
 
 
 def own_steps(training: TrainingHistory, stage: StagePaths) -> int:
-    """The steps after which a stage has a checkpoint of its own to resume from, which fits `training`."""
-    for step, directory in reversed(stage.checkpoints().items()):
-        try:
-            if training.leads_on_from(read_manifest(directory)):
-                return step
-        except (CheckpointError, OSError):
-            continue  # resuming the stage will set it aside
-    return 0
+    """The steps after which a stage already has a checkpoint to resume from, which fits `training`."""
+    steps = [0]
+    for directory in (*stage.checkpoints().values(), *stage.conversions()):
+        with suppress(CheckpointError, OSError):  # resuming the stage will set a broken one aside
+            manifest = read_manifest(directory)
+            steps += [manifest.step] * training.leads_on_from(manifest)
+    return max(steps)
 
 
 def take_over(found: Found, spec: TrainSpec, own_steps: int, on_file: Callable[[int, int], None]) -> Path:

@@ -9,14 +9,17 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from growctl.ledger.ledger import Ledger
 from growctl.run.requests import RunError, reuse_sources
-from growctl.run.reuse import Found, Segment, find_furthest, kept_evaluations, own_steps, payers, take_over
+from growctl.run.reuse import Found, Segment, find_further, kept_evaluations, own_steps, payers, reuse, take_over
+from growctl.run.screen import Screen
 from growctl.runs_dir import RunsPaths
 from model.flops import Flops
 from stages.checkpoint.lineage import Lineage, TrainingCost
 from stages.checkpoint.manifest import CheckpointError, Manifest, read_manifest
+from stages.checkpoint.signatures import sign
 from stages.metrics import MetricsWriter, Record, read_metrics
 from stages.spec import TrainSpec
 from stages.stage_dir import StagePaths
@@ -82,7 +85,7 @@ def spec_in(own: StagePaths, **changes: Any) -> TrainSpec:
 
 def furthest(tmp_path: Path, spec: TrainSpec = SPEC, beyond: int = 0, **elsewhere: Path) -> Found | None:
     said: list[str] = []
-    return find_furthest(history(spec), beyond, [tmp_path / "runs", *elsewhere.values()], said.append)
+    return next(find_further(history(spec), beyond, [tmp_path / "runs", *elsewhere.values()], said.append), None)
 
 
 def taken(found: Found | None, spec: TrainSpec, own: int = 0) -> Path:
@@ -126,8 +129,7 @@ def test_a_broken_checkpoint_of_another_run_is_passed_over_with_a_message_and_le
     name = next(iter(read_manifest(donor.final).files))
     (donor.final / name).write_bytes(b"damaged")
     said: list[str] = []
-    found = find_furthest(history(), 0, [tmp_path / "runs"], said.append)
-    assert found is not None
+    [found] = find_further(history(), 0, [tmp_path / "runs"], said.append)
     assert found.directory == donor.step(10)
     assert len(said) == 1
     assert said[0].startswith(f"not reused: {donor.final} is broken: {name}")
@@ -138,7 +140,7 @@ def test_an_engine_checkpoint_that_the_other_runs_directory_did_not_sign_is_not_
     shutil.rmtree(donor.final)
     checkpoint(donor.step(10), 10, kind="engine", world_size=1)
     said: list[str] = []
-    assert find_furthest(history(), 0, [tmp_path / "runs"], said.append) is None
+    assert list(find_further(history(), 0, [tmp_path / "runs"], said.append)) == []
     assert "is not signed" in said[0]
 
 
@@ -168,6 +170,27 @@ def test_a_runs_own_checkpoint_counts_only_if_it_belongs_to_this_training(own):
     checkpoint(own.step(5), 5)
     checkpoint(own.step(8), 8, SPEC.model_copy(update={"seed": 2}))
     assert own_steps(history(), own) == 5
+
+
+def test_a_part_of_a_stage_is_taken_over_once_and_not_again_when_the_stage_resumes(tmp_path, donor, own):
+    longer = spec_in(own, num_steps=30)
+    for reused in (True, False):
+        assert reuse(longer, FINGERPRINT, "fp32", [tmp_path / "runs"], Screen(Console())) is reused
+    assert [record["event"] for record in read_metrics(own.metrics)] == ["reused", "evaluation"]
+
+
+def test_a_checkpoint_that_cannot_be_taken_over_is_passed_over_for_the_next(tmp_path, donor, own, capsys):
+    checkpoint(donor.step(10), 10, kind="engine", world_size=1)
+    key = "ab" * 32
+    (tmp_path / "runs/.keys").write_text(key + "\n")
+    sealed = read_manifest(donor.step(10))
+    assert sealed.seal is not None
+    signed = sealed.model_copy(update={"signature": sign(sealed.seal, tmp_path / "runs/.keys")})
+    (donor.step(10) / "manifest.json").write_text(signed.model_dump_json())
+    (own.directory / "converted_00000020").mkdir()  # broken: it has no manifest
+    assert reuse(spec_in(own, num_steps=30), FINGERPRINT, "fp32", [tmp_path / "runs"], Screen(Console()))
+    assert "not reused: " in capsys.readouterr().out
+    assert read_manifest(own.step(10)).signature is not None
 
 
 def test_the_ledger_books_reused_steps_as_part_of_the_models_cost_and_not_as_spent(tmp_path, donor, own):
