@@ -263,12 +263,9 @@ class TrainSpec(Strict):
         return steps if self.keep_trunk and steps is not None and 0 < steps < self.num_steps else None
 
     @property
-    def trigger_conditions(self) -> dict[str, Any] | None:
-        """Everything that decides when the trigger ends the stage; None without a trigger."""
-        if self.trigger is None:
-            return None
-        evaluations = {"every": self.evaluate_every, "sequences": self.evaluation_sequences}
-        return self.trigger.model_dump(mode="json") | evaluations | {"settled_step": self.settled_step}
+    def evaluations(self) -> dict[str, Any]:
+        """When the stage evaluates, and on how many validation sequences."""
+        return {"every": self.evaluate_every, "sequences": self.evaluation_sequences}
 
     def rule(self, generation: int) -> GenerationRule:
         """The rule for the parameters of `generation`."""

@@ -63,7 +63,7 @@ def run(
         typer.Option(help="Train up to and including this stage, and no controls.", metavar="STAGE"),
     ] = None,
     no_reuse: Annotated[
-        bool, typer.Option("--no-reuse", help="Train everything again, even what another run has trained already.")
+        bool, typer.Option("--no-reuse", help="Take over nothing from other runs; what this run has taken over stays.")
     ] = False,
     reuse_from: Annotated[
         list[Path] | None,

@@ -37,6 +37,9 @@ class _Attempt:
     num_records: int = 0
     """Number of the attempt's records read so far."""
 
+    paid_by: str | None = None
+    """The run that paid, from the first `reused` record of the attempt on."""
+
     open_records: int = 0
     open_step: int = 0
     open_seconds: float = 0.0
@@ -62,6 +65,7 @@ class _Attempt:
         num_steps = last_step - self.step
         seconds = max(self.seconds, self.open_seconds)
         wall_seconds = _milliseconds(seconds - self.seconds)
+        self.paid_by = reused["run"] if reused else self.paid_by
         row = {
             "first_step": self.step,
             "last_step": last_step,
@@ -75,7 +79,7 @@ class _Attempt:
             "device": device["device"],
             "num_devices": device["num_devices"],
             "precision": device["precision"],
-            "paid_by": reused["run"] if reused else None,
+            "paid_by": self.paid_by,
             "recorded_at": utc_now(),
         }
         self.step, self.seconds, self.covered = last_step, seconds, self.num_records
@@ -146,7 +150,7 @@ class StageBooks:
         for record in records:
             if record["event"] in ("start", "reused"):
                 self._starts.setdefault(record["attempt"], record)
-            elif record["event"] == "checkpoint":
+            if record["event"] in ("checkpoint", "reused"):
                 self._checkpoints.add((record["attempt"], record["step"]))
 
     def _book(self, number: int, records: Sequence[Record], over: bool, known: dict[int, _Attempt]) -> _Attempt:

@@ -9,7 +9,7 @@ from growctl.controls.generate import plan_controls
 from growctl.ladder.releases import paths_of, plan_run
 from growctl.ladder.stage_plans import StagePlan, plan_stages
 from growctl.launch.machines import Machines
-from growctl.runs_dir import RunPaths
+from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.schedule.errors import did_you_mean
 from growctl.schedule.load import ScheduleError, load_resolved
 from growctl.schema.blocks import Schedule
@@ -116,6 +116,10 @@ def reuse_sources(runs_dir: Path, further: Sequence[Path], no_reuse: bool) -> tu
     for directory in further:
         if not directory.is_dir():
             raise RunError(f"--reuse-from {directory}: must be an existing directory of runs")
+        if RunPaths(directory).exists():
+            raise RunError(f"--reuse-from {directory}: is a run; give the directory of runs, {directory.parent}")
+        if not RunsPaths(directory).all_runs():
+            raise RunError(f"--reuse-from {directory}: there are no runs in it")
     return () if no_reuse else (runs_dir, *further)
 
 

@@ -33,6 +33,25 @@ class World(NamedTuple):
         return f"{devices} at ZeRO {self.zero_stage}" + (", offloaded" if self.offload == "optimizer" else "")
 
 
+def newest_own(
+    stage_directory: Path, tell: Callable[[str], None], wanted: Callable[[Manifest], bool] = lambda _: True
+) -> Manifest | None:
+    """The manifest of what `checkpoint_to_resume` would choose, before any conversion; None if the stage has nothing.
+
+    Sets the same checkpoints aside.
+    """
+    clear_leftovers(stage_directory)
+    newest = newest_checkpoint(stage_directory, tell, wanted)
+    if newest:
+        remove_converted(stage_directory, newest)
+    found = [read_manifest(newest)] if newest else []
+    for converted in StagePaths(stage_directory).conversions():
+        own = newest is not None and converted == converted_directory(newest)
+        if not own and _whole(converted, None, tell, wanted):
+            found.append(read_manifest(converted))
+    return max(found, key=lambda manifest: manifest.step, default=None)
+
+
 def checkpoint_to_resume(
     stage_directory: Path,
     world: World,

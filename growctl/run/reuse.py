@@ -17,7 +17,6 @@ from pydantic import ValidationError
 from growctl.run.screen import Screen
 from growctl.runs_dir import RunsPaths
 from growctl.text.formatting import scientific
-from model.precision import Precision
 from stages.checkpoint.directory import finish_directory, whole_directory
 from stages.checkpoint.files import link_or_copy
 from stages.checkpoint.manifest import CheckpointError, Manifest, read_manifest
@@ -39,8 +38,6 @@ class Found:
     """The run that made it: a name, or a path if it lies in another runs directory."""
 
     stage: StagePaths
-    keys: Path
-    """The keys of its runs directory."""
 
     @property
     def steps(self) -> int:
@@ -53,6 +50,11 @@ class Found:
         directory = self.stage.directory
         is_release = directory == StagePaths(directory.parent).release.directory
         return f"{directory.parent.name}/{directory.name}" if is_release else directory.name
+
+    def judged_like(self, spec: TrainSpec) -> bool:
+        """Whether its losses were measured on the validation sequences of the stage of `spec`."""
+        evaluations = self.manifest.lineage.details.get("evaluations")
+        return evaluations is not None and evaluations["sequences"] == spec.evaluation_sequences
 
     @property
     def flops(self) -> float:
@@ -93,14 +95,14 @@ class Segment:
     paid_by: str
 
 
-def reuse(spec: TrainSpec, fingerprint: str, precision: Precision, sources: Sequence[Path], screen: Screen) -> bool:
-    """Takes over the checkpoint that is furthest along the stage of `spec`, if any is further than its own.
+def reuse(spec: TrainSpec, training: TrainingHistory, own: int, sources: Sequence[Path], screen: Screen) -> bool:
+    """Takes over the checkpoint that is furthest along the stage of `spec`, if any is beyond its `own` steps.
 
-    Returns whether one was taken over. `fingerprint` is the dataset's.
+    Returns whether one was taken over. `training` is the stage's; the first of `sources` is the run's own runs
+    directory.
     """
-    training, stage = TrainingHistory(spec, fingerprint, precision), StagePaths(Path(spec.directory))
-    own = own_steps(training, stage)
-    for found in find_further(training, own, sources, screen.message):
+    keys = Path(spec.keys)
+    for found in find_further(training, own, sources, keys, screen.message):
         try:
             take_over(found, spec, own, partial(screen.copying, spec.stage))
         except CheckpointError as error:
@@ -126,13 +128,13 @@ def _announcement(found: Found, spec: TrainSpec, own: int) -> str:
 
 
 def find_further(
-    training: TrainingHistory, own_steps: int, runs_dirs: Sequence[Path], tell: Callable[[str], None]
+    training: TrainingHistory, own_steps: int, runs_dirs: Sequence[Path], keys: Path, tell: Callable[[str], None]
 ) -> Iterator[Found]:
     """Yields the intact checkpoints that stand in for more than `own_steps` of a stage, the furthest first.
 
-    The first of `runs_dirs` is the run's own. Of several at the same step, the end of a whole stage comes first, then
-    engine checkpoints, because they may resume without a conversion. Broken ones are passed over with a message: they
-    are other runs' to set aside.
+    The first of `runs_dirs` is the run's own, with the keys in the file `keys`. Of several at the same step, the end of
+    a whole stage comes first, then engine checkpoints, because they may resume without a conversion. Passed over with a
+    message: broken ones, which are other runs' to set aside, and engine checkpoints that none of `keys` signed.
     """
     found = [candidate for candidate in _candidates(runs_dirs) if training.leads_on_from(candidate.manifest)]
     found = [candidate for candidate in found if candidate.steps > own_steps]
@@ -141,7 +143,7 @@ def find_further(
         try:
             verify_checkpoint(candidate.directory)
             if candidate.manifest.kind == "engine":
-                check_origin(candidate.directory, candidate.manifest, candidate.keys)
+                check_origin(candidate.directory, candidate.manifest, keys)
         except (CheckpointError, OriginError, FileNotFoundError) as error:
             tell(f"not reused: {error}")
         else:
@@ -151,18 +153,8 @@ def find_further(
 def _effort(found: Found, training: TrainingHistory) -> int:
     """What is left to do with a checkpoint: nothing, resume, or load its parameters; for sorting."""
     if found.manifest.kind == "parameters":
-        return 0 if found.steps == training.num_steps else 2
+        return 0 if found.steps == training.spec.num_steps and found.judged_like(training.spec) else 2
     return 1
-
-
-def own_steps(training: TrainingHistory, stage: StagePaths) -> int:
-    """The steps after which a stage already has a checkpoint to resume from, which fits `training`."""
-    steps = [0]
-    for directory in (*stage.checkpoints().values(), *stage.conversions()):
-        with suppress(CheckpointError, OSError):  # resuming the stage will set a broken one aside
-            manifest = read_manifest(directory)
-            steps += [manifest.step] * training.leads_on_from(manifest)
-    return max(steps)
 
 
 def take_over(found: Found, spec: TrainSpec, own_steps: int, on_file: Callable[[int, int], None]) -> Path:
@@ -177,7 +169,7 @@ def take_over(found: Found, spec: TrainSpec, own_steps: int, on_file: Callable[[
     """
     stage, manifest = StagePaths(Path(spec.directory)), found.manifest
     step = stage.step(found.steps)
-    whole = found.steps == spec.num_steps and manifest.kind == "parameters"
+    whole = manifest.kind == "parameters" and found.steps == spec.num_steps and found.judged_like(spec)
     target = stage.final if whole else step if manifest.kind == "engine" else converted_directory(step)
     with whole_directory(target) as staging:
         for number, name in enumerate(manifest.files, 1):
@@ -200,24 +192,24 @@ def _candidates(runs_dirs: Sequence[Path]) -> Iterator[Found]:
             for stage in (part for _, _, found in run.stages_found() for part in (found, found.release)):
                 for directory in (stage.final, *stage.checkpoints().values()):
                     try:
-                        yield Found(directory, read_manifest(directory), name, stage, runs.keys)
+                        yield Found(directory, read_manifest(directory), name, stage)
                     except (CheckpointError, OSError):
                         continue  # incomplete, broken or removed meanwhile
 
 
 def _record(found: Found, spec: TrainSpec, own: int, whole: bool) -> None:
     """Appends the records of a reuse to the stage's metrics.jsonl: the work, and the evaluations of the other run."""
-    known = read_metrics(found.stage.metrics)
-    segments = [s for s in payers(known, found.run) if s.last_step > own and s.first_step < found.steps]
+    known, run = read_metrics(found.stage.metrics), Path(found.run)
+    segments = [s for s in payers(known, run.name) if s.last_step > own and s.first_step < found.steps]
     starts = [record for record in known if record["event"] in ("start", "reused")]
     writer = MetricsWriter(StagePaths(Path(spec.directory)).metrics, spec.attempt)
-    for segment in segments or [Segment(own, math.inf, found.run)]:
+    for segment in segments or [Segment(own, math.inf, run.name)]:
         first, last = max(own, segment.first_step), min(found.steps, segment.last_step)
         writer.write(
             "reused",
             int(last),
             0.0,
-            run=segment.paid_by,
+            run=str(run.with_name(segment.paid_by)),  # a bare name if it is in our own runs directory
             checkpoint=str(found.directory),
             device=starts[-1]["device"] if starts else "unknown",
             num_devices=starts[-1]["num_devices"] if starts else 1,
@@ -226,7 +218,7 @@ def _record(found: Found, spec: TrainSpec, own: int, whole: bool) -> None:
             device_seconds=round(found.device_seconds * (last - first) / found.steps, 3),
         )
     for record in kept_evaluations(known):
-        within = own < record["step"] <= found.steps or record["step"] == own == 0
+        within = found.judged_like(spec) and (own < record["step"] <= found.steps or record["step"] == own == 0)
         if within and (whole or record["point"] != "final"):
             values = {key: value for key, value in record.items() if key not in ("event", "attempt", "step")}
             writer.write("evaluation", record["step"], **values | {"seconds": 0.0})

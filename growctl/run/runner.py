@@ -31,7 +31,7 @@ from growctl.run.requests import (
     schedule_yaml,
     steps_done,
 )
-from growctl.run.resume import World, checkpoint_to_resume
+from growctl.run.resume import World, checkpoint_to_resume, newest_own
 from growctl.run.reuse import reuse
 from growctl.run.screen import Screen
 from growctl.run.start import Start, started_from
@@ -39,7 +39,7 @@ from growctl.runs_dir import RunsPaths
 from model.precision import Precision
 from stages.checkpoint.directory import set_aside
 from stages.checkpoint.files import write_file
-from stages.checkpoint.manifest import CheckpointError, Manifest, manifest_hash, read_manifest
+from stages.checkpoint.manifest import CheckpointError, Manifest, history_of, read_manifest
 from stages.checkpoint.retention import clear_stage
 from stages.checkpoint.signatures import check_keys
 from stages.checkpoint.verify import verify_checkpoint
@@ -48,6 +48,7 @@ from stages.metrics import Record
 from stages.spec import TrainSpec
 from stages.stage_dir import StagePaths
 from stages.train.skipped_data import LeftOut, rollbacks_in_place, skipped_ranges, trained_without
+from stages.train.training_history import TrainingHistory
 
 LONGEST_PAUSE = 60.0
 """The longest pause before a restart, in seconds. Pauses are 1, 10, 60, 60, ...: problems of a machine often pass."""
@@ -209,10 +210,12 @@ class Execution:
         """Takes over the checkpoint of another run that is furthest along the stage, if it is further than our own."""
         if not self.sources:
             return
-        number = 1 + max(history.last_attempt, self.ledger.last_attempt(plan.name))
-        spec = self._spec(plan, number, initial, None, self._left_out(plan))
+        number, left_out = 1 + max(history.last_attempt, self.ledger.last_attempt(plan.name)), self._left_out(plan)
+        spec = self._spec(plan, number, initial, None, left_out)
+        own = newest_own(self.stage(plan).directory, self.screen.message, partial(trained_without, left_out))
         fingerprint = read_dataset_manifest(self.dataset).fingerprint
-        if reuse(spec, fingerprint, self._precision(), self.sources, self.screen):
+        training = TrainingHistory(spec, fingerprint, (own and own.precision) or self._precision())
+        if reuse(spec, training, own.step if own else 0, self.sources, self.screen):
             self._catch_up(plan, history, books)
             books.sync(attempt_over=True)
 
@@ -242,8 +245,11 @@ class Execution:
                         f"stage {plan.name} is complete, but its workers {outcome.kind}: {outcome.reason}"
                     )
                 return
-            if self._left_out(plan) != left_out:
-                continue  # the workers rolled the stage back
+            if self._left_out(plan) != left_out:  # the workers rolled the stage back
+                self._reuse(plan, initial, history, books)
+                if self._whole(stage.final):
+                    return
+                continue
             if outcome.kind == "ended":
                 raise RunFailed(f"stage {plan.name} ended without a complete final/; see {stage.log}")
             failed = f"stage {plan.name} {outcome.kind}: {outcome.reason}"
@@ -299,7 +305,8 @@ class Execution:
         if not self._whole(initial):
             self.screen.growing(plan)
             self.screen.grown(plan, grow(self.schedule, plan, previous, initial))
-        if read_manifest(initial).lineage.parent != manifest_hash(previous):
+        *_, before, _ = read_manifest(initial).lineage.history
+        if before.hash != history_of(read_manifest(previous))[-1].hash:
             raise RunFailed(f"{initial} was not grown from {previous}; move it away and run again")
         return initial
 
@@ -334,7 +341,7 @@ class Execution:
 
     def _first_sample(self, plan: StagePlan, initial: Manifest | None) -> int:
         """The position in the data at which the stage begins."""
-        if initial and self.start and plan.index == 0:
+        if initial and self.start and plan.index == 0 and not plan.branch_of:
             return self.start.first_sample(read_dataset_manifest(self.dataset))[0]
         return initial.samples_seen if initial else 0
 
@@ -375,7 +382,7 @@ class Execution:
         """The validation loss before a stage's growth, on the same `num_tokens`; None if it is not known."""
         if plan.index:
             known = self.ledger.evaluations(self.plans[plan.index - 1].name)
-            return known[-1].loss if known else None
+            return known[-1].loss if known and known[-1].num_tokens == num_tokens else None
         base = self.ledger.run().base
         return base.loss if base and base.loss_tokens == num_tokens else None
 

@@ -4,6 +4,7 @@ Imports no torch.
 """
 
 import hashlib
+import math
 import struct
 from pathlib import Path
 from typing import Any
@@ -39,8 +40,7 @@ class TrainingHistory:
         self.before = history_at_start(spec)
         """The history of the model that the stage starts from."""
 
-        self.num_steps = spec.num_steps
-        self._spec = spec
+        self.spec = spec
         newest = spec.model.newest_generation if isinstance(spec.model, TokenformerConfig) else 0
         self._rules = [spec.rule(number) for number in range(newest + 1)]
         self._settings = _settings(spec, dataset_fingerprint, precision)
@@ -53,7 +53,7 @@ class TrainingHistory:
 
     def at(self, steps: int, cost: TrainingCost) -> History:
         """The history after `steps` updates, with the cost up to there."""
-        size, made_in = num_parameters(self._spec.model), self._spec.made_in
+        size, made_in = num_parameters(self.spec.model), self.spec.made_in
         return extended(
             self.before, "train", self._determined_by(steps), num_parameters=size, cost=cost, made_in=made_in
         )
@@ -61,7 +61,7 @@ class TrainingHistory:
     def cost(self, steps: int, resumed: Manifest | None, device_seconds: float) -> TrainingCost:
         """The cost of the model after `steps` steps, of which this attempt has made those since `resumed`."""
         start = history_of(resumed) if resumed else self.before
-        new_steps, spec = steps - (resumed.step if resumed else 0), self._spec
+        new_steps, spec = steps - (resumed.step if resumed else 0), self.spec
         tokens = new_steps * spec.batch_size * spec.sequence_length
         flops = training_flops_per_token(spec.model, spec.sequence_length) * tokens
         return start[-1].cost.plus(new_steps, tokens, flops, device_seconds)
@@ -69,22 +69,42 @@ class TrainingHistory:
     def leads_on_from(self, checkpoint: Manifest) -> bool:
         """Whether `checkpoint` is what this training has made after as many steps: a stand-in for making it again."""
         history = checkpoint.lineage.history
-        if not history or history[-1].operation != "train" or checkpoint.step > self._spec.num_steps:
+        if not history or history[-1].operation != "train" or checkpoint.step > self.spec.num_steps:
             return False
-        conditions = self._spec.trigger_conditions  # another trigger may have trained past the end of this stage
-        if conditions and checkpoint.lineage.details.get("trigger") != conditions:
+        return history[-1].hash == self.hash_at(checkpoint.step) and self._has_decided_alike(checkpoint)
+
+    def _has_decided_alike(self, checkpoint: Manifest) -> bool:
+        """Whether the losses in `checkpoint` lead to the decisions that this training makes, up to there and beyond.
+
+        A trigger decides at every evaluation when the stage ends, and log lines set the limit of spikes. The end of a
+        shorter stage lacks the evaluation of its last step, and has a log line that a longer stage may not have there.
+        """
+        spec, step, details = self.spec, checkpoint.step, checkpoint.lineage.details
+        is_an_end = checkpoint.kind == "parameters" and "validation_loss" in details and step < spec.num_steps
+        if is_an_end and spec.anomalies.spikes != "ignore":
+            every = (spec.log_every, spec.checkpoint_every, spec.evaluate_every)
+            if all(step % interval for interval in every):
+                return False
+        if spec.trigger is None:
+            return True
+        losses = [(at, math.nan if loss is None else loss) for at, loss in details.get("losses", [])]
+        if details.get("evaluations") != spec.evaluations:
             return False
-        return history[-1].hash == self.hash_at(checkpoint.step)
+        if is_an_end and step % spec.evaluate_every == 0 and not any(at == step for at, _ in losses):
+            return False
+        before = [loss for loss in losses if loss[0] < step]
+        slopes = (spec.trigger.fitted(before[:number], spec.settled_step) for number in range(1, len(before) + 1))
+        return all(slope is None or slope >= spec.trigger.slope for slope in slopes)
 
     def _determined_by(self, steps: int) -> dict[str, Any]:
-        left_out = [list(entry) for entry in self._spec.left_out if entry[0] < steps]
+        left_out = [list(entry) for entry in self.spec.left_out if entry[0] < steps]
         return self._settings | {"steps": steps, "updates": self._digest(steps), "left_out": left_out}
 
     def _digest(self, steps: int) -> str:
         """Hash of the first `steps` updates' learning rates, by generation, and shares of the ramp and of tau's way."""
         if steps < self._hashed:
             self._updates, self._hashed = hashlib.sha256(), 0
-        spec = self._spec
+        spec = self.spec
         for step in range(self._hashed, steps):
             rate = spec.learning_rate.at(step)
             rates = [rate * rule.factor(step) for rule in self._rules]

@@ -361,7 +361,7 @@ class Worker:
             "pending": self.pending.gathered(),
             "guard": self.guard.state(),
             "left_out": self.spec.left_out,
-            "trigger": self.spec.trigger_conditions,
+            "evaluations": self.spec.evaluations,
         }
 
     def cost(self, step: int) -> TrainingCost:

@@ -13,7 +13,8 @@ from rich.console import Console
 
 from growctl.ledger.ledger import Ledger
 from growctl.run.requests import RunError, reuse_sources
-from growctl.run.reuse import Found, Segment, find_further, kept_evaluations, own_steps, payers, reuse, take_over
+from growctl.run.resume import newest_own
+from growctl.run.reuse import Found, Segment, find_further, kept_evaluations, payers, reuse, take_over
 from growctl.run.screen import Screen
 from growctl.runs_dir import RunsPaths
 from model.flops import Flops
@@ -40,7 +41,8 @@ def history(spec: TrainSpec = SPEC) -> TrainingHistory:
 def checkpoint(directory: Path, step: int, spec: TrainSpec = SPEC, **changes: Any) -> Manifest:
     """A checkpoint with the history of `step` steps of `spec`."""
     cost = TrainingCost(steps=step, tokens=step * 100, flops=Flops(6.0, 2.0, 1.0) * step, device_seconds=2.0 * step)
-    lineage = Lineage(operation="train", history=history(spec).at(step, cost))
+    details = {"evaluations": spec.evaluations, "validation_loss": 2.5, "losses": []}
+    lineage = Lineage(operation="train", history=history(spec).at(step, cost), details=details)
     return write_checkpoint(directory, MODEL, step=step, lineage=lineage, precision="fp32", **changes)
 
 
@@ -85,7 +87,8 @@ def spec_in(own: StagePaths, **changes: Any) -> TrainSpec:
 
 def furthest(tmp_path: Path, spec: TrainSpec = SPEC, beyond: int = 0, **elsewhere: Path) -> Found | None:
     said: list[str] = []
-    return next(find_further(history(spec), beyond, [tmp_path / "runs", *elsewhere.values()], said.append), None)
+    sources = [tmp_path / "runs", *elsewhere.values()]
+    return next(find_further(history(spec), beyond, sources, sources[0] / ".keys", said.append), None)
 
 
 def taken(found: Found | None, spec: TrainSpec, own: int = 0) -> Path:
@@ -129,7 +132,7 @@ def test_a_broken_checkpoint_of_another_run_is_passed_over_with_a_message_and_le
     name = next(iter(read_manifest(donor.final).files))
     (donor.final / name).write_bytes(b"damaged")
     said: list[str] = []
-    [found] = find_further(history(), 0, [tmp_path / "runs"], said.append)
+    [found] = find_further(history(), 0, [tmp_path / "runs"], tmp_path / "runs/.keys", said.append)
     assert found.directory == donor.step(10)
     assert len(said) == 1
     assert said[0].startswith(f"not reused: {donor.final} is broken: {name}")
@@ -140,7 +143,7 @@ def test_an_engine_checkpoint_that_the_other_runs_directory_did_not_sign_is_not_
     shutil.rmtree(donor.final)
     checkpoint(donor.step(10), 10, kind="engine", world_size=1)
     said: list[str] = []
-    assert list(find_further(history(), 0, [tmp_path / "runs"], said.append)) == []
+    assert list(find_further(history(), 0, [tmp_path / "runs"], tmp_path / "runs/.keys", said.append)) == []
     assert "is not signed" in said[0]
 
 
@@ -166,16 +169,26 @@ def test_files_on_another_file_system_are_copied_and_counted(tmp_path, donor, ow
     assert not any((final / name).samefile(donor.final / name) for name in files)
 
 
-def test_a_runs_own_checkpoint_counts_only_if_it_belongs_to_this_training(own):
+def test_what_a_run_would_resume_from_counts_as_its_own_and_broken_checkpoints_do_not(own):
+    said: list[str] = []
+    assert newest_own(own.directory, said.append) is None
     checkpoint(own.step(5), 5)
-    checkpoint(own.step(8), 8, SPEC.model_copy(update={"seed": 2}))
-    assert own_steps(history(), own) == 5
+    checkpoint(own.directory / "converted_00000007", 7)
+    checkpoint(own.step(8), 8)
+    (own.step(8) / "manifest.json").write_text("{")
+    newest = newest_own(own.directory, said.append)
+    assert newest is not None
+    assert newest.step == 7
+    assert len(said) == 1
+    assert "moved to broken-step_00000008" in said[0]
 
 
 def test_a_part_of_a_stage_is_taken_over_once_and_not_again_when_the_stage_resumes(tmp_path, donor, own):
     longer = spec_in(own, num_steps=30)
     for reused in (True, False):
-        assert reuse(longer, FINGERPRINT, "fp32", [tmp_path / "runs"], Screen(Console())) is reused
+        newest = newest_own(own.directory, pytest.fail)
+        steps = newest.step if newest else 0
+        assert reuse(longer, history(longer), steps, [tmp_path / "runs"], Screen(Console())) is reused
     assert [record["event"] for record in read_metrics(own.metrics)] == ["reused", "evaluation"]
 
 
@@ -188,7 +201,8 @@ def test_a_checkpoint_that_cannot_be_taken_over_is_passed_over_for_the_next(tmp_
     signed = sealed.model_copy(update={"signature": sign(sealed.seal, tmp_path / "runs/.keys")})
     (donor.step(10) / "manifest.json").write_text(signed.model_dump_json())
     (own.directory / "converted_00000020").mkdir()  # broken: it has no manifest
-    assert reuse(spec_in(own, num_steps=30), FINGERPRINT, "fp32", [tmp_path / "runs"], Screen(Console()))
+    longer = spec_in(own, num_steps=30)
+    assert reuse(longer, history(longer), 0, [tmp_path / "runs"], Screen(Console()))
     assert "not reused: " in capsys.readouterr().out
     assert read_manifest(own.step(10)).signature is not None
 
@@ -288,8 +302,44 @@ def test_evaluations_of_repeated_steps_are_not_taken_over():
     assert [(record["step"], record["loss"]) for record in kept] == [(10, 3.0), (20, 2.1)]
 
 
+def test_losses_on_other_validation_sequences_are_not_taken_over(tmp_path, donor, own):
+    other = spec_in(own, evaluation_sequences=3)
+    target = taken(furthest(tmp_path, other), other)
+    assert (
+        target == own.directory / "converted_00000020"
+    )  # the worker then measures the loss itself, and ends the stage
+    assert [record["event"] for record in read_metrics(own.metrics)] == ["reused"]
+
+
+def test_evaluations_of_another_run_cost_this_run_nothing(tmp_path, donor, own):
+    taken(furthest(tmp_path), spec_in(own))
+    with Ledger.open(tmp_path / "ledger.db") as ledger:
+        ledger.record_run(RUN, [BASE, GROWN])
+        ledger.books("0-small").sync(read_metrics(own.metrics), attempt_over=True)
+        assert ledger.stage_cost("0-small").spent.evaluation_flops == 0.0
+
+
+def test_a_run_in_another_directory_is_named_by_its_path_and_so_is_the_run_that_it_reused(tmp_path, donor, own):
+    taken(furthest(tmp_path), spec_in(own))
+    shutil.rmtree(donor.directory)
+    third = RunsPaths(tmp_path / "elsewhere").run("third").stage(0, "0-small")
+    third.directory.mkdir(parents=True)
+    spec = spec_in(third)
+    found = next(find_further(history(), 0, [tmp_path / "elsewhere", tmp_path / "runs"], Path(spec.keys), pytest.fail))
+    taken(found, spec)
+    [reused] = [record for record in read_metrics(third.metrics) if record["event"] == "reused"]
+    assert reused["run"] == str(tmp_path / "runs/other")
+
+
 def test_directories_to_reuse_from_must_exist_and_exclude_no_reuse(tmp_path: Path):
-    assert reuse_sources(tmp_path / "runs", [tmp_path], False) == (tmp_path / "runs", tmp_path)
+    (tmp_path / "others/run").mkdir(parents=True)
+    with pytest.raises(RunError, match=r"others: there are no runs in it$"):
+        reuse_sources(tmp_path / "runs", [tmp_path / "others"], False)
+    (tmp_path / "others/run/schedule.yaml").touch()
+    others = (tmp_path / "runs", tmp_path / "others")
+    assert reuse_sources(others[0], [others[1]], False) == others
+    with pytest.raises(RunError, match=r"run: is a run; give the directory of runs, .*others$"):
+        reuse_sources(others[0], [others[1] / "run"], False)
     assert reuse_sources(tmp_path / "runs", [], True) == ()
     with pytest.raises(RunError, match=r"--reuse-from .*missing: must be an existing directory of runs"):
         reuse_sources(tmp_path / "runs", [tmp_path / "missing"], False)

@@ -2,9 +2,12 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stages.checkpoint.lineage import Lineage, TrainingCost
+from stages.checkpoint.manifest import Manifest
 from stages.spec import Anomalies, GenerationRule, LearningRate, SlopeTrigger, TrainSpec, progress_at
 from stages.train.training_history import TrainingHistory
 from tests.stages.checkpoints import small_config
@@ -112,8 +115,46 @@ def test_how_many_refused_updates_a_stage_tolerates_is_not_part_of_the_history()
     assert hash_of(anomalies=Anomalies(most=3)) == hash_of()
 
 
-def test_a_stage_that_a_slope_may_end_continues_only_from_stages_judged_in_the_same_way():
-    trigger = SlopeTrigger(slope=1e-9, window=2, step_flops=1.0)
-    judged = small_spec(MODEL, trigger=trigger)
-    assert judged.trigger_conditions == small_spec(MODEL, trigger=trigger).trigger_conditions
-    assert judged.trigger_conditions != small_spec(MODEL, trigger=trigger, evaluate_every=2).trigger_conditions
+def made(spec: TrainSpec, step: int, losses: list[tuple[int, float]], **details: Any) -> Manifest:
+    """A checkpoint after `step` steps of `spec`, in which those losses were measured."""
+    history = TrainingHistory(spec, "d", "fp32").at(step, TrainingCost(steps=step))
+    told = {"losses": losses, "evaluations": spec.evaluations} | details
+    return Manifest(
+        kind="parameters" if "validation_loss" in details else "engine", model=MODEL, step=step, group_steps={},
+        samples_seen=0, seed=0, dataset_fingerprint="d", tokenizer_sha256=None, files={},
+        lineage=Lineage(operation="train", history=history, details=told),
+    )  # fmt: skip
+
+
+TRIGGER = SlopeTrigger(slope=0.5, window=2, step_flops=1.0)
+FALLING, FLAT = [(1, 3.0), (2, 2.0), (3, 1.0)], [(1, 3.0), (2, 2.9), (3, 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("losses", "changes", "reused"),
+    [(FALLING, {}, True), (FLAT, {}, False), (FALLING, {"evaluation_sequences": 5}, False)],
+    ids=["the slope would not have fired", "it would have", "other validation sequences"],
+)
+def test_a_stage_that_a_slope_may_end_continues_where_the_slope_has_not_ended_it(losses, changes, reused):
+    checkpoint = made(small_spec(MODEL, num_steps=6), 4, losses)  # saved by a stage without a slope
+    judged = small_spec(MODEL, num_steps=6, trigger=TRIGGER, **changes)
+    assert TrainingHistory(judged, "d", "fp32").leads_on_from(checkpoint) is reused
+
+
+def test_the_end_of_a_shorter_stage_lacks_the_evaluation_that_a_slope_of_a_longer_one_needs():
+    end = made(small_spec(MODEL, num_steps=3), 3, FALLING[:2], validation_loss=1.0)
+    for changes, reused in (
+        ({}, True),
+        ({"trigger": TRIGGER}, False),
+        ({"trigger": TRIGGER, "evaluate_every": 2}, False),
+    ):
+        longer = small_spec(MODEL, num_steps=6, **changes)
+        assert TrainingHistory(longer, "d", "fp32").leads_on_from(end) is reused
+
+
+def test_the_end_of_a_shorter_stage_has_a_log_line_that_sets_the_limit_of_spikes():
+    skip = {"anomalies": Anomalies(spikes="skip"), "evaluate_every": 2, "log_every": 2, "checkpoint_every": 2}
+    for step, reused in ((3, False), (4, True)):
+        end = made(small_spec(MODEL, num_steps=step, **skip), step, [], validation_loss=1.0)
+        longer = small_spec(MODEL, num_steps=6, **skip)
+        assert TrainingHistory(longer, "d", "fp32").leads_on_from(end) is reused
