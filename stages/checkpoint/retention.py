@@ -20,10 +20,9 @@ def outdated(
     `keep` is 1 or more. The newest multiple of `due` is also kept, however many checkpoints were saved on request
     since, because a rollback returns to it.
     """
-    ordered = sorted(steps)
+    ordered = sorted(step for step in steps if step not in also)
     back = max((step for step in ordered if step % due == 0), default=None)
-    kept = {back, *also}
-    return [step for step in ordered[:-keep] if step not in kept and (every is None or step % every)]
+    return [step for step in ordered[:-keep] if step != back and (every is None or step % every)]
 
 
 def prune(stage_directory: Path, keep: int, every: int | None = None, due: int = 1, also: Collection[int] = ()) -> None:

@@ -45,6 +45,7 @@ def start(schedule: Path, poison: dict[str, list[int]], *arguments: object) -> s
         str(schedule),
         "--runs-dir",
         str(schedule.parent),
+        "--no-reuse",
         *map(str, arguments),
     ]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)

