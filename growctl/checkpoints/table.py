@@ -19,6 +19,12 @@ MOST_NATS = 700.0
 HASH_DIGITS = 12
 """How much of a hash is shown: enough to tell checkpoints apart."""
 
+GUIDE = "├── "
+"""What stands before each operation in the tree of the lineage."""
+
+INDENT = 7
+"""Width of the column that names the operations in the tree."""
+
 
 def print_facts(facts: CheckpointFacts, console: "Console") -> None:
     """Prints the facts about a checkpoint."""
@@ -43,7 +49,7 @@ def print_facts(facts: CheckpointFacts, console: "Console") -> None:
         console.print(sizes)
 
     console.print()
-    console.print(_tree(facts))
+    console.print(_tree(facts, console.width - len(GUIDE)))
     for path, count in facts.shared.by_checkpoint.items():
         console.print(f"shares {count} of its {len(facts.manifest.files)} files with {path}", soft_wrap=True)
     if facts.shared.elsewhere:
@@ -114,26 +120,29 @@ def _tokens(generation: GenerationFacts, pattentions: tuple[str, ...]) -> str:
     return f"{min(counts):,}" if len(counts) == 1 else f"{min(counts):,} to {max(counts):,}"
 
 
-def _tree(facts: CheckpointFacts) -> "Tree":
-    """The history of the checkpoint: a line or two for each operation, oldest first."""
+def _tree(facts: CheckpointFacts, width: int) -> "Tree":
+    """The history of the checkpoint in lines of `width`: two or three for each operation, oldest first."""
     from rich.text import Text
     from rich.tree import Tree
 
     lineage = facts.manifest.lineage
     tree = Tree(Text("lineage, oldest first", "bold"))
     for before, entry in facts.steps_of_history():
-        made = f", in {entry.made_in}" if entry.made_in else ""
-        size = f"{short_count(entry.num_parameters)} parameters"
-        node = Text.assemble(
-            (f"{entry.operation:7}", "bold"),
-            f"{_words(before, entry)}\n",
-            (f"{'':7}{size}, {scientific(entry.cost.flops.total)} FLOPs so far{made}, {_short(entry.hash)}", "dim"),
-        )
-        tree.add(node)
+        operation = Text.assemble((f"{entry.operation:{INDENT}}", "bold"), _words(before, entry))
+        result = [Text(f"{'':{INDENT}}{line}", "dim") for line in _result(entry, width - INDENT)]
+        tree.add(Text("\n").join([operation, *result]))
     if not lineage.history:
         parent = f" from a checkpoint with the manifest {_short(lineage.parent)}" if lineage.parent else ""
         tree.add(Text(f"{lineage.operation}{parent}; what came before is not recorded"))
     return tree
+
+
+def _result(entry: HistoryEntry, width: int) -> list[str]:
+    """The size, cost, place and hash after an operation: one line, or two if they do not fit into `width`."""
+    made = f", in {entry.made_in}" if entry.made_in else ""
+    size, digest = f"{short_count(entry.num_parameters)} parameters", _short(entry.hash)
+    told = f"{size}, {scientific(entry.cost.flops.total)} FLOPs so far{made},"
+    return [f"{told} {digest}"] if len(told) + 1 + len(digest) <= width else [told, digest]
 
 
 def _words(before: HistoryEntry | None, entry: HistoryEntry) -> str:

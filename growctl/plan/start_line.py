@@ -21,7 +21,7 @@ def start_line(schedule: Schedule) -> str | None:
     else:
         what = f"Stage {name} trains on {base.path}{trained} ({size} parameters)"
     if schedule.base_flops is None:
-        return f"{what}. The cost of this base is not known and not counted; set start.flops to count it."
+        return f"{what}. The cost of this checkpoint is not known and not counted; set start.flops to count it."
     flops = scientific(schedule.base_flops)
     return f"{what}. The budgets of controls count its {flops} FLOPs; the tables leave them out."
 

@@ -33,7 +33,7 @@ class StageReport:
     flops: float
     """Training FLOPs of this stage alone, without `replayed_flops`, whichever run paid for them."""
     cumulative_flops: float
-    """Training FLOPs of this stage, all stages before it and the run's base, without replays and other releases."""
+    """Training FLOPs of the start checkpoint, all stages before and this one, without replays and other releases."""
     replayed_flops: float
     """Training FLOPs that a later attempt had to spend again."""
     wall_seconds: float
@@ -47,9 +47,9 @@ class StageReport:
     perplexity: float | None
     bits_per_byte: float | None
     loss_before_growth: float | None
-    """The previous stage's `validation_loss`, or the base's if it was measured alike; None if there is none."""
+    """The previous stage's `validation_loss`, or the start checkpoint's if measured alike; None if there is none."""
     loss_after_growth: float | None
-    """Nats per token at step 0 of this stage; None for a first stage without a base."""
+    """Nats per token at step 0 of this stage; None for a first stage without a start checkpoint."""
     finished: bool
     reused_flops: float = 0.0
     """The part of `flops` that this run took over from other runs and did not spend."""
@@ -140,7 +140,7 @@ class RunReport:
 
     @property
     def cumulative_flops(self) -> float:
-        """Training FLOPs of the base and of all stages so far, without replays and releases."""
+        """Training FLOPs of the start checkpoint and of all stages so far, without replays and releases."""
         return self.stages[-1].cumulative_flops if self.stages else 0.0
 
     @property

@@ -69,12 +69,12 @@ def base_cost(run: RunReport) -> str | None:
     whose = f"trained in run {run.base.run}" if run.base.run else run.base.path
     size = f"{short_count(run.base.num_parameters)} parameters, {whose}"
     if run.base.flops is None:
-        return f"Base: {size}. The cost of the base is not known and not counted; start.flops can give it."
-    return f"Base: {scientific(run.base.flops)} FLOPs, counted in FLOPs so far ({size})."
+        return f"Start checkpoint: {size}. Its cost is not known and not counted; start.flops can give it."
+    return f"Start checkpoint: {scientific(run.base.flops)} FLOPs, counted in FLOPs so far ({size})."
 
 
 def remarks(run: RunReport) -> list[str]:
-    """The notes below a run's stages: its base, reused and replayed work, releases, and copies that are left out."""
+    """The notes below a run's stages: its start checkpoint, reused and replayed work, releases, copies left out."""
     notes = (base_cost(run), reused_work(run), replayed_work(run), _releases(run))
     return [*filter(None, notes), *run.notes]
 

@@ -71,6 +71,16 @@ def test_the_lineage_is_a_tree_with_every_operation_its_size_cost_and_place(fina
         assert line in told
 
 
+def test_a_hash_that_does_not_fit_beside_the_place_has_a_line_of_its_own(final):
+    lines = show(final).splitlines()
+    [place] = [number for number, line in enumerate(lines) if "in quick/small" in line]
+    [*_, trained] = read_manifest(final).lineage.history
+    assert lines[place].rstrip() == " " * 11 + "2.45k parameters, 6.00e09 FLOPs so far, in quick/small,"
+    assert lines[place + 1] == " " * 11 + trained.hash[:12] + "..."
+    [drawn] = [line for line in lines if " 0 FLOPs so far" in line]
+    assert drawn.endswith("...")
+
+
 def test_the_cost_is_split_by_part(final):
     told = words(show("quick"))
     assert "cost 6.00e09 FLOPs, 2.82k tokens in 11 steps, 1m 16s of device time" in told

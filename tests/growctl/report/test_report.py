@@ -59,7 +59,7 @@ def started(runs: Path, flops: float | None, loss_tokens: int = 5000) -> FakeRun
     return FakeRun(runs, "more", [SMALL], base=base).train(0, 1.5)
 
 
-def test_the_cost_of_the_base_is_part_of_cumulative_flops_and_said_in_every_format(runs: Path) -> None:
+def test_the_cost_of_the_start_checkpoint_is_part_of_cumulative_flops_and_said_in_every_format(runs: Path) -> None:
     started(runs, 7e12)
     [run] = find_runs(runs)
     assert run.stages[0].cumulative_flops == pytest.approx(7e12 + run.stages[0].flops)
@@ -70,18 +70,19 @@ def test_the_cost_of_the_base_is_part_of_cumulative_flops_and_said_in_every_form
     assert document["base"]["run"] == "first, stage small"
     [row] = csv.DictReader(io.StringIO(stages_csv([run])))
     assert float(row["base_flops"]) == 7e12
-    line = "Base: 7.00e12 FLOPs, counted in FLOPs so far (400k parameters, trained in run first, stage small)."
+    what = "400k parameters, trained in run first, stage small"
+    line = f"Start checkpoint: 7.00e12 FLOPs, counted in FLOPs so far ({what})."
     assert remarks(run) == [line]
     assert line in render_page([run])
     png([run])
 
 
-def test_a_base_of_unknown_cost_is_said_to_be_not_counted(runs: Path) -> None:
+def test_a_start_checkpoint_of_unknown_cost_is_said_to_be_not_counted(runs: Path) -> None:
     started(runs, None, loss_tokens=99)
     [run] = find_runs(runs)
     assert run.cumulative_flops == run.stages[0].flops
-    assert "The cost of the base is not known and not counted" in remarks(run)[0]
-    assert run.stages[0].jump is None, "the base's loss was measured on other tokens"
+    assert "Its cost is not known and not counted; start.flops can give it." in remarks(run)[0]
+    assert run.stages[0].jump is None, "the start checkpoint's loss was measured on other tokens"
     [row] = csv.DictReader(io.StringIO(stages_csv([run])))
     assert row["base_flops"] == ""
 
