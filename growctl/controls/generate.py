@@ -102,9 +102,9 @@ def _single_jump(schedule: Schedule, plans: list[StagePlan]) -> Schedule:
 
 
 def _official_growth(schedule: Schedule, plans: list[StagePlan], budget: float) -> Schedule:
-    """The same ladder with the growth policy of the official code; everything else stays the ladder's."""
+    """The same ladder with the growth policy of the official code, which ramps nothing; all else is the ladder's."""
     stages = [
-        _with_steps(stage, max(1, round(budget * plan.num_steps)))
+        _with_steps(stage.model_copy(update={"ramp_steps": None}), max(1, round(budget * plan.num_steps)))
         for stage, plan in zip(schedule.stages, plans, strict=True)
     ]
     growth = _fixed_growth(schedule).model_copy(update={"preset": "official", **POLICIES["official"]})

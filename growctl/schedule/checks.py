@@ -68,8 +68,9 @@ def check_controls(schedule: Schedule) -> list[str]:
         except UserError as error:
             reasons = [str(error)]
         if reasons:
+            reason = reasons[0].removesuffix("; leave it out")  # advice on the control's schedule, not the user's
             problems.append(
-                f"controls.{index}.kind = {block.kind!r}: cannot be run for this ladder: {reasons[0]}; leave it out"
+                f"controls.{index}.kind = {block.kind!r}: cannot be run for this ladder: {reason}; leave it out"
             )
     return problems
 

@@ -3,7 +3,6 @@
 growctl/schedule/checks.py rejects bad combinations, after pydantic has accepted every single value.
 """
 
-from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -11,7 +10,6 @@ from pydantic import (
     Field,
     NonNegativeFloat,
     PositiveFloat,
-    ValidationError,
     field_validator,
     model_validator,
 )
@@ -116,9 +114,8 @@ class StageBlock(Block):
     def _known_release(cls, value: Any) -> Any:
         if value is None or isinstance(value, bool | ReleaseBlock):
             return value
-        if isinstance(value, dict) and not value.keys() - {"decay"}:
-            with suppress(ValidationError):
-                return ReleaseBlock(**value)
+        if isinstance(value, dict):
+            return ReleaseBlock.model_validate(value)  # its errors name the key inside the block
         raise ValueError("must be true, false, or {decay: SHARE}, with a share above 0 and 1 at most")
 
 

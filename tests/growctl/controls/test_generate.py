@@ -1,6 +1,7 @@
 """The controls that growctl generates from a schedule."""
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
@@ -8,9 +9,10 @@ from hypothesis import strategies as st
 
 from growctl.controls.generate import control_name, plan_controls
 from growctl.ladder.stage_plans import plan_stages, total_flops
-from growctl.schedule.checks import check_combinations
+from growctl.schedule import checks
+from growctl.schedule.checks import check_combinations, check_controls
 from growctl.schedule.load import ScheduleError, parse_schedule
-from growctl.schema.blocks import Schedule
+from growctl.schema.blocks import ControlBlock, Schedule
 from model.policy import GrowthPolicy
 
 EVERY_KIND = ("tokenformer-scratch", "transformer-scratch", "best-scratch", "single-jump", "official-growth")
@@ -58,6 +60,28 @@ def test_every_control_costs_its_budget_within_one_step_per_stage(steps: tuple[i
         rounding = sum(plan.step_flops.total for plan in plans)
         assert abs(total_flops(plans).total - budget * total) <= 0.5 * rounding * (1 + 1e-9)
         assert check_combinations(control.schedule) == []
+
+
+@pytest.mark.parametrize("tau", ["ramp", "anneal"])
+def test_every_control_of_a_ladder_with_ramp_steps_is_valid(tau: str) -> None:
+    kinds = get_args(ControlBlock.model_fields["kind"].annotation)
+    stages = [stage.model_dump(exclude_none=True) for stage in ladder().stages]
+    stages[-1]["ramp_steps"] = 6
+    growth = {"tau": tau, "init": "zero-key" if tau == "anneal" else "matched"}
+    schedule = ladder(*kinds, stages=stages, growth=growth, releases="all")
+    assert {control.kind for control in plan_controls(schedule)} == set(kinds)
+    assert check_controls(schedule) == []
+
+
+def test_a_control_that_cannot_be_run_is_to_be_left_out_and_that_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "plan_controls", lambda schedule: [SimpleNamespace(schedule=schedule)])
+    schedule = ladder("official-growth")
+    stages = [stage.model_copy(update={"ramp_steps": 6}) for stage in schedule.stages]
+    [line] = check_controls(schedule.model_copy(update={"stages": stages}))
+    assert line == (
+        "controls.0.kind = 'official-growth': cannot be run for this ladder: stages.0.ramp_steps = 6: is for a stage "
+        "that grows; leave it out"
+    )
 
 
 def test_every_control_has_the_ladders_data_seed_batch_and_rate() -> None:

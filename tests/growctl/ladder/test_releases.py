@@ -140,7 +140,7 @@ def test_a_stage_that_ends_within_the_ladders_decay_or_warm_up_cannot_be_release
     assert released(ladder(releases="all", learning_rate=RATE | {"decay": 0.5})) != {}, "it begins where stage-2 does"
 
 
-@pytest.mark.parametrize("value", ["no", {"decay": 0}, {"decay": 1.5}, {"share": 0.1}, [True], 0.1])
+@pytest.mark.parametrize("value", ["no", [True], 0.1])
 def test_a_release_that_is_no_release_gets_one_message_with_what_is_allowed(value: Any) -> None:
     with pytest.raises(ScheduleError, match=r"stages\.0\.release.*must be true, false, or \{decay: SHARE\}"):
         with_stage(0, value)

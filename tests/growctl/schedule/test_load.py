@@ -52,6 +52,12 @@ def unknown(what: str, allowed: str, *, meant: str | None = None) -> str:
         ({"stage": []}, unknown("stage = []", TOP_KEYS, meant="stages")),
         ({"model.num_layer": 3}, unknown("model.num_layer = 3", MODEL_KEYS, meant="num_layers")),
         ({"xyz": 1}, unknown("xyz = 1", TOP_KEYS)),
+        ({"stages.0.release": {"deacy": 0.1}}, unknown("stages.0.release.deacy = 0.1", "decay", meant="decay")),
+        ({"stages.0.release": {"decay": 2}}, "stages.0.release.decay = 2: must be 1 or less"),
+        (
+            {"stages.0.release": "yes"},
+            "stages.0.release = 'yes': must be true, false, or {decay: SHARE}, with a share above 0 and 1 at most",
+        ),
         (
             {"model._target_": "os.system"},
             "model._target_ = 'os.system': _target_ names Python to call; a schedule cannot call any",
