@@ -6,13 +6,15 @@ Imports no torch.
 import os
 import re
 import sys
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 from growctl.launch.start_ranks import STARTED
 from growctl.launch.worker_logs import failure_reason, signal_reason
+from growctl.run.reuse import payers
 from growctl.runs_dir import RunPaths
 from stages.checkpoint.manifest import CheckpointError, Manifest
 from stages.checkpoint.verify import verify_checkpoint
@@ -64,6 +66,8 @@ class StageStatus:
     """Why the stage failed."""
     branch_of: str | None = None
     """The stage that a release branches from; None for a stage of the ladder."""
+    reused_steps: dict[str, int] = field(default_factory=dict)
+    """Steps taken over from other runs: {the run that paid for them: steps}."""
 
 
 @dataclass(frozen=True)
@@ -92,9 +96,10 @@ def read_stage(
     paths = RunPaths(run).stage(planned.index, planned.branch_of or planned.name)
     paths = paths.release if planned.branch_of else paths
     final = _whole(paths.final, notes)
-    records = _last_records(paths.metrics, notes)
+    metrics = _read_metrics(paths.metrics, notes)
+    records = {record["event"]: record for record in reversed(metrics)}
     start, train, evaluation = (records.get(event, {}) for event in ("start", "train", "evaluation"))
-    newest = next(iter(records.values()), {})
+    newest = metrics[0] if metrics else {}
     last_word = modified(paths.metrics)
     state, reason = _state(paths, final, last_word, reached, held_since, notes)
     if state == "starting" and planned.has_initial and not planned.branch_of and not paths.initial.is_dir():
@@ -125,6 +130,7 @@ def read_stage(
         last_word_at=in_utc(last_word),
         reason=reason,
         branch_of=planned.branch_of,
+        reused_steps=_reused_steps(metrics, step),
     )
 
 
@@ -147,25 +153,35 @@ def _state(
     return ("failed" if reason else "stopped"), reason
 
 
-def _last_records(path: Path, notes: list[str]) -> dict[str, Record]:
-    """The last complete record of each event, newest first.
-
-    A long file is mostly `train` records: only the last of them is parsed.
-    """
+def _read_metrics(path: Path, notes: list[str]) -> list[Record]:
+    """The complete records of a stage, newest first; of the `train` records, which are most of a long file, only the
+    last."""
     try:
         lines = path.read_bytes().split(b"\n")[:-1]
     except FileNotFoundError:
-        return {}
+        return []
     except OSError as error:
         notes.append(f"{path} cannot be read: {error.strerror}")
-        return {}
-    found: dict[str, Record] = {}
+        return []
+    found: list[Record] = []
+    has_train = False
     for line in reversed(lines):
-        if "train" in found and b'"train"' in line:
+        if has_train and b'"train"' in line:
             continue
         record = parse_line(line)
         if record is not None:
-            found.setdefault(record["event"], record)
+            found.append(record)
+            has_train = has_train or record["event"] == "train"
+    return found
+
+
+def _reused_steps(metrics: Sequence[Record], step: int) -> dict[str, int]:
+    """The steps of a stage, of the first `step`, that other runs paid for: {run: steps}."""
+    own, found = "", dict[str, int]()
+    for segment in payers(metrics[::-1], own):
+        steps = int(min(step, segment.last_step)) - segment.first_step
+        if segment.paid_by != own and steps > 0:
+            found[segment.paid_by] = found.get(segment.paid_by, 0) + steps
     return found
 
 

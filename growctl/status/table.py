@@ -97,8 +97,19 @@ def _print_remarks(run: RunStatus, console: Console, named: bool) -> None:
         words = ", ".join(f"{number} ({name})" for name, number in run.jobs.items())
         asks = f"squeue --jobs={','.join(run.jobs.values())}"
         console.print(Text(f"{prefix}SLURM jobs {words}; check their state with: {asks}"), soft_wrap=True)
+    for line in _reused(run):
+        console.print(Text(f"{prefix}{line}"), soft_wrap=True)
     for note in run.notes:
         console.print(Text(f"{prefix}{note}"), style="yellow", soft_wrap=True)
+
+
+def _reused(run: RunStatus) -> list[str]:
+    """One line for each run that paid for steps of this one: `reused from other: small 30/30, large 20/60 steps`."""
+    stages: dict[str, list[str]] = {}
+    for stage in run.stages:
+        for payer, steps in stage.reused_steps.items():
+            stages.setdefault(payer, []).append(f"{stage.name} {steps}/{stage.num_steps or '?'}")
+    return [f"reused from {payer}: {', '.join(parts)} steps" for payer, parts in stages.items()]
 
 
 def print_commands(runs: Sequence[RunStatus], console: Console) -> None:

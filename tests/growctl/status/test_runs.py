@@ -61,6 +61,33 @@ def test_a_resumed_stage_shows_the_step_of_its_last_attempt(tmp_path):
     assert (small.step, small.attempts, small.state) == (15, 2, "stopped")
 
 
+def takes_over(made: HandMade, stage: str, run: str, step: int, resumed_from: int = 0, attempt: int = 1) -> None:
+    device = {"device": "CPU X", "num_devices": 2, "precision": "fp32", "device_seconds": 1.0}
+    record = {"run": run, "checkpoint": "there", "resumed_from": resumed_from} | device
+    made.says(stage, ("reused", step, record), attempt=attempt)
+
+
+def test_the_runs_that_paid_for_reused_steps_are_named_with_the_steps_that_still_count(tmp_path):
+    made = HandMade(tmp_path)
+    takes_over(made, "0-small", "first", 20)
+    takes_over(made, "0-small", "other", 30)
+    made.saves("0-small", "final", 30)
+    takes_over(made, "1-large", "other", 40)
+    made.trains("1-large", 50, attempt=2, resumed_from=15)  # the checkpoint at step 40 was broken
+    small, large = only(tmp_path).stages
+    assert (small.reused_steps, large.reused_steps) == ({"first": 20, "other": 10}, {"other": 15})
+    lines = printed(tmp_path).splitlines()
+    assert "tiny: reused from first: small 20/30 steps" in lines
+    assert "tiny: reused from other: small 10/30, large 15/60 steps" in lines
+    assert "reused from other: small 10/30, large 15/60 steps" in printed(tmp_path, "tiny").splitlines()
+
+
+def test_a_run_without_reused_steps_has_no_line_about_them(tmp_path):
+    HandMade(tmp_path).finishes("0-small", 30)
+    assert "reused from" not in printed(tmp_path)
+    assert "reused from" not in printed(tmp_path, "tiny")
+
+
 def test_a_stage_is_starting_or_growing_until_its_workers_write_a_record(tmp_path):
     made = HandMade(tmp_path)
     with made.hold():
