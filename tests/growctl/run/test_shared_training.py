@@ -133,10 +133,8 @@ LINK = {"at": "stages.checkpoint.files:link_or_copy"}
 POINTS = {
     "before the first link": LINK | {"nth": 1},
     "between two links": LINK | {"nth": 7},
-    "before the record": {"at": "growctl.run.reuse:_record"},
     "between record and rename": {"at": "growctl.run.reuse:_record", "side": "after"},
     "after the rename": {"at": "growctl.run.reuse:take_over", "side": "after"},
-    "before the record of the second stage": {"at": "growctl.run.reuse:_record", "nth": 2},
 }
 
 
@@ -155,13 +153,3 @@ def test_a_run_killed_while_it_takes_over_a_checkpoint_ends_as_if_it_had_not_bee
     assert losses(runs / "twin") == evaluations(losses(runs / "tiny"))
     assert stage_costs(runs, "twin") == {"small": (30, 30, 0), "large": (60, 60, 0)}
     assert "start" not in {record["event"] for record in read_metrics(runs / "twin/stages/0-small/metrics.jsonl")}
-
-
-def test_runs_that_share_files_do_not_need_each_other(two_ranks, runs):
-    run("run", two_ranks[0], *LAUNCH, "--name", "twin", "--runs-dir", runs)
-    expected = final_hashes(runs / "tiny")
-    shutil.rmtree(runs / "tiny")
-    assert final_hashes(runs / "twin") == expected
-    out, _ = run("verify", "--integrity", runs / "twin")
-    assert "broken" not in out
-    run("run", two_ranks[0], *LAUNCH, "--name", "twin", "--runs-dir", runs)
