@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from growctl.controls.generate import plan_controls
 from growctl.run.changed_schedule import shared_training
 from growctl.run.requests import schedule_yaml
 from growctl.schedule.load import load_schedule
@@ -79,6 +80,19 @@ def test_no_take_over_is_promised_without_reuse(schedule: Path) -> None:
     message, command = refusal(schedule, "stages.1.train_steps=90", "--no-reuse")
     assert message.endswith("Under another name it trains anew:")
     assert command[-1] == "--no-reuse"
+
+
+def test_a_control_with_another_budget_is_trained_beside_the_ladder_under_another_name(schedule: Path) -> None:
+    runs = schedule.parent / "runs"
+    control = runs / "tiny-control-transformer-scratch-0.5x"
+    (control / "stages").mkdir(parents=True)
+    *_, planned = plan_controls(load_schedule(str(schedule)))
+    stages = [planned.schedule.stages[0].model_copy(update={"train_steps": 7})]
+    (control / "schedule.yaml").write_text(schedule_yaml(planned.schedule.model_copy(update={"stages": stages})))
+    message, command = refusal(schedule)
+    assert f"{control} keeps its schedule: stages.0.train_steps = " in message
+    assert TAKEN_OVER in message
+    assert command == [str(schedule), "--name", "tiny-2", "--runs-dir", str(runs)]
 
 
 def test_values_are_written_as_in_a_schedule(schedule: Path) -> None:
