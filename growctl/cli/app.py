@@ -93,7 +93,7 @@ def run(
         )
     loaded = load_schedule(schedule, overrides or [], runs_dir=runs_dir, run=name)
     sources = reuse_sources(runs_dir, reuse_from or [], no_reuse)
-    request = LadderRequest.of(loaded, schedule, runs_dir, name, not no_controls, sources, until)
+    request = LadderRequest.of(loaded, schedule, runs_dir, name, not no_controls, sources, until, overrides or [])
     ladder = request.ladder.name
     where = "" if runs_dir == DEFAULT_RUNS_DIR else f" --runs-dir {runs_dir}"
     if dry_run:

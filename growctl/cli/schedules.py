@@ -134,14 +134,19 @@ def schema() -> None:
 
 def _say_drafted(result: "Drafted", path: Path | None) -> None:
     """Says what a draft holds and what to do next. On standard error if the draft itself is on standard output."""
+    from growctl.plan.costs import Total
     from growctl.text.formatting import scientific, short_count
 
     ladder = result.costs.ladder
+    stages, releases = Total.of(ladder.stages), Total.of(cost for cost in ladder.parts if cost.plan.branch_of)
+    tokens, flops = f"{short_count(stages.train_tokens)} tokens", f"{scientific(stages.flops.total)} FLOPs"
+    if releases.train_tokens:
+        tokens += f" and {short_count(releases.train_tokens)} in releases"
+        flops += f" and {scientific(releases.flops.total)} in releases"
     sizes = " -> ".join(short_count(cost.plan.num_parameters) for cost in ladder.stages)
     controls = sum(control.total.flops.total for control in result.costs.controls)
     lines = [
-        f"{path or 'standard output'}: {sizes} parameters, {short_count(ladder.total.train_tokens)} tokens, "
-        f"{scientific(ladder.total.flops.total)} FLOPs; controls: {scientific(controls)} FLOPs",
+        f"{path or 'standard output'}: {sizes} parameters, {tokens}, {flops}; controls: {scientific(controls)} FLOPs",
         f"Text: {ladder.schedule.data.source}",
         *(f"warning: {warning}" for warning in result.warnings),
     ]

@@ -38,6 +38,7 @@ class JobPart:
         self.last_stage = last_stage
         self.ladder = request.ladder.name
         self.label = request.ladder.label
+        self.overrides = request.overrides
         self.runs_dir = str(request.runs_dir.absolute())
         self.sources = [str(source.absolute()) for source in request.sources]
         self.schedule = json.dumps(request.ladder.schedule.model_dump(mode="json"))
@@ -87,7 +88,7 @@ class JobPart:
 
         schedule = parse_schedule(json.loads(self.schedule), label=self.label, default_name=self.ladder)
         runs_dir, sources = Path(self.runs_dir), [Path(source) for source in self.sources]
-        request = LadderRequest.of(schedule, self.label, runs_dir, self.ladder, True, sources)
+        request = LadderRequest.of(schedule, self.label, runs_dir, self.ladder, True, sources, overrides=self.overrides)
         run_part(request, self.name, self.last_stage, Screen(Terminal()))
 
 

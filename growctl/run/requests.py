@@ -1,14 +1,14 @@
 """The runs that a command requests, and the checks on them before anything is written."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from growctl.controls.generate import plan_controls
 from growctl.ladder.releases import paths_of, plan_run
-from growctl.ladder.stage_plans import StagePlan, plan_stages
+from growctl.ladder.stage_plans import StagePlan
 from growctl.launch.machines import Machines
+from growctl.run.changed_schedule import advice, first_difference, free_name, shared_training
 from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.schedule.errors import did_you_mean
 from growctl.schedule.load import ScheduleError, load_resolved
@@ -49,6 +49,8 @@ class LadderRequest:
     """Runs directories in which to look for checkpoints to reuse; empty: none are reused."""
     last_stage: int | None = None
     """The index of the last stage to train; None: all stages."""
+    overrides: tuple[str, ...] = ()
+    """The overrides of the schedule, as the user gave them."""
 
     @classmethod
     def of(
@@ -60,6 +62,7 @@ class LadderRequest:
         with_controls: bool,
         sources: Sequence[Path] = (),
         until: str | None = None,
+        overrides: Sequence[str] = (),
     ) -> "LadderRequest":
         """A request for the ladder of `schedule`, named `name` or else as the schedule is.
 
@@ -70,7 +73,7 @@ class LadderRequest:
         assert name is not None
         last_stage = None if until is None else stage_index(schedule, until)
         ladder = RunRequest(name, schedule.model_copy(update={"name": name}), label)
-        return cls(ladder, runs_dir, with_controls and until is None, tuple(sources), last_stage)
+        return cls(ladder, runs_dir, with_controls and until is None, tuple(sources), last_stage, tuple(overrides))
 
     def directory(self, request: RunRequest) -> Path:
         """The run directory of `request`."""
@@ -102,8 +105,43 @@ class LadderRequest:
         for request in requests:
             check_batch(request, machines.devices)
             if request.control is None or schedule.growth.when == "fixed" or over:
-                check_same_run(request, self.directory(request))
+                self.check_same_run(request)
         return requests
+
+    def check_same_run(self, request: RunRequest) -> None:
+        """Raises RunError if the directory of `request` is not a run, or has a schedule with another result.
+
+        The schedule of a run that has never started may change, for example after its job was removed from the queue.
+        """
+        directory = self.directory(request)
+        run = RunPaths(directory)
+        if not run.schedule.exists():
+            if directory.exists() and any(not p.name.startswith(".") for p in directory.iterdir()):
+                raise RunError(f"{directory} exists and is not a growctl run; choose another name with --name")
+            return
+        if not run.has_begun():
+            return
+        old = own_schedule(run.schedule)
+        if difference := first_difference(old, request.schedule):
+            shared, overrides = shared_training(old, request.schedule)
+            if request.control is not None:  # the ladder has passed this check, so it is taken over
+                shared, overrides = True, []
+            said = advice(shared and bool(self.sources), overrides, self._under_another_name(overrides))
+            raise RunError(f"{directory} keeps its schedule: {difference}. {said}")
+
+    def _under_another_name(self, overrides: Sequence[str]) -> list[str]:
+        """The command that makes this request, with further overrides, for a run whose name is free."""
+        name = free_name(self.ladder.name, self.runs_dir)
+        command = ["growctl", "run", self.ladder.label, *self.overrides, *overrides, "--name", name]
+        if self.runs_dir != Path("runs"):
+            command += ["--runs-dir", str(self.runs_dir)]
+        if self.last_stage is not None:
+            command += ["--until", self.ladder.schedule.stages[self.last_stage].name]
+        elif not self.with_controls and self.ladder.schedule.controls:
+            command += ["--no-controls"]
+        for source in self.sources[1:]:
+            command += ["--reuse-from", str(source)]
+        return command if self.sources else [*command, "--no-reuse"]
 
 
 def reuse_sources(runs_dir: Path, further: Sequence[Path], no_reuse: bool) -> tuple[Path, ...]:
@@ -156,53 +194,6 @@ def left_to_train(schedule: Schedule, directory: Path) -> list[StagePlan]:
     return [plan for plan in plan_run(schedule, done) if not over(plan)]
 
 
-def check_same_run(request: RunRequest, directory: Path) -> None:
-    """Raises RunError if `directory` is not a run, or if its schedule differs in a setting that affects the result.
-
-    The schedule of a run that has never started may change, for example after its job was removed from the queue.
-    """
-    run = RunPaths(directory)
-    if not run.schedule.exists():
-        if directory.exists() and any(not p.name.startswith(".") for p in directory.iterdir()):
-            raise RunError(f"{directory} exists and is not a growctl run; choose another name with --name")
-        return
-    if not run.has_begun():
-        return
-    old = own_schedule(run.schedule)
-    for key, was, now in _differences(_comparable(old), _comparable(request.schedule)):
-        said = _other_stages(was, now) if key == "stages" else f"{key} = {now!r}, but it was started with {was!r}"
-        raise RunError(f"{directory} keeps its schedule: {said}. {_advice(old, request)}")
-
-
-def _other_stages(was: list[dict[str, Any]], now: list[dict[str, Any]]) -> str:
-    """What differs between two lists of stages that are not equally long."""
-    old, new = ([stage["name"] for stage in stages] for stages in (was, now))
-    if new[: len(old)] == old:
-        return f"this schedule adds {', '.join(new[len(old) :])} after its last stage, {old[-1]}"
-    if new[-len(old) :] == old:
-        return (
-            f"this schedule adds {', '.join(new[: -len(old)])} before its first stage, {old[0]}, so nothing of the run "
-            "fits: a ladder grows at its end"
-        )
-    return f"it has the stages {', '.join(old)}; this schedule has {', '.join(new)}"
-
-
-def _advice(old: Schedule, request: RunRequest) -> str:
-    """How to train the other schedule, and what of the old run it then takes over."""
-    command = f"run the same command with --name {request.name}-2"
-    last = len(old.stages) - 1
-    before, after = plan_stages(old)[last], request.schedule.stages[last : last + 1]
-    ramp = before.ramp_steps or before.anneal_steps
-    if (
-        ramp
-        and after
-        and after[0].ramp_steps is None
-        and plan_stages(request.schedule)[last].num_steps != before.num_steps
-    ):
-        command += f" stages.{last}.ramp_steps={ramp} (so that its ramp stays as long as it was)"
-    return f"To train it, {command}: what the two schedules have in common is taken over, not trained again"
-
-
 def own_schedule(path: Path) -> Schedule:
     """The schedule that a run keeps in the file `path`; raises RunError if it cannot be read."""
     try:
@@ -232,22 +223,3 @@ def schedule_yaml(schedule: Schedule) -> str:
     from omegaconf import OmegaConf
 
     return OmegaConf.to_yaml(OmegaConf.create(schedule.model_dump(mode="json")))
-
-
-def _comparable(schedule: Schedule) -> dict[str, Any]:
-    data = schedule.model_dump(exclude={"launch", "controls"})
-    del data["data"]["workers"], data["data"]["approximate_tokens"]
-    for name in ("keep", "keep_every", "keep_trunk", "check_space"):
-        del data["checkpoint"][name]
-    return data
-
-
-def _differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    if isinstance(old, dict) and isinstance(new, dict):
-        for key in old | new:
-            yield from _differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
-    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        for i, (before, after) in enumerate(zip(old, new, strict=True)):
-            yield from _differences(before, after, f"{path}.{i}")
-    elif old != new:
-        yield path, old, new

@@ -27,7 +27,6 @@ from growctl.run.requests import (
     LadderRequest,
     RunFailed,
     RunRequest,
-    check_same_run,
     schedule_yaml,
     steps_done,
 )
@@ -66,7 +65,7 @@ def run(request: LadderRequest, screen: Screen) -> None:
     controls = [request.directory(control) for control in request.controls()]
     Execution(request.ladder, request.runs_dir, machines, screen, controls, request.sources).run(request.last_stage)
     for control in request.controls():
-        check_same_run(control, request.directory(control))
+        request.check_same_run(control)
         Execution(control, request.runs_dir, machines, screen, sources=request.sources).run()
 
 

@@ -8,7 +8,10 @@ import pytest
 from typer.testing import CliRunner
 
 from growctl.cli.app import app
+from growctl.ladder.releases import plan_run
+from growctl.ladder.stage_plans import total_flops
 from growctl.schedule.load import load_schedule
+from growctl.text.formatting import scientific, short_count
 from model.errors import UserError
 from tests.growctl.runs import run
 
@@ -42,6 +45,16 @@ def test_init_writes_a_file_named_after_the_size_and_says_what_to_do_next(tmp_pa
     schedule = load_schedule("350m.yaml")
     assert (schedule.name, schedule.launch.devices, schedule.launch.hardware.device) == ("350m", 8, "h100")
     assert [stage.name for stage in schedule.stages] == ["39.8m", "81.8m", "168m", "348m"]
+
+
+def test_the_summary_states_the_tokens_and_flops_of_releases_apart_from_the_stages() -> None:
+    summary = init("--params", "10M", "--tokens", "100M").splitlines()[0]
+    plans = plan_run(load_schedule("10m.yaml"))
+    stages, releases = ([plan for plan in plans if bool(plan.branch_of) == branches] for branches in (False, True))
+    tokens, more = (short_count(sum(plan.train_tokens for plan in part)) for part in (stages, releases))
+    assert tokens == "100M"
+    flops, more_flops = (scientific(total_flops(part).total) for part in (stages, releases))
+    assert f" parameters, 100M tokens and {more} in releases, {flops} FLOPs and {more_flops} in releases; " in summary
 
 
 def test_a_dash_prints_the_schedule_and_nothing_else(tmp_path: Path) -> None:

@@ -1,0 +1,150 @@
+"""Explains why a run cannot go on with another schedule, and shows the command that trains that schedule."""
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from growctl.ladder.stage_plans import StagePlan, plan_stages
+from growctl.runs_dir import RunsPaths
+from growctl.schedule.errors import SHOWN_CHARACTERS, shorten
+from growctl.schema.blocks import Schedule
+from stages.spec import GenerationRule, LearningRate
+
+_IN_EVERY_UPDATE = ("seed", "data", "model", "start", "optimizer", "anomalies", "training")
+"""The blocks that affect every update of every stage."""
+_NO_EFFECT = {
+    "data": ("workers", "approximate_tokens"),
+    "checkpoint": ("keep", "keep_every", "keep_trunk", "check_space"),
+}
+"""By block: the keys that do not affect the result. `launch` and `controls` do not affect it either."""
+_LONGEST_NAME = 100
+
+
+def first_difference(old: Schedule, new: Schedule) -> str | None:
+    """The first setting that affects the result and differs, as a clause; None if there is none."""
+    for key, was, now in _differences(_comparable(old), _comparable(new)):
+        if key == "stages":
+            return _other_stages(was, now)
+        return f"{key} = {_as_yaml(now)}, but it was started with {_as_yaml(was)}"
+    return None
+
+
+def shared_training(old: Schedule, new: Schedule) -> tuple[bool, list[str]]:
+    """Whether a run of `new` can take over training from one of `old`, and the overrides that it needs for that.
+
+    The ramp of a stage is a share of its steps by default, so a longer stage would ramp differently from its first
+    update on. The override keeps the ramp of the first such stage as long as it was.
+    """
+    was, now = _comparable(old), _comparable(new)
+    guarded = new.anomalies.spikes != "ignore"  # then the limit of spikes, which moves at log lines, affects updates
+    if not guarded:
+        del was["training"]["log_every"], now["training"]["log_every"]
+    affecting = (*_IN_EVERY_UPDATE, *(("evaluation", "checkpoint") if guarded else ()))
+    if any(was[key] != now[key] for key in affecting):
+        return False, []
+    judged = old.growth.when == "slope" or new.growth.when == "slope"
+    if judged and any(was[key] != now[key] for key in ("growth", "evaluation")):
+        return False, []  # another rule may have ended the stages elsewhere
+    shared = False
+    for before, after in zip(plan_stages(old), plan_stages(new), strict=False):
+        if before.model != after.model or (after.is_grown and was["growth"] != now["growth"]):
+            break
+        steps = _shared_steps(before, after)
+        if not steps:
+            break
+        if (before.ramp_steps, before.anneal_steps) != (after.ramp_steps, after.anneal_steps):
+            ramp = before.ramp_steps or before.anneal_steps
+            chosen = new.stages[after.index].ramp_steps is not None
+            if chosen or before.name != after.name or not ramp or ramp >= after.num_steps:
+                break
+            return True, [f"stages.{after.index}.ramp_steps={ramp}"]
+        shared = True
+        if steps < max(before.num_steps, after.num_steps):
+            break
+    return shared, []
+
+
+def free_name(name: str, runs_dir: Path) -> str:
+    """The first of NAME-2, NAME-3, ... that no file in `runs_dir` has."""
+    number = 2
+    while True:
+        suffix = f"-{number}"
+        candidate = name[: _LONGEST_NAME - len(suffix)] + suffix
+        if not RunsPaths(runs_dir).run(candidate).directory.exists():
+            return candidate
+        number += 1
+
+
+def advice(shared: bool, overrides: list[str], command: list[str]) -> str:
+    """How to train the other schedule, with the command on a line of its own."""
+    if not shared:
+        promise = "Under another name it trains anew"
+    else:
+        promise = "Under another name, what both schedules have in common is taken over, not trained again"
+        promise += f" ({overrides[0].partition('=')[0]} keeps the ramp as long as it was)" if overrides else ""
+    return f"{promise}:\n  {shlex.join(command)}"
+
+
+def _shared_steps(before: StagePlan, after: StagePlan) -> int:
+    """How many updates of a stage have the same learning rates in both plans, counted from its first one."""
+    steps = min(before.num_steps, after.num_steps)
+    rules = [[_within(rule, steps) for rule in plan.generations] for plan in (before, after)]
+    if rules[0] != rules[1]:
+        return 0
+    old, new = before.learning_rate, after.learning_rate
+    if old == new:
+        return steps
+    in_the_decay = {"total_steps", "decay_steps"}
+    if old.shape != "wsd" or old.model_dump(exclude=in_the_decay) != new.model_dump(exclude=in_the_decay):
+        return 0
+    return min(steps, _undecayed(old, steps), _undecayed(new, steps))
+
+
+def _undecayed(rate: LearningRate, steps: int) -> int:
+    return steps if rate.undecayed_steps is None else max(0, rate.undecayed_steps)
+
+
+def _within(rule: GenerationRule, steps: int) -> GenerationRule:
+    """What `rule` does in the first `steps`: one that freezes longer freezes all of them."""
+    return rule.model_copy(update={"frozen_steps": min(rule.frozen_steps, steps)})
+
+
+def _other_stages(was: list[dict[str, Any]], now: list[dict[str, Any]]) -> str:
+    """What differs between two lists of stages that are not equally long."""
+    old, new = ([stage["name"] for stage in stages] for stages in (was, now))
+    if new[: len(old)] == old:
+        return f"this schedule adds {', '.join(new[len(old) :])} after its last stage, {old[-1]}"
+    if new[-len(old) :] == old:
+        return (
+            f"this schedule adds {', '.join(new[: -len(old)])} before its first stage, {old[0]}, so nothing of the run "
+            "fits: a ladder grows at its end"
+        )
+    return f"it has the stages {', '.join(old)}; this schedule has {', '.join(new)}"
+
+
+def _comparable(schedule: Schedule) -> dict[str, Any]:
+    data = schedule.model_dump(mode="json", exclude={"launch", "controls"})
+    for block, keys in _NO_EFFECT.items():
+        for key in keys:
+            del data[block][key]
+    return data
+
+
+def _differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in old | new:
+            yield from _differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for i, (before, after) in enumerate(zip(old, new, strict=True)):
+            yield from _differences(before, after, f"{path}.{i}")
+    elif old != new:
+        yield path, old, new
+
+
+def _as_yaml(value: Any) -> str:
+    """A value as a schedule writes it, on one line, shortened."""
+    import yaml
+
+    text = yaml.safe_dump([value], default_flow_style=True, allow_unicode=True, sort_keys=False, width=10**6)
+    return shorten(text.strip()[1:-1], SHOWN_CHARACTERS)

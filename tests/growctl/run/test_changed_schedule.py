@@ -1,0 +1,126 @@
+"""A run that is given another schedule refuses it, and shows the command that trains that schedule."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from growctl.controls.generate import plan_controls
+from growctl.run.changed_schedule import shared_training
+from growctl.run.requests import schedule_yaml
+from growctl.schedule.load import load_schedule
+from tests.growctl.runs import CONTROL, SCHEDULE, run_here, write_schedule
+
+TAKEN_OVER = "what both schedules have in common is taken over, not trained again"
+LAST = "  - {name: huge, attention_tokens: 24, ffn_tokens: 60, train_steps: 40}\ntraining:"
+FIRST = "stages:\n  - {name: first, attention_tokens: 4, ffn_tokens: 8, train_steps: 40}\n"
+
+
+@pytest.fixture
+def schedule(tmp_path: Path) -> Path:
+    """The schedule of a run that has begun in `runs` beside it."""
+    path = write_schedule(tmp_path, SCHEDULE + CONTROL)
+    run = tmp_path / "runs/tiny"
+    (run / "stages").mkdir(parents=True)
+    (run / "schedule.yaml").write_text(schedule_yaml(load_schedule(str(path))))
+    return path
+
+
+def refusal(schedule: Path, *arguments: str) -> tuple[str, list[str]]:
+    """The message and the command of `growctl run` for the run that has begun; checks that the command works."""
+    given = ("--runs-dir", str(schedule.parent / "runs"), *arguments)
+    _, err = run_here("run", schedule, *given, "--dry-run", expect=2)
+    message, command = err.rstrip("\n").split("\n")
+    assert command.startswith("  growctl run ")
+    words = shlex.split(command)
+    run_here(*words[1:], "--dry-run")
+    return message, words[2:]
+
+
+def test_the_command_repeats_what_was_given_under_a_free_name_with_the_ramp_as_it_was(schedule: Path) -> None:
+    runs = schedule.parent / "runs"
+    (runs / "tiny-2").mkdir()
+    message, command = refusal(schedule, "stages.1.train_steps=90", "~launch.devices", "--no-controls")
+    assert "stages.1.train_steps = 90, but it was started with 60" in message
+    assert TAKEN_OVER in message
+    assert command == [
+        *(str(schedule), "stages.1.train_steps=90", "~launch.devices", "stages.1.ramp_steps=12"),
+        *("--name", "tiny-3", "--runs-dir", str(runs), "--no-controls"),
+    ]
+
+
+def test_other_runs_directories_and_the_last_stage_stay_in_the_command(schedule: Path) -> None:
+    others = schedule.parent / "others"
+    (others / "one").mkdir(parents=True)
+    (others / "one/schedule.yaml").touch()
+    _, command = refusal(schedule, "stages.1.train_steps=90", "--until", "small", "--reuse-from", str(others))
+    assert command[-4:] == ["--until", "small", "--reuse-from", str(others)]
+
+
+def test_a_stage_at_the_end_takes_the_run_over_and_one_in_front_trains_anew(schedule: Path) -> None:
+    schedule.write_text(SCHEDULE.replace("training:", LAST))
+    message, command = refusal(schedule)
+    assert "this schedule adds huge after its last stage, large" in message
+    assert TAKEN_OVER in message
+    assert not [word for word in command if "ramp_steps" in word]
+    schedule.write_text(SCHEDULE.replace("stages:\n", FIRST))
+    message, command = refusal(schedule)
+    assert "this schedule adds first before its first stage, small, so nothing of the run fits" in message
+    assert message.endswith("Under another name it trains anew:")
+    assert not [word for word in command if "ramp_steps" in word]
+
+
+@pytest.mark.parametrize("changed", ["seed=4", "learning_rate.peak=1e-3", "model.num_layers=1", "data.vocab_size=310"])
+def test_no_take_over_is_promised_if_every_update_differs(schedule: Path, changed: str) -> None:
+    message, _ = refusal(schedule, changed, "stages.1.train_steps=90")
+    assert message.endswith("Under another name it trains anew:")
+
+
+def test_no_take_over_is_promised_without_reuse(schedule: Path) -> None:
+    message, command = refusal(schedule, "stages.1.train_steps=90", "--no-reuse")
+    assert message.endswith("Under another name it trains anew:")
+    assert command[-1] == "--no-reuse"
+
+
+def test_a_control_with_another_budget_is_trained_beside_the_ladder_under_another_name(schedule: Path) -> None:
+    runs = schedule.parent / "runs"
+    control = runs / "tiny-control-transformer-scratch-0.5x"
+    (control / "stages").mkdir(parents=True)
+    *_, planned = plan_controls(load_schedule(str(schedule)))
+    stages = [planned.schedule.stages[0].model_copy(update={"train_steps": 7})]
+    (control / "schedule.yaml").write_text(schedule_yaml(planned.schedule.model_copy(update={"stages": stages})))
+    message, command = refusal(schedule)
+    assert f"{control} keeps its schedule: stages.0.train_steps = " in message
+    assert TAKEN_OVER in message
+    assert command == [str(schedule), "--name", "tiny-2", "--runs-dir", str(runs)]
+
+
+def test_values_are_written_as_in_a_schedule(schedule: Path) -> None:
+    message, _ = refusal(schedule, "stages.0.release={decay: 1.0}")
+    assert "stages.0.release = {decay: 1.0}, but it was started with null" in message
+    assert TAKEN_OVER in message
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["evaluation.every=30", "training.log_every=7"], True),
+        (["growth.init=random"], True),  # the first stage is not grown
+        (["learning_rate.decay=0.3"], True),
+        (["learning_rate.shape=cosine"], False),
+        (["learning_rate.warmup_steps=6"], False),
+        (["training.batch_size=16"], False),
+        (["growth.when=slope", "growth.slope=1e-12"], False),
+    ],
+)
+def test_training_is_shared_as_far_as_the_updates_are_equal(
+    schedule: Path, overrides: list[str], expected: bool
+) -> None:
+    old, new = load_schedule(str(schedule)), load_schedule(str(schedule), overrides)
+    assert shared_training(old, new) == (expected, [])
+
+
+def test_a_ramp_is_kept_only_in_a_stage_that_has_room_for_it_and_none_of_its_own(schedule: Path) -> None:
+    old = load_schedule(str(schedule))
+    for changes in (["stages.1.train_steps=10"], ["stages.1.train_steps=90", "stages.1.ramp_steps=9"]):
+        assert shared_training(old, load_schedule(str(schedule), changes)) == (True, [])
