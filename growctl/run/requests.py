@@ -10,9 +10,9 @@ from growctl.ladder.releases import paths_of, plan_run
 from growctl.ladder.stage_plans import StagePlan, plan_stages
 from growctl.launch.machines import Machines
 from growctl.runs_dir import RunPaths, RunsPaths
-from growctl.schedule.errors import did_you_mean
 from growctl.schedule.load import ScheduleError, load_resolved
 from growctl.schema.blocks import Schedule
+from growctl.text.suggestion import did_you_mean
 from model.errors import Failure, UserError
 from stages.checkpoint.manifest import CheckpointError, read_manifest
 
