@@ -77,6 +77,10 @@ class StagePaths:
         """The manifest files of everything in the directory, sorted by name."""
         return sorted(self.directory.glob(f"*/{MANIFEST_NAME}"))
 
+    def checkpoint_names(self) -> list[str]:
+        """The names of the complete checkpoints, sorted."""
+        return [path.parent.name for path in self.manifests() if is_checkpoint_name(path.parent.name)]
+
     # Files that runner and workers exchange, and files for people to read.
 
     @property

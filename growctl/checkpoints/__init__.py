@@ -1,1 +1,1 @@
-"""Checkpoints as a user names them: finding one, reading an engine checkpoint, showing where one comes from."""
+"""Checkpoints as a user names them: finding one and showing where it comes from."""

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from growctl.runs_dir import RunPaths, RunsPaths
-from growctl.schedule.errors import did_you_mean
-from stages.checkpoint.manifest import CheckpointError
-from stages.stage_dir import MANIFEST_NAME, StagePaths, is_checkpoint_name
+from growctl.text.suggestion import did_you_mean
+from stages.checkpoint.manifest import CheckpointError, parameter_file
+from stages.stage_dir import MANIFEST_NAME, StagePaths, is_checkpoint_name, staging_directory
 
 NO_SUCH_PATH = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
 SHOWN_RUNS = 5
@@ -25,8 +25,8 @@ def find_checkpoint(reference: str, runs_dir: Path, tell: Callable[[str], None])
       of its newest finished stage);
     - `RUN`, the name of a run in `runs_dir`, which stands for its directory;
     - `RUN/STAGE`, with the stage's name or its directory's name, which stands for the stage's directory;
-    - `RUN/STAGE/NAME`, a checkpoint in the stage's directory: `initial`, `final`, `step_...`; or `release`, which
-      stands for its `final/`.
+    - `RUN/STAGE/release`, the stage's release, which stands for its `final/`;
+    - `RUN/STAGE/NAME` or `RUN/STAGE/release/NAME`, a checkpoint in that directory: `initial`, `final`, `step_...`.
 
     Raises CheckpointError with what there is instead.
     """
@@ -38,6 +38,14 @@ def find_checkpoint(reference: str, runs_dir: Path, tell: Callable[[str], None])
     if checkpoint != path:
         tell(f"using {checkpoint}{why}")
     return checkpoint
+
+
+def find_in_run(run: str, inside: str | None, runs_dir: Path) -> Path:
+    """The checkpoint at `RUN` or `RUN/INSIDE`, as `find_checkpoint` finds them, but never at a path.
+
+    Raises CheckpointError with what there is instead.
+    """
+    return _by_name(runs_dir / run / (inside or ""), runs_dir)[0]
 
 
 def _exists(path: Path) -> bool:
@@ -60,9 +68,10 @@ def _in_directory(path: Path, runs_dir: Path) -> tuple[Path, str]:
     run, stage = RunPaths(path), StagePaths(path)
     if run.exists():
         return _newest_of_run(run)
-    if stage.spec.is_file() or _checkpoints(stage):
+    if stage.spec.is_file() or stage.checkpoint_names():
         return _final_of_stage(stage)
-    if is_checkpoint_name(path.name):
+    _check_written(path)
+    if is_checkpoint_name(path.name) or (path / parameter_file("any")).parent.is_dir():
         raise CheckpointError(f"{path} is not a complete checkpoint: it has no {MANIFEST_NAME}")
     names = [other.directory.name for other in RunsPaths(path).all_runs()]
     if names:
@@ -73,9 +82,12 @@ def _in_directory(path: Path, runs_dir: Path) -> tuple[Path, str]:
 
 
 def _by_name(reference: Path, runs_dir: Path) -> tuple[Path, str]:
-    """The checkpoint at `RUN`, `RUN/STAGE` or `RUN/STAGE/NAME` below `runs_dir`, and why it is this one."""
+    """The checkpoint at `RUN`, `RUN/STAGE`, `RUN/STAGE/NAME` and so on below `runs_dir`, and why it is this one."""
+    _check_written(reference)
     inside = reference.relative_to(runs_dir) if reference.is_relative_to(runs_dir) else reference
-    if inside.is_absolute() or ".." in inside.parts or not 1 <= len(inside.parts) <= 3:
+    release = StagePaths(Path()).release.directory.name
+    may_name_one = len(inside.parts) in (1, 2, 3) or (len(inside.parts) == 4 and inside.parts[2] == release)
+    if inside.is_absolute() or ".." in inside.parts or not may_name_one:
         raise CheckpointError(f"{reference} does not exist")
     name, *rest = inside.parts
     names = [run.directory.name for run in RunsPaths(runs_dir).all_runs()]
@@ -85,15 +97,25 @@ def _by_name(reference: Path, runs_dir: Path) -> tuple[Path, str]:
     run = RunsPaths(runs_dir).run(name)
     if not rest:
         return _newest_of_run(run)
-    stage = _stage(run, rest[0])
-    if len(rest) == 1:
+    stage, names = _stage(run, rest[0]), rest[1:]
+    if names[:1] == [release] and stage.release.directory.is_dir():
+        stage, names = stage.release, names[1:]
+    if not names:
         return _final_of_stage(stage)
-    if rest[1] == stage.release.directory.name and stage.release.directory.is_dir():
-        return _final_of_stage(stage.release)
-    if not _exists(checkpoint := stage.directory / rest[1]):
-        hint = did_you_mean(rest[1], _checkpoints(stage))
-        raise CheckpointError(f"{checkpoint} does not exist: the stage has {_listed(_checkpoints(stage))}{hint}")
+    checkpoint = stage.directory.joinpath(*names)
+    if not _exists(checkpoint):
+        _check_written(checkpoint)
+        known = [*stage.checkpoint_names(), *([release] if stage.release.directory.is_dir() else [])]
+        has = f"has {_listed(known)}" if known else "has no checkpoint yet"
+        what = "release" if stage.directory.name == release else "stage"
+        raise CheckpointError(f"{checkpoint} does not exist: the {what} {has}{did_you_mean(names[0], known)}")
     return checkpoint, ""
+
+
+def _check_written(path: Path) -> None:
+    """Raises CheckpointError if a checkpoint is being written at `path`, or was left unfinished."""
+    if path.name and _exists(staging_directory(path)):
+        raise CheckpointError(f"{path} is being written, or was left unfinished; wait until it is complete")
 
 
 def _stage(run: RunPaths, name: str) -> StagePaths:
@@ -132,13 +154,8 @@ def _final_of_stage(stage: StagePaths) -> tuple[Path, str]:
 
 def _what_it_has(stage: StagePaths) -> str:
     """The checkpoints of an unfinished stage, for a message."""
-    found = _checkpoints(stage)
+    found = stage.checkpoint_names()
     return f"has {_listed(found)}; name one: {stage.directory / found[-1]}" if found else "has no checkpoint yet"
-
-
-def _checkpoints(stage: StagePaths) -> list[str]:
-    """The names of the complete checkpoints in a stage's directory."""
-    return [path.parent.name for path in stage.manifests() if is_checkpoint_name(path.parent.name)]
 
 
 def _name(run: Path) -> str:

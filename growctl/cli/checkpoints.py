@@ -83,8 +83,8 @@ def expand(
     Example: growctl expand quickstart --add-tokens 48 --output grown
     """
     from growctl.checkpoints.dataset import dataset_of
-    from growctl.checkpoints.engine import as_parameters
     from growctl.checkpoints.find import find_checkpoint
+    from growctl.run.temporary_conversion import as_parameters
     from growctl.text.console import Terminal
     from growctl.verify.table import comparison_document, print_comparison
     from model.errors import UserError
@@ -127,8 +127,8 @@ def shrink(
 
     Example: growctl shrink grown --drop-generations 1 --output as-before
     """
-    from growctl.checkpoints.engine import as_parameters
     from growctl.checkpoints.find import find_checkpoint
+    from growctl.run.temporary_conversion import as_parameters
     from stages.grow.expand import shrink as shrink_checkpoint
 
     source = find_checkpoint(checkpoint, runs_dir, _tell)

@@ -16,14 +16,26 @@ def complete_run(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_checkpoint(context: typer.Context, incomplete: str) -> list[str]:
-    """The names of runs, or after `RUN/` of its stages; nothing for a path, which the shell then completes itself."""
+    """The names of runs, after `RUN/` of its stages, after `RUN/STAGE/` of its checkpoints and release.
+
+    Nothing for a path, which the shell then completes itself.
+    """
     from growctl.runs_dir import RunPaths
 
-    run, slash, _ = incomplete.partition("/")
+    above, slash, _ = incomplete.rpartition("/")
     if not slash:
         return complete_run(context, incomplete)
-    names = [f"{run}/{name}" for _, name, _ in RunPaths(_runs_dir(context) / run).stages_found()]
-    return [name for name in names if name.startswith(incomplete)]
+    run, *inside = above.split("/")
+    stages = {name: paths for _, name, paths in RunPaths(_runs_dir(context) / run).stages_found()}
+    if not inside:
+        names = list(stages)
+    elif stage := stages.get(inside[0]):
+        release, in_release = stage.release, inside[1:] == [stage.release.directory.name]
+        names = (release if in_release else stage).checkpoint_names() if in_release or not inside[1:] else []
+        names += [release.directory.name] if not inside[1:] and release.directory.is_dir() else []
+    else:
+        names = []
+    return [f"{above}/{name}" for name in names if f"{above}/{name}".startswith(incomplete)]
 
 
 def complete_schedule(incomplete: str) -> list[str]:

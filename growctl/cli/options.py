@@ -12,7 +12,8 @@ DEFAULT_RUNS_DIR = Path("runs")
 RUNS_DIR_VARIABLE = "GROWCTL_RUNS_DIR"
 
 CHECKPOINT_HELP = (
-    "A checkpoint: its directory, a stage's or a run's directory, or RUN, RUN/STAGE or RUN/STAGE/step_... by name."
+    "A checkpoint: its directory, a stage's or a run's directory, or by name RUN, RUN/STAGE, RUN/STAGE/release, "
+    "RUN/STAGE/step_... or RUN/STAGE/release/step_...."
 )
 
 ScheduleName = Annotated[

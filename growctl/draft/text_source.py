@@ -12,9 +12,10 @@ from omegaconf import OmegaConf
 
 from growctl.draft.sizes import NEOX_VOCABULARY, Shape, Vocabularies
 from growctl.plan.warnings import MOST_EPOCHS
-from growctl.schedule.errors import did_you_mean, shown
+from growctl.schedule.errors import shown
 from growctl.schedule.files import SHIPPED, choices
 from growctl.schema.quantities import parse_count
+from growctl.text.suggestion import did_you_mean
 from model.errors import UserError
 
 BY_SIZE = ("python-stdlib", "wikitext", "pile")

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
-from growctl.schedule.errors import did_you_mean, shown
+from growctl.schedule.errors import shown
 from growctl.schema.launch_block import DEVICES
 from growctl.schema.quantities import parse_count
 from growctl.text.formatting import short_count
+from growctl.text.suggestion import did_you_mean
 from model.errors import UserError
 
 FEWEST_PARAMETERS = 150_000

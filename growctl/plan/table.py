@@ -15,11 +15,12 @@ from growctl.plan.start_line import start_entry, start_line
 from growctl.plan.warnings import plan_notes, plan_warnings
 from growctl.schema.blocks import Schedule
 from growctl.text.formatting import byte_count, duration, scientific, short_count
+from growctl.text.name_cell import NameCell
 from model.flops import Flops
 
 UNKNOWN = "-"
 MOST_NAME = 26
-"""Widest column of names; longer names are folded."""
+"""Widest column of names; longer names break at hyphens."""
 
 Row = dict[str, str]
 """The cells of a table's row by column heading."""
@@ -282,10 +283,10 @@ def _table(title: str, headings: Sequence[str], rows: Sequence[Row], broken: boo
         title_justify="left",
     )
     name, *others = headings
-    table.add_column(name, min_width=8, max_width=MOST_NAME, overflow="fold")
+    table.add_column(name, min_width=8, max_width=MOST_NAME)
     for heading in others:
         shown = heading.strip().replace("-", "-\n") if broken else heading.strip()
         table.add_column(shown, justify="right", no_wrap=True)
     for row in rows:
-        table.add_row(*(row.get(heading, "") for heading in headings))
+        table.add_row(NameCell(row.get(name, "")), *(row.get(heading, "") for heading in others))
     return table

@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 COLUMNS = ("stage", "parameters", "tokens", "FLOPs", "FLOPs so far", "device time", "perplexity", "jump")
 """The columns that `stage_cells` fills. The jump is in nats per token; the other cells carry their units."""
 
+DROPPED = ("FLOPs", "device time", "parameters")
+"""The columns to drop from a narrow terminal, first to last."""
+
+MOST_NAME, LEAST_NAME = 24, 12
+"""The widest column of names, and the narrowest before columns are dropped; longer names break at hyphens."""
+
 SHOWN_ANOMALIES = 10
 WENT_WRONG = "training anomalies"
 
@@ -126,11 +132,25 @@ def verdicts(runs: Sequence[RunReport]) -> list[tuple[str, tuple[str, ...]]]:
     return said
 
 
+def _layout(widths: Sequence[int], room: int) -> tuple[list[int], int, int]:
+    """The numbers of the columns to print after the name, the gap between columns, and the width of the names."""
+    shown = list(range(1, len(COLUMNS)))
+    wanted = min(widths[0], MOST_NAME)
+    for gap, dropped in ((2, None), (1, None), *((1, name) for name in DROPPED)):
+        shown = [index for index in shown if COLUMNS[index] != dropped]
+        left = room - gap - sum(widths[index] + gap for index in shown)
+        if left >= (wanted if gap == 2 else min(wanted, LEAST_NAME)):
+            break
+    return shown, gap, max(1, min(wanted, left))
+
+
 def print_report(runs: Sequence[RunReport], console: "Console") -> None:
-    """Prints every stage of every run and then the verdicts. Needs 80 columns or more."""
+    """Prints every stage of every run and then the verdicts. A narrow terminal gets fewer columns."""
     from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
+
+    from growctl.text.name_cell import NameCell
 
     cells = {run.name: [stage_cells(part) for part in run.parts] for run in runs}
     headers = [name.replace(" ", "\n", 1) for name in COLUMNS]
@@ -140,13 +160,15 @@ def print_report(runs: Sequence[RunReport], console: "Console") -> None:
         for header, *column in zip(headers, *rows, strict=True)
     ]
 
+    shown, gap, name_width = _layout(widths, console.width - 2)
+
     def print_rows(rows: Sequence[tuple[str, ...]], show_header: bool = False) -> None:
-        table = Table(box=None, show_header=show_header, padding=(0, 2, 0, 0), header_style="bold")
-        table.add_column(headers[0], width=min(widths[0], 24), overflow="fold", vertical="bottom")
-        for header, width in zip(headers[1:], widths[1:], strict=True):
-            table.add_column(header, width=width, justify="right", no_wrap=True, vertical="bottom")
+        table = Table(box=None, show_header=show_header, padding=(0, gap, 0, 0), header_style="bold")
+        table.add_column(headers[0], width=name_width, vertical="bottom")
+        for index in shown:
+            table.add_column(headers[index], width=widths[index], justify="right", no_wrap=True, vertical="bottom")
         for row in rows:
-            table.add_row(*(Text(cell) for cell in row))
+            table.add_row(NameCell(row[0]), *(Text(row[index]) for index in shown))
         console.print(Padding(table, (0, 0, 0, 2)))
 
     print_rows([], show_header=True)

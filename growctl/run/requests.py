@@ -10,9 +10,9 @@ from growctl.ladder.stage_plans import StagePlan
 from growctl.launch.machines import Machines
 from growctl.run.changed_schedule import advice, first_difference, free_name, shared_training
 from growctl.runs_dir import RunPaths, RunsPaths
-from growctl.schedule.errors import did_you_mean
 from growctl.schedule.load import ScheduleError, load_resolved
 from growctl.schema.blocks import Schedule
+from growctl.text.suggestion import did_you_mean
 from model.errors import Failure, UserError
 from stages.checkpoint.manifest import CheckpointError, read_manifest
 

@@ -25,10 +25,11 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from growctl.schedule.errors import ScheduleError, did_you_mean, innermost_reason, shown
+from growctl.schedule.errors import ScheduleError, innermost_reason, shown
 from growctl.schedule.files import GROUPS, SHIPPED, choices, file_label, find_file, shipped_schedules
 from growctl.schedule.reading import NOT_HYDRA, bounded_interpolation, read_file, refuse_code
 from growctl.schema.blocks import Schedule
+from growctl.text.suggestion import did_you_mean
 
 _NODE = "<schedule>"
 """hydra's name for the schedule itself; no file can have it."""

@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import SkipJsonSchema
 
 from growctl.text.formatting import short_count
+from growctl.text.suggestion import did_you_mean
 from model.errors import UserError
 
 SHOWN_CHARACTERS = 60
@@ -145,12 +146,6 @@ def shorten(text: str, num_characters: int) -> str:
     """`text`, cut to `num_characters` with `...` at the end. Characters that UTF-8 cannot encode become escapes."""
     text = text[: num_characters + 1].encode(errors="backslashreplace").decode()
     return text if len(text) <= num_characters else f"{text[: num_characters - 3]}..."
-
-
-def did_you_mean(word: str, known: Sequence[str]) -> str:
-    """`; did you mean 'x'?` for the word in `known` nearest to `word`; empty if none is near."""
-    close = difflib.get_close_matches(word, known, n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def _limit(limit: Any) -> Any:

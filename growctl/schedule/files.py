@@ -6,8 +6,9 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from growctl.schedule.errors import ScheduleError, did_you_mean, shown
+from growctl.schedule.errors import ScheduleError, shown
 from growctl.schema.blocks import Schedule
+from growctl.text.suggestion import did_you_mean
 
 SHIPPED = Path(__file__).resolve().parent.parent.parent / "schedules"
 """The folder of the schedules that come with growctl, both in a checkout and in an installed wheel."""

@@ -15,8 +15,9 @@ from omegaconf.base import Container, Node
 from omegaconf.errors import OmegaConfBaseException
 from omegaconf.grammar_parser import parse
 
-from growctl.schedule.errors import LOOK_UPS, ScheduleError, did_you_mean, dotted, innermost_reason, named_python, shown
+from growctl.schedule.errors import LOOK_UPS, ScheduleError, dotted, innermost_reason, named_python, shown
 from growctl.schedule.files import GROUPS, SHIPPED, find_file
+from growctl.text.suggestion import did_you_mean
 from model.errors import UserError
 
 NOT_HYDRA = "a schedule cannot contain hydra's own settings"

@@ -74,11 +74,13 @@ class StartBlock(Block):
     `run`. By default a run starts from a new model."""
 
     checkpoint: Annotated[str, Field(min_length=1)] | None = None
-    """The directory of a checkpoint: final/, initial/, step_*/, or what `expand` writes."""
+    """A checkpoint as every command takes it: its directory, a stage's or a run's directory, or RUN, RUN/STAGE,
+    RUN/STAGE/release or RUN/STAGE/step_... by name."""
     run: Annotated[str, Field(min_length=1)] | None = None
     """A run in the same runs directory."""
     stage: Annotated[str, Field(min_length=1)] | None = None
-    """The stage of that run whose final/ to start from; by default the newest finished one."""
+    """The stage of that run whose final/ to start from, or STAGE/release or STAGE/step_...; by default the newest
+    finished stage."""
     flops: PositiveFloat | None = None
     """Training FLOPs that the checkpoint cost; by default what its manifest records."""
     base: SkipJsonSchema[BaseBlock | None] = None

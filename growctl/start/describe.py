@@ -1,11 +1,11 @@
-"""Describes a start checkpoint, so that a schedule alone is enough to plan and train from it."""
+"""Finds and describes a start checkpoint, so that a schedule alone is enough to plan and train from it."""
 
 from pathlib import Path
 from typing import Any
 
-from growctl.runs_dir import RunPaths
+from growctl.checkpoints.find import find_checkpoint, find_in_run
+from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.schema.start_block import BaseBlock, StartBlock
-from growctl.start.find import find_checkpoint
 from model.errors import UserError
 from stages.checkpoint.lineage import HistoryEntry
 from stages.checkpoint.manifest import CheckpointError, Manifest, manifest_hash
@@ -17,13 +17,22 @@ def describe_start(start: StartBlock, runs_dir: Path) -> BaseBlock:
 
     Raises UserError, starting with the key at fault, if there is no such checkpoint or it is broken.
     """
-    path = find_checkpoint(start, runs_dir).absolute()
     try:
-        manifest = verify_checkpoint(path, hashes=False)
+        path = _find(start, runs_dir).absolute()
+        return _described(path, verify_checkpoint(path, hashes=False))
     except CheckpointError as error:
-        key = "start.checkpoint" if start.checkpoint else "start.run"
-        raise UserError(f"{key} = {start.checkpoint or start.run!r}: {error}") from error
-    return _described(path, manifest)
+        key = "checkpoint" if start.checkpoint else "run"
+        if start.stage and RunsPaths(runs_dir).run(str(start.run)).exists():
+            key = "stage"
+        raise UserError(f"start.{key} = {getattr(start, key)!r}: {error}") from error
+
+
+def _find(start: StartBlock, runs_dir: Path) -> Path:
+    """The directory of the checkpoint that `start` names: whatever the commands that take a checkpoint would use."""
+    if start.checkpoint is not None:
+        return find_checkpoint(str(Path(start.checkpoint).expanduser()), runs_dir, tell=lambda line: None)
+    assert start.run is not None
+    return find_in_run(start.run, start.stage, runs_dir)
 
 
 def _described(path: Path, manifest: Manifest) -> BaseBlock:

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from growctl.status.runs import CONTROL_INFIX, RunStatus, StageStatus
 from growctl.text.formatting import duration, short_count
+from growctl.text.name_cell import NameCell
 
 MANY_STEPS = 10_000
 
@@ -34,7 +35,7 @@ def print_runs(runs: Sequence[RunStatus], ladders: Collection[str], console: Con
     for run, is_below in zip(runs, below, strict=True):
         stage = run.current
         table.add_row(
-            Text(f"  {run.name.removeprefix(f'{run.control_of}{CONTROL_INFIX}')}" if is_below else run.name),
+            NameCell(f"  {run.name.removeprefix(f'{run.control_of}{CONTROL_INFIX}')}" if is_below else run.name),
             Text(run.state, style=_STYLES[run.state]),
             _place(run),
             *(_steps(stage, brief=True), _loss(stage), _left(stage) if run.state == "running" else ""),

@@ -13,6 +13,7 @@ from growctl.storage.clean import Removed
 from growctl.storage.removable import Cleanup, Kept, Kind, Removable, disk_use
 from growctl.storage.stored_runs import Share, Storage
 from growctl.text.formatting import byte_count, duration, scientific
+from growctl.text.name_cell import NameCell
 
 _NOUNS: dict[Kind, tuple[str, str]] = {
     "leftover": ("leftover of a dead process", "leftovers of dead processes"),
@@ -31,7 +32,7 @@ def print_storage(storage: Storage, console: Console) -> None:
     table = _table(heading, "state", right=("size", "frees", "FLOPs", *reused, "device time"))
     for run in storage.runs:
         table.add_row(
-            Text(_name(run.name, run.control_of in ladders)),
+            NameCell(_name(run.name, run.control_of in ladders)),
             run.state,
             byte_count(run.bytes),
             byte_count(run.freed_bytes),
@@ -48,7 +49,8 @@ def print_storage(storage: Storage, console: Console) -> None:
     if storage.datasets:
         datasets = _table("dataset", "used by", right=("size",))
         for dataset in storage.datasets:
-            datasets.add_row(Text(dataset.name), ", ".join(dataset.used_by) or "no run", byte_count(dataset.bytes))
+            used_by = NameCell(", ".join(dataset.used_by) or "no run")
+            datasets.add_row(NameCell(dataset.name), used_by, byte_count(dataset.bytes))
         console.print(Text(), datasets)
     console.print(f"\nin all: {byte_count(storage.bytes)}; files that several share count once", soft_wrap=True)
     console.print("frees: what removing the run would free", soft_wrap=True)
@@ -64,7 +66,8 @@ def print_cleanup(cleanup: Cleanup, console: Console) -> None:
         for (run, stage, kind), group in groupby(cleanup.remove, key=lambda item: (item.run, item.stage, item.kind)):
             items = list(group)
             name = "" if run == last else _name(run, run.partition(CONTROL_INFIX)[0] in ladders) if run else "all runs"
-            table.add_row(Text(name), stage or "", _counted(kind, items), byte_count(disk_use(items).bytes))
+            size = byte_count(disk_use(items).bytes)
+            table.add_row(NameCell(name), NameCell(stage or ""), _counted(kind, items), size)
             last = run
         console.print(table)
         use = disk_use(cleanup.remove)

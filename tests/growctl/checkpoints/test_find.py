@@ -9,7 +9,7 @@ from stages.checkpoint.manifest import CheckpointError
 
 STAGES = {
     "0-small": ("final", "step_00000020"),
-    "0-small/release": ("final",),
+    "0-small/release": ("final", "step_00000024"),
     "1-large": ("initial", "final"),
     "2-huge": ("initial", "step_00000010"),
 }
@@ -24,6 +24,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             folder.mkdir(parents=True)
             (folder / "manifest.json").touch()
     (tmp_path / "runs/tiny/schedule.yaml").touch()
+    (tmp_path / "runs/tiny/stages/2-huge/.final.incomplete").mkdir()
     (tmp_path / "runs/other/stages").mkdir(parents=True)
     (tmp_path / "runs/.datasets").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -46,6 +47,9 @@ def found(reference: str, runs: Path) -> tuple[str, list[str]]:
         ("runs/tiny/small", "runs/tiny/stages/0-small/final"),
         ("tiny/huge/initial", "runs/tiny/stages/2-huge/initial"),
         ("tiny/small/release", "runs/tiny/stages/0-small/release/final"),
+        ("tiny/small/release/final", "runs/tiny/stages/0-small/release/final"),
+        ("tiny/0-small/release/step_00000024", "runs/tiny/stages/0-small/release/step_00000024"),
+        ("runs/tiny/small/release/final", "runs/tiny/stages/0-small/release/final"),
         ("runs/tiny/stages/0-small/release", "runs/tiny/stages/0-small/release/final"),
         ("tiny/small/step_00000020", "runs/tiny/stages/0-small/step_00000020"),
     ],
@@ -89,6 +93,18 @@ def test_a_path_wins_over_a_run_of_the_same_name(runs):
             "runs/tiny/stages/2-huge/step_00000020 does not exist: the stage has initial, step_00000010; did you mean "
             "'step_00000010'?",
         ),
+        (
+            "tiny/small/releas",
+            "runs/tiny/stages/0-small/releas does not exist: the stage has final, step_00000020, release; did you mean "
+            "'release'?",
+        ),
+        (
+            "tiny/small/release/step_00000025",
+            "runs/tiny/stages/0-small/release/step_00000025 does not exist: the release has final, step_00000024; did "
+            "you mean 'step_00000024'?",
+        ),
+        ("tiny/huge/release/final", "runs/tiny/stages/2-huge/release/final does not exist: the stage has initial, st"),
+        ("tiny/huge/final", "runs/tiny/stages/2-huge/final is being written, or was left unfinished; wait until it is"),
         ("other", "the run runs/other has no checkpoint yet: none of its stages has started"),
         ("other/small", "the run runs/other has no stage yet"),
         ("runs", "runs is a runs directory; name one of its runs: other, tiny"),

@@ -10,7 +10,7 @@ from rich.console import Console
 from growctl.controls.generate import plan_controls
 from growctl.ladder.stage_plans import plan_stages, total_flops
 from growctl.plan.costs import MeasuredSteps, Measurements, PlanCosts, plan_costs
-from growctl.plan.table import plan_json, print_plan
+from growctl.plan.table import MOST_NAME, plan_json, print_plan
 from growctl.schedule.load import load_schedule, shipped_schedules
 from growctl.schema.blocks import Schedule
 from tests.growctl.ladders import ladder
@@ -144,6 +144,18 @@ def test_a_single_stage_without_controls_has_no_totals_and_no_controls_table() -
     text = printed(ladder((20,)))
     assert "total " not in text.replace("total\n", "")
     assert "controls" not in text
+
+
+def test_long_names_of_controls_break_at_hyphens() -> None:
+    schedule = ladder(name="s", controls=[{"kind": "transformer-scratch", "budgets": [0.123456789]}])
+    [control] = plan_controls(schedule)
+    name = control.name.removeprefix("s-control-")
+    assert len(name) > MOST_NAME
+    lines = printed(schedule, 80).splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("transformer-"))
+    parts = [line.split()[0] for line in lines[first : first + 2]]
+    assert "".join(parts) == name
+    assert parts[0].endswith("-")
 
 
 def test_the_largest_numbers_and_longest_names_fit() -> None:

@@ -16,7 +16,7 @@ from growctl.report.family import Family, compare_family, price
 from growctl.report.page import render_page
 from growctl.report.plots import draw
 from growctl.report.read import RunReport, find_runs
-from growctl.report.table import print_report, verdicts
+from growctl.report.table import COLUMNS, DROPPED, print_report, stage_cells, verdicts
 from growctl.report.verdict import verdict
 from tests.growctl.invented_runs import LARGE, SMALL, FakeRun, control, ladder, stage_of
 
@@ -69,6 +69,23 @@ def test_a_release_counts_the_stages_up_to_its_own_and_no_later_stage_counts_the
     assert quick.stages[1].loss_before_growth == 1.42
     assert quick.final_loss == 1.28
     assert {point.stage for point in quick.points} == {"0-800k", "1-2m"}
+
+
+@pytest.mark.parametrize(("width", "dropped"), [(80, ()), (64, ("FLOPs",)), (52, DROPPED)])
+def test_a_narrow_table_of_a_run_with_a_release_drops_columns_and_cuts_nothing(
+    runs: Path, width: int, dropped: tuple[str, ...]
+) -> None:
+    out = io.StringIO()
+    print_report(find_runs(runs), Console(file=out, width=width))
+    lines = out.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    words = " ".join(lines[: lines.index("")]).split()
+    [quick] = [run for run in find_runs(runs) if run.name == "quick"]
+    for cells in (COLUMNS, *map(stage_cells, quick.parts)):
+        kept = [cell for column, cell in zip(COLUMNS, cells, strict=True) if column not in ("stage", *dropped)]
+        assert {word for cell in kept for word in cell.split()} <= set(words)
+    assert ("device" in words) == ("device time" not in dropped)
+    assert "0-800k/release" in words or words[words.index("0-800k/") :].count("release")
 
 
 def test_a_release_is_below_its_stage_in_tables_json_csv_and_on_the_page(runs: Path) -> None:

@@ -150,14 +150,18 @@ def test_uneven_attention_and_fewer_tokens_are_refused(tmp_path: Path) -> None:
 
 def test_a_start_that_names_nothing_or_too_much_is_one_clear_line(base: Path) -> None:
     folder = base.parent
-    assert "start.checkpoint = 'nowhere': does not exist" in refusal(folder, "start.checkpoint=nowhere")
+    assert "start.checkpoint = 'nowhere': nowhere is neither a path nor a run in" in refusal(
+        folder, "start.checkpoint=nowhere"
+    )
     assert "start: needs either checkpoint or run, not both" in refusal(folder, f"start={{checkpoint: {base}, run: a}}")
     assert "start: needs either checkpoint or run" in refusal(folder, "start.flops=1e9")
     assert "goes with run" in refusal(folder, f"start={{checkpoint: {base}, stage: a}}")
     line = refusal(folder, f"start.chekpoint={base}")
     assert "did you mean 'checkpoint'? (allowed here: checkpoint, run, stage, flops)" in line
     (folder / "empty").mkdir()
-    assert "has no manifest.json yet: it is being written" in refusal(folder, f"start.checkpoint={folder / 'empty'}")
+    assert "empty is not a checkpoint, a stage or a run: it has" in refusal(
+        folder, f"start.checkpoint={folder / 'empty'}"
+    )
     (folder / ".final.incomplete").mkdir()
     assert "is being written, or was left unfinished" in refusal(folder, f"start.checkpoint={folder / 'final'}")
     (folder / ".base.incomplete").mkdir()  # left behind by a process that was killed before the checkpoint was written
@@ -185,11 +189,51 @@ def test_a_run_and_stage_are_found_by_name_and_the_newest_finished_one_by_defaul
     assert named
     assert named.path == str(runs / "first/stages/0-small/final")
     line = refusal(tmp_path, "start.run=frist")
-    assert f"start.run = 'frist': there is no such run in {runs}; the nearest are first" in line
-    assert "has no such stage; the nearest are small" in refusal(tmp_path, "start={run: first, stage: smal}")
-    assert "not finished yet; the nearest are small, large" in refusal(tmp_path, "start={run: first, stage: huge}")
+    assert f"start.run = 'frist': {runs}/frist is neither a path nor a run in {runs}; did you mean 'first'?" in line
+    line = refusal(tmp_path, "start={run: first, stage: smal}")
+    assert f"start.stage = 'smal': the run {runs}/first has no stage 'smal'; it has small, large, huge; did you" in line
+    line = refusal(tmp_path, "start={run: first, stage: huge}")
+    assert f"start.stage = 'huge': the stage {runs}/first/stages/2-huge is not finished; it has no checkpoint" in line
     shutil.rmtree(runs / "first/stages")
-    assert "none of its stages is finished yet" in refusal(tmp_path, "start.run=first")
+    assert "none of its stages has started" in refusal(tmp_path, "start.run=first")
+
+
+@pytest.mark.parametrize(
+    ("start", "found"),
+    [
+        ("checkpoint: {runs}/first", "1-large/final"),
+        ("checkpoint: {runs}/first/stages/0-small", "0-small/final"),
+        ("checkpoint: {runs}/first/stages/0-small/release", "0-small/release/final"),
+        ("checkpoint: first", "1-large/final"),
+        ("checkpoint: first/small", "0-small/final"),
+        ("checkpoint: first/small/release", "0-small/release/final"),
+        ("checkpoint: first/large/initial", "1-large/initial"),
+        ("run: first, stage: small/release", "0-small/release/final"),
+        ("run: first, stage: large/initial", "1-large/initial"),
+    ],
+)
+def test_a_start_takes_whatever_commands_take_for_a_checkpoint(tmp_path: Path, start: str, found: str) -> None:
+    stages = tmp_path / "runs/first/stages"
+    for checkpoint in ("0-small/final", "0-small/release/final", "1-large/initial", "1-large/final"):
+        write_base(stages / checkpoint)
+    (tmp_path / "runs/first/schedule.yaml").touch()
+    base = load_started(tmp_path, f"start={{{start.format(runs=tmp_path / 'runs')}}}").base
+    assert base
+    assert base.path == str(stages / found)
+
+
+@pytest.mark.parametrize("run", ["../outside", "/outside", "first/../../outside"])
+def test_the_run_of_a_start_is_never_a_path_out_of_the_runs_directory(tmp_path: Path, run: str) -> None:
+    write_base(tmp_path / "outside/stages/0-small/final")
+    (tmp_path / "runs").mkdir()
+    assert "does not exist" in refusal(tmp_path, f"start.run={run}")
+
+
+def test_a_checkpoint_that_still_lacks_its_manifest_is_not_complete(base: Path) -> None:
+    (base / "manifest.json").unlink()
+    assert "base is not a complete checkpoint: it has no manifest.json" in refusal(
+        base.parent, f"start.checkpoint={base}"
+    )
 
 
 def test_controls_count_the_base_and_those_that_grow_start_from_it(base: Path) -> None:

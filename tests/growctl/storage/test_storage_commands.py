@@ -107,3 +107,15 @@ def test_the_table_of_clean_has_80_columns(tmp_path):
     table = out.getvalue().partition("this would free")[0]
     assert max(len(line.rstrip()) for line in table.splitlines()) <= 80
     assert "  transformer-scratch-0.5" in table
+
+
+def test_a_narrow_table_of_clean_breaks_names_at_hyphens(tmp_path):
+    finished_run(tmp_path, "a-ladder-with-quite-a-long-name")
+    out = io.StringIO()
+    print_cleanup(find_removable(tmp_path), Console(file=out, width=50, highlight=False))
+    lines = out.getvalue().partition("this would free")[0].splitlines()
+    assert max(len(line.rstrip()) for line in lines) <= 50
+    names = [line.split()[0] for line in lines[2:] if line.strip() and not line.startswith(" ")]
+    assert "".join(names) == "a-ladder-with-quite-a-long-name"
+    assert all(name.endswith("-") for name in names[:-1])
+    assert len(names) > 1

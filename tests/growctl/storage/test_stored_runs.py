@@ -92,6 +92,18 @@ def test_datasets_are_listed_with_the_runs_that_use_them(tmp_path):
     assert not measure_storage(tmp_path, ["tiny"]).datasets
 
 
+def test_long_run_names_break_at_hyphens_below_their_indent(tmp_path):
+    ladder(tmp_path)
+    kind = "scratch-of-each-size-with-quite-a-long-name"
+    control(tmp_path, 1000, 1.5, kind=kind)
+    lines = printed(measure_storage(tmp_path)).splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("  scratch-"))
+    parts = [line[2:].split()[0] for line in lines[first : first + 2]]
+    assert "".join(parts) == f"{kind}-1000"
+    assert parts[0].endswith("-")
+    assert lines[first + 1].startswith("  ")
+
+
 def test_the_table_lists_controls_below_their_ladder_in_80_columns(tmp_path):
     ladder(tmp_path)
     control(tmp_path, 100, 1.5)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from growctl.checkpoints import engine
-from growctl.checkpoints.engine import as_parameters
+from growctl.run import temporary_conversion
 from growctl.run.requests import RunFailed
+from growctl.run.temporary_conversion import as_parameters
 from stages.checkpoint.manifest import sealed_manifest
 from stages.checkpoint.signatures import OriginError, sign
 from stages.checkpoint.verify import verify_checkpoint
@@ -36,7 +36,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         target.mkdir()
         return target
 
-    monkeypatch.setattr(engine, "convert", convert)
+    monkeypatch.setattr(temporary_conversion, "convert", convert)
     return made
 
 

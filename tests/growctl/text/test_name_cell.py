@@ -1,0 +1,39 @@
+"""Where names break in narrow tables."""
+
+import io
+
+import pytest
+from rich.console import Console
+from rich.table import Table
+
+from growctl.text.name_cell import NameCell, broken
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "lines"),
+    [
+        ("small", 5, ["small"]),
+        ("scratch-of-each-size", 11, ["scratch-of-", "each-size"]),
+        ("1-large/release", 10, ["1-large/", "release"]),
+        ("  best-scratch-2x", 15, ["  best-scratch-", "  2x"]),
+        ("one, two-b, three", 9, ["one, two-", "b, three"]),
+        ("unbreakable", 4, ["unbreakable"]),
+        ("a--b-", 2, ["a-", "-", "b-"]),
+        ("", 3, [""]),
+    ],
+)
+def test_a_name_breaks_after_hyphens_slashes_and_spaces_and_keeps_its_indent(name, width, lines):
+    assert broken(name, width) == lines
+    assert "".join(line.strip() for line in lines) == name.replace(" ", "") or " " in name.strip()
+
+
+@pytest.mark.parametrize("width", [1, 8, 20, 40])
+def test_a_word_that_is_wider_than_its_column_is_folded_and_never_cut(width):
+    table = Table(box=None, padding=0, show_header=False)
+    table.add_column(width=width)
+    table.add_row(NameCell("unbreakable-word"))
+    out = io.StringIO()
+    Console(file=out, width=80).print(table)
+    lines = out.getvalue().split()
+    assert "".join(lines) == "unbreakable-word"
+    assert max(map(len, lines)) <= width
