@@ -15,7 +15,7 @@ quickstart: setup  ## Train the quickstart ladder and its control on this machin
 test: setup  ## The whole test suite, with the slowest tests named.
 	$(BIN)/python -m pytest
 
-test-fast: setup  ## All but the tests that train or take seconds each: two minutes instead of twelve.
+test-fast: setup  ## All but the tests that train or take seconds each: three minutes instead of thirteen.
 	$(BIN)/python -m pytest -m 'not trains and not slow'
 
 soak: setup  ## Kills at a hundred random points and times; a table, and build/soak.json. Takes an hour or so.

@@ -37,6 +37,7 @@ def without_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(wishes)
 def test_whatever_can_be_wished_for_is_planned_without_a_warning(wish: Wish) -> None:
@@ -61,6 +62,7 @@ def test_a_written_draft_loads_and_plans_without_warnings(params: int, tmp_path:
     assert all(len(line) <= 120 for line in result.text.splitlines())
 
 
+@pytest.mark.slow
 def test_what_exceeds_a_device_is_sharded_then_offloaded_then_rejected() -> None:
     assert drafted(Wish(1_400_000_000, gpus=8, device="h100"), "s").draft.sharding == (1, "none")
     assert drafted(Wish(10_000_000_000, gpus=8, device="h100"), "s").draft.sharding == (3, "none")

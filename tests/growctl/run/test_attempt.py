@@ -178,6 +178,7 @@ def looked_at_often(monkeypatch):
     monkeypatch.setattr("growctl.run.attempt.STALL_POLL_SECONDS", 0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("looked_at_often")
 def test_a_stalled_worker_is_detected_and_reports_where_it_hangs(stage):
     code = "def stuck_here():\n    time.sleep(600)\nstart()\nstuck_here()"
@@ -187,6 +188,7 @@ def test_a_stalled_worker_is_detected_and_reports_where_it_hangs(stage):
     assert "stuck_here" in (stage.directory / "stacks/attempt-1-rank-0.txt").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("looked_at_often")
 def test_a_worker_whose_process_is_stopped_is_detected(stage):
     hung = stage.attempt("start(); os.kill(os.getpid(), signal.SIGSTOP)", hang_seconds=1.0)

@@ -33,6 +33,7 @@ def fails(runs: Path, environment: dict[str, str], *commands: Sequence[object]) 
     return [err.splitlines()[-1] for _, _, err in ended]
 
 
+@pytest.mark.slow
 def test_every_shipped_schedule_names_the_download_if_the_hub_is_unreachable(tmp_path: Path) -> None:
     with hub() as closed:
         environment = closed.environment(tmp_path / "home")

@@ -80,6 +80,7 @@ def test_a_list_replaces_an_earlier_list_as_a_whole(folder: Path) -> None:
     assert [stage.name for stage in load_schedule(path).stages] == ["one"]
 
 
+@pytest.mark.slow
 def test_every_shipped_schedule_can_be_extended(folder: Path) -> None:
     for name in shipped_schedules():
         path = file_of(folder, f"defaults: [{name}]\nseed: 9\n", "mine.yaml")
