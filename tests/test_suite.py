@@ -59,8 +59,10 @@ def test_every_helper_that_starts_training_is_watched(tmp_path: Path) -> None:
 
 
 def test_commands_that_train_nothing_need_no_mark(tmp_path: Path) -> None:
-    run("run", "--help")
-    run("run", tmp_path / "no-such-schedule.yaml", expect=2)
+    helped, _ = run("run", "--help")
+    _, rejected = run("run", tmp_path / "no-such-schedule.yaml", expect=2)
+    assert "Train a schedule, stage by stage" in helped
+    assert "no such file; growctl comes with" in rejected
 
 
 @pytest.mark.trains

@@ -16,8 +16,15 @@ import typer
 
 from growctl.cli import checkpoints, machine, schedules, storage
 from growctl.cli import verify as verification
-from growctl.cli.completion import complete_run
-from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, Overrides, RunsDir, ScheduleName, default_runs_dir
+from growctl.cli.options import (
+    DEFAULT_RUNS_DIR,
+    AsJson,
+    Overrides,
+    RunsDir,
+    ScheduleName,
+    default_runs_dir,
+    runs_argument,
+)
 from growctl.run import signals
 from growctl.text.escaping import say
 
@@ -190,10 +197,7 @@ def prepare(
 
 @app.command()
 def report(
-    runs: Annotated[
-        list[str] | None,
-        typer.Argument(help="Runs to report on (default: all).", metavar="[RUN]...", autocompletion=complete_run),
-    ] = None,
+    runs: Annotated[list[str] | None, runs_argument("Runs to report on (default: all).")] = None,
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
     as_json: AsJson = False,
 ) -> None:

@@ -9,8 +9,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from growctl.cli.completion import complete_run
-from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, RunsDir
+from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, RunsDir, runs_argument
 from growctl.text.escaping import say
 
 _COUNT = re.compile("0*[1-9][0-9]{0,8}")
@@ -69,12 +68,7 @@ def doctor(
 
 def status(
     runs: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Runs to show in detail (default: one line for every run).",
-            metavar="[RUN]...",
-            autocompletion=complete_run,
-        ),
+        list[str] | None, runs_argument("Runs to show in detail (default: one line for every run).")
     ] = None,
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
     as_json: AsJson = False,

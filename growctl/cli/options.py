@@ -2,11 +2,11 @@
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from growctl.cli.completion import complete_checkpoint, complete_schedule
+from growctl.cli.completion import complete_checkpoint, complete_run, complete_schedule
 
 DEFAULT_RUNS_DIR = Path("runs")
 RUNS_DIR_VARIABLE = "GROWCTL_RUNS_DIR"
@@ -29,13 +29,18 @@ CheckpointName = Annotated[
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(help="Overrides of the schedule, in hydra's syntax.", metavar="[KEY=VALUE]..."),
+    typer.Argument(help="Overrides of the schedule, in hydra's syntax.", metavar="KEY=VALUE"),
 ]
 RunsDir = Annotated[
     Path,
     typer.Option("--runs-dir", envvar=RUNS_DIR_VARIABLE, help="Directory that holds the runs.", show_default=True),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+
+
+def runs_argument(purpose: str) -> Any:
+    """The argument [RUN]... of a command, with `purpose` as its help."""
+    return typer.Argument(help=purpose, metavar="RUN", autocompletion=complete_run)
 
 
 def default_runs_dir() -> Path:

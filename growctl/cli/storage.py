@@ -6,22 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from growctl.cli.completion import complete_run
-from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, RunsDir
+from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, RunsDir, runs_argument
 
 if TYPE_CHECKING:
     from growctl.text.console import Terminal
 
 
 def runs(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Runs to list, with their controls (default: all).",
-            metavar="[RUN]...",
-            autocompletion=complete_run,
-        ),
-    ] = None,
+    names: Annotated[list[str] | None, runs_argument("Runs to list, with their controls (default: all).")] = None,
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
     as_json: AsJson = False,
 ) -> None:
@@ -45,11 +37,7 @@ def runs(
 def clean(
     names: Annotated[
         list[str] | None,
-        typer.Argument(
-            help="Runs to clean, with their controls (default: all, and datasets that no run uses).",
-            metavar="[RUN]...",
-            autocompletion=complete_run,
-        ),
+        runs_argument("Runs to clean, with their controls (default: all, and datasets that no run uses)."),
     ] = None,
     trunks: Annotated[
         bool, typer.Option("--trunks", help="Also remove the checkpoints that finished ladders are extended from.")
