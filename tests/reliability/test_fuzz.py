@@ -54,8 +54,8 @@ from stages.data.dataset import (
 )
 from stages.metrics import read_metrics
 from tests.growctl.ladders import ladder
-from tests.growctl.ledger.test_ledger import BASE as STAGE
-from tests.growctl.ledger.test_ledger import GROWN, RUN, killed_once
+from tests.growctl.ledger.records import BASE as STAGE
+from tests.growctl.ledger.records import GROWN, RUN, killed_once
 from tests.growctl.schedules import BASE, TEXT
 from tests.stages.checkpoints import small_config
 from tests.stages.test_metrics import with_crc

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from growctl.ledger.ledger import Ledger
-from tests.growctl.ledger.test_ledger import RUN
+from tests.growctl.ledger.records import RUN
 from tests.growctl.runs import SCHEDULE, TEXT, run, write_schedule
 
 pytestmark = pytest.mark.trains

@@ -25,7 +25,7 @@ from stages.metrics import MetricsWriter, Record, read_metrics
 from stages.spec import TrainSpec
 from stages.stage_dir import StagePaths
 from stages.train.training_history import TrainingHistory
-from tests.growctl.ledger.test_ledger import BASE, GROWN, RUN
+from tests.growctl.ledger.records import BASE, GROWN, RUN
 from tests.stages.checkpoints import small_config, write_checkpoint
 from tests.stages.specs import small_spec
 

@@ -1,0 +1,74 @@
+"""Records of a stage as workers write them, and the rows that a ledger makes of them, for tests."""
+
+import sqlite3
+from typing import Any
+
+from growctl.ledger.ledger import Ledger, RunEntry, StageEntry
+from model.flops import Flops
+
+RUN = RunEntry("quick", "quickstart", None, None, 1, "data/bytes", "f00d")
+BASE = StageEntry("0-small", 800_000, 200_000, 4000, 40, 100, Flops(6e5, 2e5, 1e5), 3000.0)
+GROWN = StageEntry("1-large", 2_400_000, 200_000, 4000, 40, 100, Flops(2e6, 2e5, 1e5), 8000.0)
+
+
+class Metrics:
+    """Writes the records of a stage, one attempt after another. A step takes one second, the start-up ten."""
+
+    def __init__(self) -> None:
+        self.records: list[dict[str, Any]] = []
+
+    def start(self, attempt: int, resumed_from: int | None = None, num_devices: int = 2) -> None:
+        self.attempt, self.step, self.seconds = attempt, resumed_from or 0, 9.0
+        self._write("start", device="cpu", num_devices=num_devices, resumed_from=resumed_from, precision="fp32")
+
+    def train(self, num_steps: int) -> None:
+        self.step += num_steps
+        self.seconds += num_steps - 1
+        self._write("train", loss=2.0, tokens_seen=self.step * 100)
+
+    def evaluate(self, point: str = "interval", loss: float = 1.5) -> None:
+        figures = {"loss": loss, "perplexity": 2.718**loss, "bits_per_byte": loss / 0.693}
+        self._write("evaluation", point=point, **figures, num_tokens=1000, precision="fp32")
+
+    def checkpoint(self) -> None:
+        self._write("checkpoint", path=f"step_{self.step:08}")
+
+    def anomaly(self, **values: Any) -> None:
+        found = {"kind": "spike", "value": 9.5, "threshold": 6.0, "action": "skip", "first_step": 7, "num_steps": 1}
+        self._write("anomaly", **found | values)
+
+    def end(self) -> None:
+        self._write("end")
+
+    def _write(self, event: str, **values: Any) -> None:
+        self.seconds += 1
+        head = {"event": event, "attempt": self.attempt, "step": self.step, "seconds": self.seconds}
+        self.records.append(head | values)
+
+
+def rows(ledger: Ledger, table: str) -> list[dict[str, Any]]:
+    with sqlite3.connect(ledger.path) as connection:
+        connection.row_factory = sqlite3.Row
+        found = [dict(row) for row in connection.execute(f"SELECT * FROM {table} ORDER BY rowid")]
+    written = ("entry", "sha256", "recorded_at")  # when and in which order
+    return [{name: value for name, value in row.items() if name not in written} for row in found]
+
+
+def extents(ledger: Ledger) -> list[tuple[int, int, int, str]]:
+    return [(r["attempt"], r["first_step"], r["last_step"], r["closed_by"]) for r in rows(ledger, "work")]
+
+
+def killed_once(*, resumed_from: int | None) -> Metrics:
+    """20 steps and a checkpoint, then 7 steps and a kill, then on to step 40."""
+    metrics = Metrics()
+    metrics.start(1)
+    metrics.train(20)
+    metrics.checkpoint()
+    metrics.train(5)
+    metrics.evaluate(loss=1.9)
+    metrics.train(2)
+    metrics.start(2, resumed_from=resumed_from)
+    metrics.train(40 - (resumed_from or 0))
+    metrics.evaluate("final")
+    metrics.end()
+    return metrics

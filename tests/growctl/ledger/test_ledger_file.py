@@ -1,0 +1,190 @@
+"""The ledger's file: append-only, damage is detected, and a failed write leaves nothing half done."""
+
+import errno
+import sqlite3
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from growctl.ledger.file import TABLES, move_aside
+from growctl.ledger.ledger import BrokenLedger, Ledger, LedgerError
+from tests.growctl.ledger.records import BASE, GROWN, RUN, Metrics, extents, killed_once, rows
+
+
+def test_work_and_evaluations_are_append_only(ledger: Ledger) -> None:
+    metrics = killed_once(resumed_from=20)
+    metrics.anomaly()
+    ledger.books("0-small").sync(metrics.records)
+    connection = sqlite3.connect(ledger.path)
+    for table in TABLES:
+        for statement in (f"DELETE FROM {table}", f"UPDATE {table} SET rowid = rowid + 10"):
+            with pytest.raises(sqlite3.IntegrityError, match="append-only"):
+                connection.execute(statement)
+    connection.close()
+
+
+def test_recording_again_changes_nothing_and_other_values_are_rejected(ledger: Ledger) -> None:
+    before = {table: rows(ledger, table) for table in ("run", "stage")}
+    ledger.record_run(replace(RUN, schedule="../quickstart.yaml"), [BASE, GROWN])
+    assert {table: rows(ledger, table) for table in ("run", "stage")} == before
+    assert ledger.stages() == [BASE, GROWN]
+    with pytest.raises(LedgerError, match="recorded with seed 1, now it is 2"):
+        ledger.record_run(replace(RUN, seed=2), [BASE, GROWN])
+    with pytest.raises(LedgerError, match="stage 1-large was recorded with num_steps 40"):
+        ledger.record_run(RUN, [BASE, replace(GROWN, num_steps=41)])
+    with pytest.raises(LedgerError, match="stage 0-small, stage 1-large; now there are run, stage 0-small"):
+        ledger.record_run(RUN, [BASE])
+    ledger.record_run(RUN, [BASE, GROWN])
+
+
+def test_a_failed_sync_leaves_nothing_half_done(ledger: Ledger) -> None:
+    metrics = killed_once(resumed_from=20)
+    unfit = [r | {"precision": None} if r.get("point") == "final" else r for r in metrics.records]
+    with pytest.raises(LedgerError, match="NOT NULL"):
+        ledger.books("0-small").sync(unfit)
+    assert extents(ledger) == []
+    with pytest.raises(LedgerError, match="no stage '2-huge'"):
+        ledger.books("2-huge").sync(metrics.records)
+
+
+def test_a_nan_loss_is_stored_as_null(ledger: Ledger) -> None:
+    metrics = Metrics()
+    metrics.start(1)
+    metrics.evaluate(loss=float("nan"))
+    ledger.books("0-small").sync(metrics.records)
+    assert ledger.evaluations("0-small")[0].loss is None
+
+
+def test_reading_writes_nothing(ledger: Ledger, path: Path) -> None:
+    ledger.close()
+    before = path.read_bytes()
+    with Ledger.open(path, read_only=True) as reader:
+        assert reader.run() == RUN
+        with pytest.raises(LedgerError, match="readonly"):
+            reader.books("0-small").sync(killed_once(resumed_from=20).records)
+    assert path.read_bytes() == before
+    assert [p.name for p in path.parent.iterdir()] == ["ledger.db"]
+    with pytest.raises(LedgerError, match="no ledger here"):
+        Ledger.open(path.with_name("other.db"), read_only=True)
+    assert not path.with_name("other.db").exists()
+
+
+def test_a_file_that_is_not_a_ledger_is_rejected(path: Path, tmp_path: Path) -> None:
+    path.write_bytes(b"not a database, not at all" * 100)
+    with sqlite3.connect(tmp_path / "other.db") as connection:
+        connection.execute("CREATE TABLE work (x)")
+    (tmp_path / "empty.db").touch()
+    for name, read_only in (("ledger.db", 1), ("ledger.db", 0), ("other.db", 0), ("empty.db", 1), ("no/l.db", 0)):
+        with pytest.raises(LedgerError, match=name):
+            Ledger.open(tmp_path / name, read_only=bool(read_only))
+    assert path.read_bytes().startswith(b"not a database")
+
+
+def test_a_ledger_cut_short_is_an_error_that_names_it(ledger: Ledger, path: Path) -> None:
+    ledger.books("0-small").sync(killed_once(resumed_from=20).records)
+    ledger.close()
+    path.write_bytes(path.read_bytes()[:9000])
+    with pytest.raises(LedgerError, match=r"ledger\.db"), Ledger.open(path, read_only=True) as reader:
+        reader.stage_cost("0-small")
+
+
+def test_a_writer_killed_while_it_commits_leaves_a_ledger_that_the_next_one_repairs(ledger: Ledger, path: Path) -> None:
+    ledger.books("0-small").sync(killed_once(resumed_from=20).records)
+    before = ledger.stage_cost("0-small")
+    ledger.close()
+    code = f"""import os, sqlite3
+connection = sqlite3.connect({str(path)!r}, isolation_level=None)
+connection.execute("PRAGMA cache_size = 1")
+connection.execute("BEGIN IMMEDIATE")
+for step in range(3000):
+    values = (step + 99, "-", "0-small", 1, step + 99, "interval", 1, 1, 1, 1, "fp32")
+    connection.execute("INSERT INTO evaluation VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
+os.kill(os.getpid(), 9)"""
+    subprocess.run([sys.executable, "-c", code], check=False)
+    assert path.with_name("ledger.db-journal").exists()
+    with pytest.raises(LedgerError, match="died while writing"):
+        Ledger.open(path, read_only=True)
+    with Ledger.open(path) as repaired:
+        assert repaired.stage_cost("0-small") == before
+        assert len(repaired.evaluations("0-small")) == 1
+
+
+def test_another_format_is_rejected_with_the_fix(ledger: Ledger, path: Path) -> None:
+    ledger.close()
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE something_new (x)")
+    connection.execute("PRAGMA user_version = 3")
+    connection.close()
+    with pytest.raises(LedgerError, match=r"format 3 by another version of growctl.*reads format 1"):
+        Ledger.open(path)
+
+
+def without_triggers(path: Path, statement: str) -> None:
+    """Changes a ledger as a tamperer would."""
+    connection = sqlite3.connect(path)
+    triggers = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
+    for name, _ in triggers:
+        connection.execute(f"DROP TRIGGER {name}")
+    connection.execute(statement)
+    for _, sql in triggers:
+        connection.execute(sql)
+    connection.commit()
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("UPDATE work SET wall_seconds = 1 WHERE closed_by = 'end'", "of work, does not match its hash"),
+        ("UPDATE stage SET num_parameters = num_parameters + 1 WHERE position = 0", "row 2, of stage, does not"),
+        ("DELETE FROM work WHERE closed_by = 'checkpoint'", "is missing"),
+        ("DELETE FROM run", "row 1 of 9 is missing"),
+        ("UPDATE evaluation SET entry = entry + 1", "is missing"),
+        ("INSERT INTO attempt VALUES (11, 'x', '0-small', 9, 0, 0)", "row 11, of attempt, does not match its hash"),
+        ("DROP TRIGGER work_keeps_on_update", "its tables are not those"),
+        ("CREATE TABLE other (x)", "its tables are not those"),
+        ("PRAGMA user_version = 9", "its tables are not those"),
+        ("PRAGMA application_id = 9", "not a growctl ledger"),
+    ],
+)
+def test_a_change_to_a_written_row_is_detected(ledger: Ledger, path: Path, statement: str, said: str) -> None:
+    ledger.books("0-small").sync(killed_once(resumed_from=20).records)
+    ledger.close()
+    if "TRIGGER" in statement:
+        with sqlite3.connect(path) as connection:
+            connection.execute(statement)
+    else:
+        without_triggers(path, statement)
+    for read_only in (True, False):
+        with pytest.raises(BrokenLedger, match=f"{said}.*; `growctl run` sets it aside and rebuilds it"):
+            Ledger.open(path, read_only=read_only)
+
+
+def test_a_broken_ledger_is_set_aside_with_its_companion_files(ledger: Ledger, path: Path) -> None:
+    ledger.close()
+    path.with_name("ledger.db-journal").write_text("j")
+    assert move_aside(path).name == "broken-ledger.db"
+    path.write_text("again")
+    assert move_aside(path).name == "broken-ledger.db-2"
+    names = ["broken-ledger.db", "broken-ledger.db-2", "broken-ledger.db-journal"]
+    assert sorted(p.name for p in path.parent.iterdir()) == names
+
+
+def test_importing_the_ledger_and_the_report_imports_no_heavy_library() -> None:
+    heavy = {"torch", "deepspeed", "matplotlib", "rich"}
+    code = f"import sys, growctl.ledger.ledger, growctl.report.compare; print({heavy!r} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+def test_a_full_disk_is_not_reported_as_a_broken_ledger(path: Path) -> None:
+    with Ledger.open(path) as ledger:
+        [(pages,)] = ledger._query("PRAGMA page_count")
+        ledger._query(f"PRAGMA max_page_count = {pages}")
+        many = [replace(BASE, name=f"{'s' * 200}{number}") for number in range(100)]
+        with pytest.raises(OSError, match="database or disk is full") as full:
+            ledger.record_run(RUN, many)
+    assert full.value.errno == errno.ENOSPC
