@@ -61,7 +61,7 @@ def measured(lengths: list[int]) -> dict[str, Any]:
     for num_lines in lengths:
         with tempfile.TemporaryDirectory(prefix="growctl-history-") as folder:
             runs.append(one_length(num_lines, Path(folder)))
-        print(runs[-1], file=sys.stderr, flush=True)
+        print(rounded(runs[-1]), file=sys.stderr, flush=True)
     shortest, longest = runs[0], runs[-1]
     more_lines = longest["lines"] / shortest["lines"]
     return {
@@ -73,8 +73,13 @@ def measured(lengths: list[int]) -> dict[str, Any]:
             "resume_seconds_per_line": round(longest["resume_seconds"] / shortest["resume_seconds"] / more_lines, 3),
             "event_seconds": round(longest["event_seconds"] / shortest["event_seconds"], 3),
         },
-        "runs": runs,
+        "runs": [rounded(run) for run in runs],
     }
+
+
+def rounded(run: dict[str, Any]) -> dict[str, Any]:
+    """`run` with its seconds to the microsecond."""
+    return {name: round(value, 6) if name.endswith("_seconds") else value for name, value in run.items()}
 
 
 def one_length(num_lines: int, folder: Path) -> dict[str, Any]:
@@ -102,9 +107,9 @@ def one_length(num_lines: int, folder: Path) -> dict[str, Any]:
     return {
         "lines": num_lines,
         "file_bytes": stage.metrics.stat().st_size,
-        "read_seconds": round(read, 3),
-        "resume_seconds": round(resume, 3),
-        "event_seconds": round(statistics.median(events), 6),
+        "read_seconds": read,
+        "resume_seconds": resume,
+        "event_seconds": statistics.median(events),
     }
 
 
