@@ -15,6 +15,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from growctl.cli import checkpoints, machine, schedules, storage
+from growctl.cli import inspect as inspection
 from growctl.cli import verify as verification
 from growctl.cli.options import (
     DEFAULT_RUNS_DIR,
@@ -226,6 +227,7 @@ def report(
 app.command()(checkpoints.expand)
 app.command()(checkpoints.shrink)
 app.command()(verification.verify)
+app.command()(inspection.inspect)
 app.command()(checkpoints.show)
 app.command()(schedules.init)
 app.command()(schedules.validate)

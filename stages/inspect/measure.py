@@ -210,19 +210,30 @@ def _activations_measured(model: LanguageModel, watches: dict[LayerKey, _Watch])
 
 def _watch(module: nn.Module, watch: _Watch) -> list[RemovableHandle]:
     """Measures the output of `module` and the gradients on both sides of it."""
+
+    def backward(_: nn.Module, grad_in: Any, grad_out: Any) -> None:
+        watch.gain.add(grad_in[0], grad_out[0])
+
     return [
         module.register_forward_hook(lambda _, inputs, output_BTO: watch.output.add(output_BTO)),
-        module.register_full_backward_hook(lambda _, grad_in, grad_out: watch.gain.add(grad_in[0], grad_out[0])),
+        module.register_full_backward_hook(backward),
     ]
 
 
 def _watch_mlp(first: nn.Module, second: nn.Module, watch: _Watch) -> list[RemovableHandle]:
     """Measures the output of `second`, and the gradients there and at the input of `first`."""
     at_output: list[Tensor] = []
+
+    def behind(_: nn.Module, grad_in: Any, grad_out: Any) -> None:
+        at_output.append(grad_out[0])
+
+    def before(_: nn.Module, grad_in: Any, grad_out: Any) -> None:
+        watch.gain.add(grad_in[0], at_output.pop())
+
     return [
         second.register_forward_hook(lambda _, inputs, output_BTD: watch.output.add(output_BTD)),
-        second.register_full_backward_hook(lambda _, grad_in, grad_out: at_output.append(grad_out[0])),
-        first.register_full_backward_hook(lambda _, grad_in, grad_out: watch.gain.add(grad_in[0], at_output.pop())),
+        second.register_full_backward_hook(behind),
+        first.register_full_backward_hook(before),
     ]
 
 

@@ -59,21 +59,18 @@ def whole_batches(num_sequences: int, batch_size: int) -> tuple[int, int]:
     return num_sequences - num_sequences % batch_size, batch_size
 
 
-def describe_places(tokens_ST: Tensor, tokenizer: Tokenizer | None) -> Callable[[int, int], tuple[str, str]]:
-    """A function that returns the text before a place and the data token there; without a tokenizer, their ids."""
-
-    def decoded(ids: list[int]) -> str:
-        if tokenizer is None:
-            return " ".join(map(str, ids))
-        return tokenizer.decode(ids, skip_special_tokens=False)
+def describe_places(tokens_ST: Tensor, tokenizer: Tokenizer) -> Callable[[int, int], tuple[str, str]]:
+    """A function that returns the text before a place (sequence, position), and the data token there."""
 
     def describe(sequence: int, position: int) -> tuple[str, str]:
         before = tokens_ST[sequence, max(0, position - TOKENS_SHOWN) : position].tolist()
-        return decoded(before), decoded([int(tokens_ST[sequence, position])])
+        at = [int(tokens_ST[sequence, position])]
+        text, token = (tokenizer.decode(ids, skip_special_tokens=False) for ids in (before, at))
+        return text, token
 
     return describe
 
 
-def longest_default(dataset: Path) -> int:
-    """The tokens of the validation split that one window can have at most."""
+def longest_window(dataset: Path) -> int:
+    """The most tokens that a window of the validation split can have."""
     return max(1, read_dataset_manifest(dataset).splits["validation"].num_tokens - 1)
