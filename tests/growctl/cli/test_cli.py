@@ -24,6 +24,7 @@ COMMANDS = [
     "doctor",
     "expand",
     "init",
+    "inspect",
     "plan",
     "prepare",
     "report",
