@@ -4,12 +4,15 @@ Shapes: S sequences, B batch, T sequence, D model width, O output width.
 """
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from model.attention import RotaryTable, causal_attention
 from model.config import PATTENTIONS, Generation, PattentionConfig, TokenformerConfig, TransformerConfig
 from model.errors import Failure
 from model.initialization import build_model
@@ -126,7 +129,9 @@ class _Recorded(nn.Module):
 def recorded(model: LanguageModel) -> list[dict[str, _Recorded]]:
     """Replaces the layers of every block by recorded ones: for a Transformer, one layer each for query, key, value."""
     blocks = []
+    block: Any
     for block in model.blocks:
+        layers: dict[str, _Recorded]
         if isinstance(model.config, TokenformerConfig):
             layers = {name: _Recorded(getattr(block, name)) for name in PATTENTIONS}
             for name, layer in layers.items():
@@ -134,23 +139,20 @@ def recorded(model: LanguageModel) -> list[dict[str, _Recorded]]:
         else:
             joint = block.attention_input
             parts = zip(joint.weight.chunk(3), joint.bias.chunk(3), strict=True)
-            thirds = [_Recorded(lambda x, w=weight, b=bias: F.linear(x, w, b)) for weight, bias in parts]
-            first, second = block.ffn_input, block.ffn_output
-            mlp = _Recorded(lambda x, first=first, second=second: second(F.gelu(first(x))))
+            thirds = [_Recorded(partial(F.linear, weight=weight, bias=bias)) for weight, bias in parts]
+            mlp = _Recorded(nn.Sequential(block.ffn_input, nn.GELU(), block.ffn_output))
             projection = _Recorded(block.projection)
             layers = dict(zip(PATTENTIONS, (*thirds, projection, mlp), strict=True))
-            block.attention_input = nn.Module()
-            block.attention_input.forward = lambda x, thirds=thirds: torch.cat([third(x) for third in thirds], dim=-1)
-            block.projection, block.ffn_input, block.ffn_output = projection, nn.Identity(), nn.Identity()
-            block.forward = lambda x, table, block=block, mlp=mlp: _transformer_block(block, mlp, x, table)
+            block.attention_input = nn.ModuleList(thirds)
+            block.projection = projection
+            block.forward = partial(_transformer_block, block, mlp)
         blocks.append(layers)
     return blocks
 
 
-def _transformer_block(block, mlp, x_BTD, table):
-    from model.attention import causal_attention
-
-    q_BTD, k_BTD, v_BTD = block.attention_input.forward(block.attention_norm(x_BTD)).chunk(3, dim=-1)
+def _transformer_block(block: Any, mlp: _Recorded, x_BTD: Tensor, table: RotaryTable) -> Tensor:
+    h_BTD = block.attention_norm(x_BTD)
+    q_BTD, k_BTD, v_BTD = (third(h_BTD) for third in block.attention_input)
     x_BTD = x_BTD + block.projection(causal_attention(q_BTD, k_BTD, v_BTD, block.num_heads, table))
     return x_BTD + mlp(block.ffn_norm(x_BTD))
 

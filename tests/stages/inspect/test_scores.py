@@ -4,6 +4,7 @@ Shapes: S sequences, T sequence, D model width, N parameter tokens.
 """
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -33,6 +34,10 @@ def tokenformer(function: str, grown: bool = False) -> Tokenformer:
     return model
 
 
+def pattention(model: Tokenformer, block: int, name: str) -> Any:
+    return model.blocks[block].get_submodule(name)
+
+
 def layers(model: Tokenformer, tokens_ST: Tensor = TOKENS_ST) -> dict[tuple[int, str], Layer]:
     facts = inspect_model(model, tokens_ST, 2, lambda sequence, position: (f"{sequence}", f"{position}"))
     return {(layer.block, layer.name): layer for layer in facts.layers}
@@ -52,7 +57,7 @@ def first_inputs(model: Tokenformer, tokens_ST: Tensor = TOKENS_ST) -> Tensor:
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_sparsity_and_entropy_are_those_of_all_scores_at_once(function):
     model = tokenformer(function)
-    size_MN = model.blocks[0].query.scores(first_inputs(model))[0].abs().flatten(0, 1)
+    size_MN = pattention(model, 0, "query").scores(first_inputs(model))[0].abs().flatten(0, 1)
     found = scores_of(model)
     assert (found.num_tokens, found.tau) == (5, 5 if function == "softmax" else math.sqrt(5))
     for limit, share in found.below.items():
@@ -69,9 +74,9 @@ def test_sparsity_and_entropy_are_those_of_all_scores_at_once(function):
 def test_equal_scores_use_all_tokens_and_one_score_uses_one():
     model = tokenformer("softmax")
     with torch.no_grad():
-        model.blocks[0].query.key_tokens["0"].zero_()
-        model.blocks[0].key.key_tokens["0"][:] = 1000 * first_inputs(model)[0, 0]
-        model.blocks[0].key.key_tokens["0"][1:] *= -1
+        pattention(model, 0, "query").key_tokens["0"].zero_()
+        pattention(model, 0, "key").key_tokens["0"][:] = 1000 * first_inputs(model)[0, 0]
+        pattention(model, 0, "key").key_tokens["0"][1:] *= -1
     one = TOKENS_ST[:1, :1].expand(2, 9)
     assert scores_of(model, name="query", tokens_ST=one).effective_tokens == pytest.approx(5)
     found = scores_of(model, name="key", tokens_ST=one)
@@ -84,7 +89,7 @@ def test_equal_scores_use_all_tokens_and_one_score_uses_one():
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_shares_of_generations_are_those_of_scores_and_values(function):
     model = tokenformer(function, grown=True)
-    ffn = model.blocks[0].ffn
+    ffn = pattention(model, 0, "ffn")
     inputs: list[Tensor] = []
     hook = ffn.register_forward_pre_hook(lambda _, args: inputs.append(args[0].detach()))
     model(TOKENS_ST[:, :-1])
@@ -109,8 +114,8 @@ def test_shares_of_generations_are_those_of_scores_and_values(function):
 def test_a_token_with_a_zero_value_is_dead_and_named(function):
     model = tokenformer(function, grown=True)
     with torch.no_grad():
-        model.blocks[0].ffn.value_tokens["1"][2] = 0
-        model.blocks[0].ffn.value_tokens["0"][4] = 0
+        pattention(model, 0, "ffn").value_tokens["1"][2] = 0
+        pattention(model, 0, "ffn").value_tokens["0"][4] = 0
     found = layers(model)
     assert [generation.dead for generation in found[0, "ffn"].scores.generations] == [(4,), (2,)]
     assert all(not g.dead for key, layer in found.items() if key != (0, "ffn") for g in layer.scores.generations)
@@ -120,14 +125,14 @@ def test_a_token_with_a_zero_value_is_dead_and_named(function):
 def test_a_token_with_a_zero_key_is_dead_unless_softmax_gives_it_a_share(function, dead):
     model = tokenformer(function)
     with torch.no_grad():
-        model.blocks[1].ffn.key_tokens["0"][3] = 0
+        pattention(model, 1, "ffn").key_tokens["0"][3] = 0
     assert scores_of(model, 1, "ffn").generations[0].dead == dead
 
 
 def test_all_tokens_of_a_layer_without_output_are_dead():
     model = tokenformer("l2_norm_gelu")
     with torch.no_grad():
-        model.blocks[0].value.value_tokens["0"].zero_()
+        pattention(model, 0, "value").value_tokens["0"].zero_()
     assert scores_of(model, name="value").generations[0].dead == (0, 1, 2, 3, 4)
 
 
@@ -139,7 +144,7 @@ def test_a_planted_context_is_found_with_its_place(function):
     for sequence, position in places.items():
         tokens_ST[sequence, position] = PLANTED
     model = tokenformer(function)
-    query = model.blocks[0].query
+    query = pattention(model, 0, "query")
     with torch.no_grad():
         query.key_tokens["0"][2] = first_inputs(model, tokens_ST)[0, 3] * 3
         query.value_tokens["0"][2] *= 1000
