@@ -26,6 +26,7 @@ from growctl.checkpoints.find import find_checkpoint
 from growctl.cli.pretrained import open_pretrained
 from growctl.inspect.inspection import Subject, TextChoice, inspect_checkpoints
 from model.config import PATTENTIONS
+from stages.stage_dir import TOKENIZER_NAME
 
 FUNCTIONS = ("l2_norm_gelu", "gelu_l2_norm", "softmax")
 CONTROL = "transformer-scratch"
@@ -61,7 +62,7 @@ def measure(seed: int, directory: Path, num_sequences: int = NUM_SEQUENCES) -> l
         checkpoints,
         choice,
         None,
-        lambda path: open_pretrained(str(path), directory, tell, device="cpu"),
+        lambda path: open_pretrained(str(path), directory, tell, tokenizer=dataset / TOKENIZER_NAME, device="cpu"),
         lambda *done: None,
     )
     return [{"seed": seed, **row(subject)} for subject in inspection.subjects]

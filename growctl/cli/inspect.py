@@ -74,6 +74,7 @@ def inspect(
     from growctl.inspect.table import print_inspection
     from growctl.text.console import Terminal
     from model.errors import UserError
+    from stages.stage_dir import TOKENIZER_NAME
 
     if text is not None and data is not None:
         raise UserError(f"--text {text} and --data {data}: give one of them")
@@ -81,7 +82,10 @@ def inspect(
         raise UserError(f"--output {output} is a file; it must be a folder, or not exist yet")
     tell = partial(say, error=True)
     found = [(reference, find_checkpoint(reference, runs_dir, tell)) for reference in checkpoints]
-    choice = TextChoice(text, None if text else _dataset(found[0][1], data, runs_dir), sequences, length, batch_size)
+    dataset = None if text else _dataset(found[0][1], data, runs_dir)
+    if dataset is not None and tokenizer is None:
+        tokenizer = dataset / TOKENIZER_NAME  # the one that made the tokens: a checkpoint need not have its own
+    choice = TextChoice(text, dataset, sequences, length, batch_size)
     with _progress() as progress:
         inspection = inspect_checkpoints(
             found,

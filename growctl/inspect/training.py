@@ -12,7 +12,9 @@ from stages.stage_dir import StagePaths
 
 @dataclass(frozen=True)
 class TrainingNorms:
-    """The gradient norms of a run's log lines, before clipping, over its stages up to the checkpoint's own."""
+    """The gradient norms of a run's log lines, before clipping, over its stages up to the checkpoint's own.
+
+    Training that the run took over from another counts, as far as the other run still exists."""
 
     norms: tuple[tuple[int, float], ...]
     """(steps done since the run's start, norm of that step's gradient)."""
@@ -52,11 +54,29 @@ def training_norms(checkpoint: Path) -> TrainingNorms | None:
     norms: list[tuple[int, float]] = []
     before = num_rejected = 0
     for part in stages:
-        by_step: dict[int, float | None] = {}
-        for record in read_metrics(part.metrics):
-            if record["event"] == "train":
-                by_step[record["step"]] = record.get("gradient_norm")  # the last attempt at a step counts
-            num_rejected += record["event"] == "anomaly"
+        by_step, rejected = _recorded(part, frozenset())
         norms += [(before + step, norm) for step, norm in sorted(by_step.items()) if norm is not None]
         before += max(by_step, default=0)
+        num_rejected += rejected
     return TrainingNorms(tuple(norms), num_rejected) if norms else None
+
+
+def _recorded(stage: StagePaths, followed: frozenset[Path]) -> tuple[dict[int, float | None], int]:
+    """The gradient norms of a stage by step, and the number of rejected updates.
+
+    Steps that were taken over from another run are read there, if it still exists; of several attempts at a step, the
+    last counts.
+    """
+    by_step: dict[int, float | None] = {}
+    num_rejected = 0
+    for record in read_metrics(stage.metrics):
+        if record["event"] == "train":
+            by_step[record["step"]] = record.get("gradient_norm")
+        elif record["event"] == "reused":
+            source = StagePaths(Path(record["checkpoint"]).parent)
+            if source.directory not in followed:
+                theirs, rejected = _recorded(source, followed | {stage.directory})
+                by_step |= {step: norm for step, norm in theirs.items() if step <= record["step"]}
+                num_rejected += rejected
+        num_rejected += record["event"] == "anomaly"
+    return by_step, num_rejected

@@ -130,14 +130,13 @@ def test_a_transformer_is_measured_without_scores_and_tokens(place, call):
         assert absent not in words
 
 
-def test_the_text_is_the_validation_data_unless_a_file_is_given(call, tmp_path):
+def test_the_text_is_the_validation_data_with_its_tokenizer_unless_a_file_is_given(call, tmp_path):
     dataset = prepare_text(tmp_path / "runs/.datasets")
     checkpoint = write_trained(tmp_path / "runs/final", dataset)
-    told = json.loads(call(checkpoint, "--tokenizer", dataset / "tokenizer.json", "--json"))
+    told = json.loads(call(checkpoint, "--json"))
     assert told["text"]["source"] == f"the validation split of {dataset.name}"
     assert told["models"][0]["layers"][0]["scores"]["most_used"][0]["contexts"]
-    away = json.loads(call(checkpoint, "--data", dataset, "--tokenizer", dataset / "tokenizer.json", "--json"))
-    assert away == told
+    assert json.loads(call(checkpoint, "--data", dataset, "--json")) == told
 
 
 def test_the_page_stands_alone_and_escapes_what_it_shows(place, call, tmp_path):

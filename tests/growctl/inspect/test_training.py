@@ -34,6 +34,29 @@ def test_a_replayed_step_counts_once(tmp_path):
     assert training_norms(final).norms == ((10, 1.0), (20, 4.0))
 
 
+def reuse(stage: Path, checkpoint: Path, step: int) -> Path:
+    """Records that a stage took over `checkpoint` of another run; returns the path of its result."""
+    stage.mkdir(parents=True)
+    writer = MetricsWriter(StagePaths(stage).metrics, 1)
+    device = {"device": "CPU", "num_devices": 1, "precision": "bf16", "device_seconds": 1.0}
+    writer.write("reused", step, 0.0, run="other", checkpoint=str(checkpoint), resumed_from=0, **device)
+    writer.close()
+    return StagePaths(stage).final
+
+
+def test_what_a_run_took_over_is_read_where_it_was_trained(tmp_path):
+    theirs = write_stage(tmp_path / "other/stages/0-small", {10: 1.0, 20: 3.0, 30: 7.0})
+    between = reuse(tmp_path / "between/stages/0-small", theirs, 30)
+    final = reuse(tmp_path / "run/stages/0-small", between, 20)
+    later = write_stage(tmp_path / "run/stages/1-large", {10: 2.0})
+    assert training_norms(final).norms == ((10, 1.0), (20, 3.0))
+    assert training_norms(later).norms == ((10, 1.0), (20, 3.0), (30, 2.0))
+    theirs.parent.rename(tmp_path / "gone")
+    assert training_norms(final) is None
+    reuse(tmp_path / "loop/stages/0-small", tmp_path / "loop/stages/0-small/final", 20)
+    assert training_norms(tmp_path / "loop/stages/0-small/final") is None
+
+
 def test_rejected_updates_are_counted(tmp_path):
     final = write_stage(tmp_path / "run/stages/0-small", {10: 1.0})
     writer = MetricsWriter(StagePaths(final.parent).metrics, 1)
