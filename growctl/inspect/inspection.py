@@ -10,7 +10,7 @@ from growctl.inspect.choices import LINEAR, Untrained, untrained_models
 from growctl.inspect.training import TrainingNorms, training_norms
 from growctl.text.formatting import short_count
 from model.config import TokenformerConfig
-from model.errors import UserError
+from model.errors import Failure, UserError
 from stages.checkpoint.manifest import Manifest, read_manifest
 from stages.inspect.facts import Inspected
 
@@ -145,7 +145,10 @@ class _Bench:
             self._done += 1
             self._progress(name, self._done, self._total)
 
-        return inspect_model(model, self._tokens_ST, self.text.batch_size, self._describe, advance)
+        try:
+            return inspect_model(model, self._tokens_ST, self.text.batch_size, self._describe, advance)
+        except Failure as error:
+            raise Failure(f"{name}: {error}") from error
 
     def measure_untrained(self, model: Untrained, seed: int) -> Inspected:
         """Builds and measures an untrained model on the same device."""

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from growctl.cli.app import app
 from model.config import TransformerConfig
-from model.errors import UserError
+from model.errors import Failure, UserError
 from tests.growctl.runs import run_here
 from tests.pretrained import text_config, write_pretrained
 from tests.stages.grow.test_compare import alter, prepare_text, rewrite, write_trained
@@ -182,6 +182,13 @@ def test_unusable_input_gives_one_message_and_writes_nothing(place, monkeypatch,
         call(*arguments)
     assert "\n" not in str(raised.value)
     assert sorted(path.name for path in place.iterdir()) == before
+
+
+def test_a_model_whose_loss_is_not_finite_fails_with_its_name(place, call, tmp_path):
+    shutil.copytree(place / "l2_norm_gelu", tmp_path / "diverged")
+    alter(tmp_path / "diverged", "embedding.weight", lambda value: value * torch.nan)
+    with pytest.raises(Failure, match="diverged: the loss is nan"):
+        call("diverged", "--text", place / "text.txt")
 
 
 def test_a_missing_text_file_is_named(place, call):
