@@ -19,7 +19,7 @@ def inspect(
         list[str],
         typer.Argument(
             help=f"{CHECKPOINT_HELP} Several are measured on the same text.",
-            metavar="CKPT...",
+            metavar="CKPT",
             autocompletion=complete_checkpoint,
         ),
     ],
@@ -49,7 +49,9 @@ def inspect(
         int | None,
         typer.Option(help="Tokens per window (default: the training context).", min=1, show_default=False),
     ] = None,
-    batch_size: Annotated[int, typer.Option(help="Windows per batch: whose mean loss has the gradients.", min=1)] = 8,
+    batch_size: Annotated[
+        int, typer.Option(help="Windows per batch. Gradients are of the mean loss of a batch.", min=1)
+    ] = 8,
     output: Annotated[
         Path | None,
         typer.Option(help="Folder for inspection.html and inspection.png.", metavar="DIR", show_default=False),
