@@ -89,7 +89,11 @@ def _by_scores(results: Path, kind: str, columns: dict[str, Callable[[ModelRow],
 
 
 def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2g}" if abs(value) < 100 else f"{value:.0e}".replace("e+0", "e")
+    if value is None:
+        return "-"
+    if 100 <= abs(value) < 1e5:
+        return f"{value:,.0f}"
+    return f"{value:.2g}".replace("e+0", "e").replace("e-0", "e-")
 
 
 TABLES: dict[str, Callable[[Path], str]] = {"untrained": untrained_table, "trained": trained_table}

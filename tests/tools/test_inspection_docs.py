@@ -68,5 +68,5 @@ def test_a_row_holds_every_seed_and_a_transformer_has_no_tokens(tmp_path) -> Non
 
 def test_the_untrained_models_have_a_table_of_their_own(tmp_path) -> None:
     shown = inspection.untrained_table(written(tmp_path, row(0, "softmax", "untrained"), row(0, "linear")))
-    assert "| `softmax` | 1.2 | 9.2e-06 |" in shown
+    assert "| `softmax` | 1.2 | 9.2e-6 |" in shown
     assert "linear" not in shown
