@@ -63,13 +63,17 @@ class LanguageModel(nn.Module):
         The loss is at least float32. Both inputs are int64. Targets of -100 are ignored. With targets, the logits of a
         whole batch never exist at once.
         """
+        x_BTD = self.hidden_states(input_ids_BT)
+        if targets_BT is None:
+            return F.linear(x_BTD, self.embedding.weight)
+        return linear_cross_entropy(x_BTD.flatten(0, 1), self.embedding.weight, targets_BT.flatten(), self.kernels)
+
+    def hidden_states(self, input_ids_BT: Tensor) -> Tensor:
+        """The final norm's output `x_BTD`; its products with rows of the embedding are the logits."""
         x_BTD = self.embedding(input_ids_BT)
         table: RotaryTable = rotary_table(
             input_ids_BT.shape[1], self.config.rotary_width, self.config.rotary_base, like=x_BTD
         )
         for block in self.blocks:
             x_BTD = block(x_BTD, table)
-        x_BTD = self.final_norm(x_BTD)
-        if targets_BT is None:
-            return F.linear(x_BTD, self.embedding.weight)
-        return linear_cross_entropy(x_BTD.flatten(0, 1), self.embedding.weight, targets_BT.flatten(), self.kernels)
+        return self.final_norm(x_BTD)
