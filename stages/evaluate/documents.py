@@ -67,20 +67,13 @@ class TokenStream:
         return min(1.0, self.num_bytes / max(1, self._total_bytes))
 
     def _pieces(self) -> Iterator[tuple[str, bool]]:
-        """Pieces of all documents, each with whether it is the last of its document."""
+        """Pieces of all documents, each with whether it is the last of its document. Counts them."""
         for file in self.files:
-            for document in _documents(file):
-                before = None
-                for piece in document:
-                    self.num_words += len(_WHITESPACE.findall(piece))
-                    self.num_bytes += len(piece.encode())
-                    if before is not None:
-                        yield before, False
-                    before = piece
-                if before is not None:
-                    self.num_documents += 1
-                    self.num_words += 1
-                    yield before, True
+            for piece, is_last in _read(file):
+                self.num_words += len(_WHITESPACE.findall(piece)) + is_last
+                self.num_bytes += len(piece.encode())
+                self.num_documents += is_last
+                yield piece, is_last
 
 
 def text_files(paths: Iterable[Path]) -> list[Path]:
@@ -103,14 +96,14 @@ def text_files(paths: Iterable[Path]) -> list[Path]:
     return files
 
 
-def _documents(path: Path) -> Iterator[Iterator[str]]:
-    """The documents of a file, each as an iterator over its pieces. Documents of white space only are left out."""
+def _read(path: Path) -> Iterator[tuple[str, bool]]:
+    """Pieces of a file's documents, each with whether it is the last of its document."""
     with (
         reading(f"--text {path}"),
         fsspec.open(str(path), "rt", encoding="utf-8-sig", newline="\n", compression="infer") as stream,
     ):
         if ".jsonl" not in path.suffixes[-2:]:
-            yield _cut(stream)
+            yield from _cut(stream)
             return
         for number, line in enumerate(stream, start=1):
             record = None
@@ -118,26 +111,27 @@ def _documents(path: Path) -> Iterator[Iterator[str]]:
                 record = orjson.loads(line) if not line.isspace() else {"text": ""}
             if not isinstance(record, dict) or not isinstance(record.get("text"), str):
                 raise DataError(f"--text {path}, line {number}: it must be a JSON object with a text under 'text'")
-            if record["text"].strip():
-                yield _cut(StringIO(record["text"]))
+            yield from _cut(StringIO(record["text"]))
 
 
-def _cut(stream: TextIO) -> Iterator[str]:
-    """The text of `stream` in pieces. The cuts are before a space between words, so the tokens are those of the whole
-    text: in byte-level and SentencePiece tokenizers no token reaches from a word into the space after it.
+def _cut(stream: TextIO) -> Iterator[tuple[str, bool]]:
+    """A document in pieces, each with whether it is the last; none for a document of white space only.
 
-    Text without such a space is cut anywhere.
+    The cuts are before a space that ends a word, so the tokens are those of the whole text: in byte-level and
+    SentencePiece tokenizers, no token reaches from a word into the space after it. Text without such a space is cut
+    anywhere.
     """
-    rest = ""
+    rest, is_blank = "", True
     while chunk := stream.read(PIECE_CHARACTERS):
         text = rest + chunk
         cut = text.rfind(" ")
         while cut > 0 and text[cut - 1].isspace():
             cut = text.rfind(" ", 0, cut)
         if cut <= 0:
-            cut = len(text) if len(text) >= LONGEST_PIECE else 0
+            cut = len(text) - 1 if len(text) >= LONGEST_PIECE else 0
         if cut:
-            yield text[:cut]
+            is_blank = False
+            yield text[:cut], False
         rest = text[cut:]
-    if rest.strip():
-        yield rest
+    if rest.strip() or not is_blank:
+        yield rest, True

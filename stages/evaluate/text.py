@@ -93,9 +93,7 @@ def text_loss(
     sums_T, counts_T = position_losses(checkpoint, replicas, progressing(found), context)
     if not stream.num_tokens > 1:
         raise UserError(f"--text {files[0]}: the text has {stream.num_tokens} tokens; a loss needs at least 2")
-    return _text_loss(
-        sums_T, counts_T, stream.num_tokens, stream.num_bytes, stream.num_words, stream.num_documents
-    )
+    return _text_loss(sums_T, counts_T, stream.num_tokens, stream.num_bytes, stream.num_words, stream.num_documents)
 
 
 def dataset_loss(
@@ -123,9 +121,7 @@ def dataset_loss(
 
     sums_T, counts_T = position_losses(checkpoint, replicas, read(), context)
     described = read_dataset_manifest(dataset).splits[split]
-    return _text_loss(
-        sums_T, counts_T, described.num_tokens, described.num_bytes, None, described.num_documents
-    )
+    return _text_loss(sums_T, counts_T, described.num_tokens, described.num_bytes, None, described.num_documents)
 
 
 def position_losses(
