@@ -70,7 +70,6 @@ def evaluate(
     from growctl.evaluate.settings import require_one, windows_for
     from growctl.evaluate.text_table import print_text, text_document
     from growctl.text.console import Terminal
-
     from stages.evaluate.documents import text_files
 
     what = require_one([("--text", text), ("--split", split or data)])

@@ -16,8 +16,8 @@ from model.errors import Failure, UserError
 from model.language_model import LanguageModel
 from model.loss import IGNORED, token_scores
 from stages.checkpoint.pretrained import Pretrained
-from stages.data.dataset import EvaluationWindows, read_dataset_manifest
 from stages.data.corpus import SplitName
+from stages.data.dataset import EvaluationWindows, read_dataset_manifest
 from stages.evaluate.documents import TokenStream
 from stages.evaluate.replicas import Replicas, device_of
 from stages.evaluate.windows import Batch, batches, sliding_windows
