@@ -1,0 +1,45 @@
+"""Formats the loss on text: a table for people, a document for scripts."""
+
+import math
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from stages.evaluate.text import TextLoss
+
+
+def text_document(found: "TextLoss") -> dict[str, Any]:
+    """The loss and what it was computed on, as JSON values. Infinite values are null."""
+    return {
+        "tokens": found.num_scored,
+        "loss": found.loss,
+        "perplexity": finite(found.perplexity),
+        "word_perplexity": finite(found.word_perplexity),
+        "bits_per_byte": found.bits_per_byte,
+        "documents": found.num_documents,
+        "words": found.num_words,
+        "bytes": found.num_bytes,
+    }
+
+
+def finite(value: float | None) -> float | None:
+    """`value`; None if it is infinite or not a number, which JSON cannot say."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def print_text(found: "TextLoss", console: "Console") -> None:
+    """Prints the loss as a table."""
+    from rich.table import Table
+
+    rows = [
+        ("tokens predicted", f"{found.num_scored:,}"),
+        ("loss", f"{found.loss:.5f} nats per token"),
+        ("perplexity", f"{found.perplexity:.4f} per token"),
+        ("word perplexity", f"{found.word_perplexity:.4f}" if found.word_perplexity else "-"),
+        ("bits per byte", f"{found.bits_per_byte:.5f}"),
+    ]
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
