@@ -3,6 +3,7 @@
 `make test-wheel` runs it. It installs growctl with all dependencies from the package index that pip is set up for.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -18,14 +19,17 @@ from tools.pages import REPOSITORY
 PACKAGES = ("growctl", "stages", "model", "schedules")
 """The top-level folders that an installation holds."""
 
-SDIST_EXTRAS = ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md")
+SDIST_EXTRAS = ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "CHANGELOG.md")
 """What an sdist also holds, at its top."""
 
-TEXT = "Growth preserves what a model has learnt, and adds room for more. " * 400
+GENERATED = {"PKG-INFO", "setup.cfg"}
+"""What setuptools adds to an sdist, besides `growctl.egg-info`."""
+
+TEXT = json.dumps({"text": "Growth preserves what a model has learnt, and adds room for more. " * 20}) + "\n"
 
 SCHEDULE = """\
 defaults: [quickstart]
-data: {source: text.txt, vocab_size: 300, validation_fraction: 0.2}
+data: {source: text.jsonl, vocab_size: 300, validation_fraction: 0.2}
 stages:
   - {name: small, attention_tokens: 8, ffn_tokens: 16, train_steps: 4}
   - {name: large, attention_tokens: 16, ffn_tokens: 40, train_steps: 4}
@@ -75,7 +79,11 @@ def sdist_files(sdist: Path) -> set[str]:
     """The files in an sdist below its folder, without those that setuptools generates."""
     with tarfile.open(sdist) as archive:
         names = {member.name.partition("/")[2] for member in archive if member.isfile()}
-    return {name for name in names if not name.startswith("growctl.egg-info/")} - {"PKG-INFO", "setup.cfg", "MANIFEST.in"}
+    return {name for name in names if not name.startswith("growctl.egg-info/")} - {
+        "PKG-INFO",
+        "setup.cfg",
+        "MANIFEST.in",
+    }
 
 
 def build(folder: Path) -> tuple[Path, Path]:
@@ -93,7 +101,7 @@ def try_out(wheel: Path, folder: Path) -> None:
     _run([str(python), "-m", "pip", "install", "--quiet", str(wheel)], cwd=folder)
     empty = folder / "empty"
     empty.mkdir()
-    (empty / "text.txt").write_text(TEXT)
+    (empty / "text.jsonl").write_text(TEXT * 20)
     (empty / "tiny.yaml").write_text(SCHEDULE)
     for command in COMMANDS:
         _run([str(environment / "bin/growctl"), *command], cwd=empty)
