@@ -25,7 +25,10 @@ SDIST_EXTRAS = ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "CHANGE
 GENERATED = {"PKG-INFO", "setup.cfg"}
 """What setuptools adds to an sdist, besides `growctl.egg-info`."""
 
-TEXT = json.dumps({"text": "Growth preserves what a model has learnt, and adds room for more. " * 20}) + "\n"
+TEXT = "".join(
+    json.dumps({"text": f"{number} times a model grew, and it still knew what it had learnt before. " * 20}) + "\n"
+    for number in range(40)
+)
 
 SCHEDULE = """\
 defaults: [quickstart]
@@ -101,7 +104,7 @@ def try_out(wheel: Path, folder: Path) -> None:
     _run([str(python), "-m", "pip", "install", "--quiet", str(wheel)], cwd=folder)
     empty = folder / "empty"
     empty.mkdir()
-    (empty / "text.jsonl").write_text(TEXT * 20)
+    (empty / "text.jsonl").write_text(TEXT)
     (empty / "tiny.yaml").write_text(SCHEDULE)
     for command in COMMANDS:
         _run([str(environment / "bin/growctl"), *command], cwd=empty)
