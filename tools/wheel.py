@@ -52,6 +52,8 @@ COMMANDS = (
     ("schema",),
     ("run", "tiny.yaml"),
     ("show", "tiny"),
+    ("generate", "tiny", "a model", "--max-new-tokens", "8"),
+    ("eval", "tiny", "--text", "text.jsonl"),
     ("verify", "--integrity", "runs"),
     ("report", "tiny"),
 )
