@@ -1,6 +1,8 @@
 """The check of what growctl's distributions hold. `make test-wheel` builds and runs them."""
 
+import re
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -40,3 +42,9 @@ def test_an_image_is_built_from_exactly_what_an_sdist_holds() -> None:
     lines = (REPOSITORY / ".dockerignore").read_text().splitlines()
     assert lines[1] == "*"
     assert {line[1:] for line in lines if line.startswith("!")} == {*PACKAGES, *SDIST_EXTRAS}
+
+
+def test_the_page_on_installing_explains_every_extra() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    explained = re.findall(r"^\| `(\w+)` \|", (REPOSITORY / "docs/install.md").read_text(), re.MULTILINE)
+    assert set(project["optional-dependencies"]) <= set(explained)
