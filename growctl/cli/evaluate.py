@@ -1,6 +1,7 @@
 """The command `eval`. Slow modules are imported on use."""
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from stages.checkpoint.pretrained import Pretrained
     from stages.evaluate.replicas import Replicas
+    from stages.evaluate.tasks import TaskResults
 
 PER_STEP = 8
 """Windows or requests that a device computes at a time, by default."""
@@ -41,6 +43,23 @@ def evaluate(
         int | None,
         typer.Option(help="With --split: this many windows, spread over it (default: all).", min=1, show_default=False),
     ] = None,
+    tasks: Annotated[
+        str | None,
+        typer.Option(
+            help="Tasks of lm-evaluation-harness, separated by commas: lambada_openai,arc_easy; * matches any text.",
+            metavar="NAMES",
+        ),
+    ] = None,
+    include_path: Annotated[
+        Path | None, typer.Option(help="With --tasks: a folder of task YAML files of your own.", metavar="DIR")
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(help="With --tasks: only the first N examples of each.", metavar="N", min=1, show_default=False),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="With --tasks: a new file for all that the harness reports.", metavar="FILE")
+    ] = None,
     context: Annotated[
         int | None,
         typer.Option(help="Tokens per window (default: those of a training sequence).", min=1, show_default=False),
@@ -63,58 +82,87 @@ def evaluate(
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
     as_json: AsJson = False,
 ) -> None:
-    """Evaluate a checkpoint on text: loss, perplexity per token and per word, bits per byte.
+    """Evaluate a checkpoint: its loss on text, or its scores on benchmark tasks.
+
+    --text and --split give loss, perplexity per token and per word, and bits per byte.
 
     Example: growctl eval quickstart --text book.txt --stride 32
+
+    Example: growctl eval quickstart --tasks lambada_openai,hellaswag,piqa,arc_easy,arc_challenge,winogrande
     """
-    from growctl.evaluate.settings import require_one, windows_for
-    from growctl.evaluate.text_table import print_text, text_document
+    from growctl.evaluate.settings import new_file, require_harness, require_one, task_names, windows_for
+    from growctl.evaluate.tables import print_scores, print_text, scores_document, text_document
     from growctl.text.console import Terminal
     from stages.evaluate.documents import text_files
 
-    what = require_one([("--text", text), ("--split", split or data)])
-    files = text_files(text or [])
+    what = require_one([("--text", text), ("--split", split or data), ("--tasks", tasks)])
+    files, names = text_files(text or []), task_names(tasks or "")
+    if names:
+        require_harness()
+        new_file(output)
     with open_replicas(checkpoint, runs_dir, tokenizer, device, dtype) as (opened, replicas):
         cut = windows_for(opened.manifest, opened.directory, context, stride)
-        facts: dict[str, Any] = {"context": cut.context, "stride": cut.stride}
+        facts: dict[str, Any] = {"context": cut.context} | ({} if names else {"stride": cut.stride})
+        facts |= checkpoint_facts(opened, replicas)
+        sizes = {"context": cut.context, "batch_size": batch_size}
         started = time.monotonic()
-        if what == "--text":
+        if what == "--tasks":
+            results = _on_tasks(opened, replicas, names, include_path, limit, sizes)
+            facts["limit"] = limit
+        elif what == "--text":
             from stages.evaluate.text import text_loss
 
             facts["text"] = [str(path) for path in text or []]
             with progress_bar("reading text") as on_progress:
-                found = text_loss(
-                    opened,
-                    replicas,
-                    files,
-                    context=cut.context,
-                    stride=cut.stride,
-                    batch_size=batch_size,
-                    on_progress=on_progress,
-                )
+                found = text_loss(opened, replicas, files, stride=cut.stride, on_progress=on_progress, **sizes)
         else:
             from growctl.checkpoints.dataset import dataset_of
             from stages.evaluate.text import dataset_loss
 
             dataset = dataset_of(opened.directory, data, runs_dir)
-            facts |= {"dataset": str(dataset), "split": split or "validation"}
+            split = split or "validation"
+            facts |= {"dataset": str(dataset), "split": split}
             with progress_bar("reading the dataset") as on_progress:
                 found = dataset_loss(
-                    opened,
-                    replicas,
-                    dataset,
-                    split or "validation",
-                    context=cut.context,
-                    max_sequences=sequences,
-                    batch_size=batch_size,
-                    on_progress=on_progress,
+                    opened, replicas, dataset, split, max_sequences=sequences, on_progress=on_progress, **sizes
                 )
         facts["seconds"] = round(time.monotonic() - started, 3)
-        facts |= checkpoint_facts(opened, replicas)
+    if what == "--tasks":
+        document = scores_document(results) | facts
+        if output:
+            write_json(output, document | {"harness": results.document})
+    else:
+        document = text_document(found) | facts
     if as_json:
-        print(json.dumps(text_document(found) | facts, indent=1))
+        print(json.dumps(document, indent=1))
+    elif what == "--tasks":
+        print_scores(results, Terminal())
     else:
         print_text(found, Terminal())
+
+
+def _on_tasks(
+    opened: "Pretrained",
+    replicas: "Replicas",
+    names: list[str],
+    include_path: Path | None,
+    limit: int | None,
+    sizes: dict[str, int],
+) -> "TaskResults":
+    from stages.evaluate.harness import GrowctlLM
+    from stages.evaluate.tasks import find_tasks, run_tasks
+
+    manager, found = find_tasks(names, include_path)
+    with progress_bar("running tasks") as on_progress:
+        lm = GrowctlLM(opened, replicas, on_progress=on_progress, **sizes)
+        return run_tasks(lm, manager, found, limit)
+
+
+def write_json(path: Path, document: dict[str, Any]) -> None:
+    """Writes `document` to the new file `path`, completely or not at all. What JSON cannot say becomes text."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(json.dumps(document, indent=1, default=str))
+    os.replace(temporary, path)
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Checks the settings of `growctl eval` before anything slow starts."""
 
+import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,3 +44,22 @@ def require_one(given: Sequence[tuple[str, object]]) -> str:
     if not names:
         raise UserError(f"give what to evaluate on: {', '.join(name for name, _ in given[:-1])} or {given[-1][0]}")
     raise UserError(f"{' and '.join(names)}: give only one of them")
+
+
+def task_names(listed: str) -> list[str]:
+    """The names in a list that is separated by commas."""
+    return [name.strip() for name in listed.split(",") if name.strip()]
+
+
+def require_harness() -> None:
+    """Raises UserError if lm-evaluation-harness is not installed."""
+    if importlib.util.find_spec("lm_eval") is None:
+        raise UserError("--tasks needs lm-evaluation-harness; install it with `pip install 'growctl[eval]'`")
+
+
+def new_file(path: Path | None) -> None:
+    """Raises UserError if `path` exists, or if its folder does not."""
+    if path is not None and path.exists():
+        raise UserError(f"--output {path} exists already; give another name, or remove it")
+    if path is not None and not path.absolute().parent.is_dir():
+        raise UserError(f"--output {path}: there is no folder {path.parent}")
