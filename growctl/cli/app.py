@@ -14,7 +14,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from growctl.cli import checkpoints, evaluate, machine, schedules, storage
+from growctl.cli import checkpoints, evaluate, generate, machine, schedules, storage
 from growctl.cli import verify as verification
 from growctl.cli.options import (
     DEFAULT_RUNS_DIR,
@@ -228,6 +228,7 @@ app.command()(checkpoints.shrink)
 app.command()(verification.verify)
 app.command()(checkpoints.show)
 app.command("eval")(evaluate.evaluate)
+app.command()(generate.generate)
 app.command()(schedules.init)
 app.command()(schedules.validate)
 app.command()(schedules.schema)

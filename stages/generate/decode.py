@@ -25,11 +25,12 @@ def decode(
     """Yields the next token of every row, `max_new_tokens` times. Whoever wants fewer stops asking.
 
     `prompts` holds one or more token ids for each row, which may differ in number. Ids from `num_token_ids` on are
-    never chosen: they are padding rows of the embedding. Raises Failure if the logits are not finite.
+    never chosen: they are padding rows of the embedding. Raises Failure if the logits are not finite, or if the cache
+    does not fit into memory.
     """
     input_BT, starts_B = padded(prompts)
     device = model.embedding.weight.device
-    cache = model.new_cache(len(prompts), input_BT.shape[1] + max_new_tokens, starts_B)
+    cache = _new_cache(model, len(prompts), input_BT.shape[1] + max_new_tokens, starts_B)
     draws_BS = draws(sampling.seed, len(prompts), max_new_tokens).to(device)
     input_BT = input_BT.to(device)
     for step in range(max_new_tokens):
@@ -39,6 +40,13 @@ def decode(
         token_B = choose(logits_BV, draws_BS[:, step], sampling)
         yield token_B.tolist()
         input_BT = token_B[:, None]
+
+
+def _new_cache(model: LanguageModel, num_rows: int, num_columns: int, starts_B: Tensor) -> KVCache:
+    try:
+        return model.new_cache(num_rows, num_columns, starts_B)
+    except RuntimeError as error:  # the CPU's allocator raises no class of its own
+        raise Failure(f"the cache for {num_rows:,} x {num_columns:,} tokens does not fit into memory") from error
 
 
 @torch.inference_mode()

@@ -23,6 +23,7 @@ COMMANDS = [
     "clean",
     "doctor",
     "expand",
+    "generate",
     "init",
     "plan",
     "prepare",
