@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from model.cache import LayerCache
+from model.rotary_scaling import RotaryScaling, rotary_frequencies
 
 
 class RotaryTable(NamedTuple):
@@ -18,18 +19,24 @@ class RotaryTable(NamedTuple):
 
     cos_PR: Tensor
     sin_PR: Tensor
+    logit_factor: float = 1.0
+    """The factor on attention logits; only YaRN's is not 1."""
 
 
-def rotary_table(position_P: Tensor, width: int, base: float, like: Tensor) -> RotaryTable:
+def rotary_table(
+    position_P: Tensor, width: int, base: float, like: Tensor, scaling: RotaryScaling | None = None
+) -> RotaryTable:
     """The angles position x base^(-2i/R) of `position_P` (RoFormer, arXiv 2104.09864), on `like`'s device.
+
+    `scaling` changes the frequencies for sequences longer than those of training.
 
     Each forward pass computes the table again: it is small, and the engine would cast a module buffer to bf16.
     """
     dtype = torch.promote_types(like.dtype, torch.float32)
-    exponent_R = torch.arange(0, width, 2, device=like.device, dtype=dtype) / max(width, 1)
-    angle_PR = position_P.to(dtype)[..., None] * base**-exponent_R
+    frequency_R = rotary_frequencies(width, base, scaling, dtype=dtype, device=like.device)
+    angle_PR = position_P.to(dtype)[..., None] * frequency_R
     angle_PR = torch.cat((angle_PR, angle_PR), dim=-1)
-    return RotaryTable(angle_PR.cos(), angle_PR.sin())
+    return RotaryTable(angle_PR.cos(), angle_PR.sin(), scaling.logit_factor if scaling else 1.0)
 
 
 def rotate(x_BHTE: Tensor, table: RotaryTable) -> Tensor:
@@ -64,6 +71,8 @@ def causal_attention(
         return x_BTD.unflatten(-1, (num_heads, -1)).transpose(1, 2).to(dtype)
 
     q_BHTE, k_BHTE, v_BHTE = rotate(heads(q_BTD), table), rotate(heads(k_BTD), table), heads(v_BTD)
+    if table.logit_factor != 1.0:
+        q_BHTE = q_BHTE * table.logit_factor
     if past is None:
         out_BHTE = F.scaled_dot_product_attention(q_BHTE, k_BHTE, v_BHTE, is_causal=True)
     else:

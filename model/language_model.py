@@ -17,6 +17,7 @@ from model.config import Kernels, TokenformerConfig, TransformerConfig
 from model.errors import UserError
 from model.kernels import launch as triton_kernels
 from model.loss import linear_cross_entropy
+from model.rotary_scaling import RotaryScaling
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,12 +98,18 @@ class LanguageModel(nn.Module):
                 return F.linear(x_BTD, self.embedding.weight)
             return linear_cross_entropy(x_BTD.flatten(0, 1), self.embedding.weight, targets_BT.flatten(), self.kernels)
 
-    def hidden_states(self, input_ids_BT: Tensor, *, cache: KVCache | None = None) -> Tensor:
-        """The final norm's output `x_BTD`: its products with rows of the embedding are the logits."""
+    def hidden_states(
+        self, input_ids_BT: Tensor, *, cache: KVCache | None = None, rotary_scaling: RotaryScaling | None = None
+    ) -> Tensor:
+        """The final norm's output `x_BTD`: its products with rows of the embedding are the logits.
+
+        `rotary_scaling` changes the rotary frequencies, for sequences longer than those of training.
+        """
         length = input_ids_BT.shape[1]
         x_BTD = self.embedding(input_ids_BT)
         position_P = torch.arange(length, device=x_BTD.device) if cache is None else cache.positions(length)
-        table: RotaryTable = rotary_table(position_P, self.config.rotary_width, self.config.rotary_base, like=x_BTD)
+        width, base = self.config.rotary_width, self.config.rotary_base
+        table: RotaryTable = rotary_table(position_P, width, base, like=x_BTD, scaling=rotary_scaling)
         if cache is None:
             for block in self.blocks:
                 x_BTD = block(x_BTD, table)

@@ -1,6 +1,7 @@
 """Checks the settings of `growctl eval` before anything slow starts."""
 
-from collections.abc import Sequence
+import importlib.util
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,3 +44,38 @@ def require_one(given: Sequence[tuple[str, object]]) -> str:
     if not names:
         raise UserError(f"give what to evaluate on: {', '.join(name for name, _ in given[:-1])} or {given[-1][0]}")
     raise UserError(f"{' and '.join(names)}: give only one of them")
+
+
+def task_names(listed: str) -> list[str]:
+    """The names in a list that is separated by commas."""
+    return [name.strip() for name in listed.split(",") if name.strip()]
+
+
+def require_harness() -> None:
+    """Raises UserError if lm-evaluation-harness is not installed."""
+    if importlib.util.find_spec("lm_eval") is None:
+        raise UserError("--tasks needs lm-evaluation-harness; install it with `pip install 'growctl[eval]'`")
+
+
+def context_lengths(listed: str) -> list[int]:
+    """The lengths in a list that is separated by commas. Raises UserError if one is not a whole number above 0."""
+    names = task_names(listed)
+    for name in names:
+        if not name.isdecimal() or int(name) == 0:
+            raise UserError(f"--contexts {name!r}: a length is a whole number of tokens, 1 or more")
+    return [int(name) for name in names]
+
+
+def require_fitting(what: str, options: Mapping[str, tuple[object, str]]) -> None:
+    """Raises UserError if an option, {name: (value, what it belongs to)}, is given with anything else than `what`."""
+    for name, (value, belongs_to) in options.items():
+        if value and what != belongs_to:
+            raise UserError(f"{name} has no effect with {what}; it belongs to {belongs_to}")
+
+
+def new_file(option: str, path: Path | None) -> None:
+    """Raises UserError if the file that `option` names exists, or if its folder does not."""
+    if path is not None and path.exists():
+        raise UserError(f"{option} {path} exists already; give another name, or remove it")
+    if path is not None and not path.absolute().parent.is_dir():
+        raise UserError(f"{option} {path}: there is no folder {path.parent}")

@@ -29,6 +29,10 @@ class Replicas:
         """The model itself, on the first device."""
         return self.models[0]
 
+    def only_first(self) -> "Replicas":
+        """The model on the first device alone."""
+        return Replicas(self.first, [device_of(self.first)])
+
     def map(self, work: Callable[[LanguageModel, Batch], Result], batches: Iterable[Batch]) -> Iterator[Result]:
         """Yields `work(model, batch)` of every batch, in order. Reads few batches ahead."""
         if len(self.models) == 1:

@@ -15,6 +15,7 @@ import torch
 from model.errors import Failure, UserError
 from model.language_model import LanguageModel
 from model.loss import IGNORED, token_scores
+from model.rotary_scaling import RotaryScaling
 from stages.checkpoint.pretrained import Pretrained
 from stages.data.corpus import SplitName
 from stages.data.dataset import EvaluationWindows, read_dataset_manifest
@@ -54,12 +55,12 @@ class TextLoss(NamedTuple):
     @property
     def perplexity(self) -> float:
         """exp(loss); infinity if that overflows."""
-        return _exp(self.loss)
+        return perplexity(self.loss)
 
     @property
     def word_perplexity(self) -> float | None:
         """exp(loss x tokens / words); None without a number of words."""
-        return _exp(self.loss * self.num_tokens / self.num_words) if self.num_words else None
+        return perplexity(self.loss * self.num_tokens / self.num_words) if self.num_words else None
 
     @property
     def bits_per_byte(self) -> float:
@@ -125,7 +126,11 @@ def dataset_loss(
 
 
 def position_losses(
-    checkpoint: Pretrained, replicas: Replicas, found: Iterable[Batch], context: int
+    checkpoint: Pretrained,
+    replicas: Replicas,
+    found: Iterable[Batch],
+    context: int,
+    rotary_scaling: RotaryScaling | None = None,
 ) -> tuple[Float64Array, Float64Array]:
     """The sum of the losses at each of `context` positions, and the number of predictions there.
 
@@ -137,7 +142,7 @@ def position_losses(
         device = device_of(model)
         input_ids_BT, targets_BT = (torch.from_numpy(np.ascontiguousarray(part)).to(device) for part in batch)
         with torch.inference_mode():
-            x_BTD = model.hidden_states(input_ids_BT)
+            x_BTD = model.hidden_states(input_ids_BT, rotary_scaling=rotary_scaling)
             weight_VD = model.embedding.weight[:num_ids]
             scores = token_scores(x_BTD.flatten(0, 1), weight_VD, targets_BT.flatten())
             loss_BT = scores.loss_M.view_as(targets_BT).double()
@@ -165,5 +170,6 @@ def _text_loss(
     return TextLoss(num_scored, loss, num_tokens, num_bytes, num_words, num_documents, sums_T, counts_T)
 
 
-def _exp(value: float) -> float:
-    return math.exp(value) if value < 700 else math.inf
+def perplexity(loss: float) -> float:
+    """exp(loss); infinity if that overflows."""
+    return math.exp(loss) if loss < 700 else math.inf

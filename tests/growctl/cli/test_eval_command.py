@@ -1,5 +1,6 @@
 """`growctl eval`: its figures as JSON and as a table, and its messages."""
 
+import importlib.util
 import json
 import math
 from collections.abc import Callable
@@ -76,6 +77,10 @@ def test_a_longer_context_lowers_nothing_below_one_window(call: Call):
         (["--text", "TEXT", "--split", "train"], "--text and --split: give only one of them"),
         (["--text", "nowhere.txt"], "--text nowhere.txt: there is no such file or folder"),
         (["--text", "TEXT", "--stride", 33], "--stride 33: a stride above the context of 32 tokens"),
+        (["--tasks", "x", "--output", "TEXT"], "text.txt exists already; give another name, or remove it"),
+        (["--split", "train", "--stride", 4], "--stride has no effect with --split; it belongs to --text"),
+        (["--text", "TEXT", "--rope-scaling", "ntk"], "--rope-scaling has no effect with --text; it belongs to"),
+        (["--text", "TEXT", "--contexts", "64,x"], "--contexts 'x': a length is a whole number of tokens"),
         (["--text", "TEXT", "--device", "cuda:99"], "--device 'cuda:99': this machine has auto, cpu"),
     ],
 )
@@ -94,6 +99,30 @@ def test_a_checkpoint_of_unknown_context_needs_the_context(tmp_path: Path):
     _, err = run_here(*arguments, expect=2)
     assert "does not say how long its training sequences were; give --context N" in err
     assert "nats per token" in run_here(*arguments, "--context", 8)[0]
+
+
+def test_contexts_give_a_table_a_document_and_a_picture(call: Call, tmp_path: Path):
+    arguments = ("--text", "text.txt", "--contexts", "32,128", "--rope-scaling", "yarn")
+    found = json.loads(call(*arguments, "--json", "--picture", "long.png"))
+    assert [(each["context"], each["rope_scaling"], each["factor"]) for each in found["contexts"]] == [
+        (32, "none", 1.0),
+        (128, "yarn", 4.0),
+    ]
+    assert [(bucket["first"], bucket["last"]) for bucket in found["contexts"][1]["positions"]] == [(0, 63), (64, 127)]
+    assert (tmp_path / "long.png").read_bytes().startswith(b"\x89PNG")
+    table = call(*arguments)
+    assert "yarn 4x" in table
+    assert "64 to 127 *" in table
+    assert "* beyond the 32 tokens of a training sequence" in table
+
+
+def test_tasks_without_the_harness_name_the_command_that_installs_it(checkpoint: Path, monkeypatch: pytest.MonkeyPatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name, *rest: None if name == "lm_eval" else find(name, *rest)
+    )
+    _, err = run_here("eval", checkpoint, "--tasks", "piqa", expect=2)
+    assert err == "growctl: --tasks needs lm-evaluation-harness; install it with `pip install 'growctl[eval]'`\n"
 
 
 def test_several_devices_may_share_the_work():

@@ -1,4 +1,4 @@
-"""Formats the loss on text: a table for people, a document for scripts."""
+"""Formats losses and scores: tables for people, documents for scripts."""
 
 import math
 from typing import TYPE_CHECKING, Any
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from stages.evaluate.tasks import TaskResults
     from stages.evaluate.text import TextLoss
 
 
@@ -42,4 +43,29 @@ def print_text(found: "TextLoss", console: "Console") -> None:
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for row in rows:
         table.add_row(*row)
+    console.print(table)
+
+
+def scores_document(results: "TaskResults") -> dict[str, Any]:
+    """The scores of all tasks as JSON values. Infinite values are null."""
+    scores = [score._asdict() for score in results.scores]
+    for score in scores:
+        score |= {name: finite(score[name]) for name in ("value", "standard_error")}
+    return {"tasks": scores, "lm_eval": results.lm_eval}
+
+
+def print_scores(results: "TaskResults", console: "Console") -> None:
+    """Prints a row for each metric of each task."""
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for name in ("task", "metric"):
+        table.add_column(name, overflow="fold")
+    for name in ("value", "standard error", "examples", "shots"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for score in results.scores:
+        metric = score.metric if score.filter == "none" else f"{score.metric}, {score.filter}"
+        counts = ("-" if count is None else f"{count:,}" for count in (score.num_samples, score.num_shots))
+        error = "-" if score.standard_error is None else f"{score.standard_error:.4f}"
+        table.add_row(score.task, metric, f"{score.value:.4f}", error, *counts)
     console.print(table)
