@@ -84,11 +84,7 @@ def sdist_files(sdist: Path) -> set[str]:
     """The files in an sdist below its folder, without those that setuptools generates."""
     with tarfile.open(sdist) as archive:
         names = {member.name.partition("/")[2] for member in archive if member.isfile()}
-    return {name for name in names if not name.startswith("growctl.egg-info/")} - {
-        "PKG-INFO",
-        "setup.cfg",
-        "MANIFEST.in",
-    }
+    return {name for name in names - GENERATED if not name.startswith("growctl.egg-info/")}
 
 
 def build(folder: Path) -> tuple[Path, Path]:

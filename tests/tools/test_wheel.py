@@ -33,9 +33,9 @@ def test_a_missing_and_a_stray_file_are_named(tmp_path: Path) -> None:
 def test_what_setuptools_adds_to_an_sdist_is_allowed(tmp_path: Path) -> None:
     sdist = tmp_path / "growctl.tar.gz"
     with tarfile.open(sdist, "w:gz") as archive:
-        for name in ("PKG-INFO", "setup.cfg", "growctl.egg-info/SOURCES.txt", "model/loss.py", "README.md"):
+        for name in ("PKG-INFO", "setup.cfg", "growctl.egg-info/SOURCES.txt", "model/loss.py", "MANIFEST.in"):
             archive.addfile(tarfile.TarInfo(f"growctl-0.1.0/{name}"))
-    assert sdist_files(sdist) == {"model/loss.py", "README.md"}
+    assert sdist_files(sdist) == {"model/loss.py", "MANIFEST.in"}
 
 
 def test_an_image_is_built_from_exactly_what_an_sdist_holds() -> None:
