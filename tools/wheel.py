@@ -5,6 +5,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -87,10 +88,17 @@ def sdist_files(sdist: Path) -> set[str]:
     return {name for name in names - GENERATED if not name.startswith("growctl.egg-info/")}
 
 
-def build(folder: Path) -> tuple[Path, Path]:
-    """Builds the sdist, and the wheel from the sdist: an sdist that lacks a file fails here, or in the check."""
-    _run([sys.executable, "-m", "build", "--outdir", str(folder), str(REPOSITORY)], cwd=folder)
-    [sdist], [wheel] = folder.glob("*.tar.gz"), folder.glob("*.whl")
+def build(folder: Path, files: Iterable[str]) -> tuple[Path, Path]:
+    """Builds the sdist from copies of `files`, and the wheel from the sdist.
+
+    In the checkout, setuptools would also package files that the list of an earlier build names.
+    """
+    source, built = folder / "source", folder / "built"
+    for file in files:
+        (source / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(REPOSITORY / file, source / file)
+    _run([sys.executable, "-m", "build", "--outdir", str(built), str(source)], cwd=folder)
+    [sdist], [wheel] = built.glob("*.tar.gz"), built.glob("*.whl")
     return sdist, wheel
 
 
@@ -122,8 +130,8 @@ def main() -> None:
     """Builds, checks and tries out; exits with 1 at the first problem."""
     with tempfile.TemporaryDirectory(prefix="growctl-wheel-") as name:
         folder = Path(name)
-        sdist, wheel = build(folder)
         wanted = packaged_files()
+        sdist, wheel = build(folder, wanted | set(SDIST_EXTRAS))
         found = problems("wheel", wheel_files(wheel), wanted)
         found += problems("sdist", sdist_files(sdist), wanted | set(SDIST_EXTRAS))
         if found:
