@@ -33,6 +33,22 @@ def contexts_document(found: "Sequence[ContextLoss]") -> dict[str, Any]:
     }
 
 
+def contexts_scores(found: "Sequence[ContextLoss]") -> list[dict[str, Any]]:
+    """The loss, time and memory at each context as the fields of ledger entries."""
+    metrics = ("loss", "seconds_per_token", "bytes_per_token")
+    return [
+        {
+            "task": f"context-{each.context}",
+            "metric": name,
+            "filter": "none",
+            "value": getattr(each, name),
+            "num_samples": each.num_scored,
+        }
+        for each in found
+        for name in metrics
+    ]
+
+
 def print_contexts(found: "Sequence[ContextLoss]", trained_length: int, console: "Console") -> None:
     """Prints a row for each context, and then the loss by position, with a column for each context."""
     from rich.table import Table

@@ -5,15 +5,17 @@ controls alike: a machine failure has nothing to do with the training method.
 """
 
 import difflib
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from growctl.ledger.ledger import Anomaly, BaseEntry, Ledger, LedgerError, RunEntry, StageEntry
+from growctl.ledger.ledger import Anomaly, BaseEntry, Ledger, LedgerError, RunEntry, ScoreEntry, StageEntry
 from growctl.runs_dir import RunsPaths
 from model.errors import UserError
+from stages.stage_dir import StagePaths
 
 
 class RunNotFoundError(UserError):
@@ -59,6 +61,8 @@ class StageReport:
     """The stage that a release branches from; None for a stage of the ladder."""
     decayed: bool = False
     """Whether the learning rate decays by its end, so that it ends in a finished model."""
+    scores: tuple[ScoreEntry, ...] = ()
+    """The scores of its final checkpoint, the newest of each kind."""
 
     @property
     def jump(self) -> float | None:
@@ -237,7 +241,20 @@ def _stage_report(ledger: Ledger, run: RunEntry, stage: StageEntry, before: Sequ
         finished=finished,
         branch_of=stage.branch_of,
         decayed=stage.decayed,
+        scores=newest_scores(ledger.scores(stage.name)),
     )
+
+
+def newest_scores(scores: Sequence[ScoreEntry]) -> tuple[ScoreEntry, ...]:
+    """The scores of the newest final checkpoint among `scores`, oldest first; of equal evaluations the newest."""
+    finals = [score for score in scores if score.checkpoint == StagePaths(Path()).final.name]
+    newest: dict[str, ScoreEntry] = {}
+    for score in finals:
+        if score.manifest == finals[-1].manifest:
+            key = json.dumps([score.task, score.metric, score.filter, score.settings], sort_keys=True)
+            newest.pop(key, None)
+            newest[key] = score
+    return tuple(newest.values())
 
 
 def find_runs(runs_dir: Path, names: Sequence[str] = ()) -> list[RunReport]:

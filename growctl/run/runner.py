@@ -15,6 +15,7 @@ from growctl.launch.resolve import machines_of, run_devices
 from growctl.ledger.books import StageBooks
 from growctl.ledger.file import move_aside
 from growctl.ledger.ledger import BrokenLedger, Ledger
+from growctl.ledger.scores import read_scores
 from growctl.plan.costs import planned_micro_batch
 from growctl.run.attempt import Attempt, Outcome
 from growctl.run.dataset import RecordedLadder, RunDataset
@@ -167,7 +168,9 @@ class Execution:
     def _open_books(self) -> None:
         manifest = read_dataset_manifest(self.dataset)
         entry = run_entry(self.request, self._run_id(), str(self.dataset), manifest, self.ladder, self.start)
-        self.ledger.record_run(entry, [stage_entry(plan) for plan in plan_run(self.schedule)])
+        plans = plan_run(self.schedule)
+        self.ledger.record_run(entry, [stage_entry(plan) for plan in plans])
+        self.ledger.record_scores(score for plan in plans for score in read_scores(self.stage(plan).scores))
 
     def _run_id(self) -> str:
         """The run's id, created at the run's first start. It is a file of its own, so that it outlives the ledger."""
