@@ -97,6 +97,11 @@ class StagePaths:
         return self.directory / "metrics.jsonl"
 
     @property
+    def samples(self) -> Path:
+        """The texts that the finished stage's model wrote (stages/generate/text_samples.py)."""
+        return self.directory / "samples.json"
+
+    @property
     def log(self) -> Path:
         """The output of the workers."""
         return self.directory / "log.txt"
