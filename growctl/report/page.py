@@ -8,6 +8,7 @@ from pathlib import Path
 from growctl.report import plots
 from growctl.report.documents import stages_csv
 from growctl.report.read import RunReport
+from growctl.report.samples import texts_by_prompt
 from growctl.report.scores import (
     HEADERS,
     HEADING,
@@ -19,6 +20,7 @@ from growctl.report.scores import (
 )
 from growctl.report.table import COLUMNS, WENT_WRONG, anomalies, describe, remarks, stage_cells, verdicts
 from growctl.runs_dir import ReportPaths
+from growctl.text.escaping import visible
 
 _STYLE = """
 :root { color-scheme: light dark; --line: color-mix(in srgb, currentColor 22%, transparent); }
@@ -33,6 +35,9 @@ table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nu
 th, td { text-align: right; padding: .3rem .6rem; border-bottom: 1px solid var(--line); white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; } th:first-child { padding-left: 0; } th { font-weight: 600; }
 thead th { vertical-align: bottom; } tbody th { padding-top: 1.1rem; } td:first-child { padding-left: .8rem; }
+figure { margin: .75rem 0; } figcaption { font-weight: 600; font-size: .9rem; }
+pre { margin: .2rem 0; padding: .5rem .75rem; border: 1px solid var(--line); white-space: pre-wrap;
+  overflow-wrap: anywhere; font-size: .85rem; }
 td.note { white-space: normal; text-align: left; }
 tr.published { opacity: .6; font-style: italic; } :not(.published) + tr.published td { border-top: 2px solid; }
 .note, footer { opacity: .75; font-size: .9rem; } footer { margin-top: 3rem; }
@@ -104,6 +109,7 @@ def render_page(runs: Sequence[RunReport]) -> str:
 <div class="wide">{_table(runs)}</div>
 {_scores(runs)}
 {_anomalies(runs)}
+{_samples(runs)}
 <h2>How the figures are computed</h2>
 <ul>{"".join(f"<li>{sentence}</li>" for sentence in _COUNTED)}</ul>
 <footer>Written by growctl report. The figures are in {beside.table}, the chart in {beside.chart}.</footer>
@@ -154,6 +160,19 @@ def _anomalies(runs: Sequence[RunReport]) -> str:
         for run in runs
         if run.anomalies
     )
+
+
+def _samples(runs: Sequence[RunReport]) -> str:
+    """The texts that the models wrote: a section for each prompt, the stages of all runs below each other."""
+    sections = "".join(
+        f"<h3>{escape(texts.heading)}</h3>"
+        + "".join(
+            f"<figure><figcaption>{escape(writer)}</figcaption><pre>{escape(visible(text))}</pre></figure>"
+            for writer, text in texts.by_writer
+        )
+        for texts in texts_by_prompt(runs)
+    )
+    return f"<h2>Text after each stage</h2>{sections}" if sections else ""
 
 
 def _replace(path: Path, content: bytes) -> None:

@@ -2,11 +2,14 @@
 
 import statistics
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from growctl.ledger.ledger import ScoreEntry
 from growctl.report.read import RunReport, StageReport
 from growctl.text.formatting import short_count
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 HEADING = "Zero-shot scores"
 
@@ -90,6 +93,33 @@ def other_scores(runs: Sequence[RunReport]) -> list[tuple[str, str, str, str]]:
                 if score not in shown:
                     rows.append((f"{run.name}/{part.name}", _what(score), score.metric, _value(score)))
     return rows
+
+
+def print_scores(runs: Sequence[RunReport], console: "Console") -> None:
+    """Prints the zero-shot table, with its published rows, and all other scores."""
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    from growctl.text.name_cell import NameCell
+
+    def print_table(heading: str, headers: Sequence[str], rows: Sequence[Sequence[str]], note: str | None) -> None:
+        table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
+        table.add_column(headers[0], vertical="bottom")
+        for header in headers[1:]:
+            table.add_column(header.replace(" ", "\n", 1), justify="right", vertical="bottom")
+        for name, *cells in rows:
+            table.add_row(NameCell(name), *map(Text, cells))
+        console.print()
+        console.print(Text(heading, "bold"))
+        console.print(Padding(table, (0, 0, 0, 2)))
+        if note:
+            console.print(Padding(Text(note, "dim"), (0, 0, 0, 2)))
+
+    if found := zero_shot_rows(runs):
+        print_table(HEADING, HEADERS, [row.cells for row in found], PUBLISHED_NOTE)
+    if others := other_scores(runs):
+        print_table(OTHER_HEADING, OTHER_HEADERS, others, None)
 
 
 def _row(run: RunReport, part: StageReport) -> ScoreRow:

@@ -7,15 +7,8 @@ from growctl.ledger.ledger import Anomaly
 from growctl.report.compare import compare
 from growctl.report.family import compare_family, price
 from growctl.report.read import RunReport, StageReport
-from growctl.report.scores import (
-    HEADERS,
-    HEADING,
-    OTHER_HEADERS,
-    OTHER_HEADING,
-    PUBLISHED_NOTE,
-    other_scores,
-    zero_shot_rows,
-)
+from growctl.report.samples import print_samples
+from growctl.report.scores import print_scores
 from growctl.report.verdict import verdict
 from growctl.text.formatting import duration, scientific, short_count
 
@@ -186,37 +179,11 @@ def print_report(runs: Sequence[RunReport], console: "Console") -> None:
         print_rows(cells[run.name])
         for note in remarks(run):
             console.print(Padding(Text(note, "dim"), (0, 0, 0, 2)))
-    _print_scores(runs, console)
     wrong = [(f"{run.name}: {WENT_WRONG}", tuple(anomalies(run))) for run in runs if run.anomalies]
     for heading, sentences in [*wrong, *verdicts(runs)]:
         console.print()
         console.print(Text(heading, "bold"))
         for sentence in sentences:
             console.print(Padding(Text(sentence), (0, 0, 0, 2)))
-
-
-def _print_scores(runs: Sequence[RunReport], console: "Console") -> None:
-    """Prints the zero-shot table, with its published rows, and all other scores."""
-    from rich.padding import Padding
-    from rich.table import Table
-    from rich.text import Text
-
-    from growctl.text.name_cell import NameCell
-
-    def print_table(heading: str, headers: Sequence[str], rows: Sequence[Sequence[str]], note: str | None) -> None:
-        table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
-        table.add_column(headers[0], vertical="bottom")
-        for header in headers[1:]:
-            table.add_column(header.replace(" ", "\n", 1), justify="right", vertical="bottom")
-        for name, *cells in rows:
-            table.add_row(NameCell(name), *map(Text, cells))
-        console.print()
-        console.print(Text(heading, "bold"))
-        console.print(Padding(table, (0, 0, 0, 2)))
-        if note:
-            console.print(Padding(Text(note, "dim"), (0, 0, 0, 2)))
-
-    if found := zero_shot_rows(runs):
-        print_table(HEADING, HEADERS, [row.cells for row in found], PUBLISHED_NOTE)
-    if others := other_scores(runs):
-        print_table(OTHER_HEADING, OTHER_HEADERS, others, None)
+    print_scores(runs, console)
+    print_samples(runs, console)

@@ -34,6 +34,7 @@ from growctl.run.requests import (
 from growctl.run.resume import World, checkpoint_to_resume, newest_own
 from growctl.run.reuse import reuse
 from growctl.run.screen import Screen
+from growctl.run.stage_samples import write_new_samples
 from growctl.run.start import Start, started_from
 from growctl.runs_dir import RunsPaths
 from model.precision import Precision
@@ -196,6 +197,8 @@ class Execution:
                 self.screen.message(f"released {plan.branch_of}, a finished model: {stage.final}")
         clear_stage(stage.directory)
         self.screen.stage_finished(plan)
+        if written := write_new_samples(stage, self.schedule.samples.request(), self.screen.message):
+            self.screen.sampled(plan, written)
 
     def _from_the_start(self, plan: StagePlan) -> tuple[StageHistory, StageBooks]:
         """The stage's history and books, to read and book its metrics.jsonl from the first line on."""

@@ -36,9 +36,9 @@ def report(folder: Path, *scores: ScoreEntry) -> list[RunReport]:
 
 
 def printed(runs: list[RunReport]) -> str:
-    console = Console(file=StringIO(), width=120)
-    print_report(runs, console)
-    return console.file.getvalue()
+    out = StringIO()
+    print_report(runs, Console(file=out, width=120))
+    return out.getvalue()
 
 
 def test_a_model_gets_a_row_in_the_papers_columns_and_the_published_rows_follow(tmp_path: Path):
