@@ -14,7 +14,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from growctl.cli import checkpoints, evaluate, generate, machine, schedules, storage
+from growctl.cli import checkpoints, evaluate, exchange, generate, machine, schedules, storage
 from growctl.cli import verify as verification
 from growctl.cli.options import (
     DEFAULT_RUNS_DIR,
@@ -232,6 +232,8 @@ app.command()(checkpoints.expand)
 app.command()(checkpoints.shrink)
 app.command()(verification.verify)
 app.command()(checkpoints.show)
+app.add_typer(exchange.import_app)
+app.command()(exchange.export)
 app.command("eval")(evaluate.evaluate)
 app.command()(generate.generate)
 app.command()(schedules.init)
