@@ -122,6 +122,7 @@ def evaluate(
 
     Example: growctl eval my-run --text book.txt --contexts 1024,4096,16384 --rope-scaling yarn --picture long.png
     """
+    from growctl.evaluate.record import record
     from growctl.evaluate.settings import context_lengths, new_file, require_fitting, require_one, task_names
     from growctl.text.console import Terminal
 
@@ -155,14 +156,21 @@ def evaluate(
             outcome = evaluation.on_text(files, stride)
         else:
             outcome = evaluation.on_split(split or "validation", data, sequences, runs_dir)
-        facts = checkpoint_facts(opened, replicas) | {"seconds": round(time.monotonic() - started, 3)}
-    outcome.document.update(facts)
+        seconds = round(time.monotonic() - started, 3)
+        facts = checkpoint_facts(opened, replicas)
+    outcome.document.update(outcome.settings | facts | {"seconds": seconds})
+    recorded = record(opened.directory, outcome.scores, outcome.settings | {"dtype": facts["dtype"]})
+    outcome.document["recorded_in"] = str(recorded.ledger) if recorded.ledger else None
     if outcome.output and output:
         write_json(output, outcome.document | {"harness": outcome.output})
     if as_json:
         print(json.dumps(outcome.document, indent=1))
     else:
         outcome.show(Terminal())
+        if recorded.ledger:
+            say(f"recorded in {recorded.ledger}; growctl report shows it")
+    if recorded.why_not:
+        say(f"not recorded in the ledger of the run: {recorded.why_not}", error=True)
 
 
 @dataclass(frozen=True)
@@ -171,6 +179,12 @@ class Outcome:
 
     document: dict[str, Any]
     """For scripts, as JSON values."""
+
+    settings: dict[str, Any]
+    """What the result depends on beside the checkpoint, as JSON values."""
+
+    scores: list[dict[str, Any]]
+    """The result as the fields of ledger entries."""
 
     show: "Callable[[Console], None]"
     """Prints it for people."""
@@ -190,7 +204,7 @@ class Evaluation:
 
     def on_text(self, files: list[Path], stride: int | None) -> Outcome:
         """The loss on files, in windows that are `stride` tokens apart."""
-        from growctl.evaluate.tables import print_text, text_document
+        from growctl.evaluate.tables import print_text, text_document, text_scores
         from stages.evaluate.text import text_loss
 
         cut = self._windows(stride)
@@ -204,13 +218,13 @@ class Evaluation:
                 batch_size=self.batch_size,
                 on_progress=on_progress,
             )
-        facts = {"context": cut.context, "stride": cut.stride, "text": [str(path) for path in files]}
-        return Outcome(text_document(found) | facts, partial(print_text, found))
+        settings = {"context": cut.context, "stride": cut.stride, "text": [str(path) for path in files]}
+        return Outcome(text_document(found), settings, text_scores(found), partial(print_text, found))
 
     def on_split(self, split: "SplitName", data: Path | None, sequences: int | None, runs_dir: Path) -> Outcome:
         """The loss on a split of a dataset, in the trainer's windows."""
         from growctl.checkpoints.dataset import dataset_of
-        from growctl.evaluate.tables import print_text, text_document
+        from growctl.evaluate.tables import print_text, text_document, text_scores
         from stages.evaluate.text import dataset_loss
 
         dataset = dataset_of(self.opened.directory, data, runs_dir)
@@ -226,8 +240,9 @@ class Evaluation:
                 batch_size=self.batch_size,
                 on_progress=on_progress,
             )
-        facts = {"context": context, "stride": context, "dataset": str(dataset), "split": split}
-        return Outcome(text_document(found) | facts, partial(print_text, found))
+        settings = {"context": context, "stride": context, "dataset": str(dataset), "split": split}
+        settings |= {"sequences": sequences}
+        return Outcome(text_document(found), settings, text_scores(found), partial(print_text, found))
 
     def on_tasks(self, manager: "TaskManager", names: list[str], limit: int | None) -> Outcome:
         """The scores on tasks of lm-evaluation-harness."""
@@ -241,8 +256,9 @@ class Evaluation:
                 self.opened, self.replicas, context=context, batch_size=self.batch_size, on_progress=on_progress
             )
             results = run_tasks(lm, manager, names, limit)
-        document = scores_document(results) | {"context": context, "limit": limit}
-        return Outcome(document, partial(print_scores, results), results.document)
+        document = scores_document(results)
+        settings = {"context": context, "limit": limit, "lm_eval": results.lm_eval}
+        return Outcome(document, settings, document["tasks"], partial(print_scores, results), results.document)
 
     def at_contexts(
         self,
@@ -253,7 +269,7 @@ class Evaluation:
         picture: Path | None,
     ) -> Outcome:
         """The loss on files in windows of each length, on the first device alone."""
-        from growctl.evaluate.long_context import contexts_document, contexts_png, print_contexts
+        from growctl.evaluate.long_context import contexts_document, contexts_png, contexts_scores, print_contexts
         from stages.evaluate.long_context import context_losses
 
         trained_length = self._windows(None).context
@@ -273,8 +289,10 @@ class Evaluation:
             )
         if picture:
             write_new(picture, contexts_png(found, trained_length))
-        facts = {"trained_length": trained_length, "text": [str(path) for path in files]}
-        return Outcome(contexts_document(found) | facts, partial(print_contexts, found, trained_length))
+        settings = {"trained_length": trained_length, "text": [str(path) for path in files]}
+        settings |= {"rope_scaling": rope_scaling or "none", "max_tokens": max_tokens}
+        show = partial(print_contexts, found, trained_length)
+        return Outcome(contexts_document(found), settings, contexts_scores(found), show)
 
     def _windows(self, stride: int | None) -> "Windows":
         from growctl.evaluate.settings import windows_for

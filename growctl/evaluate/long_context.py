@@ -33,6 +33,22 @@ def contexts_document(found: "Sequence[ContextLoss]") -> dict[str, Any]:
     }
 
 
+def contexts_scores(found: "Sequence[ContextLoss]") -> list[dict[str, Any]]:
+    """The loss, time and memory at each context as the fields of ledger entries."""
+    metrics = ("loss", "seconds_per_token", "bytes_per_token")
+    return [
+        {
+            "task": f"context-{each.context}",
+            "metric": name,
+            "filter": "none",
+            "value": getattr(each, name),
+            "num_samples": each.num_scored,
+        }
+        for each in found
+        for name in metrics
+    ]
+
+
 def print_contexts(found: "Sequence[ContextLoss]", trained_length: int, console: "Console") -> None:
     """Prints a row for each context, and then the loss by position, with a column for each context."""
     from rich.table import Table
@@ -46,8 +62,8 @@ def print_contexts(found: "Sequence[ContextLoss]", trained_length: int, console:
         scaling = f"{each.scaling.kind} {each.scaling.factor:g}x" if each.scaling else "none"
         memory = "-" if each.bytes_per_token is None else byte_count(each.bytes_per_token)
         perplexity = f"{each.perplexity:.4g}"
-        cells = (f"{each.loss:.4f}", perplexity, f"{each.seconds_per_token * 1e6:.4g}", memory)
-        table.add_row(f"{each.context:,}", scaling, *cells)
+        figures = (f"{each.loss:.4f}", perplexity, f"{each.seconds_per_token * 1e6:.4g}", memory)
+        table.add_row(f"{each.context:,}", scaling, *figures)
     console.print(table)
 
     positions = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
@@ -56,10 +72,8 @@ def print_contexts(found: "Sequence[ContextLoss]", trained_length: int, console:
         positions.add_column(f"context\n{each.context:,}", justify="right", vertical="bottom", no_wrap=True)
     longest = max(found, key=lambda each: each.context)
     for bucket in longest.buckets:
-        cells = []
-        for each in found:
-            same = next((own for own in each.buckets if own.first == bucket.first), None)
-            cells.append(f"{same.loss:.3f}" if same else "")
+        same = [next((own for own in each.buckets if own.first == bucket.first), None) for each in found]
+        cells = [f"{own.loss:.3f}" if own else "" for own in same]
         beyond = " *" if bucket.last >= trained_length else ""
         positions.add_row(f"{bucket.first:,} to {bucket.last:,}{beyond}", *cells)
     console.print()

@@ -24,6 +24,18 @@ def text_document(found: "TextLoss") -> dict[str, Any]:
     }
 
 
+def text_scores(found: "TextLoss") -> list[dict[str, Any]]:
+    """The figures of a text as the fields of ledger entries."""
+    document = text_document(found)
+    metrics = [
+        name for name in ("loss", "perplexity", "word_perplexity", "bits_per_byte") if document[name] is not None
+    ]
+    return [
+        {"task": "text", "metric": name, "filter": "none", "value": document[name], "num_samples": found.num_scored}
+        for name in metrics
+    ]
+
+
 def finite(value: float | None) -> float | None:
     """`value`; None if it is infinite or not a number, which JSON cannot say."""
     return value if value is not None and math.isfinite(value) else None

@@ -68,11 +68,12 @@ def test_the_frequencies_are_those_of_transformers(width, base, trained, factor)
         found, attention_factor = rope[kind](config, torch.device("cpu"), **more)
         return found.tolist(), attention_factor
 
-    for kind, (expected, attention_factor) in {
+    of_each_kind: dict[ScalingKind, tuple[list[float], float]] = {
         "linear": theirs("linear", factor),
         "ntk": theirs("dynamic", 1.0, seq_len=int(trained * factor)),
         "yarn": theirs("yarn", factor),
-    }.items():
+    }
+    for kind, (expected, attention_factor) in of_each_kind.items():
         scaling = RotaryScaling(kind, factor, trained)
         assert frequencies(width, base, scaling) == pytest.approx(expected, rel=1e-5)
         assert scaling.logit_factor == pytest.approx(attention_factor**2)

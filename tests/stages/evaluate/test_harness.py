@@ -254,3 +254,30 @@ def test_the_command_prints_writes_and_tables_the_scores(checkpoint: Pretrained,
     assert "hen_choice" in everything["harness"]["results"]
     table, _ = run_here(*arguments)
     assert re.search(r"hen_choice +acc +0\.\d{4} +0\.\d{4} +3 +0", table)
+
+
+@pytest.mark.slow  # imports transformers
+def test_the_scores_are_those_of_the_harness_on_the_hugging_face_export(tmp_path: Path, tasks: Path):
+    huggingface = pytest.importorskip("stages.export.huggingface")
+    for needed in ("transformers", "accelerate", "peft"):
+        pytest.importorskip(needed)
+    from lm_eval.models.huggingface import HFLM
+
+    write_pretrained(tmp_path / "final")  # without padding rows, which HFLM leaves in the softmax
+    opened = load_pretrained(tmp_path / "final")
+    with torch.no_grad():
+        for parameter in opened.model.parameters():
+            parameter.mul_(4)  # so that scores differ clearly between answers
+    huggingface.export_huggingface(opened, tmp_path / "export", card=lambda export: "")
+    theirs = HFLM(
+        pretrained=str(tmp_path / "export"), trust_remote_code=True, device="cpu", batch_size=2, dtype="float32"
+    )
+    manager, found = find_tasks(["hen_choice", "hen_lambada", "hen_text", "hen_generation"], tasks)
+    ours_scores, their_scores = (run_tasks(lm, manager, found, None).scores for lm in (adapter(opened), theirs))
+    assert [score._replace(value=0.0, standard_error=0.0) for score in ours_scores] == [
+        score._replace(value=0.0, standard_error=0.0) for score in their_scores
+    ]
+    for own, their in zip(ours_scores, their_scores, strict=True):
+        assert own.value == pytest.approx(their.value, rel=1e-6, abs=1e-6), own
+    prompts = requests("generate_until", *((text, {"until": ["."], "max_gen_toks": 6}) for text in TEXTS))
+    assert adapter(opened).generate_until(prompts) == theirs.generate_until(prompts, disable_tqdm=True)
