@@ -55,6 +55,7 @@ COMMANDS = (
     ("show", "tiny"),
     ("generate", "tiny", "a model", "--max-new-tokens", "8"),
     ("eval", "tiny", "--text", "text.jsonl"),
+    ("export", "tiny", "official", "--to", "official"),
     ("verify", "--integrity", "runs"),
     ("report", "tiny"),
 )
