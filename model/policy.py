@@ -187,6 +187,18 @@ def grow_config(
     return config.model_copy(update={"blocks": _each_once(grown, layers)})
 
 
+def ffn_tokens_in_proportion(
+    config: TokenformerConfig | TransformerConfig, attention_tokens: int | Sequence[int]
+) -> tuple[int, ...]:
+    """The FFN tokens to add to each layer so that its ratio of FFN to query tokens stays the same when
+    `attention_tokens` are added; empty for a Transformer."""
+    if not isinstance(config, TokenformerConfig):
+        return ()
+    added = [attention_tokens] * config.num_layers if isinstance(attention_tokens, int) else attention_tokens
+    ratios = [block.ffn.num_tokens / block.query.num_tokens for block in config.blocks]
+    return tuple(round(tokens * ratio) for tokens, ratio in zip(added, ratios, strict=True))
+
+
 def one_if_equal(by_layer: Sequence[int]) -> int | list[int]:
     """The numbers of all layers, for a message: one number if they are all equal."""
     return by_layer[0] if len(set(by_layer)) == 1 else list(by_layer)

@@ -7,8 +7,19 @@ from pathlib import Path
 from growctl.report import plots
 from growctl.report.documents import stages_csv
 from growctl.report.read import RunReport
+from growctl.report.samples import texts_by_prompt
+from growctl.report.scores import (
+    HEADERS,
+    HEADING,
+    OTHER_HEADERS,
+    OTHER_HEADING,
+    PUBLISHED_NOTE,
+    other_scores,
+    zero_shot_rows,
+)
 from growctl.report.table import COLUMNS, WENT_WRONG, anomalies, describe, remarks, stage_cells, verdicts
 from growctl.runs_dir import ReportPaths
+from growctl.text.escaping import visible
 from growctl.text.html import page, replace_file
 
 _COUNTED = (
@@ -67,7 +78,9 @@ def render_page(runs: Sequence[RunReport]) -> str:
 <div role="img" aria-label="Cumulative training FLOPs against validation perplexity">{plots.svg(runs)}</div>
 <h2>Stages</h2>
 <div class="wide">{_table(runs)}</div>
+{_scores(runs)}
 {_anomalies(runs)}
+{_samples(runs)}
 <h2>How the figures are computed</h2>
 <ul>{"".join(f"<li>{sentence}</li>" for sentence in _COUNTED)}</ul>
 <footer>Written by growctl report. The figures are in {beside.table}, the chart in {beside.chart}.</footer>
@@ -88,6 +101,26 @@ def _table(runs: Sequence[RunReport]) -> str:
     return f"<table><thead>{row(COLUMNS, 'th')}</thead>{''.join(map(body, runs))}</table>"
 
 
+def _scores(runs: Sequence[RunReport]) -> str:
+    """The zero-shot table, with its published rows in grey below a line, and all other scores."""
+
+    def row(cells: Sequence[str], tag: str, style: str = "") -> str:
+        return f"<tr{style}>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"
+
+    def table(headers: Sequence[str], rows: Sequence[str]) -> str:
+        return (
+            f'<div class="wide"><table><thead>{row(headers, "th")}</thead><tbody>{"".join(rows)}</tbody></table></div>'
+        )
+
+    page = ""
+    if found := zero_shot_rows(runs):
+        rows = [row(each.cells, "td", ' class="published"' if each.is_published else "") for each in found]
+        page += f'<h2>{HEADING}</h2>{table(HEADERS, rows)}<p class="note">{escape(PUBLISHED_NOTE)}</p>'
+    if others := other_scores(runs):
+        page += f"<h2>{OTHER_HEADING}</h2>{table(OTHER_HEADERS, [row(cells, 'td') for cells in others])}"
+    return page
+
+
 def _anomalies(runs: Sequence[RunReport]) -> str:
     """A section for each run with anomalies."""
     return "".join(
@@ -97,3 +130,16 @@ def _anomalies(runs: Sequence[RunReport]) -> str:
         for run in runs
         if run.anomalies
     )
+
+
+def _samples(runs: Sequence[RunReport]) -> str:
+    """The texts that the models wrote: a section for each prompt, the stages of all runs below each other."""
+    sections = "".join(
+        f"<h3>{escape(texts.heading)}</h3>"
+        + "".join(
+            f"<figure><figcaption>{escape(writer)}</figcaption><pre>{escape(visible(text))}</pre></figure>"
+            for writer, text in texts.by_writer
+        )
+        for texts in texts_by_prompt(runs)
+    )
+    return f"<h2>Text after each stage</h2>{sections}" if sections else ""

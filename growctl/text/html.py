@@ -26,7 +26,11 @@ table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nu
 th, td { text-align: right; padding: .3rem .6rem; border-bottom: 1px solid var(--line); white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; } th:first-child { padding-left: 0; } th { font-weight: 600; }
 thead th { vertical-align: bottom; } tbody th { padding-top: 1.1rem; } td:first-child { padding-left: .8rem; }
+figure { margin: .75rem 0; } figcaption { font-weight: 600; font-size: .9rem; }
+pre { margin: .2rem 0; padding: .5rem .75rem; border: 1px solid var(--line); white-space: pre-wrap;
+  overflow-wrap: anywhere; font-size: .85rem; }
 td.note { white-space: normal; text-align: left; }
+tr.published { opacity: .6; font-style: italic; } :not(.published) + tr.published td { border-top: 2px solid; }
 .note, footer { opacity: .75; font-size: .9rem; } footer { margin-top: 3rem; }
 """
 

@@ -22,8 +22,10 @@ EXPAND_OPTIONS = {"preset": Preset, "init": Init, "tau": TauPolicy, "moments": M
 COMMANDS = [
     "clean",
     "doctor",
+    "eval",
     "expand",
     "export",
+    "generate",
     "import",
     "init",
     "inspect",
