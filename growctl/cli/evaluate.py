@@ -315,6 +315,7 @@ def _tasks(names: list[str], include_path: Path | None) -> "tuple[TaskManager, l
     if not names:
         return None
     require_harness()
+    os.environ.setdefault("TQDM_DISABLE", "1")  # lm_eval's own bars would run into ours
     from stages.evaluate.tasks import find_tasks
 
     return find_tasks(names, include_path)

@@ -3,6 +3,7 @@
 Shapes: T positions of a window.
 """
 
+import ctypes
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -51,7 +52,7 @@ class ContextLoss(NamedTuple):
     seconds: float
     memory_bytes: int | None
     """Memory that a batch needed beside the model. Of a GPU: the peak of allocated memory. Of a CPU: the growth of the
-    process's peak, which misses memory that was kept from an earlier batch; None if the kernel does not say."""
+    process's resident memory at its peak; None if the kernel does not say."""
 
     batch_tokens: int
     """Tokens of a full batch."""
@@ -159,7 +160,8 @@ def _start_measuring(device: torch.device) -> int | None:
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         return torch.cuda.memory_allocated(device)
-    with suppress(OSError):
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)  # gives back what glibc kept from earlier batches
         Path("/proc/self/clear_refs").write_text("5")  # resets the peak of resident memory
         return _resident("VmRSS")
     return None

@@ -267,8 +267,8 @@ def test_the_scores_are_those_of_the_harness_on_the_hugging_face_export(tmp_path
     opened = load_pretrained(tmp_path / "final")
     with torch.no_grad():
         for parameter in opened.model.parameters():
-            parameter.mul_(4)  # so that scores differ clearly between answers
-    huggingface.export_huggingface(opened, tmp_path / "export", card=lambda export: "")
+            parameter.mul_(2)  # so that scores differ clearly between answers
+    huggingface.export_huggingface(opened, tmp_path / "export", card=lambda export: "", check=False)
     theirs = HFLM(
         pretrained=str(tmp_path / "export"), trust_remote_code=True, device="cpu", batch_size=2, dtype="float32"
     )
