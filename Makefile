@@ -6,6 +6,9 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DOCS_INSTALLED := $(VENV)/.docs-installed
 
+# Containers often set it. The suite would rewrite the assertions of every test file in each of its processes again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: quickstart test test-fast soak check format docs docs-site setup clean
 
 quickstart: setup  ## Train the quickstart ladder and its control on this machine, then report on them.

@@ -14,7 +14,8 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from growctl.cli import checkpoints, generate, machine, schedules, storage
+from growctl.cli import checkpoints, exchange, generate, machine, schedules, storage
+from growctl.cli import inspect as inspection
 from growctl.cli import verify as verification
 from growctl.cli.options import (
     DEFAULT_RUNS_DIR,
@@ -226,8 +227,11 @@ def report(
 app.command()(checkpoints.expand)
 app.command()(checkpoints.shrink)
 app.command()(verification.verify)
+app.command()(inspection.inspect)
 app.command()(checkpoints.show)
 app.command()(generate.generate)
+app.add_typer(exchange.import_app)
+app.command()(exchange.export)
 app.command()(schedules.init)
 app.command()(schedules.validate)
 app.command()(schedules.schema)

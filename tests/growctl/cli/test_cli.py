@@ -23,8 +23,11 @@ COMMANDS = [
     "clean",
     "doctor",
     "expand",
+    "export",
     "generate",
+    "import",
     "init",
+    "inspect",
     "plan",
     "prepare",
     "report",
@@ -41,7 +44,8 @@ COMMANDS = [
 
 def test_the_commands_are_those_that_the_tests_know():
     registered = [command.name or command.callback.__name__ for command in app.registered_commands if command.callback]
-    assert sorted(registered) == COMMANDS
+    groups = [group.typer_instance.info.name or "" for group in app.registered_groups if group.typer_instance]
+    assert sorted([*registered, *groups]) == COMMANDS
 
 
 def test_help_imports_nothing_heavy():

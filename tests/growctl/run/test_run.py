@@ -176,7 +176,7 @@ def test_a_directory_that_is_not_a_run_is_left_alone(tmp_path):
     schedule = write_schedule(tmp_path)
     (tmp_path / "runs/tiny").mkdir(parents=True)
     (tmp_path / "runs/tiny/thesis.txt").write_text("years of work")
-    _, err = run("run", schedule, "--runs-dir", tmp_path / "runs", expect=2)
+    _, err = run_here("run", schedule, "--runs-dir", tmp_path / "runs", expect=2)
     assert "is not a growctl run" in err
     assert [p.name for p in (tmp_path / "runs/tiny").iterdir()] == ["thesis.txt"]
 
@@ -194,7 +194,7 @@ def test_a_directory_that_is_not_a_run_is_left_alone(tmp_path):
 )
 def test_bad_input_is_one_message_and_writes_nothing(tmp_path, override, message):
     schedule = write_schedule(tmp_path)
-    out, err = run("run", schedule, *override.split(), "--runs-dir", tmp_path / "runs", expect=2)
+    out, err = run_here("run", schedule, *override.split(), "--runs-dir", tmp_path / "runs", expect=2)
     assert message in err
     assert "Traceback" not in out + err
     assert not (tmp_path / "runs/tiny").exists()
