@@ -256,7 +256,7 @@ def history_table(results: Path) -> str:
 
 def generate_table(results: Path) -> str:
     """Tokens per second with a KV cache, and without one."""
-    found = _read(results / "generate.json", Generate)
+    found = read_results(results / "generate.json", Generate)
     if found is None:
         return NOT_MEASURED
     headings = (
