@@ -118,11 +118,6 @@ def run(
 
         with make_screen(Terminal()) as screen:
             run_schedule(request, screen)
-        if loaded.samples.prompts:
-            from growctl.report.read import find_runs
-            from growctl.report.samples import print_samples
-
-            print_samples(find_runs(runs_dir, [ladder]), Terminal())
         if until is not None:
             say(f"\nTrained up to stage {until}. To train the rest, run the same command without --until.")
         say(f"\nTo see its cost and results: growctl report {ladder}{where}")
