@@ -230,17 +230,22 @@ def report(
     say(f"\nCharts and tables: {page}")
 
 
-for command in (schedules.init, schedules.validate, schedules.schema):
-    app.command(rich_help_panel=TRAINING)(command)
-for command in (checkpoints.show, checkpoints.expand, checkpoints.shrink, verification.verify):
-    app.command(rich_help_panel=CHECKPOINTS)(command)
+app.command(rich_help_panel=TRAINING)(schedules.init)
+app.command(rich_help_panel=TRAINING)(schedules.validate)
+app.command(rich_help_panel=TRAINING)(schedules.schema)
+app.command(rich_help_panel=CHECKPOINTS)(checkpoints.show)
+app.command(rich_help_panel=CHECKPOINTS)(checkpoints.expand)
+app.command(rich_help_panel=CHECKPOINTS)(checkpoints.shrink)
+app.command(rich_help_panel=CHECKPOINTS)(verification.verify)
 app.add_typer(exchange.import_app, rich_help_panel=CHECKPOINTS)
 app.command(rich_help_panel=USING)(generate.generate)
 app.command("eval", rich_help_panel=USING)(evaluate.evaluate)
 app.command(rich_help_panel=USING)(inspection.inspect)
 app.command(rich_help_panel=USING)(exchange.export)
-for command in (machine.status, storage.runs, storage.clean, machine.doctor):
-    app.command(rich_help_panel=HOUSEKEEPING)(command)
+app.command(rich_help_panel=HOUSEKEEPING)(machine.status)
+app.command(rich_help_panel=HOUSEKEEPING)(storage.runs)
+app.command(rich_help_panel=HOUSEKEEPING)(storage.clean)
+app.command(rich_help_panel=HOUSEKEEPING)(machine.doctor)
 
 
 def main() -> NoReturn:
