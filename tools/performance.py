@@ -42,6 +42,9 @@ HISTORY = {
     "resume_seconds_per_line": "reading and booking a line",
     "event_seconds": "an event of a run: a hundred lines and a checkpoint",
 }
+CACHE_GOAL = 1.0
+"""The smallest allowed ratio of the tokens per second with a KV cache to those without."""
+
 FORMS = {"written_out": "written out", "ours": "ours", "compiled": "compiled"}
 
 
@@ -133,6 +136,26 @@ class History(Results):
     runs: list[HistoryRun]
 
 
+class GenerateRow(BaseModel):
+    """One model."""
+
+    case: str
+    num_parameters: int
+    generations: int
+    prompt_tokens: int
+    new_tokens: int
+    tokens_per_second: float
+    tokens_per_second_without_cache: float
+    ratio: float
+    ratio_range: list[float]
+
+
+class Generate(Results):
+    """The results file of benchmarks/generate.py."""
+
+    rows: list[GenerateRow]
+
+
 def with_tables(page: str, results: Path = RESULTS) -> str:
     """`page` with every table between its marks made from the results files."""
     return filled(page, {name: partial(make, results) for name, make in TABLES.items()})
@@ -140,7 +163,7 @@ def with_tables(page: str, results: Path = RESULTS) -> str:
 
 def pattention_table(results: Path) -> str:
     """The times of a Pattention's forms on a CPU, relative to the floor."""
-    found = _read(results / "pattention.json", Pattention)
+    found = read_results(results / "pattention.json", Pattention)
     if found is None:
         return NOT_MEASURED
     goals = ", ".join(f"{goal:.2f} in {dtype}" for dtype, goal in FLOOR_GOALS.items())
@@ -173,7 +196,7 @@ def pattention_table(results: Path) -> str:
 
 def train_step_table(results: Path) -> str:
     """Tokens per second: the trainer against a bare loop, and a Tokenformer against an equal Transformer."""
-    found = _read(results / "train_step.json", TrainStep)
+    found = read_results(results / "train_step.json", TrainStep)
     if found is None:
         return NOT_MEASURED
     headings = (
@@ -202,7 +225,7 @@ def train_step_table(results: Path) -> str:
 
 def start_up_table(results: Path) -> str:
     """Seconds until growctl prints help or a plan, or trains its first step."""
-    found = _read(results / "start_up.json", StartUp)
+    found = read_results(results / "start_up.json", StartUp)
     if found is None:
         return NOT_MEASURED
     rows = []
@@ -215,7 +238,7 @@ def start_up_table(results: Path) -> str:
 
 def history_table(results: Path) -> str:
     """What following a stage costs, by how much its workers have said."""
-    found = _read(results / "history.json", History)
+    found = read_results(results / "history.json", History)
     if found is None:
         return NOT_MEASURED
     headings = ("", *(f"{run.lines:,} lines" for run in found.runs), f"growth (goal: at most {GROWTH_GOAL})")
@@ -231,18 +254,41 @@ def history_table(results: Path) -> str:
     return f"{found.where()}\n{table(headings, rows)}"
 
 
+def generate_table(results: Path) -> str:
+    """Tokens per second with a KV cache, and without one."""
+    found = read_results(results / "generate.json", Generate)
+    if found is None:
+        return NOT_MEASURED
+    headings = (
+        *("model", "prompt + new tokens", "tokens/s with the cache", "without"),
+        f"with / without, range (goal: at least {CACHE_GOAL:g})",
+    )
+    rows = [
+        (
+            row.case,
+            f"{row.prompt_tokens} + {row.new_tokens}",
+            number(row.tokens_per_second),
+            number(row.tokens_per_second_without_cache),
+            at_least(row.ratio, CACHE_GOAL, digits=2, quartiles=row.ratio_range),
+        )
+        for row in found.rows
+    ]
+    return f"{found.where()}\n{table(headings, rows)}"
+
+
 TABLES: dict[str, Callable[[Path], str]] = {
     "pattention": pattention_table,
     "train-step": train_step_table,
     "start-up": start_up_table,
     "history": history_table,
+    "generate": generate_table,
     "gpu": gpu_tables,
 }
 
 
 def draw(results: Path, picture: Path) -> bool:
     """Draws the time over the floor by size, with one panel per dtype. Returns false if there are no results."""
-    found = _read(results / "pattention.json", Pattention)
+    found = read_results(results / "pattention.json", Pattention)
     if found is None:
         return False
     import matplotlib
@@ -269,5 +315,6 @@ def draw(results: Path, picture: Path) -> bool:
     return True
 
 
-def _read(path: Path, form: type[Document]) -> Document | None:
+def read_results(path: Path, form: type[Document]) -> Document | None:
+    """The results file at `path`; None if there is none."""
     return form.model_validate_json(path.read_bytes()) if path.exists() else None

@@ -1,6 +1,5 @@
 """Writes the report as files: a self-contained HTML page, its chart as PNG, its table as CSV."""
 
-import os
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -21,27 +20,7 @@ from growctl.report.scores import (
 from growctl.report.table import COLUMNS, WENT_WRONG, anomalies, describe, remarks, stage_cells, verdicts
 from growctl.runs_dir import ReportPaths
 from growctl.text.escaping import visible
-
-_STYLE = """
-:root { color-scheme: light dark; --line: color-mix(in srgb, currentColor 22%, transparent); }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2.5rem auto; padding: 0 1.25rem;
-  background: Canvas; color: CanvasText; }
-h1 { font-size: 1.7rem; margin: 0 0 1.5rem; } h2 { font-size: 1.2rem; margin: 2.5rem 0 .5rem; }
-h3 { font-size: 1rem; margin: 1.5rem 0 .25rem; } tbody th span { font-weight: normal; opacity: .7; }
-section.verdict { border-left: 4px solid #0072b2; padding: .1rem 1.1rem .4rem; }
-section.verdict p { margin: .3rem 0; } section.verdict p:first-of-type { font-weight: 600; }
-.wide { overflow-x: auto; } svg { width: 100%; height: auto; }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { text-align: right; padding: .3rem .6rem; border-bottom: 1px solid var(--line); white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; } th:first-child { padding-left: 0; } th { font-weight: 600; }
-thead th { vertical-align: bottom; } tbody th { padding-top: 1.1rem; } td:first-child { padding-left: .8rem; }
-figure { margin: .75rem 0; } figcaption { font-weight: 600; font-size: .9rem; }
-pre { margin: .2rem 0; padding: .5rem .75rem; border: 1px solid var(--line); white-space: pre-wrap;
-  overflow-wrap: anywhere; font-size: .85rem; }
-td.note { white-space: normal; text-align: left; }
-tr.published { opacity: .6; font-style: italic; } :not(.published) + tr.published td { border-top: 2px solid; }
-.note, footer { opacity: .75; font-size: .9rem; } footer { margin-top: 3rem; }
-"""
+from growctl.text.html import page, replace_file
 
 _COUNTED = (
     "<b>FLOPs</b> count the matrix products of training, computed from the model's structure. A multiply-add counts as "
@@ -74,9 +53,9 @@ _COUNTED = (
 def write_report(runs: Sequence[RunReport], paths: ReportPaths) -> Path:
     """Writes the page, its chart and its table; returns the page's path."""
     paths.directory.mkdir(parents=True, exist_ok=True)
-    _replace(paths.chart, plots.png(runs))
-    _replace(paths.table, stages_csv(runs).encode())
-    _replace(paths.page, render_page(runs).encode())
+    replace_file(paths.chart, plots.png(runs))
+    replace_file(paths.table, stages_csv(runs).encode())
+    replace_file(paths.page, render_page(runs).encode())
     return paths.page
 
 
@@ -91,17 +70,9 @@ def render_page(runs: Sequence[RunReport]) -> str:
         for heading, sentences in verdicts(runs)
     )
     beside = ReportPaths(Path())
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<title>{escape(title)}</title>
-<style>{_STYLE}</style>
-</head>
-<body>
-<h1>{escape(title)}</h1>
+    return page(
+        title,
+        f"""<h1>{escape(title)}</h1>
 {said}
 <h2>Compute against perplexity</h2>
 <div role="img" aria-label="Cumulative training FLOPs against validation perplexity">{plots.svg(runs)}</div>
@@ -113,9 +84,8 @@ def render_page(runs: Sequence[RunReport]) -> str:
 <h2>How the figures are computed</h2>
 <ul>{"".join(f"<li>{sentence}</li>" for sentence in _COUNTED)}</ul>
 <footer>Written by growctl report. The figures are in {beside.table}, the chart in {beside.chart}.</footer>
-</body>
-</html>
-"""
+""",
+    )
 
 
 def _table(runs: Sequence[RunReport]) -> str:
@@ -173,9 +143,3 @@ def _samples(runs: Sequence[RunReport]) -> str:
         for texts in texts_by_prompt(runs)
     )
     return f"<h2>Text after each stage</h2>{sections}" if sections else ""
-
-
-def _replace(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_bytes(content)
-    os.replace(temporary, path)

@@ -44,4 +44,4 @@ def print_samples(runs: Sequence[RunReport], console: "Console") -> None:
         console.print(Text(texts.heading, "bold"))
         for writer, text in texts.by_writer:
             console.print(Padding(Text(writer, "dim"), (0, 0, 0, 2)))
-            console.print(Padding(Text(text.rstrip("\n")), (0, 0, 0, 4)))
+            console.print(Padding(Text(text.rstrip()), (0, 0, 0, 4)))

@@ -20,8 +20,9 @@ WAITING = 2
 class Replicas:
     """Copies of a model, one per device. Each computes in a thread of its own, whole batches at a time."""
 
-    def __init__(self, model: LanguageModel, devices: Sequence[torch.device]) -> None:
-        """Moves `model` to the first device and copies it to the others."""
+    def __init__(self, model: LanguageModel, devices: Sequence[torch.device] | None = None) -> None:
+        """Moves `model` to the first device and copies it to the others. By default it stays where it is, alone."""
+        devices = devices or [device_of(model)]
         self.models = [model.to(devices[0]), *(copy.deepcopy(model).to(device) for device in devices[1:])]
 
     @property
@@ -31,7 +32,7 @@ class Replicas:
 
     def only_first(self) -> "Replicas":
         """The model on the first device alone."""
-        return Replicas(self.first, [device_of(self.first)])
+        return Replicas(self.first)
 
     def map(self, work: Callable[[LanguageModel, Batch], Result], batches: Iterable[Batch]) -> Iterator[Result]:
         """Yields `work(model, batch)` of every batch, in order. Reads few batches ahead."""

@@ -74,11 +74,13 @@ def text_loss(
     files: Sequence[Path],
     *,
     context: int,
-    stride: int,
-    batch_size: int,
+    stride: int | None = None,
+    batch_size: int = 8,
     on_progress: OnProgress = lambda fraction: None,
 ) -> TextLoss:
     """The loss on all text of `files`, in windows of `context` tokens that are `stride` tokens apart.
+
+    By default, windows do not overlap.
 
     Raises UserError if the text is shorter than two tokens, DataError if a file cannot be read, and Failure if the loss
     is not finite.
@@ -90,7 +92,7 @@ def text_loss(
             on_progress(stream.fraction)
             yield batch
 
-    found = batches(sliding_windows(stream, context, stride), batch_size)
+    found = batches(sliding_windows(stream, context, stride or context), batch_size)
     sums_T, counts_T = position_losses(checkpoint, replicas, progressing(found), context)
     if not stream.num_tokens > 1:
         raise UserError(f"--text {files[0]}: the text has {stream.num_tokens} tokens; a loss needs at least 2")

@@ -28,6 +28,7 @@ COMMANDS = [
     "generate",
     "import",
     "init",
+    "inspect",
     "plan",
     "prepare",
     "report",
