@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from growctl.ledger.ledger import ScoreEntry
@@ -9,7 +10,8 @@ from growctl.report.read import RunReport, StageReport
 from growctl.text.formatting import short_count
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.align import VerticalAlignMethod
+    from rich.console import Console, JustifyMethod
 
 HEADING = "Zero-shot scores"
 
@@ -19,7 +21,7 @@ PUBLISHED_NOTE = (
 )
 
 OTHER_HEADING = "Other scores"
-OTHER_HEADERS = ("model", "evaluated on", "metric", "value")
+OTHER_HEADERS = ("model", "evaluated on", "scores")
 
 
 class Column(NamedTuple):
@@ -83,16 +85,17 @@ def zero_shot_rows(runs: Sequence[RunReport]) -> list[ScoreRow]:
     return own + published
 
 
-def other_scores(runs: Sequence[RunReport]) -> list[tuple[str, str, str, str]]:
-    """The model, what it was evaluated on, the metric and the value of every score that the table does not show."""
-    rows = []
+def other_scores(runs: Sequence[RunReport]) -> list[tuple[str, str, str]]:
+    """The model, what it was evaluated on, and all metrics, for every evaluation that the table does not show whole."""
+    rows: dict[tuple[str, str], list[str]] = {}
     for run in runs:
         for part in run.parts:
             shown = _found(part.scores).values()
             for score in part.scores:
                 if score not in shown:
-                    rows.append((f"{run.name}/{part.name}", _what(score), score.metric, _value(score)))
-    return rows
+                    key = (f"{run.name}/{part.name}", _what(score))
+                    rows.setdefault(key, []).append(f"{score.metric} {_value(score)}")
+    return [(*key, ", ".join(values)) for key, values in rows.items()]
 
 
 def print_scores(runs: Sequence[RunReport], console: "Console") -> None:
@@ -105,9 +108,13 @@ def print_scores(runs: Sequence[RunReport], console: "Console") -> None:
 
     def print_table(heading: str, headers: Sequence[str], rows: Sequence[Sequence[str]], note: str | None) -> None:
         table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
-        table.add_column(headers[0], vertical="bottom")
+        has_figures = headers is HEADERS
+        vertical: VerticalAlignMethod = "bottom" if has_figures else "top"
+        table.add_column(headers[0], vertical=vertical)
         for header in headers[1:]:
-            table.add_column(header.replace(" ", "\n", 1), justify="right", vertical="bottom")
+            justify: JustifyMethod = "right" if has_figures else "left"
+            name = header.replace(" ", "\n", 1) if has_figures else header
+            table.add_column(name, justify=justify, vertical=vertical, overflow="fold")
         for name, *cells in rows:
             table.add_row(NameCell(name), *map(Text, cells))
         console.print()
@@ -154,7 +161,8 @@ def _what(score: ScoreEntry) -> str:
     parts = [score.task if score.filter == "none" else f"{score.task}, {score.filter}"]
     if score.task == "text":
         named = settings.get("text") or [f"{settings.get('split')} split"]
-        parts = [f"{named[0]}{f' and {len(named) - 1} more' if len(named) > 1 else ''}"]
+        parts = [f"{Path(named[0]).name}{f' and {len(named) - 1} more' if len(named) > 1 else ''}"]
+        parts += [f"{settings['sequences']} windows"] if settings.get("sequences") else []
         parts.append(f"context {settings['context']}")
         if settings.get("stride") != settings.get("context"):
             parts.append(f"stride {settings['stride']}")

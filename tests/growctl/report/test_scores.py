@@ -72,7 +72,7 @@ def test_a_part_of_the_examples_or_solved_ones_in_the_prompt_stay_out_of_the_tab
     runs = report(tmp_path, replace(FINAL, **change))
     assert zero_shot_rows(runs) == []
     said = {"settings": "piqa, first 10", "num_shots": "piqa, 5 shots"}[next(iter(change))]
-    assert other_scores(runs) == [("ladder/small", said, "acc", "0.6 ± 0.01")]
+    assert other_scores(runs) == [("ladder/small", said, "acc 0.6 ± 0.01")]
 
 
 def test_a_missing_task_is_a_dash_and_leaves_no_average(tmp_path: Path):
@@ -94,17 +94,18 @@ def test_the_newest_evaluation_of_the_newest_final_checkpoint_counts(tmp_path: P
 
 
 def test_texts_and_long_contexts_are_listed_with_what_sets_them_apart(tmp_path: Path):
-    text = {"text": ["book.txt"], "context": 64, "stride": 32}
+    text = {"text": ["/data/book.txt"], "context": 64, "stride": 32}
     runs = report(
         tmp_path,
         replace(FINAL, task="text", metric="perplexity", value=12.5, standard_error=None, settings=text),
+        replace(FINAL, task="text", metric="bits_per_byte", value=1.5, standard_error=None, settings=text),
         replace(
             FINAL, task="context-4096", metric="loss", value=3.0, standard_error=None, settings={"rope_scaling": "yarn"}
         ),
     )
     assert other_scores(runs) == [
-        ("ladder/small", "book.txt, context 64, stride 32", "perplexity", "12.5"),
-        ("ladder/small", "context-4096, yarn", "loss", "3"),
+        ("ladder/small", "book.txt, context 64, stride 32", "perplexity 12.5, bits_per_byte 1.5"),
+        ("ladder/small", "context-4096, yarn", "loss 3"),
     ]
 
 
