@@ -20,10 +20,9 @@ from stages.checkpoint.lineage import History, Lineage, TrainingCost, extended, 
 from stages.checkpoint.sealed import DocumentError, PlainPath, Sealed, read_sealed, seal
 from stages.checkpoint.text_facts import TextFacts
 from stages.spec import Offload
-from stages.stage_dir import MANIFEST_NAME
+from stages.stage_dir import MANIFEST_NAME, TOKENIZER_NAME
 
 FORMAT_VERSION = 1
-_PARAMETERS = "parameters"
 
 
 class CheckpointError(UserError):
@@ -86,7 +85,7 @@ def history_of(manifest: Manifest) -> History:
     """The history of a checkpoint; if it is not known, one that starts with the tensors themselves, at unknown cost."""
     if manifest.lineage.history:
         return manifest.lineage.history
-    tensors = {name: entry.sha256 for name, entry in manifest.files.items() if name.startswith(f"{_PARAMETERS}/")}
+    tensors = {name: entry.sha256 for name, entry in manifest.files.items() if name != TOKENIZER_NAME}
     model = hash_of(manifest.model.model_dump(mode="json"))
     determined_by = {"tensors": hash_of(tensors), "model": model, "group_steps": manifest.group_steps}
     size, unknown = num_parameters(manifest.model), TrainingCost(complete=False)
@@ -95,7 +94,7 @@ def history_of(manifest: Manifest) -> History:
 
 def parameter_file(name: str) -> str:
     """The file of parameter `name` in a `parameters` checkpoint, relative to its directory."""
-    return f"{_PARAMETERS}/{name}.safetensors"
+    return f"parameters/{name}.safetensors"
 
 
 def read_manifest(directory: Path) -> Manifest:
