@@ -1,0 +1,1 @@
+"""Exports: a checkpoint as files that other programs load."""
