@@ -29,7 +29,7 @@ def finish_directory(directory: Path, manifest: Manifest, sign: Callable[[str], 
     """
     staging, sealed = staging_directory(directory), sealed_manifest(manifest, sign)
     write_file(staging / MANIFEST_NAME, sealed.model_dump_json(indent=1).encode())
-    _publish(staging, directory)
+    publish_directory(staging, directory)
     return sealed
 
 
@@ -41,11 +41,11 @@ def link_checkpoint(source: Path, target: Path) -> None:
     with whole_directory(target) as staging:
         for name in (*read_manifest(source).files, MANIFEST_NAME):
             link_or_copy(source / name, staging / name)
-        _publish(staging, target)
+        publish_directory(staging, target)
 
 
-def _publish(staging: Path, directory: Path) -> None:
-    """Syncs the folders of a complete staging directory and renames it to `directory`."""
+def publish_directory(staging: Path, directory: Path) -> None:
+    """Syncs the folders of a complete staging directory and renames it to `directory`. The files must be synced."""
     for folder in [*(path for path in staging.rglob("*") if path.is_dir()), staging]:
         sync_path(folder)
     os.rename(staging, directory)
@@ -60,7 +60,13 @@ def whole_directory(directory: Path) -> Iterator[Path]:
     """
     if directory.exists():
         raise CheckpointError(f"{directory} already exists; choose another: growctl never overwrites a checkpoint")
-    staging = begin_directory(directory)
+    with remove_on_error(begin_directory(directory)) as staging:
+        yield staging
+
+
+@contextmanager
+def remove_on_error(staging: Path) -> Iterator[Path]:
+    """Yields a staging directory. Removes it unless it was renamed meanwhile."""
     try:
         yield staging
     finally:

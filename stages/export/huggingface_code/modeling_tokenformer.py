@@ -116,9 +116,7 @@ class TokenformerAttention(nn.Module):
         attend: Callable[..., tuple[Tensor, Tensor | None]] = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )
-        output, weights = attend(
-            self, query, key, value, attention_mask, dropout=0.0, scaling=self.scaling, **kwargs
-        )
+        output, weights = attend(self, query, key, value, attention_mask, dropout=0.0, scaling=self.scaling, **kwargs)
         return self.projection(output.reshape(*hidden_states.shape[:-1], -1).contiguous()), weights
 
 
