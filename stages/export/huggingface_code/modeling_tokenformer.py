@@ -38,7 +38,8 @@ def score_factors(scores: Tensor, tau: float, function: str) -> Tensor:
 
 def _normalised(scores: Tensor, tau: float) -> Tensor:
     norm = torch.linalg.vector_norm(scores, dim=-1, keepdim=True, dtype=_at_least_float32(scores))
-    scale = tau / norm.masked_fill(norm < NORM_FLOOR, math.inf)
+    # A Python number divided by a tensor would be the number times a reciprocal, which is rounded twice.
+    scale = torch.full_like(norm, tau) / norm.masked_fill(norm < NORM_FLOOR, math.inf)
     return scores * scale.to(scores.dtype)
 
 
