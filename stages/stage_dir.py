@@ -10,6 +10,9 @@ from pathlib import Path
 MANIFEST_NAME = "manifest.json"
 """The manifest of a checkpoint or dataset. It is written last, so a directory that has it is complete."""
 
+TOKENIZER_NAME = "tokenizer.json"
+"""The tokenizer of a dataset or of a checkpoint that was trained on one."""
+
 _STEP = "step_"
 _CONVERTED = "converted_"
 _SET_ASIDE = "broken-"

@@ -107,6 +107,7 @@ def checkpoint_document(facts: CheckpointFacts) -> dict[str, Any]:
         "other_parameters": facts.other_parameters,
         "generations": [asdict(generation) for generation in facts.generations],
         "validation_loss": facts.validation_loss,
+        "text": manifest.text.model_dump(mode="json"),
         "precision": manifest.precision,
         "samples_seen": manifest.samples_seen,
         "seed": manifest.seed,

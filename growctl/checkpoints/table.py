@@ -76,6 +76,8 @@ def _facts(facts: CheckpointFacts) -> Iterator[tuple[str, str]]:
     yield "precision", manifest.precision or "unknown"
     yield "dataset", _short(manifest.dataset_fingerprint)
     yield "tokenizer", _short(manifest.tokenizer_sha256)
+    if manifest.text.context_length is not None:
+        yield "context", f"{manifest.text.context_length:,} tokens"
     yield "files", f"{len(manifest.files)} ({num_bytes}), {kind}"
 
 

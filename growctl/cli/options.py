@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -36,6 +36,22 @@ RunsDir = Annotated[
     typer.Option("--runs-dir", envvar=RUNS_DIR_VARIABLE, help="Directory that holds the runs.", show_default=True),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+
+TokenizerFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--tokenizer",
+        help="A tokenizer.json to use instead of the checkpoint's own.",
+        metavar="FILE",
+        show_default=False,
+    ),
+]
+DeviceName = Annotated[
+    str, typer.Option("--device", help="Device to compute on: cpu, cuda, cuda:1; auto: the first GPU if there is one.")
+]
+DtypeName = Annotated[
+    Literal["float32", "bfloat16"], typer.Option("--dtype", help="Precision of weights and computations.")
+]
 
 
 def runs_argument(purpose: str) -> Any:

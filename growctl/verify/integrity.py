@@ -12,8 +12,8 @@ from model.errors import UserError
 from stages.checkpoint.files import OnBytes
 from stages.checkpoint.manifest import CheckpointError
 from stages.checkpoint.verify import verify_checkpoint
-from stages.data.corpus import DataError
-from stages.data.dataset import TOKENIZER_NAME, read_dataset_manifest, verify_dataset
+from stages.data.corpus import SPLITS, DataError
+from stages.data.dataset import read_dataset_manifest, verify_dataset
 from stages.stage_dir import MANIFEST_NAME, is_checkpoint_name, is_set_aside, is_unfinished
 
 Kind = Literal["checkpoint", "dataset", "ledger", "schedule", "set aside", "unfinished"]
@@ -139,4 +139,4 @@ def _has_trained(run: RunPaths) -> bool:
 
 
 def _is_dataset(directory: Path) -> bool:
-    return directory.parent.name == DATASETS or (directory / TOKENIZER_NAME).is_file()
+    return directory.parent.name == DATASETS or any((directory / split).is_dir() for split in SPLITS)

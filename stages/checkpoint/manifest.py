@@ -18,10 +18,12 @@ from model.precision import Precision
 from stages.checkpoint.files import FileEntry, hash_file
 from stages.checkpoint.lineage import History, Lineage, TrainingCost, extended, hash_of
 from stages.checkpoint.sealed import DocumentError, PlainPath, Sealed, read_sealed, seal
+from stages.checkpoint.text_facts import TextFacts
 from stages.spec import Offload
 from stages.stage_dir import MANIFEST_NAME
 
 FORMAT_VERSION = 1
+_PARAMETERS = "parameters"
 
 
 class CheckpointError(UserError):
@@ -49,6 +51,11 @@ class Manifest(Sealed):
     seed: int
     dataset_fingerprint: str | None
     tokenizer_sha256: str | None
+    """Hash of the tokenizer's file. A finished checkpoint holds the file itself, `tokenizer.json`."""
+
+    text: TextFacts = TextFacts()
+    """What else the model needs to read and write text."""
+
     world_size: int | None = None
     """The number of ranks that wrote an engine checkpoint. Another number of ranks must convert it first."""
 
@@ -79,7 +86,7 @@ def history_of(manifest: Manifest) -> History:
     """The history of a checkpoint; if it is not known, one that starts with the tensors themselves, at unknown cost."""
     if manifest.lineage.history:
         return manifest.lineage.history
-    tensors = {name: entry.sha256 for name, entry in manifest.files.items()}
+    tensors = {name: entry.sha256 for name, entry in manifest.files.items() if name.startswith(f"{_PARAMETERS}/")}
     model = hash_of(manifest.model.model_dump(mode="json"))
     determined_by = {"tensors": hash_of(tensors), "model": model, "group_steps": manifest.group_steps}
     size, unknown = num_parameters(manifest.model), TrainingCost(complete=False)
@@ -88,7 +95,7 @@ def history_of(manifest: Manifest) -> History:
 
 def parameter_file(name: str) -> str:
     """The file of parameter `name` in a `parameters` checkpoint, relative to its directory."""
-    return f"parameters/{name}.safetensors"
+    return f"{_PARAMETERS}/{name}.safetensors"
 
 
 def read_manifest(directory: Path) -> Manifest:

@@ -19,13 +19,13 @@ from pydantic import Field, PositiveInt
 from model.strict import Strict
 from stages.checkpoint.files import OnBytes, hash_file, hash_files
 from stages.checkpoint.sealed import DocumentError, PlainPath, Sealed, check_inside, read_sealed, seal
+from stages.checkpoint.text_facts import TextFacts
 from stages.data.corpus import SPLITS, DataError, DataSpec, SplitName
-from stages.stage_dir import MANIFEST_NAME
+from stages.stage_dir import MANIFEST_NAME, TOKENIZER_NAME
 
 FORMAT_VERSION = 1
 LAYOUT_VERSION = 1
 """Version of the token files' layout. It is part of a dataset's identity; the manifest's FORMAT_VERSION is not."""
-TOKENIZER_NAME = "tokenizer.json"
 HASHED_BYTES = 20_000_000_000
 """`check_dataset` hashes datasets up to this size completely."""
 PERMUTATION_ROUNDS = 6
@@ -85,6 +85,16 @@ class DatasetManifest(Sealed):
     def files(self) -> list[DatasetFile]:
         """The files of all splits."""
         return [file for split in self.splits.values() for file in split.files]
+
+    def text_facts(self, context_length: int) -> TextFacts:
+        """What a model that is trained on this dataset, `context_length` tokens at a time, knows about its text."""
+        return TextFacts(
+            context_length=context_length,
+            end_of_text=self.spec.end_of_text,
+            end_of_text_id=self.end_of_text_id,
+            tokenizer_vocab_size=self.vocab_size,
+            source=self.spec.source,
+        )
 
     @property
     def num_file_bytes(self) -> int:

@@ -31,7 +31,6 @@ from stages.data.corpus import SPLITS, Corpus, DataError, DataSpec, SplitName, o
 from stages.data.dataset import (
     FORMAT_VERSION,
     LAYOUT_VERSION,
-    TOKENIZER_NAME,
     DatasetManifest,
     DatasetSplit,
     check_dataset,
@@ -42,7 +41,7 @@ from stages.data.progress import OnProgress, Progress
 from stages.data.shards import ShardTask, write_shards
 from stages.data.source_hashes import REMEMBERED_BYTES, SourceHashes
 from stages.data.tokenizer import given_tokenizer, tokenizer_file, train_tokenizer
-from stages.stage_dir import MANIFEST_NAME, preparation_lock, staging_directory
+from stages.stage_dir import MANIFEST_NAME, TOKENIZER_NAME, preparation_lock, staging_directory
 
 SHARD_BYTES = 64 * 1024 * 1024
 """Source bytes per shard; one worker processes a whole shard. A larger file is one shard."""

@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 
 from stages.checkpoint.files import hash_file, sync_path
 from stages.data.corpus import Advance, Corpus, DataError, SourceFile, SplitName, content_hash
-from stages.data.dataset import TOKENIZER_NAME, DatasetFile, DatasetSplit
+from stages.data.dataset import DatasetFile, DatasetSplit
 from stages.data.progress import Progress
+from stages.stage_dir import TOKENIZER_NAME
 
 TOKENIZE_BATCH = 256
 """Documents that all cores together encode at a time."""

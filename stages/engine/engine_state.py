@@ -24,12 +24,12 @@ from torch import Tensor
 
 from model.growth import ParameterState
 from stages.checkpoint.directory import begin_directory, finish_directory
-from stages.checkpoint.files import FileEntry, list_files
+from stages.checkpoint.files import FileEntry, list_files, write_file
 from stages.checkpoint.manifest import CheckpointError, Manifest, read_manifest
 from stages.checkpoint.parameters import MOMENTS, read_parameter, write_parameter
 from stages.checkpoint.signatures import check_origin, check_pickles, list_pickles, sign
 from stages.engine.engine import group_name
-from stages.stage_dir import staging_directory
+from stages.stage_dir import TOKENIZER_NAME, staging_directory
 
 ENGINE_TAG = "engine"
 
@@ -101,8 +101,10 @@ def load_states(engine: DeepSpeedEngine, directory: Path, manifest: Manifest) ->
                 safe_set_full_optimizer_state(parameter, moment, key)
 
 
-def save_parameters(directory: Path, states: Iterable[tuple[str, ParameterState]]) -> dict[str, FileEntry]:
-    """Writes `states` into the staging directory of `directory` on rank 0.
+def save_parameters(
+    directory: Path, states: Iterable[tuple[str, ParameterState]], tokenizer: Path | None = None
+) -> dict[str, FileEntry]:
+    """Writes `states` and a copy of the file `tokenizer` into the staging directory of `directory` on rank 0.
 
     Returns the manifest's file entries; on other ranks they are empty.
     """
@@ -111,6 +113,8 @@ def save_parameters(directory: Path, states: Iterable[tuple[str, ParameterState]
     for name, state in states:
         if staging is not None:
             file, entries[file] = write_parameter(staging, name, state)
+    if staging is not None and tokenizer is not None:
+        entries[TOKENIZER_NAME] = write_file(staging / TOKENIZER_NAME, tokenizer.read_bytes())
     return entries
 
 

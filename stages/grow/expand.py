@@ -18,11 +18,12 @@ from model.policy import GrowthPolicy, grow_config, is_published, one_if_equal, 
 from model.transformer_growth import grow_transformer
 from model.transformer_sizes import PRESERVING, Operator
 from stages.checkpoint.directory import finish_directory, whole_directory
-from stages.checkpoint.files import link_or_copy
+from stages.checkpoint.files import FileEntry, link_or_copy
 from stages.checkpoint.lineage import Lineage, Making, extended, hash_of
 from stages.checkpoint.manifest import CheckpointError, Manifest, history_of, manifest_hash, parameter_file
 from stages.checkpoint.parameters import read_parameter, root_mean_square, write_parameters
 from stages.checkpoint.verify import verify_checkpoint
+from stages.stage_dir import TOKENIZER_NAME
 
 
 def ffn_tokens_in_proportion(
@@ -75,9 +76,7 @@ def expand(
         return root_mean_square(read(name)) if recorded is None else recorded
 
     with whole_directory(output) as staging:
-        files = dict(parent.files)
-        for name in parent.files:
-            link_or_copy(source / name, staging / name)
+        files = _linked(source, staging, parent, set(parent.files))
         added = draw_added(parent.model, model, seed, policy, read, rms_of)
         files |= write_parameters(staging, added, _counted(on_progress, total))
         details = {
@@ -120,7 +119,8 @@ def expand_transformer(
     grown = grow_transformer(parent.model, model, operator, read, seed=seed, noise=noise)
     total = len(parameter_shapes(model))
     with whole_directory(output) as staging:
-        files = write_parameters(staging, grown, _counted(on_progress, total))
+        files = _linked(source, staging, parent, {TOKENIZER_NAME})
+        files |= write_parameters(staging, grown, _counted(on_progress, total))
         details = {"operator": operator, "noise": noise, "preserves": operator in PRESERVING, "seed": seed}
         determined_by = {
             "operator": operator,
@@ -145,9 +145,7 @@ def shrink(source: Path, output: Path, *, drop_generations: int = 1) -> Manifest
     dropped = range(model.newest_generation + 1, model.newest_generation + 1 + drop_generations)
     gone = tuple(f"generation-{number}-" for number in dropped)
     with whole_directory(output) as staging:
-        files = {name: entry for name, entry in parent.files.items() if name in kept}
-        for name in files:
-            link_or_copy(source / name, staging / name)
+        files = _linked(source, staging, parent, kept | {TOKENIZER_NAME})
         group_steps = {name: step for name, step in parent.group_steps.items() if not name.startswith(gone)}
         details = {"drop_generations": drop_generations}
         return _finish(output, source, parent, "shrink", model, files, group_steps, details, details)
@@ -159,6 +157,14 @@ def _counted(on_progress: Callable[[int, int], None] | None, total: int) -> Call
 
 def _shown(tokens: int | Sequence[int]) -> int | list[int]:
     return tokens if isinstance(tokens, int) else one_if_equal(tokens)
+
+
+def _linked(source: Path, staging: Path, parent: Manifest, names: set[str]) -> dict[str, FileEntry]:
+    """Links those files of the parent that are in `names` into `staging`. Returns their manifest entries."""
+    files = {name: entry for name, entry in parent.files.items() if name in names}
+    for name in files:
+        link_or_copy(source / name, staging / name)
+    return files
 
 
 def _value(source: Path, manifest: Manifest, name: str) -> Tensor:
@@ -182,7 +188,7 @@ def _finish(
     parent: Manifest,
     operation: Making,
     model: TokenformerConfig | TransformerConfig,
-    files: dict[str, Any],
+    files: dict[str, FileEntry],
     group_steps: dict[str, int],
     details: dict[str, Any],
     determined_by: dict[str, Any],

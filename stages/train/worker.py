@@ -56,7 +56,7 @@ from stages.metrics import MetricsWriter
 from stages.process.save_request import SaveRequest
 from stages.process.watchdog import Watchdog
 from stages.spec import TrainSpec, progress_at
-from stages.stage_dir import StagePaths
+from stages.stage_dir import TOKENIZER_NAME, StagePaths
 from stages.train.anomaly_guard import Guard
 from stages.train.evaluate import Evaluation, evaluate
 from stages.train.pending_losses import PendingLosses
@@ -329,7 +329,7 @@ class Worker:
                 targets[name].data.copy_(state.fp32)
                 yield name, state
 
-        files = save_parameters(final, states())
+        files = save_parameters(final, states(), tokenizer=Path(spec.dataset) / TOKENIZER_NAME)
         result, state = self.evaluate(plain), self.state()
         self.record_evaluation("final", step, "fp32", result)
         self.record("end", step)
@@ -378,6 +378,7 @@ class Worker:
             "seed": self.spec.seed,
             "dataset_fingerprint": self.dataset.fingerprint,
             "tokenizer_sha256": self.dataset.tokenizer_sha256,
+            "text": self.dataset.text_facts(self.spec.sequence_length),
             "zero_stage": self.spec.zero_stage,
             "offload": self.spec.offload,
             "precision": self.precision,

@@ -10,6 +10,7 @@ import torch
 from model.config import num_parameters
 from stages.checkpoint.manifest import manifest_hash, read_manifest
 from stages.checkpoint.parameters import load_model
+from stages.checkpoint.pretrained import load_pretrained
 from stages.checkpoint.verify import verify_checkpoint
 from tests.growctl.runs import CONTROL, SCHEDULE, losses, run, write_schedule
 
@@ -30,6 +31,9 @@ def test_a_run_leaves_the_documented_files(finished_ladder):
         assert (tiny / name).is_file(), name
     for name in ("0-small/final", "1-large/initial", "1-large/final"):
         assert verify_checkpoint(tiny / "stages" / name).kind == "parameters"
+        loaded = load_pretrained(tiny / "stages" / name)
+        assert loaded.tokenizer.decode(loaded.tokenizer.encode("def f(x):\n").ids) == "def f(x):\n"
+        assert loaded.text.context_length == 32
     steps = sorted(p.name for p in (tiny / "stages/1-large").glob("step_*"))
     assert steps == ["step_00000040", "step_00000043", "step_00000050"]
     assert verify_checkpoint(tiny / "stages/1-large/step_00000050").kind == "engine"

@@ -1,0 +1,67 @@
+"""Opens the checkpoint that a user names, with its model and its tokenizer. Imports torch on use."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from growctl.checkpoints.dataset import dataset_of
+from growctl.checkpoints.find import find_checkpoint
+from growctl.run.temporary_conversion import as_parameters
+from model.errors import UserError
+from stages.checkpoint.manifest import read_manifest
+from stages.stage_dir import TOKENIZER_NAME
+
+if TYPE_CHECKING:
+    import torch
+
+    from stages.checkpoint.pretrained import Pretrained
+
+
+@contextmanager
+def open_pretrained(
+    reference: str,
+    runs_dir: Path,
+    tell: Callable[[str], None],
+    *,
+    tokenizer: Path | None = None,
+    device: str = "auto",
+    dtype: Literal["float32", "bfloat16"] = "float32",
+) -> "Iterator[Pretrained]":
+    """Yields the checkpoint that `reference` stands for (see `find_checkpoint`), with its model on `device`.
+
+    A checkpoint within a stage is converted for the time being, and gets the tokenizer of its dataset.
+
+    Raises CheckpointError if there is no such checkpoint, if it is broken, or if no tokenizer fits it.
+    """
+    import torch
+
+    from stages.checkpoint.pretrained import load_pretrained
+
+    chosen = torch_device(device)
+    found = find_checkpoint(reference, runs_dir, tell)
+    if tokenizer is None and read_manifest(found).kind == "engine":
+        tokenizer = _tokenizer_of_dataset(found, runs_dir)
+    with as_parameters(found, runs_dir, tell) as parameters:
+        loaded = load_pretrained(parameters, chosen, getattr(torch, dtype), tokenizer)
+        yield loaded._replace(directory=found)
+
+
+def _tokenizer_of_dataset(checkpoint: Path, runs_dir: Path) -> Path | None:
+    try:
+        return dataset_of(checkpoint, None, runs_dir) / TOKENIZER_NAME
+    except UserError:
+        return None  # `load_pretrained` says how to give one
+
+
+def torch_device(name: str) -> "torch.device":
+    """The device `name`; `auto` is the first GPU if there is one, else the CPU. Raises UserError if it is not there."""
+    import torch
+
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    allowed = ["auto", "cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+    allowed += [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+    if name not in allowed:
+        raise UserError(f"--device {name!r}: this machine has {', '.join(allowed)}")
+    return torch.device(name)

@@ -1,0 +1,99 @@
+"""A finished checkpoint in memory: its model, its tokenizer and what else it needs to read and write text."""
+
+import hashlib
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from tokenizers import Tokenizer
+
+from model.language_model import LanguageModel
+from stages.checkpoint.manifest import CheckpointError, Manifest, read_manifest
+from stages.checkpoint.parameters import load_model
+from stages.checkpoint.text_facts import TextFacts
+from stages.stage_dir import TOKENIZER_NAME
+
+
+class Pretrained(NamedTuple):
+    """A checkpoint, ready to generate and to be evaluated."""
+
+    directory: Path
+    manifest: Manifest
+    model: LanguageModel
+    """In eval mode."""
+
+    tokenizer: Tokenizer
+    """Without truncation and padding."""
+
+    @property
+    def text(self) -> TextFacts:
+        """What the checkpoint knows about its text."""
+        return self.manifest.text
+
+    @property
+    def num_token_ids(self) -> int:
+        """The ids that text can have: the embedding's rows without padding rows."""
+        rows = self.manifest.model.vocab_size
+        return min(rows, self.text.tokenizer_vocab_size or rows)
+
+
+def load_pretrained(
+    directory: Path,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype = torch.float32,
+    tokenizer: Path | None = None,
+) -> Pretrained:
+    """Loads a finished, expanded or imported checkpoint with its tokenizer, or with the file `tokenizer` instead.
+
+    Raises CheckpointError if the checkpoint is missing or broken, or if no tokenizer fits it.
+    """
+    manifest = read_manifest(directory)
+    loaded = load_tokenizer(directory, manifest, tokenizer)  # before the model, which takes longer
+    if tokenizer is not None:
+        manifest = manifest.model_copy(update={"text": text_facts(loaded, manifest.text)})
+    return Pretrained(directory, manifest, load_model(directory, device, dtype), loaded)
+
+
+def load_tokenizer(directory: Path, manifest: Manifest, given: Path | None = None) -> Tokenizer:
+    """The tokenizer in the checkpoint `directory`, or in the file `given`, without truncation and padding.
+
+    Raises CheckpointError if there is none, it is damaged, or the model lacks some of its ids.
+    """
+    path = given or directory / TOKENIZER_NAME
+    if given is None and TOKENIZER_NAME not in manifest.files:
+        raise CheckpointError(f"{directory} has no tokenizer; give one with --tokenizer FILE, a {TOKENIZER_NAME}")
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+    if given is None and hashlib.sha256(data).hexdigest() != manifest.files[TOKENIZER_NAME].sha256:
+        raise CheckpointError(f"{directory} is broken: {TOKENIZER_NAME} does not have the hash in the manifest")
+    try:
+        tokenizer = Tokenizer.from_buffer(data)
+    except Exception as error:  # the library raises plain Exceptions
+        raise CheckpointError(f"{path} is not a {TOKENIZER_NAME}: {str(error).splitlines()[0]}") from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    if (num_ids := num_token_ids(tokenizer)) > manifest.model.vocab_size:
+        raise CheckpointError(
+            f"{path} has {num_ids:,} token ids, but the model of {directory} has only {manifest.model.vocab_size:,}"
+        )
+    return tokenizer
+
+
+def num_token_ids(tokenizer: Tokenizer) -> int:
+    """One more than the tokenizer's largest id."""
+    return max(tokenizer.get_vocab().values(), default=-1) + 1
+
+
+def text_facts(tokenizer: Tokenizer, known: TextFacts) -> TextFacts:
+    """`known` with the facts that depend on the tokenizer replaced. An end of text that it lacks is left out."""
+    end = known.end_of_text or "<|endoftext|>"
+    end_id = tokenizer.token_to_id(end)
+    return known.model_copy(
+        update={
+            "tokenizer_vocab_size": num_token_ids(tokenizer),
+            "end_of_text": None if end_id is None else end,
+            "end_of_text_id": end_id,
+        }
+    )

@@ -1,0 +1,68 @@
+"""A finished checkpoint is self-contained: one folder loads with its tokenizer and what it needs for text."""
+
+import shutil
+
+import pytest
+import torch
+
+from stages.checkpoint.manifest import CheckpointError, read_manifest
+from stages.checkpoint.pretrained import load_pretrained
+from stages.checkpoint.verify import verify_checkpoint
+from stages.grow.expand import expand, shrink
+from tests.pretrained import END_OF_TEXT, byte_tokenizer, text_config, write_pretrained
+from tests.stages.checkpoints import write_checkpoint
+
+
+def test_a_folder_copied_elsewhere_has_all_that_text_needs(tmp_path):
+    write_pretrained(tmp_path / "final", text_config(vocab_size=264))
+    shutil.copytree(tmp_path / "final", tmp_path / "elsewhere" / "copy")
+    shutil.rmtree(tmp_path / "final")
+    loaded = load_pretrained(tmp_path / "elsewhere" / "copy")
+    ids = loaded.tokenizer.encode("the thing in there").ids
+    assert loaded.tokenizer.decode(ids) == "the thing in there"
+    assert loaded.model(torch.tensor([ids])).shape == (1, len(ids), 264)
+    assert loaded.num_token_ids == 261
+    assert loaded.text.context_length == 32
+    assert loaded.text.end_of_text_id == loaded.tokenizer.token_to_id(END_OF_TEXT)
+
+
+@pytest.mark.parametrize("make", [expand, shrink])
+def test_growing_and_shrinking_pass_the_tokenizer_on(tmp_path, make):
+    source = tmp_path / "final"
+    write_pretrained(source)
+    if make is shrink:
+        expand(source, tmp_path / "grown", attention_tokens=3)
+        shrink(tmp_path / "grown", tmp_path / "made")
+    else:
+        expand(source, tmp_path / "made", attention_tokens=3)
+    verify_checkpoint(tmp_path / "made")
+    assert read_manifest(tmp_path / "made").text == read_manifest(source).text
+    assert load_pretrained(tmp_path / "made").tokenizer.get_vocab() == byte_tokenizer().get_vocab()
+
+
+def test_a_checkpoint_without_a_tokenizer_takes_one_from_a_file(tmp_path):
+    write_checkpoint(tmp_path / "bare", text_config(vocab_size=300))
+    with pytest.raises(CheckpointError, match=r"bare has no tokenizer; give one with --tokenizer FILE"):
+        load_pretrained(tmp_path / "bare")
+    byte_tokenizer().save(str(tmp_path / "given.json"))
+    loaded = load_pretrained(tmp_path / "bare", tokenizer=tmp_path / "given.json")
+    assert (loaded.num_token_ids, loaded.text.end_of_text_id) == (261, 0)
+
+
+def test_a_tokenizer_that_does_not_fit_is_rejected(tmp_path):
+    write_checkpoint(tmp_path / "small")
+    byte_tokenizer().save(str(tmp_path / "given.json"))
+    with pytest.raises(CheckpointError, match=r"has 261 token ids, but the model of .*small has only 31"):
+        load_pretrained(tmp_path / "small", tokenizer=tmp_path / "given.json")
+    (tmp_path / "junk.json").write_text("[]")
+    with pytest.raises(CheckpointError, match=r"junk.json is not a tokenizer.json"):
+        load_pretrained(tmp_path / "small", tokenizer=tmp_path / "junk.json")
+    with pytest.raises(CheckpointError, match=r"nowhere.json cannot be read: No such file"):
+        load_pretrained(tmp_path / "small", tokenizer=tmp_path / "nowhere.json")
+
+
+def test_a_damaged_tokenizer_is_noticed(tmp_path):
+    write_pretrained(tmp_path / "final")
+    (tmp_path / "final" / "tokenizer.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"tokenizer.json does not have the hash in the manifest"):
+        load_pretrained(tmp_path / "final")
