@@ -5,6 +5,7 @@ Imports no torch. Statements about the official code hold for its commit 4d56c73
 """
 
 from collections.abc import Mapping
+from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -68,10 +69,12 @@ def read_settings(path: Path) -> dict[str, Any]:
     Raises CheckpointError if it is not a file of settings.
     """
     if not path.is_file():
-        raise CheckpointError(f"{path} {'is a directory' if path.is_dir() else 'does not exist'}; --config names a YAML")
+        raise CheckpointError(
+            f"{path} {'is a directory' if path.is_dir() else 'does not exist'}; --config names a YAML"
+        )
     try:
-        loaded = OmegaConf.to_container(OmegaConf.create(path.read_text()), resolve=False)
-    except (YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
+        loaded = OmegaConf.to_container(OmegaConf.load(StringIO(path.read_text())), resolve=False)
+    except (YAMLError, OmegaConfBaseException, UnicodeDecodeError, OSError) as error:
         raise CheckpointError(f"{path} is not a YAML file of settings: {str(error).splitlines()[0]}") from error
     if not isinstance(loaded, dict):
         raise CheckpointError(f"{path} is not a YAML file of settings: it has no keys")
@@ -102,16 +105,22 @@ def official_model(settings: Mapping[str, Any], path: Path, vocab_size: int) -> 
         )
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"{path} does not describe a model: {_first_problem(error)}") from error
-    ignored = {key: settings[key] for key, none in IGNORED_BY_OFFICIAL_LAYERS.items() if settings.get(key, none) != none}
+    ignored = {
+        key: settings[key] for key, none in IGNORED_BY_OFFICIAL_LAYERS.items() if settings.get(key, none) != none
+    }
     return OfficialModel(config, _context_length(settings, path), ignored)
 
 
-def official_settings(config: TokenformerConfig, context_length: int | None, tokenizer_vocab_size: int) -> dict[str, Any]:
+def official_settings(
+    config: TokenformerConfig, context_length: int | None, tokenizer_vocab_size: int
+) -> dict[str, Any]:
     """The settings with which the official code builds `config`, whose layers all have the same numbers of tokens."""
     block, rows = config.blocks[0], config.vocab_size
     pads_as_usual = rows % 128 == 0 and rows - tokenizer_vocab_size < 128
     base = config.rotary_base
-    positions = {"pos_emb": "rotary", "rotary_pct": config.rotary_fraction} if config.rotary_width else {"pos_emb": "none"}
+    positions = (
+        {"pos_emb": "rotary", "rotary_pct": config.rotary_fraction} if config.rotary_width else {"pos_emb": "none"}
+    )
     length = {"seq_length": context_length, "max_position_embeddings": context_length} if context_length else {}
     return {
         "pipe_parallel_size": 1,

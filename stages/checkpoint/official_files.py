@@ -39,7 +39,9 @@ def open_weights(path: Path) -> dict[str, Tensor]:
     _refuse_deepspeed(path)
     found = [path / name for whole in WHOLE for name in (whole, whole + INDEX_SUFFIX) if (path / name).is_file()]
     if len(found) > 1:
-        raise CheckpointError(f"{path} holds several models: {found[0].name} and {found[1].name}; keep one of them there")
+        raise CheckpointError(
+            f"{path} holds several models: {found[0].name} and {found[1].name}; keep one of them there"
+        )
     if not found:
         shards = sorted(file.name for file in path.iterdir() if file.suffix in (".bin", ".safetensors"))
         lacks = f"has {shards[0]}, but no index of shards" if shards else "holds no model"
@@ -113,7 +115,9 @@ def _refuse_deepspeed(directory: Path) -> None:
     names = sorted(path.name for path in directory.iterdir())
     if any(_DEEPSPEED_FILE.fullmatch(name) for name in names):
         raise _merge_first(directory, "holds DeepSpeed's own shards", directory.absolute().parent)
-    if any(_DEEPSPEED_STEP.fullmatch(name) for name in names) and not any((directory / name).is_file() for name in WHOLE):
+    if any(_DEEPSPEED_STEP.fullmatch(name) for name in names) and not any(
+        (directory / name).is_file() for name in WHOLE
+    ):
         raise _merge_first(directory, "holds DeepSpeed's own shards", directory)
 
 

@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import torch
-from tokenizers import Tokenizer
 from torch import Tensor
 
 from model.config import TokenformerConfig, num_parameters, parameter_shapes
@@ -23,21 +22,12 @@ from stages.checkpoint.official import (
 )
 from stages.checkpoint.official_files import open_weights, refuse_lfs_pointer
 from stages.checkpoint.parameters import write_parameters
+from stages.checkpoint.pretrained import num_token_ids, parse_tokenizer, text_facts
 from stages.checkpoint.text_facts import TextFacts
 from stages.stage_dir import TOKENIZER_NAME
 
-END_OF_TEXT = "<|endoftext|>"
-"""The special token between documents in GPT-NeoX's tokenizers."""
-
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 """The types of values that float32 holds exactly."""
-
-
-class _Text(NamedTuple):
-    """A tokenizer as a checkpoint stores it."""
-
-    document: bytes | None
-    facts: TextFacts
 
 
 def import_official(
@@ -71,7 +61,7 @@ def import_official(
     config = described.config
     names = official_names(config)
     _check_tensors(state, config, weights, settings)
-    text = _text(tokenizer, vocab_size, end_of_text, rows, described.context_length)
+    document, facts = _text(tokenizer, vocab_size, end_of_text, rows, described.context_length)
     num_bytes, total = 4 * num_parameters(config), len(names)
 
     def values() -> Iterator[tuple[str, Tensor]]:
@@ -85,13 +75,15 @@ def import_official(
         require_space(output, num_bytes, again="")
         with clean_when_full(output, num_bytes, again=""):
             files = write_parameters(staging, values(), on_progress and (lambda done: on_progress(done, total)))
-            if text.document is not None:
-                files[TOKENIZER_NAME] = write_file(staging / TOKENIZER_NAME, text.document)
+            if document is not None:
+                files[TOKENIZER_NAME] = write_file(staging / TOKENIZER_NAME, document)
             details = {"layout": "official", "weights": weights.name, "ignored_settings": described.ignored}
-            return finish_directory(output, _manifest(config, files, text.facts, details))
+            return finish_directory(output, _manifest(config, files, facts, details))
 
 
-def _manifest(config: TokenformerConfig, files: dict[str, FileEntry], facts: TextFacts, details: dict) -> Manifest:
+def _manifest(
+    config: TokenformerConfig, files: dict[str, FileEntry], facts: TextFacts, details: dict[str, Any]
+) -> Manifest:
     """The manifest of an import, whose history starts with its tensors."""
     tokenizer = files.get(TOKENIZER_NAME)
     details = details | {"num_parameters": num_parameters(config)}
@@ -151,34 +143,26 @@ def _check_frequencies(found: Tensor, config: TokenformerConfig, name: str, sett
 
 def _text(
     tokenizer: Path | None, vocab_size: int | None, end_of_text: str | None, rows: int, context_length: int | None
-) -> _Text:
+) -> tuple[bytes | None, TextFacts]:
     """The tokenizer's document, serialised as in a dataset, and what the checkpoint records of its text."""
-    facts = TextFacts(context_length=context_length, tokenizer_vocab_size=vocab_size)
+    facts = TextFacts(context_length=context_length, end_of_text=end_of_text, tokenizer_vocab_size=vocab_size)
     if vocab_size is not None and (tokenizer or vocab_size > rows):
-        why = f"is more than the {rows:,} rows of the embedding" if vocab_size > rows else "goes without a tokenizer"
+        why = "goes without --tokenizer" if tokenizer else f"is more than the {rows:,} rows of the embedding"
         raise CheckpointError(f"--vocab-size {vocab_size} {why}")
     if tokenizer is None:
         if end_of_text is not None:
             raise CheckpointError(f"--end-of-text {end_of_text!r} needs --tokenizer, in which growctl looks up its id")
-        return _Text(None, facts)
+        return None, facts
     if not tokenizer.is_file():
-        raise CheckpointError(f"{tokenizer} is not a file; --tokenizer names a tokenizer.json")
+        raise CheckpointError(f"{tokenizer} is not a file; --tokenizer names a {TOKENIZER_NAME}")
     refuse_lfs_pointer(tokenizer)
-    try:
-        loaded = Tokenizer.from_file(str(tokenizer))
-    except Exception as error:  # the library raises plain Exceptions
-        raise CheckpointError(f"{tokenizer} is not a tokenizer.json: {str(error).splitlines()[0]}") from error
-    loaded.no_truncation()
-    loaded.no_padding()
-    size = max(loaded.get_vocab().values(), default=-1) + 1
-    if not 0 < size <= rows:
-        raise CheckpointError(f"{tokenizer} has ids up to {size - 1:,}; the embedding has only {rows:,} rows")
-    end_id = loaded.token_to_id(end_of_text or END_OF_TEXT)
-    if end_of_text is not None and end_id is None:
+    loaded = parse_tokenizer(tokenizer.read_bytes(), tokenizer)
+    if (num_ids := num_token_ids(loaded)) > rows:
+        raise CheckpointError(f"{tokenizer} has {num_ids:,} token ids; the embedding has only {rows:,} rows")
+    facts = text_facts(loaded, facts)
+    if end_of_text is not None and facts.end_of_text is None:
         raise CheckpointError(f"--end-of-text {end_of_text!r}: the tokenizer {tokenizer} has no such token")
-    ends = {} if end_id is None else {"end_of_text": end_of_text or END_OF_TEXT, "end_of_text_id": end_id}
-    facts = TextFacts(context_length=context_length, tokenizer_vocab_size=size, **ends)
-    return _Text(loaded.to_str(pretty=True).encode(), facts)
+    return loaded.to_str(pretty=True).encode(), facts
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -1,0 +1,1 @@
+"""Exports of checkpoints to the formats of other programs."""
