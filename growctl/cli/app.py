@@ -14,7 +14,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from growctl.cli import checkpoints, machine, schedules, storage
+from growctl.cli import checkpoints, exchange, machine, schedules, storage
 from growctl.cli import verify as verification
 from growctl.cli.options import (
     DEFAULT_RUNS_DIR,
@@ -227,6 +227,8 @@ app.command()(checkpoints.expand)
 app.command()(checkpoints.shrink)
 app.command()(verification.verify)
 app.command()(checkpoints.show)
+app.add_typer(exchange.import_app)
+app.command()(exchange.export)
 app.command()(schedules.init)
 app.command()(schedules.validate)
 app.command()(schedules.schema)

@@ -29,7 +29,7 @@ def finish_directory(directory: Path, manifest: Manifest, sign: Callable[[str], 
     """
     staging, sealed = staging_directory(directory), sealed_manifest(manifest, sign)
     write_file(staging / MANIFEST_NAME, sealed.model_dump_json(indent=1).encode())
-    publish_directory(staging, directory)
+    publish_directory(directory)
     return sealed
 
 
@@ -41,11 +41,15 @@ def link_checkpoint(source: Path, target: Path) -> None:
     with whole_directory(target) as staging:
         for name in (*read_manifest(source).files, MANIFEST_NAME):
             link_or_copy(source / name, staging / name)
-        publish_directory(staging, target)
+        publish_directory(target)
 
 
-def publish_directory(staging: Path, directory: Path) -> None:
-    """Syncs the folders of a complete staging directory and renames it to `directory`. The files must be synced."""
+def publish_directory(directory: Path) -> None:
+    """Syncs the folders of the staging directory of `directory`, which is complete, and renames it to `directory`.
+
+    The files must be synced already.
+    """
+    staging = staging_directory(directory)
     for folder in [*(path for path in staging.rglob("*") if path.is_dir()), staging]:
         sync_path(folder)
     os.rename(staging, directory)
@@ -54,19 +58,14 @@ def publish_directory(staging: Path, directory: Path) -> None:
 
 @contextmanager
 def whole_directory(directory: Path) -> Iterator[Path]:
-    """Yields a staging directory to fill and complete with `finish_directory`. Removes it on an error.
+    """Yields a staging directory to fill and complete with `finish_directory` or `publish_directory`. Removes it on an
+    error.
 
     Raises CheckpointError if `directory` already exists.
     """
     if directory.exists():
         raise CheckpointError(f"{directory} already exists; choose another: growctl never overwrites a checkpoint")
-    with remove_on_error(begin_directory(directory)) as staging:
-        yield staging
-
-
-@contextmanager
-def remove_on_error(staging: Path) -> Iterator[Path]:
-    """Yields a staging directory. Removes it unless it was renamed meanwhile."""
+    staging = begin_directory(directory)
     try:
         yield staging
     finally:

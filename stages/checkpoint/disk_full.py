@@ -16,6 +16,9 @@ from stages.stage_dir import StagePaths, staging_directory
 MARGIN_BYTES = 65536
 """Space for a checkpoint's manifest and folders, in addition to its files."""
 
+RESUMES = ": it resumes from the previous checkpoint"
+"""What running the command again does for a stage."""
+
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
@@ -38,18 +41,21 @@ def last_checkpoint_bytes(stage_directory: Path) -> int | None:
     return None
 
 
-def require_space(directory: Path, num_bytes: int) -> None:
-    """Raises DiskFull if there is not enough free space for the checkpoint `directory` of about `num_bytes`."""
+def require_space(directory: Path, num_bytes: int, again: str = RESUMES) -> None:
+    """Raises DiskFull if there is not enough free space for the checkpoint `directory` of about `num_bytes`.
+
+    `again` ends the message: what running the same command again does.
+    """
     free = free_bytes(directory)
     if free < num_bytes + MARGIN_BYTES:
         raise DiskFull(
             f"{directory} takes {num_bytes:,} bytes and only {free:,} are free there; nothing was written. Free some "
-            "space and run the same command again: it resumes from the previous checkpoint"
+            f"space and run the same command again{again}"
         )
 
 
 @contextmanager
-def clean_when_full(directory: Path, num_bytes: int) -> Iterator[None]:
+def clean_when_full(directory: Path, num_bytes: int, again: str = RESUMES) -> Iterator[None]:
     """Removes an incomplete checkpoint `directory` if writing it fails. Raises DiskFull if the disk is full.
 
     torch does not report why a file could not be written. If fewer bytes are free after the removal than the checkpoint
@@ -64,7 +70,7 @@ def clean_when_full(directory: Path, num_bytes: int) -> Iterator[None]:
             raise
         raise DiskFull(
             f"the disk filled up while {directory} was being written; the incomplete checkpoint was removed. Free some "
-            "space and run the same command again: it resumes from the previous checkpoint"
+            f"space and run the same command again{again}"
         ) from error
 
 

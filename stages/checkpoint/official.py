@@ -1,20 +1,23 @@
-"""Loads checkpoints of the official PyTorch code (Haiyang-W/TokenFormer, on GPT-NeoX)."""
+"""The layout of the official PyTorch code (Haiyang-W/TokenFormer, on GPT-NeoX): its settings and parameter names.
 
-import pickle
+Imports no torch. Statements about the official code hold for its commit 4d56c73 of February 2025, where
+`megatron/model/gpt2_model.py` builds the model from the layers in `megatron/model/tokenformer.py`.
+"""
+
+from collections.abc import Mapping
+from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import torch
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from torch import Tensor
 from yaml import YAMLError
 
-from model.config import TokenformerConfig, parameter_shapes, tokenformer_config
-from model.initialization import build_model
-from model.language_model import LanguageModel
+from model.config import TokenformerConfig, tokenformer_config
 from model.parameter_names import EMBEDDING, FINAL_NORM, TOKEN_KINDS, TokensName
 from stages.checkpoint.manifest import CheckpointError
+
+OFFICIAL_EMBEDDING = "sequential.0.word_embeddings.weight"
 
 _PATTENTIONS = {
     "query": "attention.query",
@@ -24,59 +27,131 @@ _PATTENTIONS = {
     "ffn": "mlp",
 }
 
-_SUPPORTED = {
-    "pos_emb": "rotary",
-    "no_weight_tying": False,
-    "norm": "layernorm_nonparam",
-    "final_norm": "layernorm",
-    "gpt_j_residual": False,
-    "use_bias_in_attn_linear": False,
+_SUPPORTED: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "pos_emb": ("learned", ("rotary", "none")),
+    "norm": ("layernorm", ("layernorm_nonparam",)),
+    "final_norm": ("layernorm_nonparam", ("layernorm",)),  # without it, GPT-NeoX takes `norm`
+    "no_weight_tying": (False, (False,)),
+    "use_mup": (False, (False,)),
+    "transformer_increase_dim": (0, (0,)),
+    "model_parallel_size": (1, (1,)),
 }
-"""The settings of the published architecture. Other values are not supported."""
+"""Settings that change the function: GPT-NeoX's default, and the values with which growctl computes the same."""
+
+IGNORED_BY_OFFICIAL_LAYERS: dict[str, Any] = {
+    "gpt_j_residual": False,
+    "gpt_j_tied": False,
+    "use_bias_in_attn_linear": False,
+    "use_qk_layernorm": False,
+    "num_kv_heads": None,
+    "mlp_type": "regular",
+    "activation": "gelu",
+    "apply_query_key_layer_scaling": False,
+    "attention_softmax_in_fp32": False,
+}
+"""Settings that change the function of GPT-NeoX's Transformer layers, with the value that changes nothing. The official
+Tokenformer layer reads none of them: it always adds both residuals, has no biases, GELU as score function only, and
+flash attention of all heads scaled by 1/sqrt(head width)."""
 
 
-def official_config(path: Path, vocab_size: int) -> TokenformerConfig:
-    """The configuration of the model that a NeoX-style YAML describes. NeoX pads the embedding to `vocab_size` rows.
+class OfficialModel(NamedTuple):
+    """What the settings of an official model say."""
 
-    Raises CheckpointError if a setting selects another architecture than the published one.
+    config: TokenformerConfig
+    context_length: int | None
+    ignored: dict[str, Any]
+    """Settings of the file that ask for something, but not of a Tokenformer layer."""
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The keys and values of a NeoX-style YAML as written, with `_` for `-`. Nothing in it is resolved or called.
+
+    Raises CheckpointError if it is not a file of settings.
     """
-    settings = _settings(path)
-    for key, expected in _SUPPORTED.items():
-        if settings.get(key, expected) != expected:
-            raise CheckpointError(f"{path}: {key} is {settings[key]!r}; growctl only supports {expected!r}")
-    try:
-        return tokenformer_config(
-            num_layers=settings["num_layers"],
-            attention_tokens=settings["qkv_slot_num"],
-            projection_tokens=settings["proj_slot_num"],
-            ffn_tokens=settings["ffn_slot_num"],
-            score_function=settings.get("norm_activation_type", "l2_norm_gelu"),
-            vocab_size=vocab_size,
-            hidden_size=settings["hidden_size"],
-            num_heads=settings["num_attention_heads"],
-            rotary_fraction=float(settings.get("rotary_pct", 1.0)),
-            rotary_base=float(settings.get("rotary_emb_base", 10000)),
+    if not path.is_file():
+        raise CheckpointError(
+            f"{path} {'is a directory' if path.is_dir() else 'does not exist'}; --config names a YAML"
         )
-    except KeyError as error:
-        raise CheckpointError(f"{path} lacks {error.args[0]}") from error
-    except (TypeError, ValueError) as error:
-        raise CheckpointError(f"{path} does not describe a model: {str(error).splitlines()[0]}") from error
-
-
-def _settings(path: Path) -> dict[str, Any]:
-    """The keys and values of the YAML as written. Nothing in it is resolved or called."""
     try:
-        loaded = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
-    except (YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
+        loaded = OmegaConf.to_container(OmegaConf.load(StringIO(path.read_text())), resolve=False)
+    except (YAMLError, OmegaConfBaseException, UnicodeDecodeError, OSError) as error:
         raise CheckpointError(f"{path} is not a YAML file of settings: {str(error).splitlines()[0]}") from error
     if not isinstance(loaded, dict):
         raise CheckpointError(f"{path} is not a YAML file of settings: it has no keys")
     return {str(key).replace("-", "_"): value for key, value in loaded.items()}
 
 
+def official_model(settings: Mapping[str, Any], path: Path, vocab_size: int) -> OfficialModel:
+    """The model that the settings in `path` describe. GPT-NeoX pads its embedding to `vocab_size` rows.
+
+    Raises CheckpointError if a setting changes the function in a way that growctl does not compute.
+    """
+    _check_supported(settings, path)
+    counts = {key: _count(settings, key, path) for key in ("num_layers", "hidden_size", "num_attention_heads")}
+    slots = {key: _count(settings, key, path) for key in ("qkv_slot_num", "proj_slot_num", "ffn_slot_num")}
+    try:
+        config = tokenformer_config(
+            num_layers=counts["num_layers"],
+            attention_tokens=slots["qkv_slot_num"],
+            projection_tokens=slots["proj_slot_num"],
+            ffn_tokens=slots["ffn_slot_num"],
+            score_function=settings.get("norm_activation_type", "l2_norm_gelu"),
+            vocab_size=vocab_size,
+            hidden_size=counts["hidden_size"],
+            num_heads=counts["num_attention_heads"],
+            rotary_fraction=0.0 if settings["pos_emb"] == "none" else float(settings.get("rotary_pct", 1.0)),
+            rotary_base=float(settings.get("rotary_emb_base", 10000)),
+            norm_epsilon=float(settings.get("layernorm_epsilon", 1e-5)),
+        )
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"{path} does not describe a model: {_first_problem(error)}") from error
+    ignored = {
+        key: settings[key] for key, none in IGNORED_BY_OFFICIAL_LAYERS.items() if settings.get(key, none) != none
+    }
+    return OfficialModel(config, _context_length(settings, path), ignored)
+
+
+def official_settings(
+    config: TokenformerConfig, context_length: int | None, tokenizer_vocab_size: int
+) -> dict[str, Any]:
+    """The settings with which the official code builds `config`, whose layers all have the same numbers of tokens."""
+    block, rows = config.blocks[0], config.vocab_size
+    pads_as_usual = rows % 128 == 0 and rows - tokenizer_vocab_size < 128
+    base = config.rotary_base
+    positions = (
+        {"pos_emb": "rotary", "rotary_pct": config.rotary_fraction} if config.rotary_width else {"pos_emb": "none"}
+    )
+    length = {"seq_length": context_length, "max_position_embeddings": context_length} if context_length else {}
+    return {
+        "pipe_parallel_size": 1,
+        "model_parallel_size": 1,
+        "num_layers": config.num_layers,
+        "hidden_size": config.hidden_size,
+        "num_attention_heads": config.num_heads,
+        "qkv_slot_num": block.query.num_tokens,
+        "proj_slot_num": block.projection.num_tokens,
+        "ffn_slot_num": block.ffn.num_tokens,
+        **length,
+        **positions,
+        "rotary_emb_base": int(base) if base == int(base) else base,
+        "no_weight_tying": False,
+        "norm": "layernorm_nonparam",
+        "final_norm": "layernorm",
+        "layernorm_epsilon": config.norm_epsilon,
+        "gpt_j_residual": False,
+        "use_bias_in_attn_linear": False,
+        "output_layer_parallelism": "column",
+        "attention_config": [[["tokenformer"], config.num_layers]],
+        "norm_activation_type": config.score_function,
+        "hidden_dropout": 0,
+        "attention_dropout": 0,
+        "make_vocab_size_divisible_by": 128 if pads_as_usual else rows,
+    }
+
+
 def official_names(config: TokenformerConfig) -> dict[str, str]:
-    """The names in the official flat state dict, by our parameter names."""
-    names = {EMBEDDING: "sequential.0.word_embeddings.weight"}
+    """The names in the official flat state dict, by the names of a model with one generation."""
+    names = {EMBEDDING: OFFICIAL_EMBEDDING}
     for i in range(config.num_layers):
         for ours, theirs in _PATTENTIONS.items():
             for kind in TOKEN_KINDS:
@@ -86,36 +161,55 @@ def official_names(config: TokenformerConfig) -> dict[str, str]:
     return names
 
 
-def load_official(weights: Path, settings: Path) -> LanguageModel:
-    """The model of an official `.bin` (a flat state dict, loaded with weights_only) and its NeoX YAML, float32 on CPU.
+def rotary_buffers(config: TokenformerConfig) -> set[str]:
+    """The names of the rotary frequencies, which GPT-NeoX saves under `rotary_save_freqs_buffer`."""
+    return {f"sequential.{i + 2}.attention.rotary_emb.inv_freq" for i in range(config.num_layers)}
 
-    Raises CheckpointError if a tensor is missing, unknown or of the wrong shape.
-    """
-    try:
-        state: dict[str, Tensor] = torch.load(weights, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        # torch's own message goes on to explain how to load such a file anyway.
+
+def _check_supported(settings: Mapping[str, Any], path: Path) -> None:
+    for key, (default, allowed) in _SUPPORTED.items():
+        value = settings.get(key)
+        if (default if value is None else value) not in allowed:
+            is_what = f"is not set, which means {default!r} to GPT-NeoX" if value is None else f"is {value!r}"
+            raise CheckpointError(f"{path}: {key} {is_what}; growctl only supports {' or '.join(map(repr, allowed))}")
+    if (layers := _layer_types(settings.get("attention_config"))) - {"tokenformer"}:
+        other = min(layers - {"tokenformer"})
+        raise CheckpointError(f"{path}: attention_config has {other!r} layers; growctl only supports 'tokenformer'")
+    window, length = settings.get("sliding_window_width"), _context_length(settings, path)
+    if window is not None and not (isinstance(window, int) and length and window >= length):
         raise CheckpointError(
-            f"{weights} is not a plain state dict of tensors; growctl loads nothing else, because it could run code"
-        ) from error
-    except (RuntimeError, EOFError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CheckpointError(f"{weights} cannot be opened: {reason}") from error
-    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
-        raise CheckpointError(f"{weights} is not an official checkpoint: it does not consist of named tensors")
-    embedding = state.get("sequential.0.word_embeddings.weight")
-    if embedding is None:
-        raise CheckpointError(f"{weights} is not an official checkpoint: it has no sequential.0.word_embeddings.weight")
-    config = official_config(settings, vocab_size=embedding.shape[0])
-    names = official_names(config)
-    left_over = set(state) - set(names.values())
-    if left_over:
-        raise CheckpointError(f"{weights} has {min(left_over)}, which the model in {settings} does not have")
-    for name, shape in parameter_shapes(config).items():
-        found = state.get(names[name])
-        if found is None or tuple(found.shape) != shape:
-            what = "is missing" if found is None else f"has shape {list(found.shape)}, not {list(shape)}"
-            raise CheckpointError(f"{weights}: {names[name]} {what}")
-    model = build_model(config)
-    model.load_state_dict({name: state[official] for name, official in names.items()})
-    return model.eval()
+            f"{path}: sliding_window_width is {window!r}; growctl only supports attention to all earlier tokens: none, "
+            "or a width of seq_length or more"
+        )
+    prompt = settings.get("soft_prompt_tuning")
+    if prompt and not (isinstance(prompt, dict) and prompt.get("enabled") is False):
+        raise CheckpointError(f"{path}: soft_prompt_tuning is enabled; growctl only supports models without it")
+
+
+def _layer_types(attention_config: Any) -> set[str]:
+    """The types of layers in GPT-NeoX's [[[type, ...], count], ...] or [type, ...]. Empty: the tensors must tell."""
+    if isinstance(attention_config, list):
+        parts = [part[0] if isinstance(part, list) and part else part for part in attention_config]
+        return {str(kind) for part in parts for kind in (part if isinstance(part, list) else [part])}
+    return set() if attention_config is None else {str(attention_config)}
+
+
+def _count(settings: Mapping[str, Any], key: str, path: Path) -> int:
+    if key not in settings:
+        raise CheckpointError(f"{path} lacks {key}")
+    value = settings[key]
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise CheckpointError(f"{path}: {key} is {value!r}; it must be a whole number, 1 or more")
+    return value
+
+
+def _context_length(settings: Mapping[str, Any], path: Path) -> int | None:
+    """The length that the official rotary embedding accepts at most; it was trained on that length."""
+    key = next((key for key in ("seq_length", "max_position_embeddings") if settings.get(key) is not None), None)
+    return _count(settings, key, path) if key else None
+
+
+def _first_problem(error: Exception) -> str:
+    """One line of pydantic's error: the fields and what is wrong with them."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    return ": ".join(line.split(" [type=")[0] for line in lines[1:3]) if len(lines) > 2 else lines[0]

@@ -68,16 +68,22 @@ def load_tokenizer(directory: Path, manifest: Manifest, given: Path | None = Non
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
     if given is None and hashlib.sha256(data).hexdigest() != manifest.files[TOKENIZER_NAME].sha256:
         raise CheckpointError(f"{directory} is broken: {TOKENIZER_NAME} does not have the hash in the manifest")
+    tokenizer = parse_tokenizer(data, path)
+    if (num_ids := num_token_ids(tokenizer)) > manifest.model.vocab_size:
+        raise CheckpointError(
+            f"{path} has {num_ids:,} token ids, but the model of {directory} has only {manifest.model.vocab_size:,}"
+        )
+    return tokenizer
+
+
+def parse_tokenizer(data: bytes, path: Path) -> Tokenizer:
+    """The tokenizer of the document `data`, the content of `path`, without truncation and padding."""
     try:
         tokenizer = Tokenizer.from_buffer(data)
     except Exception as error:  # the library raises plain Exceptions
         raise CheckpointError(f"{path} is not a {TOKENIZER_NAME}: {str(error).splitlines()[0]}") from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    if (num_ids := num_token_ids(tokenizer)) > manifest.model.vocab_size:
-        raise CheckpointError(
-            f"{path} has {num_ids:,} token ids, but the model of {directory} has only {manifest.model.vocab_size:,}"
-        )
     return tokenizer
 
 

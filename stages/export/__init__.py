@@ -1,1 +1,1 @@
-"""Exports: a checkpoint as files that other programs load."""
+"""Exports of checkpoints to the formats of other programs."""

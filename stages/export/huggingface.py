@@ -16,8 +16,8 @@ from model.errors import UserError
 from model.language_model import LanguageModel
 from model.tokenformer import Tokenformer
 from model.transformer import Transformer
-from stages.checkpoint.directory import begin_directory, publish_directory, remove_on_error
-from stages.checkpoint.disk_full import MARGIN_BYTES, DiskFull, free_bytes, raise_when_full
+from stages.checkpoint.directory import publish_directory, whole_directory
+from stages.checkpoint.disk_full import raise_when_full, require_space
 from stages.checkpoint.files import write_file
 from stages.checkpoint.pretrained import Pretrained
 from stages.export import huggingface_code, neox_layout, tokenformer_layout
@@ -82,10 +82,9 @@ def export_huggingface(
         raise UserError(f"{directory} already exists; choose another directory: an export never overwrites anything")
     settings, tensors = _layout(pretrained.model, keep_generations)
     num_bytes = total_bytes(tensors, DTYPES[dtype])
-    if (free := free_bytes(directory)) < num_bytes + MARGIN_BYTES:
-        raise DiskFull(f"{directory} takes {num_bytes:,} bytes and only {free:,} are free there; nothing was written")
+    require_space(directory, num_bytes, again="")
     own_code = "auto_map" in settings
-    with raise_when_full(directory), remove_on_error(begin_directory(directory)) as staging:
+    with raise_when_full(directory), whole_directory(directory) as staging:
         files = write_shards(staging, tensors, DTYPES[dtype], max_shard_bytes)
         config = _common(pretrained, length, dtype) | settings
         for name, content in ({"config.json": as_json(config)} | text_files(pretrained, length)).items():
@@ -103,7 +102,7 @@ def export_huggingface(
             check=_checked(pretrained, staging, dtype, keep_generations, length) if check else None,
         )
         write_file(staging / "README.md", card(export).encode())
-        publish_directory(staging, directory)
+        publish_directory(directory)
     return export
 
 

@@ -1,98 +1,93 @@
-"""Official checkpoints: layout, names, and logits that match the reference, positions included."""
+"""The settings of official models: what growctl computes, what changes nothing, and what it rejects."""
+
+from typing import Any
 
 import pytest
-import torch
+import yaml
 
 from stages.checkpoint.manifest import CheckpointError
-from stages.checkpoint.official import load_official, official_config
+from stages.checkpoint.official import OfficialModel, official_model, official_settings, read_settings
+from tests.stages.official_checkpoints import published, write_settings
 
 SCORE_FUNCTIONS = {"tiny": "l2_norm_gelu", "tiny_gelu_l2": "gelu_l2_norm", "tiny_softmax": "softmax"}
 
 
+def described(folder, **changes: Any) -> OfficialModel:
+    path = write_settings(folder, **changes)
+    return official_model(read_settings(path), path, vocab_size=264)
+
+
 @pytest.mark.parametrize("name", SCORE_FUNCTIONS)
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-6)])
-def test_official_weights_give_the_reference_logits(shared, name, dtype, tolerance):
-    """Within the absolute `tolerance`; in float32 also within the same relative one, for logits of up to 20."""
-    folder = shared / "vectors" / "tokenformer"
-    expected = torch.load(folder / f"{name}.expected.pt", weights_only=True)
-    model = load_official(folder / f"{name}.bin", folder / f"{name}.yml").to(dtype)
+def test_the_configuration_matches_the_yaml_of_each_reference_model(shared, name):
+    path = shared / "vectors" / "tokenformer" / f"{name}.yml"
+    model = official_model(read_settings(path), path, vocab_size=128)
     assert model.config.rotary_fraction == 0.25
-    with torch.no_grad():
-        logits = model(expected["input_ids"])
-    relative = tolerance if dtype == torch.float32 else 0
-    torch.testing.assert_close(logits.float(), expected["logits"], rtol=relative, atol=tolerance)
+    assert model.config.score_function == SCORE_FUNCTIONS[name]
+    assert (model.config.hidden_size, model.config.num_heads, model.config.vocab_size) == (64, 4, 128)
+    assert (model.context_length, model.ignored) == (32, {})
 
 
-@pytest.mark.parametrize("name", SCORE_FUNCTIONS)
-def test_the_official_configuration_matches_its_yaml(shared, name):
-    config = official_config(shared / "vectors" / "tokenformer" / f"{name}.yml", vocab_size=128)
-    assert config.rotary_fraction == 0.25
-    assert config.score_function == SCORE_FUNCTIONS[name]
-    assert (config.hidden_size, config.num_heads, config.vocab_size) == (64, 4, 128)
+def test_settings_that_change_the_function_are_honoured(tmp_path):
+    assert described(tmp_path).config == published()
+    config = described(
+        tmp_path,
+        layernorm_epsilon=1e-3,
+        rotary_emb_base=500,
+        rotary_pct=None,
+        norm_activation_type="softmax",
+        attention_config=[[["tokenformer"], 2]],
+    ).config
+    assert (config.norm_epsilon, config.rotary_base, config.rotary_fraction) == (1e-3, 500, 1.0)
+    assert config.score_function == "softmax"
+    assert config.blocks[0].query.tau == 4  # the softmax's published tau is n
+    assert described(tmp_path, pos_emb="none").config.rotary_width == 0
 
 
-def write_checkpoint(folder, change_settings="", drop=None, extra=None):
-    settings: dict[str, object] = {"num_layers": 1, "hidden_size": 16, "num_attention_heads": 1, "qkv_slot_num": 3}
-    settings |= {"proj_slot_num": 3, "ffn_slot_num": 5, "rotary_pct": 0.25, "norm": "layernorm_nonparam"}
-    settings |= {"final_norm": "layernorm"}
-    (folder / "m.yml").write_text("".join(f"{k}: {v}\n" for k, v in settings.items()) + change_settings)
-    state = {"sequential.0.word_embeddings.weight": torch.zeros(7, 16)}
-    sizes = {f"attention.{name}": 3 for name in ("query", "key", "value", "proj")} | {"mlp": 5}
-    for layer, tokens in sizes.items():
-        for kind in ("key", "value"):
-            state[f"sequential.2.{layer}.{kind}_param_tokens"] = torch.zeros(tokens, 16)
-    state |= {"sequential.4.norm.weight": torch.ones(16), "sequential.4.norm.bias": torch.zeros(16)}
-    state.pop(drop, None)
-    torch.save(state | (extra or {}), folder / "m.bin")
-    return folder / "m.bin", folder / "m.yml"
-
-
-def test_a_complete_checkpoint_loads_and_a_missing_or_unknown_tensor_is_named(tmp_path):
-    assert load_official(*write_checkpoint(tmp_path)).config.num_layers == 1
-    with pytest.raises(CheckpointError, match=r"mlp\.key_param_tokens is missing"):
-        load_official(*write_checkpoint(tmp_path, drop="sequential.2.mlp.key_param_tokens"))
-    with pytest.raises(CheckpointError, match=r"has sequential\.9\.x"):
-        load_official(*write_checkpoint(tmp_path, extra={"sequential.9.x": torch.zeros(1)}))
-    with pytest.raises(CheckpointError, match=r"has shape \[8, 16\], not \[5, 16\]"):
-        load_official(*write_checkpoint(tmp_path, extra={"sequential.2.mlp.key_param_tokens": torch.zeros(8, 16)}))
-
-
-def test_an_architecture_other_than_the_published_one_is_rejected(tmp_path):
-    with pytest.raises(CheckpointError, match="gpt_j_residual is True; growctl only supports False"):
-        load_official(*write_checkpoint(tmp_path, change_settings="gpt_j_residual: true\n"))
-
-
-class Bomb:
-    """Unpickling it creates a file."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return (open, (str(self.path), "w"))
-
-
-@pytest.mark.parametrize("legacy", [False, True])
-def test_a_pickle_that_would_run_code_is_rejected_with_a_one_line_message(tmp_path, legacy):
-    weights, settings = write_checkpoint(tmp_path)
-    name = "sequential.0.word_embeddings.weight"
-    torch.save({name: Bomb(tmp_path / "exploded")}, weights, _use_new_zipfile_serialization=not legacy)
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"use_mup": True}, "use_mup is True; growctl only supports False"),
+        ({"pos_emb": "alibi"}, "pos_emb is 'alibi'; growctl only supports 'rotary' or 'none'"),
+        ({"pos_emb": None}, "pos_emb is not set, which means 'learned' to GPT-NeoX; growctl only supports 'rotary'"),
+        ({"norm": "rmsnorm"}, "norm is 'rmsnorm'; growctl only supports 'layernorm_nonparam'"),
+        ({"norm": None}, "norm is not set, which means 'layernorm' to GPT-NeoX"),
+        ({"final_norm": None}, "final_norm is not set, which means 'layernorm_nonparam' to GPT-NeoX"),
+        ({"no-weight-tying": True}, "no_weight_tying is True; growctl only supports False"),
+        ({"model_parallel_size": 2}, "model_parallel_size is 2; growctl only supports 1"),
+        ({"transformer_increase_dim": 64}, "transformer_increase_dim is 64; growctl only supports 0"),
+        ({"attention_config": [[["flash"], 2]]}, "attention_config has 'flash' layers"),
+        ({"attention_config": [[["tokenformer", "global"], 1]]}, "attention_config has 'global' layers"),
+        ({"attention_config": ["tokenformer", "mamba"]}, "attention_config has 'mamba' layers"),
+        ({"sliding_window_width": 8}, "sliding_window_width is 8; growctl only supports attention to all earlier"),
+        ({"soft_prompt_tuning": {"enabled": True}}, "soft_prompt_tuning is enabled"),
+        ({"num_layers": None}, "lacks num_layers"),
+        ({"num_layers": 2.5}, "num_layers is 2.5; it must be a whole number, 1 or more"),
+        ({"num_layers": True}, "num_layers is True; it must be a whole number"),
+        ({"qkv_slot_num": 0}, "qkv_slot_num is 0; it must be a whole number, 1 or more"),
+        ({"seq_length": "long"}, "seq_length is 'long'; it must be a whole number"),
+        ({"num_attention_heads": 5}, "hidden_size 32 must be a multiple of num_heads 5"),
+        ({"norm_activation_type": "relu"}, "score_function: Input should be 'l2_norm_gelu', 'gelu_l2_norm' or"),
+        ({"rotary_pct": "a quarter"}, "could not convert string to float"),
+        ({"layernorm_epsilon": -1}, "norm_epsilon: Input should be greater than 0"),
+    ],
+)
+def test_another_architecture_is_rejected_with_the_setting_and_its_value(tmp_path, changes, message):
     with pytest.raises(CheckpointError) as refused:
-        load_official(weights, settings)
-    assert str(refused.value) == (
-        f"{weights} is not a plain state dict of tensors; growctl loads nothing else, because it could run code"
-    )
-    assert not (tmp_path / "exploded").exists()
-    torch.load(weights, weights_only=False)  # the pickle does run its code
-    assert (tmp_path / "exploded").exists()
+        described(tmp_path, **changes)
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("content", [[torch.zeros(1)], {"a": 1}, {"a": torch.zeros(1), 5: "b"}])
-def test_a_file_without_a_dictionary_of_tensors_is_rejected(tmp_path, content):
-    weights, settings = write_checkpoint(tmp_path)
-    torch.save(content, weights)
-    with pytest.raises(CheckpointError, match="does not consist of named tensors"):
-        load_official(weights, settings)
+@pytest.mark.parametrize("changes", [{"sliding_window_width": 16}, {"soft_prompt_tuning": {"enabled": False}}])
+def test_a_setting_that_excludes_nothing_is_accepted(tmp_path, changes):
+    assert described(tmp_path, **changes).config == published()
+
+
+def test_settings_that_official_tokenformer_layers_do_not_read_are_accepted_and_named(tmp_path):
+    asked = {"gpt_j_residual": True, "use_bias_in_attn_linear": True, "mlp_type": "llama", "num_kv_heads": 1}
+    model = described(tmp_path, **asked, gpt_j_tied=False, train_iters=143000, data_path="./data/pile")
+    assert model.config == published()
+    assert model.ignored == asked
 
 
 @pytest.mark.parametrize(
@@ -100,14 +95,36 @@ def test_a_file_without_a_dictionary_of_tensors_is_rejected(tmp_path, content):
     [
         ("!!python/object/apply:os.system [touch exploded]", "could not determine a constructor"),
         ("- 1", "has no keys"),
+        ("3", "is not a YAML file of settings"),
         ("a: [", "while parsing"),
         ("rotary_pct: ${oc.env:HOME}", None),
     ],
 )
 def test_settings_are_read_as_plain_data_without_calls_or_lookups(tmp_path, monkeypatch, text, problem):
     monkeypatch.chdir(tmp_path)
-    weights, settings = write_checkpoint(tmp_path)
-    settings.write_text(text if problem else settings.read_text().replace("rotary_pct: 0.25", text))
+    path = write_settings(tmp_path)
+    path.write_text(text if problem else path.read_text().replace("rotary_pct: 0.25", text))
     with pytest.raises(CheckpointError, match=problem or "oc.env:HOME"):  # as written: not the home directory
-        load_official(weights, settings)
+        official_model(read_settings(path), path, vocab_size=264)
     assert not (tmp_path / "exploded").exists()
+
+
+def test_settings_that_are_no_file_are_one_clear_error(tmp_path):
+    for path, what in ((tmp_path, "is a directory"), (tmp_path / "nowhere.yml", "does not exist")):
+        with pytest.raises(CheckpointError, match=what):
+            read_settings(path)
+
+
+@pytest.mark.parametrize(
+    ("vocab_size", "tokenizer_vocab_size", "multiple"), [(50304, 50277, 128), (50304, 50000, 50304), (261, 261, 261)]
+)
+def test_written_settings_describe_the_same_model_and_pad_to_its_rows(
+    tmp_path, vocab_size, tokenizer_vocab_size, multiple
+):
+    config = published(vocab_size).model_copy(update={"norm_epsilon": 1e-6, "rotary_base": 500.5})
+    written = official_settings(config, 16, tokenizer_vocab_size)
+    assert written["make_vocab_size_divisible_by"] == multiple
+    assert -(-tokenizer_vocab_size // multiple) * multiple == vocab_size  # as GPT-NeoX pads
+    path = tmp_path / "written.yml"
+    path.write_text(yaml.safe_dump(written))
+    assert official_model(read_settings(path), path, vocab_size) == OfficialModel(config, 16, {})

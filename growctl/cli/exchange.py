@@ -1,0 +1,152 @@
+"""The commands `import` and `export`: checkpoints of other programs in and out. Slow modules are imported on use."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, CheckpointName, RunsDir
+from growctl.text.escaping import say
+
+_tell = partial(say, error=True)
+
+import_app = typer.Typer(
+    name="import",
+    help=(
+        "Turn a checkpoint of another program into a growctl checkpoint.\n\n"
+        "Example: growctl import official TokenFormer-150M/pytorch_model.bin --config 150M_eval.yml --output 150m"
+    ),
+    no_args_is_help=True,
+)
+
+
+@import_app.callback()
+def importing() -> None:
+    """Keeps `official` a subcommand while it is the only one."""
+
+
+@import_app.command("official")
+def import_official(
+    model: Annotated[
+        Path,
+        typer.Argument(
+            help="A .bin or .safetensors file, or a directory that DeepSpeed's zero_to_fp32.py wrote.", metavar="MODEL"
+        ),
+    ],
+    config: Annotated[Path, typer.Option(help="The model's NeoX-style YAML, such as 150M_eval.yml.", metavar="FILE")],
+    output: Annotated[Path, typer.Option(help="Directory for the checkpoint; must not exist yet.", metavar="DIR")],
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(
+            help="The model's tokenizer.json, which the checkpoint then holds.", metavar="FILE", show_default=False
+        ),
+    ] = None,
+    vocab_size: Annotated[
+        int | None,
+        typer.Option(
+            help="Without --tokenizer: the number of its ids. Embedding rows from there on are padding.",
+            min=1,
+            show_default=False,
+        ),
+    ] = None,
+    end_of_text: Annotated[
+        str | None,
+        typer.Option(
+            help="The tokenizer's token between documents (default: <|endoftext|>, if it has it).",
+            metavar="TOKEN",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Import a checkpoint of the official TokenFormer code. Every tensor is checked; no pickle runs code.
+
+    Example: growctl import official TokenFormer-150M/pytorch_model.bin --config 150M_eval.yml --tokenizer
+    tokenizer.json --output 150m
+    """
+    from stages.checkpoint.official_import import import_official as import_checkpoint
+
+    _refuse_existing(output, " with --output")
+    with _progress("writing parameters") as on_progress:
+        manifest = import_checkpoint(
+            model,
+            config,
+            output,
+            tokenizer=tokenizer,
+            vocab_size=vocab_size,
+            end_of_text=end_of_text,
+            on_progress=on_progress,
+        )
+    text, details = manifest.text, manifest.lineage.details
+    if as_json:
+        print(json.dumps({"path": str(output), **details, "text": text.model_dump()}, indent=1))
+        return
+    from growctl.text.formatting import short_count
+
+    rows = manifest.model.vocab_size
+    padding = rows - (text.tokenizer_vocab_size or rows)
+    say(
+        f"{output}: {short_count(details['num_parameters'])} parameters, vocabulary {rows:,}"
+        + (f" ({padding:,} rows of padding)" if padding else "")
+        + (f", context {text.context_length:,}" if text.context_length else "")
+    )
+    if details["ignored_settings"]:
+        named = ", ".join(f"{key}: {value}" for key, value in details["ignored_settings"].items())
+        say(f"ignored, as the official Tokenformer layers ignore it: {named}")
+
+
+def export(
+    checkpoint: CheckpointName,
+    output: Annotated[Path, typer.Argument(help="Directory for the export; must not exist yet.", metavar="DIR")],
+    to: Annotated[
+        Literal["official"],
+        typer.Option(help="The layout to write: official is that of the official TokenFormer code."),
+    ],
+    file_format: Annotated[
+        Literal["bin", "safetensors"], typer.Option("--format", help="How official weights are stored.")
+    ] = "bin",
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
+    as_json: AsJson = False,
+) -> None:
+    """Write a checkpoint's model in the layout of another program.
+
+    Example: growctl export quickstart quickstart-official --to official
+    """
+    from growctl.checkpoints.find import find_checkpoint
+    from growctl.run.temporary_conversion import as_parameters
+    from stages.export.official import export_official
+
+    source = find_checkpoint(checkpoint, runs_dir, _tell)
+    _refuse_existing(output)
+    with as_parameters(source, runs_dir, _tell) as parameters, _progress("reading parameters") as on_progress:
+        files = export_official(parameters, output, file_format=file_format, on_progress=on_progress)
+    if as_json:
+        entries = {name: entry.model_dump(exclude={"rms"}) for name, entry in files.items()}
+        print(json.dumps({"path": str(output), "to": to, "source": str(source), "files": entries}, indent=1))
+    else:
+        say(f"{output}: {', '.join(files)}")
+
+
+def _refuse_existing(output: Path, how: str = "") -> None:
+    """Raises UserError if `output` exists, before there is any work."""
+    from model.errors import UserError
+
+    if output.exists():
+        raise UserError(f"{output} already exists; choose another directory{how}: growctl never overwrites one")
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Yields a function of what is done and the total, which moves a progress bar on a terminal."""
+    from rich.progress import Progress
+
+    from growctl.text.console import Terminal
+
+    console = Terminal(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task: Any = progress.add_task(what, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)

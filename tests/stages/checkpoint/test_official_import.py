@@ -1,0 +1,363 @@
+"""Importing official checkpoints: logits as the reference's, every tensor accounted for, one error for each defect."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from deepspeed.utils import zero_to_fp32
+
+from model.config import parameter_shapes
+from model.language_model import LanguageModel
+from stages.checkpoint import load_model
+from stages.checkpoint.disk_full import DiskFull
+from stages.checkpoint.lineage import TrainingCost
+from stages.checkpoint.manifest import CheckpointError, read_manifest
+from stages.checkpoint.official import official_names
+from stages.checkpoint.official_files import open_weights
+from stages.checkpoint.official_import import import_official
+from stages.checkpoint.pretrained import load_pretrained
+from stages.checkpoint.verify import verify_checkpoint
+from tests.pretrained import END_OF_TEXT, byte_tokenizer
+from tests.stages.official_checkpoints import (
+    EMBEDDING,
+    FFN_KEYS,
+    official_state,
+    published,
+    write_official,
+    write_settings,
+)
+
+FREQUENCIES = "sequential.3.attention.rotary_emb.inv_freq"
+
+
+def imported(folder: Path, weights: Path, settings: Path, **options) -> LanguageModel:
+    """The model of an import to the directory `imported`."""
+    import_official(weights, settings, folder / "imported", **options)
+    verify_checkpoint(folder / "imported")
+    return load_model(folder / "imported")
+
+
+def refusal(folder: Path, weights: Path, settings: Path, **options) -> str:
+    """The one line of a rejected import, which leaves nothing behind."""
+    before = set(folder.iterdir())
+    with pytest.raises(CheckpointError) as refused:
+        import_official(weights, settings, folder / "imported", **options)
+    assert set(folder.iterdir()) == before
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+def assert_holds(model: LanguageModel, state: dict[str, torch.Tensor]) -> None:
+    names = official_names(published())
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, state[names[name]].float()), name
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny_gelu_l2", "tiny_softmax"])
+def test_an_imported_model_gives_the_reference_logits_positions_included(shared, tmp_path, name):
+    """Within 1e-5 absolute in float32, for logits of up to 12, and within 1e-6 in float64."""
+    folder = shared / "vectors" / "tokenformer"
+    expected = torch.load(folder / f"{name}.expected.pt", weights_only=True)
+    import_official(folder / f"{name}.bin", folder / f"{name}.yml", tmp_path / "imported")
+    for dtype, tolerance in ((torch.float32, 1e-5), (torch.float64, 1e-6)):
+        model = load_model(tmp_path / "imported", dtype=dtype)
+        assert model.config.rotary_fraction == 0.25
+        with torch.no_grad():
+            logits = model(expected["input_ids"])
+        torch.testing.assert_close(logits.float(), expected["logits"], rtol=0, atol=tolerance)
+
+
+def test_an_import_is_a_complete_checkpoint_of_unknown_cost_without_moments(tmp_path):
+    model = imported(tmp_path, *write_official(tmp_path))
+    assert model.config == published()
+    assert_holds(model, official_state())
+    manifest = read_manifest(tmp_path / "imported")
+    assert manifest.group_steps == {}
+    assert manifest.text.context_length == 16
+    [entry] = manifest.lineage.history
+    assert (entry.operation, entry.cost) == ("import", TrainingCost(complete=False))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_weights_of_half_precision_are_imported_exactly(tmp_path, dtype):
+    state = {name: tensor.to(dtype) for name, tensor in official_state().items()}
+    assert_holds(imported(tmp_path, *write_official(tmp_path, state)), state)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({FFN_KEYS: None}, f"{FFN_KEYS} is missing"),
+        ({EMBEDDING: None}, f"is not an official checkpoint: it has no {EMBEDDING}"),
+        ({EMBEDDING: torch.tensor(1.0)}, f"{EMBEDDING} has no rows"),
+        ({"sequential.9.x": torch.zeros(1)}, "has sequential.9.x, which the model in"),
+        (
+            {"sequential.2.attention.query.bias": torch.zeros(1)},
+            "has sequential.2.attention.query.bias, which the model",
+        ),
+        ({"sequential.4.mlp.key_param_tokens": torch.zeros(8, 32)}, "has 3 layers; num_layers in"),
+        ({FFN_KEYS: torch.zeros(9, 32)}, f"{FFN_KEYS} has shape [9, 32], not [8, 32]"),
+        (
+            {FFN_KEYS: torch.zeros(8, 32, dtype=torch.int64)},
+            f"{FFN_KEYS} has values of type int64; allowed are float32",
+        ),
+        ({FFN_KEYS: torch.zeros(8, 32, dtype=torch.float64)}, f"{FFN_KEYS} has values of type float64; allowed are"),
+        ({FFN_KEYS: torch.full((8, 32), torch.nan)}, f"{FFN_KEYS} has 256 values that are NaN or infinite"),
+        ({FFN_KEYS: torch.eye(8, 32) * torch.inf}, "values that are NaN or infinite"),
+        (
+            {FFN_KEYS: torch.zeros(8, 32).to_sparse()},
+            f"{FFN_KEYS} is not an ordinary tensor with its values in the file",
+        ),
+        ({FFN_KEYS: torch.zeros(8, 32, device="meta")}, f"{FFN_KEYS} is not an ordinary tensor"),
+        (
+            {FREQUENCIES: 500.0 ** -(torch.arange(0, 4, 2) / 4)},
+            f"{FREQUENCIES} does not hold the frequencies of rotary_pct",
+        ),
+        ({FREQUENCIES: torch.ones(3)}, f"{FREQUENCIES} does not hold the frequencies"),
+        ({FREQUENCIES: torch.tensor([1, 0])}, f"{FREQUENCIES} does not hold the frequencies"),
+    ],
+    ids=str,
+)
+def test_a_tensor_that_does_not_belong_is_named_and_nothing_is_left_behind(tmp_path, changes, message):
+    assert message in refusal(tmp_path, *write_official(tmp_path, changes))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_rotary_frequencies_that_agree_with_the_settings_are_dropped(tmp_path, dtype):
+    """GPT-NeoX saves them rounded to the training's precision; zero_to_fp32.py may make them float32 again."""
+    frequencies = (10000.0 ** -(torch.arange(0, 4, 2) / 4)).to(dtype)
+    for layer, saved in enumerate((frequencies, frequencies.float())):
+        name = f"sequential.{layer + 2}.attention.rotary_emb.inv_freq"
+        import_official(*write_official(tmp_path, {name: saved}), tmp_path / f"imported-{layer}")
+        assert read_manifest(tmp_path / f"imported-{layer}").model == published()
+
+
+@pytest.mark.parametrize("safe_serialization", [False, True])
+@pytest.mark.parametrize("max_shard_size", [20_000, "5GB"])
+def test_what_zero_to_fp32_of_deepspeed_writes_is_imported(tmp_path, monkeypatch, safe_serialization, max_shard_size):
+    monkeypatch.setattr(zero_to_fp32, "get_fp32_state_dict_from_zero_checkpoint", lambda *_, **__: official_state())
+    zero_to_fp32.convert_zero_checkpoint_to_fp32_state_dict(
+        "", tmp_path / "merged", max_shard_size=max_shard_size, safe_serialization=safe_serialization
+    )
+    num_files = len(list((tmp_path / "merged").iterdir()))
+    assert num_files == (1 if max_shard_size == "5GB" else 3)  # two shards and their index
+    assert_holds(imported(tmp_path, tmp_path / "merged", write_settings(tmp_path)), official_state())
+
+
+def write_shards(folder: Path, **weight_map: str) -> Path:
+    """Two shards with their index, which `weight_map` changes."""
+    shards = folder / "shards"
+    first = {EMBEDDING: official_state()[EMBEDDING]}
+    rest = {name: tensor for name, tensor in official_state().items() if name != EMBEDDING}
+    shards.mkdir()
+    for name, part in (("one.safetensors", first), ("two.safetensors", rest)):
+        safetensors.torch.save_file(part, shards / name)
+    listed = dict.fromkeys(rest, "two.safetensors") | {EMBEDDING: "one.safetensors"} | weight_map
+    (shards / "model.safetensors.index.json").write_text(json.dumps({"weight_map": listed}))
+    return shards
+
+
+@pytest.mark.parametrize(
+    ("weight_map", "message"),
+    [
+        ({EMBEDDING: "../one.safetensors"}, "names the shard '../one.safetensors'; a shard is a file beside its index"),
+        ({EMBEDDING: "three.safetensors"}, "three.safetensors is missing, which model.safetensors.index.json lists"),
+        (
+            {EMBEDDING: "two.safetensors"},
+            f"two.safetensors lacks {EMBEDDING}, which model.safetensors.index.json lists",
+        ),
+        ({FFN_KEYS: "one.safetensors"}, f"one.safetensors lacks {FFN_KEYS}"),
+        ({"sequential.9.x": "two.safetensors"}, "two.safetensors lacks sequential.9.x"),
+    ],
+)
+def test_an_index_that_disagrees_with_its_shards_is_rejected(tmp_path, weight_map, message):
+    settings = write_settings(tmp_path)
+    assert message in refusal(tmp_path, write_shards(tmp_path, **weight_map), settings)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"weight_map": 3}', '{"weight_map": ["a"]}'])
+def test_an_index_without_names_and_files_is_rejected(tmp_path, text):
+    shards, settings = write_shards(tmp_path), write_settings(tmp_path)
+    (shards / "model.safetensors.index.json").write_text(text)
+    assert "is not an index of shards: it has no weight_map" in refusal(tmp_path, shards, settings)
+
+
+def test_a_directory_without_one_model_says_what_growctl_reads(tmp_path):
+    shards, settings = write_shards(tmp_path), write_settings(tmp_path)
+    write_official(shards, name="pytorch_model.bin")
+    assert "holds several models: pytorch_model.bin and model.safetensors.index.json" in refusal(
+        tmp_path, shards, settings
+    )
+    (shards / "pytorch_model.bin").unlink()
+    (shards / "model.safetensors.index.json").unlink()
+    assert "has one.safetensors, but no index of shards: growctl reads pytorch_model.bin or" in refusal(
+        tmp_path, shards, settings
+    )
+    (tmp_path / "empty").mkdir()
+    assert "empty holds no model: growctl reads" in refusal(tmp_path, tmp_path / "empty", settings)
+    assert refusal(tmp_path, tmp_path / "nowhere", settings) == f"{tmp_path}/nowhere does not exist"
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "global_step20/zero_pp_rank_0_mp_rank_00_optim_states.pt",
+        "global_step20/bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt",
+        "global_step20/mp_rank_00_model_states.pt",
+        "global_step20/layer_02-model_00-model_states.pt",
+    ],
+)
+def test_shards_of_deepspeed_get_the_command_that_merges_them(tmp_path, file):
+    saved, settings = tmp_path / "saved", write_settings(tmp_path)
+    (saved / file).parent.mkdir(parents=True)
+    (saved / file).touch()
+    command = f"python {saved}/zero_to_fp32.py {saved} MERGED"
+    for model in (saved, saved / "global_step20", saved / file):
+        message = refusal(tmp_path, model, settings)
+        assert "DeepSpeed's own shards" in message
+        assert command in message
+
+
+def test_a_training_state_under_another_name_also_gets_that_command(tmp_path):
+    weights, settings = write_official(tmp_path)
+    torch.save({"module": official_state(), "iteration": 5}, weights)
+    message = refusal(tmp_path, weights, settings)
+    assert "is a training state of DeepSpeed" in message
+    assert "python CHECKPOINTS/zero_to_fp32.py CHECKPOINTS MERGED" in message
+
+
+@pytest.mark.parametrize("name", ["model.bin", "model.safetensors"])
+def test_a_git_lfs_pointer_is_called_what_it_is(tmp_path, name):
+    weights, settings = write_official(tmp_path, name=name)
+    weights.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 600\n")
+    assert refusal(tmp_path, weights, settings) == (
+        f"{weights} is a Git-LFS pointer, not the file itself; fetch it with `git lfs pull` in its repository"
+    )
+
+
+@pytest.mark.parametrize("name", ["model.bin", "model.safetensors"])
+@pytest.mark.parametrize("size", [0, 100, 4000])
+def test_a_truncated_file_is_one_clear_error(tmp_path, name, size):
+    weights, settings = write_official(tmp_path, name=name)
+    os.truncate(weights, size)
+    assert str(weights) in refusal(tmp_path, weights, settings)
+
+
+class Bomb:
+    """Unpickling it creates a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (open, (str(self.path), "w"))
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_a_pickle_that_would_run_code_is_rejected_with_a_one_line_message(tmp_path, legacy):
+    weights, settings = write_official(tmp_path)
+    torch.save({EMBEDDING: Bomb(tmp_path / "exploded")}, weights, _use_new_zipfile_serialization=not legacy)
+    assert refusal(tmp_path, weights, settings) == (
+        f"{weights} is not a plain state dict of tensors; growctl loads nothing else, because it could run code"
+    )
+    assert not (tmp_path / "exploded").exists()
+    torch.load(weights, weights_only=False)  # the pickle does run its code
+    assert (tmp_path / "exploded").exists()
+
+
+@pytest.mark.parametrize("content", [[torch.zeros(1)], {"a": 1}, {"a": torch.zeros(1), 5: "b"}])
+def test_a_file_without_a_dictionary_of_tensors_is_rejected(tmp_path, content):
+    weights, settings = write_official(tmp_path)
+    torch.save(content, weights)
+    assert "does not consist of named tensors" in refusal(tmp_path, weights, settings)
+
+
+def test_a_legacy_file_without_a_zip_archive_is_imported(tmp_path):
+    weights, settings = write_official(tmp_path)
+    torch.save(official_state(), weights, _use_new_zipfile_serialization=False)
+    assert_holds(imported(tmp_path, weights, settings), official_state())
+
+
+@pytest.mark.parametrize("name", ["big.bin", "big.safetensors"])
+def test_opening_a_model_takes_no_memory_for_its_tensors(tmp_path, name):
+    """They are mapped, so that a model needs little more memory than its largest parameter while it is imported."""
+
+    def own_bytes() -> int:
+        [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon")]
+        return int(line.split()[1]) * 1024
+
+    weights, _ = write_official(tmp_path, {EMBEDDING: torch.ones(2**20, 8)}, name=name)
+    before = own_bytes()
+    opened = open_weights(weights)
+    assert opened[EMBEDDING].sum() == 2**23
+    assert own_bytes() - before < 2**24  # of 2**25
+
+
+# Text.
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> Path:
+    path = tmp_path / "tokenizer.json"
+    byte_tokenizer().save(str(path))
+    return path
+
+
+def test_the_tokenizer_is_stored_and_embedding_rows_beyond_its_ids_are_padding(tmp_path, tokenizer):
+    imported(tmp_path, *write_official(tmp_path), tokenizer=tokenizer)
+    loaded = load_pretrained(tmp_path / "imported")
+    assert loaded.tokenizer.get_vocab() == byte_tokenizer().get_vocab()
+    assert (loaded.num_token_ids, loaded.manifest.model.vocab_size) == (261, 264)
+    assert (loaded.text.end_of_text, loaded.text.end_of_text_id) == (END_OF_TEXT, 0)
+    assert loaded.manifest.tokenizer_sha256 == loaded.manifest.files["tokenizer.json"].sha256
+
+
+def test_without_a_tokenizer_its_size_can_be_given(tmp_path):
+    import_official(*write_official(tmp_path), tmp_path / "imported", vocab_size=261)
+    assert read_manifest(tmp_path / "imported").text.tokenizer_vocab_size == 261
+
+
+def test_another_end_of_text_is_recorded_with_its_id(tmp_path, tokenizer):
+    manifest = import_official(*write_official(tmp_path), tmp_path / "imported", tokenizer=tokenizer, end_of_text="!")
+    assert (manifest.text.end_of_text, manifest.text.end_of_text_id) == ("!", byte_tokenizer().token_to_id("!"))
+
+
+def test_a_tokenizer_or_size_that_does_not_fit_is_one_clear_error(tmp_path, tokenizer):
+    small = write_official(tmp_path, {EMBEDDING: torch.zeros(260, 32)})
+    message = refusal(tmp_path, *small, tokenizer=tokenizer)
+    assert f"{tokenizer} has 261 token ids; the embedding has only 260 rows" in message
+    assert "--vocab-size 261 is more than the 260 rows of the embedding" in refusal(tmp_path, *small, vocab_size=261)
+    files = write_official(tmp_path)
+    assert "goes without --tokenizer" in refusal(tmp_path, *files, tokenizer=tokenizer, vocab_size=9)
+    assert "no such token" in refusal(tmp_path, *files, tokenizer=tokenizer, end_of_text="<eos>")
+    assert "needs --tokenizer" in refusal(tmp_path, *files, end_of_text="<eos>")
+    assert "is not a file" in refusal(tmp_path, *files, tokenizer=tmp_path)
+    tokenizer.write_text("{}")
+    assert "is not a tokenizer.json" in refusal(tmp_path, *files, tokenizer=tokenizer)
+
+
+# Disk.
+
+
+def test_an_existing_output_is_refused_and_untouched(tmp_path):
+    files = write_official(tmp_path)
+    (tmp_path / "imported").mkdir()
+    assert "imported already exists" in refusal(tmp_path, *files)
+    assert not list((tmp_path / "imported").iterdir())
+
+
+def test_a_full_disk_is_detected_before_anything_is_written(tmp_path, monkeypatch):
+    files = write_official(tmp_path)
+    before = set(tmp_path.iterdir())
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**12, 10**12, 1000))
+    with pytest.raises(DiskFull, match=r"nothing was written\. Free some space and run the same command again$"):
+        import_official(*files, tmp_path / "imported")
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_every_parameter_has_an_official_name():
+    assert set(official_names(published())) == set(parameter_shapes(published()))
