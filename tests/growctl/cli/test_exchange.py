@@ -1,0 +1,97 @@
+"""`growctl import official` and `growctl export --to official`, and that other commands take what they write."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from growctl.ladder.stage_plans import plan_stages
+from tests.growctl.bases import load_started
+from tests.growctl.runs import run_here
+from tests.pretrained import byte_tokenizer
+from tests.stages.checkpoints import write_checkpoint
+from tests.stages.official_checkpoints import EMBEDDING, official_state, published, write_official
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An import of the size of `tests.growctl.schedules.BASE`. Nobody changes it."""
+    folder = tmp_path_factory.mktemp("official")
+    weights, settings = write_official(folder, {EMBEDDING: official_state(300)[EMBEDDING]})
+    out, err = run_here("import", "official", weights, "--config", settings, "--output", folder / "imported")
+    assert out == f"{folder}/imported: 12.7k parameters, vocabulary 300, context 16\n"
+    assert err == ""
+    return folder / "imported"
+
+
+def test_an_import_prints_one_json_document_with_text_and_ignored_settings(tmp_path):
+    byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    weights, settings = write_official(tmp_path, gpt_j_residual=True)
+    out, err = run_here(
+        *("import", "official", weights, "--config", settings, "--tokenizer", tmp_path / "tokenizer.json"),
+        *("--output", tmp_path / "imported", "--json"),
+    )
+    assert err == ""
+    told = json.loads(out)
+    assert told["path"] == str(tmp_path / "imported")
+    assert told["ignored_settings"] == {"gpt_j_residual": True}
+    assert told["text"]["tokenizer_vocab_size"] == 261
+
+
+def test_an_import_names_padding_and_ignored_settings(tmp_path):
+    weights, settings = write_official(tmp_path, gpt_j_residual=True)
+    out, _ = run_here(
+        *("import", "official", weights, "--config", settings, "--vocab-size", 261, "--output", tmp_path / "imported")
+    )
+    assert "vocabulary 264 (3 rows of padding), context 16" in out
+    assert "ignored, as the official Tokenformer layers ignore it: gpt_j_residual: True" in out
+
+
+def test_an_import_can_be_shown_verified_and_expanded(checkpoint, tmp_path):
+    out, _ = run_here("show", checkpoint)
+    assert "import from files of another program" in " ".join(out.split())
+    out, _ = run_here("verify", "--integrity", checkpoint)
+    assert "imported: OK" in out
+    out, _ = run_here("expand", checkpoint, "--add-tokens", 2, "--output", tmp_path / "grown")
+    assert "the function is unchanged" in out
+
+
+def test_a_run_can_start_from_an_import_and_grow_it(checkpoint, tmp_path):
+    first, second = plan_stages(load_started(tmp_path, f"start.checkpoint={checkpoint}"))
+    assert first.model == published(300)
+    assert second.model.newest_generation == 1
+
+
+def test_an_export_comes_back_as_the_same_model(checkpoint, tmp_path):
+    out, err = run_here("export", checkpoint, tmp_path / "out", "--to", "official", "--format", "safetensors", "--json")
+    assert err == ""
+    told = json.loads(out)
+    assert (told["to"], sorted(told["files"])) == ("official", ["model.safetensors", "official.yml"])
+    run_here(
+        *("import", "official", tmp_path / "out", "--config", tmp_path / "out/official.yml"),
+        *("--output", tmp_path / "again"),
+    )
+    for file in (tmp_path / "again/parameters").iterdir():
+        assert file.read_bytes() == (checkpoint / "parameters" / file.name).read_bytes()
+
+
+def test_an_existing_output_is_refused_before_any_work(checkpoint, tmp_path):
+    (tmp_path / "there").mkdir()
+    _, err = run_here("export", checkpoint, tmp_path / "there", "--to", "official", expect=2)
+    assert err == f"growctl: {tmp_path}/there already exists; choose another directory: growctl never overwrites one\n"
+    arguments = ("nowhere.bin", "--config", "nowhere.yml", "--output", tmp_path / "there")
+    _, err = run_here("import", "official", *arguments, expect=2)
+    assert "there already exists; choose another directory with --output" in err
+
+
+def test_what_cannot_be_imported_or_exported_is_one_line_and_exit_code_2(tmp_path):
+    weights, settings = write_official(tmp_path, {EMBEDDING: torch.full((264, 32), torch.nan)})
+    _, err = run_here("import", "official", weights, "--config", settings, "--output", tmp_path / "new", expect=2)
+    assert err == f"growctl: {weights}: {EMBEDDING} has 8,448 values that are NaN or infinite\n"
+    write_checkpoint(tmp_path / "final")
+    run_here("expand", tmp_path / "final", "--add-tokens", 5, "--output", tmp_path / "grown")
+    _, err = run_here("export", tmp_path / "grown", tmp_path / "new", "--to", "official", expect=2)
+    assert "has keys whose ramp is not finished" in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "new").exists()
