@@ -44,7 +44,7 @@ def tensors(model: Transformer) -> dict[str, LazyTensor]:
     """The model's tensors under GPT-NeoX's names."""
     found = {"gpt_neox.embed_in.weight": model.embedding.weight}
     found |= {f"gpt_neox.final_layer_norm.{part}": value for part, value in model.final_norm.named_parameters()}
-    lazy = {name: LazyTensor(tuple(value.shape), lambda value=value: value) for name, value in found.items()}
+    lazy = {name: LazyTensor(tuple(value.shape), _unchanged(value)) for name, value in found.items()}
     for i, block in enumerate(model.blocks):
         for ours, theirs in NAMES.items():
             for part, value in getattr(block, ours).named_parameters():

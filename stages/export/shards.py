@@ -1,8 +1,6 @@
 """Writes tensors as safetensors files of limited size, with the index that Transformers reads."""
 
 import json
-import os
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -10,14 +8,11 @@ from typing import NamedTuple
 import safetensors.torch
 import torch
 from huggingface_hub import split_torch_state_dict_into_shards
-from safetensors import SafetensorError
 from torch import Tensor
 
-from stages.checkpoint.files import sync_path, write_file
+from stages.checkpoint.files import write_file
 
 INDEX_NAME = "model.safetensors.index.json"
-
-_OS_ERROR = re.compile(r"os error (\d+)")
 
 
 class LazyTensor(NamedTuple):
@@ -38,7 +33,7 @@ def write_shards(
     split = split_torch_state_dict_into_shards(planned, max_shard_size=max_shard_bytes)
     for file, names in split.filename_to_tensors.items():
         values = {name: tensors[name].value().detach().to("cpu", dtype).contiguous() for name in names}
-        _save(values, directory / file)
+        write_file(directory / file, safetensors.torch.save(values, metadata={"format": "pt"}))
     if split.is_sharded:
         index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
         write_file(directory / INDEX_NAME, json.dumps(index, indent=2).encode())
@@ -48,14 +43,3 @@ def write_shards(
 def total_bytes(tensors: Mapping[str, LazyTensor], dtype: torch.dtype) -> int:
     """The size of all tensors in `dtype`."""
     return sum(torch.Size(tensor.shape).numel() for tensor in tensors.values()) * dtype.itemsize
-
-
-def _save(values: dict[str, Tensor], path: Path) -> None:
-    try:
-        safetensors.torch.save_file(values, path, metadata={"format": "pt"})
-    except SafetensorError as error:
-        if found := _OS_ERROR.search(str(error)):
-            number = int(found[1])
-            raise OSError(number, os.strerror(number), str(path)) from error
-        raise
-    sync_path(path)

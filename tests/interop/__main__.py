@@ -39,7 +39,7 @@ def main() -> int:
             "HF_HUB_OFFLINE": "1",
             "PYTHONWARNINGS": "ignore",
         }
-        program = [python, "-P", Path(__file__).with_name("behaviours.py"), *folders]
+        program = [str(python), "-P", str(Path(__file__).with_name("behaviours.py")), *map(str, folders)]
         failed |= subprocess.run(program, env=environment, cwd=FOLDER, check=False).returncode != 0
     return int(failed)
 
@@ -51,7 +51,7 @@ def _environment(folder: Path, requirement: str, reuse: bool) -> Path:
         return python
     print(f"installing {requirement} in {folder}", flush=True)
     subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-    install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     torch = _torch_requirement()
     subprocess.run([*install, torch], check=True)  # first: what requires any PyTorch then brings no other
     subprocess.run([*install, torch, requirement, "accelerate", "peft>=0.17"], check=True)

@@ -143,9 +143,8 @@ def attends_by_every_implementation(folder: Path) -> str:
     model = load(folder)
     ids = some_ids(model)
     expected = logits_of(model, ids)
-    torch.testing.assert_close(
-        logits_of(load(folder, attn_implementation="eager"), ids), expected, atol=1e-5, rtol=1e-5
-    )
+    eager = load(folder, attn_implementation="eager")
+    torch.testing.assert_close(logits_of(eager, ids), expected, atol=1e-5, rtol=1e-5)
     own = load(folder, attn_implementation="of_the_user")
     mask = torch.ones(2, 1, ids.shape[1], ids.shape[1], dtype=torch.bool).tril()
     torch.testing.assert_close(

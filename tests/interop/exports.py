@@ -12,7 +12,7 @@ from stages.export.huggingface import export_huggingface
 from tests.pretrained import text_config, write_pretrained
 
 SENTENCE = "the cat sat in the inn. "
-STEPS = 40
+STEPS = 120
 
 
 def small_models() -> dict[str, TokenformerConfig | TransformerConfig]:
@@ -44,7 +44,7 @@ def write_export(directory: Path, name: str) -> Path:
 
 def _learn(pretrained: Pretrained) -> None:
     ids = torch.tensor([pretrained.tokenizer.encode(SENTENCE * 6).ids[:49]])
-    optimizer = torch.optim.AdamW(pretrained.model.parameters(), lr=1e-2)
+    optimizer = torch.optim.AdamW(pretrained.model.parameters(), lr=5e-3)
     for step in range(STEPS):
         start = step % 16
         window = ids[:, start : start + 33]

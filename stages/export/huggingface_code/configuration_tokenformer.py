@@ -25,8 +25,8 @@ class TokenformerConfig(PreTrainedConfig):
     score_function: str = "l2_norm_gelu"
     """How a Pattention turns scores into factors: `l2_norm_gelu`, `gelu_l2_norm` or `softmax`."""
 
-    pattentions: list[Any] | None = None
-    """For each layer, what its Pattentions `query`, `key`, `value`, `projection` and `ffn` consist of.
+    pattentions: Any = None
+    """A list: for each layer, what its Pattentions `query`, `key`, `value`, `projection` and `ffn` consist of.
 
     `groups`, in the order of the parameter tokens, are those that are normalised together: `num_tokens`, and `tau`, the
     scale of their factors. tau is never computed from the number of tokens.
@@ -42,7 +42,7 @@ class TokenformerConfig(PreTrainedConfig):
     """The length of a training sequence. Positions are rotary, so nothing depends on it but scaled rotary embeddings
     and limits that other programs set."""
 
-    rope_parameters: dict[str, Any] | None = None
+    rope_parameters: Any = None
     """`rope_theta`, `partial_rotary_factor` (the share of each head that is rotated) and `rope_type`."""
 
     layer_norm_eps: float = 1e-5
