@@ -1,5 +1,6 @@
 """Writes the model card of an export to Hugging Face, from facts that are handed down."""
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -81,7 +82,7 @@ def _use(facts: CardFacts, export: HuggingFaceExport) -> Iterator[str]:
     yield f"""```python
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-path = "{_plain(facts.name)}"  # this folder, or its name on the Hub
+path = {json.dumps(facts.name, ensure_ascii=False)}  # this folder, or its name on the Hub
 tokenizer = AutoTokenizer.from_pretrained(path{trust})
 model = AutoModelForCausalLM.from_pretrained(path{trust})
 inputs = tokenizer(["Once upon a time"], return_tensors="pt", padding=True)

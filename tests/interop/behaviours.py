@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+import transformers
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor
@@ -191,7 +192,7 @@ def _train(model: Any, output: Path, **options: Any) -> list[float]:
         output_dir=str(output),
         max_steps=3,
         per_device_train_batch_size=2,
-        learning_rate=1e-2,
+        learning_rate=3e-3,
         logging_steps=1,
         save_strategy="no",
         report_to=[],
@@ -233,7 +234,7 @@ def trains_lora_on_parameter_tokens(folder: Path) -> str:
     assert len(trained) == 2 * len(targets) * base.config.num_hidden_layers
     assert all("lora_" in name for name in trained)
     with TemporaryDirectory() as output:
-        losses = _train(model, Path(output) / "training")
+        losses = _train(model, Path(output) / "training", gradient_checkpointing=True)
         after = logits_of(model.eval(), ids)
         assert (after - before).abs().max() > 1e-3
         model.save_pretrained(Path(output) / "adapter")
@@ -300,14 +301,18 @@ OF_TOKENFORMERS: list[Callable[[Path], str]] = [
 """Checks of the modeling code that exports of Tokenformers hold."""
 
 
+def silence() -> None:
+    """Turns off what Transformers prints while it loads."""
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+
+
 def main(folders: list[Path]) -> int:
     """Prints a line for each check of each folder. Returns the number of failures."""
     import peft
-    import transformers
 
     print(f"transformers {transformers.__version__}, peft {peft.__version__}, torch {torch.__version__}")
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
+    silence()
     failures = 0
     for folder in folders:
         own_code = (folder / "modeling_tokenformer.py").exists()

@@ -12,7 +12,7 @@ from stages.export.huggingface import export_huggingface
 from tests.pretrained import text_config, write_pretrained
 
 SENTENCE = "the cat sat in the inn. "
-STEPS = 120
+STEPS = 60
 
 
 def small_models() -> dict[str, TokenformerConfig | TransformerConfig]:

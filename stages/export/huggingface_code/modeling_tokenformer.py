@@ -72,10 +72,12 @@ class TokenformerPattention(nn.Module):
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         """(B, T, D) in, (B, T, D) out."""
-        scores = hidden_states @ self._joined(self.keys).mT
-        groups = zip(scores.split(self.sizes, dim=-1), self.taus, strict=True)
-        factors = [score_factors(group, tau, self.score_function) for group, tau in groups]
-        return (factors[0] if len(factors) == 1 else torch.cat(factors, dim=-1)) @ self._joined(self.values)
+        keys, values = (self._joined(parts).split(self.sizes) for parts in (self.keys, self.values))
+        outputs = [
+            score_factors(hidden_states @ key.mT, tau, self.score_function) @ value
+            for key, value, tau in zip(keys, values, self.taus, strict=True)
+        ]
+        return sum(outputs[1:], start=outputs[0])
 
     def _joined(self, parts: list[tuple[str, float]]) -> Tensor:
         scaled = [getattr(self, name) if scale == 1 else getattr(self, name) * scale for name, scale in parts]
