@@ -1,6 +1,4 @@
-"""Collects what the model card of an export says: sizes, lineage and cost as `growctl show` prints them, and the
-verdict of the report.
-"""
+"""Collects what the model card of an export says: what `growctl show` prints, and the report's verdict."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
