@@ -6,7 +6,10 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DOCS_INSTALLED := $(VENV)/.docs-installed
 
-.PHONY: quickstart test test-fast test-interop soak check format docs docs-site setup clean
+# Containers often set it. The suite would rewrite the assertions of every test file in each of its processes again.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: quickstart test test-fast test-interop test-wheel soak lint-docker check format docs docs-site setup clean
 
 quickstart: setup  ## Train the quickstart ladder and its control on this machine, then report on them.
 	$(BIN)/growctl run schedules/quickstart.yaml
@@ -24,6 +27,12 @@ test-interop: setup  ## Exports in fresh environments with the oldest and the ne
 soak: setup  ## Kills at a hundred random points and times; a table, and build/soak.json. Takes an hour or so.
 	$(BIN)/python -m tests.reliability.soak --kills 100 --json build/soak.json
 	GROWCTL_SOAK=1 $(BIN)/python -m pytest tests/reliability
+
+test-wheel: setup  ## Build the sdist and the wheel, install the wheel into an empty environment and train with it.
+	$(BIN)/python -m tools.wheel
+
+lint-docker: setup  ## Check the Dockerfile with hadolint.
+	$(BIN)/hadolint Dockerfile
 
 check: setup  ## Lint, formatting and types.
 	$(BIN)/ruff check .

@@ -1,6 +1,7 @@
 """Causal self-attention with partial rotary embedding, shared by Tokenformer and the Transformer baseline.
 
-Shapes: B batch, T sequence, D model width, H heads, E head width, R rotated dimensions of a head.
+Shapes: B batch, T sequence, D model width, H heads, E head width, R rotated dimensions of a head, P positions: (T,) or,
+if the rows of a batch differ, (B, 1, T).
 """
 
 from typing import NamedTuple
@@ -9,48 +10,72 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from model.cache import LayerCache
+from model.rotary_scaling import RotaryScaling, rotary_frequencies
+
 
 class RotaryTable(NamedTuple):
-    """Cosines and sines of the rotation angles, each (T, R), in at least float32."""
+    """Cosines and sines of the rotation angles, each (P, R), in at least float32."""
 
-    cos_TR: Tensor
-    sin_TR: Tensor
+    cos_PR: Tensor
+    sin_PR: Tensor
+    logit_factor: float = 1.0
+    """The factor on attention logits; only YaRN's is not 1."""
 
 
-def rotary_table(length: int, width: int, base: float, like: Tensor) -> RotaryTable:
-    """The angles position x base^(-2i/R) for `length` positions (RoFormer, arXiv 2104.09864), on `like`'s device.
+def rotary_table(
+    position_P: Tensor, width: int, base: float, like: Tensor, scaling: RotaryScaling | None = None
+) -> RotaryTable:
+    """The angles position x base^(-2i/R) of `position_P` (RoFormer, arXiv 2104.09864), on `like`'s device.
+
+    `scaling` changes the frequencies for sequences longer than those of training.
 
     Each forward pass computes the table again: it is small, and the engine would cast a module buffer to bf16.
     """
     dtype = torch.promote_types(like.dtype, torch.float32)
-    exponent_R = torch.arange(0, width, 2, device=like.device, dtype=dtype) / max(width, 1)
-    position_T = torch.arange(length, device=like.device, dtype=dtype)
-    angle_TR = torch.outer(position_T, base**-exponent_R).repeat(1, 2)
-    return RotaryTable(angle_TR.cos(), angle_TR.sin())
+    frequency_R = rotary_frequencies(width, base, scaling, dtype=dtype, device=like.device)
+    angle_PR = position_P.to(dtype)[..., None] * frequency_R
+    angle_PR = torch.cat((angle_PR, angle_PR), dim=-1)
+    return RotaryTable(angle_PR.cos(), angle_PR.sin(), scaling.logit_factor if scaling else 1.0)
 
 
 def rotate(x_BHTE: Tensor, table: RotaryTable) -> Tensor:
     """Rotates the first R dimensions of each head (rotate-half convention), in x's dtype. The rest passes through."""
-    width = table.cos_TR.shape[-1]
+    width = table.cos_PR.shape[-1]
     if width == 0:
         return x_BHTE
     turned, rest = x_BHTE[..., :width], x_BHTE[..., width:]
     first, second = turned.chunk(2, dim=-1)
-    turned = turned * table.cos_TR + torch.cat((-second, first), dim=-1) * table.sin_TR
+    turned = turned * table.cos_PR + torch.cat((-second, first), dim=-1) * table.sin_PR
     return torch.cat((turned.to(x_BHTE.dtype), rest), dim=-1)
 
 
-def causal_attention(q_BTD: Tensor, k_BTD: Tensor, v_BTD: Tensor, num_heads: int, table: RotaryTable) -> Tensor:
+def attention_dtype(like: Tensor) -> torch.dtype:
+    """The dtype that attention computes in: that of `like`, on a CPU at least float32.
+
+    The backward pass of the bf16 kernel is slower on a CPU, by a factor of three at context 64.
+    """
+    return torch.float32 if like.is_cpu and like.dtype.itemsize < 4 else like.dtype
+
+
+def causal_attention(
+    q_BTD: Tensor, k_BTD: Tensor, v_BTD: Tensor, num_heads: int, table: RotaryTable, past: LayerCache | None = None
+) -> Tensor:
     """Causal softmax attention of `num_heads` heads, scaled by 1/sqrt(E): (B, T, D), in the inputs' dtype.
 
-    On a CPU it computes in at least float32: the backward pass of the bf16 kernel is slower there, by a factor of three
-    at context 64.
+    With `past`, the new keys and values are appended to it, and the queries see all that it holds.
     """
+    dtype = attention_dtype(q_BTD)
 
     def heads(x_BTD: Tensor) -> Tensor:
-        x_BHTE = x_BTD.unflatten(-1, (num_heads, -1)).transpose(1, 2)
-        return x_BHTE.float() if x_BTD.is_cpu and x_BTD.dtype.itemsize < 4 else x_BHTE
+        return x_BTD.unflatten(-1, (num_heads, -1)).transpose(1, 2).to(dtype)
 
-    q_BHTE, k_BHTE = rotate(heads(q_BTD), table), rotate(heads(k_BTD), table)
-    out_BHTE = F.scaled_dot_product_attention(q_BHTE, k_BHTE, heads(v_BTD), is_causal=True)
+    q_BHTE, k_BHTE, v_BHTE = rotate(heads(q_BTD), table), rotate(heads(k_BTD), table), heads(v_BTD)
+    if table.logit_factor != 1.0:
+        q_BHTE = q_BHTE * table.logit_factor
+    if past is None:
+        out_BHTE = F.scaled_dot_product_attention(q_BHTE, k_BHTE, v_BHTE, is_causal=True)
+    else:
+        k_BHCE, v_BHCE = past.append(k_BHTE, v_BHTE)
+        out_BHTE = F.scaled_dot_product_attention(q_BHTE, k_BHCE, v_BHCE, past.mask_BHTC, is_causal=past.is_causal)
     return out_BHTE.transpose(1, 2).flatten(-2).to(q_BTD.dtype)

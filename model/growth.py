@@ -1,11 +1,11 @@
-"""Growth as tensors: the parameters that a growth adds, and their initial values.
+"""Growth as tensors: the parameters that a growth adds, their initial values, and growth of a model in memory.
 
 Growth only appends: old parameters keep their names, values and Adam moments. The moments of a new generation are
 zeros. The policy's `init` determines its values; the configuration determines tau (`model.policy`).
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -14,8 +14,10 @@ from torch import Tensor
 from model.config import TokenformerConfig, parameter_shapes
 from model.errors import UserError
 from model.initialization import initial_parameter, initial_std
+from model.language_model import LanguageModel
 from model.parameter_names import TokensName
-from model.policy import GrowthPolicy
+from model.policy import GrowthPolicy, ffn_tokens_in_proportion, grow_config
+from model.tokenformer import Tokenformer
 
 
 class ParameterState(NamedTuple):
@@ -24,6 +26,11 @@ class ParameterState(NamedTuple):
     fp32: Tensor
     exp_avg: Tensor
     exp_avg_sq: Tensor
+
+
+def root_mean_square(value: Tensor) -> float:
+    """sqrt(mean of squares) to six digits, so that it does not depend on the number of threads."""
+    return float(f"{torch.linalg.vector_norm(value).item() / math.sqrt(value.numel()):.6g}")
 
 
 def added_parameters(old: TokenformerConfig, new: TokenformerConfig) -> list[str]:
@@ -67,6 +74,43 @@ def draw_added(
             yield name, initial_parameter(name, new, seed) * scale
         else:
             yield name, initial_parameter(name, new, seed)
+
+
+def grow_model(
+    model: LanguageModel,
+    *,
+    attention_tokens: int | Sequence[int],
+    ffn_tokens: int | Sequence[int] | None = None,
+    policy: GrowthPolicy | None = None,
+    seed: int = 0,
+) -> Tokenformer:
+    """`model` with one more generation of parameter tokens, in memory. `model` itself does not change.
+
+    The grown model shares the old parameters, so an optimizer that holds them keeps their moments; add the new ones to
+    it (`model.parameter_groups`). Nothing here follows `policy.moments`: they are the caller's. Token numbers and the
+    default policy are those of `grow_config`; without `ffn_tokens`, each FFN grows in its layer's own proportion. With
+    the same seed, the new tokens are those that `growctl expand` draws, in the embedding's dtype and on its device.
+
+    Raises UserError if the growth is invalid, as `grow_config` does.
+    """
+    if ffn_tokens is None:
+        ffn_tokens = ffn_tokens_in_proportion(model.config, attention_tokens)
+    config = grow_config(model.config, attention_tokens=attention_tokens, ffn_tokens=ffn_tokens, policy=policy)
+    assert isinstance(model.config, TokenformerConfig)
+    old = dict(model.named_parameters())
+
+    def read(name: str) -> Tensor:
+        return old[name].detach().to("cpu", torch.float32)
+
+    added = draw_added(model.config, config, seed, policy, read, lambda name: root_mean_square(read(name)))
+    new = {name: value.to(model.embedding.weight) for name, value in added}
+    with torch.device("meta"):
+        grown = Tokenformer(config)
+    for name, parameter in grown.named_parameters():
+        parameter.requires_grad_(name not in old or old[name].requires_grad)
+    grown.load_state_dict(old | new, assign=True)
+    grown.use_kernels(model.kernels)
+    return grown.train(model.training)
 
 
 def _tokens(name: str) -> TokensName:

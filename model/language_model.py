@@ -7,14 +7,17 @@ import importlib.util
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from model.attention import RotaryTable, rotary_table
+from model.attention import RotaryTable, attention_dtype, rotary_table
+from model.cache import KVCache
 from model.config import Kernels, TokenformerConfig, TransformerConfig
 from model.errors import UserError
 from model.kernels import launch as triton_kernels
 from model.loss import linear_cross_entropy
+from model.rotary_scaling import RotaryScaling
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,19 +60,61 @@ class LanguageModel(nn.Module):
             for block in self.blocks:
                 block.compile()
 
-    def forward(self, input_ids_BT: Tensor, targets_BT: Tensor | None = None) -> Tensor:
+    def new_cache(self, batch_size: int, num_columns: int, starts_B: Tensor | None = None) -> KVCache:
+        """An empty KV cache for `batch_size` rows of up to `num_columns` positions, padding included.
+
+        `starts_B` is the number of padding positions on the left of each row. Without it, no row is padded.
+        """
+        weight = self.embedding.weight
+        return KVCache(
+            self.config,
+            batch_size,
+            num_columns,
+            dtype=attention_dtype(weight),
+            device=weight.device,
+            starts_B=starts_B,
+        )
+
+    def forward(
+        self,
+        input_ids_BT: Tensor,
+        targets_BT: Tensor | None = None,
+        *,
+        cache: KVCache | None = None,
+        logits_to_keep: int = 0,
+    ) -> Tensor:
         """`logits_BTV` in the parameters' dtype or, with `targets_BT`, the mean cross-entropy in nats.
 
         The loss is at least float32. Both inputs are int64. Targets of -100 are ignored. With targets, the logits of a
         whole batch never exist at once.
+
+        With `cache`, the inputs continue the rows that it holds and are appended to it; the logits are those of the new
+        positions, without gradients. `logits_to_keep` limits the logits to the last positions of the input; 0: all.
         """
+        with torch.set_grad_enabled(torch.is_grad_enabled() and cache is None):
+            x_BTD = self.hidden_states(input_ids_BT, cache=cache)
+            x_BTD = x_BTD[:, -logits_to_keep:] if logits_to_keep else x_BTD
+            if targets_BT is None:
+                return F.linear(x_BTD, self.embedding.weight)
+            return linear_cross_entropy(x_BTD.flatten(0, 1), self.embedding.weight, targets_BT.flatten(), self.kernels)
+
+    def hidden_states(
+        self, input_ids_BT: Tensor, *, cache: KVCache | None = None, rotary_scaling: RotaryScaling | None = None
+    ) -> Tensor:
+        """The final norm's output `x_BTD`: its products with rows of the embedding are the logits.
+
+        `rotary_scaling` changes the rotary frequencies, for sequences longer than those of training.
+        """
+        length = input_ids_BT.shape[1]
         x_BTD = self.embedding(input_ids_BT)
-        table: RotaryTable = rotary_table(
-            input_ids_BT.shape[1], self.config.rotary_width, self.config.rotary_base, like=x_BTD
-        )
-        for block in self.blocks:
-            x_BTD = block(x_BTD, table)
-        x_BTD = self.final_norm(x_BTD)
-        if targets_BT is None:
-            return F.linear(x_BTD, self.embedding.weight)
-        return linear_cross_entropy(x_BTD.flatten(0, 1), self.embedding.weight, targets_BT.flatten(), self.kernels)
+        position_P = torch.arange(length, device=x_BTD.device) if cache is None else cache.positions(length)
+        width, base = self.config.rotary_width, self.config.rotary_base
+        table: RotaryTable = rotary_table(position_P, width, base, like=x_BTD, scaling=rotary_scaling)
+        if cache is None:
+            for block in self.blocks:
+                x_BTD = block(x_BTD, table)
+        else:
+            for block, past in zip(self.blocks, cache.layers(length), strict=True):
+                x_BTD = block(x_BTD, table, past)
+            cache.advance(length)
+        return self.final_norm(x_BTD)

@@ -4,7 +4,7 @@ The idea is Liger's (arXiv 2410.10989, section 3.2). Shapes: M data tokens, D mo
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -35,6 +35,27 @@ def linear_cross_entropy(x_MD: Tensor, weight_VD: Tensor, targets_M: Tensor, ker
         for x_mD, targets_m in _slices(len(weight_VD), x_MD, targets_M)
     ]
     return torch.stack(parts).sum() / (targets_M != IGNORED).sum()
+
+
+class TokenScores(NamedTuple):
+    """How a model judges each of M data tokens."""
+
+    loss_M: Tensor
+    """Cross-entropy in nats, at least float32; 0 where the target is ignored."""
+
+    is_likeliest_M: Tensor
+    """Whether no other token is likelier than the target; false where the target is ignored."""
+
+
+@torch.no_grad()
+def token_scores(x_MD: Tensor, weight_VD: Tensor, targets_M: Tensor) -> TokenScores:
+    """The scores of all targets under the logits x W^T. Fewer rows of W leave tokens out of the softmax."""
+    losses, likeliest = [], []
+    for x_mD, targets_m in _slices(len(weight_VD), x_MD, targets_M):
+        log_mV, loss_m = _log_probabilities(x_mD, weight_VD, targets_m, reduction="none")
+        losses.append(loss_m)
+        likeliest.append(log_mV.argmax(dim=-1) == targets_m)
+    return TokenScores(torch.cat(losses), torch.cat(likeliest))
 
 
 def _liger_loss(x_MD: Tensor, weight_VD: Tensor, targets_M: Tensor) -> Tensor:
@@ -82,11 +103,13 @@ def _loss_and_gradient(x_mD: Tensor, weight_VD: Tensor, targets_m: Tensor, share
     return loss, grad_mV.to(x_mD.dtype)
 
 
-def _log_probabilities(x_mD: Tensor, weight_VD: Tensor, targets_m: Tensor) -> tuple[Tensor, Tensor]:
-    """All log-probabilities (m, V), and the sum of the targets' negative log-probabilities, in at least float32."""
+def _log_probabilities(
+    x_mD: Tensor, weight_VD: Tensor, targets_m: Tensor, reduction: Literal["sum", "none"] = "sum"
+) -> tuple[Tensor, Tensor]:
+    """All log-probabilities (m, V), and the targets' negative log-probabilities or their sum, in at least float32."""
     dtype = torch.promote_types(x_mD.dtype, torch.float32)
     log_mV = torch.log_softmax((x_mD @ weight_VD.mT).to(dtype), dim=-1)
-    return log_mV, F.nll_loss(log_mV, targets_m, ignore_index=IGNORED, reduction="sum")
+    return log_mV, F.nll_loss(log_mV, targets_m, ignore_index=IGNORED, reduction=reduction)
 
 
 def _slices(vocab_size: int, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:

@@ -8,7 +8,7 @@ data: this module computes it, and the configuration stores it from then on.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, Self
 
 from pydantic import ConfigDict, NonNegativeFloat, model_validator
@@ -176,13 +176,27 @@ def grow_config(
             "both must be 0 or more, and one of them above 0"
         )
     number = config.newest_generation + 1
-    blocks = []
-    for i, block in enumerate(config.blocks):
-        added = dict.fromkeys(PATTENTIONS, attention[i]) | {"ffn": ffn[i]}
+
+    def grown(block: BlockConfig, attention_tokens: int, ffn_tokens: int) -> BlockConfig:
+        added = dict.fromkeys(PATTENTIONS, attention_tokens) | {"ffn": ffn_tokens}
         pattentions = block.pattentions().items()
-        grown = {name: _grown(p, added[name], number, policy, config.score_function) for name, p in pattentions}
-        blocks.append(BlockConfig(**grown))
-    return config.model_copy(update={"blocks": tuple(blocks)})
+        parts = {name: _grown(p, added[name], number, policy, config.score_function) for name, p in pattentions}
+        return BlockConfig(**parts)
+
+    layers = zip(config.blocks, attention, ffn, strict=True)
+    return config.model_copy(update={"blocks": _each_once(grown, layers)})
+
+
+def ffn_tokens_in_proportion(
+    config: TokenformerConfig | TransformerConfig, attention_tokens: int | Sequence[int]
+) -> tuple[int, ...]:
+    """The FFN tokens to add to each layer so that its ratio of FFN to query tokens stays the same when
+    `attention_tokens` are added; empty for a Transformer."""
+    if not isinstance(config, TokenformerConfig):
+        return ()
+    added = [attention_tokens] * config.num_layers if isinstance(attention_tokens, int) else attention_tokens
+    ratios = [block.ffn.num_tokens / block.query.num_tokens for block in config.blocks]
+    return tuple(round(tokens * ratio) for tokens, ratio in zip(added, ratios, strict=True))
 
 
 def one_if_equal(by_layer: Sequence[int]) -> int | list[int]:
@@ -296,8 +310,25 @@ def _pattentions(config: TokenformerConfig) -> Iterator[PattentionConfig]:
 
 
 def _mapped(config: TokenformerConfig, change: Any) -> TokenformerConfig:
-    blocks = tuple(BlockConfig(**{name: change(p) for name, p in b.pattentions().items()}) for b in config.blocks)
-    return config.model_copy(update={"blocks": blocks})
+    def mapped(block: BlockConfig) -> BlockConfig:
+        return BlockConfig(**{name: change(p) for name, p in block.pattentions().items()})
+
+    return config.model_copy(update={"blocks": _each_once(mapped, zip(config.blocks))})
+
+
+def _each_once(change: Callable[..., BlockConfig], layers: Iterable[tuple[Any, ...]]) -> tuple[BlockConfig, ...]:
+    """`change` of every layer's arguments, the first of which is its block. Layers of one block get one block again.
+
+    A ladder's plan grows a model of many equal layers dozens of times.
+    """
+    known: dict[tuple[Any, ...], BlockConfig] = {}
+    blocks = []
+    for block, *others in layers:
+        key = (id(block), *others)
+        if key not in known:
+            known[key] = change(block, *others)
+        blocks.append(known[key])
+    return tuple(blocks)
 
 
 def _weight(generations: Sequence[Generation]) -> float:

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from model.attention import RotaryTable, causal_attention
+from model.cache import LayerCache
 from model.config import TransformerConfig
 from model.language_model import LanguageModel
 
@@ -25,10 +26,10 @@ class TransformerBlock(nn.Module):
         self.ffn_input = nn.Linear(width, config.ffn_size)
         self.ffn_output = nn.Linear(config.ffn_size, width)
 
-    def forward(self, x_BTD: Tensor, table: RotaryTable) -> Tensor:
-        """(B, T, D) in, (B, T, D) out."""
+    def forward(self, x_BTD: Tensor, table: RotaryTable, past: LayerCache | None = None) -> Tensor:
+        """(B, T, D) in, (B, T, D) out. With `past`, the positions that it holds come before those of x."""
         q_BTD, k_BTD, v_BTD = self.attention_input(self.attention_norm(x_BTD)).chunk(3, dim=-1)
-        x_BTD = x_BTD + self.projection(causal_attention(q_BTD, k_BTD, v_BTD, self.num_heads, table))
+        x_BTD = x_BTD + self.projection(causal_attention(q_BTD, k_BTD, v_BTD, self.num_heads, table, past))
         return x_BTD + self.ffn_output(F.gelu(self.ffn_input(self.ffn_norm(x_BTD))))
 
 

@@ -271,6 +271,11 @@ class TrainSpec(Strict):
         """The rule for the parameters of `generation`."""
         return self.generations[generation] if generation < len(self.generations) else GenerationRule()
 
+    def weight_decay(self, generation: int) -> float:
+        """AdamW's weight decay on the matrices of `generation`."""
+        own = self.rule(generation).weight_decay
+        return self.optimizer.weight_decay if own is None else own
+
     @property
     def settled_step(self) -> int:
         """The function `settled_step` of this stage."""

@@ -97,6 +97,16 @@ class StagePaths:
         return self.directory / "metrics.jsonl"
 
     @property
+    def samples(self) -> Path:
+        """The texts that the finished stage's model wrote (stages/generate/text_samples.py)."""
+        return self.directory / "samples.json"
+
+    @property
+    def scores(self) -> Path:
+        """What `growctl eval` found on the stage's checkpoints (growctl/ledger/scores.py)."""
+        return self.directory / "scores.jsonl"
+
+    @property
     def log(self) -> Path:
         """The output of the workers."""
         return self.directory / "log.txt"

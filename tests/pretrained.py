@@ -40,7 +40,7 @@ def write_pretrained(
     directory: Path,
     config: TokenformerConfig | TransformerConfig | None = None,
     *,
-    context_length: int = 32,
+    context_length: int | None = 32,
     **changes: Any,
 ) -> Manifest:
     """A whole checkpoint in `directory` with `byte_tokenizer`; embedding rows beyond its 261 ids are padding."""

@@ -5,7 +5,7 @@ from pathlib import Path
 from growctl.plan.costs import RunCost, plan_costs
 from growctl.schedule.load import load_schedule, shipped_schedules
 from growctl.text.formatting import byte_count, scientific, short_count
-from tools import file_tables, performance
+from tools import file_tables, inspection, performance
 from tools.pages import REPOSITORY, filled
 
 PAGE = REPOSITORY / "docs/schedules.md"
@@ -64,8 +64,9 @@ def main() -> None:
     PAGE.write_text(with_plans(PAGE.read_text()))
     file_tables.PAGE.write_text(file_tables.with_file_tables(file_tables.PAGE.read_text()))
     performance.PAGE.write_text(performance.with_tables(performance.PAGE.read_text()))
+    inspection.PAGE.write_text(inspection.with_tables(inspection.PAGE.read_text()))
     drawn = [performance.PICTURE] if performance.draw(performance.RESULTS, performance.PICTURE) else []
-    print(*(PAGE, file_tables.PAGE, performance.PAGE, *drawn), sep="\n")
+    print(*(PAGE, file_tables.PAGE, performance.PAGE, inspection.PAGE, *drawn), sep="\n")
 
 
 if __name__ == "__main__":

@@ -140,7 +140,7 @@ def with_tables(page: str, results: Path = RESULTS) -> str:
 
 def pattention_table(results: Path) -> str:
     """The times of a Pattention's forms on a CPU, relative to the floor."""
-    found = _read(results / "pattention.json", Pattention)
+    found = read_results(results / "pattention.json", Pattention)
     if found is None:
         return NOT_MEASURED
     goals = ", ".join(f"{goal:.2f} in {dtype}" for dtype, goal in FLOOR_GOALS.items())
@@ -173,7 +173,7 @@ def pattention_table(results: Path) -> str:
 
 def train_step_table(results: Path) -> str:
     """Tokens per second: the trainer against a bare loop, and a Tokenformer against an equal Transformer."""
-    found = _read(results / "train_step.json", TrainStep)
+    found = read_results(results / "train_step.json", TrainStep)
     if found is None:
         return NOT_MEASURED
     headings = (
@@ -202,7 +202,7 @@ def train_step_table(results: Path) -> str:
 
 def start_up_table(results: Path) -> str:
     """Seconds until growctl prints help or a plan, or trains its first step."""
-    found = _read(results / "start_up.json", StartUp)
+    found = read_results(results / "start_up.json", StartUp)
     if found is None:
         return NOT_MEASURED
     rows = []
@@ -215,7 +215,7 @@ def start_up_table(results: Path) -> str:
 
 def history_table(results: Path) -> str:
     """What following a stage costs, by how much its workers have said."""
-    found = _read(results / "history.json", History)
+    found = read_results(results / "history.json", History)
     if found is None:
         return NOT_MEASURED
     headings = ("", *(f"{run.lines:,} lines" for run in found.runs), f"growth (goal: at most {GROWTH_GOAL})")
@@ -242,7 +242,7 @@ TABLES: dict[str, Callable[[Path], str]] = {
 
 def draw(results: Path, picture: Path) -> bool:
     """Draws the time over the floor by size, with one panel per dtype. Returns false if there are no results."""
-    found = _read(results / "pattention.json", Pattention)
+    found = read_results(results / "pattention.json", Pattention)
     if found is None:
         return False
     import matplotlib
@@ -269,5 +269,6 @@ def draw(results: Path, picture: Path) -> bool:
     return True
 
 
-def _read(path: Path, form: type[Document]) -> Document | None:
+def read_results(path: Path, form: type[Document]) -> Document | None:
+    """The results file at `path`; None if there is none."""
     return form.model_validate_json(path.read_bytes()) if path.exists() else None

@@ -178,7 +178,7 @@ def _words(before: HistoryEntry | None, entry: HistoryEntry) -> str:
         dropped = known.get("drop_generations", 1)
         return f"the newest {'generation' if dropped == 1 else f'{dropped} generations'} removed"
     if entry.operation == "import":
-        return "from files of another program"
+        return "made by another program"
     policy = known.get("policy")
     named = [f"{key} {policy[key]}" for key in ("init", "tau") if key in policy] if isinstance(policy, dict) else []
     how = known.get("operator") or ", ".join(named)

@@ -14,7 +14,8 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from growctl.cli import checkpoints, exchange, machine, schedules, storage
+from growctl.cli import checkpoints, evaluate, exchange, generate, machine, schedules, storage
+from growctl.cli import inspect as inspection
 from growctl.cli import verify as verification
 from growctl.cli.options import (
     DEFAULT_RUNS_DIR,
@@ -117,6 +118,11 @@ def run(
 
         with make_screen(Terminal()) as screen:
             run_schedule(request, screen)
+        if loaded.samples.prompts:
+            from growctl.report.read import find_runs
+            from growctl.report.samples import print_samples
+
+            print_samples(find_runs(runs_dir, [ladder]), Terminal())
         if until is not None:
             say(f"\nTrained up to stage {until}. To train the rest, run the same command without --until.")
         say(f"\nTo see its cost and results: growctl report {ladder}{where}")
@@ -226,9 +232,12 @@ def report(
 app.command()(checkpoints.expand)
 app.command()(checkpoints.shrink)
 app.command()(verification.verify)
+app.command()(inspection.inspect)
 app.command()(checkpoints.show)
 app.add_typer(exchange.import_app)
 app.command()(exchange.export)
+app.command("eval")(evaluate.evaluate)
+app.command()(generate.generate)
 app.command()(schedules.init)
 app.command()(schedules.validate)
 app.command()(schedules.schema)

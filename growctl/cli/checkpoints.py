@@ -163,7 +163,7 @@ def _new_tokens(
     model: "ModelConfig", layers: set[int], add_tokens: int, add_ffn_tokens: int | None
 ) -> tuple[list[int], tuple[int, ...]]:
     """The tokens that each layer's attention gains, and those that its FFN gains."""
-    from stages.grow.expand import ffn_tokens_in_proportion
+    from model.policy import ffn_tokens_in_proportion
 
     attention_tokens = [add_tokens if layer in layers else 0 for layer in range(model.num_layers)]
     if add_ffn_tokens is None:

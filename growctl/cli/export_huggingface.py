@@ -78,15 +78,13 @@ def _size(text: str) -> int:
 
 
 def _check_words(check: "LogitsCheck | None") -> str:
-    from stages.export.same_logits import TOLERANCE
-
     if check is None:
         return "Not checked, because of --no-check."
     if check.difference is None:
         return f"Not checked: {check.why_not}."
     return (
         f"Checked: Transformers {check.transformers} computes the checkpoint's logits; the largest difference in "
-        f"float32 is {check.difference:.2g} ({TOLERANCE:g} allowed)."
+        f"float32 is {check.difference:.2g} ({check.allowed:.2g} allowed)."
     )
 
 
@@ -106,6 +104,7 @@ def _document(export: "HuggingFaceExport", source: Path, output: Path) -> dict[s
         "check": {
             "transformers": check and check.transformers,
             "largest_difference": check and check.difference,
+            "allowed": check and check.allowed,
             "not_checked": check.why_not if check else "--no-check",
         },
     }

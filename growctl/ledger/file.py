@@ -60,6 +60,11 @@ TABLES = {
         value REAL, threshold REAL, action TEXT NOT NULL, first_step INTEGER, num_steps INTEGER,
         UNIQUE (stage, attempt, step, seconds, kind),
         FOREIGN KEY (stage, attempt) REFERENCES attempt (stage, attempt)""",
+    "score": """
+        stage TEXT NOT NULL REFERENCES stage (name), checkpoint TEXT NOT NULL, manifest TEXT NOT NULL,
+        evaluated_at TEXT NOT NULL, task TEXT NOT NULL, metric TEXT NOT NULL, filter TEXT NOT NULL, value REAL,
+        standard_error REAL, num_samples INTEGER, num_shots INTEGER, version TEXT NOT NULL, settings TEXT NOT NULL,
+        UNIQUE (stage, checkpoint, evaluated_at, task, metric, filter)""",
 }
 """A work row covers the steps (first_step, last_step] of one attempt. `num_records` counts the attempt's lines of
 metrics.jsonl that this row and the rows before it cover; `closed_by`: `checkpoint`, `end`, `interruption` or `reused`;

@@ -1,6 +1,7 @@
-"""The cost ledger: what a run spent, in one append-only SQLite file that only its runner writes.
+"""The cost ledger: what a run spent, in one append-only SQLite file that only the holder of the run's lock writes.
 
-Rows are derived from a stage's metrics.jsonl (growctl/ledger/books.py) and appended; triggers reject changes.
+Rows are derived from a stage's metrics.jsonl (growctl/ledger/books.py) and appended; triggers reject changes. `growctl
+eval` appends its scores, which scores.jsonl holds too.
 Sums are never stored. The step at which a later attempt resumed shows which work was replayed. Replayed work stays in
 the ledger.
 """
@@ -15,6 +16,7 @@ from typing import Self
 from growctl.ledger.books import MEASURED, UNKNOWN, StageBooks, flat, utc_now
 from growctl.ledger.entries import Anomaly, BaseEntry, Cost, Evaluation, RunEntry, SplitCost, StageEntry
 from growctl.ledger.file import BrokenLedger, LedgerError, LedgerFile
+from growctl.ledger.scores import ScoreEntry
 from model.flops import Flops
 from stages.metrics import Record
 
@@ -27,6 +29,7 @@ __all__ = [
     "Ledger",
     "LedgerError",
     "RunEntry",
+    "ScoreEntry",
     "SplitCost",
     "StageEntry",
 ]
@@ -65,7 +68,7 @@ class Ledger:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # Written by the runner.
+    # Written by the runner; scores by `growctl eval`.
 
     def record_run(self, run: RunEntry, stages: Sequence[StageEntry]) -> None:
         """Records the run and all stages of its schedule, before any work. Recording them again changes nothing.
@@ -96,6 +99,17 @@ class Ledger:
     def books(self, stage: str, landmarks: Iterable[Record] = ()) -> StageBooks:
         """The books for a stage's metrics.jsonl; raises LedgerError for a stage that was not recorded."""
         return StageBooks(self._file, self._stage(stage), landmarks)
+
+    def record_scores(self, scores: Iterable[ScoreEntry]) -> None:
+        """Records scores of checkpoints. Recording them again changes nothing.
+
+        Raises LedgerError for a stage that was not recorded.
+        """
+        with self._file.transaction():
+            for score in scores:
+                self._stage(score.stage)
+                row = asdict(score) | {"settings": json.dumps(score.settings, sort_keys=True)}
+                self._append("score", row, once=True)
 
     # Read from the ledger.
 
@@ -194,6 +208,14 @@ class Ledger:
         return [
             Evaluation(**{name: row[name] for name in MEASURED}, flops=row["steps_spent"] * step_flops)
             for row in sorted(latest.values(), key=lambda row: (row["attempt"], row["step"]))
+        ]
+
+    def scores(self, stage: str) -> list[ScoreEntry]:
+        """The scores of a stage's checkpoints, oldest first."""
+        rows = self._query("SELECT * FROM score WHERE stage = :stage ORDER BY entry", stage=stage)
+        return [
+            ScoreEntry(**{f.name: row[f.name] for f in fields(ScoreEntry)} | {"settings": json.loads(row["settings"])})
+            for row in rows
         ]
 
     def anomalies(self, stage: str) -> list[Anomaly]:

@@ -32,6 +32,10 @@ def to_json(runs: Sequence[RunReport]) -> list[dict[str, Any]]:
         document: dict[str, Any] = {"name": run.name, "schedule": run.schedule, "control": run.control}
         document["base"] = asdict(run.base) if run.base else None
         document["stages"] = [{key: _finite(getattr(stage, key)) for key in _STAGE_KEYS} for stage in run.parts]
+        document["samples"] = [
+            {"stage": stage.name} | sample.model_dump() for stage in run.parts for sample in stage.samples
+        ]
+        document["scores"] = [asdict(score) for stage in run.parts for score in stage.scores]
         document["anomalies"] = [
             {"stage": stage} | {key: _finite(value) for key, value in asdict(anomaly).items()}
             for stage, anomaly in run.anomalies

@@ -1,6 +1,5 @@
 """Writes the report as files: a self-contained HTML page, its chart as PNG, its table as CSV."""
 
-import os
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -8,25 +7,20 @@ from pathlib import Path
 from growctl.report import plots
 from growctl.report.documents import stages_csv
 from growctl.report.read import RunReport
+from growctl.report.samples import texts_by_prompt
+from growctl.report.scores import (
+    HEADERS,
+    HEADING,
+    OTHER_HEADERS,
+    OTHER_HEADING,
+    PUBLISHED_NOTE,
+    other_scores,
+    zero_shot_rows,
+)
 from growctl.report.table import COLUMNS, WENT_WRONG, anomalies, describe, remarks, stage_cells, verdicts
 from growctl.runs_dir import ReportPaths
-
-_STYLE = """
-:root { color-scheme: light dark; --line: color-mix(in srgb, currentColor 22%, transparent); }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2.5rem auto; padding: 0 1.25rem;
-  background: Canvas; color: CanvasText; }
-h1 { font-size: 1.7rem; margin: 0 0 1.5rem; } h2 { font-size: 1.2rem; margin: 2.5rem 0 .5rem; }
-h3 { font-size: 1rem; margin: 1.5rem 0 .25rem; } tbody th span { font-weight: normal; opacity: .7; }
-section.verdict { border-left: 4px solid #0072b2; padding: .1rem 1.1rem .4rem; }
-section.verdict p { margin: .3rem 0; } section.verdict p:first-of-type { font-weight: 600; }
-.wide { overflow-x: auto; } svg { width: 100%; height: auto; }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { text-align: right; padding: .3rem .6rem; border-bottom: 1px solid var(--line); white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; } th:first-child { padding-left: 0; } th { font-weight: 600; }
-thead th { vertical-align: bottom; } tbody th { padding-top: 1.1rem; } td:first-child { padding-left: .8rem; }
-td.note { white-space: normal; text-align: left; }
-.note, footer { opacity: .75; font-size: .9rem; } footer { margin-top: 3rem; }
-"""
+from growctl.text.escaping import visible
+from growctl.text.html import page, replace_file
 
 _COUNTED = (
     "<b>FLOPs</b> count the matrix products of training, computed from the model's structure. A multiply-add counts as "
@@ -59,9 +53,9 @@ _COUNTED = (
 def write_report(runs: Sequence[RunReport], paths: ReportPaths) -> Path:
     """Writes the page, its chart and its table; returns the page's path."""
     paths.directory.mkdir(parents=True, exist_ok=True)
-    _replace(paths.chart, plots.png(runs))
-    _replace(paths.table, stages_csv(runs).encode())
-    _replace(paths.page, render_page(runs).encode())
+    replace_file(paths.chart, plots.png(runs))
+    replace_file(paths.table, stages_csv(runs).encode())
+    replace_file(paths.page, render_page(runs).encode())
     return paths.page
 
 
@@ -76,29 +70,22 @@ def render_page(runs: Sequence[RunReport]) -> str:
         for heading, sentences in verdicts(runs)
     )
     beside = ReportPaths(Path())
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<title>{escape(title)}</title>
-<style>{_STYLE}</style>
-</head>
-<body>
-<h1>{escape(title)}</h1>
+    return page(
+        title,
+        f"""<h1>{escape(title)}</h1>
 {said}
 <h2>Compute against perplexity</h2>
 <div role="img" aria-label="Cumulative training FLOPs against validation perplexity">{plots.svg(runs)}</div>
 <h2>Stages</h2>
 <div class="wide">{_table(runs)}</div>
+{_scores(runs)}
 {_anomalies(runs)}
+{_samples(runs)}
 <h2>How the figures are computed</h2>
 <ul>{"".join(f"<li>{sentence}</li>" for sentence in _COUNTED)}</ul>
 <footer>Written by growctl report. The figures are in {beside.table}, the chart in {beside.chart}.</footer>
-</body>
-</html>
-"""
+""",
+    )
 
 
 def _table(runs: Sequence[RunReport]) -> str:
@@ -114,6 +101,26 @@ def _table(runs: Sequence[RunReport]) -> str:
     return f"<table><thead>{row(COLUMNS, 'th')}</thead>{''.join(map(body, runs))}</table>"
 
 
+def _scores(runs: Sequence[RunReport]) -> str:
+    """The zero-shot table, with its published rows in grey below a line, and all other scores."""
+
+    def row(cells: Sequence[str], tag: str, style: str = "") -> str:
+        return f"<tr{style}>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"
+
+    def table(headers: Sequence[str], rows: Sequence[str]) -> str:
+        return (
+            f'<div class="wide"><table><thead>{row(headers, "th")}</thead><tbody>{"".join(rows)}</tbody></table></div>'
+        )
+
+    page = ""
+    if found := zero_shot_rows(runs):
+        rows = [row(each.cells, "td", ' class="published"' if each.is_published else "") for each in found]
+        page += f'<h2>{HEADING}</h2>{table(HEADERS, rows)}<p class="note">{escape(PUBLISHED_NOTE)}</p>'
+    if others := other_scores(runs):
+        page += f"<h2>{OTHER_HEADING}</h2>{table(OTHER_HEADERS, [row(cells, 'td') for cells in others])}"
+    return page
+
+
 def _anomalies(runs: Sequence[RunReport]) -> str:
     """A section for each run with anomalies."""
     return "".join(
@@ -125,7 +132,14 @@ def _anomalies(runs: Sequence[RunReport]) -> str:
     )
 
 
-def _replace(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_bytes(content)
-    os.replace(temporary, path)
+def _samples(runs: Sequence[RunReport]) -> str:
+    """The texts that the models wrote: a section for each prompt, the stages of all runs below each other."""
+    sections = "".join(
+        f"<h3>{escape(texts.heading)}</h3>"
+        + "".join(
+            f"<figure><figcaption>{escape(writer)}</figcaption><pre>{escape(visible(text))}</pre></figure>"
+            for writer, text in texts.by_writer
+        )
+        for texts in texts_by_prompt(runs)
+    )
+    return f"<h2>Text after each stage</h2>{sections}" if sections else ""

@@ -2,7 +2,6 @@
 
 import io
 import math
-import re
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -13,13 +12,12 @@ from matplotlib.ticker import FuncFormatter, Locator, LogLocator, MaxNLocator, N
 from growctl.report.read import EvaluationPoint, RunReport
 from growctl.text.escaping import visible
 from growctl.text.formatting import short_count
+from growctl.text.html import PLACEHOLDER, svg_element
 
 _LADDERS = ("#0072b2", "#7a3fb0", "#008c8c")
 _CONTROLS = ("#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#a0522d", "#7f7f7f", "#9a9a00")
 _HEADROOM = 1.8
 """The top of the chart, relative to the worst final perplexity. It cuts off the start of training."""
-_CURRENT = "#010203"
-"""A placeholder colour that the chart uses nowhere else. The SVG replaces it with the page's text colour."""
 
 
 def draw(runs: Sequence[RunReport], ink: str = "#30353d") -> Figure:
@@ -61,14 +59,7 @@ def png(runs: Sequence[RunReport]) -> bytes:
 
 def svg(runs: Sequence[RunReport]) -> str:
     """The chart as an `<svg>` element to embed in a page: transparent, and in the page's text colour."""
-    figure = draw(runs, ink=_CURRENT)
-    figure.patch.set_alpha(0.0)
-    figure.axes[0].patch.set_alpha(0.0)
-    buffer = io.StringIO()
-    figure.savefig(buffer, format="svg")
-    text = buffer.getvalue()
-    text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text[text.index("<svg") :], flags=re.DOTALL)
-    return re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", text).replace(_CURRENT, "currentColor")
+    return svg_element(draw(runs, ink=PLACEHOLDER))
 
 
 def _draw_run(axes: Axes, run: RunReport, label: str, color: str, marker: str) -> None:

@@ -5,15 +5,18 @@ controls alike: a machine failure has nothing to do with the training method.
 """
 
 import difflib
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from growctl.ledger.ledger import Anomaly, BaseEntry, Ledger, LedgerError, RunEntry, StageEntry
-from growctl.runs_dir import RunsPaths
+from growctl.ledger.ledger import Anomaly, BaseEntry, Ledger, LedgerError, RunEntry, ScoreEntry, StageEntry
+from growctl.runs_dir import RunPaths, RunsPaths
 from model.errors import UserError
+from stages.generate.text_samples import TextSample, read_samples
+from stages.stage_dir import StagePaths
 
 
 class RunNotFoundError(UserError):
@@ -59,6 +62,10 @@ class StageReport:
     """The stage that a release branches from; None for a stage of the ladder."""
     decayed: bool = False
     """Whether the learning rate decays by its end, so that it ends in a finished model."""
+    samples: tuple[TextSample, ...] = ()
+    """The texts that its model wrote once it was finished, if the schedule has prompts."""
+    scores: tuple[ScoreEntry, ...] = ()
+    """The scores of its final checkpoint, the newest of each kind."""
 
     @property
     def jump(self) -> float | None:
@@ -175,7 +182,7 @@ def read_run(path: Path) -> RunReport:
         for stage in ledger.stages():
             anomalies += [(stage.name, anomaly) for anomaly in ledger.anomalies(stage.name)]
             if stage.branch_of:
-                releases.append(_stage_report(ledger, run, stage, stages))
+                releases.append(_stage_report(ledger, run, stage, stages, path.parent))
                 continue
             spent = stages[-1].cumulative_flops if stages else run.base_flops or 0.0
             points += [
@@ -183,7 +190,7 @@ def read_run(path: Path) -> RunReport:
                 for e in ledger.evaluations(stage.name)
                 if e.loss is not None and e.perplexity is not None and math.isfinite(e.perplexity)
             ]
-            stages.append(_stage_report(ledger, run, stage, stages))
+            stages.append(_stage_report(ledger, run, stage, stages, path.parent))
     return RunReport(
         name=path.parent.name,
         recorded_name=run.name,
@@ -206,8 +213,10 @@ def read_run(path: Path) -> RunReport:
     )
 
 
-def _stage_report(ledger: Ledger, run: RunEntry, stage: StageEntry, before: Sequence[StageReport]) -> StageReport:
-    """The report of a stage, or of a release, after the stages `before`."""
+def _stage_report(
+    ledger: Ledger, run: RunEntry, stage: StageEntry, before: Sequence[StageReport], directory: Path
+) -> StageReport:
+    """The report of a stage, or of a release, after the stages `before`, of the run in `directory`."""
     cost, finished = ledger.stage_cost(stage.name), ledger.finished(stage.name)
     latest = {evaluation.point: evaluation for evaluation in ledger.evaluations(stage.name)}
     final, after_growth = latest.get("final") if finished else None, latest.get("after_growth")
@@ -237,7 +246,29 @@ def _stage_report(ledger: Ledger, run: RunEntry, stage: StageEntry, before: Sequ
         finished=finished,
         branch_of=stage.branch_of,
         decayed=stage.decayed,
+        samples=_samples(directory, stage) if finished else (),
+        scores=newest_scores(ledger.scores(stage.name)),
     )
+
+
+def newest_scores(scores: Sequence[ScoreEntry]) -> tuple[ScoreEntry, ...]:
+    """The scores of the newest final checkpoint among `scores`, oldest first; of equal evaluations the newest."""
+    finals = [score for score in scores if score.checkpoint == StagePaths(Path()).final.name]
+    newest: dict[str, ScoreEntry] = {}
+    for score in finals:
+        if score.manifest == finals[-1].manifest:
+            key = json.dumps([score.task, score.metric, score.filter, score.settings], sort_keys=True)
+            newest.pop(key, None)
+            newest[key] = score
+    return tuple(newest.values())
+
+
+def _samples(directory: Path, stage: StageEntry) -> tuple[TextSample, ...]:
+    """The texts of a stage, or of a release, of the run in `directory`."""
+    name = stage.branch_of or stage.name
+    found = [paths for _, found_name, paths in RunPaths(directory).stages_found() if found_name == name]
+    written = [read_samples((paths.release if stage.branch_of else paths).samples) for paths in found]
+    return next((texts.samples for texts in written if texts), ())
 
 
 def find_runs(runs_dir: Path, names: Sequence[str] = ()) -> list[RunReport]:

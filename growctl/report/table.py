@@ -7,6 +7,8 @@ from growctl.ledger.ledger import Anomaly
 from growctl.report.compare import compare
 from growctl.report.family import compare_family, price
 from growctl.report.read import RunReport, StageReport
+from growctl.report.samples import print_samples
+from growctl.report.scores import print_scores
 from growctl.report.verdict import verdict
 from growctl.text.formatting import duration, scientific, short_count
 
@@ -183,3 +185,5 @@ def print_report(runs: Sequence[RunReport], console: "Console") -> None:
         console.print(Text(heading, "bold"))
         for sentence in sentences:
             console.print(Padding(Text(sentence), (0, 0, 0, 2)))
+    print_scores(runs, console)
+    print_samples(runs, console)

@@ -17,7 +17,7 @@ _NO_EFFECT = {
     "data": ("workers", "approximate_tokens"),
     "checkpoint": ("keep", "keep_every", "keep_trunk", "check_space"),
 }
-"""By block: the keys that do not affect the result. `launch` and `controls` do not affect it either."""
+"""By block: the keys that do not affect the result. `launch`, `controls` and `samples` do not affect it either."""
 _LONGEST_NAME = 100
 
 
@@ -124,7 +124,7 @@ def _other_stages(was: list[dict[str, Any]], now: list[dict[str, Any]]) -> str:
 
 
 def _comparable(schedule: Schedule) -> dict[str, Any]:
-    data = schedule.model_dump(mode="json", exclude={"launch", "controls"})
+    data = schedule.model_dump(mode="json", exclude={"launch", "controls", "samples"})
     for block, keys in _NO_EFFECT.items():
         for key in keys:
             del data[block][key]

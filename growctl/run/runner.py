@@ -15,6 +15,7 @@ from growctl.launch.resolve import machines_of, run_devices
 from growctl.ledger.books import StageBooks
 from growctl.ledger.file import move_aside
 from growctl.ledger.ledger import BrokenLedger, Ledger
+from growctl.ledger.scores import read_scores
 from growctl.plan.costs import planned_micro_batch
 from growctl.run.attempt import Attempt, Outcome
 from growctl.run.dataset import RecordedLadder, RunDataset
@@ -33,6 +34,7 @@ from growctl.run.requests import (
 from growctl.run.resume import World, checkpoint_to_resume, newest_own
 from growctl.run.reuse import reuse
 from growctl.run.screen import Screen
+from growctl.run.stage_samples import write_new_samples
 from growctl.run.start import Start, started_from
 from growctl.runs_dir import RunsPaths
 from model.precision import Precision
@@ -167,7 +169,9 @@ class Execution:
     def _open_books(self) -> None:
         manifest = read_dataset_manifest(self.dataset)
         entry = run_entry(self.request, self._run_id(), str(self.dataset), manifest, self.ladder, self.start)
-        self.ledger.record_run(entry, [stage_entry(plan) for plan in plan_run(self.schedule)])
+        plans = plan_run(self.schedule)
+        self.ledger.record_run(entry, [stage_entry(plan) for plan in plans])
+        self.ledger.record_scores(score for plan in plans for score in read_scores(self.stage(plan).scores))
 
     def _run_id(self) -> str:
         """The run's id, created at the run's first start. It is a file of its own, so that it outlives the ledger."""
@@ -193,6 +197,8 @@ class Execution:
                 self.screen.message(f"released {plan.branch_of}, a finished model: {stage.final}")
         clear_stage(stage.directory)
         self.screen.stage_finished(plan)
+        if written := write_new_samples(stage, self.schedule.samples.request(), self.screen.message):
+            self.screen.sampled(plan, written)
 
     def _from_the_start(self, plan: StagePlan) -> tuple[StageHistory, StageBooks]:
         """The stage's history and books, to read and book its metrics.jsonl from the first line on."""

@@ -11,8 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from growctl.ladder.stage_plans import StagePlan, total_flops
-from growctl.text.formatting import duration, scientific, short_count
+from growctl.text.formatting import duration, indented, scientific, short_count
 from stages.checkpoint.manifest import Manifest
+from stages.generate.text_samples import TextSamples
 from stages.metrics import Record
 
 PLAIN_SECONDS = 10.0
@@ -156,6 +157,11 @@ class Screen:
     def stage_finished(self, plan: StagePlan) -> None:
         """A stage's `final/` is complete, from now or from an earlier execution."""
         self.stages[plan.name].state = "done"
+
+    def sampled(self, plan: StagePlan, written: TextSamples) -> None:
+        """The model of a finished stage wrote texts."""
+        for sample in written.samples:
+            self.message(f"stage {plan.name} writes:\n{indented(sample.whole)}")
 
     def __enter__(self) -> "Screen":
         return self

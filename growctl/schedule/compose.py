@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hydra import compose, initialize
+from hydra.conf import HydraConf
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
@@ -36,6 +37,10 @@ _NODE = "<schedule>"
 
 _ABSENT = object()
 _OVERRIDE = re.compile(r"(~|\+{0,2})([A-Za-z_]\w*)(?:\.\w+)*(=.*)?", re.DOTALL | re.ASCII)
+ConfigStore.instance().store(group="hydra", name="config", node=HydraConf(defaults=[]))
+"""hydra's own settings without the choices for them. It would compose its logging, launchers, sweepers and help pages
+with every schedule, which takes longer than the schedule itself, and growctl uses none of them."""
+
 _FAILURES = (HydraException, OmegaConfBaseException, YAMLError, OSError, ValueError, TypeError, RecursionError)
 
 

@@ -21,6 +21,7 @@ from growctl.schema.start_block import BaseBlock, StartBlock
 from model.config import ScoreFunction
 from model.precision import RequestedPrecision
 from stages.data.corpus import DEFAULT_VOCAB_SIZE, DataSpec
+from stages.generate.text_samples import TextRequest
 from stages.spec import Action, Anomalies, Optimizer, RateShape
 
 MOST_STAGES = 32
@@ -207,6 +208,23 @@ class EvaluationBlock(Block):
     """Validation sequences per evaluation; by default all."""
 
 
+class SamplesBlock(Block):
+    """Texts that the model of every finished stage writes, for people to read. They do not affect training."""
+
+    prompts: Annotated[list[Annotated[str, Field(max_length=10_000)]], Field(max_length=16)] = []
+    """What the texts begin with; an empty prompt begins a new document. By default growctl writes no texts."""
+    max_new_tokens: Annotated[Count, Field(le=10_000)] = 60
+    """Tokens of each text, at most. The context length ends it too."""
+    temperature: Annotated[float, Field(ge=0.0, le=100.0)] = 0.0
+    """0: always the likeliest token. Higher: tokens are drawn, always from the same random numbers."""
+
+    def request(self) -> TextRequest:
+        """Returns the form of this block that stages/generate takes."""
+        return TextRequest(
+            prompts=tuple(self.prompts), max_new_tokens=self.max_new_tokens, temperature=self.temperature
+        )
+
+
 class CheckpointBlock(Block):
     """Checkpoints within a stage."""
 
@@ -280,6 +298,7 @@ class Schedule(Block):
     optimizer: OptimizerBlock = OptimizerBlock()
     growth: GrowthBlock = GrowthBlock()
     evaluation: EvaluationBlock = EvaluationBlock()
+    samples: SamplesBlock = SamplesBlock()
     checkpoint: CheckpointBlock = CheckpointBlock()
     anomalies: AnomaliesBlock = AnomaliesBlock()
     releases: Literal["all"] | None = None

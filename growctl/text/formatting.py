@@ -29,3 +29,8 @@ def duration(seconds: float) -> str:
         if whole >= size:
             return f"{whole // size}{unit} {whole % size // below}{below_unit}"
     return f"{whole}s"
+
+
+def indented(text: str) -> str:
+    """`text` with every line indented by four spaces."""
+    return "\n".join(f"    {line}".rstrip() for line in text.split("\n"))

@@ -1,17 +1,20 @@
-"""Checkpoints: files, manifest, seal, the official layout. Use `load_model` to load one from Python."""
+"""Checkpoints: files, manifest, seal, the official layout. Python code loads and saves models with the names below."""
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stages.checkpoint.parameters import load_model
+    from stages.checkpoint.pretrained import load_pretrained
+    from stages.checkpoint.save import save_model
 
-__all__ = ["load_model"]
+__all__ = ["load_model", "load_pretrained", "save_model"]
+
+_MODULES = {"load_model": "parameters", "load_pretrained": "pretrained", "save_model": "save"}
 
 
 def __getattr__(name: str) -> Any:
-    """Imports `load_model` on first use: it needs torch, but reading a manifest does not."""
-    if name != "load_model":
+    """Imports a function on first use: they need torch, but reading a manifest does not."""
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from stages.checkpoint.parameters import load_model
-
-    return load_model
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -5,7 +5,6 @@ from one.
 """
 
 import hashlib
-import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,7 +15,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from model.growth import ParameterState
+from model.growth import ParameterState, root_mean_square
 from model.initialization import build_model
 from model.language_model import LanguageModel
 from stages.checkpoint.files import FileEntry, write_file
@@ -38,11 +37,6 @@ def write_parameter(directory: Path, name: str, state: ParameterState | Tensor) 
     tensors = {key: tensor.detach().to("cpu", torch.float32).contiguous() for key, tensor in parts.items()}
     entry = write_file(directory / file, safetensors.torch.save(tensors))
     return file, entry.model_copy(update={"rms": root_mean_square(tensors["fp32"])})
-
-
-def root_mean_square(value: Tensor) -> float:
-    """sqrt(mean of squares) to six digits, so that it does not depend on the number of threads."""
-    return float(f"{torch.linalg.vector_norm(value).item() / math.sqrt(value.numel()):.6g}")
 
 
 def write_parameters(

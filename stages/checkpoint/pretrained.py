@@ -38,7 +38,7 @@ class Pretrained(NamedTuple):
 
 
 def load_pretrained(
-    directory: Path,
+    path: str | Path,
     device: str | torch.device = "cpu",
     dtype: torch.dtype = torch.float32,
     tokenizer: Path | None = None,
@@ -47,6 +47,7 @@ def load_pretrained(
 
     Raises CheckpointError if the checkpoint is missing or broken, or if no tokenizer fits it.
     """
+    directory = Path(path)
     manifest = read_manifest(directory)
     loaded = load_tokenizer(directory, manifest, tokenizer)  # before the model, which takes longer
     if tokenizer is not None:

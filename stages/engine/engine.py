@@ -1,5 +1,6 @@
 """Builds the process group and the DeepSpeed engine of a worker."""
 
+import importlib
 import os
 import socket
 from typing import Any
@@ -8,9 +9,10 @@ import deepspeed
 import torch
 import torch.distributed as dist
 from deepspeed.constants import default_pg_timeout
+from deepspeed.runtime import compiler
 
 from model.language_model import LanguageModel
-from model.parameter_names import generation_of
+from model.parameter_groups import parameter_groups
 from model.precision import Precision, RequestedPrecision
 from stages.engine.device_memory import reduce_bucket
 from stages.engine.devices import is_fast_at_bf16, visible_gpus
@@ -78,47 +80,31 @@ def choose_precision(requested: RequestedPrecision, device: torch.device) -> Pre
     return resolve_precision(requested, is_fast_at_bf16(device))
 
 
-def group_name(parameter_name: str, num_dimensions: int) -> str:
-    """The name of a parameter's group: one per generation and decay/no-decay. Only matrices decay."""
-    return f"generation-{generation_of(parameter_name)}-{'no-decay' if num_dimensions < 2 else 'decay'}"
-
-
-def parameter_groups(model: LanguageModel, spec: TrainSpec) -> list[dict[str, Any]]:
-    """AdamW's groups, one per generation and decay/no-decay, in that order from generation 0 on, without empty ones.
-
-    Growth appends groups and does not change the earlier ones.
-    """
-    groups: dict[tuple[int, bool], list[tuple[str, torch.nn.Parameter]]] = {}
-    for name, parameter in model.named_parameters():
-        groups.setdefault((generation_of(name), parameter.ndim < 2), []).append((name, parameter))
-    return [
-        {
-            "name": group_name(named[0][0], named[0][1].ndim),
-            "generation": generation,
-            "params": [parameter for _, parameter in named],
-            "weight_decay": 0.0 if is_vector else _weight_decay(spec, generation),
-        }
-        for (generation, is_vector), named in sorted(groups.items())
-    ]
-
-
-def _weight_decay(spec: TrainSpec, generation: int) -> float:
-    own = spec.rule(generation).weight_decay
-    return spec.optimizer.weight_decay if own is None else own
-
-
 def adamw(model: LanguageModel, spec: TrainSpec) -> torch.optim.AdamW:
     """AdamW over the model's parameter groups.
 
     Fused: one pass over each tensor without temporary memory; the default makes a dozen passes.
     """
     return torch.optim.AdamW(
-        parameter_groups(model, spec),
+        parameter_groups(model, spec.weight_decay),
         lr=spec.learning_rate.at(0),
         betas=spec.optimizer.betas,
         eps=spec.optimizer.epsilon,
         fused=True,
     )
+
+
+def _import_muon_uncompiled() -> None:
+    """Imports DeepSpeed's Muon optimizer, which every engine imports and growctl never uses, without compiling it.
+
+    Each start would import torch's compiler for it: 2 seconds, a quarter of a worker's start.
+    """
+    compile_function = compiler.compile
+    compiler.compile = lambda: lambda function: function
+    try:
+        importlib.import_module("deepspeed.runtime.zero.muon.muon_optimizer")
+    finally:
+        compiler.compile = compile_function
 
 
 def build_engine(model: LanguageModel, spec: TrainSpec, precision: Precision) -> deepspeed.DeepSpeedEngine:
@@ -127,6 +113,7 @@ def build_engine(model: LanguageModel, spec: TrainSpec, precision: Precision) ->
     The training loop sets the learning rate; DeepSpeed's schedulers are not used.
     """
     model.use_kernels(spec.kernels)
+    _import_muon_uncompiled()
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     zero: dict[str, Any] = {"stage": spec.zero_stage, "reduce_bucket_size": reduce_bucket(num_parameters)}
     if spec.offload == "optimizer":

@@ -23,12 +23,12 @@ from deepspeed.utils import (
 from torch import Tensor
 
 from model.growth import ParameterState
+from model.parameter_groups import group_name
 from stages.checkpoint.directory import begin_directory, finish_directory
 from stages.checkpoint.files import FileEntry, list_files, write_file
 from stages.checkpoint.manifest import CheckpointError, Manifest, read_manifest
 from stages.checkpoint.parameters import MOMENTS, read_parameter, write_parameter
 from stages.checkpoint.signatures import check_origin, check_pickles, list_pickles, sign
-from stages.engine.engine import group_name
 from stages.stage_dir import TOKENIZER_NAME, staging_directory
 
 ENGINE_TAG = "engine"

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from stages.export.huggingface import HuggingFaceExport
-from stages.export.same_logits import TOLERANCE
 
 PAPER = "https://arxiv.org/abs/2410.23168"
 
@@ -115,7 +114,7 @@ def _stored(export: HuggingFaceExport) -> Iterator[tuple[str, str]]:
         yield (
             "compared with the checkpoint",
             f"Transformers {check.transformers} computes its logits; the largest difference in float32 is "
-            f"{check.difference:.2g} ({TOLERANCE:g} allowed)",
+            f"{check.difference:.2g} ({check.allowed:.2g} allowed)",
         )
 
 

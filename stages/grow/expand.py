@@ -13,29 +13,25 @@ from torch import Tensor
 
 from model.config import TokenformerConfig, TransformerConfig, num_parameters, parameter_shapes
 from model.errors import UserError
-from model.growth import added_parameters, draw_added
-from model.policy import GrowthPolicy, grow_config, is_published, one_if_equal, preserves, shrink_config
+from model.growth import added_parameters, draw_added, root_mean_square
+from model.policy import (
+    GrowthPolicy,
+    ffn_tokens_in_proportion,
+    grow_config,
+    is_published,
+    one_if_equal,
+    preserves,
+    shrink_config,
+)
 from model.transformer_growth import grow_transformer
 from model.transformer_sizes import PRESERVING, Operator
 from stages.checkpoint.directory import finish_directory, whole_directory
 from stages.checkpoint.files import FileEntry, link_or_copy
 from stages.checkpoint.lineage import Lineage, Making, extended, hash_of
 from stages.checkpoint.manifest import CheckpointError, Manifest, history_of, manifest_hash, parameter_file
-from stages.checkpoint.parameters import read_parameter, root_mean_square, write_parameters
+from stages.checkpoint.parameters import read_parameter, write_parameters
 from stages.checkpoint.verify import verify_checkpoint
 from stages.stage_dir import TOKENIZER_NAME
-
-
-def ffn_tokens_in_proportion(
-    config: TokenformerConfig | TransformerConfig, attention_tokens: int | Sequence[int]
-) -> tuple[int, ...]:
-    """The FFN tokens to add to each layer so that its ratio of FFN to query tokens stays the same when
-    `attention_tokens` are added; empty for a Transformer."""
-    if not isinstance(config, TokenformerConfig):
-        return ()
-    added = [attention_tokens] * config.num_layers if isinstance(attention_tokens, int) else attention_tokens
-    ratios = [block.ffn.num_tokens / block.query.num_tokens for block in config.blocks]
-    return tuple(round(tokens * ratio) for tokens, ratio in zip(added, ratios, strict=True))
 
 
 def expand(

@@ -78,7 +78,7 @@ def test_initial_values_depend_only_on_seed_and_name():
 
 
 def test_rotation_preserves_lengths_and_makes_scores_depend_only_on_distance():
-    table = rotary_table(20, 8, 10000.0, like=torch.zeros(1, dtype=torch.float64))
+    table = rotary_table(torch.arange(20), 8, 10000.0, like=torch.zeros(1, dtype=torch.float64))
     q, k = (torch.randn(16, dtype=torch.float64, generator=torch.Generator().manual_seed(s)) for s in (0, 1))
     q_TE, k_TE = rotate(q.expand(20, 16), table), rotate(k.expand(20, 16), table)
     torch.testing.assert_close(q_TE.norm(dim=-1), q.norm().expand(20))
@@ -91,7 +91,7 @@ def test_rotation_preserves_lengths_and_makes_scores_depend_only_on_distance():
 
 
 def test_rotation_is_multiplication_by_complex_units():
-    table = rotary_table(7, 6, 100.0, like=torch.zeros(1, dtype=torch.float64))
+    table = rotary_table(torch.arange(7), 6, 100.0, like=torch.zeros(1, dtype=torch.float64))
     x = torch.randn(7, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     frequency = 100.0 ** (-torch.arange(3, dtype=torch.float64) / 3)
     turned = torch.complex(x[:, :3], x[:, 3:]) * torch.exp(1j * torch.outer(torch.arange(7.0).double(), frequency))
@@ -100,7 +100,7 @@ def test_rotation_is_multiplication_by_complex_units():
 
 def test_attention_is_the_written_out_softmax():
     x = torch.randn(2, 5, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    table = rotary_table(5, 0, 10000.0, like=x)
+    table = rotary_table(torch.arange(5), 0, 10000.0, like=x)
     head = x[..., :4]
     scores = (head @ head.mT) / math.sqrt(4)
     scores = scores.masked_fill(torch.ones(5, 5).triu(1).bool(), -torch.inf)

@@ -14,9 +14,9 @@ from pydantic import ValidationError
 
 from model.config import TransformerConfig
 from model.initialization import build_model
+from model.parameter_groups import parameter_groups
 from model.parameter_names import generation_of
 from model.policy import GrowthPolicy, anneal_config, grow_config, ramp_config
-from stages.engine.engine import parameter_groups
 from stages.spec import GenerationRule, LearningRate, SlopeTrigger, TrainSpec, progress_at
 from stages.train.anomaly_guard import Guard
 from stages.train.worker import Worker
@@ -114,7 +114,7 @@ def test_rules_go_by_the_generations_number_and_those_without_one_learn_as_the_s
 def test_every_generation_has_its_own_decay_on_matrices_and_the_optimizers_where_it_says_nothing():
     model = build_model(grown_twice(), device="meta")
     rules = (GenerationRule(weight_decay=0.0), GenerationRule(weight_decay=0.3))
-    groups = parameter_groups(model, small_spec(grown_twice(), generations=rules))
+    groups = parameter_groups(model, small_spec(grown_twice(), generations=rules).weight_decay)
     assert [(g["name"], g["generation"], g["weight_decay"]) for g in groups] == [
         ("generation-0-decay", 0, 0.0),
         ("generation-0-no-decay", 0, 0.0),
@@ -122,7 +122,7 @@ def test_every_generation_has_its_own_decay_on_matrices_and_the_optimizers_where
         ("generation-2-decay", 2, 0.1),
     ]
     decayed_vectors = parameter_groups(
-        model, small_spec(grown_twice(), generations=(GenerationRule(weight_decay=0.7),))
+        model, small_spec(grown_twice(), generations=(GenerationRule(weight_decay=0.7),)).weight_decay
     )
     assert [g["weight_decay"] for g in decayed_vectors] == [0.7, 0.0, 0.1, 0.1]
     names = {id(parameter): name for name, parameter in model.named_parameters()}
@@ -185,7 +185,7 @@ def test_the_worker_sets_every_groups_rate_and_the_scales_before_it_computes(fir
 
     class Engine:
         module = model
-        optimizer = SimpleNamespace(param_groups=parameter_groups(model, spec))
+        optimizer = SimpleNamespace(param_groups=parameter_groups(model, spec.weight_decay))
 
         def __call__(self, inputs, targets):
             seen.append((model.config, {g["name"]: g["lr"] for g in self.optimizer.param_groups}))

@@ -22,10 +22,13 @@ EXPAND_OPTIONS = {"preset": Preset, "init": Init, "tau": TauPolicy, "moments": M
 COMMANDS = [
     "clean",
     "doctor",
+    "eval",
     "expand",
     "export",
+    "generate",
     "import",
     "init",
+    "inspect",
     "plan",
     "prepare",
     "report",

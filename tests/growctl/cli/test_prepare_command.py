@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from stages.data.corpus import is_validation
-from tests.growctl.runs import run
+from tests.growctl.runs import run_here
 
 
 def test_prepare_always_reports_the_documents_left_out_of_train(tmp_path: Path) -> None:
@@ -17,5 +17,5 @@ def test_prepare_always_reports_the_documents_left_out_of_train(tmp_path: Path) 
         (source / name).write_text(f"the text of {kept}")
     values = (f"data.source={source}", "data.vocab_size=300", "data.validation_fraction=0.2")
     for _ in range(2):
-        out, _ = run("prepare", "quickstart", *values, "--runs-dir", tmp_path / "runs")
+        out, _ = run_here("prepare", "quickstart", *values, "--runs-dir", tmp_path / "runs")
         assert "left out of train: 2 documents whose text is also in validation" in out.splitlines()

@@ -18,7 +18,7 @@ from growctl.schedule.load import load_schedule, shipped_schedules
 from growctl.schema.blocks import Schedule
 from model.config import num_parameters
 from tests.growctl.ladders import ladder
-from tests.growctl.runs import run
+from tests.growctl.runs import run_here
 from tests.growctl.schedules import file_of
 
 NEVER_DECAYS = (
@@ -82,9 +82,9 @@ def test_no_shipped_schedule_needs_a_caveat(name: str) -> None:
 
 def test_validate_warns_of_a_caveat_and_accepts_the_schedule(tmp_path: Path) -> None:
     path = file_of(tmp_path, schedule_yaml(with_budgets(0.1, **rate(40))))
-    out, err = run("validate", path)
+    out, err = run_here("validate", path)
     assert out.startswith(f"{path}: s, 3 stages: ")
     assert err == f"{path}: warning: {NEVER_DECAYS}\n"
-    out, err = run("validate", "--json", path)
+    out, err = run_here("validate", "--json", path)
     assert json.loads(out)["schedules"][0]["warnings"] == [NEVER_DECAYS]
     assert err == ""

@@ -3,12 +3,14 @@
 import sqlite3
 from typing import Any
 
-from growctl.ledger.ledger import Ledger, RunEntry, StageEntry
+from growctl.ledger.ledger import Ledger, RunEntry, ScoreEntry, StageEntry
 from model.flops import Flops
 
 RUN = RunEntry("quick", "quickstart", None, None, 1, "data/bytes", "f00d")
 BASE = StageEntry("0-small", 800_000, 200_000, 4000, 40, 100, Flops(6e5, 2e5, 1e5), 3000.0)
 GROWN = StageEntry("1-large", 2_400_000, 200_000, 4000, 40, 100, Flops(2e6, 2e5, 1e5), 8000.0)
+
+SCORE = ScoreEntry("0-small", "final", "a" * 64, "2026-01-01T00:00:00.000+00:00", "piqa", "acc", "none", 0.6, 0.01, 100)
 
 
 class Metrics:

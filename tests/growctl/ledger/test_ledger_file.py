@@ -11,13 +11,14 @@ import pytest
 
 from growctl.ledger.file import TABLES, move_aside
 from growctl.ledger.ledger import BrokenLedger, Ledger, LedgerError
-from tests.growctl.ledger.records import BASE, GROWN, RUN, Metrics, extents, killed_once, rows
+from tests.growctl.ledger.records import BASE, GROWN, RUN, SCORE, Metrics, extents, killed_once, rows
 
 
 def test_work_and_evaluations_are_append_only(ledger: Ledger) -> None:
     metrics = killed_once(resumed_from=20)
     metrics.anomaly()
     ledger.books("0-small").sync(metrics.records)
+    ledger.record_scores([SCORE])
     connection = sqlite3.connect(ledger.path)
     for table in TABLES:
         for statement in (f"DELETE FROM {table}", f"UPDATE {table} SET rowid = rowid + 10"):

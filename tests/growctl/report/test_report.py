@@ -18,7 +18,9 @@ from growctl.report.plots import png, svg
 from growctl.report.read import RunNotFoundError, find_runs, read_run
 from growctl.report.table import print_report, remarks, scientific
 from growctl.runs_dir import ReportPaths
+from growctl.text.console import Terminal
 from growctl.text.formatting import short_count
+from stages.generate.text_samples import TextRequest, TextSample, TextSamples
 from tests.growctl.invented_runs import LARGE, SCRATCH, SMALL, FakeRun, control, ladder, stage_of
 
 
@@ -94,7 +96,7 @@ def test_the_json_has_exactly_these_keys(runs: Path) -> None:
     documents = json.loads(json.dumps(to_json(find_runs(runs)), allow_nan=False))
     assert isinstance(documents, list)
     assert [document["name"] for document in documents] == ["quick", "quick-control-tokenformer-scratch-900", "waits"]
-    keys = ["name", "schedule", "control", "base", "stages", "anomalies", "notes"]
+    keys = ["name", "schedule", "control", "base", "stages", "samples", "scores", "anomalies", "notes"]
     assert [list(document) for document in documents[:2]] == [[*keys, "comparisons", "family"], keys]
     assert (documents[0]["control"], documents[1]["control"]) == (None, SCRATCH)
     promised = ["name", "num_parameters", "train_tokens", "flops", "cumulative_flops", "wall_seconds"]
@@ -154,7 +156,7 @@ def large_report(runs: Path) -> Path:
 
 
 def printed(found: list[Any], width: int = 100) -> str:
-    console = Console(width=width, file=io.StringIO(), color_system=None)
+    console = Terminal(width=width, file=io.StringIO(), color_system=None)
     print_report(found, console)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
@@ -250,3 +252,26 @@ def test_anomalies_appear_on_screen_on_the_page_and_in_json(runs: Path) -> None:
     assert stop == {"stage": "1-2m", "seconds": 90.0, "kind": "non_finite", "value": None, "action": "<stop>"}
     ladder(runs, name="well")
     assert "anomalies" not in render_page(find_runs(runs, ["well"]))
+
+
+def test_the_texts_of_all_stages_stand_below_their_prompt_on_screen_and_page(runs: Path, tmp_path: Path) -> None:
+    ladder(runs)
+    control(runs, 900, 1.30)
+    for stage, text in (("0-0-800k", "<b>one\x1b[2J"), ("1-1-2m", "two\nlines")):
+        written = TextSamples(
+            checkpoint="f00d",
+            request=TextRequest(prompts=("def ",)),
+            samples=(TextSample(prompt="def ", text=text, finish_reason="length"),),
+        )
+        path = runs / "quick/stages" / stage / "samples.json"
+        path.parent.mkdir(parents=True)
+        path.write_text(written.model_dump_json())
+    (runs / "quick-control-tokenformer-scratch-900/stages/0-0-2m").mkdir(parents=True)
+    (runs / "quick-control-tokenformer-scratch-900/stages/0-0-2m/samples.json").write_text("damaged")
+    said = [line.rstrip() for line in printed(find_runs(runs)).splitlines()]
+    texts = ["  quick/0-800k", "    def <b>one\\x1b[2J", "  quick/1-2m", "    def two", "    lines"]
+    assert said[said.index("Text after 'def '") + 1 :] == texts
+    page = write_report(find_runs(runs), ReportPaths(tmp_path / "report")).read_text()
+    assert "<h3>Text after &#x27;def &#x27;</h3>" in page
+    assert "<figcaption>quick/0-800k</figcaption><pre>def &lt;b&gt;one\\x1b[2J</pre>" in page
+    assert page.count("<pre>") == 2

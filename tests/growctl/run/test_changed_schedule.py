@@ -124,3 +124,7 @@ def test_a_ramp_is_kept_only_in_a_stage_that_has_room_for_it_and_none_of_its_own
     old = load_schedule(str(schedule))
     for changes in (["stages.1.train_steps=10"], ["stages.1.train_steps=90", "stages.1.ramp_steps=9"]):
         assert shared_training(old, load_schedule(str(schedule), changes)) == (True, [])
+
+
+def test_other_prompts_for_text_do_not_stop_a_run(schedule: Path) -> None:
+    run_here("run", schedule, "samples.prompts=[x]", "--runs-dir", schedule.parent / "runs", "--dry-run")

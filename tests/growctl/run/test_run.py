@@ -12,14 +12,15 @@ from stages.checkpoint.manifest import manifest_hash, read_manifest
 from stages.checkpoint.parameters import load_model
 from stages.checkpoint.pretrained import load_pretrained
 from stages.checkpoint.verify import verify_checkpoint
-from tests.growctl.runs import CONTROL, SCHEDULE, losses, run, write_schedule
+from stages.generate.text_samples import read_samples
+from tests.growctl.runs import CONTROL, SCHEDULE, losses, run, run_here, write_schedule
 
 
 @pytest.fixture(scope="module")
 def finished_ladder(training, tmp_path_factory):
     """(runs directory, schedule file, stdout of the run) of a finished ladder and control."""
     folder = tmp_path_factory.mktemp("ladder")
-    schedule = write_schedule(folder, SCHEDULE + CONTROL)
+    schedule = write_schedule(folder, SCHEDULE + CONTROL + "samples: {prompts: ['def '], max_new_tokens: 5}\n")
     out, err = run("run", schedule, "training.precision=bf16", "--runs-dir", folder / "runs")
     return folder / "runs", schedule, out, err
 
@@ -45,6 +46,20 @@ def test_a_run_leaves_the_documented_files(finished_ladder):
         "tiny-control-transformer-scratch-0.5x",
     ]
     assert not list(runs.rglob("*incomplete*"))
+
+
+def test_every_stage_and_control_writes_text_on_the_screen_and_in_the_report(finished_ladder):
+    runs, _, out, _ = finished_ladder
+    found = {path.parent.name: read_samples(path) for path in runs.glob("tiny/stages/*/samples.json")}
+    assert sorted(found) == ["0-small", "1-large"]
+    assert len(list(runs.glob("tiny-control-*/stages/*/samples.json"))) == 2
+    assert out.count(" writes:\n    def") == 4
+    _, overview = out.split("Text after 'def '\n")
+    [document, *_] = json.loads(run("report", "tiny", "--runs-dir", runs, "--json")[0])
+    assert [sample["stage"] for sample in document["samples"]] == ["small", "large"]
+    for sample in document["samples"]:
+        assert sample["prompt"] == "def "
+        assert f"  tiny/{sample['stage']}" in overview
 
 
 def test_growth_keeps_the_validation_loss_and_is_recorded(finished_ladder):
@@ -163,7 +178,7 @@ def test_a_directory_that_is_not_a_run_is_left_alone(tmp_path):
     schedule = write_schedule(tmp_path)
     (tmp_path / "runs/tiny").mkdir(parents=True)
     (tmp_path / "runs/tiny/thesis.txt").write_text("years of work")
-    _, err = run("run", schedule, "--runs-dir", tmp_path / "runs", expect=2)
+    _, err = run_here("run", schedule, "--runs-dir", tmp_path / "runs", expect=2)
     assert "is not a growctl run" in err
     assert [p.name for p in (tmp_path / "runs/tiny").iterdir()] == ["thesis.txt"]
 
@@ -181,7 +196,7 @@ def test_a_directory_that_is_not_a_run_is_left_alone(tmp_path):
 )
 def test_bad_input_is_one_message_and_writes_nothing(tmp_path, override, message):
     schedule = write_schedule(tmp_path)
-    out, err = run("run", schedule, *override.split(), "--runs-dir", tmp_path / "runs", expect=2)
+    out, err = run_here("run", schedule, *override.split(), "--runs-dir", tmp_path / "runs", expect=2)
     assert message in err
     assert "Traceback" not in out + err
     assert not (tmp_path / "runs/tiny").exists()

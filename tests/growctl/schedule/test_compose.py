@@ -102,7 +102,7 @@ def test_composing_imports_nothing_heavy() -> None:
 def test_every_block_can_be_chosen_by_name() -> None:
     assert set(GROUPS) == {
         *("data", "model", "training", "learning_rate", "optimizer"),
-        *("growth", "evaluation", "checkpoint", "anomalies", "launch"),
+        *("growth", "evaluation", "samples", "checkpoint", "anomalies", "launch"),
     }
 
 

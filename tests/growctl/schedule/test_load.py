@@ -30,8 +30,8 @@ MODEL_KEYS = (
     "family, num_layers, hidden_size, num_heads, vocab_size, ffn_size, score_function, rotary_fraction, rotary_base"
 )
 TOP_KEYS = (
-    "name, seed, data, model, start, stages, training, learning_rate, optimizer, growth, evaluation, checkpoint, "
-    "anomalies, releases, controls, launch"
+    "name, seed, data, model, start, stages, training, learning_rate, optimizer, growth, evaluation, samples, "
+    "checkpoint, anomalies, releases, controls, launch"
 )
 COUNT = "must be a whole number; 2.5k, 300M and 15B are fine"
 NAME = "letters, digits, . _ - (a letter or digit first, 100 at most)"

@@ -21,7 +21,7 @@ from growctl.status.runs import RunStatus, being_prepared, find_status
 from growctl.status.stages import StageStatus
 from growctl.status.table import print_runs
 from tests.growctl.cli.test_validate import IDENTITY
-from tests.growctl.runs import CONTROL, SCHEDULE, run
+from tests.growctl.runs import CONTROL, SCHEDULE, run_here
 from tests.growctl.status.hand_made import KILLED, LAUNCHED, HandMade, only, printed, stages_of
 
 
@@ -303,16 +303,16 @@ def test_an_unknown_run_gives_the_nearest_names(tmp_path):
         HandMade(tmp_path, name)
     with pytest.raises(RunNotFoundError, match=r"no run 'quikstart' in .*; the nearest are quickstart"):
         find_status(tmp_path, ["quikstart"])
-    out, err = run("status", "quikstart", "--runs-dir", tmp_path, expect=2)
+    out, err = run_here("status", "quikstart", "--runs-dir", tmp_path, expect=2)
     assert (out, "the nearest are quickstart" in err, "Traceback" in err) == ("", True, False)
 
 
 def test_an_empty_runs_directory_gives_a_message_and_exit_code_0(tmp_path):
-    out, _ = run("status", "--runs-dir", tmp_path / "nowhere")
+    out, _ = run_here("status", "--runs-dir", tmp_path / "nowhere")
     assert "there are no runs in" in out
     (tmp_path / "notes").mkdir()
     (tmp_path / ".datasets").mkdir()
-    assert json.loads(run("status", "--runs-dir", tmp_path, "--json")[0])["runs"] == []
+    assert json.loads(run_here("status", "--runs-dir", tmp_path, "--json")[0])["runs"] == []
 
 
 def test_the_resume_command_is_quoted_for_a_shell(tmp_path, monkeypatch):

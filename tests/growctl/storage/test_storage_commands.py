@@ -13,7 +13,7 @@ from rich.console import Console
 
 from growctl.storage.removable import find_removable
 from growctl.storage.table import print_cleanup
-from tests.growctl.runs import run
+from tests.growctl.runs import run_here
 from tests.growctl.storage.stored import dataset, finished_run
 from tests.workers import REPOSITORY
 
@@ -26,7 +26,7 @@ def steps_in(runs_dir: Path) -> set[str]:
 
 def test_clean_without_a_terminal_only_shows(tmp_path):
     finished_run(tmp_path)
-    out, err = run("clean", "--runs-dir", tmp_path)
+    out, err = run_here("clean", "--runs-dir", tmp_path)
     assert "2 inner checkpoints" in out
     assert "this would free" in out
     assert "1 trunk checkpoint" in out
@@ -39,11 +39,11 @@ def test_clean_without_a_terminal_only_shows(tmp_path):
 def test_clean_with_yes_removes_without_asking(tmp_path):
     finished_run(tmp_path)
     dataset(tmp_path, "unused")
-    out, _ = run("clean", "--yes", "--runs-dir", tmp_path)
+    out, _ = run_here("clean", "--yes", "--runs-dir", tmp_path)
     assert "1 dataset that no run uses" in out
     assert "removed 4 directories, which freed" in out
     assert steps_in(tmp_path) == {"step_00000043"}
-    out, _ = run("clean", "--yes", "--runs-dir", tmp_path)
+    out, _ = run_here("clean", "--yes", "--runs-dir", tmp_path)
     assert "there is nothing to remove" in out
 
 
@@ -65,11 +65,11 @@ def test_clean_asks_on_a_terminal(tmp_path, answer, left):
 
 def test_both_commands_print_one_json_document(tmp_path):
     made = finished_run(tmp_path)
-    listed, err = run("runs", "--json", "--runs-dir", tmp_path)
-    shown, _ = run("clean", "--json", "--runs-dir", tmp_path)
+    listed, err = run_here("runs", "--json", "--runs-dir", tmp_path)
+    shown, _ = run_here("clean", "--json", "--runs-dir", tmp_path)
     assert err == ""
     assert steps_in(tmp_path) == STEPS
-    removed, _ = run("clean", "--json", "--yes", "--runs-dir", tmp_path)
+    removed, _ = run_here("clean", "--json", "--yes", "--runs-dir", tmp_path)
     [entry] = json.loads(listed)["runs"]
     assert (entry["name"], entry["state"], entry["directory"]) == ("tiny", "finished", str(made.directory))
     plan, done = json.loads(shown), json.loads(removed)
@@ -81,9 +81,9 @@ def test_both_commands_print_one_json_document(tmp_path):
 @pytest.mark.parametrize("command", ["runs", "clean"])
 def test_unknown_names_and_directories_give_one_message_and_exit_code_2(tmp_path, command):
     finished_run(tmp_path)
-    _, err = run(command, "tinny", "--runs-dir", tmp_path, expect=2)
+    _, err = run_here(command, "tinny", "--runs-dir", tmp_path, expect=2)
     assert err == f"growctl: no run 'tinny' in {tmp_path}; the nearest are tiny\n"
-    _, err = run(command, "--runs-dir", tmp_path / "gone", expect=2)
+    _, err = run_here(command, "--runs-dir", tmp_path / "gone", expect=2)
     assert (
         err == f"growctl: {tmp_path / 'gone'} does not exist; give the directory that holds the runs with --runs-dir\n"
     )
@@ -93,7 +93,7 @@ def test_clean_gives_each_reason_for_keeping_something_once(tmp_path):
     made = finished_run(tmp_path)
     for path in made.stage("0-small").glob("step_*"):
         path.rename(path.with_name(f"broken-{path.name}"))
-    out, _ = run("clean", "--runs-dir", tmp_path)
+    out, _ = run_here("clean", "--runs-dir", tmp_path)
     first = made.stage("0-small") / "broken-step_00000020"
     assert f"kept: {first} and 1 more: it was set aside; look at it, and remove it yourself\n" in out
 

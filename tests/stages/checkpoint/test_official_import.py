@@ -359,5 +359,18 @@ def test_a_full_disk_is_detected_before_anything_is_written(tmp_path, monkeypatc
     assert set(tmp_path.iterdir()) == before
 
 
+def test_an_interrupted_import_leaves_nothing_behind(tmp_path):
+    files = write_official(tmp_path)
+    before = set(tmp_path.iterdir())
+
+    def interrupt(done: int, total: int) -> None:
+        if done == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        import_official(*files, tmp_path / "imported", on_progress=interrupt)
+    assert set(tmp_path.iterdir()) == before
+
+
 def test_every_parameter_has_an_official_name():
     assert set(official_names(published())) == set(parameter_shapes(published()))

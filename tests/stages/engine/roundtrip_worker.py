@@ -73,6 +73,7 @@ def main() -> None:
             "steps_trained": group_steps(engine),
             "losses": losses,
             "decay": {g["name"]: g["weight_decay"] for g in engine.optimizer.param_groups},
+            "compiler": "torch._inductor.compile_fx" in sys.modules,
         }
         fields = {
             **manifest.model_dump(include={"model", "samples_seen", "seed", "dataset_fingerprint"}),

@@ -4,8 +4,9 @@ import torch
 
 from model.config import TransformerConfig
 from model.initialization import build_model
+from model.parameter_groups import parameter_groups
 from model.policy import grow_config
-from stages.engine.engine import adamw, parameter_groups
+from stages.engine.engine import adamw
 from tests.memory_tracking import MemoryTracking
 from tests.stages.checkpoints import small_config
 from tests.stages.specs import small_spec
@@ -16,7 +17,7 @@ def groups_of(config) -> dict[str, tuple[float, int]]:
     model = build_model(config, device="meta")
     return {
         g["name"]: (g["weight_decay"], sum(p.numel() for p in g["params"]))
-        for g in parameter_groups(model, small_spec(config))
+        for g in parameter_groups(model, small_spec(config).weight_decay)
     }
 
 
@@ -33,7 +34,7 @@ def test_each_growth_adds_its_own_groups_and_keeps_the_earlier_ones():
 
 def test_only_matrices_decay():
     config = TransformerConfig(vocab_size=31, hidden_size=16, num_heads=1, num_layers=1, ffn_size=64)
-    for group in parameter_groups(build_model(config, device="meta"), small_spec(config)):
+    for group in parameter_groups(build_model(config, device="meta"), 0.1):
         assert {p.ndim for p in group["params"]} == ({2} if group["weight_decay"] else {1})
 
 

@@ -113,6 +113,11 @@ def test_every_group_keeps_its_decay(roundtrips, ranks):
         }
 
 
+def test_no_engine_imports_torchs_compiler_to_train_eagerly(roundtrips):
+    report, _ = roundtrips[1][1]
+    assert not any(report[kind]["compiler"] for kind in KINDS)
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_engine_checkpoint_is_converted_bit_for_bit(roundtrips, kind, ranks, tmp_path):

@@ -1,0 +1,247 @@
+"""The command `generate`: continues prompts with a checkpoint. Slow modules are imported on use."""
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from growctl.cli.options import (
+    DEFAULT_RUNS_DIR,
+    AsJson,
+    CheckpointName,
+    DeviceName,
+    DtypeName,
+    RunsDir,
+    TokenizerFile,
+)
+from growctl.text.escaping import say, visible
+
+if TYPE_CHECKING:
+    from stages.checkpoint.pretrained import Pretrained
+    from stages.generate.generate import Generation, GenerationSettings
+
+MOST_NEW_TOKENS, MOST_SAMPLES = 1_000_000, 1_000
+"""The KV cache for all of them is allocated at once."""
+
+_tell = partial(say, error=True)
+
+
+def generate(
+    checkpoint: CheckpointName,
+    prompt: Annotated[
+        str | None,
+        typer.Argument(
+            help="Text to continue; - reads it from standard input, without its last line feed (the default if that "
+            "is not a terminal). An empty prompt begins a new text.",
+            metavar="PROMPT",
+            show_default=False,
+        ),
+    ] = None,
+    interactive: Annotated[
+        bool,
+        typer.Option("--interactive", help="Continue each line of standard input on its own; Ctrl-D ends."),
+    ] = False,
+    max_new_tokens: Annotated[
+        int, typer.Option(help="Tokens to generate for each sample, at most.", min=1, max=MOST_NEW_TOKENS)
+    ] = 100,
+    temperature: Annotated[
+        float | None,
+        typer.Option(help="Below 1: likelier tokens even more often; 0: always the likeliest (default: 0.8).", min=0),
+    ] = None,
+    top_k: Annotated[int | None, typer.Option(help="Choose among the k likeliest tokens.", min=1)] = None,
+    top_p: Annotated[
+        float | None,
+        typer.Option(help="Choose among the likeliest tokens whose probabilities sum to this.", min=0, max=1),
+    ] = None,
+    min_p: Annotated[
+        float | None,
+        typer.Option(help="Choose among tokens at least this likely relative to the likeliest.", min=0, max=1),
+    ] = None,
+    greedy: Annotated[bool, typer.Option("--greedy", help="Always choose the likeliest token.")] = False,
+    seed: Annotated[int, typer.Option(help="Equal seeds give equal text.", min=0)] = 0,
+    stop: Annotated[
+        list[str] | None,
+        typer.Option(help="End before this text; repeatable.", metavar="TEXT", show_default=False),
+    ] = None,
+    samples: Annotated[int, typer.Option(help="Continuations of the prompt.", min=1, max=MOST_SAMPLES)] = 1,
+    context_length: Annotated[
+        int | None,
+        typer.Option(
+            help="Tokens of prompt and text together, at most (default: the length of the training sequences).",
+            min=2,
+            show_default=False,
+        ),
+    ] = None,
+    tokenizer: TokenizerFile = None,
+    device: DeviceName = "auto",
+    dtype: DtypeName = "float32",
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
+    as_json: AsJson = False,
+) -> None:
+    """Continue a text with a checkpoint. The text goes to standard output as it is made, statistics to standard error.
+
+    Example: growctl generate quickstart "def " --temperature 0.6 --samples 3
+    """
+    from growctl.cli.pretrained import open_pretrained
+    from model.errors import UserError
+
+    if interactive and (as_json or prompt is not None):
+        raise UserError("--interactive reads prompts from standard input; leave out PROMPT and --json")
+    settings = _settings(
+        {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p},
+        greedy=greedy,
+        seed=seed,
+        max_new_tokens=max_new_tokens,
+        num_samples=samples,
+        stop=tuple(stop or ()),
+        context_length=context_length,
+    )
+    text = "" if interactive else _prompt(prompt)
+    with open_pretrained(checkpoint, runs_dir, _tell, tokenizer=tokenizer, device=device, dtype=dtype) as pretrained:
+        if interactive:
+            _converse(pretrained, settings)
+        elif as_json:
+            print(json.dumps(_document(pretrained, text, settings), indent=1))
+        else:
+            _print_generation(pretrained, text, settings, text)
+
+
+def _settings(chosen: dict[str, Any], *, greedy: bool, seed: int, **settings: Any) -> "GenerationSettings":
+    """The settings that the options stand for. Raises UserError, naming the option, if a value is unusable."""
+    from pydantic import ValidationError
+
+    from model.errors import UserError
+    from stages.generate.generate import GenerationSettings
+    from stages.generate.sampling import Sampling
+
+    given = {name: value for name, value in chosen.items() if value is not None}
+    if greedy and given:
+        option = next(iter(given)).replace("_", "-")
+        raise UserError(f"--greedy always chooses the likeliest token; leave out --{option}")
+    if "" in settings["stop"]:
+        raise UserError("--stop '': must be text of one character or more")
+    try:
+        sampling = Sampling(seed=seed, **({"temperature": 0.0} if greedy else given))
+        return GenerationSettings(sampling=sampling, **settings)
+    except ValidationError as error:
+        [problem, *_] = error.errors()
+        option = str(problem["loc"][0]).replace("_", "-")
+        said = problem["msg"].replace("Input should", "must", 1)
+        raise UserError(f"--{option} {problem['input']}: {said}") from None
+
+
+def _prompt(given: str | None) -> str:
+    """The prompt, from standard input if `given` is `-`, or if there is none and standard input is not a terminal."""
+    from model.errors import UserError
+
+    if given not in (None, "-"):
+        try:
+            given.encode()
+        except UnicodeEncodeError:
+            raise UserError(f"the prompt {given[:40]!r} is not valid UTF-8") from None
+        return given
+    if given is None and sys.stdin.isatty():
+        raise UserError("there is no prompt; give one, pipe one in, or use --interactive")
+    try:
+        return sys.stdin.buffer.read().decode().removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError as error:
+        raise UserError(f"the prompt on standard input is not valid UTF-8 (byte {error.start:,})") from None
+
+
+def _lines() -> Iterator[str]:
+    """The lines of standard input, with a prompt and editing on a terminal."""
+    from model.errors import UserError
+
+    is_terminal = sys.stdin.isatty()
+    if is_terminal:
+        with suppress(ImportError):
+            import readline  # noqa: F401  (its import gives `input` its editing)
+    with suppress(EOFError):
+        while True:
+            try:
+                line = input("> " if is_terminal else "")
+                line.encode()
+            except UnicodeError:
+                raise UserError("a line on standard input is not valid UTF-8") from None
+            yield line
+    if is_terminal:
+        print()
+
+
+def _converse(pretrained: "Pretrained", settings: "GenerationSettings") -> None:
+    """Continues each line, with a seed of its own. A line that cannot be continued gets a message."""
+    from model.errors import UserError
+
+    for number, line in enumerate(_lines()):
+        sampling = settings.sampling.model_copy(update={"seed": settings.sampling.seed + number})
+        try:
+            _print_generation(pretrained, line, settings.model_copy(update={"sampling": sampling}), "")
+        except UserError as error:
+            say(f"growctl: {error}", error=True)
+
+
+def _print_generation(pretrained: "Pretrained", prompt: str, settings: "GenerationSettings", heading: str) -> None:
+    """Prints a text, each sample after `heading`. A single sample is printed as it grows, several once all are done."""
+    from stages.generate.generate import generate as generate_text
+
+    if settings.num_samples == 1:
+        unprinted = [heading]  # until there is text: a prompt that is rejected is not printed
+
+        def show_more(_: int, text: str) -> None:
+            _show("".join(unprinted) + text)
+            unprinted.clear()
+
+        made = generate_text(pretrained, prompt, settings, show_more)
+        _show("".join(unprinted) + "\n")
+    else:
+        made = generate_text(pretrained, prompt, settings)
+        for number, sample in enumerate(made.samples, 1):
+            _show(f"--- sample {number} of {len(made.samples)} ---\n{heading}{sample.text}\n")
+    say(statistics(made, settings, pretrained.text.context_length), error=True)
+
+
+def _show(text: str) -> None:
+    """Prints text without control characters. Characters that standard output cannot encode become escapes."""
+    encoding = sys.stdout.encoding or "utf-8"
+    print(visible(text).encode(encoding, "backslashreplace").decode(encoding), end="", flush=True)
+
+
+def statistics(made: "Generation", settings: "GenerationSettings", context_length: int | None) -> str:
+    """The speed of a generation and why its samples ended, in one line."""
+    limit = settings.context_length or context_length
+    reasons = {
+        "end_of_text": "the model ended the text",
+        "stop": "a stop string ended it",
+        "length": f"--max-new-tokens {settings.max_new_tokens} ended it",
+        "context": f"the context of {limit} tokens ended it",
+    }
+    counts = Counter(sample.finish_reason for sample in made.samples)
+    ends = [
+        f"{count} x {reasons[reason]}" if len(made.samples) > 1 else reasons[reason] for reason, count in counts.items()
+    ]
+    return (
+        f"{made.num_tokens:,} tokens in {made.seconds:.2f} s ({made.tokens_per_second:,.0f} tokens/s), the first after "
+        f"{made.first_token_seconds:.3f} s; {', '.join(ends)}"
+    )
+
+
+def _document(pretrained: "Pretrained", prompt: str, settings: "GenerationSettings") -> dict[str, Any]:
+    from stages.generate.generate import generate as generate_text
+
+    made = generate_text(pretrained, prompt, settings)
+    return {
+        "checkpoint": str(pretrained.directory),
+        "prompt": prompt,
+        "prompt_tokens": made.prompt_tokens,
+        "samples": [sample._asdict() for sample in made.samples],
+        "num_tokens": made.num_tokens,
+        "seconds": made.seconds,
+        "first_token_seconds": made.first_token_seconds,
+        "tokens_per_second": made.tokens_per_second,
+        "settings": settings.model_dump(mode="json"),
+    }

@@ -1,0 +1,136 @@
+"""The command `inspect`. Slow modules are imported on use."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from growctl.cli.completion import complete_checkpoint
+from growctl.cli.options import CHECKPOINT_HELP, DEFAULT_RUNS_DIR, AsJson, DeviceName, RunsDir, TokenizerFile
+from growctl.text.escaping import say
+
+
+def inspect(
+    checkpoints: Annotated[
+        list[str],
+        typer.Argument(
+            help=f"{CHECKPOINT_HELP} Several are measured on the same text.",
+            metavar="CKPT",
+            autocompletion=complete_checkpoint,
+        ),
+    ],
+    text: Annotated[
+        Path | None,
+        typer.Option(
+            help="A UTF-8 text file to measure on (default: the validation split of the first checkpoint's dataset).",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="A dataset whose validation split to measure on.", metavar="DIR", show_default=False),
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            help="Untrained models of the same size to compare with: l2_norm_gelu, gelu_l2_norm, softmax, linear (a "
+            "Transformer), separated by commas, or none (default: all).",
+            metavar="NAMES",
+            show_default=False,
+        ),
+    ] = None,
+    sequences: Annotated[int, typer.Option(help="Maximum number of windows of text.", min=1)] = 64,
+    length: Annotated[
+        int | None,
+        typer.Option(help="Tokens per window (default: the training context).", min=1, show_default=False),
+    ] = None,
+    batch_size: Annotated[
+        int, typer.Option(help="Windows per batch. Gradients are of the mean loss of a batch.", min=1)
+    ] = 8,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="Folder for inspection.html and inspection.png.", metavar="DIR", show_default=False),
+    ] = None,
+    tokenizer: TokenizerFile = None,
+    device: DeviceName = "auto",
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
+    as_json: AsJson = False,
+) -> None:
+    """Look inside models on real text: gradients, activations, scores, and what each parameter token is used for.
+
+    Several checkpoints are compared with each other, and with untrained models under every score function.
+
+    Example: growctl inspect quickstart --output inspection
+
+    Example: growctl inspect with-softmax with-gelu --against softmax,linear --text novel.txt
+    """
+    from growctl.checkpoints.find import find_checkpoint
+    from growctl.cli.pretrained import open_pretrained
+    from growctl.inspect.document import document
+    from growctl.inspect.inspection import TextChoice, inspect_checkpoints
+    from growctl.inspect.table import print_inspection
+    from growctl.text.console import Terminal
+    from model.errors import UserError
+    from stages.stage_dir import TOKENIZER_NAME
+
+    if text is not None and data is not None:
+        raise UserError(f"--text {text} and --data {data}: give one of them")
+    if output is not None and output.exists() and not output.is_dir():
+        raise UserError(f"--output {output} is a file; it must be a folder, or not exist yet")
+    tell = partial(say, error=True)
+    found = [(reference, find_checkpoint(reference, runs_dir, tell)) for reference in checkpoints]
+    dataset = None if text else _dataset(found[0][1], data, runs_dir)
+    if dataset is not None and tokenizer is None:
+        tokenizer = dataset / TOKENIZER_NAME  # the one that made the tokens: a checkpoint need not have its own
+    choice = TextChoice(text, dataset, sequences, length, batch_size)
+    with _progress() as progress:
+        inspection = inspect_checkpoints(
+            found,
+            choice,
+            against,
+            lambda path: open_pretrained(str(path), runs_dir, tell, tokenizer=tokenizer, device=device),
+            progress,
+        )
+    page = None
+    if output is not None:
+        from growctl.inspect.page import write_page
+
+        page = write_page(inspection, output)
+    if as_json:
+        print(json.dumps(document(inspection), indent=1))
+        return
+    print_inspection(inspection, Terminal())
+    say(f"\nPage and picture: {page}" if page else "\nFor a page with a picture, give --output DIR")
+
+
+def _dataset(checkpoint: Path, given: Path | None, runs_dir: Path) -> Path:
+    """The dataset whose validation split is the text."""
+    from growctl.checkpoints.dataset import dataset_of
+    from model.errors import UserError
+    from stages.data.dataset import DataError
+
+    try:
+        return dataset_of(checkpoint, given, runs_dir)
+    except DataError:
+        raise
+    except UserError as error:
+        raise UserError(f"{error}; or give a text with --text FILE") from error
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, int, int], None]]:
+    """A bar on standard error, on a terminal; yields a function to advance it."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    from growctl.text.console import Terminal
+
+    console = Terminal(stderr=True)
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn()
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda name, done, total: bar.update(task, description=name, completed=done, total=total)

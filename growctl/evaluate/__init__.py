@@ -1,0 +1,1 @@
+"""`growctl eval`: its settings, its tables, and its results in a run's ledger."""

@@ -1,0 +1,78 @@
+"""Records what `growctl eval` found on a checkpoint of a run: in its stage, and in the run's ledger.
+
+Only the process that holds a run's lock may write its ledger. So nothing is recorded while a run is training; the
+results are then only printed.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from growctl.ledger.ledger import Ledger, LedgerError, ScoreEntry
+from growctl.ledger.scores import append_scores
+from growctl.run.lock import hold
+from growctl.run.requests import RunError
+from growctl.runs_dir import RunPaths
+from stages.checkpoint.manifest import manifest_hash
+from stages.stage_dir import StagePaths
+
+
+class Place(NamedTuple):
+    """Where a checkpoint is in a run."""
+
+    run: RunPaths
+    stage: str
+    """As the ledger names it."""
+
+    paths: StagePaths
+
+
+class Recorded(NamedTuple):
+    """Whether scores were recorded."""
+
+    ledger: Path | None
+    why_not: str | None = None
+    """Why the ledger lacks the scores of a checkpoint of a run, for a message."""
+
+
+def place_of(checkpoint: Path) -> Place | None:
+    """The run and the stage that hold `checkpoint`; None for a checkpoint outside any run."""
+    above = checkpoint.resolve().parent
+    for directory in above.parents:
+        run = RunPaths(directory)
+        if not run.ledger.is_file():
+            continue
+        for _, name, stage in run.stages_found():
+            for paths, recorded in ((stage, name), (stage.release, f"{name}/{stage.release.directory.name}")):
+                if paths.directory.resolve() == above:
+                    return Place(run, recorded, paths)
+    return None
+
+
+def record(checkpoint: Path, scores: Iterable[Mapping[str, Any]], settings: Mapping[str, Any]) -> Recorded:
+    """Records `scores` of `checkpoint` if a run holds it that is not running.
+
+    Each score has the fields of a ScoreEntry from `task` on. They are in the stage's file even if the ledger is broken:
+    the run records them when it rebuilds the ledger.
+    """
+    place = place_of(checkpoint)
+    if place is None:
+        return Recorded(None)
+    facts = {
+        "stage": place.stage,
+        "checkpoint": checkpoint.resolve().name,
+        "manifest": manifest_hash(checkpoint),
+        "evaluated_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "settings": json.loads(json.dumps(settings)),
+    }
+    entries = [ScoreEntry(**facts, **score) for score in scores]
+    try:
+        with hold(place.run.directory):
+            append_scores(place.paths.scores, entries)
+            with Ledger.open(place.run.ledger) as ledger:
+                ledger.record_scores(entries)
+    except (RunError, LedgerError, OSError) as error:
+        return Recorded(None, str(error))
+    return Recorded(place.run.ledger)

@@ -1,0 +1,83 @@
+"""Formats losses and scores: tables for people, documents for scripts."""
+
+import math
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from stages.evaluate.tasks import TaskResults
+    from stages.evaluate.text import TextLoss
+
+
+def text_document(found: "TextLoss") -> dict[str, Any]:
+    """The loss and what it was computed on, as JSON values. Infinite values are null."""
+    return {
+        "tokens": found.num_scored,
+        "loss": found.loss,
+        "perplexity": finite(found.perplexity),
+        "word_perplexity": finite(found.word_perplexity),
+        "bits_per_byte": found.bits_per_byte,
+        "documents": found.num_documents,
+        "words": found.num_words,
+        "bytes": found.num_bytes,
+    }
+
+
+def text_scores(found: "TextLoss") -> list[dict[str, Any]]:
+    """The figures of a text as the fields of ledger entries."""
+    document = text_document(found)
+    metrics = [
+        name for name in ("loss", "perplexity", "word_perplexity", "bits_per_byte") if document[name] is not None
+    ]
+    return [
+        {"task": "text", "metric": name, "filter": "none", "value": document[name], "num_samples": found.num_scored}
+        for name in metrics
+    ]
+
+
+def finite(value: float | None) -> float | None:
+    """`value`; None if it is infinite or not a number, which JSON cannot say."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def print_text(found: "TextLoss", console: "Console") -> None:
+    """Prints the loss as a table."""
+    from rich.table import Table
+
+    rows = [
+        ("tokens predicted", f"{found.num_scored:,}"),
+        ("loss", f"{found.loss:.5f} nats per token"),
+        ("perplexity", f"{found.perplexity:.4f} per token"),
+        ("word perplexity", f"{found.word_perplexity:.4f}" if found.word_perplexity else "-"),
+        ("bits per byte", f"{found.bits_per_byte:.5f}"),
+    ]
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+
+
+def scores_document(results: "TaskResults") -> dict[str, Any]:
+    """The scores of all tasks as JSON values. Infinite values are null."""
+    scores = [score._asdict() for score in results.scores]
+    for score in scores:
+        score |= {name: finite(score[name]) for name in ("value", "standard_error")}
+    return {"tasks": scores, "lm_eval": results.lm_eval}
+
+
+def print_scores(results: "TaskResults", console: "Console") -> None:
+    """Prints a row for each metric of each task."""
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for name in ("task", "metric"):
+        table.add_column(name, overflow="fold")
+    for name in ("value", "standard error", "examples", "shots"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for score in results.scores:
+        metric = score.metric if score.filter == "none" else f"{score.metric}, {score.filter}"
+        counts = ("-" if count is None else f"{count:,}" for count in (score.num_samples, score.num_shots))
+        error = "-" if score.standard_error is None else f"{score.standard_error:.4f}"
+        table.add_row(score.task, metric, f"{score.value:.4f}", error, *counts)
+    console.print(table)

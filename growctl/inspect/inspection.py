@@ -1,0 +1,194 @@
+"""Inspects checkpoints, and untrained models to compare them with, on the same text."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from growctl.inspect.choices import LINEAR, Untrained, untrained_models
+from growctl.inspect.training import TrainingNorms, training_norms
+from growctl.text.formatting import short_count
+from model.config import TokenformerConfig
+from model.errors import Failure, UserError
+from stages.checkpoint.manifest import Manifest, read_manifest
+from stages.inspect.facts import Inspected
+
+if TYPE_CHECKING:
+    from model.language_model import LanguageModel
+    from stages.checkpoint.pretrained import Pretrained
+
+LONGEST_DEFAULT = 256
+"""Tokens per window if no checkpoint knows its context."""
+
+
+@dataclass(frozen=True)
+class TextChoice:
+    """The text that the user asked for."""
+
+    file: Path | None
+    """A UTF-8 text file; else windows of `dataset`'s validation split."""
+
+    dataset: Path | None
+    num_sequences: int
+    length: int | None
+    """Tokens per window. None: the shortest context of the checkpoints."""
+
+    batch_size: int
+
+
+@dataclass(frozen=True)
+class Text:
+    """The text that was measured on."""
+
+    source: str
+    num_sequences: int
+    length: int
+    batch_size: int
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One model that was inspected."""
+
+    name: str
+    """The checkpoint as the user named it, or a description."""
+
+    kind: Literal["checkpoint", "untrained"]
+    scores: str
+    """The score function, or `linear`."""
+
+    facts: Inspected
+    training: TrainingNorms | None = None
+    """None also if the checkpoint lies outside a run."""
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """Everything that was measured: checkpoints in the user's order, then untrained models."""
+
+    text: Text
+    subjects: tuple[Subject, ...]
+
+    @property
+    def checkpoints(self) -> tuple[Subject, ...]:
+        """The trained models alone."""
+        return tuple(subject for subject in self.subjects if subject.kind == "checkpoint")
+
+
+Open = Callable[[Path], "AbstractContextManager[Pretrained]"]
+"""Opens a checkpoint's directory, with its model and its tokenizer."""
+
+
+def inspect_checkpoints(
+    checkpoints: Sequence[tuple[str, Path]],
+    choice: TextChoice,
+    against: str | None,
+    open_model: Open,
+    progress: Callable[[str, int, int], None],
+) -> Inspection:
+    """Measures the checkpoints (name, directory), then untrained models of the size of the first.
+
+    One model is in memory at a time. `progress(name, batches done, batches of all models)` is called before each batch.
+    Raises UserError for unusable choices, before anything is measured.
+    """
+    manifests = [read_manifest(path) for _, path in checkpoints]
+    untrained = untrained_models([manifest.model for manifest in manifests], against)
+    _check_tokenizers(checkpoints, manifests)
+    choice = choice if choice.length else replace(choice, length=_shortest_context(manifests, choice.dataset))
+    num_models = len(checkpoints) + len(untrained)
+    bench: _Bench | None = None
+    subjects: list[Subject] = []
+    for (name, path), manifest in zip(checkpoints, manifests, strict=True):
+        with open_model(path) as opened:
+            bench = bench or _Bench(choice, opened, num_models, progress)
+            facts = bench.measure(opened.model, name)
+        subjects.append(Subject(name, "checkpoint", _scores(manifest.model), facts, training_norms(path)))
+    assert bench is not None
+    for model in untrained:
+        facts = bench.measure_untrained(model, manifests[0].seed)
+        subjects.append(Subject(_name(model, facts), "untrained", model.scores, facts))
+    return Inspection(bench.text, tuple(subjects))
+
+
+class _Bench:
+    """The text, and what measures models on it."""
+
+    def __init__(
+        self, choice: TextChoice, opened: "Pretrained", num_models: int, progress: Callable[[str, int, int], None]
+    ) -> None:
+        """Reads the text with the tokenizer of the first checkpoint."""
+        from stages.inspect.text import dataset_windows, describe_places, file_windows
+
+        size = (choice.num_sequences, choice.length or LONGEST_DEFAULT, choice.batch_size)
+        if choice.file is not None:
+            self._tokens_ST, batch_size = file_windows(choice.file, opened.tokenizer, *size)
+            source = str(choice.file)
+        else:
+            assert choice.dataset is not None
+            self._tokens_ST, batch_size = dataset_windows(choice.dataset, *size)
+            source = f"the validation split of {choice.dataset.name}"
+        num_sequences, width = self._tokens_ST.shape
+        self.text = Text(source, num_sequences, width - 1, batch_size)
+        self._describe = describe_places(self._tokens_ST, opened.tokenizer)
+        self._device = next(opened.model.parameters()).device
+        self._progress, self._done = progress, 0
+        self._total = num_models * num_sequences // batch_size
+
+    def measure(self, model: "LanguageModel", name: str) -> Inspected:
+        """Measures `model`, and reports the progress under `name`."""
+        from stages.inspect.measure import inspect_model
+
+        self._progress(name, self._done, self._total)
+
+        def advance() -> None:
+            self._done += 1
+            self._progress(name, self._done, self._total)
+
+        try:
+            return inspect_model(model, self._tokens_ST, self.text.batch_size, self._describe, advance)
+        except Failure as error:
+            raise Failure(f"{name}: {error}") from error
+
+    def measure_untrained(self, model: Untrained, seed: int) -> Inspected:
+        """Builds and measures an untrained model on the same device."""
+        from model.initialization import build_model
+
+        return self.measure(build_model(model.config, seed=seed, device=self._device), f"untrained, {model.scores}")
+
+
+def _name(model: Untrained, facts: Inspected) -> str:
+    family = "Transformer" if model.scores == LINEAR else "Tokenformer"
+    return f"untrained {family} of {short_count(facts.num_parameters)}"
+
+
+def _scores(config: object) -> str:
+    return config.score_function if isinstance(config, TokenformerConfig) else LINEAR
+
+
+def _check_tokenizers(checkpoints: Sequence[tuple[str, Path]], manifests: Sequence[Manifest]) -> None:
+    """Raises UserError unless all checkpoints read the same ids: else losses are of different tokens."""
+    first, known = checkpoints[0][0], manifests[0]
+    for (name, _), manifest in zip(checkpoints[1:], manifests[1:], strict=True):
+        hashes = {known.tokenizer_sha256, manifest.tokenizer_sha256} - {None}
+        if len(hashes) > 1:
+            raise UserError(
+                f"{name} has another tokenizer than {first}, so their numbers would be of different tokens; inspect "
+                "them one by one"
+            )
+        if manifest.model.vocab_size != known.model.vocab_size:
+            raise UserError(
+                f"{name} has a vocabulary of {manifest.model.vocab_size}, but {first} one of {known.model.vocab_size}; "
+                "inspect them one by one"
+            )
+
+
+def _shortest_context(manifests: Sequence[Manifest], dataset: Path | None) -> int:
+    contexts = [manifest.text.context_length for manifest in manifests if manifest.text.context_length]
+    if contexts:
+        return min(contexts)
+    if dataset is None:
+        return LONGEST_DEFAULT
+    from stages.inspect.text import longest_window
+
+    return min(LONGEST_DEFAULT, longest_window(dataset))

@@ -1,0 +1,63 @@
+"""Scores of checkpoints: what `growctl eval` found, in a stage's scores.jsonl and in the ledger.
+
+The file is written first. A run that rebuilds its ledger reads the scores from there again.
+"""
+
+import json
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class ScoreEntry:
+    """One metric of one evaluation of a checkpoint."""
+
+    stage: str
+    """The stage as the ledger names it; for a release, `STAGE/release`."""
+    checkpoint: str
+    """The checkpoint's name in its stage: `final`, `initial`, `step_00001000`."""
+    manifest: str
+    """sha256 of the checkpoint's manifest.json."""
+    evaluated_at: str
+    """ISO 8601, in UTC; the same for all scores of one command."""
+    task: str
+    """A task of lm-evaluation-harness, `text`, or `context-4096`."""
+    metric: str
+    filter: str
+    """How lm_eval extracted the answers; `none` elsewhere."""
+    value: float | None
+    """None if it was not finite."""
+    standard_error: float | None = None
+    num_samples: int | None = None
+    """Examples of a task; tokens of a text."""
+    num_shots: int | None = None
+    version: str = ""
+    """The version of the task."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """What else the value depends on, as JSON values: text, context, stride, limit, dtype, version of lm_eval."""
+
+
+def append_scores(path: Path, scores: Iterable[ScoreEntry]) -> None:
+    """Appends a line for each score to the file `path`, and syncs it to disk."""
+    lines = [json.dumps(asdict(score)) + "\n" for score in scores]
+    with path.open("a", encoding="utf-8") as file:
+        file.writelines(lines)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_scores(path: Path) -> list[ScoreEntry]:
+    """The scores in the file `path`, oldest first; none if it is missing. Skips a line that was cut off by a crash."""
+    if not path.is_file():
+        return []
+    names = {f.name for f in fields(ScoreEntry)}
+    found = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        with suppress(ValueError, TypeError):
+            values = json.loads(line)
+            found.append(ScoreEntry(**{name: values[name] for name in names & values.keys()}))
+    return found

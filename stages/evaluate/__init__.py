@@ -1,0 +1,1 @@
+"""Evaluation of a finished checkpoint: loss on text, benchmark tasks, long contexts."""

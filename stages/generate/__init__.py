@@ -1,0 +1,1 @@
+"""Generating text with a finished model: sampling, the token loop, streaming."""

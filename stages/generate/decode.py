@@ -1,0 +1,61 @@
+"""The token loop: reads prompts with a model, then appends one token to each row at a time.
+
+Shapes: B rows, T positions, V vocabulary, S steps.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from model.cache import KVCache
+from model.errors import Failure
+from model.language_model import LanguageModel
+from stages.generate.sampling import Sampling, choose, draws
+
+
+def decode(
+    model: LanguageModel,
+    prompts: Sequence[Sequence[int]],
+    max_new_tokens: int,
+    sampling: Sampling,
+    *,
+    num_token_ids: int | None = None,
+) -> Iterator[list[int]]:
+    """Yields the next token of every row, `max_new_tokens` times. Whoever wants fewer stops asking.
+
+    `prompts` holds one or more token ids for each row, which may differ in number. Ids from `num_token_ids` on are
+    never chosen: they are padding rows of the embedding. Raises Failure if the logits are not finite, or if the cache
+    does not fit into memory.
+    """
+    input_BT, starts_B = padded(prompts)
+    device = model.embedding.weight.device
+    cache = _new_cache(model, len(prompts), input_BT.shape[1] + max_new_tokens, starts_B)
+    draws_BS = draws(sampling.seed, len(prompts), max_new_tokens).to(device)
+    input_BT = input_BT.to(device)
+    for step in range(max_new_tokens):
+        logits_BV = _next_logits(model, input_BT, cache)[:, :num_token_ids]
+        if not logits_BV.isfinite().all():
+            raise Failure("the model's logits are not finite: its training diverged, or the precision is too low")
+        token_B = choose(logits_BV, draws_BS[:, step], sampling)
+        yield token_B.tolist()
+        input_BT = token_B[:, None]
+
+
+def _new_cache(model: LanguageModel, num_rows: int, num_columns: int, starts_B: Tensor) -> KVCache:
+    try:
+        return model.new_cache(num_rows, num_columns, starts_B)
+    except RuntimeError as error:  # the CPU's allocator raises no class of its own
+        raise Failure(f"the cache for {num_rows:,} x {num_columns:,} tokens does not fit into memory") from error
+
+
+@torch.inference_mode()
+def _next_logits(model: LanguageModel, input_BT: Tensor, cache: KVCache) -> Tensor:
+    return model(input_BT, cache=cache, logits_to_keep=1)[:, 0]
+
+
+def padded(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    """Rows of token ids padded on the left with 0 to the longest, int64, and the number of padding ids of each."""
+    longest = max(map(len, rows))
+    starts = [longest - len(row) for row in rows]
+    return torch.tensor([[0] * start + [*row] for start, row in zip(starts, rows, strict=True)]), torch.tensor(starts)

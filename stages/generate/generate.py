@@ -1,0 +1,167 @@
+"""Text in, text out: continues a prompt with a finished model."""
+
+import time
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+from pydantic import PositiveInt
+
+from model.errors import UserError
+from model.strict import Strict
+from stages.checkpoint.pretrained import Pretrained
+from stages.generate.decode import decode
+from stages.generate.sampling import Sampling
+from stages.generate.text_stream import TextStream
+
+FinishReason = Literal["end_of_text", "stop", "length", "context"]
+"""Why a sample ended: the model's end of text, a stop string, `max_new_tokens`, or the context length."""
+
+OnText = Callable[[int, str], None]
+"""Called with the number of a sample, from 0, and the text that it gained."""
+
+
+class GenerationSettings(Strict):
+    """What to generate."""
+
+    max_new_tokens: PositiveInt = 100
+    num_samples: PositiveInt = 1
+    """Continuations of the same prompt, computed in one batch."""
+
+    sampling: Sampling = Sampling()
+    stop: tuple[str, ...] = ()
+    """A sample ends before the first of these strings."""
+
+    context_length: PositiveInt | None = None
+    """The most tokens of prompt and text together. None: the checkpoint's context length, which is that of its training
+    sequences; a checkpoint that does not know it has no limit."""
+
+
+class Sample(NamedTuple):
+    """One continuation."""
+
+    text: str
+    tokens: tuple[int, ...]
+    """All generated tokens, also an end of text and those of a stop string."""
+
+    finish_reason: FinishReason
+
+
+class Generation(NamedTuple):
+    """A prompt and its continuations."""
+
+    prompt: str
+    prompt_tokens: tuple[int, ...]
+    samples: tuple[Sample, ...]
+    first_token_seconds: float
+    """Until every sample had its first token."""
+
+    seconds: float
+
+    @property
+    def num_tokens(self) -> int:
+        """Generated tokens, of all samples."""
+        return sum(len(sample.tokens) for sample in self.samples)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Generated tokens of all samples per second, reading the prompt included."""
+        return self.num_tokens / self.seconds
+
+
+def generate(
+    pretrained: Pretrained, prompt: str, settings: GenerationSettings | None = None, on_text: OnText | None = None
+) -> Generation:
+    """Continues `prompt` as `settings` say; equal arguments give equal text on the same device.
+
+    An empty prompt begins a new text, after the end of the one before. `on_text` gets the text as it grows, in whole
+    characters.
+
+    Raises UserError if the prompt does not fit into the context, or is empty and the model has no end of text.
+    """
+    settings = settings or GenerationSettings()
+    tokens, limit = _prompt_tokens(pretrained, prompt), settings.context_length or pretrained.text.context_length
+    num_new = settings.max_new_tokens if limit is None else min(settings.max_new_tokens, _room(tokens, limit))
+    rows = [_Row(pretrained, tokens, settings.stop) for _ in range(settings.num_samples)]
+
+    started = time.perf_counter()
+    first_token_seconds = 0.0
+    steps = decode(
+        pretrained.model,
+        [tokens] * len(rows),
+        num_new,
+        settings.sampling,
+        num_token_ids=pretrained.num_token_ids,
+    )
+    for chosen in steps:
+        first_token_seconds = first_token_seconds or time.perf_counter() - started
+        for number, (row, token) in enumerate(zip(rows, chosen, strict=True)):
+            text = row.add(token)
+            if text and on_text:
+                on_text(number, text)
+        if all(row.finish_reason for row in rows):
+            break
+    for number, row in enumerate(rows):
+        text = row.end("length" if num_new == settings.max_new_tokens else "context")
+        if text and on_text:
+            on_text(number, text)
+    return Generation(
+        prompt, tuple(tokens), tuple(row.sample() for row in rows), first_token_seconds, time.perf_counter() - started
+    )
+
+
+def _prompt_tokens(pretrained: Pretrained, prompt: str) -> list[int]:
+    tokens: list[int] = pretrained.tokenizer.encode(prompt, add_special_tokens=False).ids
+    if tokens:
+        return tokens
+    if prompt:
+        raise UserError(f"the prompt {prompt[:40]!r} has no tokens: the tokenizer drops all of its characters")
+    if pretrained.text.end_of_text_id is None:
+        raise UserError("the prompt is empty, and the tokenizer has no end of text after which a new text could begin")
+    return [pretrained.text.end_of_text_id]
+
+
+def _room(tokens: list[int], limit: int) -> int:
+    if len(tokens) >= limit:
+        raise UserError(
+            f"the prompt has {len(tokens):,} tokens; with a context of {limit:,} tokens it may have {limit - 1:,}, so "
+            "that there is room for text; shorten it, or allow a longer context than the model was trained on with "
+            "--context-length"
+        )
+    return limit - len(tokens)
+
+
+class _Row:
+    """One sample as it grows."""
+
+    def __init__(self, pretrained: Pretrained, prompt: list[int], stop: tuple[str, ...]) -> None:
+        self.finish_reason: FinishReason | None = None
+        self._end_of_text_id = pretrained.text.end_of_text_id
+        self._stream = TextStream(pretrained.tokenizer, prompt, stop)
+        self._tokens: list[int] = []
+        self._text = ""
+
+    def add(self, token: int) -> str:
+        """Adds a token, unless the sample has ended; returns the text that it adds."""
+        if self.finish_reason:
+            return ""
+        self._tokens.append(token)
+        if token == self._end_of_text_id:
+            return self.end("end_of_text")
+        text = self._stream.push(token)
+        self._text += text
+        if self._stream.stopped:
+            self.finish_reason = "stop"
+        return text
+
+    def end(self, reason: FinishReason) -> str:
+        """Ends the sample for `reason`, unless it has ended; returns the text that was held back."""
+        if self.finish_reason:
+            return ""
+        text = self._stream.finish()
+        self._text += text
+        self.finish_reason = "stop" if self._stream.stopped else reason
+        return text
+
+    def sample(self) -> Sample:
+        assert self.finish_reason
+        return Sample(self._text, tuple(self._tokens), self.finish_reason)

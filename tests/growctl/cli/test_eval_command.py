@@ -1,0 +1,131 @@
+"""`growctl eval`: its figures as JSON and as a table, and its messages."""
+
+import importlib.util
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from growctl.cli.app import app
+from growctl.cli.evaluate import devices_of
+from model.errors import UserError
+from tests.growctl.runs import run_here
+from tests.pretrained import text_config, write_pretrained
+
+Call = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("checkpoint") / "final"
+    write_pretrained(directory, text_config(vocab_size=300))
+    return directory
+
+
+@pytest.fixture
+def call(checkpoint: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Call:
+    """Runs `growctl eval` on the checkpoint, in an empty folder with a text, and returns what it prints."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    (tmp_path / "text.txt").write_text("the hen is in the barn. " * 20)
+
+    def invoke(*arguments: object) -> str:
+        result = CliRunner().invoke(app, ["eval", str(checkpoint), *map(str, arguments)], catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    return invoke
+
+
+def test_json_holds_the_figures_and_what_they_depend_on(call: Call, checkpoint: Path):
+    found = json.loads(call("--text", "text.txt", "--stride", 8, "--json"))
+    assert found["perplexity"] == pytest.approx(math.exp(found["loss"]))
+    assert found["word_perplexity"] == pytest.approx(math.exp(found["loss"] * (found["tokens"] + 1) / found["words"]))
+    bits = found["loss"] / math.log(2)
+    assert found["bits_per_byte"] == pytest.approx(bits * (found["tokens"] + 1) / found["bytes"])
+    assert (found["context"], found["stride"], found["padding_rows"]) == (32, 8, 39)
+    assert (found["checkpoint"], found["text"], found["dtype"]) == (str(checkpoint), ["text.txt"], "float32")
+
+
+def test_the_table_has_the_figures_with_their_units(call: Call):
+    lines = call("--text", "text.txt").splitlines()
+    assert [line.split("  ")[0].strip() for line in lines] == [
+        "tokens predicted",
+        "loss",
+        "perplexity",
+        "word perplexity",
+        "bits per byte",
+    ]
+    assert "nats per token" in lines[1]
+
+
+def test_a_longer_context_lowers_nothing_below_one_window(call: Call):
+    whole = json.loads(call("--text", "text.txt", "--context", 4000, "--json"))
+    parts = json.loads(call("--text", "text.txt", "--context", 16, "--json"))
+    assert whole["tokens"] == parts["tokens"]
+    assert whole["loss"] != parts["loss"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "give what to evaluate on: --text"),
+        (["--text", "TEXT", "--split", "train"], "--text and --split: give only one of them"),
+        (["--text", "nowhere.txt"], "--text nowhere.txt: there is no such file or folder"),
+        (["--text", "TEXT", "--stride", 33], "--stride 33: a stride above the context of 32 tokens"),
+        (["--tasks", "x", "--output", "TEXT"], "text.txt exists already; give another name, or remove it"),
+        (["--split", "train", "--stride", 4], "--stride has no effect with --split; it belongs to --text"),
+        (["--text", "TEXT", "--rope-scaling", "ntk"], "--rope-scaling has no effect with --text; it belongs to"),
+        (["--text", "TEXT", "--contexts", "64,x"], "--contexts 'x': a length is a whole number of tokens"),
+        (["--text", "TEXT", "--device", "cuda:99"], "--device 'cuda:99': this machine has auto, cpu"),
+    ],
+)
+def test_unusable_input_gets_one_message(checkpoint: Path, tmp_path: Path, arguments: list[object], said: str):
+    text = tmp_path / "text.txt"
+    text.write_text("the hen")
+    _, err = run_here("eval", checkpoint, *(text if part == "TEXT" else part for part in arguments), expect=2)
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_a_checkpoint_of_unknown_context_needs_the_context(tmp_path: Path):
+    write_pretrained(tmp_path / "final", context_length=None)
+    (tmp_path / "text.txt").write_text("the hen")
+    arguments = ("eval", tmp_path / "final", "--text", tmp_path / "text.txt")
+    _, err = run_here(*arguments, expect=2)
+    assert "does not say how long its training sequences were; give --context N" in err
+    assert "nats per token" in run_here(*arguments, "--context", 8)[0]
+
+
+def test_contexts_give_a_table_a_document_and_a_picture(call: Call, tmp_path: Path):
+    arguments = ("--text", "text.txt", "--contexts", "32,128", "--rope-scaling", "yarn")
+    found = json.loads(call(*arguments, "--json", "--picture", "long.png"))
+    assert [(each["context"], each["rope_scaling"], each["factor"]) for each in found["contexts"]] == [
+        (32, "none", 1.0),
+        (128, "yarn", 4.0),
+    ]
+    assert [(bucket["first"], bucket["last"]) for bucket in found["contexts"][1]["positions"]] == [(0, 63), (64, 127)]
+    assert (tmp_path / "long.png").read_bytes().startswith(b"\x89PNG")
+    table = call(*arguments)
+    assert "yarn 4x" in table
+    assert "64 to 127 *" in table
+    assert "* beyond the 32 tokens of a training sequence" in table
+
+
+def test_tasks_without_the_harness_name_the_command_that_installs_it(checkpoint: Path, monkeypatch: pytest.MonkeyPatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name, *rest: None if name == "lm_eval" else find(name, *rest)
+    )
+    _, err = run_here("eval", checkpoint, "--tasks", "piqa", expect=2)
+    assert err == "growctl: --tasks needs lm-evaluation-harness; install it with `pip install 'growctl[eval]'`\n"
+
+
+def test_several_devices_may_share_the_work():
+    assert devices_of("cpu,cpu") == [torch.device("cpu")] * 2
+    with pytest.raises(UserError, match="--device 'tpu'"):
+        devices_of("cpu,tpu")

@@ -1,0 +1,132 @@
+"""`growctl generate`: prompts from everywhere, output that is safe to show, and one message for a mistake."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from stages.generate import generate as generating
+from stages.stage_dir import StagePaths
+from tests.growctl.runs import made_once, run_here
+from tests.pretrained import byte_tokenizer, write_pretrained
+
+
+@pytest.fixture(scope="session")
+def runs_dir(tmp_path_factory) -> Path:
+    """A runs directory with the run `tiny`, which has one finished stage."""
+
+    def make(folder: Path) -> None:
+        write_pretrained(StagePaths(folder / "tiny/stages/0-small").final)
+        (folder / "tiny/schedule.yaml").write_text("")
+
+    return made_once(tmp_path_factory, "generate_command", make)
+
+
+@pytest.fixture
+def generate(runs_dir):
+    def run(*arguments: object, expect: int = 0) -> tuple[str, str]:
+        return run_here("generate", "tiny", "--device", "cpu", *arguments, "--runs-dir", runs_dir, expect=expect)
+
+    return run
+
+
+@pytest.fixture
+def typed(monkeypatch):
+    def as_standard_input(data: bytes) -> None:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data), encoding="utf-8"))
+
+    return as_standard_input
+
+
+def say(monkeypatch, text: str) -> None:
+    """Makes the model say `text`."""
+    ids = byte_tokenizer().encode(text).ids
+    monkeypatch.setattr(generating, "decode", lambda model, prompts, *_, **__: ([i] * len(prompts) for i in ids))
+
+
+def test_a_text_is_printed_after_its_prompt_and_statistics_go_to_standard_error(generate, monkeypatch):
+    say(monkeypatch, " é€😀\n\tend")
+    out, err = generate("the", "--max-new-tokens", 15)
+    assert out == "the é€😀\n\tend\n"
+    assert "using" in err
+    assert "15 tokens in " in err
+    assert "--max-new-tokens 15 ended it" in err
+
+
+def test_control_characters_of_a_model_do_not_reach_the_terminal(generate, monkeypatch):
+    say(monkeypatch, "a\x1b]0;owned\x07\r\x9b31m\u202e")
+    assert generate("x\x1b[2J")[0] == "x\\x1b[2Ja\\x1b]0;owned\\x07\\r\\x9b31m\\u202e\n"
+
+
+def test_the_document_has_the_text_the_tokens_and_the_reason(generate):
+    out, err = generate("the", "--json", "--samples", 2, "--max-new-tokens", 5, "--seed", 7)
+    document = json.loads(out)
+    assert "tokens/s" not in err
+    assert document["prompt_tokens"] == byte_tokenizer().encode("the").ids
+    assert [len(sample["tokens"]) for sample in document["samples"]] == [5, 5]
+    for sample in document["samples"]:
+        assert sample["text"] == byte_tokenizer().decode(sample["tokens"])
+        assert sample["finish_reason"] == "length"
+    assert document["tokens_per_second"] == pytest.approx(10 / document["seconds"])
+    again = json.loads(generate("the", "--json", "--max-new-tokens", 5, "--seed", 7)[0])
+    assert again["samples"] == document["samples"][:1]
+
+
+def test_a_prompt_can_be_piped_in(generate, typed):
+    prompts = []
+    for arguments in ((), ("-",)):
+        typed("two\nlines é\r\n".encode())
+        prompts.append(json.loads(generate(*arguments, "--json", "--greedy")[0])["prompt"])
+    assert prompts == ["two\nlines é", "two\nlines é"]
+
+
+def test_every_line_is_a_prompt_in_interactive_mode(generate, typed, monkeypatch):
+    say(monkeypatch, "ok")
+    typed(b"one\n" + b"x" * 40 + b"\ntwo\n")
+    monkeypatch.setattr("builtins.input", lambda _="": _line())
+
+    def _line() -> str:
+        import sys
+
+        line = sys.stdin.readline()
+        if not line:
+            raise EOFError
+        return line.rstrip("\n")
+
+    out, err = generate("--interactive", "--max-new-tokens", 2)
+    assert out == "ok\nok\n"
+    assert "growctl: the prompt has 40 tokens" in err
+
+
+def test_several_samples_are_printed_one_after_the_other(generate, monkeypatch):
+    say(monkeypatch, "a\x1b\nb")
+    out, err = generate("x", "--samples", 2, "--stop", "b")
+    assert out == "--- sample 1 of 2 ---\nxa\\x1b\n\n--- sample 2 of 2 ---\nxa\\x1b\n\n"
+    assert "2 x a stop string ended it" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["x", "--greedy", "--top-k", "3"], "--greedy always chooses the likeliest token; leave out --top-k"),
+        (["x", "--top-p", "0"], "--top-p 0.0: must be greater than 0"),
+        (["x", "--temperature", "nan"], "'--temperature': Input should be"),
+        (["x", "--stop", ""], "--stop '': must be text of one character or more"),
+        (["x", "--interactive"], "--interactive reads prompts from standard input"),
+        (["x" * 33], "the prompt has 33 tokens; with a context of 32 tokens it may have 31"),
+        (["x", "--device", "cuda:99"], "--device 'cuda:99': this machine has auto, cpu"),
+        (["x", "--tokenizer", "nowhere.json"], "nowhere.json cannot be read"),
+        (["\udcff"], "is not valid UTF-8"),
+        (["x", "--max-new-tokens", "0"], "--max-new-tokens"),
+    ],
+)
+def test_a_mistake_gets_one_message(generate, arguments, message):
+    out, err = generate(*arguments, expect=2)
+    assert out == ""
+    assert message in " ".join(err.split())
+
+
+def test_standard_input_that_is_no_text_gets_one_message(generate, typed):
+    typed(b"ab\xff")
+    assert "standard input is not valid UTF-8 (byte 2)" in generate(expect=2)[1]

@@ -1,0 +1,196 @@
+"""`growctl inspect`: the table, the page and the JSON document, and what it rejects."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from growctl.cli.app import app
+from model.config import TransformerConfig
+from model.errors import Failure, UserError
+from tests.growctl.runs import run_here
+from tests.pretrained import text_config, write_pretrained
+from tests.stages.grow.test_compare import alter, prepare_text, rewrite, write_trained
+
+WORDS = "the <b>cat</b> in the $hat$ ate the rest of it \x1b[31m then & there "
+FEW = ("--sequences", "4", "--length", "12", "--batch-size", "2")
+TRANSFORMER = TransformerConfig(vocab_size=261, hidden_size=16, num_heads=1, num_layers=2, ffn_size=32)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with checkpoints of every kind and a text."""
+    folder = tmp_path_factory.mktemp("inspect")
+    for function in ("l2_norm_gelu", "gelu_l2_norm", "softmax"):
+        write_pretrained(folder / function, text_config(score_function=function))
+    write_pretrained(folder / "transformer", TRANSFORMER)
+    (folder / "text.txt").write_text(WORDS * 20)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def document(place: Path) -> dict[str, Any]:
+    """What --json prints for all of them."""
+    names = ("l2_norm_gelu", "gelu_l2_norm", "softmax", "transformer")
+    out, err = run_here("inspect", *(place / name for name in names), "--text", place / "text.txt", *FEW, "--json")
+    assert err == ""
+    return json.loads(out, parse_constant=lambda constant: pytest.fail(f"{constant} is not JSON"))
+
+
+def test_every_checkpoint_and_every_untrained_model_is_measured(place, document):
+    kinds = [(model["kind"], model["scores"]) for model in document["models"]]
+    functions = ["l2_norm_gelu", "gelu_l2_norm", "softmax", "linear"]
+    assert kinds == [(kind, scores) for kind in ("checkpoint", "untrained") for scores in functions]
+    assert document["text"] == {
+        "source": str(place / "text.txt"),
+        "num_sequences": 4,
+        "length": 12,
+        "batch_size": 2,
+    }
+    for model in document["models"]:
+        layers = [(layer["block"], layer["name"]) for layer in model["layers"]]
+        assert layers == [(b, name) for b in (0, 1) for name in ("query", "key", "value", "projection", "ffn")] or (
+            model["kind"] == "untrained" and model["scores"] == "linear"
+        )
+        assert model["gradient"]["mean"] > 0
+        assert all((layer["scores"] is None) == (model["scores"] == "linear") for layer in model["layers"])
+
+
+def test_an_untrained_model_of_the_checkpoints_own_seed_and_size_equals_the_untrained_checkpoint(document):
+    """`write_pretrained` writes weights as they are initialised."""
+    checkpoint, *_ = (model for model in document["models"] if model["scores"] == "softmax")
+    *_, untrained = (model for model in document["models"] if model["scores"] == "softmax")
+    assert checkpoint["loss"] == untrained["loss"]
+    assert checkpoint["layers"] == untrained["layers"]
+
+
+def test_contexts_are_text(document):
+    contexts = document["models"][0]["layers"][-1]["scores"]["most_used"][0]["contexts"]
+    assert len(contexts) == 3
+    for context in contexts:
+        assert context["before"] + context["at"] in WORDS * 20
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: Path) -> Callable[..., str]:
+    """Runs `growctl inspect` in an empty folder on 80 columns, without untrained models unless `--against` is given;
+    returns what it printed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("GROWCTL_RUNS_DIR", raising=False)
+
+    def invoke(*arguments: object) -> str:
+        given = [str(argument) for argument in ("inspect", *arguments, *FEW)]
+        result = CliRunner().invoke(app, given if "--against" in given else [*given, "--against", "none"])
+        if result.exception and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    return invoke
+
+
+def test_the_table_fits_80_columns_and_states_what_may_be_compared(place, call):
+    out = call(place / "softmax", place / "transformer", "--text", place / "text.txt", "--against", "linear")
+    lines = [line for line in out.splitlines() if str(place) not in line]
+    assert max(map(len, lines)) <= 80
+    words = " ".join(out.split())
+    for sentence in (
+        "4 windows of 12 tokens, in 2 batches of 2",
+        "untrained Tokenformer of",
+        "untrained Transformer of",
+        "Weights trained under one score function mean nothing under another",
+        "x its even share",
+        "For a page with a picture, give --output DIR",
+    ):
+        assert sentence in words
+    assert "l2-gelu" not in words, "only linear was asked for"
+    assert "gradient norms during training" not in words, "the checkpoint is in no run"
+
+
+def test_dead_tokens_are_named(place, call, tmp_path):
+    shutil.copytree(place / "l2_norm_gelu", tmp_path / "dead")
+    alter(tmp_path / "dead", "blocks.1.ffn.value_tokens.0", lambda value: value.index_fill(0, torch.tensor([3, 4]), 0))
+    words = " ".join(call("dead", "--text", place / "text.txt").split())
+    assert "2 dead parameter tokens" in words
+    assert "block 1 ffn, generation 0: 3-4" in words
+    assert "no dead parameter tokens" in call(place / "l2_norm_gelu", "--text", place / "text.txt")
+
+
+def test_a_transformer_is_measured_without_scores_and_tokens(place, call):
+    words = " ".join(call(place / "transformer", "--text", place / "text.txt").split())
+    assert "transformer, every layer" in words
+    for absent in ("dead", "effec-", "generation tokens", "even share"):
+        assert absent not in words
+
+
+def test_the_text_is_the_validation_data_with_its_tokenizer_unless_a_file_is_given(call, tmp_path):
+    dataset = prepare_text(tmp_path / "runs/.datasets")
+    checkpoint = write_trained(tmp_path / "runs/final", dataset)
+    told = json.loads(call(checkpoint, "--json"))
+    assert told["text"]["source"] == f"the validation split of {dataset.name}"
+    assert told["models"][0]["layers"][0]["scores"]["most_used"][0]["contexts"]
+    assert json.loads(call(checkpoint, "--data", dataset, "--json")) == told
+
+
+def test_the_page_stands_alone_and_escapes_what_it_shows(place, call, tmp_path):
+    (tmp_path / "seen").mkdir()
+    (tmp_path / "seen/inspection.html").write_text("an older page")
+    out = call(place / "softmax", "--text", place / "text.txt", "--output", "seen")
+    assert "Page and picture: seen/inspection.html" in out
+    assert sorted(path.name for path in (tmp_path / "seen").iterdir()) == ["inspection.html", "inspection.png"]
+    assert (tmp_path / "seen/inspection.png").read_bytes().startswith(b"\x89PNG")
+    page = (tmp_path / "seen/inspection.html").read_text()
+    assert "<script" not in page
+    assert not re.search(r"(src|href)=\"(?!#)", page)
+    assert "<b>" not in page, "the text has <b>"
+    assert "&lt;" in page
+    assert "color-scheme: light dark" in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["l2_norm_gelu"], "there is no dataset .* or give a text with --text FILE"),
+        (["l2_norm_gelu", "--text", "text.txt", "--data", "d"], "give one of them"),
+        (["l2_norm_gelu", "--text", "short.txt"], "short.txt has 3 tokens, but one window of --length 12 needs 13"),
+        (["l2_norm_gelu", "--text", "l2_norm_gelu/manifest.json", "--against", "sofmax"], "did you mean 'softmax'"),
+        (["transformer", "--text", "text.txt", "--against", "softmax"], "every checkpoint is a Transformer"),
+        (["l2_norm_gelu", "--text", "text.txt", "--output", "text.txt"], "--output text.txt is a file"),
+        (["l2_norm_gelu", "other", "--text", "text.txt"], "other has another tokenizer than l2_norm_gelu"),
+        (["l2_norm_gelu", "wider", "--text", "text.txt"], "wider has a vocabulary of 300, but l2_norm_gelu one of 261"),
+        (["nowhere", "--text", "text.txt"], "nowhere is neither a path nor a run"),
+        (["l2_norm_gelu", "--text", "text.txt", "--device", "tpu"], "--device 'tpu'"),
+    ],
+)
+def test_unusable_input_gives_one_message_and_writes_nothing(place, monkeypatch, call, arguments, message):
+    monkeypatch.chdir(place)
+    (place / "short.txt").write_text("abc")
+    if "other" in arguments and not (place / "other").exists():
+        write_pretrained(place / "other")
+        rewrite(place / "other", tokenizer_sha256="f" * 64)
+    if "wider" in arguments and not (place / "wider").exists():
+        write_pretrained(place / "wider", text_config(300))
+    before = sorted(path.name for path in place.iterdir())
+    with pytest.raises(UserError, match=message) as raised:
+        call(*arguments)
+    assert "\n" not in str(raised.value)
+    assert sorted(path.name for path in place.iterdir()) == before
+
+
+def test_a_model_whose_loss_is_not_finite_fails_with_its_name(place, call, tmp_path):
+    shutil.copytree(place / "l2_norm_gelu", tmp_path / "diverged")
+    alter(tmp_path / "diverged", "embedding.weight", lambda value: value * torch.nan)
+    with pytest.raises(Failure, match="diverged: the loss is nan"):
+        call("diverged", "--text", place / "text.txt")
+
+
+def test_a_missing_text_file_is_named(place, call):
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.txt"):
+        call(place / "softmax", "--text", "nowhere.txt")

@@ -1,0 +1,122 @@
+"""Scores in the report: the paper's columns, published rows apart, everything else below."""
+
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from growctl.ledger.ledger import Ledger, ScoreEntry
+from growctl.report.documents import to_json
+from growctl.report.page import render_page
+from growctl.report.read import RunReport, find_runs
+from growctl.report.scores import COLUMNS, other_scores, zero_shot_rows
+from growctl.report.table import print_report
+from tests.growctl.invented_runs import FakeRun, stage_of
+
+FINAL = ScoreEntry(
+    "small", "final", "a" * 64, "2026-01-01T00:00:00.000+00:00", "piqa", "acc", "none", 0.6, 0.01, 1838, 0
+)
+VALUES = (16.38, 0.45, 0.355, 0.649, 0.473, 0.249, 0.504)
+TABLE = [
+    replace(FINAL, task=column.task, metric=column.metric, value=value)
+    for column, value in zip(COLUMNS, VALUES, strict=True)
+]
+
+
+def report(folder: Path, *scores: ScoreEntry) -> list[RunReport]:
+    """The report of a run of two stages whose ledger holds `scores`."""
+    run = FakeRun(folder, "ladder", [stage_of("small", 1_000_000, 10), stage_of("large", 2_000_000, 10)])
+    run.train(0, 3.0).train(1, 2.5)
+    with Ledger.open(run.path) as ledger:
+        ledger.record_scores(scores)
+    return find_runs(folder)
+
+
+def printed(runs: list[RunReport]) -> str:
+    out = StringIO()
+    print_report(runs, Console(file=out, width=120))
+    return out.getvalue()
+
+
+def test_a_model_gets_a_row_in_the_papers_columns_and_the_published_rows_follow(tmp_path: Path):
+    rows = zero_shot_rows(report(tmp_path, *TABLE))
+    assert rows[0].cells == ("ladder/small", "1M", "16.38", "45.0", "35.5", "64.9", "47.3", "24.9", "50.4", "44.7")
+    assert [row.is_published for row in rows] == [False] + [True] * 9
+    assert rows[2].cells == ("† TokenFormer-150M", "150M", *rows[0].cells[2:])
+    assert all(row.cells[0].startswith("† ") for row in rows[1:])
+
+
+def test_published_averages_are_those_of_the_published_accuracies_but_for_one(tmp_path: Path):
+    differing = []
+    for row in zero_shot_rows(report(tmp_path, *TABLE))[1:]:
+        *accuracies, average = map(float, row.cells[3:])
+        if average != pytest.approx(sum(accuracies) / 6, abs=0.06):
+            differing.append(row.cells[0])
+    assert differing == ["† Pythia-160M"], "published as 40.1; its accuracies have the mean 41.1"
+
+
+def test_nothing_is_shown_without_scores(tmp_path: Path):
+    runs = report(tmp_path)
+    assert (zero_shot_rows(runs), other_scores(runs)) == ([], [])
+    assert "Zero-shot" not in printed(runs)
+    assert "published" not in render_page(runs).split("</style>")[1]
+
+
+@pytest.mark.parametrize("change", [{"settings": {"limit": 10}}, {"num_shots": 5}])
+def test_a_part_of_the_examples_or_solved_ones_in_the_prompt_stay_out_of_the_table(
+    tmp_path: Path, change: dict[str, Any]
+):
+    runs = report(tmp_path, replace(FINAL, **change))
+    assert zero_shot_rows(runs) == []
+    said = {"settings": "piqa, first 10", "num_shots": "piqa, 5 shots"}[next(iter(change))]
+    assert other_scores(runs) == [("ladder/small", said, "acc", "0.6 ± 0.01")]
+
+
+def test_a_missing_task_is_a_dash_and_leaves_no_average(tmp_path: Path):
+    rows = zero_shot_rows(report(tmp_path, *TABLE[:-1]))
+    assert rows[0].cells[-2:] == ("-", "-")
+
+
+def test_the_newest_evaluation_of_the_newest_final_checkpoint_counts(tmp_path: Path):
+    later = "2026-02-01T00:00:00.000+00:00"
+    runs = report(
+        tmp_path,
+        FINAL,
+        replace(FINAL, evaluated_at=later, value=0.7),
+        replace(FINAL, checkpoint="step_00000005", evaluated_at=later, value=0.1),
+    )
+    assert [score.value for score in runs[0].stages[0].scores] == [0.7]
+    runs = report(tmp_path / "b", FINAL, replace(FINAL, manifest="b" * 64, task="winogrande", evaluated_at=later))
+    assert [score.task for score in runs[0].stages[0].scores] == ["winogrande"], "the older final is gone"
+
+
+def test_texts_and_long_contexts_are_listed_with_what_sets_them_apart(tmp_path: Path):
+    text = {"text": ["book.txt"], "context": 64, "stride": 32}
+    runs = report(
+        tmp_path,
+        replace(FINAL, task="text", metric="perplexity", value=12.5, standard_error=None, settings=text),
+        replace(
+            FINAL, task="context-4096", metric="loss", value=3.0, standard_error=None, settings={"rope_scaling": "yarn"}
+        ),
+    )
+    assert other_scores(runs) == [
+        ("ladder/small", "book.txt, context 64, stride 32", "perplexity", "12.5"),
+        ("ladder/small", "context-4096, yarn", "loss", "3"),
+    ]
+
+
+def test_terminal_page_and_document_show_scores_and_mark_the_published_ones(tmp_path: Path):
+    runs = report(tmp_path, *TABLE)
+    shown = printed(runs)
+    assert "Zero-shot scores" in shown
+    assert "† TokenFormer-1.5B" in shown
+    assert "growctl did not measure them" in " ".join(shown.split())
+    page = render_page(runs)
+    assert page.count('<tr class="published">') == 9
+    assert "<td>ladder/small</td>" in page
+    (document,) = to_json(runs)
+    assert [score["value"] for score in document["scores"]] == list(VALUES)
+    assert "TokenFormer" not in str(document), "published figures are no results of a run"

@@ -1,0 +1,97 @@
+"""Growth of a model in memory, with the optimizer that trains it."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from model.config import TransformerConfig
+from model.errors import UserError
+from model.growth import grow_model
+from model.initialization import build_model
+from model.language_model import LanguageModel
+from model.parameter_groups import parameter_groups
+from model.policy import GrowthPolicy
+from stages.checkpoint import load_model
+from stages.grow.expand import expand
+from tests.model.growths import EXACT, IDS, small_config
+from tests.stages.checkpoints import write_checkpoint
+
+COPIES = GrowthPolicy(init="copy", tau="recompute")
+
+
+def trained(model: LanguageModel, optimizer: torch.optim.Optimizer, steps: int = 2) -> LanguageModel:
+    """`model` after some steps."""
+    for _ in range(steps):
+        model(IDS[:, :-1], IDS[:, 1:]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model
+
+
+@torch.no_grad()
+def logits(model: LanguageModel) -> Tensor:
+    return model(IDS)
+
+
+@pytest.mark.parametrize(("init", "tau"), sorted(EXACT))
+def test_a_model_grown_by_an_exact_policy_computes_the_same(init, tau):
+    model = build_model(small_config(), seed=0).double()
+    grown = grow_model(model, attention_tokens=4, policy=GrowthPolicy(init=init, tau=tau))
+    assert torch.allclose(logits(grown), logits(model), rtol=0, atol=1e-12)
+    assert grown.config.blocks[0].query.num_tokens == 8
+    assert grown.config.blocks[0].ffn.num_tokens == 12  # in proportion
+
+
+@pytest.mark.parametrize(
+    "policy", [GrowthPolicy(), GrowthPolicy(init="copy", tau="recompute")], ids=["matched", "copy"]
+)
+def test_a_model_grows_in_memory_to_the_bits_that_expand_writes(tmp_path, policy):
+    write_checkpoint(tmp_path / "old")
+    expand(tmp_path / "old", tmp_path / "new", attention_tokens=5, policy=policy, seed=7)
+    grown = grow_model(load_model(tmp_path / "old"), attention_tokens=5, policy=policy, seed=7)
+    expanded = load_model(tmp_path / "new")
+    assert grown.config == expanded.config
+    for (name, one), (other_name, other) in zip(grown.named_parameters(), expanded.named_parameters(), strict=True):
+        assert name == other_name
+        assert torch.equal(one, other), name
+
+
+def test_an_optimizer_keeps_the_moments_of_old_parameters_and_takes_on_the_new_ones():
+    model = build_model(small_config(), seed=0)
+    optimizer = torch.optim.AdamW(parameter_groups(model, weight_decay=0.1), lr=1e-2)
+    trained(model, optimizer)
+    moments = {name: optimizer.state[p]["exp_avg"].clone() for name, p in model.named_parameters()}
+    grown = grow_model(model, attention_tokens=3)
+    for group in parameter_groups(grown, weight_decay=0.1)[len(optimizer.param_groups) :]:
+        optimizer.add_param_group(group)
+    for name, parameter in model.named_parameters():
+        assert grown.get_parameter(name) is parameter
+        assert torch.equal(optimizer.state[parameter]["exp_avg"], moments[name])
+    held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    assert {id(p) for p in held} == {id(p) for p in grown.parameters()}
+    before = {name: p.detach().clone() for name, p in grown.named_parameters()}
+    trained(grown, optimizer)
+    still = [name for name, p in grown.named_parameters() if torch.equal(p, before[name])]
+    assert all(name.endswith(("key_tokens.1", "value_tokens.1")) for name in still)  # they learn once their ramp rises
+
+
+def test_a_grown_model_keeps_dtype_mode_and_what_is_frozen():
+    model = build_model(small_config(), seed=0).bfloat16().eval()
+    model.embedding.weight.requires_grad_(False)
+    grown = grow_model(model, attention_tokens=2)
+    assert not grown.training
+    assert {parameter.dtype for parameter in grown.parameters()} == {torch.bfloat16}
+    assert [name for name, p in grown.named_parameters() if not p.requires_grad] == ["embedding.weight"]
+    assert model.embedding.weight is grown.embedding.weight
+
+
+def test_growing_what_cannot_grow_fails_and_names_the_reason():
+    transformer = TransformerConfig(vocab_size=29, hidden_size=8, num_heads=1, num_layers=1, ffn_size=16)
+    with pytest.raises(UserError, match="a transformer has no parameter tokens"):
+        grow_model(build_model(transformer, seed=0), attention_tokens=2)
+    with pytest.raises(UserError, match="whole multiple"):
+        grow_model(
+            build_model(small_config(), seed=0),
+            attention_tokens=3,
+            policy=COPIES,
+        )

@@ -1,0 +1,118 @@
+"""Rotary scaling is linear interpolation, NTK-aware scaling and YaRN as their papers define them."""
+
+import math
+
+import pytest
+import torch
+
+from model.attention import causal_attention, rotary_table
+from model.initialization import build_model
+from model.rotary_scaling import RotaryScaling, ScalingKind, rotary_frequencies
+from tests.pretrained import text_config
+
+KINDS: tuple[ScalingKind, ...] = ("linear", "ntk", "yarn")
+SIZES = [(16, 10000.0, 1024, 16.0), (64, 10000.0, 2048, 2.0), (4, 500.0, 128, 8.0), (32, 1e6, 4096, 1.5)]
+
+
+def frequencies(width: int, base: float, scaling: RotaryScaling | None) -> list[float]:
+    found = rotary_frequencies(width, base, scaling, dtype=torch.float64, device=torch.device("cpu"))
+    return found.tolist()
+
+
+def by_definition(kind: ScalingKind, width: int, base: float, trained: int, factor: float) -> list[float]:
+    """The papers' formulas, one pair of dimensions at a time."""
+    plain = [base ** (-2 * pair / width) for pair in range(width // 2)]
+    if kind == "linear":
+        return [frequency / factor for frequency in plain]
+    if kind == "ntk":
+        larger = base * factor ** (width / (width - 2))
+        return [larger ** (-2 * pair / width) for pair in range(width // 2)]
+
+    def pair_with(turns: float) -> float:  # YaRN, section 3.2: the pair that turns so often in the training length
+        return width / 2 * math.log(trained / (2 * math.pi * turns), base)
+
+    first = max(0, math.floor(pair_with(32)))
+    last = min(width - 1, math.ceil(pair_with(1)))
+    slowed = [min(1.0, max(0.0, (pair - first) / (last - first))) for pair in range(width // 2)]
+    return [f * (1 - part) + f / factor * part for f, part in zip(plain, slowed, strict=True)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("width", "base", "trained", "factor"), SIZES)
+def test_the_frequencies_are_those_of_the_papers(kind, width, base, trained, factor):
+    scaling = RotaryScaling(kind, factor, trained)
+    expected = by_definition(kind, width, base, trained, factor)
+    assert frequencies(width, base, scaling) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.slow  # imports transformers
+@pytest.mark.parametrize(("width", "base", "trained", "factor"), SIZES)
+def test_the_frequencies_are_those_of_transformers(width, base, trained, factor):
+    transformers = pytest.importorskip("transformers")
+    rope = pytest.importorskip("transformers.modeling_rope_utils").ROPE_INIT_FUNCTIONS
+
+    def theirs(kind: str, ratio: float, **more: object) -> tuple[list[float], float]:
+        config = transformers.LlamaConfig(
+            hidden_size=width * 4,
+            num_attention_heads=1,
+            head_dim=width * 4,
+            max_position_embeddings=trained,
+            rope_parameters={
+                "rope_type": kind,
+                "rope_theta": base,
+                "factor": ratio,
+                "partial_rotary_factor": 0.25,
+                "original_max_position_embeddings": trained,
+            },
+        )
+        found, attention_factor = rope[kind](config, torch.device("cpu"), **more)
+        return found.tolist(), attention_factor
+
+    of_each_kind: dict[ScalingKind, tuple[list[float], float]] = {
+        "linear": theirs("linear", factor),
+        "ntk": theirs("dynamic", 1.0, seq_len=int(trained * factor)),
+        "yarn": theirs("yarn", factor),
+    }
+    for kind, (expected, attention_factor) in of_each_kind.items():
+        scaling = RotaryScaling(kind, factor, trained)
+        assert frequencies(width, base, scaling) == pytest.approx(expected, rel=1e-5)
+        assert scaling.logit_factor == pytest.approx(attention_factor**2)
+
+
+def test_ntk_slows_the_slowest_frequency_by_the_factor_and_keeps_the_fastest():
+    plain, scaled = frequencies(16, 10000.0, None), frequencies(16, 10000.0, RotaryScaling("ntk", 8.0, 1024))
+    assert scaled[0] == plain[0] == 1.0
+    assert scaled[-1] == pytest.approx(plain[-1] / 8)
+
+
+def test_linear_scaling_gives_position_n_the_angle_of_position_n_over_the_factor():
+    like = torch.zeros((), dtype=torch.float64)
+    scaled = rotary_table(torch.arange(40), 8, 10000.0, like, RotaryScaling("linear", 4.0, 10))
+    plain = rotary_table(torch.arange(10), 8, 10000.0, like)
+    assert torch.allclose(scaled.cos_PR[::4], plain.cos_PR, atol=1e-12)
+    assert torch.allclose(scaled.sin_PR[::4], plain.sin_PR, atol=1e-12)
+
+
+def test_yarn_sharpens_all_attention_logits_by_its_temperature():
+    scaling = RotaryScaling("yarn", 4.0, 8)
+    assert scaling.logit_factor == pytest.approx((0.1 * math.log(4.0) + 1) ** 2)
+    generator = torch.Generator().manual_seed(0)
+    q_BTD, k_BTD, v_BTD = (torch.randn(1, 6, 16, generator=generator, dtype=torch.float64) for _ in range(3))
+    table = rotary_table(torch.arange(6), 4, 10000.0, q_BTD, scaling)
+    plain = table._replace(logit_factor=1.0)
+    found = causal_attention(q_BTD, k_BTD, v_BTD, 2, table)
+    assert torch.allclose(found, causal_attention(q_BTD * scaling.logit_factor, k_BTD, v_BTD, 2, plain))
+    assert not torch.allclose(found, causal_attention(q_BTD, k_BTD, v_BTD, 2, plain), atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_scaling_belongs_to_the_call_and_leaves_the_model_as_it_is(kind: ScalingKind):
+    model = build_model(text_config(width=32, num_heads=2), seed=0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(5)
+    ids_BT = torch.randint(0, 261, (1, 20), generator=torch.Generator().manual_seed(1))
+    before = model.hidden_states(ids_BT)
+    scaled = model.hidden_states(ids_BT, rotary_scaling=RotaryScaling(kind, 4.0, 5))
+    assert not torch.allclose(before, scaled, atol=1e-4)
+    assert torch.equal(model.hidden_states(ids_BT), before)

@@ -1,0 +1,92 @@
+"""Text becomes the tokens that training would see, in little memory, and words and bytes are counted."""
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model.errors import UserError
+from stages.evaluate import documents
+from stages.evaluate.documents import TokenStream, text_files
+from tests.pretrained import byte_tokenizer
+
+
+def ids(*texts: str) -> list[int]:
+    return [token for text in texts for token in (*byte_tokenizer().encode(text).ids, 0)]
+
+
+def stream_of(*files: Path) -> tuple[list[int], TokenStream]:
+    stream = TokenStream(files, byte_tokenizer(), end_of_text_id=0)
+    return np.concatenate([np.empty(0, np.int64), *stream]).tolist(), stream
+
+
+def test_each_file_is_a_document_with_the_end_of_text_after_it(tmp_path: Path):
+    for name, text in {"b.txt": "the hen", "a.txt": "in the\n", ".hidden": "no", "empty.txt": " \n"}.items():
+        (tmp_path / name).write_text(text)
+    tokens, stream = stream_of(*text_files([tmp_path]))
+    assert tokens == ids("in the\n", "the hen")
+    assert (stream.num_documents, stream.num_tokens, stream.num_bytes) == (2, len(tokens), 14)
+
+
+def test_json_lines_are_documents_also_compressed(tmp_path: Path):
+    with gzip.open(tmp_path / "two.jsonl.gz", "wt") as file:
+        file.writelines(json.dumps({"text": text}) + "\n" for text in ("the", "hen"))
+    assert stream_of(tmp_path / "two.jsonl.gz")[0] == ids("the", "hen")
+
+
+def test_a_line_that_is_no_json_document_is_named(tmp_path: Path):
+    (tmp_path / "bad.jsonl").write_text('{"text": "the"}\n{"content": "hen"}\n')
+    with pytest.raises(UserError, match=r"bad\.jsonl, line 2: it must be a JSON object with a text under 'text'"):
+        stream_of(tmp_path / "bad.jsonl")
+
+
+def test_a_missing_file_and_an_empty_folder_are_named(tmp_path: Path):
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(UserError, match=r"--text .*nowhere: there is no such file or folder"):
+        text_files([tmp_path / "nowhere"])
+    with pytest.raises(UserError, match=r"--text .*folder: the folder has no files"):
+        text_files([tmp_path / "folder"])
+
+
+def test_text_that_is_not_utf_8_is_named(tmp_path: Path):
+    (tmp_path / "latin.txt").write_bytes(b"caf\xe9 the hen")
+    with pytest.raises(UserError, match=r"latin\.txt is not UTF-8 text"):
+        stream_of(tmp_path / "latin.txt")
+
+
+def test_an_end_of_text_spelled_out_in_a_document_is_ordinary_text(tmp_path: Path):
+    (tmp_path / "a.txt").write_text("the <|endoftext|> hen")
+    assert stream_of(tmp_path / "a.txt")[0].count(0) == 1
+
+
+WORDS = st.lists(st.sampled_from(["the", " ", "\n", "in", "  ", "é", "."]), min_size=1, max_size=60).map("".join)
+
+
+@given(WORDS)
+def test_cutting_a_document_into_pieces_changes_no_token_and_no_count(tmp_path_factory: pytest.TempPathFactory, text):
+    path = tmp_path_factory.mktemp("text") / "a.txt"
+    path.write_text(text, newline="")
+    with pytest.MonkeyPatch.context() as patch:
+        whole, counted = stream_of(path)
+        patch.setattr(documents, "PIECE_CHARACTERS", 7)
+        patch.setattr(documents, "LONGEST_PIECE", 10**6)
+        cut, counted_in_pieces = stream_of(path)
+    assert cut == whole
+    counts = ("num_words", "num_bytes", "num_tokens", "num_documents")
+    assert [getattr(counted, name) for name in counts] == [getattr(counted_in_pieces, name) for name in counts]
+
+
+def test_words_are_counted_as_the_evaluation_harness_counts_them(tmp_path: Path):
+    (tmp_path / "a.txt").write_text("the  hen\nin the barn")
+    assert stream_of(tmp_path / "a.txt")[1].num_words == 5
+
+
+def test_text_without_any_space_is_cut_and_read_completely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(documents, "PIECE_CHARACTERS", 8)
+    monkeypatch.setattr(documents, "LONGEST_PIECE", 16)
+    (tmp_path / "a.txt").write_text("a" * 100)
+    assert stream_of(tmp_path / "a.txt")[0] == ids("a" * 100)

@@ -1,0 +1,87 @@
+"""Losses at several contexts: on the same tokens, by position, with the scaling that each length needs."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from model.errors import UserError
+from model.rotary_scaling import RotaryScaling
+from stages.checkpoint.pretrained import Pretrained, load_pretrained
+from stages.evaluate.long_context import ContextLoss, by_position, context_losses
+from stages.evaluate.replicas import Replicas
+from stages.evaluate.text import text_loss
+from tests.pretrained import text_config, write_pretrained
+
+TEXT = "the hen is in the barn, and the barn is in the fen. " * 40
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Pretrained:
+    directory = tmp_path_factory.mktemp("checkpoint") / "final"
+    write_pretrained(directory, text_config(width=32, num_heads=2))
+    opened = load_pretrained(directory)
+    with torch.no_grad():
+        for parameter in opened.model.parameters():
+            parameter.mul_(4)  # so that positions matter
+    return opened
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    (tmp_path / "text.txt").write_text(TEXT)
+    return tmp_path / "text.txt"
+
+
+def losses(checkpoint: Pretrained, text: Path, *contexts: int, **changes: Any) -> list[ContextLoss]:
+    settings: dict[str, Any] = {"kind": None, "trained_length": 32, "max_tokens": 10**6} | changes
+    replicas = Replicas(checkpoint.model, [torch.device("cpu")])
+    return list(context_losses(checkpoint, replicas, [text], contexts, **settings))
+
+
+def test_each_context_has_the_loss_of_plain_evaluation_on_the_same_tokens(checkpoint: Pretrained, text: Path):
+    replicas = Replicas(checkpoint.model, [torch.device("cpu")])
+    for found in losses(checkpoint, text, 16, 32, 128):
+        plain = text_loss(checkpoint, replicas, [text], context=found.context, stride=found.context, batch_size=4)
+        assert (found.num_scored, found.loss) == (plain.num_scored, pytest.approx(plain.loss, abs=1e-6))
+        assert found.scaling is None
+        assert sum(bucket.num_scored for bucket in found.buckets) == found.num_scored
+
+
+def test_only_contexts_beyond_training_are_scaled_by_how_much_longer_they_are(checkpoint: Pretrained, text: Path):
+    plain = losses(checkpoint, text, 32, 64, 128)
+    scaled = losses(checkpoint, text, 32, 64, 128, kind="yarn")
+    assert [each.scaling for each in scaled] == [None, RotaryScaling("yarn", 2.0, 32), RotaryScaling("yarn", 4.0, 32)]
+    assert scaled[0].loss == plain[0].loss
+    assert abs(scaled[2].loss - plain[2].loss) > 1e-4
+
+
+def test_time_and_memory_of_a_token_are_recorded(checkpoint: Pretrained, text: Path):
+    for found in losses(checkpoint, text, 32, 128):
+        assert found.seconds_per_token > 0
+        assert found.batch_tokens == 128
+        assert found.bytes_per_token is None or found.bytes_per_token >= 0
+
+
+def test_the_first_tokens_are_enough_if_asked(checkpoint: Pretrained, text: Path):
+    assert [found.num_scored for found in losses(checkpoint, text, 16, 64, max_tokens=100)] == [99, 99]
+
+
+def test_positions_are_joined_in_buckets_that_double():
+    counts_T = np.ones(200)
+    buckets = list(by_position(np.arange(200.0), counts_T))
+    assert [(bucket.first, bucket.last) for bucket in buckets] == [(0, 63), (64, 127), (128, 199)]
+    assert [bucket.loss for bucket in buckets] == pytest.approx([31.5, 95.5, 163.5])
+
+
+def test_text_shorter_than_the_longest_context_is_refused(checkpoint: Pretrained, text: Path):
+    with pytest.raises(UserError, match=r"has 1,\d\d\d tokens; a context of 4,096 needs 4,097"):
+        losses(checkpoint, text, 32, 4096)
+
+
+def test_a_model_without_a_rotary_embedding_has_nothing_to_scale(tmp_path: Path, text: Path):
+    write_pretrained(tmp_path / "final", text_config(rotary_fraction=0.0))
+    with pytest.raises(UserError, match=r"--rope-scaling ntk: .* has no rotary embedding to scale"):
+        losses(load_pretrained(tmp_path / "final"), text, 64, kind="ntk")

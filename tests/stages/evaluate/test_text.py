@@ -1,0 +1,177 @@
+"""The loss on text: the trainer's own on the trainer's windows, and the plain formula on any others."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from model.errors import Failure, UserError
+from stages.checkpoint.pretrained import Pretrained, load_pretrained
+from stages.data.corpus import DataSpec
+from stages.data.dataset import EvaluationWindows, TokenSplit
+from stages.data.prepare import prepare
+from stages.evaluate.replicas import Replicas
+from stages.evaluate.text import TextLoss, dataset_loss, text_loss
+from stages.train import evaluate as trainer
+from tests.pretrained import byte_tokenizer, text_config, write_pretrained
+
+CPU = torch.device("cpu")
+TEXT = "the hen is in the barn, and the\nbarn is in the fen. " * 20
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Pretrained:
+    directory = tmp_path_factory.mktemp("checkpoint") / "final"
+    write_pretrained(directory)
+    return load_pretrained(directory)
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    (tmp_path / "text.txt").write_text(TEXT)
+    return tmp_path / "text.txt"
+
+
+def loss_on(
+    checkpoint: Pretrained, *files: Path, devices: tuple[torch.device, ...] = (CPU,), **changes: Any
+) -> TextLoss:
+    settings = {"context": 32, "stride": 32, "batch_size": 4} | changes
+    return text_loss(checkpoint, Replicas(checkpoint.model, devices), files, **settings)
+
+
+def plain_losses(checkpoint: Pretrained, tokens: list[int]) -> torch.Tensor:
+    """The loss of every token but the first, from logits over all tokens at once."""
+    logits_TV = checkpoint.model(torch.tensor([tokens[:-1]]))[0, :, : checkpoint.num_token_ids]
+    return F.cross_entropy(logits_TV.double(), torch.tensor(tokens[1:]), reduction="none")
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    for number in range(40):
+        (folder / f"{number}.txt").write_text(TEXT[number * 3 :] + str(number))
+    byte_tokenizer().save(str(folder / ".tokenizer.json"))
+    spec = DataSpec(source=str(folder), tokenizer=str(folder / ".tokenizer.json"), validation_fraction=0.3)
+    return prepare(spec, folder / ".datasets")
+
+
+@pytest.mark.parametrize("max_sequences", [None, 7])
+def test_the_loss_on_a_dataset_is_the_trainers_validation_loss(
+    checkpoint: Pretrained, dataset: Path, max_sequences: int | None, monkeypatch: pytest.MonkeyPatch
+):
+    for name, value in {"get_rank": 0, "get_world_size": 1, "all_reduce": None}.items():
+        monkeypatch.setattr(trainer.dist, name, lambda *_, value=value: value)
+    windows = EvaluationWindows(dataset, "validation", 32, max_sequences)
+    expected = trainer.evaluate(checkpoint.model, windows, 5, CPU)
+    found = dataset_loss(
+        checkpoint,
+        Replicas(checkpoint.model, [CPU]),
+        dataset,
+        "validation",
+        context=32,
+        max_sequences=max_sequences,
+        batch_size=3,
+    )
+    assert found.num_scored == expected.num_tokens
+    assert found.loss == pytest.approx(expected.loss, abs=1e-6)
+    assert found.perplexity == pytest.approx(expected.perplexity, rel=1e-6)
+    assert found.bits_per_byte == pytest.approx(expected.bits_per_byte, abs=1e-6)
+    assert found.word_perplexity is None
+
+
+def test_the_loss_on_text_is_the_trainers_on_the_same_tokens(checkpoint: Pretrained, dataset: Path, tmp_path: Path):
+    split = TokenSplit(dataset, "validation")
+    tokens = split.read(0, split.num_tokens)
+    ends = np.flatnonzero(tokens == 0)
+    for number, document in enumerate(np.split(tokens, ends + 1)[:-1]):
+        (tmp_path / f"{number:03d}.txt").write_text(byte_tokenizer().decode(document[:-1].tolist()))
+    found = loss_on(checkpoint, *sorted(tmp_path.iterdir()))
+    assert found.num_tokens == split.num_tokens
+    assert found.bits_per_byte == pytest.approx(found.loss / math.log(2) / split.bytes_per_token)
+    windows = EvaluationWindows(dataset, "validation", 32)
+    tail = (split.num_tokens - 1) % 32  # the trainer leaves out the tokens after the last whole window
+    rest = plain_losses(checkpoint, tokens[-tail - 1 :].tolist()).sum().item()
+    own = dataset_loss(
+        checkpoint,
+        Replicas(checkpoint.model, [CPU]),
+        dataset,
+        "validation",
+        context=32,
+        max_sequences=None,
+        batch_size=8,
+    )
+    assert own.num_scored == len(windows) * 32
+    assert found.num_scored == own.num_scored + tail
+    assert found.loss == pytest.approx((own.loss * own.num_scored + rest) / found.num_scored, abs=1e-6)
+
+
+@pytest.mark.parametrize("stride", [32, 16, 5])
+def test_strided_windows_give_every_token_at_least_the_overlap_as_context(
+    checkpoint: Pretrained, text: Path, stride: int
+):
+    tokens = [*byte_tokenizer().encode(TEXT).ids, 0]
+    expected = plain_losses(checkpoint, tokens[:33]).tolist()
+    start = 0
+    while len(expected) < len(tokens) - 1:
+        start += stride
+        window = tokens[start : start + 33]
+        expected += plain_losses(checkpoint, window)[32 - stride :].tolist()
+    found = loss_on(checkpoint, text, stride=stride)
+    assert found.num_scored == len(tokens) - 1
+    assert found.loss == pytest.approx(sum(expected) / len(expected), abs=1e-6)
+
+
+def test_word_perplexity_and_bits_per_byte_spread_the_loss_over_words_and_bytes(checkpoint: Pretrained, text: Path):
+    found = loss_on(checkpoint, text)
+    nats = found.loss * found.num_tokens
+    assert found.num_words == len(TEXT.strip().split()) + 1  # the white space at the end ends one more, empty word
+    assert found.word_perplexity == pytest.approx(math.exp(nats / found.num_words))
+    assert found.bits_per_byte == pytest.approx(nats / math.log(2) / len(TEXT.encode()))
+    assert found.perplexity == pytest.approx(math.exp(found.loss))
+
+
+def test_padding_rows_of_the_embedding_are_left_out_of_the_softmax(tmp_path: Path, text: Path):
+    write_pretrained(tmp_path / "padded", text_config(vocab_size=300))
+    padded = load_pretrained(tmp_path / "padded")
+    found = loss_on(padded, text, context=2000, stride=2000).loss
+    tokens = [*byte_tokenizer().encode(TEXT).ids, 0]
+    assert found == pytest.approx(plain_losses(padded, tokens).mean().item(), abs=1e-6)
+    with_padding = padded.model(torch.tensor([tokens[:-1]]), torch.tensor([tokens[1:]])).item()
+    assert found < with_padding - 0.01
+
+
+def test_the_loss_by_position_adds_up_to_the_loss(checkpoint: Pretrained, text: Path):
+    found = loss_on(checkpoint, text, stride=8)
+    assert found.position_counts_T.sum() == found.num_scored
+    assert found.position_sums_T.sum() == pytest.approx(found.loss * found.num_scored)
+    assert found.position_counts_T[0] == 1, "only the first window scores its first position"
+
+
+def test_two_devices_share_the_batches_and_find_the_same_loss(checkpoint: Pretrained, text: Path):
+    assert loss_on(checkpoint, text, devices=(CPU, CPU)).loss == loss_on(checkpoint, text).loss
+
+
+def test_progress_rises_to_the_whole_text(checkpoint: Pretrained, text: Path):
+    seen: list[float] = []
+    loss_on(checkpoint, text, on_progress=seen.append)
+    assert seen == sorted(seen)
+    assert seen[-1] > 0.9
+
+
+def test_text_of_one_token_is_too_short_for_a_loss(checkpoint: Pretrained, tmp_path: Path):
+    (tmp_path / "empty.txt").write_text("\n")
+    with pytest.raises(UserError, match=r"empty\.txt: the text has 0 tokens; a loss needs at least 2"):
+        loss_on(checkpoint, tmp_path / "empty.txt")
+
+
+def test_a_loss_that_is_not_finite_is_a_failure(tmp_path: Path, text: Path):
+    write_pretrained(tmp_path / "broken")
+    broken = load_pretrained(tmp_path / "broken")
+    with torch.no_grad():
+        broken.model.embedding.weight[:] = math.nan
+    with pytest.raises(Failure, match=r"broken gives losses that are not finite"):
+        loss_on(broken, text)

@@ -1,0 +1,121 @@
+"""Generating text: equal to the model without a cache, and where and why a text ends."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from model.errors import Failure, UserError
+from stages.checkpoint.pretrained import load_pretrained
+from stages.generate import generate as generating
+from stages.generate.decode import decode
+from stages.generate.generate import GenerationSettings, generate
+from stages.generate.sampling import GREEDY, Sampling, choose, draws
+from tests.model.test_cache import VOCAB_SIZE, models
+from tests.pretrained import byte_tokenizer, text_config, write_pretrained
+
+prompts = st.lists(st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=6), min_size=1, max_size=3)
+NUM_IDS = VOCAB_SIZE - 3
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("checkpoint") / "final"
+    write_pretrained(directory, text_config(vocab_size=264, attention_tokens=3, ffn_tokens=3))
+    return load_pretrained(directory)
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """Makes the model say given texts, one row each."""
+
+    def say(*texts: str) -> None:
+        rows = [byte_tokenizer().encode(text).ids for text in texts]
+        monkeypatch.setattr(generating, "decode", lambda *_, **__: map(list, zip(*rows, strict=True)))
+
+    return say
+
+
+def without_cache(model, prompt, num_new, sampling, row):
+    ids = torch.tensor([prompt])
+    for draw in draws(sampling.seed, row + 1, num_new)[row]:
+        with torch.no_grad():
+            logits_BV = model(ids)[:, -1, :NUM_IDS]
+        ids = torch.cat((ids, choose(logits_BV, draw[None], sampling)[:, None]), dim=1)
+    return ids[0, len(prompt) :].tolist()
+
+
+@settings(deadline=None, max_examples=20)
+@given(models(), prompts, st.sampled_from([GREEDY, Sampling(temperature=1.0, top_p=0.9, seed=3)]))
+def test_every_row_gets_the_tokens_of_its_prompt_alone_without_a_cache(model, rows, sampling):
+    steps = decode(model, rows, 6, sampling, num_token_ids=NUM_IDS)
+    for number, (prompt, found) in enumerate(zip(rows, zip(*steps, strict=True), strict=True)):
+        assert list(found) == without_cache(model, prompt, 6, sampling, number)
+
+
+def test_padding_rows_of_the_vocabulary_are_never_chosen(tmp_path):
+    write_pretrained(tmp_path / "final", text_config(vocab_size=264))
+    padded = load_pretrained(tmp_path / "final")
+    with torch.no_grad():
+        padded.model.embedding.weight[261:] = 100 * padded.model.embedding.weight[:3]
+    plain = next(decode(padded.model, [[65]], 1, GREEDY))
+    masked = generate(padded, "a", GenerationSettings(num_samples=4, sampling=Sampling(temperature=5.0)))
+    assert plain[0] >= 261
+    assert all(token < 261 for sample in masked.samples for token in sample.tokens)
+
+
+def test_equal_seeds_give_equal_texts_and_a_sample_does_not_depend_on_their_number(pretrained):
+    def texts(seed: int, num_samples: int = 3) -> list[str]:
+        sampling = Sampling(temperature=1.0, seed=seed)
+        wanted = GenerationSettings(max_new_tokens=12, num_samples=num_samples, sampling=sampling)
+        return [sample.text for sample in generate(pretrained, "the", wanted).samples]
+
+    torch.manual_seed(0)
+    first = texts(1)
+    torch.manual_seed(1)
+    assert texts(1) == first
+    assert texts(1, num_samples=1) == first[:1]
+    assert texts(2) != first
+    assert len(set(first)) == 3
+
+
+def test_text_ends_at_the_context_length_and_says_so(pretrained):
+    made = generate(pretrained, "x" * 28, GenerationSettings(sampling=GREEDY))
+    [sample] = made.samples
+    assert (len(made.prompt_tokens), len(sample.tokens), sample.finish_reason) == (28, 4, "context")
+    longer = generate(pretrained, "x" * 28, GenerationSettings(max_new_tokens=9, context_length=64, sampling=GREEDY))
+    assert (len(longer.samples[0].tokens), longer.samples[0].finish_reason) == (9, "length")
+
+
+def test_a_prompt_that_leaves_no_room_in_the_context_is_rejected(pretrained):
+    with pytest.raises(UserError, match="the prompt has 32 tokens; with a context of 32 tokens it may have 31"):
+        generate(pretrained, "x" * 32)
+
+
+def test_an_empty_prompt_begins_a_new_text(pretrained):
+    assert generate(pretrained, "", GenerationSettings(max_new_tokens=1)).prompt_tokens == (0,)
+    unknown = pretrained.manifest.text.model_copy(update={"end_of_text_id": None})
+    bare = pretrained._replace(manifest=pretrained.manifest.model_copy(update={"text": unknown}))
+    with pytest.raises(UserError, match="the prompt is empty"):
+        generate(bare, "")
+
+
+def test_each_sample_ends_for_its_own_reason(pretrained, script):
+    script("abcdefg", "ab--xyz", "a<|endoftext|>bcdef")
+    pieces: list[tuple[int, str]] = []
+    wanted = GenerationSettings(max_new_tokens=7, num_samples=3, stop=("--",))
+    made = generate(pretrained, "q", wanted, lambda number, text: pieces.append((number, text)))
+    assert [sample.text for sample in made.samples] == ["abcdefg", "ab", "a"]
+    assert [sample.finish_reason for sample in made.samples] == ["length", "stop", "end_of_text"]
+    assert [len(sample.tokens) for sample in made.samples] == [7, 4, 2]
+    for number, sample in enumerate(made.samples):
+        assert "".join(text for row, text in pieces if row == number) == sample.text
+
+
+def test_a_model_that_diverged_is_a_failure(pretrained, tmp_path):
+    write_pretrained(tmp_path / "final")
+    broken = load_pretrained(tmp_path / "final")
+    with torch.no_grad():
+        broken.model.embedding.weight.fill_(torch.nan)
+    with pytest.raises(Failure, match="logits are not finite"):
+        generate(broken, "a")

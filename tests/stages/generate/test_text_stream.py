@@ -1,0 +1,78 @@
+"""Streaming text: whole characters only, the same text as decoding everything at once, and stop strings never shown."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models
+
+from stages.generate.text_stream import WINDOW_TOKENS, TextStream
+from tests.pretrained import byte_tokenizer
+
+token_ids = st.lists(st.integers(0, 260), max_size=3 * WINDOW_TOKENS)
+texts = st.text(st.sampled_from("ab é€😀\n"), max_size=60)
+
+
+def streamed(ids, prompt=(), stop=(), tokenizer=None) -> list[str]:
+    stream = TextStream(tokenizer or byte_tokenizer(), prompt, stop)
+    pieces = []
+    for token in ids:
+        pieces.append(stream.push(token))
+        if stream.stopped:
+            return pieces
+    return [*pieces, stream.finish()]
+
+
+@settings(deadline=None)
+@given(token_ids)
+def test_the_pieces_of_any_tokens_join_to_their_text(ids):
+    assert "".join(streamed(ids)) == byte_tokenizer().decode(ids)
+
+
+@settings(deadline=None)
+@given(texts, texts)
+def test_no_piece_of_a_text_holds_half_a_character(prompt, text):
+    encode = byte_tokenizer().encode
+    pieces = streamed(encode(text).ids, encode(prompt).ids)
+    assert "".join(pieces) == text
+    assert not any("\ufffd" in piece for piece in pieces)
+
+
+def test_every_whole_character_is_shown_at_once():
+    ids = byte_tokenizer().encode("a😀b").ids
+    assert streamed(ids) == ["a", "", "", "", "😀", "b", ""]
+
+
+@settings(deadline=None)
+@given(texts, st.lists(st.text(st.sampled_from("ab é€😀\n"), min_size=1, max_size=4), max_size=3))
+def test_a_text_ends_before_its_first_stop_string(text, stop):
+    pieces = streamed(byte_tokenizer().encode(text).ids, stop=stop)
+    places = [text.find(one) for one in stop if one in text]
+    # Stop strings are looked for as text arrives, so one that is complete first wins over one that begins first.
+    expected = {text[:place] for place in places} or {text}
+    assert "".join(pieces) in expected
+    assert not any(one in "".join(pieces) for one in stop)
+
+
+def test_a_text_that_only_begins_like_a_stop_string_is_shown_in_the_end():
+    ids = byte_tokenizer().encode("abcab").ids
+    assert streamed(ids, stop=["abx"]) == ["", "", "abc", "", "", "ab"]
+
+
+def test_special_tokens_do_not_appear_in_the_text():
+    assert "".join(streamed([0, *byte_tokenizer().encode("hi").ids, 0])) == "hi"
+
+
+@pytest.mark.parametrize("text", ["two words", "é and 😀 again"])
+def test_a_tokenizer_that_marks_words_keeps_the_space_after_the_prompt(text):
+    pieces = ["▁two", "▁words", "▁and", "▁again", "▁", *(f"<0x{byte:02X}>" for byte in range(256))]
+    tokenizer = Tokenizer(models.BPE({piece: i for i, piece in enumerate(pieces)}, [], byte_fallback=True))
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    ids = [pieces.index(piece) for piece in _words(text, pieces)]
+    assert "".join(streamed(ids, prompt=[0, 1], tokenizer=tokenizer)) == f" {text}"
+
+
+def _words(text, pieces):
+    for word in text.split(" "):
+        yield from [f"▁{word}"] if f"▁{word}" in pieces else ["▁", *(f"<0x{byte:02X}>" for byte in word.encode())]

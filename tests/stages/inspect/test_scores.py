@@ -1,0 +1,159 @@
+"""Sparsity, dead tokens, use by generation and exciting contexts, on models whose answers are known.
+
+Shapes: S sequences, T sequence, D model width, N parameter tokens.
+"""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from model.initialization import build_model
+from model.tokenformer import Tokenformer
+from stages.inspect.facts import Layer, Scores
+from stages.inspect.measure import inspect_model
+from tests.stages.checkpoints import small_config
+from tests.stages.inspect.test_measure import CONFIGS, FUNCTIONS
+
+TOKENS_ST = torch.randint(31, (6, 9), generator=torch.Generator().manual_seed(2))
+PLANTED = 7
+"""The data token of the planted context; `planted` puts it into three sequences."""
+
+
+def tokenformer(function: str, grown: bool = False) -> Tokenformer:
+    config = CONFIGS[function] if grown else small_config(score_function=function)
+    model = build_model(config, seed=0).double()
+    assert isinstance(model, Tokenformer)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "key_tokens" in name:
+                parameter.mul_(20)
+    return model
+
+
+def pattention(model: Tokenformer, block: int, name: str) -> Any:
+    return model.blocks[block].get_submodule(name)
+
+
+def layers(model: Tokenformer, tokens_ST: Tensor = TOKENS_ST) -> dict[tuple[int, str], Layer]:
+    facts = inspect_model(model, tokens_ST, 2, lambda sequence, position: (f"{sequence}", f"{position}"))
+    return {(layer.block, layer.name): layer for layer in facts.layers}
+
+
+def scores_of(model: Tokenformer, block: int = 0, name: str = "query", tokens_ST: Tensor = TOKENS_ST) -> Scores:
+    scores = layers(model, tokens_ST)[block, name].scores
+    assert scores is not None
+    return scores
+
+
+def first_inputs(model: Tokenformer, tokens_ST: Tensor = TOKENS_ST) -> Tensor:
+    """What the first block's query reads: it depends on nothing but the data token itself."""
+    return F.layer_norm(model.embedding(tokens_ST[:, :-1]), (model.config.hidden_size,), eps=1e-5).detach()
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_sparsity_and_entropy_are_those_of_all_scores_at_once(function):
+    model = tokenformer(function)
+    size_MN = pattention(model, 0, "query").scores(first_inputs(model))[0].abs().flatten(0, 1)
+    found = scores_of(model)
+    assert (found.num_tokens, found.tau) == (5, 5 if function == "softmax" else math.sqrt(5))
+    for limit, share in found.below.items():
+        small = sum(value < float(limit) for value in size_MN.flatten().tolist())
+        assert share == pytest.approx(small / size_MN.numel())
+    entropies = []
+    for row in size_MN.tolist():
+        shares = [value / sum(row) for value in row]
+        entropies.append(-sum(share * math.log(share) for share in shares if share))
+    assert found.entropy == pytest.approx(sum(entropies) / len(entropies))
+    assert found.effective_tokens == pytest.approx(sum(map(math.exp, entropies)) / len(entropies))
+
+
+def test_equal_scores_use_all_tokens_and_one_score_uses_one():
+    model = tokenformer("softmax")
+    with torch.no_grad():
+        pattention(model, 0, "query").key_tokens["0"].zero_()
+        pattention(model, 0, "key").key_tokens["0"][:] = 1000 * first_inputs(model)[0, 0]
+        pattention(model, 0, "key").key_tokens["0"][1:] *= -1
+    one = TOKENS_ST[:1, :1].expand(2, 9)
+    assert scores_of(model, name="query", tokens_ST=one).effective_tokens == pytest.approx(5)
+    found = scores_of(model, name="key", tokens_ST=one)
+    assert found.effective_tokens == pytest.approx(1)
+    assert found.below["0.001"] == pytest.approx(4 / 5)
+    assert [use.share for use in found.most_used] == pytest.approx([1, 0, 0])
+    assert found.most_used[0].relative == pytest.approx(5)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_shares_of_generations_are_those_of_scores_and_values(function):
+    model = tokenformer(function, grown=True)
+    ffn = pattention(model, 0, "ffn")
+    inputs: list[Tensor] = []
+    hook = ffn.register_forward_pre_hook(lambda _, args: inputs.append(args[0].detach()))
+    model(TOKENS_ST[:, :-1])
+    hook.remove()
+    scores = ffn.scores(torch.cat(inputs))
+    mass = {number: score.abs().sum(dim=(0, 1)) for number, score in scores.items()}
+    shares = dict(zip((0, 1), ffn.config.value_shares, strict=True))
+    use = {
+        number: (mass[number] * ffn.value_tokens[str(number)].norm(dim=-1)).sum() * shares[number] for number in mass
+    }
+    found = scores_of(model, name="ffn").generations
+    assert [generation.generation for generation in found] == [0, 1]
+    assert [generation.key_ramp for generation in found] == [1, 0.5]
+    for generation in found:
+        number = generation.generation
+        assert generation.num_tokens == scores[number].shape[-1]
+        assert generation.score_mass == pytest.approx((mass[number].sum() / sum(m.sum() for m in mass.values())).item())
+        assert generation.contribution == pytest.approx((use[number] / sum(use.values())).item())
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_a_token_with_a_zero_value_is_dead_and_named(function):
+    model = tokenformer(function, grown=True)
+    with torch.no_grad():
+        pattention(model, 0, "ffn").value_tokens["1"][2] = 0
+        pattention(model, 0, "ffn").value_tokens["0"][4] = 0
+    found = layers(model)
+    assert [generation.dead for generation in found[0, "ffn"].scores.generations] == [(4,), (2,)]
+    assert all(not g.dead for key, layer in found.items() if key != (0, "ffn") for g in layer.scores.generations)
+
+
+@pytest.mark.parametrize(("function", "dead"), [("l2_norm_gelu", (3,)), ("gelu_l2_norm", (3,)), ("softmax", ())])
+def test_a_token_with_a_zero_key_is_dead_unless_softmax_gives_it_a_share(function, dead):
+    model = tokenformer(function)
+    with torch.no_grad():
+        pattention(model, 1, "ffn").key_tokens["0"][3] = 0
+    assert scores_of(model, 1, "ffn").generations[0].dead == dead
+
+
+def test_all_tokens_of_a_layer_without_output_are_dead():
+    model = tokenformer("l2_norm_gelu")
+    with torch.no_grad():
+        pattention(model, 0, "value").value_tokens["0"].zero_()
+    assert scores_of(model, name="value").generations[0].dead == (0, 1, 2, 3, 4)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_a_planted_context_is_found_with_its_place(function):
+    tokens_ST = TOKENS_ST.clone()
+    tokens_ST[tokens_ST == PLANTED] = 8
+    places = {0: 3, 3: 0, 4: 7}
+    for sequence, position in places.items():
+        tokens_ST[sequence, position] = PLANTED
+    model = tokenformer(function)
+    query = pattention(model, 0, "query")
+    with torch.no_grad():
+        query.key_tokens["0"][2] = first_inputs(model, tokens_ST)[0, 3] * 3
+        query.value_tokens["0"][2] *= 1000
+    use = scores_of(model, tokens_ST=tokens_ST).most_used[0]
+    assert (use.generation, use.token) == (0, 2)
+    assert {context.sequence: context.position for context in use.contexts} == places
+    assert [(context.before, context.at) for context in use.contexts] == [
+        (str(context.sequence), str(context.position)) for context in use.contexts
+    ]
+    scores = query.scores(first_inputs(model, tokens_ST))[0][..., 2]
+    assert use.contexts[0].score == pytest.approx(scores.max().item())
+    assert use.largest_score == pytest.approx(scores.abs().max().item())

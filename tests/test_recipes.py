@@ -1,0 +1,109 @@
+"""Every recipe of docs/api.md runs as it stands, on a tiny checkpoint and run under the names that the page uses."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from stages.checkpoint.verify import verify_checkpoint
+from tests.growctl.invented_runs import ladder
+from tests.pretrained import write_pretrained
+from tests.workers import REPOSITORY
+
+PAGE = REPOSITORY / "docs/api.md"
+CHECKPOINT = "runs/quickstart/stages/2-262k/final"
+
+
+def recipes(page: str) -> dict[str, str]:
+    """The Python blocks of a page, by heading; a second one under the same heading has a number."""
+    found: dict[str, str] = {}
+    for section in re.split(r"^## ", page, flags=re.MULTILINE)[1:]:
+        heading = section.partition("\n")[0]
+        for number, code in enumerate(re.findall(r"^```python\n(.*?)^```", section, re.DOTALL | re.MULTILINE), 1):
+            found[heading if number == 1 else f"{heading} ({number})"] = code
+    return found
+
+
+RECIPES = recipes(PAGE.read_text())
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what the page names."""
+    folder = tmp_path_factory.mktemp("recipes")
+    ladder(folder / "runs", name="quickstart", killed_at=200)
+    write_pretrained(folder / CHECKPOINT)
+    (folder / "book.txt").write_text("the thing in the hat then went into the inn. " * 20)
+    return folder
+
+
+@pytest.fixture
+def run(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Runs a recipe in that folder; returns its names."""
+    monkeypatch.chdir(prepared)
+
+    def run_recipe(heading: str) -> dict[str, Any]:
+        names: dict[str, Any] = {"__name__": "__main__"}
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            exec(compile(RECIPES[heading], f"{PAGE.name}: {heading}", "exec"), names)
+        return names
+
+    return run_recipe
+
+
+CHECKED = {
+    "Load a checkpoint and generate text",
+    "Grow a model in memory and train it with your own loop",
+    "Read the ledger into pandas",
+    "Read the ledger into pandas (2)",
+    "Evaluate on your own text",
+}
+"""Recipes with a test of their own; the others check themselves."""
+
+
+@pytest.mark.parametrize("heading", [heading for heading in RECIPES if heading not in CHECKED])
+def test_a_recipe_runs(run, heading):
+    run(heading)
+
+
+def test_the_recipe_for_generation_prints_its_samples(run, capsys):
+    generation = run("Load a checkpoint and generate text")["generation"]
+    assert len(generation.samples) == 2
+    printed = capsys.readouterr().out
+    assert all("def main(" + sample.text in printed for sample in generation.samples)
+
+
+def test_the_recipe_for_growth_learns_and_leaves_a_checkpoint(run, prepared):
+    names = run("Grow a model in memory and train it with your own loop")
+    saved = verify_checkpoint(prepared / "my_model")
+    assert saved.model == names["grown"].config
+    assert saved.model.blocks[0].query.num_tokens == 21
+    assert all(g.key_ramp == 1 for block in saved.model.blocks for g in block.ffn.generations)
+    assert [group["lr"] for group in names["optimizer"].param_groups] == [1e-3, 1e-3, 2e-3]
+
+
+def test_the_recipes_for_the_ledger_agree_on_the_losses_and_tell_repeated_work_apart(run):
+    typed, raw = run("Read the ledger into pandas"), run("Read the ledger into pandas (2)")
+    final = typed["evaluations"].query("point == 'final'")
+    assert list(final["loss"]) == list(raw["finals"]["loss"]) == [1.42, 1.28]
+    assert list(typed["costs"].query("replayed_flops > 0")["stage"]) == ["1-2m"]
+    assert list(raw["work"]["stage"]) == ["0-800k", "1-2m", "1-2m"]  # the second stage was killed once
+
+
+def test_the_recipe_for_evaluation_scores_every_token_but_the_first(run):
+    found = run("Evaluate on your own text")["found"]
+    assert found.num_scored == found.num_tokens - 1
+    assert found.perplexity > 1
+
+
+def test_every_recipe_has_a_heading_that_a_test_knows():
+    assert set(RECIPES) >= CHECKED
+    assert len(RECIPES) == 8
+
+
+def test_recipes_are_found_by_heading_and_number():
+    page = "# T\n\n## A\n\n```python\na\n```\ntext\n```python\nb\n```\n```\nno\n```\n\n## B c\n\n```python\nd\n```\n"
+    assert recipes(page) == {"A": "a\n", "A (2)": "b\n", "B c": "d\n"}
