@@ -23,17 +23,12 @@ settings.load_profile("any-machine")
 """No property test depends on how busy the machine is. Except in a soak, each tries the same examples every time."""
 
 LONGEST_FIRST = (
-    *("growctl/run/test_resume", "reliability/test_kills_of_one_rank", "reliability/test_kills_of_two_ranks"),
-    *(
-        "growctl/run/test_growth_runs",
-        "growctl/run/test_shared_training",
-        "reliability/test_numbers",
-        "growctl/status/test_real_runs",
-    ),
-    *("growctl/queue/test_slurm_job", "reliability/test_world_changes", "benchmarks/test_gpu"),
-    *("reliability/test_corruption", "stages/engine/test_device_memory", "growctl/run/test_run"),
-    *("stages/engine/test_engine_state", "stages/train/test_rejection", "growctl/launch/test_hostfile"),
-    *("reliability/test_disk", "growctl/run/test_start_runs"),
+    *("reliability/test_kills_of_two_ranks", "growctl/run/test_shared_training", "growctl/run/test_resume"),
+    *("reliability/test_kills_of_one_rank", "growctl/queue/test_slurm_job", "reliability/test_world_changes"),
+    *("growctl/run/test_growth_runs", "reliability/test_numbers", "growctl/status/test_real_runs"),
+    *("growctl/launch/test_hostfile", "growctl/run/test_run", "stages/engine/test_device_memory"),
+    *("stages/engine/test_engine_state", "growctl/run/test_start_runs", "growctl/run/test_until"),
+    *("reliability/test_corruption", "benchmarks/test_gpu", "stages/train/test_rejection", "reliability/test_disk"),
 )
 """Files with real trainings. Tests run in two processes, a file at a time: long ones at the end would run alone."""
 

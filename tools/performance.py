@@ -42,6 +42,9 @@ HISTORY = {
     "resume_seconds_per_line": "reading and booking a line",
     "event_seconds": "an event of a run: a hundred lines and a checkpoint",
 }
+CACHE_GOAL = 1.0
+"""The smallest allowed ratio of the tokens per second with a KV cache to those without."""
+
 FORMS = {"written_out": "written out", "ours": "ours", "compiled": "compiled"}
 
 
@@ -131,6 +134,26 @@ class History(Results):
 
     growth: dict[str, float]
     runs: list[HistoryRun]
+
+
+class GenerateRow(BaseModel):
+    """One model."""
+
+    case: str
+    num_parameters: int
+    generations: int
+    prompt_tokens: int
+    new_tokens: int
+    tokens_per_second: float
+    tokens_per_second_without_cache: float
+    ratio: float
+    ratio_range: list[float]
+
+
+class Generate(Results):
+    """The results file of benchmarks/generate.py."""
+
+    rows: list[GenerateRow]
 
 
 def with_tables(page: str, results: Path = RESULTS) -> str:
@@ -231,11 +254,34 @@ def history_table(results: Path) -> str:
     return f"{found.where()}\n{table(headings, rows)}"
 
 
+def generate_table(results: Path) -> str:
+    """Tokens per second with a KV cache, and without one."""
+    found = read_results(results / "generate.json", Generate)
+    if found is None:
+        return NOT_MEASURED
+    headings = (
+        *("model", "prompt + new tokens", "tokens/s with the cache", "without"),
+        f"with / without, range (goal: at least {CACHE_GOAL:g})",
+    )
+    rows = [
+        (
+            row.case,
+            f"{row.prompt_tokens} + {row.new_tokens}",
+            number(row.tokens_per_second),
+            number(row.tokens_per_second_without_cache),
+            at_least(row.ratio, CACHE_GOAL, digits=2, quartiles=row.ratio_range),
+        )
+        for row in found.rows
+    ]
+    return f"{found.where()}\n{table(headings, rows)}"
+
+
 TABLES: dict[str, Callable[[Path], str]] = {
     "pattention": pattention_table,
     "train-step": train_step_table,
     "start-up": start_up_table,
     "history": history_table,
+    "generate": generate_table,
     "gpu": gpu_tables,
 }
 

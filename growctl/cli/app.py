@@ -37,6 +37,12 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
+# The groups of commands in `growctl --help`, in this order.
+TRAINING = "Train a ladder"
+CHECKPOINTS = "Checkpoints"
+USING = "Use a model"
+HOUSEKEEPING = "Runs and this machine"
+
 UNUSABLE_PATH = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
 
 
@@ -57,7 +63,7 @@ def common(
     """Options of growctl itself."""
 
 
-@app.command()
+@app.command(rich_help_panel=TRAINING)
 def run(
     schedule: ScheduleName,
     overrides: Overrides = None,
@@ -118,17 +124,12 @@ def run(
 
         with make_screen(Terminal()) as screen:
             run_schedule(request, screen)
-        if loaded.samples.prompts:
-            from growctl.report.read import find_runs
-            from growctl.report.samples import print_samples
-
-            print_samples(find_runs(runs_dir, [ladder]), Terminal())
         if until is not None:
             say(f"\nTrained up to stage {until}. To train the rest, run the same command without --until.")
         say(f"\nTo see its cost and results: growctl report {ladder}{where}")
 
 
-@app.command()
+@app.command(rich_help_panel=TRAINING)
 def plan(
     schedule: ScheduleName,
     overrides: Overrides = None,
@@ -165,7 +166,7 @@ def plan(
         print_plan(loaded, Terminal(), costs)
 
 
-@app.command()
+@app.command(rich_help_panel=TRAINING)
 def prepare(
     schedule: ScheduleName,
     overrides: Overrides = None,
@@ -201,7 +202,7 @@ def prepare(
         say(str(path))
 
 
-@app.command()
+@app.command(rich_help_panel=TRAINING)
 def report(
     runs: Annotated[list[str] | None, runs_argument("Runs to report on (default: all).")] = None,
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
@@ -229,22 +230,17 @@ def report(
     say(f"\nCharts and tables: {page}")
 
 
-app.command()(checkpoints.expand)
-app.command()(checkpoints.shrink)
-app.command()(verification.verify)
-app.command()(inspection.inspect)
-app.command()(checkpoints.show)
-app.add_typer(exchange.import_app)
-app.command()(exchange.export)
-app.command("eval")(evaluate.evaluate)
-app.command()(generate.generate)
-app.command()(schedules.init)
-app.command()(schedules.validate)
-app.command()(schedules.schema)
-app.command()(machine.status)
-app.command()(machine.doctor)
-app.command()(storage.runs)
-app.command()(storage.clean)
+for command in (schedules.init, schedules.validate, schedules.schema):
+    app.command(rich_help_panel=TRAINING)(command)
+for command in (checkpoints.show, checkpoints.expand, checkpoints.shrink, verification.verify):
+    app.command(rich_help_panel=CHECKPOINTS)(command)
+app.add_typer(exchange.import_app, rich_help_panel=CHECKPOINTS)
+app.command(rich_help_panel=USING)(generate.generate)
+app.command("eval", rich_help_panel=USING)(evaluate.evaluate)
+app.command(rich_help_panel=USING)(inspection.inspect)
+app.command(rich_help_panel=USING)(exchange.export)
+for command in (machine.status, storage.runs, storage.clean, machine.doctor):
+    app.command(rich_help_panel=HOUSEKEEPING)(command)
 
 
 def main() -> NoReturn:

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
+from omegaconf._utils import get_yaml_loader
 from omegaconf.base import Container, Node
 from omegaconf.errors import OmegaConfBaseException
 from omegaconf.grammar_parser import parse
@@ -52,9 +53,8 @@ def read_file(path: Path, label: str) -> DictConfig | None:
         if len(content) > MOST_BYTES:
             raise UserError(f"has more than {MOST_BYTES:,} bytes; a schedule has a few thousand")
         text = content.decode()
-        if _num_values(yaml.compose(text, Loader=yaml.SafeLoader), {}) > MOST_VALUES:
-            raise UserError(f"expands to more than {MOST_VALUES:,} values; a schedule has a few hundred")
-        config = OmegaConf.load(StringIO(text))
+        data = _parsed(text)
+        config = OmegaConf.create(data) if isinstance(data, dict) else OmegaConf.load(StringIO(text))
     except UnicodeDecodeError:
         raise ScheduleError(f"{label}: is not UTF-8 text; a schedule is a YAML file") from None
     except yaml.MarkedYAMLError as error:
@@ -82,9 +82,18 @@ def read_plain(path: Path) -> Any:
     Raises ScheduleError if it is no longer valid YAML, OSError if it cannot be read.
     """
     try:
-        return OmegaConf.to_container(OmegaConf.load(path))
-    except UNREADABLE as error:
+        return _parsed(path.read_text(encoding="utf-8"))
+    except (UserError, *UNREADABLE) as error:
         raise ScheduleError(_reason(error) if isinstance(error, _ODD_TAG) else str(error)) from None
+
+
+def _parsed(text: str) -> Any:
+    """The plain data of a YAML text, as OmegaConf reads it. Raises UserError if it expands to too many values."""
+    loader = get_yaml_loader()(text)  # libyaml's is faster, but crashes Python on deeply nested text
+    node = loader.get_single_node()
+    if _num_values(node, {}) > MOST_VALUES:
+        raise UserError(f"expands to more than {MOST_VALUES:,} values; a schedule has a few hundred")
+    return None if node is None else loader.construct_document(node)
 
 
 def _reason(error: Exception) -> str:

@@ -215,8 +215,8 @@ class SamplesBlock(Block):
     """What the texts begin with; an empty prompt begins a new document. By default growctl writes no texts."""
     max_new_tokens: Annotated[Count, Field(le=10_000)] = 60
     """Tokens of each text, at most. The context length ends it too."""
-    temperature: Annotated[float, Field(ge=0.0, le=100.0)] = 0.0
-    """0: always the likeliest token. Higher: tokens are drawn, always from the same random numbers."""
+    temperature: Annotated[float, Field(ge=0.0, le=100.0)] = 0.8
+    """0: always the likeliest token. Above, tokens are drawn, always with the same random numbers."""
 
     def request(self) -> TextRequest:
         """Returns the form of this block that stages/generate takes."""

@@ -18,7 +18,7 @@ class TextRequest(Strict):
 
     prompts: tuple[str, ...] = ()
     max_new_tokens: PositiveInt = 60
-    temperature: Annotated[float, Field(ge=0.0)] = 0.0
+    temperature: Annotated[float, Field(ge=0.0)] = 0.8
 
 
 class TextSample(Strict):

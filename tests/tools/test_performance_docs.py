@@ -168,3 +168,15 @@ def test_numbers_and_goals_as_they_are_shown() -> None:
     assert (share_at_least(None, 0.5), share_at_least(0.1, None)) == ("n/a", "10.0 %")
     assert table(("a", "b"), []) == NOT_MEASURED
     assert table(("a", "b"), [("1", "2")]) == "| a | b |\n| --- | ---: |\n| 1 | 2 |\n"
+
+
+def test_generating_with_a_cache_is_held_against_generating_without(tmp_path) -> None:
+    row = {"case": "tiny", "num_parameters": 10, "generations": 1, "prompt_tokens": 4, "new_tokens": 60}
+    speeds = {"tokens_per_second": 300.0, "tokens_per_second_without_cache": 100.0}
+    rows = [
+        row | speeds | {"ratio": 3.0, "ratio_range": [2.0, 4.0]},
+        row | speeds | {"ratio": 0.9, "ratio_range": [0.8, 1.0]},
+    ]
+    shown = performance.generate_table(written(tmp_path, "generate.json", rows=rows))
+    assert "| tiny | 4 + 60 | 300 | 100 | 3.00 (2.00 to 4.00), met |" in shown
+    assert "**0.90 (0.80 to 1.00), not met**" in shown

@@ -4,6 +4,7 @@ import ast
 import errno
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import safetensors.torch
@@ -107,7 +108,7 @@ def test_weights_in_bfloat16_are_split_into_files_of_limited_size(pretrained, tm
 @pytest.mark.parametrize("config", [half_ramped(), TRANSFORMER], ids=["tokenformer", "transformer"])
 def test_a_rounded_export_is_compared_with_the_rounded_numbers(tmp_path, monkeypatch, config):
     pretrained = pretrained_of(tmp_path, config)
-    compared = {}
+    compared: dict[str, Any] = {}
 
     def check(directory: Path, model, *_) -> LogitsCheck:
         compared.update(tokenformer_layout.tensors(model, keep_generations=False) if config != TRANSFORMER else {})
@@ -190,7 +191,7 @@ def test_without_a_recent_transformers_the_export_says_how_to_check_it(pretraine
     monkeypatch.setattr(same_logits.importlib.metadata, "version", installed)
     check = export(pretrained, tmp_path / "out", check=True).check
     assert (check.transformers, check.difference) == (version, None)
-    assert "pip install 'growctl[export]'" in check.why_not
+    assert "pip install 'growctl[export]'" in str(check.why_not)
     assert (tmp_path / "out/README.md").read_text() == "# card\n"
 
 

@@ -126,6 +126,6 @@ def test_a_new_model_draws_its_parameter_tokens(behaviours):
 
     torch.manual_seed(0)
     model = TokenformerForCausalLM(TokenformerConfig(vocab_size=50, hidden_size=64, num_hidden_layers=2))
-    layer = model.model.layers[1].ffn
+    layer: Any = model.model.layers[1].ffn
     assert layer.key_tokens.std().item() == pytest.approx(0.02, rel=0.02)
     assert layer.value_tokens.std().item() == pytest.approx(2 / 2 / 8, rel=0.02)
