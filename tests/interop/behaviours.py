@@ -38,6 +38,14 @@ def greedy(model: Any, tokenizer: Any, prompts: list[str], **options: Any) -> li
     return [_until_end(row, tokenizer.eos_token_id) for row in ids[:, inputs["input_ids"].shape[1] :].tolist()]
 
 
+def step_logits(model: Any, tokenizer: Any, prompts: list[str], **options: Any) -> Tensor:
+    """The logits that each of the greedy new ids was chosen from, (B, NEW_TOKENS, V)."""
+    inputs = tokenizer(prompts, return_tensors="pt", padding=True)
+    options |= {"min_new_tokens": NEW_TOKENS, "max_new_tokens": NEW_TOKENS, "do_sample": False}
+    output = model.generate(**inputs, return_dict_in_generate=True, output_logits=True, **options)
+    return torch.stack(output.logits, dim=1)
+
+
 def _until_end(ids: list[int], end: int) -> list[int]:
     return ids[: ids.index(end) + 1] if end in ids else ids
 
@@ -89,6 +97,8 @@ def generates_with_a_cache_what_it_generates_without(folder: Path) -> str:
     found = greedy(model, tokenizer, [PROMPTS[1]])
     assert found == greedy(model, tokenizer, [PROMPTS[1]], use_cache=False)
     assert found == greedy(model, tokenizer, [PROMPTS[1]], cache_implementation="static", disable_compile=True)
+    cached, full = (step_logits(model, tokenizer, [PROMPTS[1]], use_cache=use_cache) for use_cache in (True, False))
+    torch.testing.assert_close(cached, full, atol=1e-4, rtol=1e-4)
     return repr(tokenizer.decode(found[0]))
 
 
@@ -96,6 +106,8 @@ def generates_in_left_padded_batches_what_it_generates_alone(folder: Path) -> st
     model, tokenizer = load(folder), tokenizer_of(folder)
     together = greedy(model, tokenizer, list(PROMPTS))
     assert together == [greedy(model, tokenizer, [prompt])[0] for prompt in PROMPTS]
+    alone = torch.cat([step_logits(model, tokenizer, [prompt]) for prompt in PROMPTS])
+    torch.testing.assert_close(step_logits(model, tokenizer, list(PROMPTS)), alone, atol=1e-4, rtol=1e-4)
     return ", ".join(repr(prompt + tokenizer.decode(ids)) for prompt, ids in zip(PROMPTS, together, strict=True))
 
 
