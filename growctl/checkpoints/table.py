@@ -35,16 +35,17 @@ def print_facts(facts: CheckpointFacts, console: "Console") -> None:
     rows = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     rows.add_column(no_wrap=True, style="bold")
     rows.add_column(overflow="fold")
-    for label, words in (*_facts(facts), *_cost_rows(facts)):
+    for label, words in (*fact_rows(facts), *cost_rows(facts)):
         rows.add_row(label, Text(words))
     console.print(rows)
 
     if facts.generations:
         console.print()
         sizes = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-        for header in ("generation", "tokens in Q, K, V, O", "in the FFN", "parameters", "ramp"):
-            sizes.add_column(header, justify="right", no_wrap=True)
-        for row in _generation_rows(facts):
+        header, *rows_of_sizes = generation_rows(facts)
+        for title in header:
+            sizes.add_column(title, justify="right", no_wrap=True)
+        for row in rows_of_sizes:
             sizes.add_row(*row)
         console.print(sizes)
 
@@ -56,7 +57,8 @@ def print_facts(facts: CheckpointFacts, console: "Console") -> None:
         console.print(f"{facts.shared.elsewhere} of its files are also linked from elsewhere", soft_wrap=True)
 
 
-def _facts(facts: CheckpointFacts) -> Iterator[tuple[str, str]]:
+def fact_rows(facts: CheckpointFacts) -> Iterator[tuple[str, str]]:
+    """Labels and words: what the checkpoint is."""
     manifest, model = facts.manifest, facts.manifest.model
     kind = {"parameters": "one file per parameter", "engine": "an engine checkpoint, to resume its stage"}[
         manifest.kind
@@ -91,7 +93,8 @@ def _formula(facts: CheckpointFacts) -> str:
     return "not the published one: tau is not that of the number of tokens, or generations have their own"
 
 
-def _cost_rows(facts: CheckpointFacts) -> Iterator[tuple[str, str]]:
+def cost_rows(facts: CheckpointFacts) -> Iterator[tuple[str, str]]:
+    """Labels and words: what its training cost. A row without a label continues the one before."""
     cost = facts.manifest.lineage.cost
     if cost is None:
         yield "cost", "unknown: the checkpoint has no history"
@@ -105,7 +108,9 @@ def _cost_rows(facts: CheckpointFacts) -> Iterator[tuple[str, str]]:
         yield "", "incomplete: the cost of an imported ancestor is not known and not included"
 
 
-def _generation_rows(facts: CheckpointFacts) -> Iterator[tuple[str, ...]]:
+def generation_rows(facts: CheckpointFacts) -> Iterator[tuple[str, ...]]:
+    """The rows of the table of generations, its header first."""
+    yield "generation", "tokens in Q, K, V, O", "in the FFN", "parameters", "ramp"
     for generation in facts.generations:
         ramp = "" if generation.key_ramp == 1 else f"{generation.key_ramp:.3g}"
         attention, ffn = _tokens(generation, PATTENTIONS[:-1]), _tokens(generation, PATTENTIONS[-1:])
@@ -134,9 +139,23 @@ def _tree(facts: CheckpointFacts, width: int) -> "Tree":
         result = [Text(f"{'':{INDENT}}{line}", "dim") for line in _result(entry, width - INDENT)]
         tree.add(Text("\n").join([operation, *result]))
     if not lineage.history:
-        parent = f" from a checkpoint with the manifest {_short(lineage.parent)}" if lineage.parent else ""
-        tree.add(Text(f"{lineage.operation}{parent}; what came before is not recorded"))
+        tree.add(Text(_unrecorded(facts)))
     return tree
+
+
+def lineage_lines(facts: CheckpointFacts) -> list[str]:
+    """The tree of the lineage as plain lines, one for each operation."""
+    lines = [
+        f"{entry.operation}: {_words(before, entry)}; {' '.join(_result(entry, width=0))}"
+        for before, entry in facts.steps_of_history()
+    ]
+    return lines or [_unrecorded(facts)]
+
+
+def _unrecorded(facts: CheckpointFacts) -> str:
+    lineage = facts.manifest.lineage
+    parent = f" from a checkpoint with the manifest {_short(lineage.parent)}" if lineage.parent else ""
+    return f"{lineage.operation}{parent}; what came before is not recorded"
 
 
 def _result(entry: HistoryEntry, width: int) -> list[str]:

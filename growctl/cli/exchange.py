@@ -103,30 +103,103 @@ def export(
     checkpoint: CheckpointName,
     output: Annotated[Path, typer.Argument(help="Directory for the export; must not exist yet.", metavar="DIR")],
     to: Annotated[
-        Literal["official"],
-        typer.Option(help="The layout to write: official is that of the official TokenFormer code."),
+        Literal["huggingface", "official"],
+        typer.Option(
+            help="The layout to write: huggingface is what Transformers loads, official is that of the official "
+            "TokenFormer code."
+        ),
     ],
     file_format: Annotated[
-        Literal["bin", "safetensors"], typer.Option("--format", help="How official weights are stored.")
-    ] = "bin",
+        Literal["bin", "safetensors"] | None,
+        typer.Option("--format", help="official: how weights are stored (default: bin).", show_default=False),
+    ] = None,
+    keep_generations: Annotated[
+        bool, typer.Option("--keep-generations", help="huggingface: leave each generation in tensors of its own.")
+    ] = False,
+    dtype: Annotated[
+        Literal["float32", "bfloat16"] | None,
+        typer.Option(help="huggingface: precision of the weights (default: float32).", show_default=False),
+    ] = None,
+    max_shard_size: Annotated[
+        str | None,
+        typer.Option(help="huggingface: largest file of weights (default: 5GB).", metavar="SIZE", show_default=False),
+    ] = None,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(
+            help="huggingface: a tokenizer.json (default: the checkpoint's).", metavar="FILE", show_default=False
+        ),
+    ] = None,
+    context_length: Annotated[
+        int | None,
+        typer.Option(
+            help="huggingface: tokens of a training sequence, for a checkpoint that does not record it.",
+            min=1,
+            show_default=False,
+        ),
+    ] = None,
+    no_check: Annotated[
+        bool, typer.Option("--no-check", help="huggingface: do not compare the export's logits with the checkpoint's.")
+    ] = False,
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
     as_json: AsJson = False,
 ) -> None:
     """Write a checkpoint's model in the layout of another program.
 
-    Example: growctl export quickstart quickstart-official --to official
+    Example: growctl export quickstart quickstart-hf --to huggingface
     """
+    for_huggingface = {
+        "--keep-generations": keep_generations,
+        "--dtype": dtype,
+        "--max-shard-size": max_shard_size,
+        "--tokenizer": tokenizer,
+        "--context-length": context_length,
+        "--no-check": no_check,
+    }
+    _refuse_options(to, {"huggingface": for_huggingface, "official": {"--format": file_format}})
+    _refuse_existing(output)
+    if to == "official":
+        _export_official(checkpoint, output, file_format or "bin", runs_dir, as_json)
+        return
+    from growctl.cli.export_huggingface import export_huggingface
+
+    export_huggingface(
+        checkpoint,
+        output,
+        runs_dir,
+        as_json,
+        keep_generations=keep_generations,
+        dtype=dtype or "float32",
+        max_shard_size=max_shard_size or "5GB",
+        tokenizer=tokenizer,
+        context_length=context_length,
+        check=not no_check,
+    )
+
+
+def _refuse_options(to: str, options: dict[str, dict[str, Any]]) -> None:
+    """Raises UserError for an option that was given and is not for the layout `to`."""
+    from model.errors import UserError
+
+    for layout, given in options.items():
+        for option, value in given.items():
+            if layout != to and value:
+                raise UserError(f"{option} is for --to {layout}; leave it out with --to {to}")
+
+
+def _export_official(
+    checkpoint: str, output: Path, file_format: Literal["bin", "safetensors"], runs_dir: Path, as_json: bool
+) -> None:
     from growctl.checkpoints.find import find_checkpoint
     from growctl.run.temporary_conversion import as_parameters
     from stages.export.official import export_official
 
     source = find_checkpoint(checkpoint, runs_dir, _tell)
-    _refuse_existing(output)
     with as_parameters(source, runs_dir, _tell) as parameters, _progress("reading parameters") as on_progress:
         files = export_official(parameters, output, file_format=file_format, on_progress=on_progress)
     if as_json:
         entries = {name: entry.model_dump(exclude={"rms"}) for name, entry in files.items()}
-        print(json.dumps({"path": str(output), "to": to, "source": str(source), "files": entries}, indent=1))
+        print(json.dumps({"path": str(output), "to": "official", "source": str(source), "files": entries}, indent=1))
     else:
         say(f"{output}: {', '.join(files)}")
 

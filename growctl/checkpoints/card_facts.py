@@ -1,0 +1,58 @@
+"""Collects what the model card of an export says: what `growctl show` prints, and the report's verdict."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from growctl.checkpoints.facts import CheckpointFacts
+from growctl.checkpoints.table import cost_rows, fact_rows, generation_rows, lineage_lines
+from growctl.runs_dir import RunPaths
+
+if TYPE_CHECKING:
+    from stages.export.card import CardFacts
+
+LEVELS_IN_RUN = 3
+"""RUN/stages/0-stage/final: how far a run's directory is above a checkpoint in it; one more for a release."""
+
+OF_DATA = ("dataset", "tokenizer")
+OF_FILES = ("files",)
+
+
+def card_facts(facts: CheckpointFacts, name: str) -> "CardFacts":
+    """What the model card of the export `name` says about a checkpoint."""
+    from stages.export.card import CardFacts
+
+    manifest = facts.manifest
+    rows = dict(fact_rows(facts))
+    vocab_size = manifest.model.vocab_size
+    source = manifest.text.source
+    return CardFacts(
+        name=name,
+        model=[(label, words) for label, words in rows.items() if label not in (*OF_DATA, *OF_FILES)],
+        generations=list(generation_rows(facts)) if facts.generations else [],
+        lineage=lineage_lines(facts),
+        cost=list(cost_rows(facts)),
+        data=[
+            *([("source", source)] if source else []),
+            ("fingerprint of its tokens", manifest.dataset_fingerprint or "unknown"),
+            ("sha256 of its tokenizer.json", manifest.tokenizer_sha256 or "unknown"),
+        ],
+        verdicts=_verdicts(facts.path),
+        num_padding_rows=vocab_size - min(vocab_size, manifest.text.tokenizer_vocab_size or vocab_size),
+    )
+
+
+def _verdicts(checkpoint: Path) -> list[tuple[str, tuple[str, ...]]]:
+    """The verdicts of the report of the run that the checkpoint is in; none if it is in no run with a ledger."""
+    from growctl.ledger.ledger import LedgerError
+    from growctl.report.read import find_runs
+    from growctl.report.table import verdicts
+
+    above = checkpoint.resolve().parents
+    for folder in above[LEVELS_IN_RUN - 1 : LEVELS_IN_RUN + 1]:
+        run = RunPaths(folder)
+        if run.ledger.is_file():
+            try:
+                return verdicts(find_runs(folder.parent, [folder.name]))
+            except LedgerError:
+                return []
+    return []

@@ -1,0 +1,110 @@
+"""What `growctl export --to huggingface` does and prints. Slow modules are imported on use."""
+
+import dataclasses
+import json
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from growctl.text.escaping import say
+
+if TYPE_CHECKING:
+    from stages.export.huggingface import HuggingFaceExport
+    from stages.export.same_logits import LogitsCheck
+
+_tell = partial(say, error=True)
+
+
+def export_huggingface(
+    checkpoint: str,
+    output: Path,
+    runs_dir: Path,
+    as_json: bool,
+    *,
+    keep_generations: bool,
+    dtype: Literal["float32", "bfloat16"],
+    max_shard_size: str,
+    tokenizer: Path | None,
+    context_length: int | None,
+    check: bool,
+) -> None:
+    """Exports the checkpoint that the user names, and prints what was written and whether it was checked."""
+    max_shard_bytes = _size(max_shard_size)
+    from growctl.checkpoints.card_facts import card_facts
+    from growctl.checkpoints.facts import read_facts
+    from growctl.cli.pretrained import open_pretrained
+    from stages.export.card import model_card
+    from stages.export.huggingface import export_huggingface as export_folder
+
+    with open_pretrained(checkpoint, runs_dir, _tell, tokenizer=tokenizer, device="cpu") as pretrained:
+        source = pretrained.directory
+        known = dataclasses.replace(read_facts(source, runs_dir), manifest=pretrained.manifest)
+        facts = card_facts(known, output.absolute().name)
+        export = export_folder(
+            pretrained,
+            output,
+            card=partial(model_card, facts),
+            keep_generations=keep_generations,
+            dtype=dtype,
+            max_shard_bytes=max_shard_bytes,
+            context_length=context_length,
+            check=check,
+        )
+    if as_json:
+        print(json.dumps(_document(export, source, output), indent=1))
+        return
+    from growctl.text.formatting import byte_count
+
+    trust = ", trust_remote_code=True" if export.own_code else ""
+    num_files = len(export.weight_files)
+    files = "1 file" if num_files == 1 else f"{num_files} files"
+    say(f"{output}: {export.architecture}, {export.dtype}, {byte_count(export.weight_bytes)} of weights in {files}")
+    say(_check_words(export.check))
+    say(f"To load it: AutoModelForCausalLM.from_pretrained({str(output)!r}{trust})")
+
+
+def _size(text: str) -> int:
+    """`text` such as 5GB in bytes. Raises UserError if it is no size."""
+    from growctl.schema.quantities import parse_size
+    from model.errors import UserError
+
+    try:
+        size = parse_size(text)
+    except ValueError as error:
+        raise UserError(f"--max-shard-size {text!r}: {error}") from None
+    if size <= 0:
+        raise UserError(f"--max-shard-size {text!r}: must be more than 0 bytes")
+    return size
+
+
+def _check_words(check: "LogitsCheck | None") -> str:
+    if check is None:
+        return "Not checked, because of --no-check."
+    if check.difference is None:
+        return f"Not checked: {check.why_not}."
+    return (
+        f"Checked: Transformers {check.transformers} computes the checkpoint's logits; the largest difference in "
+        f"float32 is {check.difference:.2g} ({check.allowed:.2g} allowed)."
+    )
+
+
+def _document(export: "HuggingFaceExport", source: Path, output: Path) -> dict[str, Any]:
+    check = export.check
+    return {
+        "path": str(output),
+        "to": "huggingface",
+        "source": str(source),
+        "architecture": export.architecture,
+        "needs_trust_remote_code": export.own_code,
+        "dtype": export.dtype,
+        "context_length": export.context_length,
+        "keeps_generations": export.keeps_generations,
+        "files": {path.name: {"bytes": path.stat().st_size} for path in sorted(output.iterdir())},
+        "weight_bytes": export.weight_bytes,
+        "check": {
+            "transformers": check and check.transformers,
+            "largest_difference": check and check.difference,
+            "allowed": check and check.allowed,
+            "not_checked": check.why_not if check else "--no-check",
+        },
+    }

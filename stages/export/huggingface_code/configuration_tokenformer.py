@@ -1,0 +1,67 @@
+"""The configuration of an exported Tokenformer (arXiv 2410.23168), for Transformers 5."""
+
+from typing import Any
+
+from transformers import PreTrainedConfig
+
+
+class TokenformerConfig(PreTrainedConfig):
+    """The configuration of a Tokenformer: a language model whose linear layers are Pattentions.
+
+    A Pattention is attention of data tokens over parameter tokens, which are learnable keys and values. Growing the
+    model adds parameter tokens and changes no width.
+    """
+
+    model_type = "tokenformer"
+    keys_to_ignore_at_inference = ["past_key_values"]
+
+    vocab_size: int = 50304
+    """Rows of the embedding. It may have more rows than the tokenizer has tokens."""
+
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+
+    score_function: str = "l2_norm_gelu"
+    """How a Pattention turns scores into factors: `l2_norm_gelu`, `gelu_l2_norm` or `softmax`."""
+
+    pattentions: Any = None
+    """A list: for each layer, what its Pattentions `query`, `key`, `value`, `projection` and `ffn` consist of.
+
+    `groups`, in the order of the parameter tokens, are those that are normalised together: `num_tokens`, and `tau`, the
+    scale of their factors. tau is never computed from the number of tokens.
+
+    `generations` is null if one matrix holds all keys and another all values. Otherwise each generation of parameter
+    tokens has its own: `number`, `num_tokens`, `key_ramp` (the factor on its keys) and `value_share` (the factor on its
+    values).
+
+    None: 576 tokens in each, and 2304 in the FFN, as in the published model of 124M parameters.
+    """
+
+    max_position_embeddings: int = 1024
+    """The length of a training sequence. Positions are rotary, so nothing depends on it but scaled rotary embeddings
+    and limits that other programs set."""
+
+    rope_parameters: Any = None
+    """`rope_theta`, `partial_rotary_factor` (the share of each head that is rotated) and `rope_type`."""
+
+    layer_norm_eps: float = 1e-5
+    initializer_range: float = 0.02
+    use_cache: bool = True
+    tie_word_embeddings: bool = True
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+    pad_token_id: int | None = None
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        """Fills in what is None. Transformers calls it with the keys that are no fields."""
+        if self.pattentions is None:
+            layer = dict.fromkeys(("query", "key", "value", "projection"), _published(576)) | {"ffn": _published(2304)}
+            self.pattentions = [layer] * self.num_hidden_layers
+        if self.rope_parameters is None:
+            self.rope_parameters = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25}
+        super().__post_init__(**kwargs)
+
+
+def _published(num_tokens: int) -> dict[str, Any]:
+    return {"groups": [{"num_tokens": num_tokens, "tau": num_tokens**0.5}], "generations": None}

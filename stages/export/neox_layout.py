@@ -1,0 +1,62 @@
+"""A Transformer baseline as tensors and settings of Transformers' own GPT-NeoX, which computes the same function.
+
+Without its parallel residual and with tied embeddings, GPT-NeoX is the baseline block by block. Only the rows of the
+joined projection to queries, keys and values are in another order.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from model.config import TransformerConfig
+from model.transformer import Transformer
+from stages.export.shards import LazyTensor
+
+NAMES = {
+    "attention_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    "attention_input": "attention.query_key_value",
+    "projection": "attention.dense",
+    "ffn_input": "mlp.dense_h_to_4h",
+    "ffn_output": "mlp.dense_4h_to_h",
+}
+"""What GPT-NeoX calls the modules of a block."""
+
+
+def settings(config: TransformerConfig) -> dict[str, Any]:
+    """The part of `config.json` that describes the architecture."""
+    return {
+        "model_type": "gpt_neox",
+        "architectures": ["GPTNeoXForCausalLM"],
+        "layer_norm_eps": config.norm_epsilon,
+        "initializer_range": 0.02,
+        "intermediate_size": config.ffn_size,
+        "use_parallel_residual": False,
+        "attention_bias": True,
+        "hidden_act": "gelu",
+        "attention_dropout": 0.0,
+        "hidden_dropout": 0.0,
+    }
+
+
+def tensors(model: Transformer) -> dict[str, LazyTensor]:
+    """The model's tensors under GPT-NeoX's names."""
+    found = {"gpt_neox.embed_in.weight": model.embedding.weight}
+    found |= {f"gpt_neox.final_layer_norm.{part}": value for part, value in model.final_norm.named_parameters()}
+    lazy = {name: LazyTensor(tuple(value.shape), _unchanged(value)) for name, value in found.items()}
+    for i, block in enumerate(model.blocks):
+        for ours, theirs in NAMES.items():
+            for part, value in getattr(block, ours).named_parameters():
+                by_head = _by_head(value, model.config.num_heads) if ours == "attention_input" else _unchanged(value)
+                lazy[f"gpt_neox.layers.{i}.{theirs}.{part}"] = LazyTensor(tuple(value.shape), by_head)
+    return lazy
+
+
+def _unchanged(value: Tensor) -> Callable[[], Tensor]:
+    return lambda: value
+
+
+def _by_head(value: Tensor, num_heads: int) -> Callable[[], Tensor]:
+    """Reorders rows from all queries, all keys, all values to the query, key and value of each head."""
+    return lambda: value.unflatten(0, (3, num_heads, -1)).transpose(0, 1).flatten(0, 2)

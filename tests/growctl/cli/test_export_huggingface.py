@@ -1,0 +1,122 @@
+"""`growctl export --to huggingface`: what it prints, what the model card takes from the run, and bad options."""
+
+import json
+import shutil
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from model.config import num_parameters
+from stages.checkpoint.lineage import extended
+from stages.export import same_logits
+from tests.growctl.checkpoints.test_show import COST, rewrite_lineage
+from tests.growctl.invented_runs import control, ladder
+from tests.growctl.runs import UNUSABLE_INPUT, run_here
+from tests.pretrained import byte_tokenizer, text_config, write_pretrained
+from tests.stages.checkpoints import write_checkpoint
+
+
+@pytest.fixture(autouse=True)
+def same_as_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spares the process that loads an export; tests/stages/export has what it does."""
+    found = same_logits.LogitsCheck("5.23.0", 3e-7, 2e-5, None)
+    monkeypatch.setattr("stages.export.huggingface.check_logits", lambda *_: found)
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    write_pretrained(tmp_path / "checkpoint")
+    return tmp_path / "checkpoint"
+
+
+def test_an_export_says_what_it_wrote_and_how_to_load_it(checkpoint, tmp_path):
+    out, err = run_here("export", checkpoint, tmp_path / "out", "--to", "huggingface")
+    assert err == ""
+    assert out == (
+        f"{tmp_path}/out: TokenformerForCausalLM, float32, 24.5 kB of weights in 1 file\n"
+        "Checked: Transformers 5.23.0 computes the checkpoint's logits; the largest difference in float32 is 3e-07 "
+        "(2e-05 allowed).\n"
+        f"To load it: AutoModelForCausalLM.from_pretrained('{tmp_path}/out', trust_remote_code=True)\n"
+    )
+
+
+def test_an_export_as_json_lists_files_and_the_check(checkpoint, tmp_path):
+    options = ("--dtype", "bfloat16", "--max-shard-size", "4KB", "--keep-generations", "--no-check", "--json")
+    out, _ = run_here("export", checkpoint, tmp_path / "out", "--to", "huggingface", *options)
+    told = json.loads(out)
+    assert (told["dtype"], told["keeps_generations"], told["context_length"]) == ("bfloat16", True, 32)
+    assert told["check"] == {
+        "transformers": None,
+        "largest_difference": None,
+        "allowed": None,
+        "not_checked": "--no-check",
+    }
+    assert {"README.md", "config.json", "model.safetensors.index.json"} < told["files"].keys()
+    assert all(path.stat().st_size == told["files"][path.name]["bytes"] for path in (tmp_path / "out").iterdir())
+
+
+def test_the_model_card_tells_the_lineage_the_loss_and_the_verdict_of_the_run(tmp_path):
+    ladder(tmp_path, name="quick")
+    for budget, loss in ((400, 1.4), (800, 1.3), (1600, 1.2)):
+        control(tmp_path, budget, loss)
+    final = tmp_path / "quick/stages/0-small/final"
+    size = num_parameters(write_pretrained(final).model)
+    drawn = extended((), "init", {"seed": 7}, num_parameters=size)
+    trained = extended(drawn, "train", {"steps": 11}, num_parameters=size, cost=COST, made_in="quick/small")
+    rewrite_lineage(final, history=trained, details={"validation_loss": 2.0})
+    run_here("export", "quick/0-small", tmp_path / "out", "--to", "huggingface", "--runs-dir", tmp_path)
+    card = (tmp_path / "out/README.md").read_text()
+    for line in [
+        "1. init: drawn at random, seed 7; 6.13k parameters, 0 FLOPs so far, ",
+        "2. train: 11 steps, 2.82k tokens; 6.13k parameters, 6.00e09 FLOPs so far, in quick/small, ",
+        "| validation | 2 nats per token, perplexity 7.389 |",
+        "| cost | 6.00e09 FLOPs, 2.82k tokens in 11 steps, 1m 16s of device time |",
+        "### quick against tokenformer-scratch, 2.4M parameters",
+        "- At equal loss growing ",
+    ]:
+        assert f"\n{line}" in card
+
+
+def test_a_checkpoint_without_a_tokenizer_that_fits_is_refused(tmp_path):
+    write_checkpoint(tmp_path / "checkpoint")
+    byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    refused = partial(
+        run_here, "export", tmp_path / "checkpoint", tmp_path / "out", "--to", "huggingface", expect=UNUSABLE_INPUT
+    )
+    assert "has no tokenizer; give one with --tokenizer FILE" in refused()[1]
+    assert "has 261 token ids, but the model of" in refused("--tokenizer", tmp_path / "tokenizer.json")[1]
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_tokenizer_and_a_context_length_can_be_given(tmp_path):
+    write_checkpoint(tmp_path / "checkpoint", text_config())
+    byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    given = ("--tokenizer", tmp_path / "tokenizer.json")
+    arguments = ("export", tmp_path / "checkpoint", tmp_path / "out", "--to", "huggingface", *given)
+    assert "give it with --context-length N" in run_here(*arguments, expect=UNUSABLE_INPUT)[1]
+    run_here(*arguments, "--context-length", 16)
+    settings = json.loads((tmp_path / "out/config.json").read_text())
+    assert (settings["max_position_embeddings"], settings["eos_token_id"]) == (16, 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--to", "huggingface", "--format", "bin"), "--format is for --to official; leave it out"),
+        (("--to", "official", "--dtype", "bfloat16"), "--dtype is for --to huggingface; leave it out"),
+        (("--to", "huggingface", "--max-shard-size", "big"), "--max-shard-size 'big': must be a size: 40GiB"),
+        (("--to", "huggingface", "--max-shard-size", "0"), "--max-shard-size '0': must be more than 0 bytes"),
+    ],
+)
+def test_an_option_that_makes_no_sense_is_named(checkpoint, tmp_path, options, message):
+    _, err = run_here("export", checkpoint, tmp_path / "out", *options, expect=UNUSABLE_INPUT)
+    assert message in " ".join(err.split())
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_existing_directory_is_refused_before_the_checkpoint_is_read(checkpoint, tmp_path):
+    shutil.rmtree(checkpoint / "parameters")
+    (tmp_path / "out").mkdir()
+    _, err = run_here("export", checkpoint, tmp_path / "out", "--to", "huggingface", expect=UNUSABLE_INPUT)
+    assert "out already exists" in err

@@ -1,0 +1,53 @@
+"""Small exports that have learnt a sentence, so that greedy text does not hang on the last bit of a logit."""
+
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from model.config import TokenformerConfig, TransformerConfig
+from model.policy import GrowthPolicy, grow_config
+from stages.checkpoint.pretrained import Pretrained, load_pretrained
+from stages.export.huggingface import export_huggingface
+from tests.pretrained import text_config, write_pretrained
+
+SENTENCE = "the cat sat in the inn. "
+STEPS = 60
+
+
+def small_models() -> dict[str, TokenformerConfig | TransformerConfig]:
+    """Configurations by name: one generation, two with a norm each, and the Transformer baseline."""
+    shape = {"width": 32, "num_heads": 2, "attention_tokens": 16, "ffn_tokens": 24}
+    new = text_config(vocab_size=270, **shape)
+    grown = grow_config(
+        new, attention_tokens=8, ffn_tokens=8, policy=GrowthPolicy(init="zero-value", tau="per-generation")
+    )
+    transformer = TransformerConfig(vocab_size=270, hidden_size=32, num_heads=2, num_layers=2, ffn_size=64)
+    return {"tokenformer": new, "grown": grown, "transformer": transformer}
+
+
+def write_export(directory: Path, name: str) -> Path:
+    """Writes the export of the model `name` and, beside it, token ids with the logits that our model gives them.
+
+    The grown model keeps its generations apart.
+    """
+    write_pretrained(directory / f"{name}.checkpoint", small_models()[name])
+    pretrained = load_pretrained(directory / f"{name}.checkpoint")
+    _learn(pretrained)
+    folder = directory / name
+    export_huggingface(pretrained, folder, card=lambda _: "", keep_generations=name == "grown", check=False)
+    ids = torch.randint(1, pretrained.num_token_ids, (2, 32), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        save_file({"input_ids": ids, "logits": pretrained.model(ids)}, f"{folder}.reference.safetensors")
+    return folder
+
+
+def _learn(pretrained: Pretrained) -> None:
+    ids = torch.tensor([pretrained.tokenizer.encode(SENTENCE * 6).ids[:49]])
+    optimizer = torch.optim.AdamW(pretrained.model.parameters(), lr=5e-3)
+    for step in range(STEPS):
+        start = step % 16
+        window = ids[:, start : start + 33]
+        optimizer.zero_grad()
+        pretrained.model(window[:, :-1], window[:, 1:].contiguous()).backward()
+        optimizer.step()

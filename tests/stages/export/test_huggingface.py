@@ -1,0 +1,208 @@
+"""What an export to Hugging Face consists of, and how it fails. None of these tests loads it in Transformers."""
+
+import ast
+import errno
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+
+from model.config import BlockConfig, PattentionConfig, TokenformerConfig, TransformerConfig
+from model.errors import UserError
+from model.policy import GrowthPolicy, grow_config
+from stages.checkpoint.disk_full import DiskFull
+from stages.checkpoint.pretrained import Pretrained, load_pretrained
+from stages.export import huggingface, huggingface_code, same_logits, shards, tokenformer_layout
+from stages.export.huggingface import CODE, HuggingFaceExport, export_huggingface
+from stages.export.same_logits import ExportDiffers, LogitsCheck
+from tests.pretrained import text_config, write_pretrained
+
+TRANSFORMER = TransformerConfig(vocab_size=270, hidden_size=32, num_heads=2, num_layers=2, ffn_size=64)
+COPIES = GrowthPolicy(init="copy", tau="recompute")
+OWN_NORM = GrowthPolicy(init="zero-value", tau="per-generation")
+
+
+def half_ramped() -> TokenformerConfig:
+    """A model that has grown once; its new keys have reached 0.3 of their weight."""
+
+    def ramped(pattention: PattentionConfig) -> PattentionConfig:
+        old, new = pattention.generations
+        return PattentionConfig(tau=pattention.tau, generations=(old, new.model_copy(update={"key_ramp": 0.3})))
+
+    grown = grow_config(text_config(vocab_size=270), attention_tokens=3, ffn_tokens=4)
+    blocks = (BlockConfig(**{name: ramped(p) for name, p in block.pattentions().items()}) for block in grown.blocks)
+    return grown.model_copy(update={"blocks": tuple(blocks)})
+
+
+def pretrained_of(folder: Path, config: TokenformerConfig | TransformerConfig) -> Pretrained:
+    write_pretrained(folder / "checkpoint", config)
+    return load_pretrained(folder / "checkpoint")
+
+
+@pytest.fixture
+def pretrained(tmp_path: Path) -> Pretrained:
+    return pretrained_of(tmp_path, half_ramped())
+
+
+def export(pretrained: Pretrained, directory: Path, check: bool = False, **options) -> HuggingFaceExport:
+    return export_huggingface(pretrained, directory, card=lambda _: "# card\n", check=check, **options)
+
+
+def settings_in(folder: Path) -> dict:
+    return json.loads((folder / "config.json").read_text())
+
+
+def weights_in(folder: Path) -> dict[str, torch.Tensor]:
+    parts = [safetensors.torch.load_file(file) for file in sorted(folder.glob("*.safetensors"))]
+    return {name: tensor for part in parts for name, tensor in part.items()}
+
+
+def test_generations_are_joined_with_their_ramps_multiplied_in(pretrained, tmp_path):
+    export(pretrained, tmp_path / "out")
+    weights = weights_in(tmp_path / "out")
+    layer = pretrained.model.blocks[1].ffn
+    expected = torch.cat([layer.key_tokens["0"], layer.key_tokens["1"] * 0.3])
+    torch.testing.assert_close(weights["model.layers.1.ffn.key_tokens"], expected, rtol=0, atol=0)
+    assert weights["model.layers.1.attention.projection.value_tokens"].shape == (8, 16)
+    assert len(weights) == 1 + 2 * 5 * 2 + 2
+    stored = settings_in(tmp_path / "out")["pattentions"][1]["ffn"]
+    assert stored == {"groups": [{"num_tokens": 14, "tau": layer.config.tau}], "generations": None}
+
+
+def test_kept_generations_have_tensors_of_their_own_and_factors_in_the_configuration(pretrained, tmp_path):
+    export(pretrained, tmp_path / "out", keep_generations=True)
+    weights = weights_in(tmp_path / "out")
+    layer = pretrained.model.blocks[0].query
+    torch.testing.assert_close(weights["model.layers.0.attention.query.key_tokens_1"], layer.key_tokens["1"])
+    assert len(weights) == 1 + 2 * 5 * 4 + 2
+    assert settings_in(tmp_path / "out")["pattentions"][0]["query"]["generations"] == [
+        {"number": 0, "num_tokens": 5, "key_ramp": 1.0, "value_share": 1.0},
+        {"number": 1, "num_tokens": 3, "key_ramp": 0.3, "value_share": 1.0},
+    ]
+
+
+def test_a_generation_with_its_own_norm_is_a_group_of_its_own(tmp_path):
+    config = grow_config(text_config(), attention_tokens=4, ffn_tokens=4, policy=OWN_NORM)
+    export(pretrained_of(tmp_path, config), tmp_path / "out")
+    _, new = config.blocks[0].query.generations
+    assert settings_in(tmp_path / "out")["pattentions"][0]["query"]["groups"] == [
+        {"num_tokens": 5, "tau": config.blocks[0].query.tau},
+        {"num_tokens": 4, "tau": new.tau},
+    ]
+
+
+def test_weights_in_bfloat16_are_split_into_files_of_limited_size(pretrained, tmp_path):
+    told = export(pretrained, tmp_path / "out", dtype="bfloat16", max_shard_bytes=4000)
+    weights, index = weights_in(tmp_path / "out"), json.loads((tmp_path / "out" / shards.INDEX_NAME).read_text())
+    assert {tensor.dtype for tensor in weights.values()} == {torch.bfloat16}
+    assert index["weight_map"].keys() == weights.keys()
+    assert set(index["weight_map"].values()) == set(told.weight_files)
+    assert len(told.weight_files) == 3
+    assert told.weight_bytes == index["metadata"]["total_size"] == sum(2 * w.numel() for w in weights.values())
+    assert settings_in(tmp_path / "out")["dtype"] == "bfloat16"
+
+
+@pytest.mark.parametrize("config", [half_ramped(), TRANSFORMER], ids=["tokenformer", "transformer"])
+def test_a_rounded_export_is_compared_with_the_rounded_numbers(tmp_path, monkeypatch, config):
+    pretrained = pretrained_of(tmp_path, config)
+    compared: dict[str, Any] = {}
+
+    def check(directory: Path, model, *_) -> LogitsCheck:
+        compared.update(tokenformer_layout.tensors(model, keep_generations=False) if config != TRANSFORMER else {})
+        compared.setdefault("embedding", model.embedding.weight)
+        return LogitsCheck("5.19", 0.0, 1e-5, None)
+
+    monkeypatch.setattr(huggingface, "check_logits", check)
+    before = pretrained.model.embedding.weight.clone()
+    export(pretrained, tmp_path / "out", check=True, dtype="bfloat16")
+    assert torch.equal(compared.pop("embedding"), before.bfloat16().float())
+    assert torch.equal(pretrained.model.embedding.weight, before), "the caller's model stays as it is"
+    for name, stored in weights_in(tmp_path / "out").items() if config != TRANSFORMER else ():
+        torch.testing.assert_close(compared[name].value(), stored.float(), rtol=1e-6, atol=0)
+
+
+def test_ids_that_no_token_has_are_suppressed_in_generation(pretrained, tmp_path):
+    export(pretrained, tmp_path / "out")
+    generation = json.loads((tmp_path / "out/generation_config.json").read_text())
+    assert generation["suppress_tokens"] == list(range(261, 270))
+    assert (generation["eos_token_id"], generation["pad_token_id"]) == (0, 0)
+    tokenizer = json.loads((tmp_path / "out/tokenizer_config.json").read_text())
+    assert (tokenizer["eos_token"], tokenizer["model_max_length"], tokenizer["padding_side"]) == (
+        "<|endoftext|>",
+        32,
+        "left",
+    )
+
+
+def test_a_transformer_needs_no_code_of_its_own(tmp_path):
+    told = export(pretrained_of(tmp_path, TRANSFORMER), tmp_path / "out")
+    assert (told.architecture, told.own_code) == ("GPTNeoXForCausalLM", False)
+    assert not list((tmp_path / "out").glob("*.py"))
+    with pytest.raises(UserError, match="a transformer has no generations"):
+        export(load_pretrained(tmp_path / "checkpoint"), tmp_path / "other", keep_generations=True)
+
+
+def test_the_exported_code_imports_only_torch_and_transformers(pretrained, tmp_path):
+    export(pretrained, tmp_path / "out")
+    for name in CODE:
+        tree = ast.parse((tmp_path / "out" / name).read_text())
+        imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+        names = {alias.name for node in imports if isinstance(node, ast.Import) for alias in node.names}
+        names |= {node.module or "" for node in imports if isinstance(node, ast.ImportFrom)}
+        assert {found.split(".")[0] for found in names} <= {
+            *("torch", "transformers", "typing", "math", "collections", "configuration_tokenformer")
+        }
+        assert (tmp_path / "out" / name).read_bytes() == (Path(huggingface_code.__path__[0]) / name).read_bytes()
+
+
+def test_an_existing_directory_is_refused(pretrained, tmp_path):
+    (tmp_path / "out").mkdir()
+    with pytest.raises(UserError, match="out already exists; choose another directory"):
+        export(pretrained, tmp_path / "out")
+
+
+def test_a_checkpoint_without_a_context_length_says_how_to_give_one(pretrained, tmp_path):
+    text = pretrained.text.model_copy(update={"context_length": None})
+    unknown = pretrained._replace(manifest=pretrained.manifest.model_copy(update={"text": text}))
+    with pytest.raises(UserError, match="give it with --context-length N"):
+        export(unknown, tmp_path / "out")
+    assert export(unknown, tmp_path / "out", context_length=77).context_length == 77
+
+
+def test_an_export_that_computes_other_logits_is_removed(pretrained, tmp_path, monkeypatch):
+    monkeypatch.setattr(same_logits, "skipped_check", lambda: None)
+    monkeypatch.setattr(same_logits.importlib.metadata, "version", lambda _: "5.19.0")
+    monkeypatch.setattr(same_logits, "_logits_of_export", lambda _, ids: torch.zeros(*ids.shape, 270))
+    with pytest.raises(ExportDiffers, match=r"differ from the checkpoint's by up to 0\.\d+; at most 1e-05 is allowed"):
+        export(pretrained, tmp_path / "out", check=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+
+
+@pytest.mark.parametrize("version", [None, "4.57.6"])
+def test_without_a_recent_transformers_the_export_says_how_to_check_it(pretrained, tmp_path, monkeypatch, version):
+    def installed(_: str) -> str:
+        if version is None:
+            raise same_logits.importlib.metadata.PackageNotFoundError
+        return version
+
+    monkeypatch.setattr(same_logits.importlib.metadata, "version", installed)
+    check = export(pretrained, tmp_path / "out", check=True).check
+    assert (check.transformers, check.difference) == (version, None)
+    assert "pip install 'growctl[export]'" in str(check.why_not)
+    assert (tmp_path / "out/README.md").read_text() == "# card\n"
+
+
+def test_nothing_is_left_when_the_disk_fills_up(pretrained, tmp_path, monkeypatch):
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(shards, "write_file", full)
+    with pytest.raises(DiskFull, match="is full"):
+        export(pretrained, tmp_path / "out")
+    monkeypatch.setattr("stages.checkpoint.disk_full.free_bytes", lambda _: 100)
+    with pytest.raises(DiskFull, match="only 100 are free there; nothing was written"):
+        export(pretrained, tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
