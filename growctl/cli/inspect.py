@@ -5,13 +5,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from growctl.cli.completion import complete_checkpoint
 from growctl.cli.options import CHECKPOINT_HELP, DEFAULT_RUNS_DIR, AsJson, DeviceName, RunsDir, TokenizerFile
 from growctl.text.escaping import say
+
+if TYPE_CHECKING:
+    from growctl.inspect.inspection import Inspection
 
 
 def inspect(
@@ -80,8 +84,8 @@ def inspect(
 
     if text is not None and data is not None:
         raise UserError(f"--text {text} and --data {data}: give one of them")
-    if output is not None and output.exists() and not output.is_dir():
-        raise UserError(f"--output {output} is a file; it must be a folder, or not exist yet")
+    if output is not None:
+        _require_writable(output)
     tell = partial(say, error=True)
     found = [(reference, find_checkpoint(reference, runs_dir, tell)) for reference in checkpoints]
     dataset = None if text else _dataset(found[0][1], data, runs_dir)
@@ -96,16 +100,40 @@ def inspect(
             lambda path: open_pretrained(str(path), runs_dir, tell, tokenizer=tokenizer, device=device),
             progress,
         )
-    page = None
-    if output is not None:
-        from growctl.inspect.page import write_page
-
-        page = write_page(inspection, output)
     if as_json:
         print(json.dumps(document(inspection), indent=1))
-        return
-    print_inspection(inspection, Terminal())
-    say(f"\nPage and picture: {page}" if page else "\nFor a page with a picture, give --output DIR")
+    else:
+        print_inspection(inspection, Terminal())
+    if output is None:
+        shown = "For a page with a picture, give --output DIR"
+    else:
+        shown = f"Page and picture: {_write_page(inspection, output)}"
+    if not as_json:
+        say(f"\n{shown}")
+
+
+def _require_writable(output: Path) -> None:
+    """Raises UserError if no files can be written to the folder `output`, which need not exist yet."""
+    from model.errors import UserError
+
+    try:
+        if output.exists() and not output.is_dir():
+            raise UserError(f"--output {output} is a file; it must be a folder, or not exist yet")
+        nearest = next(folder for folder in (output, *output.absolute().parents) if folder.exists())
+        with TemporaryDirectory(dir=nearest):
+            pass
+    except OSError as error:
+        raise UserError(f"--output {output}: no folder can be written there ({error.strerror})") from error
+
+
+def _write_page(inspection: "Inspection", output: Path) -> Path:
+    from growctl.inspect.page import write_page
+    from model.errors import Failure
+
+    try:
+        return write_page(inspection, output)
+    except OSError as error:
+        raise Failure(f"--output {output}: the page cannot be written ({error.strerror})") from error
 
 
 def _dataset(checkpoint: Path, given: Path | None, runs_dir: Path) -> Path:

@@ -1,5 +1,6 @@
 """`growctl inspect`: the table, the page and the JSON document, and what it rejects."""
 
+import errno
 import json
 import re
 import shutil
@@ -9,9 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+import typer
 from typer.testing import CliRunner
 
 from growctl.cli.app import app
+from growctl.inspect import inspection
+from growctl.inspect import page as pages
 from model.config import TransformerConfig
 from model.errors import Failure, UserError
 from tests.growctl.runs import run_here
@@ -154,6 +158,36 @@ def test_the_page_stands_alone_and_escapes_what_it_shows(place, call, tmp_path):
     assert "color-scheme: light dark" in page
 
 
+def test_an_unusable_output_is_reported_before_anything_is_measured(place, call, monkeypatch):
+    monkeypatch.setattr(inspection, "inspect_checkpoints", lambda *_: pytest.fail("it measured"))
+    with pytest.raises(UserError, match="--output"):
+        call(place / "softmax", "--text", place / "text.txt", "--output", place / "text.txt/deep/er")
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_what_was_measured_is_printed_although_the_page_cannot_be_written(place, call, monkeypatch, capsys, as_json):
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(pages, "write_page", fail)
+    arguments = (
+        "inspect",
+        place / "softmax",
+        "--text",
+        place / "text.txt",
+        "--output",
+        "seen",
+        "--against",
+        "none",
+        *FEW,
+    )
+    given = [str(argument) for argument in arguments] + ["--json"] * as_json
+    with pytest.raises(Failure, match=r"--output seen: .*No space left on device"):
+        typer.main.get_command(app).main(given, standalone_mode=False)
+    out = capsys.readouterr().out
+    assert json.loads(out)["models"] if as_json else "4 windows of 12 tokens" in out
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -163,6 +197,11 @@ def test_the_page_stands_alone_and_escapes_what_it_shows(place, call, tmp_path):
         (["l2_norm_gelu", "--text", "l2_norm_gelu/manifest.json", "--against", "sofmax"], "did you mean 'softmax'"),
         (["transformer", "--text", "text.txt", "--against", "softmax"], "every checkpoint is a Transformer"),
         (["l2_norm_gelu", "--text", "text.txt", "--output", "text.txt"], "--output text.txt is a file"),
+        (
+            ["l2_norm_gelu", "--text", "text.txt", "--output", "text.txt/deep/er"],
+            "--output text.txt/deep/er: .*directory",
+        ),
+        (["l2_norm_gelu", "--text", "text.txt", "--output", "x" * 300], "--output x+: .*too long"),
         (["l2_norm_gelu", "other", "--text", "text.txt"], "other has another tokenizer than l2_norm_gelu"),
         (["l2_norm_gelu", "wider", "--text", "text.txt"], "wider has a vocabulary of 300, but l2_norm_gelu one of 261"),
         (["nowhere", "--text", "text.txt"], "nowhere is neither a path nor a run"),
