@@ -131,6 +131,7 @@ class _Bench:
             source = f"the validation split of {choice.dataset.name}"
         num_sequences, width = self._tokens_ST.shape
         self.text = Text(source, num_sequences, width - 1, batch_size)
+        self._num_token_ids = opened.num_token_ids
         self._describe = describe_places(self._tokens_ST, opened.tokenizer)
         self._device = next(opened.model.parameters()).device
         self._progress, self._done = progress, 0
@@ -147,7 +148,14 @@ class _Bench:
             self._progress(name, self._done, self._total)
 
         try:
-            return inspect_model(model, self._tokens_ST, self.text.batch_size, self._describe, advance)
+            return inspect_model(
+                model,
+                self._tokens_ST,
+                self.text.batch_size,
+                self._describe,
+                advance,
+                num_token_ids=self._num_token_ids,
+            )
         except Failure as error:
             raise Failure(f"{name}: {error}") from error
 

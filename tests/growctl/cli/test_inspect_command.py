@@ -2,6 +2,7 @@
 
 import errno
 import json
+import math
 import re
 import shutil
 from collections.abc import Callable
@@ -141,6 +142,19 @@ def test_the_text_is_the_validation_data_with_its_tokenizer_unless_a_file_is_giv
     assert told["text"]["source"] == f"the validation split of {dataset.name}"
     assert told["models"][0]["layers"][0]["scores"]["most_used"][0]["contexts"]
     assert json.loads(call(checkpoint, "--data", dataset, "--json")) == told
+
+
+def test_the_loss_is_that_of_eval_without_padding_rows_of_the_embedding(call, tmp_path):
+    dataset = prepare_text(tmp_path / "runs/.datasets")
+    padded = write_trained(tmp_path / "runs/final", dataset, text_config(320))
+    tokenizer = ("--tokenizer", dataset / "tokenizer.json")
+    inspected = json.loads(call(padded, *tokenizer, "--against", "softmax", "--json"))
+    settings = ("--split", "validation", "--sequences", 4, "--context", 12)
+    out, _ = run_here("eval", padded, *settings, *tokenizer, "--json")
+    evaluated = json.loads(out)
+    assert evaluated["padding_rows"] == 20
+    assert inspected["models"][0]["loss"] == pytest.approx(evaluated["loss"], abs=1e-6)
+    assert inspected["models"][1]["loss"] < math.log(310), "untrained models leave them out too"
 
 
 def test_the_page_stands_alone_and_escapes_what_it_shows(place, call, tmp_path):
