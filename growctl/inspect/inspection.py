@@ -132,6 +132,11 @@ class _Bench:
         num_sequences, width = self._tokens_ST.shape
         self.text = Text(source, num_sequences, width - 1, batch_size)
         self._num_token_ids = opened.num_token_ids
+        if (largest := int(self._tokens_ST.max())) >= self._num_token_ids:
+            raise UserError(
+                f"{source} has the token id {largest}, but the tokenizer of {opened.directory} only "
+                f"{self._num_token_ids} ids; give the dataset's own with --tokenizer"
+            )
         self._describe = describe_places(self._tokens_ST, opened.tokenizer)
         self._device = next(opened.model.parameters()).device
         self._progress, self._done = progress, 0
@@ -177,18 +182,20 @@ def _scores(config: object) -> str:
 
 def _check_tokenizers(checkpoints: Sequence[tuple[str, Path]], manifests: Sequence[Manifest]) -> None:
     """Raises UserError unless all checkpoints read the same ids: else losses are of different tokens."""
-    first, known = checkpoints[0][0], manifests[0]
-    for (name, _), manifest in zip(checkpoints[1:], manifests[1:], strict=True):
-        hashes = {known.tokenizer_sha256, manifest.tokenizer_sha256} - {None}
+    first, vocab_size = checkpoints[0][0], manifests[0].model.vocab_size
+    hashes: dict[str, str] = {}
+    for (name, _), manifest in zip(checkpoints, manifests, strict=True):
+        if manifest.tokenizer_sha256 is not None:
+            hashes.setdefault(manifest.tokenizer_sha256, name)
         if len(hashes) > 1:
             raise UserError(
-                f"{name} has another tokenizer than {first}, so their numbers would be of different tokens; inspect "
-                "them one by one"
+                f"{name} has another tokenizer than {next(iter(hashes.values()))}, so their numbers would be of "
+                "different tokens; inspect them one by one"
             )
-        if manifest.model.vocab_size != known.model.vocab_size:
+        if manifest.model.vocab_size != vocab_size:
             raise UserError(
-                f"{name} has a vocabulary of {manifest.model.vocab_size}, but {first} one of {known.model.vocab_size}; "
-                "inspect them one by one"
+                f"{name} has a vocabulary of {manifest.model.vocab_size}, but {first} one of {vocab_size}; inspect "
+                "them one by one"
             )
 
 

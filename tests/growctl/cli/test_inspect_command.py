@@ -157,6 +157,21 @@ def test_the_loss_is_that_of_eval_without_padding_rows_of_the_embedding(call, tm
     assert inspected["models"][1]["loss"] < math.log(310), "untrained models leave them out too"
 
 
+def test_a_changed_tokenizer_of_the_dataset_is_rejected(place, call, tmp_path):
+    dataset = prepare_text(tmp_path / "runs/.datasets")
+    checkpoint = write_trained(tmp_path / "runs/final", dataset)
+    shutil.copy(place / "softmax/tokenizer.json", dataset / "tokenizer.json")
+    with pytest.raises(UserError, match=r"is damaged: its tokenizer\.json is missing or changed"):
+        call(checkpoint, "--data", dataset)
+
+
+def test_a_tokenizer_with_fewer_ids_than_the_dataset_is_rejected(place, call, tmp_path):
+    dataset = prepare_text(tmp_path / "runs/.datasets")
+    checkpoint = write_trained(tmp_path / "runs/final", dataset)
+    with pytest.raises(UserError, match=r"the validation split of .* has the token id 2\d\d, but the tokenizer of"):
+        call(checkpoint, "--tokenizer", place / "softmax/tokenizer.json")
+
+
 def test_the_page_stands_alone_and_escapes_what_it_shows(place, call, tmp_path):
     (tmp_path / "seen").mkdir()
     (tmp_path / "seen/inspection.html").write_text("an older page")
@@ -217,6 +232,7 @@ def test_what_was_measured_is_printed_although_the_page_cannot_be_written(place,
         ),
         (["l2_norm_gelu", "--text", "text.txt", "--output", "x" * 300], "--output x+: .*too long"),
         (["l2_norm_gelu", "other", "--text", "text.txt"], "other has another tokenizer than l2_norm_gelu"),
+        (["unknown", "l2_norm_gelu", "other", "--text", "text.txt"], "other has another tokenizer than l2_norm_gelu"),
         (["l2_norm_gelu", "wider", "--text", "text.txt"], "wider has a vocabulary of 300, but l2_norm_gelu one of 261"),
         (["nowhere", "--text", "text.txt"], "nowhere is neither a path nor a run"),
         (["l2_norm_gelu", "--text", "text.txt", "--device", "tpu"], "--device 'tpu'"),
@@ -228,6 +244,9 @@ def test_unusable_input_gives_one_message_and_writes_nothing(place, monkeypatch,
     if "other" in arguments and not (place / "other").exists():
         write_pretrained(place / "other")
         rewrite(place / "other", tokenizer_sha256="f" * 64)
+    if "unknown" in arguments and not (place / "unknown").exists():
+        write_pretrained(place / "unknown")
+        rewrite(place / "unknown", tokenizer_sha256=None)
     if "wider" in arguments and not (place / "wider").exists():
         write_pretrained(place / "wider", text_config(300))
     before = sorted(path.name for path in place.iterdir())
