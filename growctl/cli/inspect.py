@@ -1,8 +1,6 @@
 """The command `inspect`. Slow modules are imported on use."""
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,6 +10,7 @@ import typer
 
 from growctl.cli.completion import complete_checkpoint
 from growctl.cli.options import CHECKPOINT_HELP, DEFAULT_RUNS_DIR, AsJson, DeviceName, RunsDir, TokenizerFile
+from growctl.cli.progress import progress_bar
 from growctl.text.escaping import say
 
 if TYPE_CHECKING:
@@ -92,13 +91,13 @@ def inspect(
     if dataset is not None and tokenizer is None:
         tokenizer = dataset / TOKENIZER_NAME  # the one that made the tokens: a checkpoint need not have its own
     choice = TextChoice(text, dataset, sequences, length, batch_size)
-    with _progress() as progress:
+    with progress_bar("reading") as on_progress:
         inspection = inspect_checkpoints(
             found,
             choice,
             against,
             lambda path: open_pretrained(str(path), runs_dir, tell, tokenizer=tokenizer, device=device),
-            progress,
+            lambda name, done, total: on_progress(done, total, name),
         )
     if as_json:
         print(json.dumps(document(inspection), indent=1))
@@ -148,17 +147,3 @@ def _dataset(checkpoint: Path, given: Path | None, runs_dir: Path) -> Path:
         raise
     except UserError as error:
         raise UserError(f"{error}; or give a text with --text FILE") from error
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str, int, int], None]]:
-    """A bar on standard error, on a terminal; yields a function to advance it."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    from growctl.text.console import Terminal
-
-    console = Terminal(stderr=True)
-    columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn()
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda name, done, total: bar.update(task, description=name, completed=done, total=total)
