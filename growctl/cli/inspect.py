@@ -27,10 +27,11 @@ def inspect(
         ),
     ],
     text: Annotated[
-        Path | None,
+        list[Path] | None,
         typer.Option(
-            help="A UTF-8 text file to measure on (default: the validation split of the first checkpoint's dataset).",
-            metavar="FILE",
+            help="A text file, a .jsonl file or a folder of them to measure on; repeatable (default: the validation "
+            "split of the first checkpoint's dataset).",
+            metavar="PATH",
             show_default=False,
         ),
     ] = None,
@@ -48,9 +49,9 @@ def inspect(
         ),
     ] = None,
     sequences: Annotated[int, typer.Option(help="Maximum number of windows of text.", min=1)] = 64,
-    length: Annotated[
+    context: Annotated[
         int | None,
-        typer.Option(help="Tokens per window (default: the training context).", min=1, show_default=False),
+        typer.Option(help="Tokens per window (default: those of a training sequence).", min=1, show_default=False),
     ] = None,
     batch_size: Annotated[
         int, typer.Option(help="Windows per batch. Gradients are of the mean loss of a batch.", min=1)
@@ -81,8 +82,8 @@ def inspect(
     from model.errors import UserError
     from stages.stage_dir import TOKENIZER_NAME
 
-    if text is not None and data is not None:
-        raise UserError(f"--text {text} and --data {data}: give one of them")
+    if text and data is not None:
+        raise UserError(f"--text {text[0]} and --data {data}: give one of them")
     if output is not None:
         _require_writable(output)
     tell = partial(say, error=True)
@@ -90,7 +91,7 @@ def inspect(
     dataset = None if text else _dataset(found[0][1], data, runs_dir)
     if dataset is not None and tokenizer is None:
         tokenizer = dataset / TOKENIZER_NAME  # the one that made the tokens: a checkpoint need not have its own
-    choice = TextChoice(text, dataset, sequences, length, batch_size)
+    choice = TextChoice(text or (), dataset, sequences, context, batch_size)
     with progress_bar("reading") as on_progress:
         inspection = inspect_checkpoints(
             found,
@@ -146,4 +147,4 @@ def _dataset(checkpoint: Path, given: Path | None, runs_dir: Path) -> Path:
     except DataError:
         raise
     except UserError as error:
-        raise UserError(f"{error}; or give a text with --text FILE") from error
+        raise UserError(f"{error}; or give a text with --text PATH") from error

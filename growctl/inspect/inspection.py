@@ -26,12 +26,12 @@ LONGEST_DEFAULT = 256
 class TextChoice:
     """The text that the user asked for."""
 
-    file: Path | None
-    """A UTF-8 text file; else windows of `dataset`'s validation split."""
+    texts: Sequence[Path]
+    """Text files, or folders of them; if there are none, windows of `dataset`'s validation split."""
 
     dataset: Path | None
     num_sequences: int
-    length: int | None
+    context: int | None
     """Tokens per window. None: the shortest context of the checkpoints."""
 
     batch_size: int
@@ -43,7 +43,9 @@ class Text:
 
     source: str
     num_sequences: int
-    length: int
+    context: int
+    """Tokens per window."""
+
     batch_size: int
 
 
@@ -92,16 +94,19 @@ def inspect_checkpoints(
     One model is in memory at a time. `progress(name, batches done, batches of all models)` is called before each batch.
     Raises UserError for unusable choices, before anything is measured.
     """
+    from stages.evaluate.documents import text_files
+
     manifests = [read_manifest(path) for _, path in checkpoints]
     untrained = untrained_models([manifest.model for manifest in manifests], against)
     _check_tokenizers(checkpoints, manifests)
-    choice = choice if choice.length else replace(choice, length=_shortest_context(manifests, choice.dataset))
+    files = text_files(choice.texts)
+    choice = choice if choice.context else replace(choice, context=_shortest_context(manifests, choice.dataset))
     num_models = len(checkpoints) + len(untrained)
     bench: _Bench | None = None
     subjects: list[Subject] = []
     for (name, path), manifest in zip(checkpoints, manifests, strict=True):
         with open_model(path) as opened:
-            bench = bench or _Bench(choice, opened, num_models, progress)
+            bench = bench or _Bench(choice, files, opened, num_models, progress)
             facts = bench.measure(opened.model, name)
         norms = training_norms(path, manifest.step)
         subjects.append(Subject(name, "checkpoint", _scores(manifest.model), facts, norms))
@@ -116,15 +121,21 @@ class _Bench:
     """The text, and what measures models on it."""
 
     def __init__(
-        self, choice: TextChoice, opened: "Pretrained", num_models: int, progress: Callable[[str, int, int], None]
+        self,
+        choice: TextChoice,
+        files: Sequence[Path],
+        opened: "Pretrained",
+        num_models: int,
+        progress: Callable[[str, int, int], None],
     ) -> None:
-        """Reads the text with the tokenizer of the first checkpoint."""
-        from stages.inspect.text import dataset_windows, describe_places, file_windows
+        """Reads the text, of `files` or of the dataset, with the tokenizer of the first checkpoint."""
+        from stages.inspect.text import dataset_windows, describe_places, text_windows
 
-        size = (choice.num_sequences, choice.length or LONGEST_DEFAULT, choice.batch_size)
-        if choice.file is not None:
-            self._tokens_ST, batch_size = file_windows(choice.file, opened.tokenizer, *size)
-            source = str(choice.file)
+        size = (choice.num_sequences, choice.context or LONGEST_DEFAULT, choice.batch_size)
+        if choice.texts:
+            end_of_text_id = opened.text.end_of_text_id
+            self._tokens_ST, batch_size = text_windows(files, opened.tokenizer, end_of_text_id, *size)
+            source = ", ".join(map(str, choice.texts))
         else:
             assert choice.dataset is not None
             self._tokens_ST, batch_size = dataset_windows(choice.dataset, *size)

@@ -24,7 +24,7 @@ from tests.pretrained import text_config, write_pretrained
 from tests.stages.grow.test_compare import alter, prepare_text, rewrite, write_trained
 
 WORDS = "the <b>cat</b> in the $hat$ ate the rest of it \x1b[31m then & there "
-FEW = ("--sequences", "4", "--length", "12", "--batch-size", "2")
+FEW = ("--sequences", "4", "--context", "12", "--batch-size", "2")
 TRANSFORMER = TransformerConfig(vocab_size=261, hidden_size=16, num_heads=1, num_layers=2, ffn_size=32)
 
 
@@ -55,7 +55,7 @@ def test_every_checkpoint_and_every_untrained_model_is_measured(place, document)
     assert document["text"] == {
         "source": str(place / "text.txt"),
         "num_sequences": 4,
-        "length": 12,
+        "context": 12,
         "batch_size": 2,
     }
     for model in document["models"]:
@@ -91,7 +91,7 @@ def call(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: Path) -> Callab
     monkeypatch.delenv("GROWCTL_RUNS_DIR", raising=False)
 
     def invoke(*arguments: object) -> str:
-        given = [str(argument) for argument in ("inspect", *arguments, *FEW)]
+        given = [str(argument) for argument in ("inspect", *FEW, *arguments)]
         result = CliRunner().invoke(app, given if "--against" in given else [*given, "--against", "none"])
         if result.exception and not isinstance(result.exception, SystemExit):
             raise result.exception
@@ -220,9 +220,9 @@ def test_what_was_measured_is_printed_although_the_page_cannot_be_written(place,
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["l2_norm_gelu"], "there is no dataset .* or give a text with --text FILE"),
+        (["l2_norm_gelu"], "there is no dataset .* or give a text with --text PATH"),
         (["l2_norm_gelu", "--text", "text.txt", "--data", "d"], "give one of them"),
-        (["l2_norm_gelu", "--text", "short.txt"], "short.txt has 3 tokens, but one window of --length 12 needs 13"),
+        (["l2_norm_gelu", "--text", "short.txt"], "short.txt: the text has 4 tokens, but one window of --context 12 needs 13"),
         (["l2_norm_gelu", "--text", "l2_norm_gelu/manifest.json", "--against", "sofmax"], "did you mean 'softmax'"),
         (["transformer", "--text", "text.txt", "--against", "softmax"], "every checkpoint is a Transformer"),
         (["l2_norm_gelu", "--text", "text.txt", "--output", "text.txt"], "--output text.txt is a file"),
@@ -264,5 +264,20 @@ def test_a_model_whose_loss_is_not_finite_fails_with_its_name(place, call, tmp_p
 
 
 def test_a_missing_text_file_is_named(place, call):
-    with pytest.raises(FileNotFoundError, match=r"nowhere\.txt"):
+    with pytest.raises(UserError, match=r"--text nowhere\.txt: there is no such file or folder"):
         call(place / "softmax", "--text", "nowhere.txt")
+
+
+def test_several_texts_and_folders_of_them_are_one_text(place, call, tmp_path):
+    (tmp_path / "texts").mkdir()
+    for name in ("a", "b"):
+        (tmp_path / f"texts/{name}.jsonl").write_text(json.dumps({"text": WORDS}) + "\n")
+    told = json.loads(call(place / "softmax", "--text", "texts", "--text", place / "text.txt", "--json"))
+    assert told["text"]["source"] == f"texts, {place / 'text.txt'}"
+
+
+def test_the_loss_on_a_text_is_that_of_eval(place, call):
+    settings = (place / "softmax", "--text", place / "text.txt", "--json")
+    evaluated = json.loads(run_here("eval", *settings, "--context", 2000)[0])
+    inspected = json.loads(call(*settings, "--context", evaluated["tokens"]))
+    assert inspected["models"][0]["loss"] == pytest.approx(evaluated["loss"], abs=1e-6)
