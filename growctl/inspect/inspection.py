@@ -129,6 +129,7 @@ class _Bench:
         progress: Callable[[str, int, int], None],
     ) -> None:
         """Reads the text, of `files` or of the dataset, with the tokenizer of the first checkpoint."""
+        from stages.evaluate.text import require_ids
         from stages.inspect.text import dataset_windows, describe_places, text_windows
 
         size = (choice.num_sequences, choice.context or LONGEST_DEFAULT, choice.batch_size)
@@ -138,16 +139,12 @@ class _Bench:
             source = ", ".join(map(str, choice.texts))
         else:
             assert choice.dataset is not None
+            require_ids(opened, choice.dataset)
             self._tokens_ST, batch_size = dataset_windows(choice.dataset, *size)
             source = f"the validation split of {choice.dataset.name}"
         num_sequences, width = self._tokens_ST.shape
         self.text = Text(source, num_sequences, width - 1, batch_size)
         self._num_token_ids = opened.num_token_ids
-        if (largest := int(self._tokens_ST.max())) >= self._num_token_ids:
-            raise UserError(
-                f"{source} has the token id {largest}, but the tokenizer of {opened.directory} only "
-                f"{self._num_token_ids} ids; give the dataset's own with --tokenizer"
-            )
         self._describe = describe_places(self._tokens_ST, opened.tokenizer)
         self._device = next(opened.model.parameters()).device
         self._progress, self._done = progress, 0

@@ -165,11 +165,13 @@ def test_a_changed_tokenizer_of_the_dataset_is_rejected(place, call, tmp_path):
         call(checkpoint, "--data", dataset)
 
 
-def test_a_tokenizer_with_fewer_ids_than_the_dataset_is_rejected(place, call, tmp_path):
-    dataset = prepare_text(tmp_path / "runs/.datasets")
-    checkpoint = write_trained(tmp_path / "runs/final", dataset)
-    with pytest.raises(UserError, match=r"the validation split of .* has the token id 2\d\d, but the tokenizer of"):
-        call(checkpoint, "--tokenizer", place / "softmax/tokenizer.json")
+@pytest.mark.parametrize("command", [("inspect",), ("eval", "--split", "validation")], ids=lambda command: command[0])
+def test_a_tokenizer_with_fewer_ids_than_the_dataset_is_rejected(place, tmp_path, command):
+    dataset = prepare_text(tmp_path / ".datasets")
+    checkpoint = write_trained(tmp_path / "final", dataset)
+    arguments = [*command, checkpoint, "--context", 12, "--tokenizer", place / "softmax/tokenizer.json"]
+    with pytest.raises(UserError, match=rf"{dataset.name} has 300 token ids, but the tokenizer .* has only 261; give"):
+        typer.main.get_command(app).main([str(argument) for argument in arguments], standalone_mode=False)
 
 
 def test_the_page_stands_alone_and_escapes_what_it_shows(place, call, tmp_path):
@@ -222,7 +224,10 @@ def test_what_was_measured_is_printed_although_the_page_cannot_be_written(place,
     [
         (["l2_norm_gelu"], "there is no dataset .* or give a text with --text PATH"),
         (["l2_norm_gelu", "--text", "text.txt", "--data", "d"], "give one of them"),
-        (["l2_norm_gelu", "--text", "short.txt"], "short.txt: the text has 4 tokens, but one window of --context 12 needs 13"),
+        (
+            ["l2_norm_gelu", "--text", "short.txt"],
+            "short.txt: the text has 4 tokens, but one window of --context 12 needs 13",
+        ),
         (["l2_norm_gelu", "--text", "l2_norm_gelu/manifest.json", "--against", "sofmax"], "did you mean 'softmax'"),
         (["transformer", "--text", "text.txt", "--against", "softmax"], "every checkpoint is a Transformer"),
         (["l2_norm_gelu", "--text", "text.txt", "--output", "text.txt"], "--output text.txt is a file"),
