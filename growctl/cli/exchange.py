@@ -1,8 +1,6 @@
 """The commands `import` and `export`: checkpoints of other programs in and out. Slow modules are imported on use."""
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -10,6 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, CheckpointName, RunsDir
+from growctl.cli.progress import progress_bar
 from growctl.text.escaping import say
 
 _tell = partial(say, error=True)
@@ -71,7 +70,7 @@ def import_official(
     from stages.checkpoint.official_import import import_official as import_checkpoint
 
     _refuse_existing(output, " with --output")
-    with _progress("writing parameters") as on_progress:
+    with progress_bar("writing parameters") as on_progress:
         manifest = import_checkpoint(
             model,
             config,
@@ -195,7 +194,7 @@ def _export_official(
     from stages.export.official import export_official
 
     source = find_checkpoint(checkpoint, runs_dir, _tell)
-    with as_parameters(source, runs_dir, _tell) as parameters, _progress("reading parameters") as on_progress:
+    with as_parameters(source, runs_dir, _tell) as parameters, progress_bar("reading parameters") as on_progress:
         files = export_official(parameters, output, file_format=file_format, on_progress=on_progress)
     if as_json:
         entries = {name: entry.model_dump(exclude={"rms"}) for name, entry in files.items()}
@@ -210,16 +209,3 @@ def _refuse_existing(output: Path, how: str = "") -> None:
 
     if output.exists():
         raise UserError(f"{output} already exists; choose another directory{how}: growctl never overwrites one")
-
-
-@contextmanager
-def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Yields a function of what is done and the total, which moves a progress bar on a terminal."""
-    from rich.progress import Progress
-
-    from growctl.text.console import Terminal
-
-    console = Terminal(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task: Any = progress.add_task(what, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
