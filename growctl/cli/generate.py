@@ -101,6 +101,8 @@ def generate(
         stop=tuple(stop or ()),
         context_length=context_length,
     )
+    if sys.stdin is None and (interactive or prompt in (None, "-")):
+        raise UserError("there is no prompt: standard input is closed; give a prompt, or pipe one in")
     text = "" if interactive else _prompt(prompt)
     with open_pretrained(checkpoint, runs_dir, _tell, tokenizer=tokenizer, device=device, dtype=dtype) as pretrained:
         if interactive:

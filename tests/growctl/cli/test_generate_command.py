@@ -127,6 +127,12 @@ def test_a_mistake_gets_one_message(generate, arguments, message):
     assert message in " ".join(err.split())
 
 
+@pytest.mark.parametrize("arguments", [[], ["-"], ["--interactive"]])
+def test_a_closed_standard_input_holds_no_prompt(generate, monkeypatch, arguments):
+    monkeypatch.setattr("sys.stdin", None)
+    assert "there is no prompt" in generate(*arguments, expect=2)[1]
+
+
 def test_standard_input_that_is_no_text_gets_one_message(generate, typed):
     typed(b"ab\xff")
     assert "standard input is not valid UTF-8 (byte 2)" in generate(expect=2)[1]
