@@ -149,30 +149,42 @@ def _prompt(given: str | None) -> str:
         return given
     if given is None and sys.stdin.isatty():
         raise UserError("there is no prompt; give one, pipe one in, or use --interactive")
+    return _decoded(sys.stdin.buffer.read(), "the prompt on standard input")
+
+
+def _decoded(data: bytes, what: str) -> str:
+    """The text of `data`, without its last line feed. Raises UserError, naming `what`, if it is not UTF-8."""
+    from model.errors import UserError
+
     try:
-        return sys.stdin.buffer.read().decode().removesuffix("\n").removesuffix("\r")
+        return data.decode().removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as error:
-        raise UserError(f"the prompt on standard input is not valid UTF-8 (byte {error.start:,})") from None
+        raise UserError(f"{what} is not valid UTF-8 (byte {error.start:,})") from None
 
 
 def _lines() -> Iterator[str]:
     """The lines of standard input, with a prompt and editing on a terminal."""
+    if sys.stdin.isatty():
+        yield from _typed_lines()
+        return
+    for number, line in enumerate(sys.stdin.buffer, 1):
+        yield _decoded(line, f"line {number:,} of standard input")
+
+
+def _typed_lines() -> Iterator[str]:
     from model.errors import UserError
 
-    is_terminal = sys.stdin.isatty()
-    if is_terminal:
-        with suppress(ImportError):
-            import readline  # noqa: F401  (its import gives `input` its editing)
+    with suppress(ImportError):
+        import readline  # noqa: F401  (its import gives `input` its editing)
     with suppress(EOFError):
         while True:
             try:
-                line = input("> " if is_terminal else "")
+                line = input("> ")
                 line.encode()
             except UnicodeError:
-                raise UserError("a line on standard input is not valid UTF-8") from None
+                raise UserError("this line is not valid UTF-8") from None
             yield line
-    if is_terminal:
-        print()
+    print()
 
 
 def _converse(pretrained: "Pretrained", settings: "GenerationSettings") -> None:

@@ -84,19 +84,17 @@ def test_a_prompt_can_be_piped_in(generate, typed):
 def test_every_line_is_a_prompt_in_interactive_mode(generate, typed, monkeypatch):
     say(monkeypatch, "ok")
     typed(b"one\n" + b"x" * 40 + b"\ntwo\n")
-    monkeypatch.setattr("builtins.input", lambda _="": _line())
-
-    def _line() -> str:
-        import sys
-
-        line = sys.stdin.readline()
-        if not line:
-            raise EOFError
-        return line.rstrip("\n")
-
     out, err = generate("--interactive", "--max-new-tokens", 2)
     assert out == "ok\nok\n"
     assert "growctl: the prompt has 40 tokens" in err
+
+
+def test_lines_before_one_that_is_no_text_are_continued(generate, typed, monkeypatch):
+    say(monkeypatch, "ok")
+    typed(b"one\nb\xffd\ntwo\n")
+    out, err = generate("--interactive", "--max-new-tokens", 2, expect=2)
+    assert out == "ok\n"
+    assert "line 2 of standard input is not valid UTF-8" in err
 
 
 def test_several_samples_are_printed_one_after_the_other(generate, monkeypatch):
