@@ -103,7 +103,8 @@ def inspect_checkpoints(
         with open_model(path) as opened:
             bench = bench or _Bench(choice, opened, num_models, progress)
             facts = bench.measure(opened.model, name)
-        subjects.append(Subject(name, "checkpoint", _scores(manifest.model), facts, training_norms(path)))
+        norms = training_norms(path, manifest.step)
+        subjects.append(Subject(name, "checkpoint", _scores(manifest.model), facts, norms))
     assert bench is not None
     for model in untrained:
         facts = bench.measure_untrained(model, manifests[0].seed)

@@ -4,6 +4,7 @@ import statistics
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 from growctl.runs_dir import RunPaths
 from stages.metrics import read_metrics
@@ -40,8 +41,11 @@ class TrainingNorms:
         return statistics.median(factors) if factors else None
 
 
-def training_norms(checkpoint: Path) -> TrainingNorms | None:
-    """What the run of `checkpoint` recorded. None if the checkpoint is not in a run, or nothing was recorded."""
+def training_norms(checkpoint: Path, step: int) -> TrainingNorms | None:
+    """What the run of `checkpoint`, after `step` steps of its stage, recorded up to there.
+
+    None if the checkpoint is not in a run, or nothing was recorded.
+    """
     stage = StagePaths(checkpoint.resolve().parent)
     stages = [found for _, _, found in RunPaths(stage.directory.parent.parent).stages_found()]
     directories = [found.directory for found in stages]
@@ -54,29 +58,47 @@ def training_norms(checkpoint: Path) -> TrainingNorms | None:
     norms: list[tuple[int, float]] = []
     before = num_rejected = 0
     for part in stages:
-        by_step, rejected = _recorded(part, frozenset())
-        norms += [(before + step, norm) for step, norm in sorted(by_step.items()) if norm is not None]
-        before += max(by_step, default=0)
-        num_rejected += rejected
+        recorded = _recorded(part, frozenset())
+        if part is stages[-1]:
+            recorded = recorded.between(0, step)
+        norms += [(before + done, norm) for done, norm in sorted(recorded.norms.items()) if norm is not None]
+        before += max(recorded.norms, default=0)
+        num_rejected += len(recorded.rejected)
     return TrainingNorms(tuple(norms), num_rejected) if norms else None
 
 
-def _recorded(stage: StagePaths, followed: frozenset[Path]) -> tuple[dict[int, float | None], int]:
-    """The gradient norms of a stage by step, and the number of rejected updates.
+class _Recorded(NamedTuple):
+    """What a stage recorded."""
 
-    Steps that were taken over from another run are read there, if it still exists; of several attempts at a step, the
-    last counts.
+    norms: dict[int, float | None]
+    """Gradient norms by step."""
+
+    rejected: set[tuple[int, int]]
+    """Rejected updates: the step, and the attempt if it rolled back, else 0. Other data follows a rollback, so that
+    the step may be rejected again; any other rejection is seen again when the step is replayed."""
+
+    def between(self, first: int, last: int) -> "_Recorded":
+        """What was recorded after step `first`, up to step `last`."""
+        norms = {step: norm for step, norm in self.norms.items() if first < step <= last}
+        return _Recorded(norms, {(step, attempt) for step, attempt in self.rejected if first < step <= last})
+
+
+def _recorded(stage: StagePaths, followed: frozenset[Path]) -> _Recorded:
+    """What `stage` recorded; of several attempts at a step, the norm of the last counts.
+
+    Steps that were taken over from another run are read there, if it still exists.
     """
-    by_step: dict[int, float | None] = {}
-    num_rejected = 0
+    found = _Recorded({}, set())
     for record in read_metrics(stage.metrics):
+        step = record["step"]
         if record["event"] == "train":
-            by_step[record["step"]] = record.get("gradient_norm")
+            found.norms[step] = record.get("gradient_norm")
+        elif record["event"] == "anomaly":
+            found.rejected.add((step, record["attempt"] if record["action"] == "rollback" else 0))
         elif record["event"] == "reused":
             source = StagePaths(Path(record["checkpoint"]).parent)
             if source.directory not in followed:
-                theirs, rejected = _recorded(source, followed | {stage.directory})
-                by_step |= {step: norm for step, norm in theirs.items() if step <= record["step"]}
-                num_rejected += rejected
-        num_rejected += record["event"] == "anomaly"
-    return by_step, num_rejected
+                theirs = _recorded(source, followed | {stage.directory}).between(record["resumed_from"] or 0, step)
+                found.norms.update(theirs.norms)
+                found.rejected.update(theirs.rejected)
+    return found
