@@ -16,13 +16,15 @@ each token."""
 def write_new_samples(stage: StagePaths, request: TextRequest, tell: Callable[[str], None]) -> TextSamples | None:
     """The texts that `stage.final` wrote just now; None if none are wanted, or if it has written them before.
 
-    They are written again when the checkpoint or the request has changed. An error becomes a message.
+    They are written again when the checkpoint or the request has changed. An error becomes a message. Texts that do not
+    belong to the checkpoint and the request are removed first, so that the report never shows them.
     """
-    if not request.prompts:
-        return None
     try:
         known = read_samples(stage.samples)
         if known and (known.checkpoint, known.request) == (manifest_hash(stage.final), request):
+            return None
+        stage.samples.unlink(missing_ok=True)
+        if not request.prompts:
             return None
         size = num_parameters(read_manifest(stage.final).model)
         if size > MOST_PARAMETERS:

@@ -55,6 +55,16 @@ def test_nothing_is_written_without_prompts(stage):
     assert not stage.samples.exists()
 
 
+def test_no_stale_texts_remain(stage, monkeypatch):
+    write_new_samples(stage, REQUEST, no_message)
+    assert write_new_samples(stage, TextRequest(), no_message) is None
+    assert not stage.samples.exists()
+    write_new_samples(stage, REQUEST, no_message)
+    monkeypatch.setattr(stage_samples, "MOST_PARAMETERS", 10)
+    assert write_new_samples(stage, TextRequest(prompts=("class ",)), lambda _: None) is None
+    assert not stage.samples.exists()
+
+
 @pytest.mark.parametrize("trouble", ["prompt", "checkpoint", "size", "disk"])
 def test_trouble_becomes_a_message(stage, trouble, monkeypatch):
     request = REQUEST
