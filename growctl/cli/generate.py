@@ -23,7 +23,7 @@ from growctl.text.escaping import say, visible
 
 if TYPE_CHECKING:
     from stages.checkpoint.pretrained import Pretrained
-    from stages.generate.generate import Generation, GenerationSettings
+    from stages.generate.generate import Generation, GenerationSettings, OnText
 
 MOST_NEW_TOKENS, MOST_SAMPLES = 1_000_000, 1_000
 """The KV cache for all of them is allocated at once."""
@@ -201,8 +201,6 @@ def _converse(pretrained: "Pretrained", settings: "GenerationSettings") -> None:
 
 def _print_generation(pretrained: "Pretrained", prompt: str, settings: "GenerationSettings", heading: str) -> None:
     """Prints a text, each sample after `heading`. A single sample is printed as it grows, several once all are done."""
-    from stages.generate.generate import generate as generate_text
-
     if settings.num_samples == 1:
         unprinted = [heading]  # until there is text: a prompt that is rejected is not printed
 
@@ -210,13 +208,28 @@ def _print_generation(pretrained: "Pretrained", prompt: str, settings: "Generati
             _show("".join(unprinted) + text)
             unprinted.clear()
 
-        made = generate_text(pretrained, prompt, settings, show_more)
+        made = _generate(pretrained, prompt, settings, show_more)
         _show("".join(unprinted) + "\n")
     else:
-        made = generate_text(pretrained, prompt, settings)
+        made = _generate(pretrained, prompt, settings)
         for number, sample in enumerate(made.samples, 1):
             _show(f"--- sample {number} of {len(made.samples)} ---\n{heading}{sample.text}\n")
     say(statistics(made, settings, pretrained.text.context_length), error=True)
+
+
+def _generate(
+    pretrained: "Pretrained", prompt: str, settings: "GenerationSettings", on_text: "OnText | None" = None
+) -> "Generation":
+    """Generates, and names the option that allows a longer context in the error that needs it."""
+    from stages.generate.generate import PromptTooLong
+    from stages.generate.generate import generate as generate_text
+
+    try:
+        return generate_text(pretrained, prompt, settings, on_text)
+    except PromptTooLong as error:
+        raise PromptTooLong(
+            f"{error}, or allow a longer context than the model was trained on with --context-length"
+        ) from None
 
 
 def _show(text: str) -> None:
@@ -245,9 +258,7 @@ def statistics(made: "Generation", settings: "GenerationSettings", context_lengt
 
 
 def _document(pretrained: "Pretrained", prompt: str, settings: "GenerationSettings") -> dict[str, Any]:
-    from stages.generate.generate import generate as generate_text
-
-    made = generate_text(pretrained, prompt, settings)
+    made = _generate(pretrained, prompt, settings)
     return {
         "checkpoint": str(pretrained.directory),
         "prompt": prompt,

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from model.strict import Strict
 
-
 SMALLEST_TEMPERATURE = 1e-6
 """Below it, tokens are not drawn: divided by such a number, the logits of single tokens could overflow."""
 
