@@ -61,6 +61,12 @@ class KVCache:
         """The most columns that the cache can hold, padding included."""
         return self.keys_LBHCE.shape[3]
 
+    def begin_with(self, row: "KVCache") -> None:
+        """Fills the first columns of every row with those of the cache `row`, which holds one row without padding."""
+        self.length = row.length
+        self.keys_LBHCE[:, :, :, : row.length] = row.keys_LBHCE[:, :, :, : row.length]
+        self.values_LBHCE[:, :, :, : row.length] = row.values_LBHCE[:, :, :, : row.length]
+
     def positions(self, num_new: int) -> Tensor:
         """The positions of the next `num_new` columns, int64: (T,) or, with padding, (B, 1, T). Padding is at 0."""
         column_T = torch.arange(self.length, self.length + num_new, device=self.keys_LBHCE.device)
