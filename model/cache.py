@@ -38,6 +38,8 @@ class KVCache:
     Each forward pass with the cache appends a batch of positions of all rows. Rows of unequal length are padded on the
     left: `starts_B` holds the number of padding columns of each row. Padding may be any token id. A padded row gives
     the logits of the row alone, those at padding columns mean nothing.
+
+    Attention reads views of the filled columns, so its shapes grow with the text.
     """
 
     def __init__(
