@@ -55,12 +55,9 @@ def test_a_row_padded_on_the_left_has_the_logits_of_the_row_alone(model, lengths
 
 @pytest.mark.parametrize("scores", [*SCORE_FUNCTIONS, "linear"])
 def test_in_float32_a_sequence_read_token_by_token_has_the_logits_of_the_whole(scores):
-    shape = {"hidden_size": 16, "num_heads": 2}
-    if scores == "linear":
-        config = TransformerConfig(num_layers=2, ffn_size=16, vocab_size=VOCAB_SIZE, **shape)
-    else:
-        config = small_config(score_function=scores, **shape)
-    model = build_model(config, seed=1)
+    transformer = TransformerConfig(num_layers=2, ffn_size=16, vocab_size=VOCAB_SIZE, hidden_size=16, num_heads=2)
+    tokenformer = small_config(score_function=scores.replace("linear", "softmax"), hidden_size=16, num_heads=2)
+    model = build_model(transformer if scores == "linear" else tokenformer, seed=1)
     ids = random_ids(2, 40)
     cache = model.new_cache(2, 40)
     with torch.no_grad():
