@@ -48,7 +48,7 @@ def write_new_samples(stage: StagePaths, request: TextRequest, tell: Callable[[s
                 f"growctl generate {stage.final} writes text, also on a GPU"
             )
             return None
-        tell(f"{stage.directory.name}: writing texts after {len(request.prompts)} prompts, on the CPU")
+        tell(f"{stage.directory.name}: writing texts on the CPU")
         written = write_apart(stage, request)
         for problem in written.problems:
             tell(problem)
