@@ -1,6 +1,6 @@
 """growctl's source has no call that could run code from a file it opens.
 
-How a pickle is refused that comes as an official checkpoint: tests/stages/checkpoint/test_official_import.py.
+How a pickle is refused that comes as an official checkpoint: tests/stages/official/test_importing.py.
 """
 
 import ast

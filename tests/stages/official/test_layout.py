@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from stages.checkpoint.manifest import CheckpointError
-from stages.checkpoint.official import OfficialModel, official_model, official_settings, read_settings
+from stages.official.layout import OfficialModel, official_model, official_settings, read_settings
 from tests.stages.official_checkpoints import published, write_settings
 
 SCORE_FUNCTIONS = {"tiny": "l2_norm_gelu", "tiny_gelu_l2": "gelu_l2_norm", "tiny_softmax": "softmax"}

@@ -16,11 +16,11 @@ from stages.checkpoint import load_model
 from stages.checkpoint.disk_full import DiskFull
 from stages.checkpoint.lineage import TrainingCost
 from stages.checkpoint.manifest import CheckpointError, read_manifest
-from stages.checkpoint.official import official_names
-from stages.checkpoint.official_files import open_weights
-from stages.checkpoint.official_import import import_official
 from stages.checkpoint.pretrained import load_pretrained
 from stages.checkpoint.verify import verify_checkpoint
+from stages.official.files import open_weights
+from stages.official.importing import import_official
+from stages.official.layout import official_names
 from tests.pretrained import END_OF_TEXT, byte_tokenizer
 from tests.stages.official_checkpoints import (
     EMBEDDING,
