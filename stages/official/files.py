@@ -7,6 +7,7 @@ Tensors are memory-mapped, so that opening a model reads only its tables of cont
 import json
 import pickle
 import re
+import shlex
 import zipfile
 from pathlib import Path
 
@@ -21,6 +22,8 @@ WHOLE = ("pytorch_model.bin", "model.safetensors")
 """The file that zero_to_fp32.py writes without and with --safe_serialization; a larger model's shards have an index."""
 
 INDEX_SUFFIX = ".index.json"
+
+_MODEL_FILES = tuple(name for whole in WHOLE for name in (whole, whole + INDEX_SUFFIX))
 
 _DEEPSPEED_FILE = re.compile(r"(mp_rank_\d+_.*|(bf16_|fp16_)?zero_pp_rank_.*|layer_\d+-model_.*)\.pt")
 _DEEPSPEED_STEP = re.compile(r"global_step\d+")
@@ -37,7 +40,7 @@ def open_weights(path: Path) -> dict[str, Tensor]:
     if not path.is_dir():
         raise CheckpointError(f"{path} does not exist")
     _refuse_deepspeed(path)
-    found = [path / name for whole in WHOLE for name in (whole, whole + INDEX_SUFFIX) if (path / name).is_file()]
+    found = [path / name for name in _MODEL_FILES if (path / name).is_file()]
     if len(found) > 1:
         raise CheckpointError(
             f"{path} holds several models: {found[0].name} and {found[1].name}; keep one of them there"
@@ -116,15 +119,16 @@ def _refuse_deepspeed(directory: Path) -> None:
     if any(_DEEPSPEED_FILE.fullmatch(name) for name in names):
         raise _merge_first(directory, "holds DeepSpeed's own shards", directory.absolute().parent)
     if any(_DEEPSPEED_STEP.fullmatch(name) for name in names) and not any(
-        (directory / name).is_file() for name in WHOLE
+        (directory / name).is_file() for name in _MODEL_FILES
     ):
         raise _merge_first(directory, "holds DeepSpeed's own shards", directory)
 
 
 def _merge_first(path: Path, what: str, saved: Path | None = None) -> CheckpointError:
     """An error with the command that merges what DeepSpeed saved in the directory `saved`."""
-    folder = "CHECKPOINTS" if saved is None else str(saved)
+    folder = Path("CHECKPOINTS") if saved is None else saved
+    command = shlex.join(["python", str(folder / "zero_to_fp32.py"), str(folder), "MERGED"])
     return CheckpointError(
-        f"{path} {what}; merge the shards into float32 weights first: python {folder}/zero_to_fp32.py {folder} MERGED "
-        "(DeepSpeed puts the script there), then import MERGED"
+        f"{path} {what}; merge the shards into float32 weights first: {command} (DeepSpeed puts the script there), "
+        "then import MERGED"
     )
