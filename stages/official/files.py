@@ -8,12 +8,13 @@ import json
 import pickle
 import re
 import shlex
+import warnings
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import safetensors.torch
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from stages.checkpoint.manifest import CheckpointError
@@ -93,15 +94,13 @@ def _open_file(path: Path) -> dict[str, Tensor]:
     if _DEEPSPEED_FILE.fullmatch(path.name):
         raise _merge_first(path, "is one of DeepSpeed's own shards", path.absolute().parents[1])
     try:
-        if path.suffix == ".safetensors":
-            return safetensors.torch.load_file(path)
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+        state = _read(path)
     except pickle.UnpicklingError as error:
         # torch's own message goes on to explain how to load such a file anyway.
         raise CheckpointError(
             f"{path} is not a plain state dict of tensors; growctl loads nothing else, because it could run code"
         ) from error
-    except (RuntimeError, EOFError, SafetensorError) as error:
+    except Exception as error:  # a damaged pickle can raise anything
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CheckpointError(f"{path} cannot be opened: {reason}") from error
     if isinstance(state, dict) and isinstance(state.get("module"), dict):
@@ -111,6 +110,15 @@ def _open_file(path: Path) -> dict[str, Tensor]:
     ):
         raise CheckpointError(f"{path} is not an official checkpoint: it does not consist of named tensors")
     return state
+
+
+def _read(path: Path) -> Any:
+    """What the file at `path` holds, memory-mapped where its format allows that."""
+    if path.suffix == ".safetensors":
+        return safetensors.torch.load_file(path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about types of storage that a damaged file names
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
 
 
 def _refuse_deepspeed(directory: Path) -> None:
