@@ -71,7 +71,7 @@ def _open_shards(index: Path) -> dict[str, Tensor]:
     try:
         weight_map = json.loads(index.read_text())["weight_map"]
         shards = {str(shard): {key for key in weight_map if weight_map[key] == shard} for shard in weight_map.values()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{index} is not an index of shards: it has no weight_map of names and files") from error
     tensors: dict[str, Tensor] = {}
     for name, listed in sorted(shards.items()):
