@@ -19,6 +19,7 @@ from stages.checkpoint.text_facts import TextFacts
 from stages.official.files import open_weights, refuse_lfs_pointer
 from stages.official.layout import (
     OFFICIAL_EMBEDDING,
+    num_layers,
     official_model,
     official_names,
     read_settings,
@@ -57,7 +58,9 @@ def import_official(
     rows = len(state[OFFICIAL_EMBEDDING]) if state[OFFICIAL_EMBEDDING].dim() else 0
     if not rows:
         raise CheckpointError(f"{weights}: {OFFICIAL_EMBEDDING} has no rows")
-    described = official_model(read_settings(settings), settings, rows)
+    found = read_settings(settings)
+    _check_num_layers(state, weights, num_layers(found, settings), settings)
+    described = official_model(found, settings, rows)
     config = described.config
     names = official_names(config)
     _check_tensors(state, config, weights, settings)
@@ -104,11 +107,15 @@ def _manifest(
     return manifest.model_copy(update={"lineage": lineage})
 
 
+def _check_num_layers(state: dict[str, Tensor], weights: Path, wanted: int, settings: Path) -> None:
+    """Checks that `state` has as many layers as the settings say, before a configuration of so many is built."""
+    layers = {name.split(".")[1] for name in state if ".attention." in name or ".mlp." in name}
+    if len(layers) != wanted:
+        raise CheckpointError(f"{weights} has {len(layers)} layers; num_layers in {settings} is {wanted}")
+
+
 def _check_tensors(state: dict[str, Tensor], config: TokenformerConfig, weights: Path, settings: Path) -> None:
     """Checks that `state` has the tensors of the model and, apart from rotary frequencies, no others."""
-    blocks = {name.split(".")[1] for name in state if ".attention." in name or ".mlp." in name}
-    if len(blocks) != config.num_layers:
-        raise CheckpointError(f"{weights} has {len(blocks)} layers; num_layers in {settings} is {config.num_layers}")
     names, buffers = official_names(config), rotary_buffers(config)
     for name in sorted(set(state) - set(names.values())):
         if name not in buffers:
