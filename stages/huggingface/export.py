@@ -16,7 +16,7 @@ from model.errors import UserError
 from model.language_model import LanguageModel
 from model.tokenformer import Tokenformer
 from model.transformer import Transformer
-from stages.checkpoint.directory import publish_directory, whole_directory
+from stages.checkpoint.directory import check_new, publish_directory, whole_directory
 from stages.checkpoint.disk_full import raise_when_full, require_space
 from stages.checkpoint.files import write_file
 from stages.checkpoint.pretrained import Pretrained
@@ -78,8 +78,7 @@ def export_huggingface(
             f"{pretrained.directory} does not record the length of its training sequences; give it with "
             "--context-length N"
         )
-    if directory.exists():
-        raise UserError(f"{directory} already exists; choose another directory: an export never overwrites anything")
+    check_new(directory)
     settings, tensors = _layout(pretrained.model, keep_generations)
     num_bytes = total_bytes(tensors, DTYPES[dtype])
     require_space(directory, num_bytes, again="")

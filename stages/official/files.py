@@ -39,7 +39,7 @@ def open_weights(path: Path) -> dict[str, Tensor]:
     if path.is_file():
         return _open_file(path)
     if not path.is_dir():
-        raise CheckpointError(f"{path} does not exist")
+        raise CheckpointError(f"{path} {'is neither a file nor a directory' if path.exists() else 'does not exist'}")
     _refuse_deepspeed(path)
     found = [path / name for name in _MODEL_FILES if (path / name).is_file()]
     if len(found) > 1:

@@ -129,6 +129,12 @@ def test_a_tensor_that_does_not_belong_is_named_and_nothing_is_left_behind(tmp_p
     assert message in refusal(tmp_path, *write_official(tmp_path, changes))
 
 
+def test_the_layers_are_counted_before_a_model_of_so_many_is_built(tmp_path, monkeypatch):
+    monkeypatch.setattr("stages.official.layout.tokenformer_config", lambda **_: pytest.fail("built"))
+    files = write_official(tmp_path, num_layers=10**6)
+    assert "model.bin has 2 layers; num_layers in" in refusal(tmp_path, *files)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_rotary_frequencies_that_agree_with_the_settings_are_dropped(tmp_path, dtype):
     """GPT-NeoX saves them rounded to the training's precision; zero_to_fp32.py may make them float32 again."""
@@ -391,6 +397,32 @@ def test_an_existing_output_is_refused_and_untouched(tmp_path):
     (tmp_path / "imported").mkdir()
     assert "imported already exists" in refusal(tmp_path, *files)
     assert not list((tmp_path / "imported").iterdir())
+
+
+@pytest.mark.parametrize("below", ["new", "deeper/new"])
+def test_an_output_inside_a_checkpoint_is_refused(tmp_path, below):
+    files = write_official(tmp_path)
+    import_official(*files, tmp_path / "there")
+    with pytest.raises(CheckpointError, match=f"there/{below} is inside the checkpoint .*/there; choose another"):
+        import_official(*files, tmp_path / "there" / below)
+    verify_checkpoint(tmp_path / "there")
+    assert sorted(path.name for path in (tmp_path / "there").iterdir()) == ["manifest.json", "parameters"]
+
+
+def test_an_output_below_another_manifest_json_is_allowed(tmp_path):
+    (tmp_path / "manifest.json").write_text('{"name": "a web application"}')
+    import_official(*write_official(tmp_path), tmp_path / "imported")
+
+
+def test_a_link_to_nothing_is_refused_as_output(tmp_path):
+    (tmp_path / "imported").symlink_to("nowhere")
+    assert "imported already exists" in refusal(tmp_path, *write_official(tmp_path))
+
+
+def test_what_is_neither_a_file_nor_a_directory_is_called_that(tmp_path):
+    settings = write_settings(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    assert refusal(tmp_path, tmp_path / "pipe", settings) == f"{tmp_path}/pipe is neither a file nor a directory"
 
 
 def test_a_full_disk_is_detected_before_anything_is_written(tmp_path, monkeypatch):
