@@ -24,6 +24,9 @@ WHOLE = ("pytorch_model.bin", "model.safetensors")
 
 INDEX_SUFFIX = ".index.json"
 
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+"""The types of values that growctl imports, all of which float32 holds exactly."""
+
 _MODEL_FILES = tuple(name for whole in WHOLE for name in (whole, whole + INDEX_SUFFIX))
 
 _DEEPSPEED_FILE = re.compile(r"(mp_rank_\d+_.*|(bf16_|fp16_)?zero_pp_rank_.*|layer_\d+-model_.*)\.pt")
