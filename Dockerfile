@@ -36,9 +36,10 @@ FROM python AS base
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends g++ \
     && rm -rf /var/lib/apt/lists/*
-# The user's number decides who owns the runs on the host: --build-arg UID="$(id -u)"
+# The user's number decides who owns the runs on the host: --build-arg UID="$(id -u)". Not 0, which is root's here too.
+# --no-log-init: useradd would fill a log up to the user's number, gigabytes for a large one.
 ARG UID=1000
-RUN useradd --create-home --uid "${UID}" growctl && install --directory --owner growctl /work
+RUN useradd --no-log-init --create-home --uid "${UID}" growctl && install --directory --owner growctl /work
 ENV PATH=/opt/growctl/bin:$PATH PYTHONUNBUFFERED=1
 USER ${UID}
 WORKDIR /work

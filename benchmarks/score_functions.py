@@ -57,7 +57,7 @@ def measure(seed: int, directory: Path, num_sequences: int = NUM_SEQUENCES) -> l
     tell = partial(print, file=sys.stderr)
     checkpoints = [(scores, find_checkpoint(name, directory, tell)) for scores, name in run_names(seed).items()]
     dataset = dataset_of(checkpoints[0][1], None, directory)
-    choice = TextChoice(None, dataset, num_sequences, None, BATCH_SIZE)
+    choice = TextChoice((), dataset, num_sequences, None, BATCH_SIZE)
     inspection = inspect_checkpoints(
         checkpoints,
         choice,

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from model.config import TokenformerConfig, parameter_shapes
 from model.errors import UserError
 from model.initialization import initial_parameter, initial_std
-from model.language_model import LanguageModel
+from model.language_model import bare_model
 from model.parameter_names import TokensName
 from model.policy import GrowthPolicy, ffn_tokens_in_proportion, grow_config
 from model.tokenformer import Tokenformer
@@ -77,7 +77,7 @@ def draw_added(
 
 
 def grow_model(
-    model: LanguageModel,
+    model: nn.Module,
     *,
     attention_tokens: int | Sequence[int],
     ffn_tokens: int | Sequence[int] | None = None,
@@ -90,9 +90,11 @@ def grow_model(
     it (`model.parameter_groups`). Nothing here follows `policy.moments`: they are the caller's. Token numbers and the
     default policy are those of `grow_config`; without `ffn_tokens`, each FFN grows in its layer's own proportion. With
     the same seed, the new tokens are those that `growctl expand` draws, in the embedding's dtype and on its device.
+    `model` may be wrapped, by `torch.compile` for example; the grown model is not.
 
-    Raises UserError if the growth is invalid, as `grow_config` does.
+    Raises UserError if the growth is invalid, as `grow_config` does, or if `model` is not a growctl model.
     """
+    model = bare_model(model)
     if ffn_tokens is None:
         ffn_tokens = ffn_tokens_in_proportion(model.config, attention_tokens)
     config = grow_config(model.config, attention_tokens=attention_tokens, ffn_tokens=ffn_tokens, policy=policy)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from model.attention import RotaryTable, attention_dtype, rotary_table
 from model.cache import KVCache
-from model.config import Kernels, TokenformerConfig, TransformerConfig
+from model.config import Kernels, TokenformerConfig, TransformerConfig, parameter_shapes
 from model.errors import UserError
 from model.kernels import launch as triton_kernels
 from model.loss import linear_cross_entropy
@@ -118,3 +118,27 @@ class LanguageModel(nn.Module):
                 x_BTD = block(x_BTD, table, past)
             cache.advance(length)
         return self.final_norm(x_BTD)
+
+
+def bare_model(model: nn.Module) -> LanguageModel:
+    """`model` without the wrappers that `torch.compile`, DistributedDataParallel and DeepSpeed put around it.
+
+    A wrapper shares the parameters but prefixes their names, which say what a parameter is and its generation. Raises
+    UserError unless what it holds is a growctl model with exactly the parameters of its configuration.
+    """
+    bare = model
+    while (inner := getattr(bare, "_orig_mod", getattr(bare, "module", None))) is not None:
+        bare = inner
+    if not isinstance(bare, LanguageModel):
+        raise UserError(f"a {type(bare).__name__} is not a growctl model; give a Tokenformer or a Transformer")
+    found = {name: tuple(parameter.shape) for name, parameter in bare.named_parameters()}
+    expected = parameter_shapes(bare.config)
+    if found != expected:
+        name = next(name for name in expected | found if found.get(name) != expected.get(name))
+        has, wants = (f"of shape {list(shapes[name])}" if name in shapes else "missing" for shapes in (found, expected))
+        what = "unknown" if name not in expected else f"{has}, but must be {wants}" if name in found else has
+        raise UserError(
+            f"the parameter {name} is {what}: a model must have the parameters of its config, whole and under their "
+            "names; remove wrappers around its blocks (torch.compile, FSDP, adapters, parametrizations)"
+        )
+    return bare

@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import nn
 
+from model.language_model import bare_model
 from model.parameter_names import generation_of
 
 
@@ -18,10 +19,13 @@ def parameter_groups(model: nn.Module, weight_decay: float | Callable[[int], flo
 
     Growth appends groups and does not change the earlier ones. Besides `params` and `weight_decay`, a group has its
     `name` and its `generation`. `weight_decay` is that of all matrices, or a function of their generation.
+
+    `model` may be wrapped, by `torch.compile` for example. Raises UserError if it is not a growctl model
+    (`model.language_model.bare_model`).
     """
     decay_of = weight_decay if callable(weight_decay) else lambda generation: weight_decay
     groups: dict[tuple[int, bool], list[tuple[str, nn.Parameter]]] = {}
-    for name, parameter in model.named_parameters():
+    for name, parameter in bare_model(model).named_parameters():
         groups.setdefault((generation_of(name), parameter.ndim < 2), []).append((name, parameter))
     return [
         {

@@ -8,6 +8,7 @@ data: this module computes it, and the configuration stores it from then on.
 """
 
 import math
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, Self
 
@@ -169,7 +170,7 @@ def grow_config(
         raise UserError(f"a {config.family} has no parameter tokens; only a tokenformer can grow this way")
     if reason := rejection_reason(policy, config.score_function, published=is_published(config)):
         raise UserError(reason)
-    attention, ffn = (_by_layer(tokens, config.num_layers) for tokens in (attention_tokens, ffn_tokens))
+    attention, ffn = (tokens_by_layer(tokens, config.num_layers) for tokens in (attention_tokens, ffn_tokens))
     if min(*attention, *ffn) < 0 or max(*attention, *ffn) == 0:
         raise UserError(
             f"growth adds {one_if_equal(attention)} attention and {one_if_equal(ffn)} FFN tokens; "
@@ -191,10 +192,13 @@ def ffn_tokens_in_proportion(
     config: TokenformerConfig | TransformerConfig, attention_tokens: int | Sequence[int]
 ) -> tuple[int, ...]:
     """The FFN tokens to add to each layer so that its ratio of FFN to query tokens stays the same when
-    `attention_tokens` are added; empty for a Transformer."""
+    `attention_tokens` are added; empty for a Transformer.
+
+    Raises UserError as `tokens_by_layer` does.
+    """
     if not isinstance(config, TokenformerConfig):
         return ()
-    added = [attention_tokens] * config.num_layers if isinstance(attention_tokens, int) else attention_tokens
+    added = tokens_by_layer(attention_tokens, config.num_layers)
     ratios = [block.ffn.num_tokens / block.query.num_tokens for block in config.blocks]
     return tuple(round(tokens * ratio) for tokens, ratio in zip(added, ratios, strict=True))
 
@@ -204,12 +208,26 @@ def one_if_equal(by_layer: Sequence[int]) -> int | list[int]:
     return by_layer[0] if len(set(by_layer)) == 1 else list(by_layer)
 
 
-def _by_layer(tokens: int | Sequence[int], num_layers: int) -> Sequence[int]:
-    if isinstance(tokens, int):
-        return (tokens,) * num_layers
-    if len(tokens) != num_layers:
-        raise UserError(f"growth gives token numbers for {len(tokens)} layers; the model has {num_layers}")
-    return tokens
+def tokens_by_layer(tokens: int | Sequence[int], num_layers: int) -> tuple[int, ...]:
+    """The token numbers of all layers, given one number for all or one for each.
+
+    Integers of other libraries, numpy's for example, become Python's. Raises UserError for anything else, and for a
+    wrong number of layers.
+    """
+    if isinstance(tokens, Iterable) and not isinstance(tokens, str) and getattr(tokens, "ndim", None) != 0:
+        each = tuple(map(_whole_number, tokens))
+        if len(each) != num_layers:
+            raise UserError(f"growth gives token numbers for {len(each)} layers; the model has {num_layers}")
+        return each
+    return (_whole_number(tokens),) * num_layers
+
+
+def _whole_number(tokens: Any) -> int:
+    try:
+        return int(operator.index(tokens))
+    except TypeError:
+        wanted = "it must be a whole number, or one for each layer"
+        raise UserError(f"a number of tokens is {tokens!r}; {wanted}") from None
 
 
 def _grown(

@@ -11,13 +11,14 @@ from stages.data.dataset import DataError, verify_dataset
 def dataset_of(checkpoint: Path, given: Path | None, runs_dir: Path) -> Path:
     """The dataset `given`, or else the checkpoint's training dataset, found above the checkpoint or in `runs_dir`.
 
-    Raises UserError if there is none, or if `given` cannot be read with the checkpoint's vocabulary.
+    Raises UserError if there is none, or if `given` is damaged or cannot be read with the checkpoint's vocabulary.
     """
     manifest = read_manifest(checkpoint)
     if given is not None:
         from stages.grow.compare import require_readable  # imports torch
 
         require_readable(given, checkpoint, manifest)
+        verify_dataset(given, hashes=False)
         return given
     fingerprint = manifest.dataset_fingerprint
     here = RunsPaths(runs_dir)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, CheckpointName, DtypeName, RunsDir, TokenizerFile
+from growctl.cli.progress import progress_bar
 from growctl.text.escaping import say
 
 if TYPE_CHECKING:
@@ -372,17 +373,3 @@ def checkpoint_facts(opened: "Pretrained", replicas: "Replicas") -> dict[str, An
         "dtype": str(replicas.first.embedding.weight.dtype).removeprefix("torch."),
         "devices": [device_name(device_of(model)) for model in replicas.models],
     }
-
-
-@contextmanager
-def progress_bar(what: str) -> Iterator[Callable[[float], None]]:
-    """Shows a bar on standard error if it is a terminal. Yields a function that takes the fraction done."""
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-    from growctl.text.console import Terminal
-
-    console = Terminal(stderr=True)
-    columns = TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(what, total=1.0)
-        yield lambda fraction: progress.update(task, completed=fraction)

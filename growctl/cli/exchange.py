@@ -1,8 +1,6 @@
 """The commands `import` and `export`: checkpoints of other programs in and out. Slow modules are imported on use."""
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -10,6 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, CheckpointName, RunsDir
+from growctl.cli.progress import progress_bar
 from growctl.text.escaping import say
 
 _tell = partial(say, error=True)
@@ -73,7 +72,7 @@ def import_official(
     check_new(output, "--output")
     from stages.official.importing import import_official as import_checkpoint
 
-    with _progress("writing parameters") as on_progress:
+    with progress_bar("writing parameters") as on_progress:
         manifest = import_checkpoint(
             model,
             config,
@@ -199,23 +198,10 @@ def _export_official(
     from stages.official.exporting import export_official
 
     source = find_checkpoint(checkpoint, runs_dir, _tell)
-    with as_parameters(source, runs_dir, _tell) as parameters, _progress("reading parameters") as on_progress:
+    with as_parameters(source, runs_dir, _tell) as parameters, progress_bar("reading parameters") as on_progress:
         files = export_official(parameters, output, file_format=file_format, on_progress=on_progress)
     if as_json:
         entries = {name: entry.model_dump(exclude={"rms"}) for name, entry in files.items()}
         print(json.dumps({"path": str(output), "to": "official", "source": str(source), "files": entries}, indent=1))
     else:
         say(f"{output}: {', '.join(files)}")
-
-
-@contextmanager
-def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Yields a function of what is done and the total, which moves a progress bar on a terminal."""
-    from rich.progress import Progress
-
-    from growctl.text.console import Terminal
-
-    console = Terminal(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task: Any = progress.add_task(what, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)

@@ -1,17 +1,20 @@
 """The command `inspect`. Slow modules are imported on use."""
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from growctl.cli.completion import complete_checkpoint
 from growctl.cli.options import CHECKPOINT_HELP, DEFAULT_RUNS_DIR, AsJson, DeviceName, RunsDir, TokenizerFile
+from growctl.cli.progress import progress_bar
 from growctl.text.escaping import say
+
+if TYPE_CHECKING:
+    from growctl.inspect.inspection import Inspection
 
 
 def inspect(
@@ -24,10 +27,11 @@ def inspect(
         ),
     ],
     text: Annotated[
-        Path | None,
+        list[Path] | None,
         typer.Option(
-            help="A UTF-8 text file to measure on (default: the validation split of the first checkpoint's dataset).",
-            metavar="FILE",
+            help="A text file, a .jsonl file or a folder of them to measure on; repeatable (default: the validation "
+            "split of the first checkpoint's dataset).",
+            metavar="PATH",
             show_default=False,
         ),
     ] = None,
@@ -45,9 +49,9 @@ def inspect(
         ),
     ] = None,
     sequences: Annotated[int, typer.Option(help="Maximum number of windows of text.", min=1)] = 64,
-    length: Annotated[
+    context: Annotated[
         int | None,
-        typer.Option(help="Tokens per window (default: the training context).", min=1, show_default=False),
+        typer.Option(help="Tokens per window (default: those of a training sequence).", min=1, show_default=False),
     ] = None,
     batch_size: Annotated[
         int, typer.Option(help="Windows per batch. Gradients are of the mean loss of a batch.", min=1)
@@ -78,34 +82,58 @@ def inspect(
     from model.errors import UserError
     from stages.stage_dir import TOKENIZER_NAME
 
-    if text is not None and data is not None:
-        raise UserError(f"--text {text} and --data {data}: give one of them")
-    if output is not None and output.exists() and not output.is_dir():
-        raise UserError(f"--output {output} is a file; it must be a folder, or not exist yet")
+    if text and data is not None:
+        raise UserError(f"--text {text[0]} and --data {data}: give one of them")
+    if output is not None:
+        _require_writable(output)
     tell = partial(say, error=True)
     found = [(reference, find_checkpoint(reference, runs_dir, tell)) for reference in checkpoints]
     dataset = None if text else _dataset(found[0][1], data, runs_dir)
     if dataset is not None and tokenizer is None:
         tokenizer = dataset / TOKENIZER_NAME  # the one that made the tokens: a checkpoint need not have its own
-    choice = TextChoice(text, dataset, sequences, length, batch_size)
-    with _progress() as progress:
+    choice = TextChoice(text or (), dataset, sequences, context, batch_size)
+    with progress_bar("reading") as on_progress:
         inspection = inspect_checkpoints(
             found,
             choice,
             against,
             lambda path: open_pretrained(str(path), runs_dir, tell, tokenizer=tokenizer, device=device),
-            progress,
+            lambda name, done, total: on_progress(done, total, name),
         )
-    page = None
-    if output is not None:
-        from growctl.inspect.page import write_page
-
-        page = write_page(inspection, output)
     if as_json:
         print(json.dumps(document(inspection), indent=1))
-        return
-    print_inspection(inspection, Terminal())
-    say(f"\nPage and picture: {page}" if page else "\nFor a page with a picture, give --output DIR")
+    else:
+        print_inspection(inspection, Terminal())
+    if output is None:
+        shown = "For a page with a picture, give --output DIR"
+    else:
+        shown = f"Page and picture: {_write_page(inspection, output)}"
+    if not as_json:
+        say(f"\n{shown}")
+
+
+def _require_writable(output: Path) -> None:
+    """Raises UserError if no files can be written to the folder `output`, which need not exist yet."""
+    from model.errors import UserError
+
+    try:
+        if output.exists() and not output.is_dir():
+            raise UserError(f"--output {output} is a file; it must be a folder, or not exist yet")
+        nearest = next(folder for folder in (output, *output.absolute().parents) if folder.exists())
+        with TemporaryDirectory(dir=nearest):
+            pass
+    except OSError as error:
+        raise UserError(f"--output {output}: no folder can be written there ({error.strerror})") from error
+
+
+def _write_page(inspection: "Inspection", output: Path) -> Path:
+    from growctl.inspect.page import write_page
+    from model.errors import Failure
+
+    try:
+        return write_page(inspection, output)
+    except OSError as error:
+        raise Failure(f"--output {output}: the page cannot be written ({error.strerror})") from error
 
 
 def _dataset(checkpoint: Path, given: Path | None, runs_dir: Path) -> Path:
@@ -119,18 +147,4 @@ def _dataset(checkpoint: Path, given: Path | None, runs_dir: Path) -> Path:
     except DataError:
         raise
     except UserError as error:
-        raise UserError(f"{error}; or give a text with --text FILE") from error
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str, int, int], None]]:
-    """A bar on standard error, on a terminal; yields a function to advance it."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    from growctl.text.console import Terminal
-
-    console = Terminal(stderr=True)
-    columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn()
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda name, done, total: bar.update(task, description=name, completed=done, total=total)
+        raise UserError(f"{error}; or give a text with --text PATH") from error

@@ -9,6 +9,7 @@ from growctl.checkpoints.dataset import dataset_of
 from growctl.checkpoints.find import find_checkpoint
 from growctl.run.temporary_conversion import as_parameters
 from model.errors import UserError
+from stages.checkpoint.files import hash_file
 from stages.checkpoint.manifest import read_manifest
 from stages.stage_dir import TOKENIZER_NAME
 
@@ -30,7 +31,8 @@ def open_pretrained(
 ) -> "Iterator[Pretrained]":
     """Yields the checkpoint that `reference` stands for (see `find_checkpoint`), with its model on `device`.
 
-    A checkpoint within a stage is converted for the time being, and gets the tokenizer of its dataset.
+    A checkpoint within a stage is converted for the time being, and gets the tokenizer of its dataset. `tell` gets a
+    warning if `tokenizer` is not the file that the checkpoint was trained with.
 
     Raises CheckpointError if there is no such checkpoint, if it is broken, or if no tokenizer fits it.
     """
@@ -40,7 +42,14 @@ def open_pretrained(
 
     chosen = torch_device(device)
     found = find_checkpoint(reference, runs_dir, tell)
-    if tokenizer is None and read_manifest(found).kind == "engine":
+    manifest = read_manifest(found)
+    if tokenizer is not None:
+        if tokenizer.is_file() and manifest.tokenizer_sha256 not in (None, hash_file(tokenizer)):
+            tell(
+                f"--tokenizer {tokenizer} is not the file that {found} was trained with; if it is another tokenizer, "
+                "its ids stand for other text, and all results mean nothing"
+            )
+    elif manifest.kind == "engine":
         tokenizer = _tokenizer_of_dataset(found, runs_dir)
     with as_parameters(found, runs_dir, tell) as parameters:
         loaded = load_pretrained(parameters, chosen, getattr(torch, dtype), tokenizer)

@@ -26,12 +26,12 @@ LONGEST_DEFAULT = 256
 class TextChoice:
     """The text that the user asked for."""
 
-    file: Path | None
-    """A UTF-8 text file; else windows of `dataset`'s validation split."""
+    texts: Sequence[Path]
+    """Text files, or folders of them; if there are none, windows of `dataset`'s validation split."""
 
     dataset: Path | None
     num_sequences: int
-    length: int | None
+    context: int | None
     """Tokens per window. None: the shortest context of the checkpoints."""
 
     batch_size: int
@@ -43,7 +43,9 @@ class Text:
 
     source: str
     num_sequences: int
-    length: int
+    context: int
+    """Tokens per window."""
+
     batch_size: int
 
 
@@ -92,18 +94,22 @@ def inspect_checkpoints(
     One model is in memory at a time. `progress(name, batches done, batches of all models)` is called before each batch.
     Raises UserError for unusable choices, before anything is measured.
     """
+    from stages.evaluate.documents import text_files
+
     manifests = [read_manifest(path) for _, path in checkpoints]
     untrained = untrained_models([manifest.model for manifest in manifests], against)
     _check_tokenizers(checkpoints, manifests)
-    choice = choice if choice.length else replace(choice, length=_shortest_context(manifests, choice.dataset))
+    files = text_files(choice.texts)
+    choice = choice if choice.context else replace(choice, context=_shortest_context(manifests, choice.dataset))
     num_models = len(checkpoints) + len(untrained)
     bench: _Bench | None = None
     subjects: list[Subject] = []
     for (name, path), manifest in zip(checkpoints, manifests, strict=True):
         with open_model(path) as opened:
-            bench = bench or _Bench(choice, opened, num_models, progress)
+            bench = bench or _Bench(choice, files, opened, num_models, progress)
             facts = bench.measure(opened.model, name)
-        subjects.append(Subject(name, "checkpoint", _scores(manifest.model), facts, training_norms(path)))
+        norms = training_norms(path, manifest.step)
+        subjects.append(Subject(name, "checkpoint", _scores(manifest.model), facts, norms))
     assert bench is not None
     for model in untrained:
         facts = bench.measure_untrained(model, manifests[0].seed)
@@ -115,21 +121,30 @@ class _Bench:
     """The text, and what measures models on it."""
 
     def __init__(
-        self, choice: TextChoice, opened: "Pretrained", num_models: int, progress: Callable[[str, int, int], None]
+        self,
+        choice: TextChoice,
+        files: Sequence[Path],
+        opened: "Pretrained",
+        num_models: int,
+        progress: Callable[[str, int, int], None],
     ) -> None:
-        """Reads the text with the tokenizer of the first checkpoint."""
-        from stages.inspect.text import dataset_windows, describe_places, file_windows
+        """Reads the text, of `files` or of the dataset, with the tokenizer of the first checkpoint."""
+        from stages.evaluate.text import require_ids
+        from stages.inspect.text import dataset_windows, describe_places, text_windows
 
-        size = (choice.num_sequences, choice.length or LONGEST_DEFAULT, choice.batch_size)
-        if choice.file is not None:
-            self._tokens_ST, batch_size = file_windows(choice.file, opened.tokenizer, *size)
-            source = str(choice.file)
+        size = (choice.num_sequences, choice.context or LONGEST_DEFAULT, choice.batch_size)
+        if choice.texts:
+            end_of_text_id = opened.text.end_of_text_id
+            self._tokens_ST, batch_size = text_windows(files, opened.tokenizer, end_of_text_id, *size)
+            source = ", ".join(map(str, choice.texts))
         else:
             assert choice.dataset is not None
+            require_ids(opened, choice.dataset)
             self._tokens_ST, batch_size = dataset_windows(choice.dataset, *size)
             source = f"the validation split of {choice.dataset.name}"
         num_sequences, width = self._tokens_ST.shape
         self.text = Text(source, num_sequences, width - 1, batch_size)
+        self._num_token_ids = opened.num_token_ids
         self._describe = describe_places(self._tokens_ST, opened.tokenizer)
         self._device = next(opened.model.parameters()).device
         self._progress, self._done = progress, 0
@@ -146,7 +161,14 @@ class _Bench:
             self._progress(name, self._done, self._total)
 
         try:
-            return inspect_model(model, self._tokens_ST, self.text.batch_size, self._describe, advance)
+            return inspect_model(
+                model,
+                self._tokens_ST,
+                self.text.batch_size,
+                self._describe,
+                advance,
+                num_token_ids=self._num_token_ids,
+            )
         except Failure as error:
             raise Failure(f"{name}: {error}") from error
 
@@ -168,18 +190,20 @@ def _scores(config: object) -> str:
 
 def _check_tokenizers(checkpoints: Sequence[tuple[str, Path]], manifests: Sequence[Manifest]) -> None:
     """Raises UserError unless all checkpoints read the same ids: else losses are of different tokens."""
-    first, known = checkpoints[0][0], manifests[0]
-    for (name, _), manifest in zip(checkpoints[1:], manifests[1:], strict=True):
-        hashes = {known.tokenizer_sha256, manifest.tokenizer_sha256} - {None}
+    first, vocab_size = checkpoints[0][0], manifests[0].model.vocab_size
+    hashes: dict[str, str] = {}
+    for (name, _), manifest in zip(checkpoints, manifests, strict=True):
+        if manifest.tokenizer_sha256 is not None:
+            hashes.setdefault(manifest.tokenizer_sha256, name)
         if len(hashes) > 1:
             raise UserError(
-                f"{name} has another tokenizer than {first}, so their numbers would be of different tokens; inspect "
-                "them one by one"
+                f"{name} has another tokenizer than {next(iter(hashes.values()))}, so their numbers would be of "
+                "different tokens; inspect them one by one"
             )
-        if manifest.model.vocab_size != known.model.vocab_size:
+        if manifest.model.vocab_size != vocab_size:
             raise UserError(
-                f"{name} has a vocabulary of {manifest.model.vocab_size}, but {first} one of {known.model.vocab_size}; "
-                "inspect them one by one"
+                f"{name} has a vocabulary of {manifest.model.vocab_size}, but {first} one of {vocab_size}; inspect "
+                "them one by one"
             )
 
 

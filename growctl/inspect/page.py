@@ -41,7 +41,7 @@ def render_page(inspection: Inspection) -> str:
     return page(
         title,
         f"""<h1>{escape(title)}</h1>
-<p>{escape(text.source)}: {text.num_sequences} windows of {text.length} tokens, {text.batch_size} in a batch</p>
+<p>{escape(text.source)}: {text.num_sequences} windows of {text.context} tokens, {text.batch_size} in a batch</p>
 {"".join(f'<p class="note">{escape(note)}</p>' for note in NOTES)}
 <div role="img" aria-label="Gradients, activations and scores by depth">{plots.svg(inspection)}</div>
 {_grids(comparisons)}

@@ -34,7 +34,7 @@ def print_inspection(inspection: Inspection, console: "Console") -> None:
     console.print(f"text: {text.source}", soft_wrap=True)
     batches = text.num_sequences // text.batch_size
     console.print(
-        f"{text.num_sequences} windows of {text.length} tokens, in {batches} batch{'es'[: 2 * (batches > 1)]} of "
+        f"{text.num_sequences} windows of {text.context} tokens, in {batches} batch{'es'[: 2 * (batches > 1)]} of "
         f"{text.batch_size}"
     )
     _print(model_rows(inspection), console)

@@ -12,7 +12,7 @@ from stages.stage_dir import StagePaths
 
 @dataclass(frozen=True)
 class TrainingNorms:
-    """The gradient norms of a run's log lines, before clipping, over its stages up to the checkpoint's own.
+    """The gradient norms of a run's log lines, before clipping, up to the checkpoint.
 
     Training that the run took over from another counts, as far as the other run still exists."""
 
@@ -20,7 +20,7 @@ class TrainingNorms:
     """(steps done since the run's start, norm of that step's gradient)."""
 
     num_rejected: int
-    """Updates that the anomaly guard rejected, because the loss was not finite or jumped."""
+    """Steps whose update the anomaly guard rejected, because the loss was not finite or jumped."""
 
     @property
     def median(self) -> float:
@@ -40,9 +40,15 @@ class TrainingNorms:
         return statistics.median(factors) if factors else None
 
 
-def training_norms(checkpoint: Path) -> TrainingNorms | None:
-    """What the run of `checkpoint` recorded. None if the checkpoint is not in a run, or nothing was recorded."""
-    stage = StagePaths(checkpoint.resolve().parent)
+def training_norms(checkpoint: Path, step: int) -> TrainingNorms | None:
+    """What the run of `checkpoint`, written after `step` steps of its stage, recorded until then.
+
+    None if the checkpoint is not in a run, or nothing was recorded.
+    """
+    checkpoint = checkpoint.resolve()
+    stage = StagePaths(checkpoint.parent)
+    if checkpoint == stage.initial:
+        step = 0  # a checkpoint that was not grown has the step of the stage that wrote it
     stages = [found for _, _, found in RunPaths(stage.directory.parent.parent).stages_found()]
     directories = [found.directory for found in stages]
     if stage.directory in directories:
@@ -54,29 +60,45 @@ def training_norms(checkpoint: Path) -> TrainingNorms | None:
     norms: list[tuple[int, float]] = []
     before = num_rejected = 0
     for part in stages:
-        by_step, rejected = _recorded(part, frozenset())
-        norms += [(before + step, norm) for step, norm in sorted(by_step.items()) if norm is not None]
-        before += max(by_step, default=0)
-        num_rejected += rejected
+        recorded = _recorded(part, frozenset())
+        if part == stages[-1]:
+            recorded = recorded.until(step)
+        norms += [(before + done, norm) for done, norm in sorted(recorded.norms.items()) if norm is not None]
+        before += max(recorded.norms, default=0)
+        num_rejected += len(recorded.rejected)
     return TrainingNorms(tuple(norms), num_rejected) if norms else None
 
 
-def _recorded(stage: StagePaths, followed: frozenset[Path]) -> tuple[dict[int, float | None], int]:
-    """The gradient norms of a stage by step, and the number of rejected updates.
+@dataclass(frozen=True)
+class _Recorded:
+    """What the training of one stage recorded, by step of the stage."""
+
+    norms: dict[int, float | None]
+    rejected: set[int]
+    """The steps whose updates the anomaly guard rejected."""
+
+    def until(self, step: int) -> "_Recorded":
+        """The part of it up to `step`."""
+        norms = {done: norm for done, norm in self.norms.items() if done <= step}
+        return _Recorded(norms, {done for done in self.rejected if done <= step})
+
+
+def _recorded(stage: StagePaths, followed: frozenset[Path]) -> _Recorded:
+    """The records of a stage.
 
     Steps that were taken over from another run are read there, if it still exists; of several attempts at a step, the
     last counts.
     """
-    by_step: dict[int, float | None] = {}
-    num_rejected = 0
+    found = _Recorded({}, set())
     for record in read_metrics(stage.metrics):
         if record["event"] == "train":
-            by_step[record["step"]] = record.get("gradient_norm")
+            found.norms[record["step"]] = record.get("gradient_norm")
+        elif record["event"] == "anomaly":
+            found.rejected.add(record["step"])
         elif record["event"] == "reused":
             source = StagePaths(Path(record["checkpoint"]).parent)
             if source.directory not in followed:
-                theirs, rejected = _recorded(source, followed | {stage.directory})
-                by_step |= {step: norm for step, norm in theirs.items() if step <= record["step"]}
-                num_rejected += rejected
-        num_rejected += record["event"] == "anomaly"
-    return by_step, num_rejected
+                theirs = _recorded(source, followed | {stage.directory}).until(record["step"])
+                found.norms.update(theirs.norms)
+                found.rejected.update(theirs.rejected)
+    return found

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from hydra import compose, initialize
 from hydra.conf import HydraConf
 from hydra.core.config_loader import ConfigLoader
-from hydra.core.config_store import ConfigStore
+from hydra.core.config_store import ConfigNode, ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -22,6 +22,7 @@ from hydra.core.plugins import Plugins
 from hydra.errors import HydraException, MissingConfigException
 from hydra.plugins.config_source import ConfigResult, ConfigSource
 from hydra.types import RunMode
+from hydra.version import VersionBase
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
@@ -37,7 +38,7 @@ _NODE = "<schedule>"
 
 _ABSENT = object()
 _OVERRIDE = re.compile(r"(~|\+{0,2})([A-Za-z_]\w*)(?:\.\w+)*(=.*)?", re.DOTALL | re.ASCII)
-ConfigStore.instance().store(group="hydra", name="config", node=HydraConf(defaults=[]))
+_NO_CHOICES = ConfigNode("config.yaml", OmegaConf.structured(HydraConf(defaults=[])), "hydra", None, None)
 """hydra's own settings without the choices for them. It would compose its logging, launchers, sweepers and help pages
 with every schedule, which takes longer than the schedule itself, and growctl uses none of them."""
 
@@ -179,9 +180,8 @@ class Composition:
         """The plain data after `overrides`, with every interpolation resolved."""
         try:
             if overrides:
-                ConfigStore.instance().store(_NODE, config)
                 # without a search path: hydra would take a folder data/ beside the file for choices of `data`
-                with initialize(None, version_base="1.3"):
+                with _initialized(config):
                     composed = compose(_NODE, [override.written for override in overrides])
             return OmegaConf.to_container(composed if overrides else config, resolve=True, throw_on_missing=True)
         except _FAILURES as error:
@@ -281,12 +281,29 @@ class _Folder(ConfigSource):
 
 
 @contextmanager
+def _initialized(content: Any) -> Iterator[None]:
+    """Initialises hydra with `content` as the schedule. Restores everything that it keeps for the whole process:
+    growctl may be part of an application that uses hydra too."""
+    running, store, base = GlobalHydra.instance(), ConfigStore.instance(), VersionBase.instance()
+    hydra, group, version = running.hydra, store.repo["hydra"], base.version_base
+    settings = group["config.yaml"]
+    running.hydra, group["config.yaml"] = None, _NO_CHOICES
+    store.store(_NODE, content)
+    try:
+        with initialize(None, version_base="1.3"):
+            yield
+    finally:
+        running.hydra, group["config.yaml"], base.version_base = hydra, settings, version
+        GlobalHydra.set_instance(running)
+        del store.repo[f"{_NODE}.yaml"]
+
+
+@contextmanager
 def _searching(own: DictConfig, folders: Sequence[Path]) -> Iterator[ConfigLoader]:
     """Initialises hydra with a schedule; it looks for other files in `folders`, in that order."""
     Plugins.instance().register(_Folder)
     places = [f"{_Folder.scheme()}://{folder}".replace("${", r"\${") for folder in folders]
-    ConfigStore.instance().store(_NODE, OmegaConf.merge(own, {"hydra": {"searchpath": places}}))
-    with initialize(None, version_base="1.3"):
+    with _initialized(OmegaConf.merge(own, {"hydra": {"searchpath": places}})):
         yield GlobalHydra.instance().config_loader()
 
 

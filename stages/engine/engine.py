@@ -3,13 +3,13 @@
 import importlib
 import os
 import socket
+from contextlib import suppress
 from typing import Any
 
 import deepspeed
 import torch
 import torch.distributed as dist
 from deepspeed.constants import default_pg_timeout
-from deepspeed.runtime import compiler
 
 from model.language_model import LanguageModel
 from model.parameter_groups import parameter_groups
@@ -94,17 +94,29 @@ def adamw(model: LanguageModel, spec: TrainSpec) -> torch.optim.AdamW:
     )
 
 
-def _import_muon_uncompiled() -> None:
+def import_muon_uncompiled() -> None:
     """Imports DeepSpeed's Muon optimizer, which every engine imports and growctl never uses, without compiling it.
 
-    Each start would import torch's compiler for it: 2 seconds, a quarter of a worker's start.
+    Each start would import torch's compiler for it: 2 seconds, a quarter of a worker's start. If this DeepSpeed has
+    neither, there is nothing to do: the engine imports what it needs itself.
     """
-    compile_function = compiler.compile
-    compiler.compile = lambda: lambda function: function
     try:
-        importlib.import_module("deepspeed.runtime.zero.muon.muon_optimizer")
+        from deepspeed.runtime import compiler
+
+        compile_function = compiler.compile
+    except (ImportError, AttributeError):
+        return
+    compiler.compile = _leave_uncompiled
+    try:
+        with suppress(ImportError, AttributeError):
+            importlib.import_module("deepspeed.runtime.zero.muon.muon_optimizer")
     finally:
         compiler.compile = compile_function
+
+
+def _leave_uncompiled(*arguments: Any, **options: Any) -> Any:
+    """In place of DeepSpeed's decorator for compiling, with or without parentheses after it: the plain function."""
+    return arguments[0] if arguments and callable(arguments[0]) else lambda function: function
 
 
 def build_engine(model: LanguageModel, spec: TrainSpec, precision: Precision) -> deepspeed.DeepSpeedEngine:
@@ -113,7 +125,7 @@ def build_engine(model: LanguageModel, spec: TrainSpec, precision: Precision) ->
     The training loop sets the learning rate; DeepSpeed's schedulers are not used.
     """
     model.use_kernels(spec.kernels)
-    _import_muon_uncompiled()
+    import_muon_uncompiled()
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     zero: dict[str, Any] = {"stage": spec.zero_stage, "reduce_bucket_size": reduce_bucket(num_parameters)}
     if spec.offload == "optimizer":

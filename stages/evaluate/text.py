@@ -22,6 +22,7 @@ from stages.data.dataset import EvaluationWindows, read_dataset_manifest
 from stages.evaluate.documents import TokenStream
 from stages.evaluate.replicas import Replicas, device_of
 from stages.evaluate.windows import Batch, batches, sliding_windows
+from stages.stage_dir import TOKENIZER_NAME
 
 OnProgress = Callable[[float], None]
 """Receives the fraction done."""
@@ -112,8 +113,10 @@ def dataset_loss(
 ) -> TextLoss:
     """The loss on a split of a dataset, in the windows that a stage's evaluations use.
 
-    Raises DataError if the split is missing or shorter than one window, and Failure if the loss is not finite.
+    Raises UserError if the checkpoint's tokenizer lacks ids of the dataset, DataError if the split is missing or
+    shorter than one window, and Failure if the loss is not finite.
     """
+    require_ids(checkpoint, dataset)
     windows = EvaluationWindows(dataset, split, context, max_sequences)
 
     def read() -> Iterator[Batch]:
@@ -125,6 +128,15 @@ def dataset_loss(
     sums_T, counts_T = position_losses(checkpoint, replicas, read(), context)
     described = read_dataset_manifest(dataset).splits[split]
     return _text_loss(sums_T, counts_T, described.num_tokens, described.num_bytes, None, described.num_documents)
+
+
+def require_ids(checkpoint: Pretrained, dataset: Path) -> None:
+    """Raises UserError if the checkpoint's tokenizer, whose ids alone are in the softmax, lacks ids of `dataset`."""
+    if (num_ids := read_dataset_manifest(dataset).vocab_size) > checkpoint.num_token_ids:
+        raise UserError(
+            f"{dataset} has {num_ids:,} token ids, but the tokenizer for {checkpoint.directory} has only "
+            f"{checkpoint.num_token_ids:,}; give the dataset's own, --tokenizer {dataset / TOKENIZER_NAME}"
+        )
 
 
 def position_losses(

@@ -22,6 +22,7 @@ from model.policy import (
     one_if_equal,
     preserves,
     shrink_config,
+    tokens_by_layer,
 )
 from model.transformer_growth import grow_transformer
 from model.transformer_sizes import PRESERVING, Operator
@@ -76,8 +77,8 @@ def expand(
         added = draw_added(parent.model, model, seed, policy, read, rms_of)
         files |= write_parameters(staging, added, _counted(on_progress, total))
         details = {
-            "attention_tokens": _shown(attention_tokens),
-            "ffn_tokens": _shown(ffn_tokens),
+            "attention_tokens": one_if_equal(tokens_by_layer(attention_tokens, parent.model.num_layers)),
+            "ffn_tokens": one_if_equal(tokens_by_layer(ffn_tokens, parent.model.num_layers)),
             "policy": policy.model_dump(),
             "preserves": preserves(policy, model.score_function, published=is_published(parent.model)),
             "seed": seed,
@@ -149,10 +150,6 @@ def shrink(source: Path, output: Path, *, drop_generations: int = 1) -> Manifest
 
 def _counted(on_progress: Callable[[int, int], None] | None, total: int) -> Callable[[int], None] | None:
     return on_progress and (lambda done: on_progress(done, total))
-
-
-def _shown(tokens: int | Sequence[int]) -> int | list[int]:
-    return tokens if isinstance(tokens, int) else one_if_equal(tokens)
 
 
 def _linked(source: Path, staging: Path, parent: Manifest, names: set[str]) -> dict[str, FileEntry]:

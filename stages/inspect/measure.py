@@ -2,7 +2,7 @@
 
 Hooks read what they need while a batch passes. A parameter's gradient is freed as soon as its norm is known, so a
 measurement needs the weights, the activations of one batch, and one gradient. Shapes: S sequences of the text, B of a
-batch, T sequence, D model width.
+batch, T sequence, D model width, V vocabulary.
 """
 
 import math
@@ -18,6 +18,7 @@ from torch.utils.hooks import RemovableHandle
 from model.config import PATTENTIONS, TokenformerConfig, num_parameters
 from model.errors import Failure
 from model.language_model import LanguageModel
+from model.loss import linear_cross_entropy
 from model.parameter_names import TokensName, split_block
 from model.tokenformer import Tokenformer
 from stages.inspect.facts import Inspected, Layer
@@ -62,11 +63,14 @@ def inspect_model(
     batch_size: int,
     describe: Describe,
     on_batch: Callable[[], None] = lambda: None,
+    *,
+    num_token_ids: int | None = None,
 ) -> Inspected:
     """Measures `model` on the windows `tokens_ST`, (S, T + 1) int64, `batch_size` sequences at a time.
 
     S must be a multiple of `batch_size`. `describe(sequence, position)` returns the text before a place and the data
     token there. `on_batch` is called after every batch. The model's gradients are freed; its weights do not change.
+    The softmax is over the first `num_token_ids` rows of the embedding (default: all); the others are padding.
 
     Raises Failure if a loss or a gradient is not finite.
     """
@@ -84,7 +88,8 @@ def inspect_model(
         for first in range(0, len(tokens_ST), batch_size):
             start_at(first)
             tokens_BT = tokens_ST[first : first + batch_size].to(device)
-            loss = model(tokens_BT[:, :-1], tokens_BT[:, 1:])
+            x_BTD, weight_VD = model.hidden_states(tokens_BT[:, :-1]), model.embedding.weight[:num_token_ids]
+            loss = linear_cross_entropy(x_BTD.flatten(0, 1), weight_VD, tokens_BT[:, 1:].flatten(), model.kernels)
             loss.backward()
             losses.append(loss.detach())
             for key, parts in batch_squares.items():

@@ -1,54 +1,60 @@
-"""The text of an inspection: windows of a validation split or of a file, and the words around a place in it.
+"""The text of an inspection: windows of a validation split or of files, and the words around a place in it.
 
 Shapes: S sequences, T sequence.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
 from model.errors import UserError
 from stages.data.dataset import EvaluationWindows, read_dataset_manifest
+from stages.evaluate.documents import TokenStream
+from stages.evaluate.windows import sliding_windows
 
 TOKENS_SHOWN = 12
 """Data tokens shown before a place."""
 
 
-def dataset_windows(dataset: Path, num_sequences: int, length: int, batch_size: int) -> tuple[Tensor, int]:
+def dataset_windows(dataset: Path, num_sequences: int, context: int, batch_size: int) -> tuple[Tensor, int]:
     """Windows of the validation split, spread evenly over it: (S, T + 1) int64, and the size of a batch.
 
     Fewer if the split has fewer. Raises DataError if it is shorter than one window.
     """
-    available = len(EvaluationWindows(dataset, "validation", length))
+    available = len(EvaluationWindows(dataset, "validation", context))
     count, batch = whole_batches(min(num_sequences, available), batch_size)
-    windows = EvaluationWindows(dataset, "validation", length, count)
+    windows = EvaluationWindows(dataset, "validation", context, count)
     return torch.from_numpy(windows.batch(0, count)), batch
 
 
-def file_windows(
-    path: Path, tokenizer: Tokenizer, num_sequences: int, length: int, batch_size: int
+def text_windows(
+    files: Sequence[Path],
+    tokenizer: Tokenizer,
+    end_of_text_id: int | None,
+    num_sequences: int,
+    context: int,
+    batch_size: int,
 ) -> tuple[Tensor, int]:
-    """Windows of a UTF-8 text file, spread evenly over it, like `dataset_windows`.
+    """The first windows of the text in `files`, read no further than they need: (S, T + 1) int64, and the size of a
+    batch.
 
-    Raises UserError if the file is not UTF-8 or shorter than one window, OSError if it cannot be read.
+    Raises UserError if the text is shorter than one window, DataError if a file cannot be read.
     """
-    try:
-        text = path.read_bytes().decode()
-    except UnicodeDecodeError as error:
-        raise UserError(f"--text {path} is not UTF-8 text: {error.reason} at byte {error.start}") from error
-    ids_M = torch.tensor(tokenizer.encode(text, add_special_tokens=False).ids, dtype=torch.int64)
-    available = (len(ids_M) - 1) // length
-    if available < 1:
+    stream = TokenStream(files, tokenizer, end_of_text_id)
+    first = islice(sliding_windows(stream, context, context), num_sequences)
+    whole = [window.tokens for window in first if len(window.tokens) == context + 1]
+    if not whole:
         raise UserError(
-            f"--text {path} has {len(ids_M)} tokens, but one window of --length {length} needs {length + 1}; give more "
-            "text or a smaller --length"
+            f"--text {files[0]}: the text has {stream.num_tokens} tokens, but one window of --context {context} needs "
+            f"{context + 1}; give more text or a smaller --context"
         )
-    count, batch = whole_batches(min(num_sequences, available), batch_size)
-    starts_S1 = (torch.arange(count) * available // count * length)[:, None]
-    return ids_M[starts_S1 + torch.arange(length + 1)], batch
+    count, batch = whole_batches(len(whole), batch_size)
+    return torch.from_numpy(np.stack(whole[:count])), batch
 
 
 def whole_batches(num_sequences: int, batch_size: int) -> tuple[int, int]:

@@ -1,5 +1,8 @@
 """Growth of a model in memory, with the optimizer that trains it."""
 
+from typing import Any
+
+import numpy
 import pytest
 import torch
 from torch import Tensor
@@ -95,3 +98,61 @@ def test_growing_what_cannot_grow_fails_and_names_the_reason():
             attention_tokens=3,
             policy=COPIES,
         )
+
+
+@pytest.mark.slow  # torch.compile imports the compiler
+def test_wrappers_of_torch_share_the_groups_and_the_growth_of_the_model_that_they_wrap():
+    model = grow_model(build_model(small_config(), seed=0), attention_tokens=3)
+    compiled: Any = torch.compile(model)
+    engine = torch.nn.Module()
+    engine.__dict__["module"] = model  # as DeepSpeed holds it
+    for wrapped in (compiled, torch.nn.DataParallel(compiled), engine):
+        groups = parameter_groups(wrapped, weight_decay=0.1)
+        assert [g["name"] for g in groups] == [g["name"] for g in parameter_groups(model, weight_decay=0.1)]
+        assert [g["generation"] for g in groups] == [0, 0, 1]
+        grown = grow_model(wrapped, attention_tokens=3)
+        assert grown.config.newest_generation == 2
+        assert grown.get_parameter("embedding.weight") is model.embedding.weight
+
+
+def test_a_model_whose_parameters_have_other_names_or_shapes_is_rejected():
+    renamed, reshaped = build_model(small_config(), seed=0), build_model(small_config(), seed=0)
+    compiled: Any = torch.nn.Module()
+    compiled._orig_mod = renamed.blocks[1]  # as torch.compile(block) holds it
+    renamed.blocks[1] = compiled
+    reshaped.embedding = torch.nn.Embedding(31, 8)
+    for model, problem in (
+        (renamed, "the parameter blocks.1.*torch.compile"),
+        (reshaped, r"embedding.weight is of shape \[31, 8\], but must be of shape \[29, 8\]"),
+        (torch.nn.Linear(2, 2), "a Linear is not a growctl model"),
+    ):
+        with pytest.raises(UserError, match=problem):
+            parameter_groups(model, weight_decay=0.1)
+        with pytest.raises(UserError, match=problem):
+            grow_model(model, attention_tokens=3)
+
+
+@pytest.mark.parametrize("tokens", [numpy.int64(3), numpy.array(3), numpy.array([3, 3]), [3, 3]])
+def test_token_numbers_may_be_integers_of_any_library(tokens: Any):
+    model = build_model(small_config(), seed=0)
+    grown = grow_model(model, attention_tokens=tokens)
+    assert grown.config == grow_model(model, attention_tokens=3).config
+    assert {type(g.num_tokens) for g in grown.config.blocks[0].query.generations} == {int}
+
+
+@pytest.mark.parametrize(
+    ("tokens", "problem"),
+    [
+        ([1], "token numbers for 1 layers; the model has 2"),
+        (2.5, "a number of tokens is 2.5; it must be a whole number, or one for each layer"),
+        ([1, 2.0], "a number of tokens is 2.0"),
+        ("12", "a number of tokens is '12'"),
+        ([None, 1], "a number of tokens is None"),
+    ],
+)
+def test_anything_but_whole_numbers_of_tokens_is_rejected(tokens: Any, problem):
+    model = build_model(small_config(), seed=0)
+    with pytest.raises(UserError, match=problem):
+        grow_model(model, attention_tokens=tokens)
+    with pytest.raises(UserError, match=problem):
+        grow_model(model, attention_tokens=0, ffn_tokens=tokens)

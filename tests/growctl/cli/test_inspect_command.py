@@ -1,6 +1,8 @@
 """`growctl inspect`: the table, the page and the JSON document, and what it rejects."""
 
+import errno
 import json
+import math
 import re
 import shutil
 from collections.abc import Callable
@@ -9,9 +11,12 @@ from typing import Any
 
 import pytest
 import torch
+import typer
 from typer.testing import CliRunner
 
 from growctl.cli.app import app
+from growctl.inspect import inspection
+from growctl.inspect import page as pages
 from model.config import TransformerConfig
 from model.errors import Failure, UserError
 from tests.growctl.runs import run_here
@@ -19,7 +24,7 @@ from tests.pretrained import text_config, write_pretrained
 from tests.stages.grow.test_compare import alter, prepare_text, rewrite, write_trained
 
 WORDS = "the <b>cat</b> in the $hat$ ate the rest of it \x1b[31m then & there "
-FEW = ("--sequences", "4", "--length", "12", "--batch-size", "2")
+FEW = ("--sequences", "4", "--context", "12", "--batch-size", "2")
 TRANSFORMER = TransformerConfig(vocab_size=261, hidden_size=16, num_heads=1, num_layers=2, ffn_size=32)
 
 
@@ -50,7 +55,7 @@ def test_every_checkpoint_and_every_untrained_model_is_measured(place, document)
     assert document["text"] == {
         "source": str(place / "text.txt"),
         "num_sequences": 4,
-        "length": 12,
+        "context": 12,
         "batch_size": 2,
     }
     for model in document["models"]:
@@ -86,7 +91,7 @@ def call(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: Path) -> Callab
     monkeypatch.delenv("GROWCTL_RUNS_DIR", raising=False)
 
     def invoke(*arguments: object) -> str:
-        given = [str(argument) for argument in ("inspect", *arguments, *FEW)]
+        given = [str(argument) for argument in ("inspect", *FEW, *arguments)]
         result = CliRunner().invoke(app, given if "--against" in given else [*given, "--against", "none"])
         if result.exception and not isinstance(result.exception, SystemExit):
             raise result.exception
@@ -139,6 +144,36 @@ def test_the_text_is_the_validation_data_with_its_tokenizer_unless_a_file_is_giv
     assert json.loads(call(checkpoint, "--data", dataset, "--json")) == told
 
 
+def test_the_loss_is_that_of_eval_without_padding_rows_of_the_embedding(call, tmp_path):
+    dataset = prepare_text(tmp_path / "runs/.datasets")
+    padded = write_trained(tmp_path / "runs/final", dataset, text_config(320))
+    tokenizer = ("--tokenizer", dataset / "tokenizer.json")
+    inspected = json.loads(call(padded, *tokenizer, "--against", "softmax", "--json"))
+    settings = ("--split", "validation", "--sequences", 4, "--context", 12)
+    out, _ = run_here("eval", padded, *settings, *tokenizer, "--json")
+    evaluated = json.loads(out)
+    assert evaluated["padding_rows"] == 20
+    assert inspected["models"][0]["loss"] == pytest.approx(evaluated["loss"], abs=1e-6)
+    assert inspected["models"][1]["loss"] < math.log(310), "untrained models leave them out too"
+
+
+def test_a_changed_tokenizer_of_the_dataset_is_rejected(place, call, tmp_path):
+    dataset = prepare_text(tmp_path / "runs/.datasets")
+    checkpoint = write_trained(tmp_path / "runs/final", dataset)
+    shutil.copy(place / "softmax/tokenizer.json", dataset / "tokenizer.json")
+    with pytest.raises(UserError, match=r"is damaged: its tokenizer\.json is missing or changed"):
+        call(checkpoint, "--data", dataset)
+
+
+@pytest.mark.parametrize("command", [("inspect",), ("eval", "--split", "validation")], ids=lambda command: command[0])
+def test_a_tokenizer_with_fewer_ids_than_the_dataset_is_rejected(place, tmp_path, command):
+    dataset = prepare_text(tmp_path / ".datasets")
+    checkpoint = write_trained(tmp_path / "final", dataset)
+    arguments = [*command, checkpoint, "--context", 12, "--tokenizer", place / "softmax/tokenizer.json"]
+    with pytest.raises(UserError, match=rf"{dataset.name} has 300 token ids, but the tokenizer .* has only 261; give"):
+        typer.main.get_command(app).main([str(argument) for argument in arguments], standalone_mode=False)
+
+
 def test_the_page_stands_alone_and_escapes_what_it_shows(place, call, tmp_path):
     (tmp_path / "seen").mkdir()
     (tmp_path / "seen/inspection.html").write_text("an older page")
@@ -154,16 +189,55 @@ def test_the_page_stands_alone_and_escapes_what_it_shows(place, call, tmp_path):
     assert "color-scheme: light dark" in page
 
 
+def test_an_unusable_output_is_reported_before_anything_is_measured(place, call, monkeypatch):
+    monkeypatch.setattr(inspection, "inspect_checkpoints", lambda *_: pytest.fail("it measured"))
+    with pytest.raises(UserError, match="--output"):
+        call(place / "softmax", "--text", place / "text.txt", "--output", place / "text.txt/deep/er")
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_what_was_measured_is_printed_although_the_page_cannot_be_written(place, call, monkeypatch, capsys, as_json):
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(pages, "write_page", fail)
+    arguments = (
+        "inspect",
+        place / "softmax",
+        "--text",
+        place / "text.txt",
+        "--output",
+        "seen",
+        "--against",
+        "none",
+        *FEW,
+    )
+    given = [str(argument) for argument in arguments] + ["--json"] * as_json
+    with pytest.raises(Failure, match=r"--output seen: .*No space left on device"):
+        typer.main.get_command(app).main(given, standalone_mode=False)
+    out = capsys.readouterr().out
+    assert json.loads(out)["models"] if as_json else "4 windows of 12 tokens" in out
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["l2_norm_gelu"], "there is no dataset .* or give a text with --text FILE"),
+        (["l2_norm_gelu"], "there is no dataset .* or give a text with --text PATH"),
         (["l2_norm_gelu", "--text", "text.txt", "--data", "d"], "give one of them"),
-        (["l2_norm_gelu", "--text", "short.txt"], "short.txt has 3 tokens, but one window of --length 12 needs 13"),
+        (
+            ["l2_norm_gelu", "--text", "short.txt"],
+            "short.txt: the text has 4 tokens, but one window of --context 12 needs 13",
+        ),
         (["l2_norm_gelu", "--text", "l2_norm_gelu/manifest.json", "--against", "sofmax"], "did you mean 'softmax'"),
         (["transformer", "--text", "text.txt", "--against", "softmax"], "every checkpoint is a Transformer"),
         (["l2_norm_gelu", "--text", "text.txt", "--output", "text.txt"], "--output text.txt is a file"),
+        (
+            ["l2_norm_gelu", "--text", "text.txt", "--output", "text.txt/deep/er"],
+            "--output text.txt/deep/er: .*directory",
+        ),
+        (["l2_norm_gelu", "--text", "text.txt", "--output", "x" * 300], "--output x+: .*too long"),
         (["l2_norm_gelu", "other", "--text", "text.txt"], "other has another tokenizer than l2_norm_gelu"),
+        (["unknown", "l2_norm_gelu", "other", "--text", "text.txt"], "other has another tokenizer than l2_norm_gelu"),
         (["l2_norm_gelu", "wider", "--text", "text.txt"], "wider has a vocabulary of 300, but l2_norm_gelu one of 261"),
         (["nowhere", "--text", "text.txt"], "nowhere is neither a path nor a run"),
         (["l2_norm_gelu", "--text", "text.txt", "--device", "tpu"], "--device 'tpu'"),
@@ -175,6 +249,9 @@ def test_unusable_input_gives_one_message_and_writes_nothing(place, monkeypatch,
     if "other" in arguments and not (place / "other").exists():
         write_pretrained(place / "other")
         rewrite(place / "other", tokenizer_sha256="f" * 64)
+    if "unknown" in arguments and not (place / "unknown").exists():
+        write_pretrained(place / "unknown")
+        rewrite(place / "unknown", tokenizer_sha256=None)
     if "wider" in arguments and not (place / "wider").exists():
         write_pretrained(place / "wider", text_config(300))
     before = sorted(path.name for path in place.iterdir())
@@ -192,5 +269,20 @@ def test_a_model_whose_loss_is_not_finite_fails_with_its_name(place, call, tmp_p
 
 
 def test_a_missing_text_file_is_named(place, call):
-    with pytest.raises(FileNotFoundError, match=r"nowhere\.txt"):
+    with pytest.raises(UserError, match=r"--text nowhere\.txt: there is no such file or folder"):
         call(place / "softmax", "--text", "nowhere.txt")
+
+
+def test_several_texts_and_folders_of_them_are_one_text(place, call, tmp_path):
+    (tmp_path / "texts").mkdir()
+    for name in ("a", "b"):
+        (tmp_path / f"texts/{name}.jsonl").write_text(json.dumps({"text": WORDS}) + "\n")
+    told = json.loads(call(place / "softmax", "--text", "texts", "--text", place / "text.txt", "--json"))
+    assert told["text"]["source"] == f"texts, {place / 'text.txt'}"
+
+
+def test_the_loss_on_a_text_is_that_of_eval(place, call):
+    settings = (place / "softmax", "--text", place / "text.txt", "--json")
+    evaluated = json.loads(run_here("eval", *settings, "--context", 2000)[0])
+    inspected = json.loads(call(*settings, "--context", evaluated["tokens"]))
+    assert inspected["models"][0]["loss"] == pytest.approx(evaluated["loss"], abs=1e-6)

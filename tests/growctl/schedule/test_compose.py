@@ -1,5 +1,6 @@
 """Schedules built on other schedules and block choices: precedence, rejected files, origins of errors."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -94,6 +95,34 @@ def test_composing_imports_nothing_heavy() -> None:
     code = f"import sys; {load}; sys.exit(str({heavy} & set(sys.modules)))"
     ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert ended.stderr.strip() == "set()"
+
+
+HYDRA_APP = """
+import hydra
+from hydra import version
+from hydra.core.config_store import ConfigStore
+from growctl.schedule.load import load_schedule
+
+ConfigStore.instance().store("mine", {"answer": 0})
+
+@hydra.main(config_path=None, config_name="mine", version_base="1.2")
+def app(config):
+    load_schedule("quickstart", ["seed=7"])
+    assert hydra.core.hydra_config.HydraConfig.get().job.chdir is False
+    print(config.answer, version.getbase(), sorted(ConfigStore.instance().repo))
+
+load_schedule("quickstart", ["launch=slurm"])
+app()
+"""
+
+
+def test_a_hydra_application_of_the_users_own_can_load_schedules(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HYDRA_APP, "answer=42", "hydra.job.chdir=false"]
+    ended = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)}
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == "42 1.2 ['_dummy_empty_config_.yaml', 'hydra', 'mine.yaml']\n"
 
 
 # Choices for blocks

@@ -1,12 +1,15 @@
 """Parameter groups and precision, tested without an engine."""
 
+import sys
+
 import torch
+from deepspeed.runtime import compiler
 
 from model.config import TransformerConfig
 from model.initialization import build_model
 from model.parameter_groups import parameter_groups
 from model.policy import grow_config
-from stages.engine.engine import adamw
+from stages.engine.engine import adamw, import_muon_uncompiled
 from tests.memory_tracking import MemoryTracking
 from tests.stages.checkpoints import small_config
 from tests.stages.specs import small_spec
@@ -49,3 +52,31 @@ def test_an_update_needs_no_extra_memory():
     with MemoryTracking() as memory:
         optimizer.step()
     assert memory.peak < 100
+
+
+def test_muon_is_imported_uncompiled_whichever_way_deepspeed_decorates_it(monkeypatch):
+    compile_function = compiler.compile
+    found = []
+
+    def decorate(name):
+        found.append(compiler.compile(len))
+        found.append(compiler.compile()(len))
+        found.append(compiler.compile(mode="reduce-overhead")(len))
+
+    monkeypatch.setattr("importlib.import_module", decorate)
+    import_muon_uncompiled()
+    assert found == [len, len, len]
+    assert compiler.compile is compile_function
+
+
+def test_engines_start_with_a_deepspeed_that_lacks_muon_or_its_compiler(monkeypatch):
+    compile_function = compiler.compile
+    monkeypatch.setitem(sys.modules, "deepspeed.runtime.zero.muon.muon_optimizer", None)
+    import_muon_uncompiled()
+    assert compiler.compile is compile_function
+    monkeypatch.delattr(compiler, "compile")
+    import_muon_uncompiled()
+    assert not hasattr(compiler, "compile")
+    monkeypatch.setitem(sys.modules, "deepspeed.runtime.compiler", None)
+    monkeypatch.delattr("deepspeed.runtime.compiler")
+    import_muon_uncompiled()
