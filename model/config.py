@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import (
     Field,
     NonNegativeInt,
-    PositiveFloat,
     PositiveInt,
     model_validator,
 )
@@ -21,6 +20,8 @@ from model.parameter_names import EMBEDDING, FINAL_NORM, TOKEN_KINDS, TokensName
 from model.strict import Strict
 
 ScoreFunction = Literal["l2_norm_gelu", "gelu_l2_norm", "softmax"]
+
+PositiveFinite = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 Kernels = Literal["eager", "compiled", "triton"]
 """How a model computes: `eager` runs operator by operator, `compiled` compiles each block, `triton` uses Triton kernels
@@ -48,7 +49,7 @@ class Generation(Strict):
     key_ramp: float = Field(default=1.0, ge=0.0, le=1.0)
     """g: the factor on this generation's keys. 0 right after growth (its scores are zero), 1 once ramped in."""
 
-    tau: PositiveFloat | None = None
+    tau: PositiveFinite | None = None
     """The scale of its scores if it is normalised separately. None: it is normalised with the others, under the
     Pattention's tau."""
 
@@ -56,7 +57,7 @@ class Generation(Strict):
     """How many copies of all older tokens it consists of; the older values then count 1 / (1 + copies). 0: it has no
     copies."""
 
-    tau_before: PositiveFloat | None = None
+    tau_before: PositiveFinite | None = None
     """The Pattention's tau before this generation was added, which `shrink` restores. None for the base."""
 
 
@@ -64,7 +65,7 @@ class PattentionConfig(Strict):
     """One Pattention: its generations, oldest first, and its scale."""
 
     generations: tuple[Generation, ...] = Field(min_length=1)
-    tau: PositiveFloat
+    tau: PositiveFinite
     """The scale of the scores that are normalised together. It is stored, never recomputed from the shape."""
 
     @model_validator(mode="after")
@@ -113,9 +114,9 @@ class _LanguageModelConfig(Strict):
     """Share of each head's dimensions that the rotary embedding rotates; 0.25 in the official configuration. 0: the
     model has no position information."""
 
-    rotary_base: PositiveFloat = 10000.0
+    rotary_base: PositiveFinite = 10000.0
 
-    norm_epsilon: PositiveFloat = 1e-5
+    norm_epsilon: PositiveFinite = 1e-5
 
     @property
     def head_width(self) -> int:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from stages.checkpoint.files import link_or_copy, sync_path, write_file
 from stages.checkpoint.manifest import CheckpointError, Manifest, read_manifest, sealed_manifest
 from stages.checkpoint.verify import verify_checkpoint
@@ -28,9 +30,24 @@ def finish_directory(directory: Path, manifest: Manifest, sign: Callable[[str], 
     signature of a seal. Returns the manifest as written.
     """
     staging, sealed = staging_directory(directory), sealed_manifest(manifest, sign)
-    write_file(staging / MANIFEST_NAME, sealed.model_dump_json(indent=1).encode())
+    document = sealed.model_dump_json(indent=1)
+    _check_readable(document, directory)
+    write_file(staging / MANIFEST_NAME, document.encode())
     publish_directory(directory)
     return sealed
+
+
+def _check_readable(document: str, directory: Path) -> None:
+    """Raises CheckpointError if the manifest `document` is one that `read_manifest` would reject."""
+    try:
+        Manifest.model_validate_json(document)
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        key = ".".join(map(str, problem["loc"]))
+        raise CheckpointError(
+            f"{directory} is not written, because it could not be read again: {key} {problem['input']!r}: "
+            f"{problem['msg']}"
+        ) from error
 
 
 def link_checkpoint(source: Path, target: Path) -> None:

@@ -83,6 +83,8 @@ def parse_tokenizer(data: bytes, path: Path) -> Tokenizer:
         tokenizer = Tokenizer.from_buffer(data)
     except Exception as error:  # the library raises plain Exceptions
         raise CheckpointError(f"{path} is not a {TOKENIZER_NAME}: {str(error).splitlines()[0]}") from error
+    if num_token_ids(tokenizer) == 0:
+        raise CheckpointError(f"{path} has no tokens")
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer

@@ -71,3 +71,9 @@ def test_a_configuration_survives_a_json_round_trip_with_taus_and_ramps():
 def test_impossible_shapes_are_rejected(change, message):
     with pytest.raises(ValidationError, match=message):
         small_config(**change)
+
+
+@pytest.mark.parametrize("field", ["rotary_base", "norm_epsilon"])
+def test_an_infinite_number_is_no_setting(field):
+    with pytest.raises(ValidationError, match="finite"):
+        tokenformer_config(num_layers=1, attention_tokens=4, ffn_tokens=8, **(SHAPE | {field: float("inf")}))

@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 import torch
+from tokenizers import Tokenizer, models
 
 from stages.checkpoint.manifest import CheckpointError, read_manifest
 from stages.checkpoint.pretrained import load_pretrained
@@ -57,6 +58,9 @@ def test_a_tokenizer_that_does_not_fit_is_rejected(tmp_path):
     (tmp_path / "junk.json").write_text("[]")
     with pytest.raises(CheckpointError, match=r"junk.json is not a tokenizer.json"):
         load_pretrained(tmp_path / "small", tokenizer=tmp_path / "junk.json")
+    Tokenizer(models.BPE()).save(str(tmp_path / "empty.json"))
+    with pytest.raises(CheckpointError, match=r"empty.json has no tokens"):
+        load_pretrained(tmp_path / "small", tokenizer=tmp_path / "empty.json")
     with pytest.raises(CheckpointError, match=r"nowhere.json cannot be read: No such file"):
         load_pretrained(tmp_path / "small", tokenizer=tmp_path / "nowhere.json")
 
