@@ -68,7 +68,7 @@ def import_official(
     Example: growctl import official TokenFormer-150M/pytorch_model.bin --config 150M_eval.yml --tokenizer
     tokenizer.json --output 150m
     """
-    from stages.checkpoint.official_import import import_official as import_checkpoint
+    from stages.official.importing import import_official as import_checkpoint
 
     _refuse_existing(output, " with --output")
     with _progress("writing parameters") as on_progress:
@@ -192,7 +192,7 @@ def _export_official(
 ) -> None:
     from growctl.checkpoints.find import find_checkpoint
     from growctl.run.temporary_conversion import as_parameters
-    from stages.export.official import export_official
+    from stages.official.exporting import export_official
 
     source = find_checkpoint(checkpoint, runs_dir, _tell)
     with as_parameters(source, runs_dir, _tell) as parameters, _progress("reading parameters") as on_progress:

@@ -1,15 +1,22 @@
 """The settings of official models: what growctl computes, what changes nothing, and what it rejects."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
 import yaml
 
 from stages.checkpoint.manifest import CheckpointError
-from stages.checkpoint.official import OfficialModel, official_model, official_settings, read_settings
+from stages.official.layout import OfficialModel, official_model, official_settings, read_settings
 from tests.stages.official_checkpoints import published, write_settings
 
 SCORE_FUNCTIONS = {"tiny": "l2_norm_gelu", "tiny_gelu_l2": "gelu_l2_norm", "tiny_softmax": "softmax"}
+
+
+def repeated_aliases() -> str:
+    """YAML with nine values, each of which contains the one before nine times."""
+    lines = [f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]" for old, new in pairwise("abcdefghi")]
+    return "\n".join(["a: &a x", *lines])
 
 
 def described(folder, **changes: Any) -> OfficialModel:
@@ -96,7 +103,18 @@ def test_settings_that_official_tokenformer_layers_do_not_read_are_accepted_and_
         ("!!python/object/apply:os.system [touch exploded]", "could not determine a constructor"),
         ("- 1", "has no keys"),
         ("3", "is not a YAML file of settings"),
-        ("a: [", "while parsing"),
+        ("a: [", "line 1, column 5: expected the node content"),
+        ("x: !!bool foo", "a tag, such as !!bool, does not fit its value"),
+        ("x: !!int foo", "invalid literal for int"),
+        ("x: !!timestamp foo", "a tag, such as !!bool, does not fit its value"),
+        ("x: " + "[" * 3000 + "]" * 3000, "it is nested too deeply, or contains itself"),
+        ("x: &a [*a]", "it is nested too deeply, or contains itself"),
+        (f"x: {'9' * 5000}", "a number of 5000 characters"),
+        (f"# {'x' * 10**6}", "has more than 1,000,000 bytes"),
+        (repeated_aliases(), "expands to more than 10,000 values"),
+        ("x: !!binary aGk=", "x is not plain data"),
+        ("x: !!timestamp 2020-01-01", "x is not plain data"),
+        ('activation: "\\uD800"', "activation is not plain data"),
         ("rotary_pct: ${oc.env:HOME}", None),
     ],
 )
@@ -104,8 +122,9 @@ def test_settings_are_read_as_plain_data_without_calls_or_lookups(tmp_path, monk
     monkeypatch.chdir(tmp_path)
     path = write_settings(tmp_path)
     path.write_text(text if problem else path.read_text().replace("rotary_pct: 0.25", text))
-    with pytest.raises(CheckpointError, match=problem or "oc.env:HOME"):  # as written: not the home directory
+    with pytest.raises(CheckpointError, match=problem or "oc.env:HOME") as refused:  # as written
         official_model(read_settings(path), path, vocab_size=264)
+    assert "\n" not in str(refused.value)
     assert not (tmp_path / "exploded").exists()
 
 

@@ -13,17 +13,17 @@ from stages.checkpoint.disk_full import clean_when_full, require_space
 from stages.checkpoint.files import FileEntry, write_file
 from stages.checkpoint.lineage import Lineage
 from stages.checkpoint.manifest import CheckpointError, Manifest, history_of
-from stages.checkpoint.official import (
+from stages.checkpoint.parameters import write_parameters
+from stages.checkpoint.pretrained import num_token_ids, parse_tokenizer, text_facts
+from stages.checkpoint.text_facts import TextFacts
+from stages.official.files import open_weights, refuse_lfs_pointer
+from stages.official.layout import (
     OFFICIAL_EMBEDDING,
     official_model,
     official_names,
     read_settings,
     rotary_buffers,
 )
-from stages.checkpoint.official_files import open_weights, refuse_lfs_pointer
-from stages.checkpoint.parameters import write_parameters
-from stages.checkpoint.pretrained import num_token_ids, parse_tokenizer, text_facts
-from stages.checkpoint.text_facts import TextFacts
 from stages.stage_dir import TOKENIZER_NAME
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)

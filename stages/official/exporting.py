@@ -19,9 +19,9 @@ from stages.checkpoint.directory import publish_directory, whole_directory
 from stages.checkpoint.disk_full import clean_when_full, require_space
 from stages.checkpoint.files import FileEntry, list_files, write_file
 from stages.checkpoint.manifest import CheckpointError, Manifest
-from stages.checkpoint.official import official_names, official_settings
 from stages.checkpoint.parameters import read_parameter
 from stages.checkpoint.verify import verify_checkpoint
+from stages.official.layout import official_names, official_settings
 from stages.stage_dir import TOKENIZER_NAME
 
 FileFormat = Literal["bin", "safetensors"]

@@ -4,18 +4,16 @@ Imports no torch. Statements about the official code hold for its commit 4d56c73
 `megatron/model/gpt2_model.py` builds the model from the layers in `megatron/model/tokenformer.py`.
 """
 
+import json
 from collections.abc import Mapping
-from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
-
 from model.config import TokenformerConfig, tokenformer_config
+from model.errors import UserError
 from model.parameter_names import EMBEDDING, FINAL_NORM, TOKEN_KINDS, TokensName
 from stages.checkpoint.manifest import CheckpointError
+from stages.plain_yaml import UNREADABLE, parse, read_text, why_unreadable
 
 OFFICIAL_EMBEDDING = "sequential.0.word_embeddings.weight"
 
@@ -68,17 +66,29 @@ def read_settings(path: Path) -> dict[str, Any]:
 
     Raises CheckpointError if it is not a file of settings.
     """
-    if not path.is_file():
+    if path.is_dir() or not path.exists():
         raise CheckpointError(
             f"{path} {'is a directory' if path.is_dir() else 'does not exist'}; --config names a YAML"
         )
     try:
-        loaded = OmegaConf.to_container(OmegaConf.load(StringIO(path.read_text())), resolve=False)
-    except (YAMLError, OmegaConfBaseException, UnicodeDecodeError, OSError) as error:
-        raise CheckpointError(f"{path} is not a YAML file of settings: {str(error).splitlines()[0]}") from error
+        loaded = parse(read_text(path, "model's YAML"), "model's YAML")
+    except (OSError, UserError, *UNREADABLE) as error:
+        raise CheckpointError(f"{path} is not a YAML file of settings: {why_unreadable(error)}") from error
     if not isinstance(loaded, dict):
         raise CheckpointError(f"{path} is not a YAML file of settings: it has no keys")
+    for key, value in loaded.items():
+        if not _is_plain(value):
+            raise CheckpointError(f"{path}: {key} is not plain data, such as text, numbers and lists")
     return {str(key).replace("-", "_"): value for key, value in loaded.items()}
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a checkpoint's manifest can hold `value`: YAML also has dates, bytes and halves of characters."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def official_model(settings: Mapping[str, Any], path: Path, vocab_size: int) -> OfficialModel:

@@ -2,7 +2,10 @@
 
 import json
 import os
+import random
+import shlex
 import shutil
+import warnings
 from pathlib import Path
 
 import pytest
@@ -16,11 +19,11 @@ from stages.checkpoint import load_model
 from stages.checkpoint.disk_full import DiskFull
 from stages.checkpoint.lineage import TrainingCost
 from stages.checkpoint.manifest import CheckpointError, read_manifest
-from stages.checkpoint.official import official_names
-from stages.checkpoint.official_files import open_weights
-from stages.checkpoint.official_import import import_official
 from stages.checkpoint.pretrained import load_pretrained
 from stages.checkpoint.verify import verify_checkpoint
+from stages.official.files import open_weights
+from stages.official.importing import import_official
+from stages.official.layout import official_names
 from tests.pretrained import END_OF_TEXT, byte_tokenizer
 from tests.stages.official_checkpoints import (
     EMBEDDING,
@@ -179,7 +182,9 @@ def test_an_index_that_disagrees_with_its_shards_is_rejected(tmp_path, weight_ma
     assert message in refusal(tmp_path, write_shards(tmp_path, **weight_map), settings)
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"weight_map": 3}', '{"weight_map": ["a"]}'])
+@pytest.mark.parametrize(
+    "text", ["{", "[]", "{}", '{"weight_map": 3}', '{"weight_map": ["a"]}', pytest.param("[" * 10**5, id="nested")]
+)
 def test_an_index_without_names_and_files_is_rejected(tmp_path, text):
     shards, settings = write_shards(tmp_path), write_settings(tmp_path)
     (shards / "model.safetensors.index.json").write_text(text)
@@ -222,6 +227,24 @@ def test_shards_of_deepspeed_get_the_command_that_merges_them(tmp_path, file):
         assert command in message
 
 
+@pytest.mark.parametrize("max_shard_size", [20_000, "5GB"])
+def test_a_merged_model_is_imported_although_deepspeeds_own_shards_lie_beside_it(tmp_path, monkeypatch, max_shard_size):
+    """As after `zero_to_fp32.py . .`."""
+    saved = tmp_path / "saved"
+    (saved / "global_step20").mkdir(parents=True)
+    (saved / "global_step20/mp_rank_00_model_states.pt").touch()
+    monkeypatch.setattr(zero_to_fp32, "get_fp32_state_dict_from_zero_checkpoint", lambda *_, **__: official_state())
+    zero_to_fp32.convert_zero_checkpoint_to_fp32_state_dict("", saved, max_shard_size=max_shard_size)
+    assert_holds(imported(tmp_path, saved, write_settings(tmp_path)), official_state())
+
+
+def test_the_command_that_merges_shards_can_be_pasted_into_a_shell(tmp_path):
+    saved, settings = tmp_path / "my model's", write_settings(tmp_path)
+    (saved / "global_step20").mkdir(parents=True)
+    command = refusal(tmp_path, saved, settings).partition("first: ")[2].partition(" (DeepSpeed")[0]
+    assert shlex.split(command) == ["python", f"{saved}/zero_to_fp32.py", str(saved), "MERGED"]
+
+
 def test_a_training_state_under_another_name_also_gets_that_command(tmp_path):
     weights, settings = write_official(tmp_path)
     torch.save({"module": official_state(), "iteration": 5}, weights)
@@ -245,6 +268,26 @@ def test_a_truncated_file_is_one_clear_error(tmp_path, name, size):
     weights, settings = write_official(tmp_path, name=name)
     os.truncate(weights, size)
     assert str(weights) in refusal(tmp_path, weights, settings)
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_flipped_bytes_in_a_pickle_are_one_clear_error_or_still_a_state_dict(tmp_path, legacy):
+    weights = tmp_path / "model.bin"
+    torch.save(official_state(), weights, _use_new_zipfile_serialization=not legacy)
+    whole, chance, refused = weights.read_bytes(), random.Random(5), list[str]()
+    start = whole.index(EMBEDDING.encode()) - 100
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(300):
+            damaged = bytearray(whole)
+            damaged[start + chance.randrange(1000)] ^= chance.randrange(1, 256)
+            weights.write_bytes(damaged)
+            try:
+                open_weights(weights)
+            except CheckpointError as error:
+                refused.append(str(error))
+    assert len(refused) > 100
+    assert all(message.startswith(str(weights)) and "\n" not in message for message in refused)
 
 
 class Bomb:

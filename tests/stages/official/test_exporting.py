@@ -13,10 +13,10 @@ from model.policy import GrowthPolicy, grow_config, ramp_config
 from stages.checkpoint import load_model
 from stages.checkpoint.disk_full import DiskFull
 from stages.checkpoint.manifest import CheckpointError, read_manifest
-from stages.checkpoint.official_files import open_weights
-from stages.checkpoint.official_import import import_official
-from stages.export.official import export_official
 from stages.grow.expand import expand
+from stages.official.exporting import export_official
+from stages.official.files import open_weights
+from stages.official.importing import import_official
 from tests.pretrained import byte_tokenizer, text_config, write_pretrained
 from tests.stages.checkpoints import small_config, write_checkpoint
 from tests.stages.official_checkpoints import official_state, write_official
