@@ -9,7 +9,7 @@ from model.config import TokenformerConfig, TransformerConfig
 from model.policy import GrowthPolicy, grow_config
 from stages.checkpoint.pretrained import Pretrained, load_pretrained
 from stages.huggingface.export import export_huggingface
-from tests.pretrained import text_config, write_pretrained
+from tests.pretrained import adding_tokenizer, text_config, write_pretrained
 
 SENTENCE = "the cat sat in the inn. "
 STEPS = 60
@@ -29,9 +29,10 @@ def small_models() -> dict[str, TokenformerConfig | TransformerConfig]:
 def write_export(directory: Path, name: str) -> Path:
     """Writes the export of the model `name` and, beside it, token ids with the logits that our model gives them.
 
-    The grown model keeps its generations apart.
+    The grown model keeps its generations apart, and comes with a tokenizer that adds a token to each text.
     """
-    write_pretrained(directory / f"{name}.checkpoint", small_models()[name])
+    tokenizer = adding_tokenizer() if name == "grown" else None
+    write_pretrained(directory / f"{name}.checkpoint", small_models()[name], tokenizer=tokenizer)
     pretrained = load_pretrained(directory / f"{name}.checkpoint")
     _learn(pretrained)
     folder = directory / name
@@ -43,7 +44,7 @@ def write_export(directory: Path, name: str) -> Path:
 
 
 def _learn(pretrained: Pretrained) -> None:
-    ids = torch.tensor([pretrained.tokenizer.encode(SENTENCE * 6).ids[:49]])
+    ids = torch.tensor([pretrained.tokenizer.encode(SENTENCE * 6, add_special_tokens=False).ids[:49]])
     optimizer = torch.optim.AdamW(pretrained.model.parameters(), lr=5e-3)
     for step in range(STEPS):
         start = step % 16

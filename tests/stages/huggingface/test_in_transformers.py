@@ -20,7 +20,6 @@ pytestmark = pytest.mark.slow  # importing Transformers, Trainer and PEFT takes 
 CHECKS = {
     "tokenformer": (
         "loads_by_every_auto_class",
-        "keeps_its_tokenizer",
         "generates_with_a_cache_what_it_generates_without",
         "searches_with_beams",
         "never_generates_ids_without_a_token",
@@ -33,6 +32,7 @@ CHECKS = {
     ),
     "grown": (
         "gives_the_logits_of_the_checkpoint",
+        "keeps_its_tokenizer",
         "generates_in_left_padded_batches_what_it_generates_alone",
         "trains_lora_on_parameter_tokens",
     ),
