@@ -189,6 +189,13 @@ def test_a_checkpoint_without_a_context_length_says_how_to_give_one(pretrained, 
     assert export(unknown, tmp_path / "out", context_length=77).context_length == 77
 
 
+def test_a_context_length_that_contradicts_the_checkpoint_is_refused(pretrained, tmp_path):
+    with pytest.raises(UserError, match=r"--context-length 64: .* records training sequences of 32 tokens; leave"):
+        export(pretrained, tmp_path / "out", context_length=64)
+    assert not (tmp_path / "out").exists()
+    assert export(pretrained, tmp_path / "out", context_length=32).context_length == 32
+
+
 def test_an_export_that_computes_other_logits_is_removed(pretrained, tmp_path, monkeypatch):
     monkeypatch.setattr(same_logits, "skipped_check", lambda: None)
     monkeypatch.setattr(same_logits.importlib.metadata, "version", lambda _: "5.19.0")
