@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import transformers
@@ -276,19 +277,30 @@ def loads_with_a_device_map(folder: Path) -> str:
 
 
 def scales_its_rotary_embedding(folder: Path) -> str:
-    """Linear and YaRN, as `rope_parameters` name them."""
-    ids = some_ids(load(folder))
-    found = []
-    for scaling in ({"rope_type": "linear", "factor": 2.0}, {"rope_type": "yarn", "factor": 2.0}):
+    """Linear and YaRN, as `rope_parameters` name them: the logits are those with the tables of a GPT-NeoX."""
+    model = load(folder)
+    modeling, ids = sys.modules[type(model).__module__], some_ids(model)
+    plain = logits_of(model, ids)
+    changes = []
+    for scaling in ({"rope_type": "linear", "factor": 2.0}, {"rope_type": "yarn", "factor": 4.0}):
         config = AutoConfig.from_pretrained(folder, trust_remote_code=True)
-        plain = dict(config.rope_parameters)
-        config.rope_parameters = plain | scaling | {"original_max_position_embeddings": config.max_position_embeddings}
+        config.rope_parameters |= scaling | {"original_max_position_embeddings": config.max_position_embeddings}
         scaled = logits_of(load(folder, config=config), ids)
-        assert torch.isfinite(scaled).all()
-        found.append(scaled)
-    halved = torch.arange(ids.shape[1]).expand_as(ids) / 2
-    torch.testing.assert_close(found[0], logits_of(load(folder), ids, position_ids=halved), atol=1e-4, rtol=1e-4)
-    return "linear, yarn"
+        with patch.object(modeling, "rotation", _tables_of_gpt_neox(config)):
+            torch.testing.assert_close(logits_of(model, ids), scaled, atol=1e-5, rtol=1e-5)
+        changes.append((scaled - plain).abs().max().item())
+        assert changes[-1] > 1e-3, f"{scaling} changes logits by only {changes[-1]}"
+    return "linear, yarn: they change logits by up to " + ", ".join(f"{change:.2g}" for change in changes)
+
+
+def _tables_of_gpt_neox(config: Any) -> Callable[..., Any]:
+    """Stands in for the export's own `rotation`."""
+    from transformers import GPTNeoXConfig
+    from transformers.models.gpt_neox.modeling_gpt_neox import GPTNeoXRotaryEmbedding
+
+    same = ("hidden_size", "num_attention_heads", "max_position_embeddings", "rope_parameters")
+    tables = GPTNeoXRotaryEmbedding(GPTNeoXConfig(**{name: getattr(config, name) for name in same}))
+    return lambda _, position_ids, like: tables(like, position_ids)
 
 
 FOR_ALL: list[Callable[[Path], str]] = [
