@@ -44,6 +44,9 @@ class HuggingFaceExport:
 
     dtype: ExportDtype
     context_length: int
+    end_of_text: str | None
+    """The token that ends generated text and pads batches."""
+
     keeps_generations: bool
     """Whether each generation has its own tensors; False for a Transformer."""
 
@@ -92,6 +95,7 @@ def export_huggingface(
             own_code=own_code,
             dtype=dtype,
             context_length=length,
+            end_of_text=pretrained.text.end_of_text,
             keeps_generations=own_code and keep_generations,
             weight_files=tuple(files),
             weight_bytes=num_bytes,

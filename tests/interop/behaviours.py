@@ -5,8 +5,9 @@ Imports nothing of growctl's: `make test-interop` runs this file in environments
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import chdir, redirect_stdout
+from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -92,6 +93,15 @@ def keeps_its_tokenizer(folder: Path) -> str:
     padded = tokenizer(list(PROMPTS), padding=True)
     assert padded["attention_mask"][-1][0] == 0, "pads on the left"
     return f"{type(tokenizer).__name__}, end of text {tokenizer.eos_token!r}"
+
+
+def runs_the_code_in_its_model_card(folder: Path) -> str:
+    _, _, after = (folder / "README.md").read_text().partition("```python\n")
+    code, printed = after.partition("```")[0], StringIO()
+    with redirect_stdout(printed), chdir(folder.parent):
+        exec(code, {})
+    assert "Once upon a time" in printed.getvalue(), printed.getvalue()
+    return repr(printed.getvalue())
 
 
 def generates_with_a_cache_what_it_generates_without(folder: Path) -> str:
@@ -215,22 +225,12 @@ def _train(model: Any, output: Path, **options: Any) -> list[float]:
         **options,
     )
     trainer = Trainer(model=model, args=arguments, train_dataset=[{"input_ids": row, "labels": row}] * 6)
-    with _quiet():
+    with redirect_stdout(StringIO()):  # Trainer prints its logs
         trainer.train()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     assert len(losses) == 3
     assert losses[-1] < losses[0]
     return [float(loss) for loss in losses]
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Trainer prints its logs to stdout."""
-    from contextlib import redirect_stdout
-    from io import StringIO
-
-    with redirect_stdout(StringIO()):
-        yield
 
 
 def trains_lora_on_parameter_tokens(folder: Path) -> str:
@@ -307,6 +307,7 @@ FOR_ALL: list[Callable[[Path], str]] = [
     gives_the_logits_of_the_checkpoint,
     loads_by_every_auto_class,
     keeps_its_tokenizer,
+    runs_the_code_in_its_model_card,
     generates_with_a_cache_what_it_generates_without,
     generates_in_left_padded_batches_what_it_generates_alone,
     searches_with_beams,

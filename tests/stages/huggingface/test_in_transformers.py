@@ -21,6 +21,7 @@ CHECKS = {
     "tokenformer": (
         "loads_by_every_auto_class",
         "generates_with_a_cache_what_it_generates_without",
+        "runs_the_code_in_its_model_card",
         "searches_with_beams",
         "never_generates_ids_without_a_token",
         "runs_in_bfloat16",
@@ -64,6 +65,11 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(("name", "check"), [(name, check) for name, checks in CHECKS.items() for check in checks])
 def test_an_export(behaviours, exports, name, check):
     getattr(behaviours, check)(exports / name)
+
+
+def test_the_code_in_a_model_card_runs_without_an_end_of_text(behaviours, tmp_path):
+    folder = write_export(tmp_path, "transformer", end_of_text=False)
+    behaviours.runs_the_code_in_its_model_card(folder)
 
 
 def test_every_check_is_made(behaviours):
