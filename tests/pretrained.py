@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 from model.config import TokenformerConfig, TransformerConfig
 from stages.checkpoint.directory import finish_directory
@@ -31,6 +31,14 @@ def byte_tokenizer() -> Tokenizer:
     return tokenizer
 
 
+def adding_tokenizer() -> Tokenizer:
+    """`byte_tokenizer` with a post-processor that puts the end of text before every text, as a Llama's does."""
+    tokenizer = Tokenizer.from_str(byte_tokenizer().to_str())
+    special = [(END_OF_TEXT, 0)]
+    tokenizer.post_processor = processors.TemplateProcessing(f"{END_OF_TEXT} $A", special_tokens=special)
+    return tokenizer
+
+
 def text_config(vocab_size: int = 261, **changes: Any) -> TokenformerConfig:
     """A tiny Tokenformer with an embedding row for each id of `byte_tokenizer`."""
     return small_config(**changes).model_copy(update={"vocab_size": vocab_size})
@@ -41,10 +49,14 @@ def write_pretrained(
     config: TokenformerConfig | TransformerConfig | None = None,
     *,
     context_length: int | None = 32,
+    tokenizer: Tokenizer | None = None,
     **changes: Any,
 ) -> Manifest:
-    """A whole checkpoint in `directory` with `byte_tokenizer`; embedding rows beyond its 261 ids are padding."""
-    tokenizer = byte_tokenizer().to_str().encode()
+    """A whole checkpoint in `directory` with `byte_tokenizer`, or with a `tokenizer` that has the same 261 ids.
+
+    Embedding rows beyond these ids are padding.
+    """
+    content = (tokenizer or byte_tokenizer()).to_str().encode()
     facts = TextFacts(
         context_length=context_length,
         end_of_text=END_OF_TEXT,
@@ -52,9 +64,9 @@ def write_pretrained(
         tokenizer_vocab_size=byte_tokenizer().get_vocab_size(),
         source="tests",
     )
-    sha256 = hashlib.sha256(tokenizer).hexdigest()
+    sha256 = hashlib.sha256(content).hexdigest()
     manifest = write_checkpoint(directory, config or text_config(), tokenizer_sha256=sha256, text=facts, **changes)
-    entry = write_file(directory / TOKENIZER_NAME, tokenizer)
+    entry = write_file(directory / TOKENIZER_NAME, content)
     (directory / MANIFEST_NAME).unlink()
     directory.rename(staging_directory(directory))
     return finish_directory(directory, manifest.model_copy(update={"files": manifest.files | {TOKENIZER_NAME: entry}}))

@@ -1,5 +1,6 @@
 """Collects what the model card of an export says: what `growctl show` prints, and the report's verdict."""
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,9 @@ LEVELS_IN_RUN = 3
 
 OF_DATA = ("dataset", "tokenizer")
 OF_FILES = ("files",)
+
+LOCAL_SCHEMES = ("file", "local")
+"""Schemes of URLs that are paths of this machine."""
 
 
 def card_facts(facts: CheckpointFacts, name: str) -> "CardFacts":
@@ -32,13 +36,29 @@ def card_facts(facts: CheckpointFacts, name: str) -> "CardFacts":
         lineage=lineage_lines(facts),
         cost=list(cost_rows(facts)),
         data=[
-            *([("source", source)] if source else []),
+            *([("source", public_source(source))] if source else []),
             ("fingerprint of its tokens", manifest.dataset_fingerprint or "unknown"),
             ("sha256 of its tokenizer.json", manifest.tokenizer_sha256 or "unknown"),
         ],
         verdicts=_verdicts(facts.path),
         num_padding_rows=vocab_size - min(vocab_size, manifest.text.tokenizer_vocab_size or vocab_size),
     )
+
+
+def public_source(source: str) -> str:
+    """A `data.source` as a card may show it to anyone: of local paths the last part, of URLs no user or query."""
+    return "::".join(_public_part(part) for part in source.split("::"))
+
+
+def _public_part(part: str) -> str:
+    scheme, separator, rest = part.partition("://")
+    if not separator or scheme in LOCAL_SCHEMES:
+        name = Path(rest or scheme).name
+        return name if name not in ("", "..") else "a local folder"
+    if scheme in ("http", "https"):
+        rest = re.split("[?#]", rest)[0]
+    host, slash, path = rest.partition("/")
+    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
 
 
 def _verdicts(checkpoint: Path) -> list[tuple[str, tuple[str, ...]]]:

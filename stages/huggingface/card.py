@@ -84,10 +84,15 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 path = {json.dumps(facts.name, ensure_ascii=False)}  # this folder, or its name on the Hub
 tokenizer = AutoTokenizer.from_pretrained(path{trust})
 model = AutoModelForCausalLM.from_pretrained(path{trust})
-inputs = tokenizer(["Once upon a time"], return_tensors="pt", padding=True)
-print(tokenizer.batch_decode(model.generate(**inputs, max_new_tokens=50)))
+inputs = tokenizer("Once upon a time", return_tensors="pt")
+print(tokenizer.decode(model.generate(**inputs, max_new_tokens=50)[0]))
 ```"""
     yield f"Needs Transformers 5.19 or newer. Training sequences had {export.context_length:,} tokens."
+    if export.end_of_text is None:
+        yield (
+            "No token marks the end of a text: generation goes on up to `max_new_tokens`, and the tokenizer has no "
+            "token to pad batches with."
+        )
     if facts.num_padding_rows:
         yield (
             f"The embedding has {facts.num_padding_rows:,} rows that no token has. `generation_config.json` suppresses "

@@ -44,6 +44,9 @@ class HuggingFaceExport:
 
     dtype: ExportDtype
     context_length: int
+    end_of_text: str | None
+    """The token that ends generated text and pads batches."""
+
     keeps_generations: bool
     """Whether each generation has its own tensors; False for a Transformer."""
 
@@ -69,15 +72,11 @@ def export_huggingface(
     `context_length` stands in for one that the checkpoint does not record. With `check`, and if Transformers is
     installed, it must compute the model's logits.
 
-    Raises UserError if `directory` exists, the model cannot be exported or there is no context length, DiskFull if
-    there is no space, ExportDiffers if the check fails. Nothing is left behind then.
+    Raises UserError if `directory` exists, the model cannot be exported, or there is no context length or one that
+    contradicts the checkpoint's; DiskFull if there is no space; ExportDiffers if the check fails. Nothing is left
+    behind then.
     """
-    length = pretrained.text.context_length or context_length
-    if length is None:
-        raise UserError(
-            f"{pretrained.directory} does not record the length of its training sequences; give it with "
-            "--context-length N"
-        )
+    length = _context_length(pretrained, context_length)
     check_new(directory)
     settings, tensors = _layout(pretrained.model, keep_generations)
     num_bytes = total_bytes(tensors, DTYPES[dtype])
@@ -95,6 +94,7 @@ def export_huggingface(
             own_code=own_code,
             dtype=dtype,
             context_length=length,
+            end_of_text=pretrained.text.end_of_text,
             keeps_generations=own_code and keep_generations,
             weight_files=tuple(files),
             weight_bytes=num_bytes,
@@ -103,6 +103,23 @@ def export_huggingface(
         write_file(staging / "README.md", card(export).encode())
         publish_directory(directory)
     return export
+
+
+def _context_length(pretrained: Pretrained, given: int | None) -> int:
+    """The length that the checkpoint records, else the one `given`. Raises UserError for neither, or for two."""
+    recorded = pretrained.text.context_length
+    if recorded is not None and given not in (None, recorded):
+        raise UserError(
+            f"--context-length {given}: {pretrained.directory} records training sequences of {recorded} tokens; leave "
+            "the option out"
+        )
+    length = recorded or given
+    if length is None:
+        raise UserError(
+            f"{pretrained.directory} does not record the length of its training sequences; give it with "
+            "--context-length N"
+        )
+    return length
 
 
 def _layout(model: LanguageModel, keep_generations: bool) -> tuple[dict[str, Any], dict[str, LazyTensor]]:

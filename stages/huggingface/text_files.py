@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+from tokenizers import Tokenizer
+
 from stages.checkpoint.pretrained import Pretrained
 
 
@@ -15,10 +17,18 @@ def special_ids(pretrained: Pretrained) -> dict[str, int | None]:
 def text_files(pretrained: Pretrained, context_length: int) -> dict[str, str]:
     """The content of each file, by name. Transformers 5 keeps the special tokens in `tokenizer_config.json`."""
     return {
-        "tokenizer.json": pretrained.tokenizer.to_str(pretty=True),
+        "tokenizer.json": _as_growctl_encodes(pretrained.tokenizer).to_str(pretty=True),
         "tokenizer_config.json": as_json(_tokenizer_config(pretrained.text.end_of_text, context_length)),
         "generation_config.json": as_json(_generation_config(pretrained)),
     }
+
+
+def _as_growctl_encodes(tokenizer: Tokenizer) -> Tokenizer:
+    """A copy without the post-processor if that adds tokens: growctl trains on texts without them."""
+    exported = Tokenizer.from_str(tokenizer.to_str())
+    if any(exported.num_special_tokens_to_add(is_pair) for is_pair in (False, True)):
+        exported.post_processor = None
+    return exported
 
 
 def _tokenizer_config(end_of_text: str | None, context_length: int) -> dict[str, Any]:

@@ -5,11 +5,13 @@ Imports nothing of growctl's: `make test-interop` runs this file in environments
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import chdir, redirect_stdout
+from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import transformers
@@ -82,14 +84,24 @@ def loads_by_every_auto_class(folder: Path) -> str:
 
 
 def keeps_its_tokenizer(folder: Path) -> str:
+    """That of the checkpoint, which lies beside the folder. growctl encodes without the tokens that some add."""
     tokenizer = tokenizer_of(folder)
-    stored = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    trained_with = Tokenizer.from_file(str(folder.with_name(f"{folder.name}.checkpoint") / "tokenizer.json"))
     text = f"In the end,\n the  inn é don't{tokenizer.eos_token} ok"
-    assert tokenizer(text)["input_ids"] == stored.encode(text).ids
+    assert tokenizer(text)["input_ids"] == trained_with.encode(text, add_special_tokens=False).ids
     assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
     padded = tokenizer(list(PROMPTS), padding=True)
     assert padded["attention_mask"][-1][0] == 0, "pads on the left"
     return f"{type(tokenizer).__name__}, end of text {tokenizer.eos_token!r}"
+
+
+def runs_the_code_in_its_model_card(folder: Path) -> str:
+    _, _, after = (folder / "README.md").read_text().partition("```python\n")
+    code, printed = after.partition("```")[0], StringIO()
+    with redirect_stdout(printed), chdir(folder.parent):
+        exec(code, {})
+    assert "Once upon a time" in printed.getvalue(), printed.getvalue()
+    return repr(printed.getvalue())
 
 
 def generates_with_a_cache_what_it_generates_without(folder: Path) -> str:
@@ -213,22 +225,12 @@ def _train(model: Any, output: Path, **options: Any) -> list[float]:
         **options,
     )
     trainer = Trainer(model=model, args=arguments, train_dataset=[{"input_ids": row, "labels": row}] * 6)
-    with _quiet():
+    with redirect_stdout(StringIO()):  # Trainer prints its logs
         trainer.train()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     assert len(losses) == 3
     assert losses[-1] < losses[0]
     return [float(loss) for loss in losses]
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Trainer prints its logs to stdout."""
-    from contextlib import redirect_stdout
-    from io import StringIO
-
-    with redirect_stdout(StringIO()):
-        yield
 
 
 def trains_lora_on_parameter_tokens(folder: Path) -> str:
@@ -275,25 +277,37 @@ def loads_with_a_device_map(folder: Path) -> str:
 
 
 def scales_its_rotary_embedding(folder: Path) -> str:
-    """Linear and YaRN, as `rope_parameters` name them."""
-    ids = some_ids(load(folder))
-    found = []
-    for scaling in ({"rope_type": "linear", "factor": 2.0}, {"rope_type": "yarn", "factor": 2.0}):
+    """Linear and YaRN, as `rope_parameters` name them: the logits are those with the tables of a GPT-NeoX."""
+    model = load(folder)
+    modeling, ids = sys.modules[type(model).__module__], some_ids(model)
+    plain = logits_of(model, ids)
+    changes = []
+    for scaling in ({"rope_type": "linear", "factor": 2.0}, {"rope_type": "yarn", "factor": 4.0}):
         config = AutoConfig.from_pretrained(folder, trust_remote_code=True)
-        plain = dict(config.rope_parameters)
-        config.rope_parameters = plain | scaling | {"original_max_position_embeddings": config.max_position_embeddings}
+        config.rope_parameters |= scaling | {"original_max_position_embeddings": config.max_position_embeddings}
         scaled = logits_of(load(folder, config=config), ids)
-        assert torch.isfinite(scaled).all()
-        found.append(scaled)
-    halved = torch.arange(ids.shape[1]).expand_as(ids) / 2
-    torch.testing.assert_close(found[0], logits_of(load(folder), ids, position_ids=halved), atol=1e-4, rtol=1e-4)
-    return "linear, yarn"
+        with patch.object(modeling, "rotation", _tables_of_gpt_neox(config)):
+            torch.testing.assert_close(logits_of(model, ids), scaled, atol=1e-5, rtol=1e-5)
+        changes.append((scaled - plain).abs().max().item())
+        assert changes[-1] > 1e-3, f"{scaling} changes logits by only {changes[-1]}"
+    return "linear, yarn: they change logits by up to " + ", ".join(f"{change:.2g}" for change in changes)
+
+
+def _tables_of_gpt_neox(config: Any) -> Callable[..., Any]:
+    """Stands in for the export's own `rotation`."""
+    from transformers import GPTNeoXConfig
+    from transformers.models.gpt_neox.modeling_gpt_neox import GPTNeoXRotaryEmbedding
+
+    same = ("hidden_size", "num_attention_heads", "max_position_embeddings", "rope_parameters")
+    tables = GPTNeoXRotaryEmbedding(GPTNeoXConfig(**{name: getattr(config, name) for name in same}))
+    return lambda _, position_ids, like: tables(like, position_ids)
 
 
 FOR_ALL: list[Callable[[Path], str]] = [
     gives_the_logits_of_the_checkpoint,
     loads_by_every_auto_class,
     keeps_its_tokenizer,
+    runs_the_code_in_its_model_card,
     generates_with_a_cache_what_it_generates_without,
     generates_in_left_padded_batches_what_it_generates_alone,
     searches_with_beams,

@@ -1,5 +1,6 @@
 """Small exports that have learnt a sentence, so that greedy text does not hang on the last bit of a logit."""
 
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -8,8 +9,9 @@ from safetensors.torch import save_file
 from model.config import TokenformerConfig, TransformerConfig
 from model.policy import GrowthPolicy, grow_config
 from stages.checkpoint.pretrained import Pretrained, load_pretrained
+from stages.huggingface.card import CardFacts, model_card
 from stages.huggingface.export import export_huggingface
-from tests.pretrained import text_config, write_pretrained
+from tests.pretrained import adding_tokenizer, text_config, write_pretrained
 
 SENTENCE = "the cat sat in the inn. "
 STEPS = 60
@@ -26,16 +28,24 @@ def small_models() -> dict[str, TokenformerConfig | TransformerConfig]:
     return {"tokenformer": new, "grown": grown, "transformer": transformer}
 
 
-def write_export(directory: Path, name: str) -> Path:
+def write_export(directory: Path, name: str, *, end_of_text: bool = True) -> Path:
     """Writes the export of the model `name` and, beside it, token ids with the logits that our model gives them.
 
-    The grown model keeps its generations apart.
+    The grown model keeps its generations apart, and comes with a tokenizer that adds a token to each text.
+    Without `end_of_text`, the checkpoint has none.
     """
-    write_pretrained(directory / f"{name}.checkpoint", small_models()[name])
+    tokenizer = adding_tokenizer() if name == "grown" else None
+    write_pretrained(directory / f"{name}.checkpoint", small_models()[name], tokenizer=tokenizer)
     pretrained = load_pretrained(directory / f"{name}.checkpoint")
+    if not end_of_text:
+        text = pretrained.text.model_copy(update={"end_of_text": None, "end_of_text_id": None})
+        pretrained = pretrained._replace(manifest=pretrained.manifest.model_copy(update={"text": text}))
     _learn(pretrained)
     folder = directory / name
-    export_huggingface(pretrained, folder, card=lambda _: "", keep_generations=name == "grown", check=False)
+    facts = CardFacts(name, [], [], [], [], [], [], num_padding_rows=9)
+    export_huggingface(
+        pretrained, folder, card=partial(model_card, facts), keep_generations=name == "grown", check=False
+    )
     ids = torch.randint(1, pretrained.num_token_ids, (2, 32), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         save_file({"input_ids": ids, "logits": pretrained.model(ids)}, f"{folder}.reference.safetensors")
@@ -43,7 +53,7 @@ def write_export(directory: Path, name: str) -> Path:
 
 
 def _learn(pretrained: Pretrained) -> None:
-    ids = torch.tensor([pretrained.tokenizer.encode(SENTENCE * 6).ids[:49]])
+    ids = torch.tensor([pretrained.tokenizer.encode(SENTENCE * 6, add_special_tokens=False).ids[:49]])
     optimizer = torch.optim.AdamW(pretrained.model.parameters(), lr=5e-3)
     for step in range(STEPS):
         start = step % 16

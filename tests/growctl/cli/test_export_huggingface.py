@@ -9,6 +9,7 @@ import pytest
 
 from model.config import num_parameters
 from stages.checkpoint.lineage import extended
+from stages.checkpoint.text_facts import TextFacts
 from stages.huggingface import same_logits
 from tests.growctl.checkpoints.test_show import COST, rewrite_lineage
 from tests.growctl.invented_runs import control, ladder
@@ -76,6 +77,17 @@ def test_the_model_card_tells_the_lineage_the_loss_and_the_verdict_of_the_run(tm
         "- At equal loss growing ",
     ]:
         assert f"\n{line}" in card
+
+
+def test_the_model_card_leaves_out_where_local_data_lies(tmp_path):
+    text = TextFacts(context_length=32, tokenizer_vocab_size=261, source="/home/me/clients/acme")
+    write_checkpoint(tmp_path / "checkpoint", text_config(), text=text)
+    byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    given = ("--tokenizer", tmp_path / "tokenizer.json")
+    run_here("export", tmp_path / "checkpoint", tmp_path / "out", "--to", "huggingface", *given)
+    card = (tmp_path / "out/README.md").read_text()
+    assert "| source | acme |" in card
+    assert "clients" not in card
 
 
 def test_a_checkpoint_without_a_tokenizer_that_fits_is_refused(tmp_path):

@@ -14,6 +14,7 @@ EXPORT = HuggingFaceExport(
     own_code=True,
     dtype="float32",
     context_length=64,
+    end_of_text="<|endoftext|>",
     keeps_generations=False,
     weight_files=("model.safetensors",),
     weight_bytes=1_234_567,
@@ -80,6 +81,12 @@ def test_it_shows_how_to_load_the_export(own_code):
 )
 def test_it_says_whether_the_logits_were_compared(check, words):
     assert words in model_card(FACTS, replace(EXPORT, check=check))
+
+
+def test_it_warns_of_a_missing_end_of_text():
+    warning = "No token marks the end of a text"
+    assert warning not in model_card(FACTS, EXPORT)
+    assert warning in model_card(FACTS, replace(EXPORT, end_of_text=None))
 
 
 def test_it_warns_of_rows_without_tokens():

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
+from tokenizers import Tokenizer, processors
 
 from model.config import BlockConfig, PattentionConfig, TokenformerConfig, TransformerConfig
 from model.errors import UserError
@@ -18,7 +19,7 @@ from stages.checkpoint.pretrained import Pretrained, load_pretrained
 from stages.huggingface import code, same_logits, shards, tokenformer_layout
 from stages.huggingface.export import CODE, HuggingFaceExport, export_huggingface
 from stages.huggingface.same_logits import ExportDiffers, LogitsCheck
-from tests.pretrained import text_config, write_pretrained
+from tests.pretrained import adding_tokenizer, text_config, write_pretrained
 
 TRANSFORMER = TransformerConfig(vocab_size=270, hidden_size=32, num_heads=2, num_layers=2, ffn_size=64)
 COPIES = GrowthPolicy(init="copy", tau="recompute")
@@ -137,6 +138,22 @@ def test_ids_that_no_token_has_are_suppressed_in_generation(pretrained, tmp_path
     )
 
 
+@pytest.mark.parametrize(
+    ("post_processor", "kept"),
+    [(adding_tokenizer().post_processor, False), (processors.ByteLevel(), True)],
+    ids=["adds_tokens", "moves_offsets"],
+)
+def test_the_tokenizer_encodes_as_growctl_does_without_adding_tokens(pretrained, tmp_path, post_processor, kept):
+    pretrained.tokenizer.post_processor = post_processor
+    export(pretrained, tmp_path / "out")
+    exported = Tokenizer.from_file(str(tmp_path / "out/tokenizer.json"))
+    text = "the cat"
+    assert exported.encode(text).ids == pretrained.tokenizer.encode(text, add_special_tokens=False).ids
+    assert exported.encode(text, text).ids == 2 * exported.encode(text).ids
+    assert (exported.post_processor is not None) == kept
+    assert pretrained.tokenizer.post_processor is not None, "the caller's tokenizer stays as it is"
+
+
 def test_a_transformer_needs_no_code_of_its_own(tmp_path):
     told = export(pretrained_of(tmp_path, TRANSFORMER), tmp_path / "out")
     assert (told.architecture, told.own_code) == ("GPTNeoXForCausalLM", False)
@@ -170,6 +187,13 @@ def test_a_checkpoint_without_a_context_length_says_how_to_give_one(pretrained, 
     with pytest.raises(UserError, match="give it with --context-length N"):
         export(unknown, tmp_path / "out")
     assert export(unknown, tmp_path / "out", context_length=77).context_length == 77
+
+
+def test_a_context_length_that_contradicts_the_checkpoint_is_refused(pretrained, tmp_path):
+    with pytest.raises(UserError, match=r"--context-length 64: .* records training sequences of 32 tokens; leave"):
+        export(pretrained, tmp_path / "out", context_length=64)
+    assert not (tmp_path / "out").exists()
+    assert export(pretrained, tmp_path / "out", context_length=32).context_length == 32
 
 
 def test_an_export_that_computes_other_logits_is_removed(pretrained, tmp_path, monkeypatch):

@@ -15,13 +15,18 @@ from tests.interop.exports import small_models, write_export
 from tests.pretrained import text_config
 from tests.stages.huggingface.test_export import COPIES, OWN_NORM, half_ramped
 
-pytestmark = pytest.mark.slow  # importing Transformers, Trainer and PEFT takes most of the time
+pytestmark = [
+    pytest.mark.slow,  # importing Transformers, Trainer and PEFT takes most of the time
+    pytest.mark.filterwarnings(  # the new names do not exist in Transformers 5.19
+        "ignore:`(is_)?gradient_checkpointing(_enable)?` is deprecated:FutureWarning"
+    ),
+]
 
 CHECKS = {
     "tokenformer": (
         "loads_by_every_auto_class",
-        "keeps_its_tokenizer",
         "generates_with_a_cache_what_it_generates_without",
+        "runs_the_code_in_its_model_card",
         "searches_with_beams",
         "never_generates_ids_without_a_token",
         "runs_in_bfloat16",
@@ -33,6 +38,7 @@ CHECKS = {
     ),
     "grown": (
         "gives_the_logits_of_the_checkpoint",
+        "keeps_its_tokenizer",
         "generates_in_left_padded_batches_what_it_generates_alone",
         "trains_lora_on_parameter_tokens",
     ),
@@ -64,6 +70,11 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(("name", "check"), [(name, check) for name, checks in CHECKS.items() for check in checks])
 def test_an_export(behaviours, exports, name, check):
     getattr(behaviours, check)(exports / name)
+
+
+def test_the_code_in_a_model_card_runs_without_an_end_of_text(behaviours, tmp_path):
+    folder = write_export(tmp_path, "transformer", end_of_text=False)
+    behaviours.runs_the_code_in_its_model_card(folder)
 
 
 def test_every_check_is_made(behaviours):
