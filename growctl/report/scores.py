@@ -20,6 +20,9 @@ PUBLISHED_NOTE = (
     "they were trained on other data: they are a scale, not a comparison."
 )
 
+_DTYPE = "float32"
+"""The precision that needs no mention."""
+
 OTHER_HEADING = "Other scores"
 OTHER_HEADERS = ("model", "evaluated on", "scores")
 
@@ -71,7 +74,7 @@ Copied as published: Pythia-160M's accuracies have the mean 41.1, not 40.1."""
 
 
 def zero_shot_rows(runs: Sequence[RunReport]) -> list[ScoreRow]:
-    """A row for each model with a score of the table's tasks on all examples, and then the published rows.
+    """A row for each model with a comparable score of the table's tasks, and then the published rows.
 
     Empty if no model has one.
     """
@@ -87,15 +90,19 @@ def zero_shot_rows(runs: Sequence[RunReport]) -> list[ScoreRow]:
 
 def other_scores(runs: Sequence[RunReport]) -> list[tuple[str, str, str]]:
     """The model, what it was evaluated on, and all metrics, for every evaluation that the table does not show whole."""
-    rows: dict[tuple[str, str], list[str]] = {}
+    rows: list[tuple[str, str, str]] = []
     for run in runs:
         for part in run.parts:
             shown = _found(part.scores).values()
+            evaluations: dict[str, list[ScoreEntry]] = {}
             for score in part.scores:
                 if score not in shown:
-                    key = (f"{run.name}/{part.name}", _what(score))
-                    rows.setdefault(key, []).append(f"{score.metric} {_value(score)}")
-    return [(*key, ", ".join(values)) for key, values in rows.items()]
+                    evaluations.setdefault(score.evaluation, []).append(score)
+            labels = _labels([scores[0] for scores in evaluations.values()])
+            for label, scores in zip(labels, evaluations.values(), strict=True):
+                metrics = ", ".join(f"{score.metric} {_value(score)}" for score in scores)
+                rows.append((f"{run.name}/{part.name}", label, metrics))
+    return rows
 
 
 def print_scores(runs: Sequence[RunReport], console: "Console") -> None:
@@ -139,14 +146,22 @@ def _row(run: RunReport, part: StageReport) -> ScoreRow:
 
 
 def _found(scores: Sequence[ScoreEntry]) -> dict[Column, ScoreEntry]:
-    """The newest score of each column, on all examples and without solved ones in the prompt."""
-    whole = [score for score in scores if score.settings.get("limit") is None and not score.num_shots]
+    """The newest comparable score of each column."""
     return {
         column: score
-        for score in whole
+        for score in scores
+        if _is_comparable(score)
         for column in COLUMNS
         if (score.task, score.metric) == (column.task, column.metric)
     }
+
+
+def _is_comparable(score: ScoreEntry) -> bool:
+    """Whether a score is of the harness's own task, on all examples without solved ones, and of the model as it is."""
+    settings = score.settings
+    changed = any(settings.get(name) is not None for name in ("limit", "include_path", "tokenizer"))
+    context_as_trained = settings.get("context") == settings.get("trained_length", settings.get("context"))
+    return not changed and not score.num_shots and context_as_trained and settings.get("dtype", _DTYPE) == _DTYPE
 
 
 def _cell(column: Column, score: ScoreEntry | None) -> str:
@@ -155,23 +170,54 @@ def _cell(column: Column, score: ScoreEntry | None) -> str:
     return f"{100 * score.value:.1f}" if column.percent else f"{score.value:.2f}"
 
 
+def _labels(evaluations: Sequence[ScoreEntry]) -> list[str]:
+    """What each of the evaluations was done on. Where that is the same in words, also every setting that differs."""
+    said = [_what(score) for score in evaluations]
+    labels = []
+    for score, what in zip(evaluations, said, strict=True):
+        alike = [_facts(other) for other, words in zip(evaluations, said, strict=True) if words == what]
+        own = _facts(score)
+        differing = [name for name in sorted(own) if any(other.get(name) != own[name] for other in alike)]
+        labels.append(", ".join([what, *(f"{name} {own[name]}" for name in differing)]))
+    return labels
+
+
+def _facts(score: ScoreEntry) -> dict[str, str]:
+    """Everything that sets an evaluation apart, as text."""
+    named = score.settings | {"version": score.version, "shots": score.num_shots}
+    return {
+        name.replace("_", " "): ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        for name, value in named.items()
+    }
+
+
 def _what(score: ScoreEntry) -> str:
-    """The task or text of a score, with what sets it apart."""
+    """The task or text of a score, with whatever is not as usual."""
     settings = score.settings
-    parts = [score.task if score.filter == "none" else f"{score.task}, {score.filter}"]
+    task = score.task if score.filter == "none" else f"{score.task}, {score.filter}"
+    texts = settings.get("text")
+    text = f"{Path(texts[0]).name}{f' and {len(texts) - 1} more' if len(texts) > 1 else ''}" if texts else None
     if score.task == "text":
-        named = settings.get("text") or [f"{settings.get('split')} split"]
-        parts = [f"{Path(named[0]).name}{f' and {len(named) - 1} more' if len(named) > 1 else ''}"]
+        dataset = f" of {Path(settings['dataset']).name}" if settings.get("dataset") else ""
+        parts = [text or f"{settings.get('split')} split{dataset}"]
         parts += [f"{settings['sequences']} windows"] if settings.get("sequences") else []
         parts.append(f"context {settings['context']}")
         if settings.get("stride") != settings.get("context"):
             parts.append(f"stride {settings['stride']}")
-    if settings.get("rope_scaling", "none") != "none":
-        parts.append(str(settings["rope_scaling"]))
-    if settings.get("limit"):
-        parts.append(f"first {settings['limit']}")
-    if score.num_shots:
-        parts.append(f"{score.num_shots} shots")
+    elif text:
+        parts = [f"{task} of {text}"]
+        parts += [f"first {settings['max_tokens']:,} tokens"] if settings.get("max_tokens") else []
+        if settings.get("rope_scaling", "none") != "none":
+            parts.append(f"{settings['rope_scaling']} from {settings['trained_length']}")
+    else:
+        parts = [task]
+        if settings.get("context") != settings.get("trained_length", settings.get("context")):
+            parts.append(f"context {settings['context']}")
+    parts += [f"tasks of {Path(settings['include_path']).name}"] if settings.get("include_path") else []
+    parts += [f"first {settings['limit']}"] if settings.get("limit") else []
+    parts += [f"{score.num_shots} shots"] if score.num_shots else []
+    parts += [str(settings["dtype"])] if settings.get("dtype", _DTYPE) != _DTYPE else []
+    parts += [f"tokenizer {settings['tokenizer'][:8]}"] if settings.get("tokenizer") else []
     return ", ".join(parts)
 
 

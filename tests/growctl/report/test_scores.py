@@ -65,13 +65,20 @@ def test_nothing_is_shown_without_scores(tmp_path: Path):
     assert "published" not in render_page(runs).split("</style>")[1]
 
 
-@pytest.mark.parametrize("change", [{"settings": {"limit": 10}}, {"num_shots": 5}])
-def test_a_part_of_the_examples_or_solved_ones_in_the_prompt_stay_out_of_the_table(
-    tmp_path: Path, change: dict[str, Any]
-):
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"settings": {"limit": 10}}, "piqa, first 10"),
+        ({"num_shots": 5}, "piqa, 5 shots"),
+        ({"settings": {"include_path": "/home/me/tasks"}}, "piqa, tasks of tasks"),
+        ({"settings": {"tokenizer": "c0ffee00" * 8}}, "piqa, tokenizer c0ffee00"),
+        ({"settings": {"context": 16, "trained_length": 64}}, "piqa, context 16"),
+        ({"settings": {"dtype": "bfloat16"}}, "piqa, bfloat16"),
+    ],
+)
+def test_scores_that_compare_with_no_other_stay_out_of_the_table(tmp_path: Path, change: dict[str, Any], said: str):
     runs = report(tmp_path, replace(FINAL, **change))
     assert zero_shot_rows(runs) == []
-    said = {"settings": "piqa, first 10", "num_shots": "piqa, 5 shots"}[next(iter(change))]
     assert other_scores(runs) == [("ladder/small", said, "acc 0.6 ± 0.01")]
 
 
@@ -100,12 +107,54 @@ def test_texts_and_long_contexts_are_listed_with_what_sets_them_apart(tmp_path: 
         replace(FINAL, task="text", metric="perplexity", value=12.5, standard_error=None, settings=text),
         replace(FINAL, task="text", metric="bits_per_byte", value=1.5, standard_error=None, settings=text),
         replace(
-            FINAL, task="context-4096", metric="loss", value=3.0, standard_error=None, settings={"rope_scaling": "yarn"}
+            FINAL,
+            task="context-4096",
+            metric="loss",
+            value=3.0,
+            standard_error=None,
+            settings={"text": ["/data/book.txt"], "rope_scaling": "yarn", "trained_length": 64, "max_tokens": 9000},
         ),
     )
     assert other_scores(runs) == [
         ("ladder/small", "book.txt, context 64, stride 32", "perplexity 12.5, bits_per_byte 1.5"),
-        ("ladder/small", "context-4096, yarn", "loss 3"),
+        ("ladder/small", "context-4096 of book.txt, first 9,000 tokens, yarn from 64", "loss 3"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"dtype": "bfloat16"}, "book.txt, context 64, bfloat16"),
+        ({"tokenizer": "c0ffee00" * 8}, "book.txt, context 64, tokenizer c0ffee00"),
+        ({"text": ["/other/book.txt"]}, "book.txt, context 64, text /other/book.txt"),
+        ({"text": None, "split": "train", "dataset": "/data/wiki"}, "train split of wiki, context 64"),
+    ],
+)
+def test_evaluations_of_other_settings_are_rows_of_their_own(tmp_path: Path, changes: dict[str, Any], said: str):
+    usual = {"text": ["/data/book.txt"], "context": 64, "stride": 64, "dtype": "float32"}
+    score = replace(FINAL, task="text", metric="loss", value=3.0, standard_error=None, settings=usual)
+    later = "2026-02-01T00:00:00.000+00:00"
+    runs = report(tmp_path, score, replace(score, evaluated_at=later, value=4.0, settings=usual | changes))
+    (_, plain, first), (_, other, second) = other_scores(runs)
+    assert (first, other, second) == ("loss 3", said, "loss 4")
+    assert plain.startswith("book.txt, context 64")
+    assert plain != other
+
+
+def test_long_contexts_of_other_texts_are_rows_of_their_own(tmp_path: Path):
+    usual = {"text": ["/a.txt"], "rope_scaling": "none", "trained_length": 64, "max_tokens": 9000}
+    score = replace(FINAL, task="context-128", metric="loss", value=3.0, standard_error=None, settings=usual)
+    changes: list[dict[str, Any]] = [{"text": ["/b.txt"]}, {"max_tokens": 500}, {"trained_length": 32}]
+    runs = report(
+        tmp_path,
+        score,
+        *(replace(score, evaluated_at=f"{i}", settings=usual | change) for i, change in enumerate(changes)),
+    )
+    assert [what for _, what, _ in other_scores(runs)] == [
+        "context-128 of a.txt, first 9,000 tokens, trained length 64",
+        "context-128 of b.txt, first 9,000 tokens",
+        "context-128 of a.txt, first 500 tokens",
+        "context-128 of a.txt, first 9,000 tokens, trained length 32",
     ]
 
 
