@@ -152,15 +152,16 @@ def evaluate(
         if what == "--contexts":
             outcome = evaluation.at_contexts(files, lengths, rope_scaling, max_tokens or LONG_TEXT_TOKENS, picture)
         elif found_tasks:
-            outcome = evaluation.on_tasks(*found_tasks, limit)
+            outcome = evaluation.on_tasks(*found_tasks, limit, include_path)
         elif what == "--text":
             outcome = evaluation.on_text(files, stride)
         else:
             outcome = evaluation.on_split(split or "validation", data, sequences, runs_dir)
         seconds = round(time.monotonic() - started, 3)
         facts = checkpoint_facts(opened, replicas)
+        outcome.settings.update(tokenizer_facts(opened, tokenizer), dtype=facts["dtype"])
     outcome.document.update(outcome.settings | facts | {"seconds": seconds})
-    recorded = record(opened.directory, outcome.scores, outcome.settings | {"dtype": facts["dtype"]})
+    recorded = record(opened.directory, outcome.scores, outcome.settings)
     outcome.document["recorded_in"] = str(recorded.ledger) if recorded.ledger else None
     if outcome.output and output:
         write_json(output, outcome.document | {"harness": outcome.output})
@@ -219,7 +220,7 @@ class Evaluation:
                 batch_size=self.batch_size,
                 on_progress=on_progress,
             )
-        settings = {"context": cut.context, "stride": cut.stride, "text": [str(path) for path in files]}
+        settings = {"context": cut.context, "stride": cut.stride, "text": [str(path.resolve()) for path in files]}
         return Outcome(text_document(found), settings, text_scores(found), partial(print_text, found))
 
     def on_split(self, split: "SplitName", data: Path | None, sequences: int | None, runs_dir: Path) -> Outcome:
@@ -241,12 +242,14 @@ class Evaluation:
                 batch_size=self.batch_size,
                 on_progress=on_progress,
             )
-        settings = {"context": context, "stride": context, "dataset": str(dataset), "split": split}
+        settings = {"context": context, "stride": context, "dataset": str(dataset.resolve()), "split": split}
         settings |= {"sequences": sequences}
         return Outcome(text_document(found), settings, text_scores(found), partial(print_text, found))
 
-    def on_tasks(self, manager: "TaskManager", names: list[str], limit: int | None) -> Outcome:
-        """The scores on tasks of lm-evaluation-harness."""
+    def on_tasks(
+        self, manager: "TaskManager", names: list[str], limit: int | None, include_path: Path | None
+    ) -> Outcome:
+        """The scores on tasks of lm-evaluation-harness, and on those in `include_path`."""
         from growctl.evaluate.tables import print_scores, scores_document
         from stages.evaluate.harness import GrowctlLM
         from stages.evaluate.tasks import run_tasks
@@ -259,6 +262,8 @@ class Evaluation:
             results = run_tasks(lm, manager, names, limit)
         document = scores_document(results)
         settings = {"context": context, "limit": limit, "lm_eval": results.lm_eval}
+        settings |= {"trained_length": self.opened.text.context_length or context}
+        settings |= {"include_path": str(include_path.resolve()) if include_path else None}
         return Outcome(document, settings, document["tasks"], partial(print_scores, results), results.document)
 
     def at_contexts(
@@ -290,7 +295,7 @@ class Evaluation:
             )
         if picture:
             write_new(picture, contexts_png(found, trained_length))
-        settings = {"trained_length": trained_length, "text": [str(path) for path in files]}
+        settings = {"trained_length": trained_length, "text": [str(path.resolve()) for path in files]}
         settings |= {"rope_scaling": rope_scaling or "none", "max_tokens": max_tokens}
         show = partial(print_contexts, found, trained_length)
         return Outcome(contexts_document(found), settings, contexts_scores(found), show)
@@ -358,6 +363,14 @@ def devices_of(names: str) -> "list[torch.device]":
     if names == "auto" and torch.cuda.device_count() > 1:
         return [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
     return [torch_device(name.strip()) for name in names.split(",")]
+
+
+def tokenizer_facts(opened: "Pretrained", given: Path | None) -> dict[str, str]:
+    """The sha256 of the tokenizer file `given`, if it is not the checkpoint's own: its figures are of another text."""
+    from stages.checkpoint.files import hash_file
+
+    digest = hash_file(given) if given else opened.manifest.tokenizer_sha256
+    return {} if digest is None or digest == opened.manifest.tokenizer_sha256 else {"tokenizer": digest}
 
 
 def checkpoint_facts(opened: "Pretrained", replicas: "Replicas") -> dict[str, Any]:

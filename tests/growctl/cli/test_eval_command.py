@@ -41,14 +41,18 @@ def call(checkpoint: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> C
     return invoke
 
 
-def test_json_holds_the_figures_and_what_they_depend_on(call: Call, checkpoint: Path):
+def test_json_holds_the_figures_and_what_they_depend_on(call: Call, checkpoint: Path, tmp_path: Path):
     found = json.loads(call("--text", "text.txt", "--stride", 8, "--json"))
     assert found["perplexity"] == pytest.approx(math.exp(found["loss"]))
     assert found["word_perplexity"] == pytest.approx(math.exp(found["loss"] * (found["tokens"] + 1) / found["words"]))
     bits = found["loss"] / math.log(2)
     assert found["bits_per_byte"] == pytest.approx(bits * (found["tokens"] + 1) / found["bytes"])
     assert (found["context"], found["stride"], found["padding_rows"]) == (32, 8, 39)
-    assert (found["checkpoint"], found["text"], found["dtype"]) == (str(checkpoint), ["text.txt"], "float32")
+    assert (found["checkpoint"], found["text"], found["dtype"]) == (
+        str(checkpoint),
+        [str(tmp_path.resolve() / "text.txt")],
+        "float32",
+    )
 
 
 def test_the_table_has_the_figures_with_their_units(call: Call):

@@ -249,6 +249,7 @@ def test_the_command_prints_writes_and_tables_the_scores(checkpoint: Pretrained,
         ("hen_text", "bits_per_byte"),
     ]
     assert (found["limit"], found["context"], found["padding_rows"]) == (2, 32, 39)
+    assert (found["include_path"], found["trained_length"]) == (str(tasks.resolve()), 32), "no published benchmark"
     everything = json.loads(written.read_text())
     assert everything["tasks"] == found["tasks"]
     assert "hen_choice" in everything["harness"]["results"]
