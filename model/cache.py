@@ -38,6 +38,8 @@ class KVCache:
     Each forward pass with the cache appends a batch of positions of all rows. Rows of unequal length are padded on the
     left: `starts_B` holds the number of padding columns of each row. Padding may be any token id. A padded row gives
     the logits of the row alone, those at padding columns mean nothing.
+
+    Attention reads views of the filled columns, so its shapes grow with the text.
     """
 
     def __init__(
@@ -60,6 +62,12 @@ class KVCache:
     def num_columns(self) -> int:
         """The most columns that the cache can hold, padding included."""
         return self.keys_LBHCE.shape[3]
+
+    def begin_with(self, row: "KVCache") -> None:
+        """Fills the first columns of every row with those of the cache `row`, which holds one row without padding."""
+        self.length = row.length
+        self.keys_LBHCE[:, :, :, : row.length] = row.keys_LBHCE[:, :, :, : row.length]
+        self.values_LBHCE[:, :, :, : row.length] = row.values_LBHCE[:, :, :, : row.length]
 
     def positions(self, num_new: int) -> Tensor:
         """The positions of the next `num_new` columns, int64: (T,) or, with padding, (B, 1, T). Padding is at 0."""

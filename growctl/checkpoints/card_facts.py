@@ -8,7 +8,7 @@ from growctl.checkpoints.table import cost_rows, fact_rows, generation_rows, lin
 from growctl.runs_dir import RunPaths
 
 if TYPE_CHECKING:
-    from stages.export.card import CardFacts
+    from stages.huggingface.card import CardFacts
 
 LEVELS_IN_RUN = 3
 """RUN/stages/0-stage/final: how far a run's directory is above a checkpoint in it; one more for a release."""
@@ -19,7 +19,7 @@ OF_FILES = ("files",)
 
 def card_facts(facts: CheckpointFacts, name: str) -> "CardFacts":
     """What the model card of the export `name` says about a checkpoint."""
-    from stages.export.card import CardFacts
+    from stages.huggingface.card import CardFacts
 
     manifest = facts.manifest
     rows = dict(fact_rows(facts))

@@ -259,7 +259,8 @@ def main() -> NoReturn:
         _fail(f"{path}{error.strerror or error}", 2 if error.errno in UNUSABLE_PATH else 1)
     except signals.Stopped as stop:
         word = "interrupted" if stop.number == signal.SIGINT else "terminated"
-        _fail(f"{word}; run the same command again to resume", stop.exit_code)
+        resumes = sys.argv[1:2] == ["run"]  # the others start over
+        _fail(word + ("; run the same command again to resume" if resumes else ""), stop.exit_code)
     except Exception as error:
         try:
             from model.errors import Failure, UserError  # imported late: doctor must start without ours

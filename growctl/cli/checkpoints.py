@@ -181,13 +181,10 @@ def _beside(source: Path, add_tokens: int) -> Path:
 
 
 def _new(output: Path) -> Path:
-    """`output`, which must not exist yet. Raises UserError if it does, before there is any work."""
-    from model.errors import UserError
+    """`output`, after a check that it can be created. Raises UserError if it cannot, before there is any work."""
+    from stages.checkpoint.directory import check_new
 
-    if output.exists():
-        raise UserError(
-            f"{output} already exists; choose another directory with --output: growctl never overwrites a checkpoint"
-        )
+    check_new(output, "--output")
     return output
 
 

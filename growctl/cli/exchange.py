@@ -67,9 +67,11 @@ def import_official(
     Example: growctl import official TokenFormer-150M/pytorch_model.bin --config 150M_eval.yml --tokenizer
     tokenizer.json --output 150m
     """
-    from stages.checkpoint.official_import import import_official as import_checkpoint
+    from stages.checkpoint.directory import check_new
 
-    _refuse_existing(output, " with --output")
+    check_new(output, "--output")
+    from stages.official.importing import import_official as import_checkpoint
+
     with progress_bar("writing parameters") as on_progress:
         manifest = import_checkpoint(
             model,
@@ -156,7 +158,9 @@ def export(
         "--no-check": no_check,
     }
     _refuse_options(to, {"huggingface": for_huggingface, "official": {"--format": file_format}})
-    _refuse_existing(output)
+    from stages.checkpoint.directory import check_new
+
+    check_new(output)
     if to == "official":
         _export_official(checkpoint, output, file_format or "bin", runs_dir, as_json)
         return
@@ -191,7 +195,7 @@ def _export_official(
 ) -> None:
     from growctl.checkpoints.find import find_checkpoint
     from growctl.run.temporary_conversion import as_parameters
-    from stages.export.official import export_official
+    from stages.official.exporting import export_official
 
     source = find_checkpoint(checkpoint, runs_dir, _tell)
     with as_parameters(source, runs_dir, _tell) as parameters, progress_bar("reading parameters") as on_progress:
@@ -201,11 +205,3 @@ def _export_official(
         print(json.dumps({"path": str(output), "to": "official", "source": str(source), "files": entries}, indent=1))
     else:
         say(f"{output}: {', '.join(files)}")
-
-
-def _refuse_existing(output: Path, how: str = "") -> None:
-    """Raises UserError if `output` exists, before there is any work."""
-    from model.errors import UserError
-
-    if output.exists():
-        raise UserError(f"{output} already exists; choose another directory{how}: growctl never overwrites one")

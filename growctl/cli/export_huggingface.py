@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from growctl.text.escaping import say
 
 if TYPE_CHECKING:
-    from stages.export.huggingface import HuggingFaceExport
-    from stages.export.same_logits import LogitsCheck
+    from stages.huggingface.export import HuggingFaceExport
+    from stages.huggingface.same_logits import LogitsCheck
 
 _tell = partial(say, error=True)
 
@@ -33,8 +33,8 @@ def export_huggingface(
     from growctl.checkpoints.card_facts import card_facts
     from growctl.checkpoints.facts import read_facts
     from growctl.cli.pretrained import open_pretrained
-    from stages.export.card import model_card
-    from stages.export.huggingface import export_huggingface as export_folder
+    from stages.huggingface.card import model_card
+    from stages.huggingface.export import export_huggingface as export_folder
 
     with open_pretrained(checkpoint, runs_dir, _tell, tokenizer=tokenizer, device="cpu") as pretrained:
         source = pretrained.directory

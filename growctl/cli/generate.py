@@ -23,7 +23,7 @@ from growctl.text.escaping import say, visible
 
 if TYPE_CHECKING:
     from stages.checkpoint.pretrained import Pretrained
-    from stages.generate.generate import Generation, GenerationSettings
+    from stages.generate.generate import Generation, GenerationSettings, OnText
 
 MOST_NEW_TOKENS, MOST_SAMPLES = 1_000_000, 1_000
 """The KV cache for all of them is allocated at once."""
@@ -101,6 +101,8 @@ def generate(
         stop=tuple(stop or ()),
         context_length=context_length,
     )
+    if sys.stdin is None and (interactive or prompt in (None, "-")):
+        raise UserError("there is no prompt: standard input is closed; give a prompt, or pipe one in")
     text = "" if interactive else _prompt(prompt)
     with open_pretrained(checkpoint, runs_dir, _tell, tokenizer=tokenizer, device=device, dtype=dtype) as pretrained:
         if interactive:
@@ -147,30 +149,42 @@ def _prompt(given: str | None) -> str:
         return given
     if given is None and sys.stdin.isatty():
         raise UserError("there is no prompt; give one, pipe one in, or use --interactive")
+    return _decoded(sys.stdin.buffer.read(), "the prompt on standard input")
+
+
+def _decoded(data: bytes, what: str) -> str:
+    """The text of `data`, without its last line feed. Raises UserError, naming `what`, if it is not UTF-8."""
+    from model.errors import UserError
+
     try:
-        return sys.stdin.buffer.read().decode().removesuffix("\n").removesuffix("\r")
+        return data.decode().removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as error:
-        raise UserError(f"the prompt on standard input is not valid UTF-8 (byte {error.start:,})") from None
+        raise UserError(f"{what} is not valid UTF-8 (byte {error.start:,})") from None
 
 
 def _lines() -> Iterator[str]:
     """The lines of standard input, with a prompt and editing on a terminal."""
+    if sys.stdin.isatty():
+        yield from _typed_lines()
+        return
+    for number, line in enumerate(sys.stdin.buffer, 1):
+        yield _decoded(line, f"line {number:,} of standard input")
+
+
+def _typed_lines() -> Iterator[str]:
     from model.errors import UserError
 
-    is_terminal = sys.stdin.isatty()
-    if is_terminal:
-        with suppress(ImportError):
-            import readline  # noqa: F401  (its import gives `input` its editing)
+    with suppress(ImportError):
+        import readline  # noqa: F401  (its import gives `input` its editing)
     with suppress(EOFError):
         while True:
             try:
-                line = input("> " if is_terminal else "")
+                line = input("> ")
                 line.encode()
             except UnicodeError:
-                raise UserError("a line on standard input is not valid UTF-8") from None
+                raise UserError("this line is not valid UTF-8") from None
             yield line
-    if is_terminal:
-        print()
+    print()
 
 
 def _converse(pretrained: "Pretrained", settings: "GenerationSettings") -> None:
@@ -187,8 +201,6 @@ def _converse(pretrained: "Pretrained", settings: "GenerationSettings") -> None:
 
 def _print_generation(pretrained: "Pretrained", prompt: str, settings: "GenerationSettings", heading: str) -> None:
     """Prints a text, each sample after `heading`. A single sample is printed as it grows, several once all are done."""
-    from stages.generate.generate import generate as generate_text
-
     if settings.num_samples == 1:
         unprinted = [heading]  # until there is text: a prompt that is rejected is not printed
 
@@ -196,13 +208,28 @@ def _print_generation(pretrained: "Pretrained", prompt: str, settings: "Generati
             _show("".join(unprinted) + text)
             unprinted.clear()
 
-        made = generate_text(pretrained, prompt, settings, show_more)
+        made = _generate(pretrained, prompt, settings, show_more)
         _show("".join(unprinted) + "\n")
     else:
-        made = generate_text(pretrained, prompt, settings)
+        made = _generate(pretrained, prompt, settings)
         for number, sample in enumerate(made.samples, 1):
             _show(f"--- sample {number} of {len(made.samples)} ---\n{heading}{sample.text}\n")
     say(statistics(made, settings, pretrained.text.context_length), error=True)
+
+
+def _generate(
+    pretrained: "Pretrained", prompt: str, settings: "GenerationSettings", on_text: "OnText | None" = None
+) -> "Generation":
+    """Generates, and names the option that allows a longer context in the error that needs it."""
+    from stages.generate.generate import PromptTooLong
+    from stages.generate.generate import generate as generate_text
+
+    try:
+        return generate_text(pretrained, prompt, settings, on_text)
+    except PromptTooLong as error:
+        raise PromptTooLong(
+            f"{error}, or allow a longer context than the model was trained on with --context-length"
+        ) from None
 
 
 def _show(text: str) -> None:
@@ -231,9 +258,7 @@ def statistics(made: "Generation", settings: "GenerationSettings", context_lengt
 
 
 def _document(pretrained: "Pretrained", prompt: str, settings: "GenerationSettings") -> dict[str, Any]:
-    from stages.generate.generate import generate as generate_text
-
-    made = generate_text(pretrained, prompt, settings)
+    made = _generate(pretrained, prompt, settings)
     return {
         "checkpoint": str(pretrained.directory),
         "prompt": prompt,

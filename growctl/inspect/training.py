@@ -4,6 +4,7 @@ import statistics
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 from growctl.runs_dir import RunPaths
 from stages.metrics import read_metrics
@@ -12,7 +13,7 @@ from stages.stage_dir import StagePaths
 
 @dataclass(frozen=True)
 class TrainingNorms:
-    """The gradient norms of a run's log lines, before clipping, up to the checkpoint.
+    """The gradient norms of a run's log lines, before clipping, over its stages up to the checkpoint's own.
 
     Training that the run took over from another counts, as far as the other run still exists."""
 
@@ -20,7 +21,7 @@ class TrainingNorms:
     """(steps done since the run's start, norm of that step's gradient)."""
 
     num_rejected: int
-    """Steps whose update the anomaly guard rejected, because the loss was not finite or jumped."""
+    """Updates that the anomaly guard rejected, because the loss was not finite or jumped."""
 
     @property
     def median(self) -> float:
@@ -41,7 +42,7 @@ class TrainingNorms:
 
 
 def training_norms(checkpoint: Path, step: int) -> TrainingNorms | None:
-    """What the run of `checkpoint`, written after `step` steps of its stage, recorded until then.
+    """What the run of `checkpoint`, after `step` steps of its stage, recorded up to there.
 
     None if the checkpoint is not in a run, or nothing was recorded.
     """
@@ -61,44 +62,46 @@ def training_norms(checkpoint: Path, step: int) -> TrainingNorms | None:
     before = num_rejected = 0
     for part in stages:
         recorded = _recorded(part, frozenset())
-        if part == stages[-1]:
-            recorded = recorded.until(step)
+        if part is stages[-1]:
+            recorded = recorded.between(0, step)
         norms += [(before + done, norm) for done, norm in sorted(recorded.norms.items()) if norm is not None]
         before += max(recorded.norms, default=0)
         num_rejected += len(recorded.rejected)
     return TrainingNorms(tuple(norms), num_rejected) if norms else None
 
 
-@dataclass(frozen=True)
-class _Recorded:
-    """What the training of one stage recorded, by step of the stage."""
+class _Recorded(NamedTuple):
+    """What a stage recorded."""
 
     norms: dict[int, float | None]
-    rejected: set[int]
-    """The steps whose updates the anomaly guard rejected."""
+    """Gradient norms by step."""
 
-    def until(self, step: int) -> "_Recorded":
-        """The part of it up to `step`."""
-        norms = {done: norm for done, norm in self.norms.items() if done <= step}
-        return _Recorded(norms, {done for done in self.rejected if done <= step})
+    rejected: set[tuple[int, int]]
+    """Rejected updates: the step, and the attempt if it rolled back, else 0. Other data follows a rollback, so that
+    the step may be rejected again; any other rejection is seen again when the step is replayed."""
+
+    def between(self, first: int, last: int) -> "_Recorded":
+        """What was recorded after step `first`, up to step `last`."""
+        norms = {step: norm for step, norm in self.norms.items() if first < step <= last}
+        return _Recorded(norms, {(step, attempt) for step, attempt in self.rejected if first < step <= last})
 
 
 def _recorded(stage: StagePaths, followed: frozenset[Path]) -> _Recorded:
-    """The records of a stage.
+    """What `stage` recorded; of several attempts at a step, the norm of the last counts.
 
-    Steps that were taken over from another run are read there, if it still exists; of several attempts at a step, the
-    last counts.
+    Steps that were taken over from another run are read there, if it still exists.
     """
     found = _Recorded({}, set())
     for record in read_metrics(stage.metrics):
+        step = record["step"]
         if record["event"] == "train":
-            found.norms[record["step"]] = record.get("gradient_norm")
+            found.norms[step] = record.get("gradient_norm")
         elif record["event"] == "anomaly":
-            found.rejected.add(record["step"])
+            found.rejected.add((step, record["attempt"] if record["action"] == "rollback" else 0))
         elif record["event"] == "reused":
             source = StagePaths(Path(record["checkpoint"]).parent)
             if source.directory not in followed:
-                theirs = _recorded(source, followed | {stage.directory}).until(record["step"])
+                theirs = _recorded(source, followed | {stage.directory}).between(record["resumed_from"] or 0, step)
                 found.norms.update(theirs.norms)
                 found.rejected.update(theirs.rejected)
     return found

@@ -14,8 +14,9 @@ from typing import Any
 from growctl.ledger.ledger import Anomaly, BaseEntry, Ledger, LedgerError, RunEntry, ScoreEntry, StageEntry
 from growctl.runs_dir import RunPaths, RunsPaths
 from model.errors import UserError
+from stages.checkpoint.manifest import manifest_hash
 from stages.generate.text_samples import TextSample, read_samples
-from stages.stage_dir import StagePaths
+from stages.stage_dir import MANIFEST_NAME, StagePaths
 
 
 class RunNotFoundError(UserError):
@@ -263,11 +264,16 @@ def newest_scores(scores: Sequence[ScoreEntry]) -> tuple[ScoreEntry, ...]:
 
 
 def _samples(directory: Path, stage: StageEntry) -> tuple[TextSample, ...]:
-    """The texts of a stage, or of a release, of the run in `directory`."""
+    """The texts of a stage, or of a release, of the run in `directory`; none if a former checkpoint wrote them."""
     name = stage.branch_of or stage.name
-    found = [paths for _, found_name, paths in RunPaths(directory).stages_found() if found_name == name]
-    written = [read_samples((paths.release if stage.branch_of else paths).samples) for paths in found]
-    return next((texts.samples for texts in written if texts), ())
+    for _, found_name, found in RunPaths(directory).stages_found():
+        if found_name == name:
+            paths = found.release if stage.branch_of else found
+            texts = read_samples(paths.samples)
+            known = (paths.final / MANIFEST_NAME).is_file()  # else the weights were removed, to save space
+            if texts and (not known or manifest_hash(paths.final) == texts.checkpoint):
+                return texts.samples
+    return ()
 
 
 def find_runs(runs_dir: Path, names: Sequence[str] = ()) -> list[RunReport]:

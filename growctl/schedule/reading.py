@@ -4,41 +4,29 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import StringIO
-from itertools import chain
 from os.path import normpath
 from pathlib import Path
 from typing import Any
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
-from omegaconf._utils import get_yaml_loader
 from omegaconf.base import Container, Node
-from omegaconf.errors import OmegaConfBaseException
-from omegaconf.grammar_parser import parse
+from omegaconf.grammar_parser import parse as parse_interpolation
 
 from growctl.schedule.errors import LOOK_UPS, ScheduleError, dotted, innermost_reason, named_python, shown
 from growctl.schedule.files import GROUPS, SHIPPED, find_file
 from growctl.text.suggestion import did_you_mean
 from model.errors import UserError
+from stages.plain_yaml import MOST_VALUES, ODD_TAG, UNREADABLE, parse, read_text, why_unreadable
 
 NOT_HYDRA = "a schedule cannot contain hydra's own settings"
-MOST_BYTES = 10**6
-"""Largest file; a schedule has a few thousand bytes."""
-MOST_VALUES = 10_000
-"""Most values in a file with its aliases expanded: ten lines of aliases of aliases expand to billions."""
-_LONGEST_NUMBER = 1000
-"""Most characters of a number. Python refuses to print more than 4300 digits, so no message could show it."""
+_KIND = "schedule"
 _LONGEST_NAME = 255
 _OPEN = "???"
 """hydra's mark for a choice that is still open."""
 _KEYWORDS = ("optional", "override")
 _RESOLVERS = ("oc.env", "oc.select", "oc.decode")
 """The resolvers that an interpolation may use: these only look values up. Others compute new ones, such as the time."""
-
-_ODD_TAG = (LookupError, AttributeError, TypeError)
-"""What PyYAML raises, besides ValueError, for a value that does not fit its tag."""
-UNREADABLE = (OmegaConfBaseException, yaml.YAMLError, ValueError, RecursionError, *_ODD_TAG)
-"""What OmegaConf and PyYAML raise for malformed YAML."""
 
 
 def read_file(path: Path, label: str) -> DictConfig | None:
@@ -48,12 +36,8 @@ def read_file(path: Path, label: str) -> DictConfig | None:
     line. Raises ScheduleError.
     """
     try:
-        with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
-        if len(content) > MOST_BYTES:
-            raise UserError(f"has more than {MOST_BYTES:,} bytes; a schedule has a few thousand")
-        text = content.decode()
-        data = _parsed(text)
+        text = read_text(path, _KIND)
+        data = parse(text, _KIND)
         config = OmegaConf.create(data) if isinstance(data, dict) else OmegaConf.load(StringIO(text))
     except UnicodeDecodeError:
         raise ScheduleError(f"{label}: is not UTF-8 text; a schedule is a YAML file") from None
@@ -82,42 +66,16 @@ def read_plain(path: Path) -> Any:
     Raises ScheduleError if it is no longer valid YAML, OSError if it cannot be read.
     """
     try:
-        return _parsed(path.read_text(encoding="utf-8"))
+        return parse(path.read_text(encoding="utf-8"), _KIND)
     except (UserError, *UNREADABLE) as error:
-        raise ScheduleError(_reason(error) if isinstance(error, _ODD_TAG) else str(error)) from None
-
-
-def _parsed(text: str) -> Any:
-    """The plain data of a YAML text, as OmegaConf reads it. Raises UserError if it expands to too many values."""
-    loader = get_yaml_loader()(text)  # libyaml's is faster, but crashes Python on deeply nested text
-    node = loader.get_single_node()
-    if _num_values(node, {}) > MOST_VALUES:
-        raise UserError(f"expands to more than {MOST_VALUES:,} values; a schedule has a few hundred")
-    return None if node is None else loader.construct_document(node)
+        raise ScheduleError(why_unreadable(error) if isinstance(error, ODD_TAG) else str(error)) from None
 
 
 def _reason(error: Exception) -> str:
     """Why a file cannot be read."""
-    if isinstance(error, _ODD_TAG):
-        return "a tag, such as !!bool, does not fit its value"
+    if isinstance(error, ODD_TAG):
+        return why_unreadable(error)
     return getattr(error, "strerror", None) or innermost_reason(error)
-
-
-def _num_values(node: Any, counted: dict[int, int]) -> int:
-    """The number of values in a YAML tree with its aliases expanded; `counted` caches it by node.
-
-    Raises RecursionError for a node that contains itself, UserError for a number with too many characters.
-    """
-    if counted.get(id(node)) == 0:
-        raise RecursionError
-    if isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:int" and len(node.value) > _LONGEST_NUMBER:
-        raise UserError(f"line {node.start_mark.line + 1}: a number of {len(node.value)} characters")
-    if id(node) not in counted:
-        counted[id(node)] = 0
-        below = node.value if isinstance(node, yaml.CollectionNode) else ()
-        parts = chain.from_iterable(below) if isinstance(node, yaml.MappingNode) else below
-        counted[id(node)] = 1 + sum(_num_values(part, counted) for part in parts)
-    return counted[id(node)]
 
 
 @contextmanager
@@ -190,7 +148,7 @@ def _foreign_resolvers(value: Any, keys: tuple[Any, ...] = ()) -> Iterator[str]:
     for key, below in entries:
         yield from _foreign_resolvers(below, (*keys, key))
     if isinstance(value, str) and "${" in value:
-        for name in _resolvers(parse(value)):
+        for name in _resolvers(parse_interpolation(value)):
             if name not in _RESOLVERS:
                 yield (
                     f"{dotted(keys)} = {shown(value)}: {shown(name)} is not allowed here; a schedule may use {LOOK_UPS}"

@@ -211,9 +211,9 @@ class EvaluationBlock(Block):
 class SamplesBlock(Block):
     """Texts that the model of every finished stage writes, for people to read. They do not affect training."""
 
-    prompts: Annotated[list[Annotated[str, Field(max_length=10_000)]], Field(max_length=16)] = []
+    prompts: Annotated[list[Annotated[str, Field(max_length=1_000)]], Field(max_length=16)] = []
     """What the texts begin with; an empty prompt begins a new document. By default growctl writes no texts."""
-    max_new_tokens: Annotated[Count, Field(le=10_000)] = 60
+    max_new_tokens: Annotated[Count, Field(le=1_000)] = 60
     """Tokens of each text, at most. The context length ends it too."""
     temperature: Annotated[float, Field(ge=0.0, le=100.0)] = 0.8
     """0: always the likeliest token. Above, tokens are drawn, always with the same random numbers."""

@@ -1,4 +1,4 @@
-"""Checkpoints: files, manifest, seal, the official layout. Python code loads and saves models with the names below."""
+"""Checkpoints: files, manifest, seal. Python code loads and saves models with the names below."""
 
 import importlib
 from typing import TYPE_CHECKING, Any

@@ -61,16 +61,40 @@ def whole_directory(directory: Path) -> Iterator[Path]:
     """Yields a staging directory to fill and complete with `finish_directory` or `publish_directory`. Removes it on an
     error.
 
-    Raises CheckpointError if `directory` already exists.
+    Raises CheckpointError if `check_new` rejects `directory`.
     """
-    if directory.exists():
-        raise CheckpointError(f"{directory} already exists; choose another: growctl never overwrites a checkpoint")
+    check_new(directory)
     staging = begin_directory(directory)
     try:
         yield staging
     finally:
         if staging.exists():
             shutil.rmtree(staging)
+
+
+def check_new(directory: Path, option: str = "") -> None:
+    """Checks that a checkpoint or export can become `directory`, which the user names with the command's `option`.
+
+    Raises CheckpointError if it exists, even as a link to nothing, or if it would be in a file or another checkpoint.
+    """
+    choose = f"choose another directory{option and f' with {option}'}"
+    if os.path.lexists(directory):
+        raise CheckpointError(f"{directory} already exists; {choose}: growctl never overwrites one")
+    above = next(folder for folder in directory.absolute().parents if os.path.lexists(folder))
+    if not above.is_dir():
+        raise CheckpointError(f"{directory} cannot be created, because {above} is not a directory; {choose}")
+    for folder in directory.parent.resolve().joinpath(directory.name).parents:
+        if _is_checkpoint(folder):
+            raise CheckpointError(f"{directory} is inside the checkpoint {folder}; {choose}")
+
+
+def _is_checkpoint(folder: Path) -> bool:
+    """Whether `folder` has a manifest of growctl; other programs also write files of that name."""
+    try:
+        read_manifest(folder)
+    except (CheckpointError, OSError):
+        return False
+    return True
 
 
 def set_aside(directory: Path) -> Path:

@@ -25,24 +25,38 @@ def decode(
     """Yields the next token of every row, `max_new_tokens` times. Whoever wants fewer stops asking.
 
     `prompts` holds one or more token ids for each row, which may differ in number. Ids from `num_token_ids` on are
-    never chosen: they are padding rows of the embedding. Raises Failure if the logits are not finite, or if the cache
-    does not fit into memory.
+    never chosen: they are padding rows of the embedding. Equal prompts are read once. Raises Failure if the logits are
+    not finite, or if there is too little memory.
     """
-    input_BT, starts_B = padded(prompts)
     device = model.embedding.weight.device
-    cache = _new_cache(model, len(prompts), input_BT.shape[1] + max_new_tokens, starts_B)
     draws_BS = draws(sampling.seed, len(prompts), max_new_tokens).to(device)
-    input_BT = input_BT.to(device)
+    logits_BV, cache = _read(model, prompts, max_new_tokens)
     for step in range(max_new_tokens):
-        logits_BV = _next_logits(model, input_BT, cache)[:, :num_token_ids]
+        logits_BV = logits_BV[:, :num_token_ids]
         if not logits_BV.isfinite().all():
             raise Failure("the model's logits are not finite: its training diverged, or the precision is too low")
         token_B = choose(logits_BV, draws_BS[:, step], sampling)
         yield token_B.tolist()
-        input_BT = token_B[:, None]
+        if step + 1 < max_new_tokens:
+            logits_BV = _next_logits(model, token_B[:, None], cache)
 
 
-def _new_cache(model: LanguageModel, num_rows: int, num_columns: int, starts_B: Tensor) -> KVCache:
+def _read(model: LanguageModel, prompts: Sequence[Sequence[int]], max_new_tokens: int) -> tuple[Tensor, KVCache]:
+    """The logits after each prompt, and a cache that holds the prompts, with room for the new tokens."""
+    input_BT, starts_B = padded(prompts)
+    input_BT = input_BT.to(model.embedding.weight.device)
+    num_rows, longest = input_BT.shape
+    if num_rows == 1 or not starts_B.eq(0).all() or not input_BT.eq(input_BT[0]).all():
+        cache = _new_cache(model, num_rows, longest + max_new_tokens, starts_B)
+        return _next_logits(model, input_BT, cache), cache
+    row = _new_cache(model, 1, longest)
+    logits_1V = _next_logits(model, input_BT[:1], row)
+    cache = _new_cache(model, num_rows, longest + max_new_tokens)
+    cache.begin_with(row)
+    return logits_1V.expand(num_rows, -1), cache
+
+
+def _new_cache(model: LanguageModel, num_rows: int, num_columns: int, starts_B: Tensor | None = None) -> KVCache:
     try:
         return model.new_cache(num_rows, num_columns, starts_B)
     except RuntimeError as error:  # the CPU's allocator raises no class of its own
@@ -51,7 +65,15 @@ def _new_cache(model: LanguageModel, num_rows: int, num_columns: int, starts_B: 
 
 @torch.inference_mode()
 def _next_logits(model: LanguageModel, input_BT: Tensor, cache: KVCache) -> Tensor:
-    return model(input_BT, cache=cache, logits_to_keep=1)[:, 0]
+    try:
+        return model(input_BT, cache=cache, logits_to_keep=1)[:, 0]
+    except RuntimeError as error:
+        if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error):
+            rows, columns = input_BT.shape
+            raise Failure(
+                f"reading {rows:,} x {columns:,} tokens needs more memory than there is; read fewer or shorter texts"
+            ) from error
+        raise
 
 
 def padded(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:

@@ -20,6 +20,10 @@ OnText = Callable[[int, str], None]
 """Called with the number of a sample, from 0, and the text that it gained."""
 
 
+class PromptTooLong(UserError):
+    """A prompt leaves no room for text in the context."""
+
+
 class GenerationSettings(Strict):
     """What to generate."""
 
@@ -76,7 +80,8 @@ def generate(
     An empty prompt begins a new text, after the end of the one before. `on_text` gets the text as it grows, in whole
     characters.
 
-    Raises UserError if the prompt does not fit into the context, or is empty and the model has no end of text.
+    Raises PromptTooLong if the prompt does not fit into the context, UserError if it is empty and the model has no end
+    of text.
     """
     settings = settings or GenerationSettings()
     tokens, limit = _prompt_tokens(pretrained, prompt), settings.context_length or pretrained.text.context_length
@@ -122,10 +127,9 @@ def _prompt_tokens(pretrained: Pretrained, prompt: str) -> list[int]:
 
 def _room(tokens: list[int], limit: int) -> int:
     if len(tokens) >= limit:
-        raise UserError(
+        raise PromptTooLong(
             f"the prompt has {len(tokens):,} tokens; with a context of {limit:,} tokens it may have {limit - 1:,}, so "
-            "that there is room for text; shorten it, or allow a longer context than the model was trained on with "
-            "--context-length"
+            "that there is room for text; shorten it"
         )
     return limit - len(tokens)
 

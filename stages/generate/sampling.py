@@ -12,12 +12,15 @@ from torch import Tensor
 
 from model.strict import Strict
 
+SMALLEST_TEMPERATURE = 1e-6
+"""Below it, tokens are not drawn: divided by such a number, the logits of single tokens could overflow."""
+
 
 class Sampling(Strict):
     """The distribution that tokens are drawn from. Filters apply in this order, after the temperature."""
 
     temperature: Annotated[float, Field(ge=0.0, le=1e6)] = 0.8
-    """Divides the logits. 0: always the most likely token (greedy), whatever the other fields say."""
+    """Divides the logits. Below 1e-6: always the most likely token (greedy), whatever the other fields say."""
 
     top_k: PositiveInt | None = None
     """Keep the k most likely tokens, and those as likely as the last of them; None: all."""
@@ -33,7 +36,7 @@ class Sampling(Strict):
     @property
     def is_greedy(self) -> bool:
         """Whether no token is drawn at random."""
-        return self.temperature == 0
+        return self.temperature < SMALLEST_TEMPERATURE
 
 
 GREEDY = Sampling(temperature=0.0)
@@ -62,7 +65,8 @@ def choose(logits_BV: Tensor, draw_B: Tensor, sampling: Sampling) -> Tensor:
     """
     if sampling.is_greedy:
         return logits_BV.argmax(dim=-1)
-    probability_BV = filtered((logits_BV.double() / sampling.temperature).softmax(dim=-1), sampling)
+    below_BV = logits_BV.double() - logits_BV.amax(dim=-1, keepdim=True).double()  # 0 and less cannot overflow to NaN
+    probability_BV = filtered((below_BV / sampling.temperature).softmax(dim=-1), sampling)
     sum_BV = probability_BV.cumsum(dim=-1)
     total_B1 = sum_BV[:, -1:]
     below_B1 = torch.nextafter(total_B1, torch.zeros_like(total_B1))  # rounding must not reach beyond the last token

@@ -1,16 +1,23 @@
 """The texts that a finished stage's model writes from a schedule's prompts, in a file for screen and report.
 
-Imports torch only to write them.
+As a program, it writes them: `python -m stages.generate.text_samples FINAL REQUEST PATH`. Imports torch only for that.
 """
 
+import sys
+import time
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, PositiveInt, ValidationError
 
+from model.errors import Failure, UserError
 from model.strict import Strict
 from stages.checkpoint.files import write_file
 from stages.checkpoint.manifest import manifest_hash
+from stages.process.lifeline import end_with_runner
+
+MOST_SECONDS = 120.0
+"""Writing the texts of a checkpoint takes no longer, once its model is loaded: GPUs may be waiting."""
 
 
 class TextRequest(Strict):
@@ -45,6 +52,8 @@ class TextSamples(Strict):
 
     request: TextRequest
     samples: tuple[TextSample, ...]
+    problems: tuple[str, ...] = ()
+    """Why prompts have no text, one sentence each."""
 
 
 def read_samples(path: Path) -> TextSamples | None:
@@ -55,10 +64,11 @@ def read_samples(path: Path) -> TextSamples | None:
         return None
 
 
-def write_samples(final: Path, request: TextRequest, path: Path) -> TextSamples:
+def write_samples(final: Path, request: TextRequest, path: Path, seconds: float = MOST_SECONDS) -> TextSamples:
     """Lets the checkpoint `final` write the texts of `request`, on the CPU in float32, into the file `path`.
 
-    Raises UserError if a prompt does not fit, Failure if the model cannot write, OSError if the disk cannot.
+    A prompt that cannot be continued is left out, and so are all once `seconds` are over. Raises CheckpointError if the
+    checkpoint cannot be loaded, OSError if the file cannot be written.
     """
     from stages.checkpoint.pretrained import load_pretrained
     from stages.generate.generate import GenerationSettings, generate
@@ -68,10 +78,45 @@ def write_samples(final: Path, request: TextRequest, path: Path) -> TextSamples:
     settings = GenerationSettings(
         max_new_tokens=request.max_new_tokens, sampling=Sampling(temperature=request.temperature)
     )
-    samples = []
-    for prompt in request.prompts:
-        [sample] = generate(pretrained, prompt, settings).samples
-        samples.append(TextSample(prompt=prompt, text=sample.text, finish_reason=sample.finish_reason))
-    written = TextSamples(checkpoint=manifest_hash(final), request=request, samples=tuple(samples))
+    deadline = time.monotonic() + seconds
+
+    def check_time(*_: object) -> None:
+        if time.monotonic() >= deadline:
+            raise _TimeIsUp
+
+    samples: list[TextSample] = []
+    problems: list[str] = []
+    for number, prompt in enumerate(request.prompts):
+        try:
+            check_time()
+            [sample] = generate(pretrained, prompt, settings, on_text=check_time).samples
+        except (UserError, Failure) as error:
+            problems.append(f"no text after {prompt[:40]!r}: {error}")
+        except _TimeIsUp:
+            left, total = len(request.prompts) - number, len(request.prompts)
+            problems.append(f"no text after the last {left} of {total} prompts: {seconds:.0f} seconds were over")
+            break
+        else:
+            samples.append(TextSample(prompt=prompt, text=sample.text, finish_reason=sample.finish_reason))
+    checkpoint = manifest_hash(final)
+    written = TextSamples(checkpoint=checkpoint, request=request, samples=tuple(samples), problems=tuple(problems))
     write_file(path, written.model_dump_json(indent=1).encode())
     return written
+
+
+class _TimeIsUp(Exception):
+    """The time for all texts is over."""
+
+
+def main() -> None:
+    """Writes the texts that the command line asks for; on failure, logs the reason in one line and exits with 1."""
+    end_with_runner()
+    final, request, path = sys.argv[1:]
+    try:
+        write_samples(Path(final), TextRequest.model_validate_json(request), Path(path))
+    except (UserError, Failure, OSError) as error:
+        raise SystemExit(f"growctl: {error}") from error
+
+
+if __name__ == "__main__":
+    main()

@@ -8,13 +8,14 @@ CONTEXT_TOKENS = 8
 """Tokens before the new ones that are decoded with them: some tokenizers treat the first token of a text apart."""
 
 WINDOW_TOKENS = 32
-"""The window is cut back to its context once it is this long, so that the time for a token does not grow."""
+"""The window is cut back to its context once it is this long, so that the time for a token does not grow. Only special
+tokens after half a character, which have no text, delay that."""
 
 REPLACEMENT = "\ufffd"
 """What a decoder writes for bytes that are not UTF-8. At the end of a text they may be the start of a character."""
 
 MOST_HELD = 3
-"""The most replacement characters that can still become a character: those for three of its four bytes."""
+"""The most replacement characters, and tokens, that can still become a character: three of its four bytes."""
 
 
 class TextStream:
@@ -31,6 +32,10 @@ class TextStream:
         self._num_read = len(self._decoded())
         """Characters of the window's text that were passed on to the search for stop strings."""
 
+        self._num_incomplete = 0
+        """Tokens since the text last ended in a whole character. Until then, a tokenizer whose decoder falls back to
+        bytes may show whole characters before it as broken, too."""
+
         self._pending = ""
         """Text that may be the start of a stop string."""
 
@@ -38,13 +43,26 @@ class TextStream:
         """Adds a token; returns the text that is certain now, often none. Returns none after a stop string."""
         self._window.append(token)
         text = self._decoded()
-        held = min(len(text) - len(text.rstrip(REPLACEMENT)), MOST_HELD)
-        certain = text[self._num_read : len(text) - held]
-        self._num_read += len(certain)
-        if not held and len(self._window) >= WINDOW_TOKENS:
-            self._window = self._window[-CONTEXT_TOKENS:]
-            self._num_read = len(self._decoded())
+        num_broken = len(text) - len(text.rstrip(REPLACEMENT))
+        self._num_incomplete = self._num_incomplete + 1 if num_broken else 0
+        certain = ""
+        if self._num_incomplete == 0 or self._num_incomplete > MOST_HELD:
+            certain = text[self._num_read : len(text) - min(num_broken, MOST_HELD)]
+            self._num_read += len(certain)
+        if len(self._window) >= WINDOW_TOKENS:
+            self._cut(text)
         return self._without_stop(certain)
+
+    def _cut(self, text: str) -> None:
+        """Cuts the window, with the text `text`, back to its context, if possible before a whole character."""
+        unread = text[self._num_read :]
+        for size in range(CONTEXT_TOKENS, CONTEXT_TOKENS + MOST_HELD + 1):
+            window = self._window[-size:]
+            shorter = self._tokenizer.decode(window, skip_special_tokens=True)
+            same = text.endswith(shorter) or len(self._window) >= 2 * WINDOW_TOKENS
+            if same and shorter.endswith(unread):
+                self._window, self._num_read = window, len(shorter) - len(unread)
+                return
 
     def finish(self) -> str:
         """Returns the text that was held back: the last token has been pushed."""

@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 from model.config import TokenformerConfig, TransformerConfig
 from model.policy import GrowthPolicy, grow_config
 from stages.checkpoint.pretrained import Pretrained, load_pretrained
-from stages.export.huggingface import export_huggingface
+from stages.huggingface.export import export_huggingface
 from tests.pretrained import text_config, write_pretrained
 
 SENTENCE = "the cat sat in the inn. "

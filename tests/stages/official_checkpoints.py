@@ -10,7 +10,7 @@ import yaml
 from torch import Tensor
 
 from model.config import TokenformerConfig, parameter_shapes, tokenformer_config
-from stages.checkpoint.official import official_names
+from stages.official.layout import official_names
 
 EMBEDDING = "sequential.0.word_embeddings.weight"
 FFN_KEYS = "sequential.2.mlp.key_param_tokens"

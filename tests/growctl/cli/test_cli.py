@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import subprocess
 import sys
 from typing import get_args, get_type_hints
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 
 from growctl.cli import checkpoints, verify
 from growctl.cli.app import app
+from growctl.run.signals import Stopped
 from model.policy import Init, Moments, Preset, TauPolicy
 from model.precision import ComparisonDtype
 from stages.checkpoint.manifest import read_manifest
@@ -159,3 +161,16 @@ def test_invalid_input_gives_one_message_and_exit_code_2(tmp_path, arguments, me
     assert message in " ".join(err.split()).replace("│ ", "")
     assert "Traceback" not in out + err
     assert sorted(p.name for p in tmp_path.iterdir()) == ["empty", "file", "final"]
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [("run", "terminated; run the same command again to resume"), ("import", "terminated"), ("expand", "terminated")],
+)
+def test_only_a_run_that_is_stopped_says_that_it_can_be_resumed(monkeypatch, command, said):
+    def stop(**_: object) -> None:
+        raise Stopped(signal.SIGTERM)
+
+    monkeypatch.setattr("growctl.cli.app.app", stop)
+    _, err = run_here(command, expect=143)
+    assert err == f"growctl: {said}\n"

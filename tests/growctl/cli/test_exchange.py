@@ -95,3 +95,24 @@ def test_what_cannot_be_imported_or_exported_is_one_line_and_exit_code_2(tmp_pat
     assert "has keys whose ramp is not finished" in err
     assert err.count("\n") == 1
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("command", ["import", "export", "expand"])
+def test_an_output_that_cannot_be_created_is_refused_before_any_work(checkpoint, tmp_path, command):
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("nowhere")
+    arguments = {
+        "import": ("import", "official", "nowhere.bin", "--config", "nowhere.yml", "--output"),
+        "export": ("export", checkpoint, "--to", "official"),
+        "expand": ("expand", checkpoint, "--add-tokens", 2, "--output"),
+    }[command]
+    for output, message in (
+        ("file/new/one", f"file/new/one cannot be created, because {tmp_path}/file is not a directory; choose another"),
+        ("link", "link already exists; choose another directory"),
+        ("link/new", f"link/new cannot be created, because {tmp_path}/link is not a directory; choose another"),
+    ):
+        _, err = run_here(*arguments, tmp_path / output, expect=2)
+        assert message in err
+        assert ".incomplete" not in err
+    _, err = run_here(*arguments, checkpoint / "new", expect=2)
+    assert f"{checkpoint}/new is inside the checkpoint {checkpoint}; choose another directory" in err

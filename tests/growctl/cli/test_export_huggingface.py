@@ -9,7 +9,7 @@ import pytest
 
 from model.config import num_parameters
 from stages.checkpoint.lineage import extended
-from stages.export import same_logits
+from stages.huggingface import same_logits
 from tests.growctl.checkpoints.test_show import COST, rewrite_lineage
 from tests.growctl.invented_runs import control, ladder
 from tests.growctl.runs import UNUSABLE_INPUT, run_here
@@ -19,9 +19,9 @@ from tests.stages.checkpoints import write_checkpoint
 
 @pytest.fixture(autouse=True)
 def same_as_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spares the process that loads an export; tests/stages/export has what it does."""
+    """Spares the process that loads an export; tests/stages/huggingface has what it does."""
     found = same_logits.LogitsCheck("5.23.0", 3e-7, 2e-5, None)
-    monkeypatch.setattr("stages.export.huggingface.check_logits", lambda *_: found)
+    monkeypatch.setattr("stages.huggingface.export.check_logits", lambda *_: found)
 
 
 @pytest.fixture

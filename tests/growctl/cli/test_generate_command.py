@@ -84,19 +84,17 @@ def test_a_prompt_can_be_piped_in(generate, typed):
 def test_every_line_is_a_prompt_in_interactive_mode(generate, typed, monkeypatch):
     say(monkeypatch, "ok")
     typed(b"one\n" + b"x" * 40 + b"\ntwo\n")
-    monkeypatch.setattr("builtins.input", lambda _="": _line())
-
-    def _line() -> str:
-        import sys
-
-        line = sys.stdin.readline()
-        if not line:
-            raise EOFError
-        return line.rstrip("\n")
-
     out, err = generate("--interactive", "--max-new-tokens", 2)
     assert out == "ok\nok\n"
     assert "growctl: the prompt has 40 tokens" in err
+
+
+def test_lines_before_one_that_is_no_text_are_continued(generate, typed, monkeypatch):
+    say(monkeypatch, "ok")
+    typed(b"one\nb\xffd\ntwo\n")
+    out, err = generate("--interactive", "--max-new-tokens", 2, expect=2)
+    assert out == "ok\n"
+    assert "line 2 of standard input is not valid UTF-8" in err
 
 
 def test_several_samples_are_printed_one_after_the_other(generate, monkeypatch):
@@ -125,6 +123,12 @@ def test_a_mistake_gets_one_message(generate, arguments, message):
     out, err = generate(*arguments, expect=2)
     assert out == ""
     assert message in " ".join(err.split())
+
+
+@pytest.mark.parametrize("arguments", [[], ["-"], ["--interactive"]])
+def test_a_closed_standard_input_holds_no_prompt(generate, monkeypatch, arguments):
+    monkeypatch.setattr("sys.stdin", None)
+    assert "there is no prompt" in generate(*arguments, expect=2)[1]
 
 
 def test_standard_input_that_is_no_text_gets_one_message(generate, typed):

@@ -271,6 +271,11 @@ def test_the_texts_of_all_stages_stand_below_their_prompt_on_screen_and_page(run
     said = [line.rstrip() for line in printed(find_runs(runs)).splitlines()]
     texts = ["  quick/0-800k", "    def <b>one\\x1b[2J", "  quick/1-2m", "    def two", "    lines"]
     assert said[said.index("Text after 'def '") + 1 :] == texts
+    final = runs / "quick/stages/1-1-2m/final"
+    final.mkdir()
+    (final / "manifest.json").write_text("of another training")
+    assert "quick/1-2m" not in printed(find_runs(runs)).partition("Text after")[2]
+    (final / "manifest.json").unlink()
     page = write_report(find_runs(runs), ReportPaths(tmp_path / "report")).read_text()
     assert "<h3>Text after &#x27;def &#x27;</h3>" in page
     assert "<figcaption>quick/0-800k</figcaption><pre>def &lt;b&gt;one\\x1b[2J</pre>" in page

@@ -1,12 +1,14 @@
 """The texts of a finished stage: written once, again if something changed, and never the end of a run."""
 
 import shutil
+import sys
 
 import pytest
 
 from growctl.run import stage_samples
-from growctl.run.stage_samples import write_new_samples
-from stages.generate.text_samples import TextRequest, read_samples
+from growctl.run.stage_samples import write_apart, write_new_samples
+from model.errors import Failure
+from stages.generate.text_samples import TextRequest, TextSamples, read_samples, write_samples
 from stages.stage_dir import StagePaths
 from tests.pretrained import write_pretrained
 
@@ -20,8 +22,18 @@ def stage(tmp_path) -> StagePaths:
     return found
 
 
+@pytest.fixture(autouse=True)
+def _here(monkeypatch):
+    """Writes the texts in this process: starting another takes seconds."""
+
+    def write_here(stage: StagePaths, request: TextRequest) -> TextSamples:
+        return write_samples(stage.final, request, stage.samples)
+
+    monkeypatch.setattr(stage_samples, "write_apart", write_here)
+
+
 def no_message(text: str) -> None:
-    pytest.fail(text)
+    assert "writing texts" in text
 
 
 def test_texts_are_written_once(stage):
@@ -55,20 +67,75 @@ def test_nothing_is_written_without_prompts(stage):
     assert not stage.samples.exists()
 
 
-@pytest.mark.parametrize("trouble", ["prompt", "checkpoint", "size", "disk"])
-def test_trouble_becomes_a_message(stage, trouble, monkeypatch):
-    request = REQUEST
+def test_no_stale_texts_remain(stage, monkeypatch):
+    write_new_samples(stage, REQUEST, no_message)
+    assert write_new_samples(stage, TextRequest(), no_message) is None
+    assert not stage.samples.exists()
+    write_new_samples(stage, REQUEST, no_message)
+    monkeypatch.setattr(stage_samples, "MOST_PARAMETERS", 10)
+    assert write_new_samples(stage, TextRequest(prompts=("class ",)), lambda _: None) is None
+    assert not stage.samples.exists()
+
+
+def test_a_prompt_without_text_loses_no_other_text(stage):
     messages: list[str] = []
-    if trouble == "prompt":
-        request = TextRequest(prompts=("x" * 40,))
-    elif trouble == "checkpoint":
+    request = TextRequest(prompts=("a", "x" * 40, "b"), max_new_tokens=2)
+    written = write_new_samples(stage, request, messages.append)
+    assert [sample.prompt for sample in written.samples] == ["a", "b"]
+    assert messages[0] == "0-small: writing texts on the CPU"
+    assert messages[1].startswith(f"no text after {'x' * 40!r}: the prompt has 40 tokens; ")
+    assert "--" not in messages[1]
+    assert write_new_samples(stage, request, no_message) is None
+
+
+def test_prompts_are_left_out_once_the_time_is_over(stage):
+    written = write_samples(stage.final, REQUEST, stage.samples, seconds=0)
+    assert written.problems == ("no text after the last 2 of 2 prompts: 0 seconds were over",)
+    assert read_samples(stage.samples) == written
+
+
+@pytest.mark.slow
+def test_a_process_of_its_own_writes_the_texts(stage):
+    written = write_apart(stage, REQUEST)
+    assert written == write_samples(stage.final, REQUEST, stage.samples)
+    shutil.rmtree(stage.final)
+    with pytest.raises(Failure, match="final does not exist"):
+        write_apart(stage, REQUEST)
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        ("import os; os.kill(os.getpid(), 9)", "ran out of memory"),
+        ("import time; time.sleep(1000)", "they were not written within 0 seconds"),
+        ("raise SystemExit('growctl: no room')", "no room"),
+        ("", "samples.json cannot be read"),
+    ],
+)
+def test_a_process_that_fails_does_not_end_the_run(stage, monkeypatch, program, message):
+    monkeypatch.setattr(stage_samples, "PROGRAM", (sys.executable, "-S", "-c", program))
+    monkeypatch.setattr(stage_samples, "KILL_SECONDS", 0.1 if "sleep" in program else 600.0)
+    monkeypatch.setattr(stage_samples, "write_apart", write_apart)
+    messages: list[str] = []
+    assert write_new_samples(stage, REQUEST, messages.append) is None
+    assert messages[1].startswith("no text samples: ")
+    assert message in messages[1]
+
+
+@pytest.mark.parametrize(
+    ("trouble", "message"),
+    [("checkpoint", "final does not exist"), ("size", "too many to write on the CPU"), ("disk", "samples.json")],
+)
+def test_trouble_becomes_a_message(stage, trouble, message, monkeypatch):
+    messages: list[str] = []
+    if trouble == "checkpoint":
         shutil.rmtree(stage.final)
     elif trouble == "size":
         monkeypatch.setattr(stage_samples, "MOST_PARAMETERS", 10)
     else:
         stage.samples.mkdir()
-    assert write_new_samples(stage, request, messages.append) is None
-    [message] = messages
-    said = {"prompt": "the prompt has 40 tokens", "size": "too many for this process"}.get(trouble, "")
-    assert message.startswith("no text samples: ")
-    assert said in message
+    assert write_new_samples(stage, REQUEST, messages.append) is None
+    [said] = messages
+    assert said.startswith("no text samples: ")
+    assert message in said
+    assert "Error:" not in said

@@ -259,17 +259,18 @@ def test_the_command_prints_writes_and_tables_the_scores(checkpoint: Pretrained,
 
 @pytest.mark.slow  # imports transformers
 def test_the_scores_are_those_of_the_harness_on_the_hugging_face_export(tmp_path: Path, tasks: Path):
-    huggingface = pytest.importorskip("stages.export.huggingface")
     for needed in ("transformers", "accelerate", "peft"):
         pytest.importorskip(needed)
     from lm_eval.models.huggingface import HFLM
+
+    from stages.huggingface.export import export_huggingface
 
     write_pretrained(tmp_path / "final")  # without padding rows, which HFLM leaves in the softmax
     opened = load_pretrained(tmp_path / "final")
     with torch.no_grad():
         for parameter in opened.model.parameters():
             parameter.mul_(2)  # so that scores differ clearly between answers
-    huggingface.export_huggingface(opened, tmp_path / "export", card=lambda export: "", check=False)
+    export_huggingface(opened, tmp_path / "export", card=lambda export: "", check=False)
     theirs = HFLM(
         pretrained=str(tmp_path / "export"), trust_remote_code=True, device="cpu", batch_size=2, dtype="float32"
     )

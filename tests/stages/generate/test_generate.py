@@ -53,6 +53,37 @@ def test_every_row_gets_the_tokens_of_its_prompt_alone_without_a_cache(model, ro
         assert list(found) == without_cache(model, prompt, 6, sampling, number)
 
 
+@settings(deadline=None, max_examples=10)
+@given(models(), st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=6))
+def test_a_prompt_of_several_rows_is_read_once(model, prompt):
+    shapes: list[tuple[int, ...]] = []
+    with_hook = model.embedding.register_forward_pre_hook(lambda _, inputs: shapes.append(tuple(inputs[0].shape)))
+    sampling = Sampling(temperature=1.0, seed=4)
+    found = list(zip(*decode(model, [prompt] * 3, 4, sampling, num_token_ids=NUM_IDS), strict=True))
+    with_hook.remove()
+    assert shapes == [(1, len(prompt)), (3, 1), (3, 1), (3, 1)]
+    for row, tokens in enumerate(found):
+        assert list(tokens) == without_cache(model, prompt, 4, sampling, row)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected", "message"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory"), Failure, "reading 1 x 2 tokens needs more memory than there is"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: 9 bytes"), Failure, "needs more memory"),
+        (RuntimeError("shapes cannot be multiplied"), RuntimeError, "shapes cannot be multiplied"),
+    ],
+)
+def test_a_forward_pass_that_does_not_fit_into_memory_is_a_failure(pretrained, monkeypatch, error, expected, message):
+    def run_out(*_, **__):
+        raise error
+
+    monkeypatch.setattr(type(pretrained.model), "forward", run_out)
+    with pytest.raises(RuntimeError, match=message) as raised:
+        list(decode(pretrained.model, [[65, 66]], 3, GREEDY))
+    assert raised.type is expected
+
+
 def test_padding_rows_of_the_vocabulary_are_never_chosen(tmp_path):
     write_pretrained(tmp_path / "final", text_config(vocab_size=264))
     padded = load_pretrained(tmp_path / "final")

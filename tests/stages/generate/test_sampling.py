@@ -65,6 +65,14 @@ def test_greedy_takes_the_most_likely_token():
     assert choose(LOGITS_BV, torch.zeros(1, dtype=torch.float64), GREEDY).item() == 1
 
 
+@pytest.mark.parametrize("temperature", [5e-324, 1e-310, 1e-40, 1e-7, 1e-6])
+@pytest.mark.parametrize("scale", [1.0, 1e30, 1e307])
+def test_a_tiny_temperature_takes_the_most_likely_token(temperature, scale):
+    for draw in (0.0, 1 - 2**-53):
+        draw_B = torch.tensor([draw], dtype=torch.float64)
+        assert choose(LOGITS_BV.double() * scale, draw_B, Sampling(temperature=temperature)).item() == 1
+
+
 def test_a_rows_random_numbers_depend_on_seed_and_row_alone():
     before = torch.get_rng_state()
     three, one = draws(5, 3, 40), draws(5, 1, 10)

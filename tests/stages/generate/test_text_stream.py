@@ -42,6 +42,20 @@ def test_every_whole_character_is_shown_at_once():
     assert streamed(ids) == ["a", "", "", "", "😀", "b", ""]
 
 
+@pytest.mark.parametrize("text", [b"\x80", b"a\xf0", b"\xe2\x82", b"ok"])
+def test_the_window_stays_short_whatever_the_bytes(text):
+    lengths: list[int] = []
+
+    class Watched:
+        def decode(self, ids, **options):
+            lengths.append(len(ids))
+            return b"".join(ids).decode(errors="replace")
+
+    pieces = streamed([text] * 200, tokenizer=Watched())
+    assert "".join(pieces) == (text * 200).decode(errors="replace")
+    assert max(lengths) <= WINDOW_TOKENS
+
+
 @settings(deadline=None)
 @given(texts, st.lists(st.text(st.sampled_from("ab é€😀\n"), min_size=1, max_size=4), max_size=3))
 def test_a_text_ends_before_its_first_stop_string(text, stop):
@@ -62,7 +76,7 @@ def test_special_tokens_do_not_appear_in_the_text():
     assert "".join(streamed([0, *byte_tokenizer().encode("hi").ids, 0])) == "hi"
 
 
-@pytest.mark.parametrize("text", ["two words", "é and 😀 again"])
+@pytest.mark.parametrize("text", ["two words", "é and 😀 again", "😀€é" * 20, "a😀" * 30])
 def test_a_tokenizer_that_marks_words_keeps_the_space_after_the_prompt(text):
     pieces = ["▁two", "▁words", "▁and", "▁again", "▁", *(f"<0x{byte:02X}>" for byte in range(256))]
     tokenizer = Tokenizer(models.BPE({piece: i for i, piece in enumerate(pieces)}, [], byte_fallback=True))

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from stages.export.huggingface import HuggingFaceExport
+from stages.huggingface.export import HuggingFaceExport
 
 PAPER = "https://arxiv.org/abs/2410.23168"
 

@@ -15,9 +15,9 @@ from model.errors import UserError
 from model.policy import GrowthPolicy, grow_config
 from stages.checkpoint.disk_full import DiskFull
 from stages.checkpoint.pretrained import Pretrained, load_pretrained
-from stages.export import huggingface, huggingface_code, same_logits, shards, tokenformer_layout
-from stages.export.huggingface import CODE, HuggingFaceExport, export_huggingface
-from stages.export.same_logits import ExportDiffers, LogitsCheck
+from stages.huggingface import code, same_logits, shards, tokenformer_layout
+from stages.huggingface.export import CODE, HuggingFaceExport, export_huggingface
+from stages.huggingface.same_logits import ExportDiffers, LogitsCheck
 from tests.pretrained import text_config, write_pretrained
 
 TRANSFORMER = TransformerConfig(vocab_size=270, hidden_size=32, num_heads=2, num_layers=2, ffn_size=64)
@@ -115,7 +115,7 @@ def test_a_rounded_export_is_compared_with_the_rounded_numbers(tmp_path, monkeyp
         compared.setdefault("embedding", model.embedding.weight)
         return LogitsCheck("5.19", 0.0, 1e-5, None)
 
-    monkeypatch.setattr(huggingface, "check_logits", check)
+    monkeypatch.setattr("stages.huggingface.export.check_logits", check)
     before = pretrained.model.embedding.weight.clone()
     export(pretrained, tmp_path / "out", check=True, dtype="bfloat16")
     assert torch.equal(compared.pop("embedding"), before.bfloat16().float())
@@ -155,7 +155,7 @@ def test_the_exported_code_imports_only_torch_and_transformers(pretrained, tmp_p
         assert {found.split(".")[0] for found in names} <= {
             *("torch", "transformers", "typing", "math", "collections", "configuration_tokenformer")
         }
-        assert (tmp_path / "out" / name).read_bytes() == (Path(huggingface_code.__path__[0]) / name).read_bytes()
+        assert (tmp_path / "out" / name).read_bytes() == (Path(code.__path__[0]) / name).read_bytes()
 
 
 def test_an_existing_directory_is_refused(pretrained, tmp_path):

@@ -1,4 +1,4 @@
-"""A Tokenformer as tensors and settings of the modeling code that an export holds (stages/export/huggingface_code)."""
+"""A Tokenformer as tensors and settings of the modeling code that an export holds (stages/huggingface/code)."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ from torch import Tensor
 from model.config import PattentionConfig, TokenformerConfig
 from model.pattention import Pattention
 from model.tokenformer import Tokenformer
-from stages.export.shards import LazyTensor
+from stages.huggingface.shards import LazyTensor
 
 PLACES = {"query": "attention.", "key": "attention.", "value": "attention.", "projection": "attention.", "ffn": ""}
 """Where the modeling code keeps each Pattention of a block."""

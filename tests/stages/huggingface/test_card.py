@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from stages.export.card import CardFacts, model_card
-from stages.export.huggingface import HuggingFaceExport
-from stages.export.same_logits import LogitsCheck
+from stages.huggingface.card import CardFacts, model_card
+from stages.huggingface.export import HuggingFaceExport
+from stages.huggingface.same_logits import LogitsCheck
 
 EXPORT = HuggingFaceExport(
     architecture="TokenformerForCausalLM",

@@ -7,12 +7,14 @@ Tensors are memory-mapped, so that opening a model reads only its tables of cont
 import json
 import pickle
 import re
+import shlex
+import warnings
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import safetensors.torch
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from stages.checkpoint.manifest import CheckpointError
@@ -21,6 +23,11 @@ WHOLE = ("pytorch_model.bin", "model.safetensors")
 """The file that zero_to_fp32.py writes without and with --safe_serialization; a larger model's shards have an index."""
 
 INDEX_SUFFIX = ".index.json"
+
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+"""The types of values that growctl imports, all of which float32 holds exactly."""
+
+_MODEL_FILES = tuple(name for whole in WHOLE for name in (whole, whole + INDEX_SUFFIX))
 
 _DEEPSPEED_FILE = re.compile(r"(mp_rank_\d+_.*|(bf16_|fp16_)?zero_pp_rank_.*|layer_\d+-model_.*)\.pt")
 _DEEPSPEED_STEP = re.compile(r"global_step\d+")
@@ -35,9 +42,9 @@ def open_weights(path: Path) -> dict[str, Tensor]:
     if path.is_file():
         return _open_file(path)
     if not path.is_dir():
-        raise CheckpointError(f"{path} does not exist")
+        raise CheckpointError(f"{path} {'is neither a file nor a directory' if path.exists() else 'does not exist'}")
     _refuse_deepspeed(path)
-    found = [path / name for whole in WHOLE for name in (whole, whole + INDEX_SUFFIX) if (path / name).is_file()]
+    found = [path / name for name in _MODEL_FILES if (path / name).is_file()]
     if len(found) > 1:
         raise CheckpointError(
             f"{path} holds several models: {found[0].name} and {found[1].name}; keep one of them there"
@@ -67,7 +74,7 @@ def _open_shards(index: Path) -> dict[str, Tensor]:
     try:
         weight_map = json.loads(index.read_text())["weight_map"]
         shards = {str(shard): {key for key in weight_map if weight_map[key] == shard} for shard in weight_map.values()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{index} is not an index of shards: it has no weight_map of names and files") from error
     tensors: dict[str, Tensor] = {}
     for name, listed in sorted(shards.items()):
@@ -90,15 +97,13 @@ def _open_file(path: Path) -> dict[str, Tensor]:
     if _DEEPSPEED_FILE.fullmatch(path.name):
         raise _merge_first(path, "is one of DeepSpeed's own shards", path.absolute().parents[1])
     try:
-        if path.suffix == ".safetensors":
-            return safetensors.torch.load_file(path)
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+        state = _read(path)
     except pickle.UnpicklingError as error:
         # torch's own message goes on to explain how to load such a file anyway.
         raise CheckpointError(
             f"{path} is not a plain state dict of tensors; growctl loads nothing else, because it could run code"
         ) from error
-    except (RuntimeError, EOFError, SafetensorError) as error:
+    except Exception as error:  # a damaged pickle can raise anything
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CheckpointError(f"{path} cannot be opened: {reason}") from error
     if isinstance(state, dict) and isinstance(state.get("module"), dict):
@@ -110,21 +115,31 @@ def _open_file(path: Path) -> dict[str, Tensor]:
     return state
 
 
+def _read(path: Path) -> Any:
+    """What the file at `path` holds, memory-mapped where its format allows that."""
+    if path.suffix == ".safetensors":
+        return safetensors.torch.load_file(path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about types of storage that a damaged file names
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+
+
 def _refuse_deepspeed(directory: Path) -> None:
     """Raises CheckpointError if `directory` is one that DeepSpeed saves to, or one of its steps."""
     names = sorted(path.name for path in directory.iterdir())
     if any(_DEEPSPEED_FILE.fullmatch(name) for name in names):
         raise _merge_first(directory, "holds DeepSpeed's own shards", directory.absolute().parent)
     if any(_DEEPSPEED_STEP.fullmatch(name) for name in names) and not any(
-        (directory / name).is_file() for name in WHOLE
+        (directory / name).is_file() for name in _MODEL_FILES
     ):
         raise _merge_first(directory, "holds DeepSpeed's own shards", directory)
 
 
 def _merge_first(path: Path, what: str, saved: Path | None = None) -> CheckpointError:
     """An error with the command that merges what DeepSpeed saved in the directory `saved`."""
-    folder = "CHECKPOINTS" if saved is None else str(saved)
+    folder = Path("CHECKPOINTS") if saved is None else saved
+    command = shlex.join(["python", str(folder / "zero_to_fp32.py"), str(folder), "MERGED"])
     return CheckpointError(
-        f"{path} {what}; merge the shards into float32 weights first: python {folder}/zero_to_fp32.py {folder} MERGED "
-        "(DeepSpeed puts the script there), then import MERGED"
+        f"{path} {what}; merge the shards into float32 weights first: {command} (DeepSpeed puts the script there), "
+        "then import MERGED"
     )

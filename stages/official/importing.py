@@ -13,21 +13,19 @@ from stages.checkpoint.disk_full import clean_when_full, require_space
 from stages.checkpoint.files import FileEntry, write_file
 from stages.checkpoint.lineage import Lineage
 from stages.checkpoint.manifest import CheckpointError, Manifest, history_of
-from stages.checkpoint.official import (
+from stages.checkpoint.parameters import write_parameters
+from stages.checkpoint.pretrained import num_token_ids, parse_tokenizer, text_facts
+from stages.checkpoint.text_facts import TextFacts
+from stages.official.files import DTYPES, open_weights, refuse_lfs_pointer
+from stages.official.layout import (
     OFFICIAL_EMBEDDING,
+    num_layers,
     official_model,
     official_names,
     read_settings,
     rotary_buffers,
 )
-from stages.checkpoint.official_files import open_weights, refuse_lfs_pointer
-from stages.checkpoint.parameters import write_parameters
-from stages.checkpoint.pretrained import num_token_ids, parse_tokenizer, text_facts
-from stages.checkpoint.text_facts import TextFacts
 from stages.stage_dir import TOKENIZER_NAME
-
-_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-"""The types of values that float32 holds exactly."""
 
 
 def import_official(
@@ -57,11 +55,14 @@ def import_official(
     rows = len(state[OFFICIAL_EMBEDDING]) if state[OFFICIAL_EMBEDDING].dim() else 0
     if not rows:
         raise CheckpointError(f"{weights}: {OFFICIAL_EMBEDDING} has no rows")
-    described = official_model(read_settings(settings), settings, rows)
+    found = read_settings(settings)
+    _check_num_layers(state, weights, num_layers(found, settings), settings)
+    described = official_model(found, settings, rows)
     config = described.config
     names = official_names(config)
     _check_tensors(state, config, weights, settings)
     document, facts = _text(tokenizer, vocab_size, end_of_text, rows, described.context_length)
+    dtypes = {_name(state[official].dtype) for official in names.values()}
     num_bytes, total = 4 * num_parameters(config), len(names)
 
     def values() -> Iterator[tuple[str, Tensor]]:
@@ -77,7 +78,12 @@ def import_official(
             files = write_parameters(staging, values(), on_progress and (lambda done: on_progress(done, total)))
             if document is not None:
                 files[TOKENIZER_NAME] = write_file(staging / TOKENIZER_NAME, document)
-            details = {"layout": "official", "weights": weights.name, "ignored_settings": described.ignored}
+            details = {
+                "layout": "official",
+                "weights": weights.name,
+                "dtype": dtypes.pop() if len(dtypes) == 1 else None,  # None: several
+                "ignored_settings": described.ignored,
+            }
             return finish_directory(output, _manifest(config, files, facts, details))
 
 
@@ -104,11 +110,15 @@ def _manifest(
     return manifest.model_copy(update={"lineage": lineage})
 
 
+def _check_num_layers(state: dict[str, Tensor], weights: Path, wanted: int, settings: Path) -> None:
+    """Checks that `state` has as many layers as the settings say, before a configuration of so many is built."""
+    layers = {name.split(".")[1] for name in state if ".attention." in name or ".mlp." in name}
+    if len(layers) != wanted:
+        raise CheckpointError(f"{weights} has {len(layers)} layers; num_layers in {settings} is {wanted}")
+
+
 def _check_tensors(state: dict[str, Tensor], config: TokenformerConfig, weights: Path, settings: Path) -> None:
     """Checks that `state` has the tensors of the model and, apart from rotary frequencies, no others."""
-    blocks = {name.split(".")[1] for name in state if ".attention." in name or ".mlp." in name}
-    if len(blocks) != config.num_layers:
-        raise CheckpointError(f"{weights} has {len(blocks)} layers; num_layers in {settings} is {config.num_layers}")
     names, buffers = official_names(config), rotary_buffers(config)
     for name in sorted(set(state) - set(names.values())):
         if name not in buffers:
@@ -121,8 +131,8 @@ def _check_tensors(state: dict[str, Tensor], config: TokenformerConfig, weights:
         tensor = state[name]
         if tuple(tensor.shape) != shape:
             raise CheckpointError(f"{weights}: {name} has shape {list(tensor.shape)}, not {list(shape)}")
-        if tensor.dtype not in _DTYPES:
-            kinds = ", ".join(_name(dtype) for dtype in _DTYPES)
+        if tensor.dtype not in DTYPES.values():
+            kinds = ", ".join(DTYPES)
             raise CheckpointError(f"{weights}: {name} has values of type {_name(tensor.dtype)}; allowed are {kinds}")
         if tensor.layout != torch.strided or tensor.device.type != "cpu":
             raise CheckpointError(f"{weights}: {name} is not an ordinary tensor with its values in the file")
@@ -133,7 +143,7 @@ def _check_frequencies(found: Tensor, config: TokenformerConfig, name: str, sett
     width = config.rotary_width
     expected = config.rotary_base ** (-torch.arange(0, width, 2, dtype=torch.float64) / max(width, 1))
     fits = found.shape == expected.shape and found.is_floating_point()
-    rounded = [expected.to(dtype).float() for dtype in _DTYPES]
+    rounded = [expected.to(dtype).float() for dtype in DTYPES.values()]
     if not fits or not any(torch.allclose(found.float(), each, rtol=1e-5, atol=0) for each in rounded):
         raise CheckpointError(
             f"{name} does not hold the frequencies of rotary_pct {config.rotary_fraction:g} and rotary_emb_base "

@@ -1,15 +1,22 @@
 """The settings of official models: what growctl computes, what changes nothing, and what it rejects."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
 import yaml
 
 from stages.checkpoint.manifest import CheckpointError
-from stages.checkpoint.official import OfficialModel, official_model, official_settings, read_settings
+from stages.official.layout import OfficialModel, official_model, official_settings, read_settings
 from tests.stages.official_checkpoints import published, write_settings
 
 SCORE_FUNCTIONS = {"tiny": "l2_norm_gelu", "tiny_gelu_l2": "gelu_l2_norm", "tiny_softmax": "softmax"}
+
+
+def repeated_aliases() -> str:
+    """YAML with nine values, each of which contains the one before nine times."""
+    lines = [f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]" for old, new in pairwise("abcdefghi")]
+    return "\n".join(["a: &a x", *lines])
 
 
 def described(folder, **changes: Any) -> OfficialModel:
@@ -57,6 +64,18 @@ def test_settings_that_change_the_function_are_honoured(tmp_path):
         ({"transformer_increase_dim": 64}, "transformer_increase_dim is 64; growctl only supports 0"),
         ({"attention_config": [[["flash"], 2]]}, "attention_config has 'flash' layers"),
         ({"attention_config": [[["tokenformer", "global"], 1]]}, "attention_config has 'global' layers"),
+        ({"attention_config": [[["tokenformer"], 99]]}, "in attention_config add up to 99; num_layers is 2"),
+        ({"attention_config": ["tokenformer"]}, "in attention_config add up to 1; num_layers is 2"),
+        (
+            {"attention_config": [[["tokenformer"] * 3, "all"]]},
+            "in attention_config add up to 3; num_layers is 2",
+        ),
+        (
+            {"attention_config": [["tokenformer", 2]]},
+            "attention_config is [['tokenformer', 2]]; for 2 layers it",
+        ),
+        ({"attention_config": "tokenformer"}, "attention_config is 'tokenformer'; for 2 layers it"),
+        ({"num-layers": 2}, "has num-layers and num_layers, which are the same key; keep one of them"),
         ({"attention_config": ["tokenformer", "mamba"]}, "attention_config has 'mamba' layers"),
         ({"sliding_window_width": 8}, "sliding_window_width is 8; growctl only supports attention to all earlier"),
         ({"soft_prompt_tuning": {"enabled": True}}, "soft_prompt_tuning is enabled"),
@@ -65,7 +84,7 @@ def test_settings_that_change_the_function_are_honoured(tmp_path):
         ({"num_layers": True}, "num_layers is True; it must be a whole number"),
         ({"qkv_slot_num": 0}, "qkv_slot_num is 0; it must be a whole number, 1 or more"),
         ({"seq_length": "long"}, "seq_length is 'long'; it must be a whole number"),
-        ({"num_attention_heads": 5}, "hidden_size 32 must be a multiple of num_heads 5"),
+        ({"num_attention_heads": 5}, "does not describe a model: hidden_size 32 must be a multiple of num_heads 5"),
         ({"norm_activation_type": "relu"}, "score_function: Input should be 'l2_norm_gelu', 'gelu_l2_norm' or"),
         ({"rotary_pct": "a quarter"}, "could not convert string to float"),
         ({"layernorm_epsilon": -1}, "norm_epsilon: Input should be greater than 0"),
@@ -76,9 +95,19 @@ def test_another_architecture_is_rejected_with_the_setting_and_its_value(tmp_pat
         described(tmp_path, **changes)
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)
+    assert "pydantic" not in str(refused.value)
 
 
-@pytest.mark.parametrize("changes", [{"sliding_window_width": 16}, {"soft_prompt_tuning": {"enabled": False}}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"sliding_window_width": 16},
+        {"soft_prompt_tuning": {"enabled": False}},
+        {"attention_config": [[["tokenformer"], "all"]]},
+        {"attention_config": ["tokenformer", "tokenformer"]},
+        {"attention_config": [[["tokenformer"], 1], [["tokenformer"], 1]]},
+    ],
+)
 def test_a_setting_that_excludes_nothing_is_accepted(tmp_path, changes):
     assert described(tmp_path, **changes).config == published()
 
@@ -96,7 +125,18 @@ def test_settings_that_official_tokenformer_layers_do_not_read_are_accepted_and_
         ("!!python/object/apply:os.system [touch exploded]", "could not determine a constructor"),
         ("- 1", "has no keys"),
         ("3", "is not a YAML file of settings"),
-        ("a: [", "while parsing"),
+        ("a: [", "line 1, column 5: expected the node content"),
+        ("x: !!bool foo", "a tag, such as !!bool, does not fit its value"),
+        ("x: !!int foo", "invalid literal for int"),
+        ("x: !!timestamp foo", "a tag, such as !!bool, does not fit its value"),
+        ("x: " + "[" * 3000 + "]" * 3000, "it is nested too deeply, or contains itself"),
+        ("x: &a [*a]", "it is nested too deeply, or contains itself"),
+        (f"x: {'9' * 5000}", "a number of 5000 characters"),
+        (f"# {'x' * 10**6}", "has more than 1,000,000 bytes"),
+        (repeated_aliases(), "expands to more than 10,000 values"),
+        ("x: !!binary aGk=", "x is not plain data"),
+        ("x: !!timestamp 2020-01-01", "x is not plain data"),
+        ('activation: "\\uD800"', "activation is not plain data"),
         ("rotary_pct: ${oc.env:HOME}", None),
     ],
 )
@@ -104,8 +144,9 @@ def test_settings_are_read_as_plain_data_without_calls_or_lookups(tmp_path, monk
     monkeypatch.chdir(tmp_path)
     path = write_settings(tmp_path)
     path.write_text(text if problem else path.read_text().replace("rotary_pct: 0.25", text))
-    with pytest.raises(CheckpointError, match=problem or "oc.env:HOME"):  # as written: not the home directory
+    with pytest.raises(CheckpointError, match=problem or "oc.env:HOME") as refused:  # as written
         official_model(read_settings(path), path, vocab_size=264)
+    assert "\n" not in str(refused.value)
     assert not (tmp_path / "exploded").exists()
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from model.config import TransformerConfig
 from model.transformer import Transformer
-from stages.export.shards import LazyTensor
+from stages.huggingface.shards import LazyTensor
 
 NAMES = {
     "attention_norm": "input_layernorm",

@@ -4,18 +4,19 @@ Imports no torch. Statements about the official code hold for its commit 4d56c73
 `megatron/model/gpt2_model.py` builds the model from the layers in `megatron/model/tokenformer.py`.
 """
 
+import json
 from collections.abc import Mapping
-from io import StringIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from textwrap import shorten
+from typing import Any, NamedTuple, TypeGuard
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
+from pydantic import ValidationError
 
 from model.config import TokenformerConfig, tokenformer_config
+from model.errors import UserError
 from model.parameter_names import EMBEDDING, FINAL_NORM, TOKEN_KINDS, TokensName
 from stages.checkpoint.manifest import CheckpointError
+from stages.plain_yaml import UNREADABLE, parse, read_text, why_unreadable
 
 OFFICIAL_EMBEDDING = "sequential.0.word_embeddings.weight"
 
@@ -68,17 +69,39 @@ def read_settings(path: Path) -> dict[str, Any]:
 
     Raises CheckpointError if it is not a file of settings.
     """
-    if not path.is_file():
+    if path.is_dir() or not path.exists():
         raise CheckpointError(
             f"{path} {'is a directory' if path.is_dir() else 'does not exist'}; --config names a YAML"
         )
     try:
-        loaded = OmegaConf.to_container(OmegaConf.load(StringIO(path.read_text())), resolve=False)
-    except (YAMLError, OmegaConfBaseException, UnicodeDecodeError, OSError) as error:
-        raise CheckpointError(f"{path} is not a YAML file of settings: {str(error).splitlines()[0]}") from error
+        loaded = parse(read_text(path, "model's YAML"), "model's YAML")
+    except (OSError, UserError, *UNREADABLE) as error:
+        raise CheckpointError(f"{path} is not a YAML file of settings: {why_unreadable(error)}") from error
     if not isinstance(loaded, dict):
         raise CheckpointError(f"{path} is not a YAML file of settings: it has no keys")
-    return {str(key).replace("-", "_"): value for key, value in loaded.items()}
+    names: dict[str, Any] = {}
+    for key, value in loaded.items():
+        name = str(key).replace("-", "_")
+        if name in names:
+            raise CheckpointError(f"{path} has {names[name]} and {key}, which are the same key; keep one of them")
+        if not _is_plain(value):
+            raise CheckpointError(f"{path}: {key} is not plain data, such as text, numbers and lists")
+        names[name] = key
+    return {name: loaded[key] for name, key in names.items()}
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a checkpoint's manifest can hold `value`: YAML also has dates, bytes and halves of characters."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def num_layers(settings: Mapping[str, Any], path: Path) -> int:
+    """The number of layers in the settings in `path`. Raises CheckpointError if there is none."""
+    return _count(settings, "num_layers", path)
 
 
 def official_model(settings: Mapping[str, Any], path: Path, vocab_size: int) -> OfficialModel:
@@ -172,9 +195,7 @@ def _check_supported(settings: Mapping[str, Any], path: Path) -> None:
         if (default if value is None else value) not in allowed:
             is_what = f"is not set, which means {default!r} to GPT-NeoX" if value is None else f"is {value!r}"
             raise CheckpointError(f"{path}: {key} {is_what}; growctl only supports {' or '.join(map(repr, allowed))}")
-    if (layers := _layer_types(settings.get("attention_config"))) - {"tokenformer"}:
-        other = min(layers - {"tokenformer"})
-        raise CheckpointError(f"{path}: attention_config has {other!r} layers; growctl only supports 'tokenformer'")
+    _check_layers(settings, path)
     window, length = settings.get("sliding_window_width"), _context_length(settings, path)
     if window is not None and not (isinstance(window, int) and length and window >= length):
         raise CheckpointError(
@@ -186,12 +207,42 @@ def _check_supported(settings: Mapping[str, Any], path: Path) -> None:
         raise CheckpointError(f"{path}: soft_prompt_tuning is enabled; growctl only supports models without it")
 
 
-def _layer_types(attention_config: Any) -> set[str]:
-    """The types of layers in GPT-NeoX's [[[type, ...], count], ...] or [type, ...]. Empty: the tensors must tell."""
-    if isinstance(attention_config, list):
-        parts = [part[0] if isinstance(part, list) and part else part for part in attention_config]
-        return {str(kind) for part in parts for kind in (part if isinstance(part, list) else [part])}
-    return set() if attention_config is None else {str(attention_config)}
+def _check_layers(settings: Mapping[str, Any], path: Path) -> None:
+    """Checks GPT-NeoX's types of layers: [[[type, ...], count or "all"], ...] or [type, ...]."""
+    written, wanted = settings.get("attention_config"), _count(settings, "num_layers", path)
+    if written is None:  # the tensors must tell
+        return
+    patterns = _layer_patterns(written, wanted)
+    if patterns is None:
+        raise CheckpointError(
+            f"{path}: attention_config is {shorten(repr(written), 60)}; for {wanted} layers it must be "
+            f"[[['tokenformer'], {wanted}]]"
+        )
+    if other := {kind for kinds, _ in patterns for kind in kinds} - {"tokenformer"}:
+        raise CheckpointError(
+            f"{path}: attention_config has {min(other)!r} layers; growctl only supports 'tokenformer'"
+        )
+    if (found := sum(len(kinds) * count for kinds, count in patterns)) != wanted:
+        raise CheckpointError(f"{path}: the layers in attention_config add up to {found:,}; num_layers is {wanted}")
+
+
+def _layer_patterns(written: Any, num_layers: int) -> list[tuple[list[str], int]] | None:
+    """The types of layers and how often they are repeated; None if `written` does not have that form."""
+
+    def are_types(value: Any) -> TypeGuard[list[str]]:
+        return isinstance(value, list) and all(isinstance(kind, str) for kind in value)
+
+    if are_types(written):
+        return [(written, 1)]
+    patterns: list[tuple[list[str], int]] = []
+    for part in written if isinstance(written, list) else [None]:
+        if not (isinstance(part, list) and len(part) == 2 and are_types(part[0]) and part[0]):
+            return None
+        count = max(num_layers // len(part[0]), 1) if part[1] == "all" else part[1]
+        if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+            return None
+        patterns.append((part[0], count))
+    return patterns
 
 
 def _count(settings: Mapping[str, Any], key: str, path: Path) -> int:
@@ -210,6 +261,8 @@ def _context_length(settings: Mapping[str, Any], path: Path) -> int | None:
 
 
 def _first_problem(error: Exception) -> str:
-    """One line of pydantic's error: the fields and what is wrong with them."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    return ": ".join(line.split(" [type=")[0] for line in lines[1:3]) if len(lines) > 2 else lines[0]
+    """One line: of pydantic's errors the first, with its field."""
+    if not isinstance(error, ValidationError):
+        return str(error).splitlines()[0]
+    first = error.errors(include_url=False)[0]
+    return ": ".join([*map(str, first["loc"]), first["msg"].removeprefix("Value error, ")])

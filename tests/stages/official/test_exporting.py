@@ -13,10 +13,10 @@ from model.policy import GrowthPolicy, grow_config, ramp_config
 from stages.checkpoint import load_model
 from stages.checkpoint.disk_full import DiskFull
 from stages.checkpoint.manifest import CheckpointError, read_manifest
-from stages.checkpoint.official_files import open_weights
-from stages.checkpoint.official_import import import_official
-from stages.export.official import export_official
 from stages.grow.expand import expand
+from stages.official.exporting import export_official
+from stages.official.files import open_weights
+from stages.official.importing import import_official
 from tests.pretrained import byte_tokenizer, text_config, write_pretrained
 from tests.stages.checkpoints import small_config, write_checkpoint
 from tests.stages.official_checkpoints import official_state, write_official
@@ -70,6 +70,30 @@ def test_import_and_export_give_the_same_tensors_byte_for_byte(tmp_path, name, f
     for key, tensor in original.items():
         assert exported[key].dtype == tensor.dtype
         assert exported[key].numpy().tobytes() == tensor.numpy().tobytes(), key
+
+
+@pytest.mark.parametrize("file_format", ["bin", "safetensors"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_an_import_of_half_precision_comes_back_byte_for_byte_in_that_precision(tmp_path, dtype, file_format):
+    state = {key: tensor.to(dtype) for key, tensor in official_state().items()}
+    import_official(*write_official(tmp_path, state), tmp_path / "imported")
+    export_official(tmp_path / "imported", tmp_path / "out", file_format=file_format)
+    exported = open_weights(tmp_path / "out")
+    assert set(exported) == set(state)
+    for key, tensor in state.items():
+        assert exported[key].dtype == dtype
+        assert torch.equal(exported[key].view(torch.int16), tensor.view(torch.int16)), key
+
+
+def test_an_import_of_several_precisions_or_one_that_grew_is_exported_in_float32(tmp_path):
+    half = {key: tensor.half() for key, tensor in official_state().items()}
+    import_official(*write_official(tmp_path, half), tmp_path / "half")
+    expand(tmp_path / "half", tmp_path / "grown", attention_tokens=4, ffn_tokens=8, policy=OFFICIAL, seed=1)
+    key = next(iter(half))
+    import_official(*write_official(tmp_path, half | {key: half[key].float()}), tmp_path / "mixed")
+    for name in ("grown", "mixed"):
+        export_official(tmp_path / name, tmp_path / f"{name}-out")
+        assert {tensor.dtype for tensor in open_weights(tmp_path / f"{name}-out").values()} == {torch.float32}
 
 
 @pytest.mark.parametrize("name", ["tiny", "tiny_gelu_l2", "tiny_softmax"])

@@ -1,6 +1,6 @@
 """Exports a checkpoint as a folder that Hugging Face Transformers loads.
 
-A Tokenformer brings its own code (stages/export/huggingface_code). A Transformer baseline is a GPT-NeoX, which
+A Tokenformer brings its own code (stages/huggingface/code). A Transformer baseline is a GPT-NeoX, which
 Transformers knows.
 """
 
@@ -16,14 +16,14 @@ from model.errors import UserError
 from model.language_model import LanguageModel
 from model.tokenformer import Tokenformer
 from model.transformer import Transformer
-from stages.checkpoint.directory import publish_directory, whole_directory
+from stages.checkpoint.directory import check_new, publish_directory, whole_directory
 from stages.checkpoint.disk_full import raise_when_full, require_space
 from stages.checkpoint.files import write_file
 from stages.checkpoint.pretrained import Pretrained
-from stages.export import huggingface_code, neox_layout, tokenformer_layout
-from stages.export.same_logits import LogitsCheck, check_logits
-from stages.export.shards import LazyTensor, total_bytes, write_shards
-from stages.export.text_files import as_json, special_ids, text_files
+from stages.huggingface import code, neox_layout, tokenformer_layout
+from stages.huggingface.same_logits import LogitsCheck, check_logits
+from stages.huggingface.shards import LazyTensor, total_bytes, write_shards
+from stages.huggingface.text_files import as_json, special_ids, text_files
 
 ExportDtype = Literal["float32", "bfloat16"]
 
@@ -78,8 +78,7 @@ def export_huggingface(
             f"{pretrained.directory} does not record the length of its training sequences; give it with "
             "--context-length N"
         )
-    if directory.exists():
-        raise UserError(f"{directory} already exists; choose another directory: an export never overwrites anything")
+    check_new(directory)
     settings, tensors = _layout(pretrained.model, keep_generations)
     num_bytes = total_bytes(tensors, DTYPES[dtype])
     require_space(directory, num_bytes, again="")
@@ -90,7 +89,7 @@ def export_huggingface(
         for name, content in ({"config.json": as_json(config)} | text_files(pretrained, length)).items():
             write_file(staging / name, content.encode())
         for name in CODE if own_code else ():
-            write_file(staging / name, (Path(huggingface_code.__path__[0]) / name).read_bytes())
+            write_file(staging / name, (Path(code.__path__[0]) / name).read_bytes())
         export = HuggingFaceExport(
             architecture=settings["architectures"][0],
             own_code=own_code,

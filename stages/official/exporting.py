@@ -19,9 +19,10 @@ from stages.checkpoint.directory import publish_directory, whole_directory
 from stages.checkpoint.disk_full import clean_when_full, require_space
 from stages.checkpoint.files import FileEntry, list_files, write_file
 from stages.checkpoint.manifest import CheckpointError, Manifest
-from stages.checkpoint.official import official_names, official_settings
 from stages.checkpoint.parameters import read_parameter
 from stages.checkpoint.verify import verify_checkpoint
+from stages.official.files import DTYPES
+from stages.official.layout import official_names, official_settings
 from stages.stage_dir import TOKENIZER_NAME
 
 FileFormat = Literal["bin", "safetensors"]
@@ -46,7 +47,8 @@ def export_official(
     layout, `official.yml`, and the tokenizer if the checkpoint has one. Returns the files.
 
     The generations of a Pattention are joined. The tensors of a model with one generation are the checkpoint's, byte
-    for byte. `on_progress(done, total)` counts tensors of the official layout.
+    for byte. They are float32, but an import that has not changed keeps the type that all its tensors had.
+    `on_progress(done, total)` counts tensors of the official layout.
 
     Raises UserError if the official layout cannot hold the model, CheckpointError if `source` is not a complete
     `parameters` checkpoint or `output` exists, and DiskFull if there is no space. Partial output is deleted.
@@ -59,10 +61,10 @@ def export_official(
     with whole_directory(output) as staging:
         require_space(output, num_bytes, again="")
         with clean_when_full(output, num_bytes, again=""):
-            names = official_names(config)
+            names, dtype = official_names(config), _dtype(manifest)
             state: dict[str, Tensor] = {}
             for name, official in names.items():
-                state[official] = _merged(source, manifest, config, name)
+                state[official] = _merged(source, manifest, config, name).to(dtype)
                 if on_progress:
                     on_progress(len(state), len(names))
             _save(state, staging / WEIGHTS[file_format])
@@ -157,6 +159,13 @@ def _merged(source: Path, manifest: Manifest, config: TokenformerConfig, name: s
         part = read_parameter(source, manifest, str(tokens._replace(generation=generation.number)), moments=False).fp32
         parts.append(part * (share * factor) if tokens.kind == "value" and share * factor != 1 else part)
     return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _dtype(manifest: Manifest) -> torch.dtype:
+    """The type of the values that `manifest` was imported with, if there was one; float32 otherwise."""
+    lineage = manifest.lineage
+    is_import = lineage.operation == "import" and lineage.details.get("layout") == "official"
+    return DTYPES[(is_import and lineage.details.get("dtype")) or "float32"]
 
 
 def _copy_tokenizer(source: Path, manifest: Manifest, folder: Path) -> None:

@@ -10,10 +10,10 @@ import torch
 from model.initialization import build_model
 from model.policy import grow_config
 from model.tokenformer import Tokenformer
-from stages.export import tokenformer_layout
+from stages.huggingface import tokenformer_layout
 from tests.interop.exports import small_models, write_export
 from tests.pretrained import text_config
-from tests.stages.export.test_huggingface import COPIES, OWN_NORM, half_ramped
+from tests.stages.huggingface.test_export import COPIES, OWN_NORM, half_ramped
 
 pytestmark = pytest.mark.slow  # importing Transformers, Trainer and PEFT takes most of the time
 
@@ -86,8 +86,8 @@ CONFIGS = {
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-12)], ids=["32", "64"])
 def test_the_modeling_code_computes_the_same_logits(behaviours, name, keep_generations, dtype, tolerance):
-    from stages.export.huggingface_code.configuration_tokenformer import TokenformerConfig
-    from stages.export.huggingface_code.modeling_tokenformer import TokenformerForCausalLM
+    from stages.huggingface.code.configuration_tokenformer import TokenformerConfig
+    from stages.huggingface.code.modeling_tokenformer import TokenformerForCausalLM
 
     ours = build_model(CONFIGS[name], seed=1).to(dtype)
     assert isinstance(ours, Tokenformer)
@@ -121,8 +121,8 @@ def test_the_modeling_code_computes_the_same_logits(behaviours, name, keep_gener
 
 
 def test_a_new_model_draws_its_parameter_tokens(behaviours):
-    from stages.export.huggingface_code.configuration_tokenformer import TokenformerConfig
-    from stages.export.huggingface_code.modeling_tokenformer import TokenformerForCausalLM
+    from stages.huggingface.code.configuration_tokenformer import TokenformerConfig
+    from stages.huggingface.code.modeling_tokenformer import TokenformerForCausalLM
 
     torch.manual_seed(0)
     model = TokenformerForCausalLM(TokenformerConfig(vocab_size=50, hidden_size=64, num_hidden_layers=2))

@@ -14,7 +14,7 @@ from packaging.version import Version
 
 from model.errors import Failure
 from model.language_model import LanguageModel
-from stages.export import logits_program
+from stages.huggingface import logits_program
 
 TOLERANCE = 1e-5
 """The largest difference of two logits in float32: absolute or, with logits above 1, relative to the largest. float32

@@ -2,7 +2,10 @@
 
 import json
 import os
+import random
+import shlex
 import shutil
+import warnings
 from pathlib import Path
 
 import pytest
@@ -16,11 +19,11 @@ from stages.checkpoint import load_model
 from stages.checkpoint.disk_full import DiskFull
 from stages.checkpoint.lineage import TrainingCost
 from stages.checkpoint.manifest import CheckpointError, read_manifest
-from stages.checkpoint.official import official_names
-from stages.checkpoint.official_files import open_weights
-from stages.checkpoint.official_import import import_official
 from stages.checkpoint.pretrained import load_pretrained
 from stages.checkpoint.verify import verify_checkpoint
+from stages.official.files import open_weights
+from stages.official.importing import import_official
+from stages.official.layout import official_names
 from tests.pretrained import END_OF_TEXT, byte_tokenizer
 from tests.stages.official_checkpoints import (
     EMBEDDING,
@@ -126,6 +129,12 @@ def test_a_tensor_that_does_not_belong_is_named_and_nothing_is_left_behind(tmp_p
     assert message in refusal(tmp_path, *write_official(tmp_path, changes))
 
 
+def test_the_layers_are_counted_before_a_model_of_so_many_is_built(tmp_path, monkeypatch):
+    monkeypatch.setattr("stages.official.layout.tokenformer_config", lambda **_: pytest.fail("built"))
+    files = write_official(tmp_path, num_layers=10**6)
+    assert "model.bin has 2 layers; num_layers in" in refusal(tmp_path, *files)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_rotary_frequencies_that_agree_with_the_settings_are_dropped(tmp_path, dtype):
     """GPT-NeoX saves them rounded to the training's precision; zero_to_fp32.py may make them float32 again."""
@@ -179,7 +188,9 @@ def test_an_index_that_disagrees_with_its_shards_is_rejected(tmp_path, weight_ma
     assert message in refusal(tmp_path, write_shards(tmp_path, **weight_map), settings)
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"weight_map": 3}', '{"weight_map": ["a"]}'])
+@pytest.mark.parametrize(
+    "text", ["{", "[]", "{}", '{"weight_map": 3}', '{"weight_map": ["a"]}', pytest.param("[" * 10**5, id="nested")]
+)
 def test_an_index_without_names_and_files_is_rejected(tmp_path, text):
     shards, settings = write_shards(tmp_path), write_settings(tmp_path)
     (shards / "model.safetensors.index.json").write_text(text)
@@ -222,6 +233,24 @@ def test_shards_of_deepspeed_get_the_command_that_merges_them(tmp_path, file):
         assert command in message
 
 
+@pytest.mark.parametrize("max_shard_size", [20_000, "5GB"])
+def test_a_merged_model_is_imported_although_deepspeeds_own_shards_lie_beside_it(tmp_path, monkeypatch, max_shard_size):
+    """As after `zero_to_fp32.py . .`."""
+    saved = tmp_path / "saved"
+    (saved / "global_step20").mkdir(parents=True)
+    (saved / "global_step20/mp_rank_00_model_states.pt").touch()
+    monkeypatch.setattr(zero_to_fp32, "get_fp32_state_dict_from_zero_checkpoint", lambda *_, **__: official_state())
+    zero_to_fp32.convert_zero_checkpoint_to_fp32_state_dict("", saved, max_shard_size=max_shard_size)
+    assert_holds(imported(tmp_path, saved, write_settings(tmp_path)), official_state())
+
+
+def test_the_command_that_merges_shards_can_be_pasted_into_a_shell(tmp_path):
+    saved, settings = tmp_path / "my model's", write_settings(tmp_path)
+    (saved / "global_step20").mkdir(parents=True)
+    command = refusal(tmp_path, saved, settings).partition("first: ")[2].partition(" (DeepSpeed")[0]
+    assert shlex.split(command) == ["python", f"{saved}/zero_to_fp32.py", str(saved), "MERGED"]
+
+
 def test_a_training_state_under_another_name_also_gets_that_command(tmp_path):
     weights, settings = write_official(tmp_path)
     torch.save({"module": official_state(), "iteration": 5}, weights)
@@ -245,6 +274,26 @@ def test_a_truncated_file_is_one_clear_error(tmp_path, name, size):
     weights, settings = write_official(tmp_path, name=name)
     os.truncate(weights, size)
     assert str(weights) in refusal(tmp_path, weights, settings)
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_flipped_bytes_in_a_pickle_are_one_clear_error_or_still_a_state_dict(tmp_path, legacy):
+    weights = tmp_path / "model.bin"
+    torch.save(official_state(), weights, _use_new_zipfile_serialization=not legacy)
+    whole, chance, refused = weights.read_bytes(), random.Random(5), list[str]()
+    start = whole.index(EMBEDDING.encode()) - 100
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(300):
+            damaged = bytearray(whole)
+            damaged[start + chance.randrange(1000)] ^= chance.randrange(1, 256)
+            weights.write_bytes(damaged)
+            try:
+                open_weights(weights)
+            except CheckpointError as error:
+                refused.append(str(error))
+    assert len(refused) > 100
+    assert all(message.startswith(str(weights)) and "\n" not in message for message in refused)
 
 
 class Bomb:
@@ -348,6 +397,32 @@ def test_an_existing_output_is_refused_and_untouched(tmp_path):
     (tmp_path / "imported").mkdir()
     assert "imported already exists" in refusal(tmp_path, *files)
     assert not list((tmp_path / "imported").iterdir())
+
+
+@pytest.mark.parametrize("below", ["new", "deeper/new"])
+def test_an_output_inside_a_checkpoint_is_refused(tmp_path, below):
+    files = write_official(tmp_path)
+    import_official(*files, tmp_path / "there")
+    with pytest.raises(CheckpointError, match=f"there/{below} is inside the checkpoint .*/there; choose another"):
+        import_official(*files, tmp_path / "there" / below)
+    verify_checkpoint(tmp_path / "there")
+    assert sorted(path.name for path in (tmp_path / "there").iterdir()) == ["manifest.json", "parameters"]
+
+
+def test_an_output_below_another_manifest_json_is_allowed(tmp_path):
+    (tmp_path / "manifest.json").write_text('{"name": "a web application"}')
+    import_official(*write_official(tmp_path), tmp_path / "imported")
+
+
+def test_a_link_to_nothing_is_refused_as_output(tmp_path):
+    (tmp_path / "imported").symlink_to("nowhere")
+    assert "imported already exists" in refusal(tmp_path, *write_official(tmp_path))
+
+
+def test_what_is_neither_a_file_nor_a_directory_is_called_that(tmp_path):
+    settings = write_settings(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    assert refusal(tmp_path, tmp_path / "pipe", settings) == f"{tmp_path}/pipe is neither a file nor a directory"
 
 
 def test_a_full_disk_is_detected_before_anything_is_written(tmp_path, monkeypatch):

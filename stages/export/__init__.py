@@ -1,1 +1,0 @@
-"""Exports of checkpoints to the formats of other programs."""

@@ -1,0 +1,1 @@
+"""Exports of checkpoints to Hugging Face Transformers."""
