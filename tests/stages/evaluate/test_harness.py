@@ -21,11 +21,12 @@ from lm_eval.api.instance import Instance
 from model.errors import UserError
 from stages.checkpoint.pretrained import Pretrained, load_pretrained
 from stages.evaluate import tasks as task_module
+from stages.evaluate.generation import generation
 from stages.evaluate.harness import GrowctlLM
 from stages.evaluate.replicas import Replicas
 from stages.evaluate.tasks import find_tasks, run_tasks
 from stages.generate.generate import GenerationSettings, generate
-from stages.generate.sampling import GREEDY
+from stages.generate.sampling import GREEDY, Sampling
 from tests.growctl.runs import run_here
 from tests.pretrained import byte_tokenizer, text_config, write_pretrained
 
@@ -170,6 +171,64 @@ def test_generated_text_is_that_of_generate_whatever_the_batch(checkpoint: Pretr
         expected.append(generate(checkpoint, byte_tokenizer().decode(kept), settings).samples[0].text)
     for batches in ({"batch_size": 1}, {"batch_size": 3}, {"batch_size": 2, "devices": 2}):
         assert adapter(checkpoint, **batches).generate_until(prompts) == expected
+
+
+SAMPLED = {"until": ["."], "max_gen_toks": 6, "do_sample": True, "temperature": 1.0}
+
+
+def test_repeats_of_a_prompt_draw_texts_of_their_own(checkpoint: Pretrained):
+    (request,) = requests("generate_until", (TEXTS[0], SAMPLED))
+    texts = adapter(checkpoint, batch_size=1).generate_until([request] * 4)  # as lm_eval repeats requests
+    assert len(set(texts)) > 1
+    assert adapter(checkpoint).generate_until([request] * 2) == texts[:2]
+
+
+def test_sampled_text_depends_neither_on_the_batch_nor_on_other_requests(checkpoint: Pretrained):
+    prompts = requests("generate_until", *((text, SAMPLED) for text in TEXTS))
+    expected = adapter(checkpoint, batch_size=1).generate_until(prompts)
+    for batches in ({"batch_size": 3}, {"batch_size": 2, "devices": 2}):
+        assert adapter(checkpoint, **batches).generate_until(prompts) == expected
+    assert adapter(checkpoint).generate_until(prompts[1:]) == expected[1:]
+
+
+@pytest.mark.parametrize(
+    ("asked", "sampling"),
+    [
+        ({}, GREEDY),
+        ({"do_sample": False, "temperature": 0.7}, GREEDY),
+        ({"do_sample": True}, Sampling(temperature=1.0)),
+        ({"temperature": 0.7, "top_k": -1}, Sampling(temperature=0.7)),
+        (
+            {"temperature": 0.7, "top_k": 5, "top_p": 0.9, "min_p": 0.1},
+            Sampling(temperature=0.7, top_k=5, top_p=0.9, min_p=0.1),
+        ),
+        ({"num_beams": 1, "repetition_penalty": 1.0}, GREEDY),
+    ],
+)
+def test_what_a_task_asks_of_generation_is_translated(asked: dict[str, Any], sampling: Sampling):
+    assert generation("poems", asked).sampling == sampling
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"num_beams": 4}, "--tasks poems: growctl cannot generate with num_beams: 4, as its YAML file asks"),
+        ({"temperature": 0.7, "top_p": 7}, "--tasks poems: generation_kwargs.top_p: 7: Input should be less than"),
+    ],
+)
+def test_what_growctl_cannot_do_for_a_task_is_refused(asked: dict[str, Any], said: str):
+    with pytest.raises(UserError, match=re.escape(said)):
+        generation("poems", asked)
+
+
+def test_empty_continuations_are_certain(checkpoint: Pretrained, capfd: pytest.CaptureFixture[str]):
+    pairs = [("the hen", ""), ("", ""), ("", "<|endoftext|>"), ("the hen", " in")]
+    found = adapter(checkpoint).loglikelihood(requests("loglikelihood", *pairs))
+    assert found[:3] == [(0.0, True)] * 3
+    assert found[3][0] < 0
+    alone = adapter(checkpoint).loglikelihood(requests("loglikelihood", pairs[0]))
+    assert alone == [(0.0, True)]
+    assert capfd.readouterr().err == "", "no bar of lm_eval"
 
 
 def test_a_task_that_wants_more_tokens_than_the_context_gets_half_of_it(checkpoint: Pretrained):
