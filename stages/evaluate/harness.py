@@ -28,8 +28,8 @@ Request = tuple[tuple[str, str] | None, list[int], list[int]]
 
 
 class _Prompt(NamedTuple):
-    index: int
-    """Of the request."""
+    request: int
+    """Its index."""
 
     ids: list[int]
     draws: str
@@ -211,6 +211,6 @@ class GrowctlLM(TemplateLM):
             if not running:
                 break
         return [
-            (prompt.index, text + ("" if stream.stopped else stream.finish()))
+            (prompt.request, text + ("" if stream.stopped else stream.finish()))
             for prompt, text, stream in zip(batch, texts, streams, strict=True)
         ]
