@@ -290,10 +290,32 @@ def test_an_unknown_task_gets_the_nearest_names(tasks: Path, monkeypatch: pytest
         find_tasks(["hen_choise"], tasks)
 
 
-def test_data_that_cannot_be_loaded_is_one_message_with_the_way_out(checkpoint: Pretrained, tmp_path: Path):
+def test_data_that_is_missing_has_nothing_to_do_with_the_network(checkpoint: Pretrained, tmp_path: Path):
     (tmp_path / "task.yaml").write_text(CHOICES.replace("FOLDER", str(tmp_path / "nowhere")))
-    with pytest.raises(UserError, match=r"--tasks hen_choice: their data cannot be loaded \(.*HF_HUB_OFFLINE=1"):
+    with pytest.raises(UserError, match=r"--tasks hen_choice cannot be loaded \(.*nowhere") as raised:
         run_tasks(adapter(checkpoint), *find_tasks(["hen_choice"], tmp_path), limit=None)
+    assert "network" not in str(raised.value)
+
+
+def test_data_that_needs_the_network_is_one_message_with_the_way_out(
+    checkpoint: Pretrained, tasks: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def unreachable(*_: Any, **__: Any) -> None:
+        raise ConnectionError("Couldn't reach 'hens/barn' on the Hub")
+
+    monkeypatch.setattr(datasets, "load_dataset", unreachable)
+    with pytest.raises(
+        UserError, match=r"hen_choice cannot be loaded \(Couldn't reach .*\)\. Without a network: .*=1$"
+    ):
+        run_tasks(adapter(checkpoint), *find_tasks(["hen_choice"], tasks), limit=None)
+
+
+def test_a_task_whose_yaml_is_broken_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    own = task_module.TaskManager
+    monkeypatch.setattr(task_module, "TaskManager", lambda **settings: own(**settings | {"include_defaults": False}))
+    (tmp_path / "hens.yaml").write_text("task: hens\ndataset_path: [json\n")
+    with pytest.raises(UserError, match=rf"--include-path {tmp_path}: hens.yaml cannot be read \(.*line \d"):
+        find_tasks(["hens"], tmp_path)
 
 
 def test_the_command_prints_writes_and_tables_the_scores(checkpoint: Pretrained, tasks: Path, tmp_path: Path):
