@@ -47,10 +47,14 @@ class ScoreEntry:
 
 
 def append_scores(path: Path, scores: Iterable[ScoreEntry]) -> None:
-    """Appends a line for each score to the file `path`, and syncs it to disk."""
+    """Appends a line for each score to the file `path`, and syncs it to disk. Ends a line that a crash cut off."""
     lines = [json.dumps(asdict(score)) + "\n" for score in scores]
-    with path.open("a", encoding="utf-8") as file:
-        file.writelines(lines)
+    with path.open("ab+") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            if file.read() != b"\n":
+                file.write(b"\n")
+        file.writelines(line.encode() for line in lines)
         file.flush()
         os.fsync(file.fileno())
 
