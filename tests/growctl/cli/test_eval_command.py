@@ -1,5 +1,6 @@
 """`growctl eval`: its figures as JSON and as a table, and its messages."""
 
+import errno
 import importlib.util
 import json
 import math
@@ -85,6 +86,14 @@ def test_a_longer_context_lowers_nothing_below_one_window(call: Call):
         (["--split", "train", "--stride", 4], "--stride has no effect with --split; it belongs to --text"),
         (["--text", "TEXT", "--rope-scaling", "ntk"], "--rope-scaling has no effect with --text; it belongs to"),
         (["--text", "TEXT", "--contexts", "64,x"], "--contexts 'x': a length is a whole number of tokens"),
+        (["--tasks", ","], "--tasks ',': the list is empty; give one or more, separated by commas"),
+        (["--tasks", "", "--split", "train"], "--split and --tasks: give only one of them"),
+        (["--text", "TEXT", "--contexts", ","], "--contexts ',': the list is empty"),
+        (["--split", "train", "--contexts", "8"], "--contexts has no effect with --split; it belongs to --text"),
+        (["--text", "TEXT", "--data", "."], "--data has no effect with --text; it belongs to --split"),
+        (["--text", "TEXT", "--contexts", "8", "--batch-size", 2], "--batch-size 2 has no effect with --contexts"),
+        (["--text", "TEXT", "--contexts", "8", "--device", "cpu,cpu"], "--device cpu,cpu: --contexts measures time"),
+        (["--text", "TEXT", "--contexts", "8", "--picture", "/proc/x.png"], "--picture /proc/x.png: no file can be"),
         (["--text", "TEXT", "--device", "cuda:99"], "--device 'cuda:99': this machine has auto, cpu"),
     ],
 )
@@ -118,6 +127,21 @@ def test_contexts_give_a_table_a_document_and_a_picture(call: Call, tmp_path: Pa
     assert "yarn 4x" in table
     assert "64 to 127 *" in table
     assert "* beyond the 32 tokens of a training sequence" in table
+
+
+def test_results_are_printed_and_recorded_although_the_picture_cannot_be_written(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def full(path: Path, content: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", f"{path}.tmp")
+
+    monkeypatch.setattr("growctl.text.html.replace_file", full)
+    (tmp_path / "text.txt").write_text("the hen is in the barn. " * 20)
+    picture = tmp_path / "long.png"
+    arguments = ("--text", tmp_path / "text.txt", "--contexts", "32", "--picture", picture)
+    out, err = run_here("eval", checkpoint, *arguments, "--json", expect=1)
+    assert [each["context"] for each in json.loads(out)["contexts"]] == [32]
+    assert f"--picture {picture} cannot be written (No space left on device); the results are above" in err
 
 
 def test_tasks_without_the_harness_name_the_command_that_installs_it(checkpoint: Path, monkeypatch: pytest.MonkeyPatch):
