@@ -1,5 +1,6 @@
 """The scores of a report's models: the paper's zero-shot table with its published rows, and all other scores."""
 
+import re
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +18,8 @@ HEADING = "Zero-shot scores"
 
 PUBLISHED_NOTE = (
     "Rows marked with † are published in the Tokenformer paper (arXiv 2410.23168). growctl did not measure them, and "
-    "they were trained on other data: they are a scale, not a comparison."
+    "they were trained on other data: they are a scale, not a comparison. Left out: the paper's perplexity on the Pile, "
+    "which growctl does not measure, and its OPT models, which were not trained on the Pile alone."
 )
 
 _DTYPE = "float32"
@@ -48,7 +50,7 @@ COLUMNS = (
 """The tasks of the paper's table. It does not name the metrics; these are those of Mamba's table of the same models:
 accuracy, normalised by the answers' length for HellaSwag and ARC-Challenge."""
 
-HEADERS = ("model", "parameters", *(column.name for column in COLUMNS), "average")
+HEADERS = ("model", "size", *(column.name for column in COLUMNS), "average")
 
 
 class ScoreRow(NamedTuple):
@@ -65,12 +67,15 @@ _PUBLISHED = (
     ("TokenFormer-450M", "450M", 7.69, 57.3, 47.5, 69.5, 56.2, 26.7, 54.6, 52.0),
     ("Pythia-1B", "1B", 7.92, 56.1, 47.2, 70.7, 57.0, 27.1, 53.5, 51.9),
     ("TokenFormer-900M", "900M", 5.46, 64.0, 55.3, 72.4, 59.9, 30.6, 56.4, 56.4),
+    ("GPT-Neo-1.3B", "1.3B", 7.50, 57.2, 48.9, 71.1, 56.2, 25.9, 54.9, 52.4),
     ("Pythia-1.3B", "1.3B", 6.08, 61.7, 52.1, 71.0, 60.5, 28.5, 57.2, 55.2),
+    ("GPT-Neo-2.7B", "2.7B", 5.63, 62.2, 55.8, 71.1, 61.1, 30.2, 57.6, 56.5),
     ("Pythia-2.8B", "2.8B", 5.04, 64.7, 59.3, 74.0, 64.1, 32.9, 59.7, 59.1),
     ("TokenFormer-1.5B", "1.5B", 5.24, 64.7, 60.0, 74.8, 64.8, 32.0, 59.7, 59.3),
 )
 """Table of zero-shot evaluations of the paper: the models trained on the Pile. Percent, except LAMBADA's perplexity.
-Copied as published: Pythia-160M's accuracies have the mean 41.1, not 40.1."""
+Copied as published: the accuracies of Pythia-160M have the mean 41.1, not 40.1, those of GPT-Neo-2.7B 56.3, not
+56.5."""
 
 
 def zero_shot_rows(runs: Sequence[RunReport]) -> list[ScoreRow]:
@@ -120,7 +125,7 @@ def print_scores(runs: Sequence[RunReport], console: "Console") -> None:
         table.add_column(headers[0], vertical=vertical)
         for header in headers[1:]:
             justify: JustifyMethod = "right" if has_figures else "left"
-            name = header.replace(" ", "\n", 1) if has_figures else header
+            name = _in_lines(header) if has_figures else header
             table.add_column(name, justify=justify, vertical=vertical, overflow="fold")
         for name, *cells in rows:
             table.add_row(NameCell(name), *map(Text, cells))
@@ -134,6 +139,11 @@ def print_scores(runs: Sequence[RunReport], console: "Console") -> None:
         print_table(HEADING, HEADERS, [row.cells for row in found], PUBLISHED_NOTE)
     if others := other_scores(runs):
         print_table(OTHER_HEADING, OTHER_HEADERS, others, None)
+
+
+def _in_lines(header: str) -> str:
+    """A header of a narrow column: `LAMBADA ppl` and `HellaSwag` take two lines each."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-\n", header.replace(" ", "\n", 1))
 
 
 def _row(run: RunReport, part: StageReport) -> ScoreRow:

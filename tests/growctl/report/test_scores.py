@@ -35,27 +35,36 @@ def report(folder: Path, *scores: ScoreEntry) -> list[RunReport]:
     return find_runs(folder)
 
 
-def printed(runs: list[RunReport]) -> str:
+def printed(runs: list[RunReport], width: int = 120) -> str:
     out = StringIO()
-    print_report(runs, Console(file=out, width=120))
+    print_report(runs, Console(file=out, width=width))
     return out.getvalue()
 
 
 def test_a_model_gets_a_row_in_the_papers_columns_and_the_published_rows_follow(tmp_path: Path):
     rows = zero_shot_rows(report(tmp_path, *TABLE))
     assert rows[0].cells == ("ladder/small", "1M", "16.38", "45.0", "35.5", "64.9", "47.3", "24.9", "50.4", "44.7")
-    assert [row.is_published for row in rows] == [False] + [True] * 9
+    assert [row.is_published for row in rows] == [False] + [True] * 11
     assert rows[2].cells == ("† TokenFormer-150M", "150M", *rows[0].cells[2:])
     assert all(row.cells[0].startswith("† ") for row in rows[1:])
 
 
-def test_published_averages_are_those_of_the_published_accuracies_but_for_one(tmp_path: Path):
+def test_published_averages_are_those_of_the_published_accuracies_but_for_two(tmp_path: Path):
     differing = []
     for row in zero_shot_rows(report(tmp_path, *TABLE))[1:]:
         *accuracies, average = map(float, row.cells[3:])
         if average != pytest.approx(sum(accuracies) / 6, abs=0.06):
             differing.append(row.cells[0])
-    assert differing == ["† Pythia-160M"], "published as 40.1; its accuracies have the mean 41.1"
+    assert differing == ["† Pythia-160M", "† GPT-Neo-2.7B"], "as the comment of the table says"
+
+
+def test_the_published_table_says_what_it_leaves_out_and_breaks_no_word_at_80_columns(tmp_path: Path):
+    lines = printed(report(tmp_path, *TABLE), width=80).split("Zero-shot scores")[1].splitlines()
+    lines = [line.rstrip() for line in lines[1:]]
+    assert lines[0].split() == ["LAMBADA", "Hella-", "Wino-"]
+    assert lines[1].split() == "model size ppl LAMBADA Swag PIQA ARC-E ARC-C Grande average".split()
+    assert any(line.endswith("150M   16.38    45.0   35.5 64.9  47.3  24.9   50.4    44.7") for line in lines)
+    assert {"Pile", "OPT"} <= set(" ".join(lines).replace(",", "").split())
 
 
 def test_nothing_is_shown_without_scores(tmp_path: Path):
@@ -165,7 +174,7 @@ def test_terminal_page_and_document_show_scores_and_mark_the_published_ones(tmp_
     assert "† TokenFormer-1.5B" in shown
     assert "growctl did not measure them" in " ".join(shown.split())
     page = render_page(runs)
-    assert page.count('<tr class="published">') == 9
+    assert page.count('<tr class="published">') == 11
     assert "<td>ladder/small</td>" in page
     (document,) = to_json(runs)
     assert [score["value"] for score in document["scores"]] == list(VALUES)
