@@ -18,8 +18,8 @@ HEADING = "Zero-shot scores"
 
 PUBLISHED_NOTE = (
     "Rows marked with † are published in the Tokenformer paper (arXiv 2410.23168). growctl did not measure them, and "
-    "they were trained on other data: they are a scale, not a comparison. Left out: the paper's perplexity on the Pile, "
-    "which growctl does not measure, and its OPT models, which were not trained on the Pile alone."
+    "they were trained on other data: they are a scale, not a comparison. Left out: the paper's perplexity on the "
+    "Pile, which growctl does not measure, and its OPT models, which were not trained on the Pile alone."
 )
 
 _DTYPE = "float32"

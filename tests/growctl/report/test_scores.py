@@ -62,7 +62,8 @@ def test_the_published_table_says_what_it_leaves_out_and_breaks_no_word_at_80_co
     lines = printed(report(tmp_path, *TABLE), width=80).split("Zero-shot scores")[1].splitlines()
     lines = [line.rstrip() for line in lines[1:]]
     assert lines[0].split() == ["LAMBADA", "Hella-", "Wino-"]
-    assert lines[1].split() == "model size ppl LAMBADA Swag PIQA ARC-E ARC-C Grande average".split()
+    assert lines[1].split()[:6] == ["model", "size", "ppl", "LAMBADA", "Swag", "PIQA"]
+    assert lines[1].split()[6:] == ["ARC-E", "ARC-C", "Grande", "average"]
     assert any(line.endswith("150M   16.38    45.0   35.5 64.9  47.3  24.9   50.4    44.7") for line in lines)
     assert {"Pile", "OPT"} <= set(" ".join(lines).replace(",", "").split())
 
