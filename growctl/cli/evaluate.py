@@ -103,7 +103,12 @@ def evaluate(
     picture: Annotated[
         Path | None, typer.Option(help="With --contexts: a new PNG file of the loss by position.", metavar="FILE")
     ] = None,
-    batch_size: Annotated[int, typer.Option(help="Windows or requests per device at a time.", min=1)] = PER_STEP,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(
+            help=f"Windows or requests per device at a time (default: {PER_STEP}).", min=1, show_default=False
+        ),
+    ] = None,
     tokenizer: TokenizerFile = None,
     device: Annotated[
         str,
@@ -124,46 +129,58 @@ def evaluate(
     Example: growctl eval my-run --text book.txt --contexts 1024,4096,16384 --rope-scaling yarn --picture long.png
     """
     from growctl.evaluate.record import record
-    from growctl.evaluate.settings import context_lengths, new_file, require_fitting, require_one, task_names
+    from growctl.evaluate.settings import (
+        context_lengths,
+        listed,
+        new_file,
+        require_fitting,
+        require_one,
+        require_one_device,
+    )
     from growctl.text.console import Terminal
 
-    what = require_one([("--text", text), ("--split", split or data), ("--tasks", tasks)])
-    what = "--contexts" if contexts else what
+    text = text or None
+    split_given = split if text or tasks is not None else split or data
+    what = require_one([("--text", text), ("--split", split_given), ("--tasks", tasks)])
+    if text and contexts is not None:
+        what = "--contexts"
+        require_one_device(device, batch_size)
     options = {
         "--stride": (stride, "--text"),
+        "--data": (data, "--split"),
         "--sequences": (sequences, "--split"),
         "--include-path": (include_path, "--tasks"),
         "--limit": (limit, "--tasks"),
         "--output": (output, "--tasks"),
         "--rope-scaling": (rope_scaling, "--contexts"),
         "--max-tokens": (max_tokens, "--contexts"),
-        "--contexts": (contexts and not text, "--text"),
+        "--contexts": (None if text else contexts, "--text"),
         "--picture": (picture, "--contexts"),
     }
     require_fitting(what, options)
     new_file("--output", output)
     new_file("--picture", picture)
-    names, lengths = task_names(tasks or ""), context_lengths(contexts or "")
+    names = [] if tasks is None else listed("--tasks", tasks)
+    lengths = [] if contexts is None else context_lengths(contexts)
     files = _files(text or [])
     found_tasks = _tasks(names, include_path)
     with open_replicas(checkpoint, runs_dir, tokenizer, device, dtype) as (opened, replicas):
-        evaluation = Evaluation(opened, replicas, context, batch_size)
+        evaluation = Evaluation(opened, replicas, context, batch_size or PER_STEP)
         started = time.monotonic()
         if what == "--contexts":
-            outcome = evaluation.at_contexts(files, lengths, rope_scaling, max_tokens or LONG_TEXT_TOKENS, picture)
+            outcome = evaluation.at_contexts(files, lengths, rope_scaling, max_tokens or LONG_TEXT_TOKENS)
         elif found_tasks:
-            outcome = evaluation.on_tasks(*found_tasks, limit)
+            outcome = evaluation.on_tasks(*found_tasks, limit, include_path)
         elif what == "--text":
             outcome = evaluation.on_text(files, stride)
         else:
             outcome = evaluation.on_split(split or "validation", data, sequences, runs_dir)
         seconds = round(time.monotonic() - started, 3)
         facts = checkpoint_facts(opened, replicas)
+        outcome.settings.update(tokenizer_facts(opened, tokenizer), dtype=facts["dtype"])
     outcome.document.update(outcome.settings | facts | {"seconds": seconds})
-    recorded = record(opened.directory, outcome.scores, outcome.settings | {"dtype": facts["dtype"]})
+    recorded = record(opened.directory, outcome.scores, outcome.settings)
     outcome.document["recorded_in"] = str(recorded.ledger) if recorded.ledger else None
-    if outcome.output and output:
-        write_json(output, outcome.document | {"harness": outcome.output})
     if as_json:
         print(json.dumps(outcome.document, indent=1))
     else:
@@ -172,6 +189,11 @@ def evaluate(
             say(f"recorded in {recorded.ledger}; growctl report shows it")
     if recorded.why_not:
         say(f"not recorded in the ledger of the run: {recorded.why_not}", error=True)
+    if outcome.output and output:
+        everything = json.dumps(outcome.document | {"harness": outcome.output}, indent=1, default=str)
+        write_new("--output", output, everything.encode())
+    if outcome.png and picture:
+        write_new("--picture", picture, outcome.png())
 
 
 @dataclass(frozen=True)
@@ -192,6 +214,9 @@ class Outcome:
 
     output: dict[str, Any] | None = None
     """All that lm-evaluation-harness reports."""
+
+    png: Callable[[], bytes] | None = None
+    """Draws the picture of --picture."""
 
 
 @dataclass(frozen=True)
@@ -219,7 +244,7 @@ class Evaluation:
                 batch_size=self.batch_size,
                 on_progress=on_progress,
             )
-        settings = {"context": cut.context, "stride": cut.stride, "text": [str(path) for path in files]}
+        settings = {"context": cut.context, "stride": cut.stride, "text": [str(path.resolve()) for path in files]}
         return Outcome(text_document(found), settings, text_scores(found), partial(print_text, found))
 
     def on_split(self, split: "SplitName", data: Path | None, sequences: int | None, runs_dir: Path) -> Outcome:
@@ -241,12 +266,14 @@ class Evaluation:
                 batch_size=self.batch_size,
                 on_progress=on_progress,
             )
-        settings = {"context": context, "stride": context, "dataset": str(dataset), "split": split}
+        settings = {"context": context, "stride": context, "dataset": str(dataset.resolve()), "split": split}
         settings |= {"sequences": sequences}
         return Outcome(text_document(found), settings, text_scores(found), partial(print_text, found))
 
-    def on_tasks(self, manager: "TaskManager", names: list[str], limit: int | None) -> Outcome:
-        """The scores on tasks of lm-evaluation-harness."""
+    def on_tasks(
+        self, manager: "TaskManager", names: list[str], limit: int | None, include_path: Path | None
+    ) -> Outcome:
+        """The scores on tasks of lm-evaluation-harness, and on those in `include_path`."""
         from growctl.evaluate.tables import print_scores, scores_document
         from stages.evaluate.harness import GrowctlLM
         from stages.evaluate.tasks import run_tasks
@@ -259,6 +286,8 @@ class Evaluation:
             results = run_tasks(lm, manager, names, limit)
         document = scores_document(results)
         settings = {"context": context, "limit": limit, "lm_eval": results.lm_eval}
+        settings |= {"trained_length": self.opened.text.context_length or context}
+        settings |= {"include_path": str(include_path.resolve()) if include_path else None}
         return Outcome(document, settings, document["tasks"], partial(print_scores, results), results.document)
 
     def at_contexts(
@@ -267,7 +296,6 @@ class Evaluation:
         contexts: list[int],
         rope_scaling: Literal["none", "linear", "ntk", "yarn"] | None,
         max_tokens: int,
-        picture: Path | None,
     ) -> Outcome:
         """The loss on files in windows of each length, on the first device alone."""
         from growctl.evaluate.long_context import contexts_document, contexts_png, contexts_scores, print_contexts
@@ -288,12 +316,11 @@ class Evaluation:
                     on_progress=on_progress,
                 )
             )
-        if picture:
-            write_new(picture, contexts_png(found, trained_length))
-        settings = {"trained_length": trained_length, "text": [str(path) for path in files]}
+        settings = {"trained_length": trained_length, "text": [str(path.resolve()) for path in files]}
         settings |= {"rope_scaling": rope_scaling or "none", "max_tokens": max_tokens}
         show = partial(print_contexts, found, trained_length)
-        return Outcome(contexts_document(found), settings, contexts_scores(found), show)
+        png = partial(contexts_png, found, trained_length)
+        return Outcome(contexts_document(found), settings, contexts_scores(found), show, png=png)
 
     def _windows(self, stride: int | None) -> "Windows":
         from growctl.evaluate.settings import windows_for
@@ -322,16 +349,15 @@ def _tasks(names: list[str], include_path: Path | None) -> "tuple[TaskManager, l
     return find_tasks(names, include_path)
 
 
-def write_json(path: Path, document: dict[str, Any]) -> None:
-    """Writes `document` to the new file `path`. What JSON cannot say becomes text."""
-    write_new(path, json.dumps(document, indent=1, default=str).encode())
+def write_new(option: str, path: Path, content: bytes) -> None:
+    """Writes the new file `path` that `option` names, completely or not at all. Raises Failure if that fails."""
+    from growctl.text.html import replace_file
+    from model.errors import Failure
 
-
-def write_new(path: Path, content: bytes) -> None:
-    """Writes the new file `path`, completely or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_bytes(content)
-    os.replace(temporary, path)
+    try:
+        replace_file(path, content)
+    except OSError as error:
+        raise Failure(f"{option} {path} cannot be written ({error.strerror}); the results are above") from error
 
 
 @contextmanager
@@ -358,6 +384,14 @@ def devices_of(names: str) -> "list[torch.device]":
     if names == "auto" and torch.cuda.device_count() > 1:
         return [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
     return [torch_device(name.strip()) for name in names.split(",")]
+
+
+def tokenizer_facts(opened: "Pretrained", given: Path | None) -> dict[str, str]:
+    """The sha256 of the tokenizer file `given`, if it is not the checkpoint's own: its figures are of another text."""
+    from stages.checkpoint.files import hash_file
+
+    digest = hash_file(given) if given else opened.manifest.tokenizer_sha256
+    return {} if digest is None or digest == opened.manifest.tokenizer_sha256 else {"tokenizer": digest}
 
 
 def checkpoint_facts(opened: "Pretrained", replicas: "Replicas") -> dict[str, Any]:

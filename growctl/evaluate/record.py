@@ -5,7 +5,9 @@ results are then only printed.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +19,11 @@ from growctl.run.requests import RunError
 from growctl.runs_dir import RunPaths
 from stages.checkpoint.manifest import manifest_hash
 from stages.stage_dir import StagePaths
+
+PATIENCE_SECONDS = 3.0
+"""How long to wait for the lock of a run: another evaluation holds it for an instant, training for hours."""
+
+RETRY_SECONDS = 0.1
 
 
 class Place(NamedTuple):
@@ -69,10 +76,25 @@ def record(checkpoint: Path, scores: Iterable[Mapping[str, Any]], settings: Mapp
     }
     entries = [ScoreEntry(**facts, **score) for score in scores]
     try:
-        with hold(place.run.directory):
+        with _held(place.run):
             append_scores(place.paths.scores, entries)
             with Ledger.open(place.run.ledger) as ledger:
                 ledger.record_scores(entries)
     except (RunError, LedgerError, OSError) as error:
         return Recorded(None, str(error))
     return Recorded(place.run.ledger)
+
+
+@contextmanager
+def _held(run: RunPaths) -> Iterator[None]:
+    """Holds the lock of a run, as soon as it is free. Raises RunError if another process keeps it."""
+    with ExitStack() as stack:
+        for tries_left in reversed(range(1 + round(PATIENCE_SECONDS / RETRY_SECONDS))):
+            try:
+                stack.enter_context(hold(run.directory))
+                break
+            except RunError:
+                if not tries_left:
+                    raise
+                time.sleep(RETRY_SECONDS)
+        yield

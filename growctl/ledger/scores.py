@@ -40,12 +40,21 @@ class ScoreEntry:
     settings: dict[str, Any] = field(default_factory=dict)
     """What else the value depends on, as JSON values: text, context, stride, limit, dtype, version of lm_eval."""
 
+    @property
+    def evaluation(self) -> str:
+        """Equal for the metrics of one evaluation, and for its repetitions on the same or another checkpoint."""
+        return json.dumps([self.task, self.filter, self.num_shots, self.version, self.settings], sort_keys=True)
+
 
 def append_scores(path: Path, scores: Iterable[ScoreEntry]) -> None:
-    """Appends a line for each score to the file `path`, and syncs it to disk."""
+    """Appends a line for each score to the file `path`, and syncs it to disk. Ends a line that a crash cut off."""
     lines = [json.dumps(asdict(score)) + "\n" for score in scores]
-    with path.open("a", encoding="utf-8") as file:
-        file.writelines(lines)
+    with path.open("ab+") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            if file.read() != b"\n":
+                file.write(b"\n")
+        file.writelines(line.encode() for line in lines)
         file.flush()
         os.fsync(file.fileno())
 

@@ -5,7 +5,6 @@ controls alike: a machine failure has nothing to do with the training method.
 """
 
 import difflib
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -255,10 +254,10 @@ def _stage_report(
 def newest_scores(scores: Sequence[ScoreEntry]) -> tuple[ScoreEntry, ...]:
     """The scores of the newest final checkpoint among `scores`, oldest first; of equal evaluations the newest."""
     finals = [score for score in scores if score.checkpoint == StagePaths(Path()).final.name]
-    newest: dict[str, ScoreEntry] = {}
+    newest: dict[tuple[str, str], ScoreEntry] = {}
     for score in finals:
         if score.manifest == finals[-1].manifest:
-            key = json.dumps([score.task, score.metric, score.filter, score.settings], sort_keys=True)
+            key = (score.metric, score.evaluation)
             newest.pop(key, None)
             newest[key] = score
     return tuple(newest.values())

@@ -1,5 +1,6 @@
 """The scores of a report's models: the paper's zero-shot table with its published rows, and all other scores."""
 
+import re
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,8 +18,12 @@ HEADING = "Zero-shot scores"
 
 PUBLISHED_NOTE = (
     "Rows marked with † are published in the Tokenformer paper (arXiv 2410.23168). growctl did not measure them, and "
-    "they were trained on other data: they are a scale, not a comparison."
+    "they were trained on other data: they are a scale, not a comparison. Left out: the paper's perplexity on the "
+    "Pile, which growctl does not measure, and its OPT models, which were not trained on the Pile alone."
 )
+
+_DTYPE = "float32"
+"""The precision that needs no mention."""
 
 OTHER_HEADING = "Other scores"
 OTHER_HEADERS = ("model", "evaluated on", "scores")
@@ -45,7 +50,7 @@ COLUMNS = (
 """The tasks of the paper's table. It does not name the metrics; these are those of Mamba's table of the same models:
 accuracy, normalised by the answers' length for HellaSwag and ARC-Challenge."""
 
-HEADERS = ("model", "parameters", *(column.name for column in COLUMNS), "average")
+HEADERS = ("model", "size", *(column.name for column in COLUMNS), "average")
 
 
 class ScoreRow(NamedTuple):
@@ -62,16 +67,19 @@ _PUBLISHED = (
     ("TokenFormer-450M", "450M", 7.69, 57.3, 47.5, 69.5, 56.2, 26.7, 54.6, 52.0),
     ("Pythia-1B", "1B", 7.92, 56.1, 47.2, 70.7, 57.0, 27.1, 53.5, 51.9),
     ("TokenFormer-900M", "900M", 5.46, 64.0, 55.3, 72.4, 59.9, 30.6, 56.4, 56.4),
+    ("GPT-Neo-1.3B", "1.3B", 7.50, 57.2, 48.9, 71.1, 56.2, 25.9, 54.9, 52.4),
     ("Pythia-1.3B", "1.3B", 6.08, 61.7, 52.1, 71.0, 60.5, 28.5, 57.2, 55.2),
+    ("GPT-Neo-2.7B", "2.7B", 5.63, 62.2, 55.8, 71.1, 61.1, 30.2, 57.6, 56.5),
     ("Pythia-2.8B", "2.8B", 5.04, 64.7, 59.3, 74.0, 64.1, 32.9, 59.7, 59.1),
     ("TokenFormer-1.5B", "1.5B", 5.24, 64.7, 60.0, 74.8, 64.8, 32.0, 59.7, 59.3),
 )
 """Table of zero-shot evaluations of the paper: the models trained on the Pile. Percent, except LAMBADA's perplexity.
-Copied as published: Pythia-160M's accuracies have the mean 41.1, not 40.1."""
+Copied as published: the accuracies of Pythia-160M have the mean 41.1, not 40.1, those of GPT-Neo-2.7B 56.3, not
+56.5."""
 
 
 def zero_shot_rows(runs: Sequence[RunReport]) -> list[ScoreRow]:
-    """A row for each model with a score of the table's tasks on all examples, and then the published rows.
+    """A row for each model with a comparable score of the table's tasks, and then the published rows.
 
     Empty if no model has one.
     """
@@ -87,15 +95,19 @@ def zero_shot_rows(runs: Sequence[RunReport]) -> list[ScoreRow]:
 
 def other_scores(runs: Sequence[RunReport]) -> list[tuple[str, str, str]]:
     """The model, what it was evaluated on, and all metrics, for every evaluation that the table does not show whole."""
-    rows: dict[tuple[str, str], list[str]] = {}
+    rows: list[tuple[str, str, str]] = []
     for run in runs:
         for part in run.parts:
             shown = _found(part.scores).values()
+            evaluations: dict[str, list[ScoreEntry]] = {}
             for score in part.scores:
                 if score not in shown:
-                    key = (f"{run.name}/{part.name}", _what(score))
-                    rows.setdefault(key, []).append(f"{score.metric} {_value(score)}")
-    return [(*key, ", ".join(values)) for key, values in rows.items()]
+                    evaluations.setdefault(score.evaluation, []).append(score)
+            labels = _labels([scores[0] for scores in evaluations.values()])
+            for label, scores in zip(labels, evaluations.values(), strict=True):
+                metrics = ", ".join(f"{score.metric} {_value(score)}" for score in scores)
+                rows.append((f"{run.name}/{part.name}", label, metrics))
+    return rows
 
 
 def print_scores(runs: Sequence[RunReport], console: "Console") -> None:
@@ -113,7 +125,7 @@ def print_scores(runs: Sequence[RunReport], console: "Console") -> None:
         table.add_column(headers[0], vertical=vertical)
         for header in headers[1:]:
             justify: JustifyMethod = "right" if has_figures else "left"
-            name = header.replace(" ", "\n", 1) if has_figures else header
+            name = _in_lines(header) if has_figures else header
             table.add_column(name, justify=justify, vertical=vertical, overflow="fold")
         for name, *cells in rows:
             table.add_row(NameCell(name), *map(Text, cells))
@@ -129,6 +141,11 @@ def print_scores(runs: Sequence[RunReport], console: "Console") -> None:
         print_table(OTHER_HEADING, OTHER_HEADERS, others, None)
 
 
+def _in_lines(header: str) -> str:
+    """A header of a narrow column: `LAMBADA ppl` and `HellaSwag` take two lines each."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-\n", header.replace(" ", "\n", 1))
+
+
 def _row(run: RunReport, part: StageReport) -> ScoreRow:
     found = _found(part.scores)
     values = [found.get(column) for column in COLUMNS]
@@ -139,14 +156,22 @@ def _row(run: RunReport, part: StageReport) -> ScoreRow:
 
 
 def _found(scores: Sequence[ScoreEntry]) -> dict[Column, ScoreEntry]:
-    """The newest score of each column, on all examples and without solved ones in the prompt."""
-    whole = [score for score in scores if score.settings.get("limit") is None and not score.num_shots]
+    """The newest comparable score of each column."""
     return {
         column: score
-        for score in whole
+        for score in scores
+        if _is_comparable(score)
         for column in COLUMNS
         if (score.task, score.metric) == (column.task, column.metric)
     }
+
+
+def _is_comparable(score: ScoreEntry) -> bool:
+    """Whether a score is of the harness's own task, on all examples without solved ones, and of the model as it is."""
+    settings = score.settings
+    changed = any(settings.get(name) is not None for name in ("limit", "include_path", "tokenizer"))
+    context_as_trained = settings.get("context") == settings.get("trained_length", settings.get("context"))
+    return not changed and not score.num_shots and context_as_trained and settings.get("dtype", _DTYPE) == _DTYPE
 
 
 def _cell(column: Column, score: ScoreEntry | None) -> str:
@@ -155,23 +180,54 @@ def _cell(column: Column, score: ScoreEntry | None) -> str:
     return f"{100 * score.value:.1f}" if column.percent else f"{score.value:.2f}"
 
 
+def _labels(evaluations: Sequence[ScoreEntry]) -> list[str]:
+    """What each of the evaluations was done on. Where that is the same in words, also every setting that differs."""
+    said = [_what(score) for score in evaluations]
+    labels = []
+    for score, what in zip(evaluations, said, strict=True):
+        alike = [_facts(other) for other, words in zip(evaluations, said, strict=True) if words == what]
+        own = _facts(score)
+        differing = [name for name in sorted(own) if any(other.get(name) != own[name] for other in alike)]
+        labels.append(", ".join([what, *(f"{name} {own[name]}" for name in differing)]))
+    return labels
+
+
+def _facts(score: ScoreEntry) -> dict[str, str]:
+    """Everything that sets an evaluation apart, as text."""
+    named = score.settings | {"version": score.version, "shots": score.num_shots}
+    return {
+        name.replace("_", " "): ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        for name, value in named.items()
+    }
+
+
 def _what(score: ScoreEntry) -> str:
-    """The task or text of a score, with what sets it apart."""
+    """The task or text of a score, with whatever is not as usual."""
     settings = score.settings
-    parts = [score.task if score.filter == "none" else f"{score.task}, {score.filter}"]
+    task = score.task if score.filter == "none" else f"{score.task}, {score.filter}"
+    texts = settings.get("text")
+    text = f"{Path(texts[0]).name}{f' and {len(texts) - 1} more' if len(texts) > 1 else ''}" if texts else None
     if score.task == "text":
-        named = settings.get("text") or [f"{settings.get('split')} split"]
-        parts = [f"{Path(named[0]).name}{f' and {len(named) - 1} more' if len(named) > 1 else ''}"]
+        dataset = f" of {Path(settings['dataset']).name}" if settings.get("dataset") else ""
+        parts = [text or f"{settings.get('split')} split{dataset}"]
         parts += [f"{settings['sequences']} windows"] if settings.get("sequences") else []
         parts.append(f"context {settings['context']}")
         if settings.get("stride") != settings.get("context"):
             parts.append(f"stride {settings['stride']}")
-    if settings.get("rope_scaling", "none") != "none":
-        parts.append(str(settings["rope_scaling"]))
-    if settings.get("limit"):
-        parts.append(f"first {settings['limit']}")
-    if score.num_shots:
-        parts.append(f"{score.num_shots} shots")
+    elif text:
+        parts = [f"{task} of {text}"]
+        parts += [f"first {settings['max_tokens']:,} tokens"] if settings.get("max_tokens") else []
+        if settings.get("rope_scaling", "none") != "none":
+            parts.append(f"{settings['rope_scaling']} from {settings['trained_length']}")
+    else:
+        parts = [task]
+        if settings.get("context") != settings.get("trained_length", settings.get("context")):
+            parts.append(f"context {settings['context']}")
+    parts += [f"tasks of {Path(settings['include_path']).name}"] if settings.get("include_path") else []
+    parts += [f"first {settings['limit']}"] if settings.get("limit") else []
+    parts += [f"{score.num_shots} shots"] if score.num_shots else []
+    parts += [str(settings["dtype"])] if settings.get("dtype", _DTYPE) != _DTYPE else []
+    parts += [f"tokenizer {settings['tokenizer'][:8]}"] if settings.get("tokenizer") else []
     return ", ".join(parts)
 
 

@@ -66,7 +66,11 @@ def svg_element(figure: "Figure") -> str:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Writes `path` whole: a reader sees the old content or the new."""
+    """Writes `path` whole: a reader sees the old content or the new. A failure leaves no other file."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_bytes(content)
-    os.replace(temporary, path)
+    try:
+        temporary.write_bytes(content)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

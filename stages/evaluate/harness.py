@@ -3,30 +3,37 @@
 Imports lm_eval, which is installed with the extra `eval`. Shapes: B batch, T sequence, D model width, M targets.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import TemplateLM
-from lm_eval.models.utils import normalize_gen_kwargs
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from model.errors import UserError
 from model.language_model import LanguageModel
 from model.loss import token_scores
 from stages.checkpoint.pretrained import Pretrained
+from stages.evaluate.generation import Generation, generation
 from stages.evaluate.replicas import Replicas, device_of
 from stages.evaluate.text import OnProgress
 from stages.generate.decode import decode
-from stages.generate.sampling import Sampling
 from stages.generate.text_stream import TextStream
 
 Request = tuple[tuple[str, str] | None, list[int], list[int]]
 """What lm_eval asks for: the strings (None for a part of a longer text), context ids, and continuation ids."""
 
-DEFAULT_NEW_TOKENS = 256
-"""Tokens to generate for a task that does not say how many, as in lm_eval's own models."""
+
+class _Prompt(NamedTuple):
+    request: int
+    """Its index."""
+
+    ids: list[int]
+    draws: str
+    """Names the random numbers of its text: the prompt, and how often it came before."""
 
 
 class _Scored(NamedTuple):
@@ -75,6 +82,12 @@ class GrowctlLM(TemplateLM):
         ids: list[int] = self._checkpoint.tokenizer.encode(string, add_special_tokens=False).ids
         return ids
 
+    def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+        """The log-probability of each continuation, and whether it is the greedy one; of an empty one 0 and True."""
+        said = [request for request in requests if any(request.args)]  # lm_eval stumbles over two empty strings
+        scores = iter(super().loglikelihood(said, disable_tqdm=True))
+        return [next(scores) if any(request.args) else (0.0, True) for request in requests]
+
     def _loglikelihood_tokens(
         self, requests: Sequence[Request], disable_tqdm: bool = False, **ignored: Any
     ) -> list[tuple[float, bool]]:
@@ -113,7 +126,10 @@ class GrowctlLM(TemplateLM):
         for number, (row, count) in enumerate(zip(rows, counts, strict=True)):
             input_BT[number, : len(row) - 1] = torch.tensor(row[:-1])
             is_target_BT[number, len(row) - 1 - count : len(row) - 1] = True
-        targets_M = torch.tensor([target for row, count in zip(rows, counts, strict=True) for target in row[-count:]])
+        targets_M = torch.tensor(
+            [target for row, count in zip(rows, counts, strict=True) for target in row[len(row) - count :]],
+            dtype=torch.int64,
+        )
         device = device_of(model)
         with torch.inference_mode():
             x_MD = model.hidden_states(input_BT.to(device))[is_target_BT.to(device)]
@@ -145,40 +161,46 @@ class GrowctlLM(TemplateLM):
         """The text that continues each prompt, up to a stop string, the end of text, or the most tokens allowed.
 
         Prompts with the same settings are generated in batches, with a KV cache. A prompt that is too long loses its
-        beginning. If a task wants more tokens than the context holds, it gets half of the context.
+        beginning. If a task wants more tokens than the context holds, it gets half of the context. Each text draws its
+        own random numbers: they depend on its prompt alone, and on how often the same prompt came before.
+
+        Raises UserError if a task asks for a way to generate that growctl does not have.
         """
         found: list[str] = [""] * len(requests)
-        groups: dict[str, list[tuple[int, list[int]]]] = {}
+        times: Counter[str] = Counter()
+        groups: dict[str, tuple[Generation, list[_Prompt]]] = {}
         for index, request in enumerate(requests):
-            ids = self.tok_encode(request.args[0]) or [self._end_of_text_id]
-            groups.setdefault(repr(request.args[1]), []).append((index, ids))
-        for group in groups.values():
-            group.sort(key=lambda item: -len(item[1]))
-            settings = normalize_gen_kwargs(requests[group[0][0]].args[1], DEFAULT_NEW_TOKENS)
-
-            def continued(
-                model: LanguageModel, batch: Sequence[tuple[int, list[int]]], settings: Any = settings
-            ) -> list[tuple[int, str]]:
-                texts = self._continued(model, [ids for _, ids in batch], settings)
-                return [(index, text) for (index, _), text in zip(batch, texts, strict=True)]
-
-            for batch in self._replicas.map(continued, self._in_batches(group)):
+            prompt, asked = request.args
+            ids = self.tok_encode(prompt) or [self._end_of_text_id]
+            times[prompt] += 1
+            key = repr(asked)
+            if key not in groups:
+                groups[key] = generation(request.task_name or "", asked), []
+            groups[key][1].append(_Prompt(index, ids, f"{times[prompt]}/{prompt}"))
+        for settings, prompts in groups.values():
+            prompts.sort(key=lambda prompt: -len(prompt.ids))
+            work = partial(self._continued, settings=settings)
+            for batch in self._replicas.map(work, self._in_batches(prompts)):
                 for index, text in batch:
                     found[index] = text
                     self.cache_hook.add_partial("generate_until", requests[index].args, text)
         return found
 
-    def _continued(self, model: LanguageModel, prompts: list[list[int]], settings: Any) -> list[str]:
-        num_new = settings["max_gen_toks"] if settings["max_gen_toks"] < self._context else max(1, self._context // 2)
-        prompts = [ids[-(self._context - num_new) :] for ids in prompts]
-        sampling = Sampling(
-            temperature=float(settings.get("temperature") or 0.0),
-            top_p=float(settings.get("top_p") or 1.0),
-            top_k=settings.get("top_k") or None,
-        )
-        streams = [TextStream(self._checkpoint.tokenizer, ids, settings["until"]) for ids in prompts]
+    def _continued(self, model: LanguageModel, batch: Sequence[_Prompt], settings: Generation) -> list[tuple[int, str]]:
+        """The index of each request, and its text."""
+        num_new = settings.max_new_tokens if settings.max_new_tokens < self._context else max(1, self._context // 2)
+        prompts = [prompt.ids[-(self._context - num_new) :] for prompt in batch]
+        streams = [TextStream(self._checkpoint.tokenizer, ids, settings.until) for ids in prompts]
         texts, running = [""] * len(prompts), set(range(len(prompts)))
-        for tokens in decode(model, prompts, num_new, sampling, num_token_ids=self._checkpoint.num_token_ids):
+        steps = decode(
+            model,
+            prompts,
+            num_new,
+            settings.sampling,
+            num_token_ids=self._checkpoint.num_token_ids,
+            rows=[prompt.draws for prompt in batch],
+        )
+        for tokens in steps:
             for row in sorted(running):
                 if tokens[row] == self._end_of_text_id:
                     running.discard(row)
@@ -188,4 +210,7 @@ class GrowctlLM(TemplateLM):
                     running.discard(row)
             if not running:
                 break
-        return [text + ("" if stream.stopped else stream.finish()) for text, stream in zip(texts, streams, strict=True)]
+        return [
+            (prompt.request, text + ("" if stream.stopped else stream.finish()))
+            for prompt, text, stream in zip(batch, texts, streams, strict=True)
+        ]

@@ -87,7 +87,8 @@ def context_losses(
     """Yields the loss on the same tokens, the first `max_tokens` of `files`, for each of `contexts`.
 
     A context above `trained_length` gets the scaling `kind`, by the factor that it is longer. Every batch has as many
-    tokens as the longest context, so that times and memory can be compared. Windows do not overlap.
+    tokens as the longest context, so that times and memory can be compared. Windows do not overlap. One batch of the
+    longest context comes first, unmeasured.
 
     Raises UserError if the text is shorter than the longest context.
     """
@@ -99,6 +100,9 @@ def context_losses(
             f"--text {files[0]}: the text has {len(tokens):,} tokens; a context of {batch_tokens:,} needs "
             f"{batch_tokens + 1:,}"
         )
+    # The first batch pays for what later ones find ready: memory that stays with the process, and kernels.
+    first = batches(sliding_windows([tokens[: batch_tokens + 1]], batch_tokens, batch_tokens), 1)
+    position_losses(checkpoint, replicas, first, batch_tokens)
     for number, context in enumerate(contexts):
         on_progress(number / len(contexts))
         factor = context / trained_length

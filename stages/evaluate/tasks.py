@@ -14,6 +14,7 @@ from lm_eval.api.model import LM
 from lm_eval.defaults import DEFAULT_OTHER_SEED
 from lm_eval.evaluator import evaluate
 from lm_eval.tasks import TaskManager
+from lm_eval.tasks._yaml_loader import load_yaml
 
 from model.errors import UserError
 from stages.data.source_errors import reason
@@ -22,6 +23,11 @@ BOOTSTRAP_ITERATIONS = 1000
 """Samples for the standard error of metrics without a formula, such as the perplexity of LAMBADA."""
 
 NEAREST = 3
+
+OFFLINE = (
+    "Without a network: run the same command once where there is one, copy its cache (HF_HOME, by default "
+    "~/.cache/huggingface) to this machine, and set HF_HUB_OFFLINE=1"
+)
 
 
 class TaskScore(NamedTuple):
@@ -61,7 +67,7 @@ def find_tasks(names: Sequence[str], include_path: Path | None) -> tuple[TaskMan
     """The tasks, groups and tags that `names` are or match, and the manager that knows them.
 
     The tasks in `include_path` are enough if they have all of `names`; otherwise lm_eval's own are added. Raises
-    UserError that names the nearest known tasks if one is unknown.
+    UserError if one is unknown: it names the nearest known tasks, or a YAML file in `include_path` that is broken.
     """
     if include_path is not None and not include_path.is_dir():
         raise UserError(f"--include-path {include_path}: there is no such folder")
@@ -70,9 +76,20 @@ def find_tasks(names: Sequence[str], include_path: Path | None) -> tuple[TaskMan
         found, unknown = _matched(names, manager.all_tasks)
         if not unknown:
             return manager, found
+    if include_path is not None:
+        _require_readable(include_path)
     nearest = difflib.get_close_matches(unknown[0], manager.all_tasks, n=NEAREST)
     near = f"; the nearest are {', '.join(nearest)}" if nearest else ""
     raise UserError(f"--tasks {unknown[0]}: lm_eval {version('lm_eval')} has no such task{near}")
+
+
+def _require_readable(folder: Path) -> None:
+    """Raises UserError if lm_eval skips a YAML file in `folder` because it cannot parse it."""
+    for path in sorted(folder.rglob("*.yaml")):
+        try:
+            load_yaml(path, resolve_func=False)
+        except Exception as error:  # of the YAML library, or of a file that it includes
+            raise UserError(f"--include-path {folder}: {path.name} cannot be read ({_said(error)})") from error
 
 
 def _matched(names: Sequence[str], known: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -89,17 +106,14 @@ def _glob(pattern: str, known: Sequence[str]) -> list[str]:
 def run_tasks(lm: LM, manager: TaskManager, names: list[str], limit: int | None) -> TaskResults:
     """The scores of `lm` on the tasks `names`, on the first `limit` examples of each (None: all).
 
-    Raises UserError if the data of a task cannot be loaded.
+    Raises UserError if a task or its data cannot be loaded.
     """
     with _on_standard_error():
         try:
             tasks = manager.load(names)
         except Exception as error:  # of datasets, of the hub's client, or of a task's own code
-            raise UserError(
-                f"--tasks {','.join(names)}: their data cannot be loaded ({reason(error)}). Without a network: run the "
-                "same command once where there is one, copy its cache (HF_HOME, by default ~/.cache/huggingface) to "
-                "this machine, and set HF_HUB_OFFLINE=1"
-            ) from error
+            way_out = f". {OFFLINE}" if _needs_network(error) else ""
+            raise UserError(f"--tasks {','.join(names)} cannot be loaded ({_said(error)}){way_out}") from error
         for task in tasks["tasks"].values():  # the defaults of lm_eval's own command
             if task.get_config("num_fewshot") is None:
                 task.set_config(key="num_fewshot", value=0)
@@ -107,6 +121,22 @@ def run_tasks(lm: LM, manager: TaskManager, names: list[str], limit: int | None)
         document = evaluate(lm, tasks, limit=limit, bootstrap_iters=BOOTSTRAP_ITERATIONS, log_samples=False)
     assert document is not None  # only ranks other than the first get None
     return TaskResults(tuple(_scores(document)), version("lm_eval"), dict(document))
+
+
+def _said(error: Exception) -> str:
+    """What an error says; its class too if that is a word or two, such as a missing key."""
+    text = reason(error)
+    return text if " " in text else f"{type(error).__name__}: {text}"
+
+
+def _needs_network(error: BaseException | None) -> bool:
+    """Whether `error`, or what it came from, is about a connection. Each library has its own classes for that."""
+    while error is not None:
+        names = {base.__name__ for base in type(error).__mro__}
+        if names & {"ConnectionError", "ConnectError", "TimeoutError", "TimeoutException", "OfflineModeIsEnabled"}:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _scores(document: Any) -> Iterator[TaskScore]:

@@ -21,15 +21,18 @@ def decode(
     sampling: Sampling,
     *,
     num_token_ids: int | None = None,
+    rows: Sequence[int | str] | None = None,
 ) -> Iterator[list[int]]:
     """Yields the next token of every row, `max_new_tokens` times. Whoever wants fewer stops asking.
 
     `prompts` holds one or more token ids for each row, which may differ in number. Ids from `num_token_ids` on are
-    never chosen: they are padding rows of the embedding. Equal prompts are read once. Raises Failure if the logits are
-    not finite, or if there is too little memory.
+    never chosen: they are padding rows of the embedding. `rows` names the random numbers of each row, by default with
+    its number: rows of one name draw alike, in any batch. Equal prompts are read once.
+
+    Raises Failure if the logits are not finite, or if there is too little memory.
     """
     device = model.embedding.weight.device
-    draws_BS = draws(sampling.seed, len(prompts), max_new_tokens).to(device)
+    draws_BS = draws(sampling.seed, rows or range(len(prompts)), max_new_tokens).to(device)
     logits_BV, cache = _read(model, prompts, max_new_tokens)
     for step in range(max_new_tokens):
         logits_BV = logits_BV[:, :num_token_ids]

@@ -4,6 +4,7 @@ Shapes: B rows, V vocabulary, S steps.
 """
 
 import hashlib
+from collections.abc import Iterable
 from typing import Annotated
 
 import torch
@@ -42,18 +43,16 @@ class Sampling(Strict):
 GREEDY = Sampling(temperature=0.0)
 
 
-def draws(seed: int, num_rows: int, num_steps: int) -> Tensor:
+def draws(seed: int, rows: Iterable[int | str], num_steps: int) -> Tensor:
     """The random numbers that choose the tokens of each row: (B, S), float64, uniform in [0, 1), on the CPU.
 
-    A row has its own generator, so its text does not depend on how many rows there are. No global state is read or
-    changed.
+    A row has its own generator, named in `rows`, so its text does not depend on which rows are beside it. No global
+    state is read or changed.
     """
-    return torch.stack(
-        [torch.rand(num_steps, dtype=torch.float64, generator=_of(seed, row)) for row in range(num_rows)]
-    )
+    return torch.stack([torch.rand(num_steps, dtype=torch.float64, generator=_of(seed, row)) for row in rows])
 
 
-def _of(seed: int, row: int) -> torch.Generator:
+def _of(seed: int, row: int | str) -> torch.Generator:
     digest = hashlib.blake2b(f"{seed}/sample/{row}".encode(), digest_size=8).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest, "big") >> 1)
 

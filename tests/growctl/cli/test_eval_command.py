@@ -1,5 +1,6 @@
 """`growctl eval`: its figures as JSON and as a table, and its messages."""
 
+import errno
 import importlib.util
 import json
 import math
@@ -41,14 +42,18 @@ def call(checkpoint: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> C
     return invoke
 
 
-def test_json_holds_the_figures_and_what_they_depend_on(call: Call, checkpoint: Path):
+def test_json_holds_the_figures_and_what_they_depend_on(call: Call, checkpoint: Path, tmp_path: Path):
     found = json.loads(call("--text", "text.txt", "--stride", 8, "--json"))
     assert found["perplexity"] == pytest.approx(math.exp(found["loss"]))
     assert found["word_perplexity"] == pytest.approx(math.exp(found["loss"] * (found["tokens"] + 1) / found["words"]))
     bits = found["loss"] / math.log(2)
     assert found["bits_per_byte"] == pytest.approx(bits * (found["tokens"] + 1) / found["bytes"])
     assert (found["context"], found["stride"], found["padding_rows"]) == (32, 8, 39)
-    assert (found["checkpoint"], found["text"], found["dtype"]) == (str(checkpoint), ["text.txt"], "float32")
+    assert (found["checkpoint"], found["text"], found["dtype"]) == (
+        str(checkpoint),
+        [str(tmp_path.resolve() / "text.txt")],
+        "float32",
+    )
 
 
 def test_the_table_has_the_figures_with_their_units(call: Call):
@@ -81,6 +86,14 @@ def test_a_longer_context_lowers_nothing_below_one_window(call: Call):
         (["--split", "train", "--stride", 4], "--stride has no effect with --split; it belongs to --text"),
         (["--text", "TEXT", "--rope-scaling", "ntk"], "--rope-scaling has no effect with --text; it belongs to"),
         (["--text", "TEXT", "--contexts", "64,x"], "--contexts 'x': a length is a whole number of tokens"),
+        (["--tasks", ","], "--tasks ',': the list is empty; give one or more, separated by commas"),
+        (["--tasks", "", "--split", "train"], "--split and --tasks: give only one of them"),
+        (["--text", "TEXT", "--contexts", ","], "--contexts ',': the list is empty"),
+        (["--split", "train", "--contexts", "8"], "--contexts has no effect with --split; it belongs to --text"),
+        (["--text", "TEXT", "--data", "."], "--data has no effect with --text; it belongs to --split"),
+        (["--text", "TEXT", "--contexts", "8", "--batch-size", 2], "--batch-size 2 has no effect with --contexts"),
+        (["--text", "TEXT", "--contexts", "8", "--device", "cpu,cpu"], "--device cpu,cpu: --contexts measures time"),
+        (["--text", "TEXT", "--contexts", "8", "--picture", "/proc/x.png"], "--picture /proc/x.png: no file can be"),
         (["--text", "TEXT", "--device", "cuda:99"], "--device 'cuda:99': this machine has auto, cpu"),
     ],
 )
@@ -114,6 +127,21 @@ def test_contexts_give_a_table_a_document_and_a_picture(call: Call, tmp_path: Pa
     assert "yarn 4x" in table
     assert "64 to 127 *" in table
     assert "* beyond the 32 tokens of a training sequence" in table
+
+
+def test_results_are_printed_and_recorded_although_the_picture_cannot_be_written(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def full(path: Path, content: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", f"{path}.tmp")
+
+    monkeypatch.setattr("growctl.text.html.replace_file", full)
+    (tmp_path / "text.txt").write_text("the hen is in the barn. " * 20)
+    picture = tmp_path / "long.png"
+    arguments = ("--text", tmp_path / "text.txt", "--contexts", "32", "--picture", picture)
+    out, err = run_here("eval", checkpoint, *arguments, "--json", expect=1)
+    assert [each["context"] for each in json.loads(out)["contexts"]] == [32]
+    assert f"--picture {picture} cannot be written (No space left on device); the results are above" in err
 
 
 def test_tasks_without_the_harness_name_the_command_that_installs_it(checkpoint: Path, monkeypatch: pytest.MonkeyPatch):

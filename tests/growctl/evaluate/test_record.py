@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 
+from growctl.evaluate import record as recording
 from growctl.evaluate.record import place_of, record
 from growctl.ledger.ledger import Ledger, LedgerError, ScoreEntry
 from growctl.ledger.scores import append_scores, read_scores
+from growctl.report.read import newest_scores
 from growctl.run.lock import hold
 from growctl.runs_dir import RunPaths
+from stages.checkpoint.files import hash_file
 from stages.checkpoint.manifest import manifest_hash
 from tests.growctl.invented_runs import FakeRun, stage_of
 from tests.growctl.runs import run_here
@@ -60,6 +63,22 @@ def test_a_release_is_recorded_as_the_ledger_names_it(run: RunPaths):
     assert (place.stage, place.paths) == ("small/release", release)
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "PATIENCE_SECONDS", 0.0)
+
+
+def test_a_lock_that_another_evaluation_holds_for_an_instant_is_waited_for(
+    run: RunPaths, monkeypatch: pytest.MonkeyPatch
+):
+    other = hold(run.directory)
+    other.__enter__()
+    monkeypatch.setattr(recording.time, "sleep", lambda seconds: other.__exit__(None, None, None))
+    assert record(run.stage(0, "small").final, SCORES, {}).why_not is None
+    assert len(scores_in(run)) == 1
+
+
+@pytest.mark.usefixtures("impatient")
 def test_nothing_is_written_while_the_run_is_running(run: RunPaths):
     with hold(run.directory):
         recorded = record(run.stage(0, "small").final, SCORES, {})
@@ -91,8 +110,22 @@ def test_a_line_that_a_crash_cut_off_is_skipped(tmp_path: Path):
     with (tmp_path / "scores.jsonl").open("a") as file:
         file.write('{"stage": "sm')
     assert read_scores(tmp_path / "scores.jsonl") == [entry]
+    append_scores(tmp_path / "scores.jsonl", [entry])
+    assert read_scores(tmp_path / "scores.jsonl") == [entry, entry], "the line after it is whole"
 
 
+def test_another_tokenizer_does_not_replace_the_figure_of_the_checkpoints_own(run: RunPaths, tmp_path: Path):
+    text, final = tmp_path / "text.txt", run.stage(0, "small").final
+    text.write_text("the hen is in the barn. " * 20)
+    other = tmp_path / "other.json"
+    other.write_text((final / "tokenizer.json").read_text() + "\n")
+    for tokenizer in ([], ["--tokenizer", final / "tokenizer.json"], ["--tokenizer", other]):
+        run_here("eval", final, "--text", text, *tokenizer)
+    with_loss = [score for score in newest_scores(scores_in(run)) if score.metric == "loss"]
+    assert [score.settings.get("tokenizer") for score in with_loss] == [None, hash_file(other)]
+
+
+@pytest.mark.usefixtures("impatient")
 def test_the_command_records_and_the_report_shows_it(run: RunPaths, tmp_path: Path):
     (tmp_path / "text.txt").write_text("the hen is in the barn. " * 20)
     final = run.stage(0, "small").final

@@ -21,11 +21,12 @@ from lm_eval.api.instance import Instance
 from model.errors import UserError
 from stages.checkpoint.pretrained import Pretrained, load_pretrained
 from stages.evaluate import tasks as task_module
+from stages.evaluate.generation import generation
 from stages.evaluate.harness import GrowctlLM
 from stages.evaluate.replicas import Replicas
 from stages.evaluate.tasks import find_tasks, run_tasks
 from stages.generate.generate import GenerationSettings, generate
-from stages.generate.sampling import GREEDY
+from stages.generate.sampling import GREEDY, Sampling
 from tests.growctl.runs import run_here
 from tests.pretrained import byte_tokenizer, text_config, write_pretrained
 
@@ -172,6 +173,64 @@ def test_generated_text_is_that_of_generate_whatever_the_batch(checkpoint: Pretr
         assert adapter(checkpoint, **batches).generate_until(prompts) == expected
 
 
+SAMPLED = {"until": ["."], "max_gen_toks": 6, "do_sample": True, "temperature": 1.0}
+
+
+def test_repeats_of_a_prompt_draw_texts_of_their_own(checkpoint: Pretrained):
+    (request,) = requests("generate_until", (TEXTS[0], SAMPLED))
+    texts = adapter(checkpoint, batch_size=1).generate_until([request] * 4)  # as lm_eval repeats requests
+    assert len(set(texts)) > 1
+    assert adapter(checkpoint).generate_until([request] * 2) == texts[:2]
+
+
+def test_sampled_text_depends_neither_on_the_batch_nor_on_other_requests(checkpoint: Pretrained):
+    prompts = requests("generate_until", *((text, SAMPLED) for text in TEXTS))
+    expected = adapter(checkpoint, batch_size=1).generate_until(prompts)
+    for batches in ({"batch_size": 3}, {"batch_size": 2, "devices": 2}):
+        assert adapter(checkpoint, **batches).generate_until(prompts) == expected
+    assert adapter(checkpoint).generate_until(prompts[1:]) == expected[1:]
+
+
+@pytest.mark.parametrize(
+    ("asked", "sampling"),
+    [
+        ({}, GREEDY),
+        ({"do_sample": False, "temperature": 0.7}, GREEDY),
+        ({"do_sample": True}, Sampling(temperature=1.0)),
+        ({"temperature": 0.7, "top_k": -1}, Sampling(temperature=0.7)),
+        (
+            {"temperature": 0.7, "top_k": 5, "top_p": 0.9, "min_p": 0.1},
+            Sampling(temperature=0.7, top_k=5, top_p=0.9, min_p=0.1),
+        ),
+        ({"num_beams": 1, "repetition_penalty": 1.0}, GREEDY),
+    ],
+)
+def test_what_a_task_asks_of_generation_is_translated(asked: dict[str, Any], sampling: Sampling):
+    assert generation("poems", asked).sampling == sampling
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"num_beams": 4}, "--tasks poems: growctl cannot generate with num_beams: 4, as its YAML file asks"),
+        ({"temperature": 0.7, "top_p": 7}, "--tasks poems: generation_kwargs.top_p: 7: Input should be less than"),
+    ],
+)
+def test_what_growctl_cannot_do_for_a_task_is_refused(asked: dict[str, Any], said: str):
+    with pytest.raises(UserError, match=re.escape(said)):
+        generation("poems", asked)
+
+
+def test_empty_continuations_are_certain(checkpoint: Pretrained, capfd: pytest.CaptureFixture[str]):
+    pairs = [("the hen", ""), ("", ""), ("", "<|endoftext|>"), ("the hen", " in")]
+    found = adapter(checkpoint).loglikelihood(requests("loglikelihood", *pairs))
+    assert found[:3] == [(0.0, True)] * 3
+    assert found[3][0] < 0
+    alone = adapter(checkpoint).loglikelihood(requests("loglikelihood", pairs[0]))
+    assert alone == [(0.0, True)]
+    assert capfd.readouterr().err == "", "no bar of lm_eval"
+
+
 def test_a_task_that_wants_more_tokens_than_the_context_gets_half_of_it(checkpoint: Pretrained):
     (text,) = adapter(checkpoint).generate_until(requests("generate_until", (TEXTS[2], {"until": []})))
     assert len(text) > 0
@@ -231,10 +290,32 @@ def test_an_unknown_task_gets_the_nearest_names(tasks: Path, monkeypatch: pytest
         find_tasks(["hen_choise"], tasks)
 
 
-def test_data_that_cannot_be_loaded_is_one_message_with_the_way_out(checkpoint: Pretrained, tmp_path: Path):
+def test_data_that_is_missing_has_nothing_to_do_with_the_network(checkpoint: Pretrained, tmp_path: Path):
     (tmp_path / "task.yaml").write_text(CHOICES.replace("FOLDER", str(tmp_path / "nowhere")))
-    with pytest.raises(UserError, match=r"--tasks hen_choice: their data cannot be loaded \(.*HF_HUB_OFFLINE=1"):
+    with pytest.raises(UserError, match=r"--tasks hen_choice cannot be loaded \(.*nowhere") as raised:
         run_tasks(adapter(checkpoint), *find_tasks(["hen_choice"], tmp_path), limit=None)
+    assert "network" not in str(raised.value)
+
+
+def test_data_that_needs_the_network_is_one_message_with_the_way_out(
+    checkpoint: Pretrained, tasks: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def unreachable(*_: Any, **__: Any) -> None:
+        raise ConnectionError("Couldn't reach 'hens/barn' on the Hub")
+
+    monkeypatch.setattr(datasets, "load_dataset", unreachable)
+    with pytest.raises(
+        UserError, match=r"hen_choice cannot be loaded \(Couldn't reach .*\)\. Without a network: .*=1$"
+    ):
+        run_tasks(adapter(checkpoint), *find_tasks(["hen_choice"], tasks), limit=None)
+
+
+def test_a_task_whose_yaml_is_broken_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    own = task_module.TaskManager
+    monkeypatch.setattr(task_module, "TaskManager", lambda **settings: own(**settings | {"include_defaults": False}))
+    (tmp_path / "hens.yaml").write_text("task: hens\ndataset_path: [json\n")
+    with pytest.raises(UserError, match=rf"--include-path {tmp_path}: hens.yaml cannot be read \(.*line \d"):
+        find_tasks(["hens"], tmp_path)
 
 
 def test_the_command_prints_writes_and_tables_the_scores(checkpoint: Pretrained, tasks: Path, tmp_path: Path):
@@ -249,6 +330,7 @@ def test_the_command_prints_writes_and_tables_the_scores(checkpoint: Pretrained,
         ("hen_text", "bits_per_byte"),
     ]
     assert (found["limit"], found["context"], found["padding_rows"]) == (2, 32, 39)
+    assert (found["include_path"], found["trained_length"]) == (str(tasks.resolve()), 32), "no published benchmark"
     everything = json.loads(written.read_text())
     assert everything["tasks"] == found["tasks"]
     assert "hen_choice" in everything["harness"]["results"]

@@ -10,6 +10,7 @@ import torch
 from model.errors import UserError
 from model.rotary_scaling import RotaryScaling
 from stages.checkpoint.pretrained import Pretrained, load_pretrained
+from stages.evaluate import long_context
 from stages.evaluate.long_context import ContextLoss, by_position, context_losses
 from stages.evaluate.replicas import Replicas
 from stages.evaluate.text import text_loss
@@ -63,6 +64,23 @@ def test_time_and_memory_of_a_token_are_recorded(checkpoint: Pretrained, text: P
         assert found.seconds_per_token > 0
         assert found.batch_tokens == 128
         assert found.bytes_per_token is None or found.bytes_per_token >= 0
+
+
+def test_a_batch_of_the_longest_context_comes_before_all_measurements(
+    checkpoint: Pretrained, text: Path, monkeypatch: pytest.MonkeyPatch
+):
+    steps: list[int | str] = []
+    start = long_context._start_measuring
+    hidden_states = checkpoint.model.hidden_states
+    monkeypatch.setattr(long_context, "_start_measuring", lambda device: (steps.append("measured"), start(device))[1])
+
+    def spy(input_BT: torch.Tensor, *rest: Any, **settings: Any) -> torch.Tensor:
+        steps.append(input_BT.shape[1])
+        return hidden_states(input_BT, *rest, **settings)
+
+    monkeypatch.setattr(checkpoint.model, "hidden_states", spy)
+    losses(checkpoint, text, 16, 128, max_tokens=129)
+    assert steps == [128, "measured", 16, "measured", 128]
 
 
 def test_the_first_tokens_are_enough_if_asked(checkpoint: Pretrained, text: Path):

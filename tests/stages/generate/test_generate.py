@@ -38,7 +38,7 @@ def script(monkeypatch):
 
 def without_cache(model, prompt, num_new, sampling, row):
     ids = torch.tensor([prompt])
-    for draw in draws(sampling.seed, row + 1, num_new)[row]:
+    for draw in draws(sampling.seed, [row], num_new)[0]:
         with torch.no_grad():
             logits_BV = model(ids)[:, -1, :NUM_IDS]
         ids = torch.cat((ids, choose(logits_BV, draw[None], sampling)[:, None]), dim=1)
