@@ -16,7 +16,7 @@ quickstart: setup  ## Train the quickstart ladder and its control on this machin
 	$(BIN)/growctl report quickstart
 
 test: setup  ## The whole test suite, with the slowest tests named.
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses=3
 
 test-fast: setup  ## All but the tests that train or take seconds each: three minutes instead of thirteen.
 	$(BIN)/python -m pytest -m 'not trains and not slow'

@@ -143,7 +143,8 @@ def test_a_bug_is_written_to_the_runs_directory_of_the_command_line_or_of_the_en
 
 OTHER_ERRORS = {
     "Stopped",  # a signal; growctl.cli.app turns it into a message of its own
-    "_TooMuch",  # caught in the file that raises it
+    "_TimeIsUp",  # caught in the file that raises it, as is the next
+    "_TooMuch",
 }
 """The exceptions of growctl that are neither errors of the user nor failures."""
 
