@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 import typer
 
 from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, CheckpointName, RunsDir
-from growctl.cli.progress import progress_bar
 from growctl.text.escaping import say
+from growctl.text.progress import progress_bar
 
 _tell = partial(say, error=True)
 

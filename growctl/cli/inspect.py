@@ -10,8 +10,8 @@ import typer
 
 from growctl.cli.completion import complete_checkpoint
 from growctl.cli.options import CHECKPOINT_HELP, DEFAULT_RUNS_DIR, AsJson, DeviceName, RunsDir, TokenizerFile
-from growctl.cli.progress import progress_bar
 from growctl.text.escaping import say
+from growctl.text.progress import progress_bar
 
 if TYPE_CHECKING:
     from growctl.inspect.inspection import Inspection

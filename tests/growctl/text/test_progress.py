@@ -1,6 +1,6 @@
 """The progress bar of slow commands."""
 
-from growctl.cli.progress import progress_bar
+from growctl.text.progress import progress_bar
 
 
 def test_the_bar_shows_what_is_done_on_a_terminal(monkeypatch, capsys):
