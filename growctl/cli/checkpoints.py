@@ -190,21 +190,11 @@ def _new(output: Path) -> Path:
 
 def _expanded(checkpoint: Path, output: Path, **growth: Any) -> "Lineage":
     """Writes the expanded checkpoint to `output`, with a progress bar on a terminal. Returns its lineage."""
-    from rich.progress import Progress
-
-    from growctl.text.console import Terminal
+    from growctl.text.progress import progress_bar
     from stages.grow.expand import expand as expand_checkpoint
 
-    console = Terminal(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("writing new tokens", total=None)
-        manifest = expand_checkpoint(
-            checkpoint,
-            output,
-            **growth,
-            on_progress=lambda done, total: progress.update(task, completed=done, total=total),
-        )
-    return manifest.lineage
+    with progress_bar("writing new tokens") as on_progress:
+        return expand_checkpoint(checkpoint, output, **growth, on_progress=on_progress).lineage
 
 
 def _say_expanded(output: Path, lineage: "Lineage", attention_tokens: Sequence[int], ffn_tokens: Sequence[int]) -> None:

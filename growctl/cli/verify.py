@@ -44,7 +44,7 @@ def verify(
     ] = False,
     data: Data = None,
     sequences: Annotated[int, typer.Option(help="Maximum number of validation sequences to run on.", min=1)] = 16,
-    length: Annotated[
+    context: Annotated[
         int | None,
         typer.Option(help="Tokens per sequence (default: 256, or as many as there are).", min=1, show_default=False),
     ] = None,
@@ -81,7 +81,7 @@ def verify(
     if new is not None and not broken:
         first, second = (find_checkpoint(reference, runs_dir, partial(say, error=True)) for reference in (old, new))
         dataset = dataset_of(first, data, runs_dir)
-        settings = {"num_sequences": sequences, "sequence_length": length, "dtype": dtype}
+        settings = {"num_sequences": sequences, "sequence_length": context, "dtype": dtype}
         comparison = compared(first, second, dataset, runs_dir, **settings)
         document |= comparison_document(first, second, dataset, comparison)
         if not as_json:

@@ -18,7 +18,7 @@ from stages.grow.expand import expand, expand_transformer
 from tests.growctl.runs import run_here
 from tests.stages.grow.test_compare import TRANSFORMER, alter, kill_generation, prepare_text, rewrite, write_trained
 
-FEW = ("--sequences", "2", "--length", "16")
+FEW = ("--sequences", "2", "--context", "16")
 
 
 @pytest.fixture(scope="module")

@@ -97,7 +97,7 @@ def test_an_engine_checkpoint_grows_and_is_compared_without_a_trace_in_its_run(t
     assert "is an engine checkpoint; converting it in" in err.splitlines()[1]
     assert verify_checkpoint(grown).step == 0
     assert [path.name for path in tmp_path.iterdir()] == ["grown"]
-    out, _ = run("verify", arguments[0], grown, *arguments[1:], "--sequences", 2, "--length", 16, "--json")
+    out, _ = run("verify", arguments[0], grown, *arguments[1:], "--sequences", 2, "--context", 16, "--json")
     told = json.loads(out)
     assert (told["old"]["path"], told["lineage"]["operation"]) == (str(step), "expand"), "the same conversion again"
     assert told["verdict"] == "preserved"
