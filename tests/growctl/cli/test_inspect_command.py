@@ -174,6 +174,7 @@ def test_a_tokenizer_with_fewer_ids_than_the_dataset_is_rejected(place, tmp_path
         typer.main.get_command(app).main([str(argument) for argument in arguments], standalone_mode=False)
 
 
+@pytest.mark.slow
 def test_the_page_stands_alone_and_escapes_what_it_shows(place, call, tmp_path):
     (tmp_path / "seen").mkdir()
     (tmp_path / "seen/inspection.html").write_text("an older page")

@@ -302,6 +302,7 @@ def test_a_plan_ends_the_reason_that_it_notes_with_one_full_stop(monkeypatch):
     assert planned_devices(ladder()).note == "The plan is for one device on each machine: torch is broken."
 
 
+@pytest.mark.slow
 def test_the_probes_output_is_read_back():
     result = subprocess.run(
         [sys.executable, "-m", "stages.probe.devices"], capture_output=True, text=True, check=True, cwd=REPOSITORY

@@ -177,6 +177,7 @@ def test_ranks_meet_on_a_free_port_that_is_not_ephemeral(monkeypatch):
         assert port() in {FIRST_PORT + 7, FIRST_PORT + 8, FIRST_PORT + 9}
 
 
+@pytest.mark.slow
 def test_a_stuck_rank_whose_launcher_was_killed_ends_too(tmp_path):
     rank = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"  # it has no lifeline
     command = [sys.executable, "-m", "growctl.launch.start_ranks", "1", "29998", "-c", rank]

@@ -121,6 +121,7 @@ def test_signals_are_left_to_the_ranks(start, tmp_path):
     assert process.returncode == 0
 
 
+@pytest.mark.slow
 def test_stopped_or_stuck_ranks_end_with_their_runner(start, tmp_path):
     code = "os.kill(os.getpid(), signal.SIGSTOP) if rank else stay()"
     process = start(2, code, patience_seconds=0.5, **{VARIABLE: STDIN})

@@ -256,6 +256,7 @@ def test_planning_imports_nothing_heavy(tmp_path: Path) -> None:
     assert "into the host's memory" in " ".join(result.stdout.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 def test_training_in_fp32_is_priced_at_the_devices_fp32_peak(device: str) -> None:
     on = ["launch=slurm", f"launch.hardware.device={device}", "launch.hardware.mfu=0.4"]

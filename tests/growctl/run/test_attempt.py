@@ -101,6 +101,7 @@ def stage(tmp_path):
     return Stage(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "exit_code"),
     [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, 143), (signal.SIGUSR2, 143)],

@@ -116,6 +116,7 @@ def test_a_conversion_whose_checkpoint_broke_is_the_newest_intact_checkpoint(tmp
     assert conversions == []
 
 
+@pytest.mark.slow
 def test_a_failed_conversion_reports_why_and_keeps_the_checkpoint(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
     newest = saved(tmp_path / "step_00000020")

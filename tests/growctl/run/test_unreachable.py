@@ -63,6 +63,7 @@ def test_every_shipped_schedule_names_the_download_if_the_hub_is_unreachable(tmp
         assert (tokenizer in message) == (sources[name].tokenizer is not None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("failure", "said"),
     [

@@ -424,6 +424,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_preparing_prints_nothing_and_keeps_the_callers_log_handlers(
     folder: Path, tmp_path: Path, workers: int
@@ -461,6 +462,7 @@ def test_two_processes_at_once_prepare_one_dataset(folder: Path, tmp_path: Path)
     assert logs.count("prepared texts-") == 1
 
 
+@pytest.mark.slow
 def test_a_killed_process_leaves_no_dataset_and_no_workers_and_the_next_one_cleans_up(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -145,6 +145,7 @@ def test_rotary_frequencies_that_agree_with_the_settings_are_dropped(tmp_path, d
         assert read_manifest(tmp_path / f"imported-{layer}").model == published()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("safe_serialization", [False, True])
 @pytest.mark.parametrize("max_shard_size", [20_000, "5GB"])
 def test_what_zero_to_fp32_of_deepspeed_writes_is_imported(tmp_path, monkeypatch, safe_serialization, max_shard_size):

@@ -40,6 +40,7 @@ def test_a_worker_with_standard_input_as_lifeline_ends_with_it():
     assert process.returncode == 143
 
 
+@pytest.mark.slow
 def test_a_worker_with_a_file_ends_when_the_file_is_removed_and_needs_no_standard_input(tmp_path):
     lifeline = Lifeline(tmp_path / ".lifeline.1")
     lifeline.start()
