@@ -127,4 +127,6 @@ def test_a_ramp_is_kept_only_in_a_stage_that_has_room_for_it_and_none_of_its_own
 
 
 def test_other_prompts_for_text_do_not_stop_a_run(schedule: Path) -> None:
-    run_here("run", schedule, "samples.prompts=[x]", "--runs-dir", schedule.parent / "runs", "--dry-run")
+    out, err = run_here("run", schedule, "samples.prompts=[x]", "--runs-dir", schedule.parent / "runs", "--dry-run")
+    assert "stages.train.worker" in out
+    assert "was started with" not in err

@@ -413,6 +413,7 @@ def test_an_output_inside_a_checkpoint_is_refused(tmp_path, below):
 def test_an_output_below_another_manifest_json_is_allowed(tmp_path):
     (tmp_path / "manifest.json").write_text('{"name": "a web application"}')
     import_official(*write_official(tmp_path), tmp_path / "imported")
+    assert verify_checkpoint(tmp_path / "imported").lineage.operation == "import"
 
 
 def test_a_link_to_nothing_is_refused_as_output(tmp_path):
