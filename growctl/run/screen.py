@@ -133,8 +133,7 @@ class Screen:
             point = {"after_growth": "right after growth", "start": "at its start", "final": "final, float32"}.get(
                 record["point"], ""
             )
-            said = f"validation loss {record['loss']:.5f}, perplexity {record['perplexity']:.3f}"
-            said += f", {record['bits_per_byte']:.4f} bits/byte" + (f" ({point})" if point else "")
+            said = evaluation_words(record) + (f" ({point})" if point else "")
             self.message(f"stage {plan.name} step {record['step']}: {said}")
         elif record["event"] == "anomaly":
             self.message(f"stage {plan.name} step {record['step']}: {anomaly_words(record)}")
@@ -239,6 +238,14 @@ class LiveScreen(Screen):
                 style="bold" if active else "",
             )
         return Group(table, Text(self._phase, style="dim")) if self._phase else Group(table)
+
+
+def evaluation_words(record: Record) -> str:
+    """The figures of an evaluation. Those that are null were not finite."""
+    if record["loss"] is None:
+        return "the validation loss is not finite"
+    perplexity = "infinite" if record["perplexity"] is None else f"{record['perplexity']:.3f}"
+    return f"validation loss {record['loss']:.5f}, perplexity {perplexity}, {record['bits_per_byte']:.4f} bits/byte"
 
 
 def anomaly_words(record: Record) -> str:

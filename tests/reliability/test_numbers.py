@@ -193,8 +193,13 @@ def test_the_screen_reports_anomalies_and_keeps_the_last_loss_if_a_record_has_no
     screen.record(plan, train | {"loss": 3.5})
     screen.record(plan, train)
     assert screen.stages[plan.name].loss == 3.5
+    evaluation = {"event": "evaluation", "point": "final", "step": 60, "bits_per_byte": 1100.0}
+    screen.record(plan, evaluation | {"loss": 800.0, "perplexity": None})
+    screen.record(plan, evaluation | {"loss": None, "perplexity": None, "bits_per_byte": None})
     assert console.export_text().splitlines() == [
         "stage large step 37: a loss of 12.5000 is a spike (above 5.2500): "
         "rolling back to step 30 and skipping the data of 7 steps",
         "stage large step 37: the gradient is not finite: the stage stops",
+        "stage large step 60: validation loss 800.00000, perplexity infinite, 1100.0000 bits/byte (final, float32)",
+        "stage large step 60: the validation loss is not finite (final, float32)",
     ]

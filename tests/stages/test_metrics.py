@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 from stages.metrics import MetricsReader, MetricsWriter, parse_line, read_events, read_metrics
 
 START = {"device": "cpu", "num_devices": 2, "precision": "fp32", "zero_stage": 1, "resumed_from": None}
-TRAIN = {"loss": 3.5, "tokens_per_second": 100.0}
+TRAIN = {
+    "loss": 3.5,
+    "learning_rate": 1e-3,
+    "gradient_norm": 0.5,
+    "tokens_seen": 640,
+    "tokens_per_second": 100.0,
+}
 EVALUATION = {
     "point": "final",
     "loss": 2.5,
@@ -32,7 +38,15 @@ EVENTS: dict[str, dict[str, Any]] = {
     "trigger": {"slope": 1e-9, "threshold": 2e-9, "fired": True},
     "checkpoint": {"path": "step_00000010"},
     "saved": {"path": "step_00000012"},
-    "new": {"anything": [1]},
+    "reused": {
+        "run": "other",
+        "checkpoint": "runs/other/stages/0-small/final",
+        "device": "cpu",
+        "num_devices": 2,
+        "precision": "fp32",
+        "resumed_from": 0,
+        "device_seconds": 12.5,
+    },
 }
 
 
@@ -137,7 +151,7 @@ def test_every_event_is_read_back_as_it_was_written(tmp_path):
         *(("trigger", {"fired": value}) for value in (None, 1)),
         *(("anomaly", {"kind": value}) for value in (None, 1)),
         ("end", {"event": ["end"]}),
-        ("new", {"step": None}),
+        ("end", {"another": 1}),
     ],
 )
 def test_a_line_with_wrong_values_for_its_event_is_counted_and_skipped(tmp_path, event, values):
@@ -148,16 +162,27 @@ def test_a_line_with_wrong_values_for_its_event_is_counted_and_skipped(tmp_path,
     assert reader.complaint() == f"{path}: 1 line could not be read"
 
 
-def test_a_missing_key_invalidates_a_record_but_a_measured_nan_does_not():
+def test_a_missing_key_invalidates_a_record():
     for event, values in EVENTS.items():
         for key in (*values, "attempt", "step", "seconds", "event"):
             record = json.loads(line(event))
             del record["crc32"]
             del record[key]
-            assert (parse_line(with_crc(json.dumps(record).encode())) is None) == (key != "anything")
-    record = parse_line(line("evaluation", loss=math.nan, perplexity=math.inf))
-    assert record is not None
-    assert math.isnan(record["loss"])
+            assert parse_line(with_crc(json.dumps(record).encode())) is None, (event, key)
+
+
+def test_a_line_of_an_unknown_kind_is_no_record():
+    assert parse_line(line("new")) is None
+
+
+def test_a_measured_nan_is_written_as_null_which_every_json_parser_reads(tmp_path):
+    writer = MetricsWriter(tmp_path / "m", attempt=1)
+    writer.write("evaluation", 10, 1.0, **EVALUATION | {"loss": math.nan, "perplexity": math.inf})
+    writer.close()
+    text = (tmp_path / "m").read_text()
+    assert '"loss": null, "perplexity": null' in text
+    [record] = read_metrics(tmp_path / "m")
+    assert record == json.loads(text.partition(', "crc32"')[0] + "}")
 
 
 def test_lines_that_are_not_records_are_skipped(tmp_path):

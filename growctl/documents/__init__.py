@@ -1,0 +1,1 @@
+"""The JSON documents that scripts read: how commands print them, and their JSON Schemas."""

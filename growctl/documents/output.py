@@ -1,0 +1,36 @@
+"""Prints what a command found as one JSON document.
+
+Imports nothing but the standard library: `growctl doctor` must start on a machine where other packages are broken.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+
+def print_document(document: object) -> None:
+    """Prints `document` as JSON on standard output."""
+    print(document_text(document))
+
+
+def document_text(document: object) -> str:
+    """`document` as JSON text."""
+    return json.dumps(plain(document), indent=1, allow_nan=False)
+
+
+def plain(value: Any) -> Any:
+    """`value` as JSON values: dataclasses and pydantic models by their fields, paths as text, non-finite as None."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Path):
+        return str(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(part) for part in value]
+    return plain(value.model_dump(mode="json")) if hasattr(value, "model_dump") else value

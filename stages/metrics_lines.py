@@ -1,0 +1,214 @@
+"""The kinds of lines in metrics.jsonl: their keys, and the values that readers can rely on. Imports no torch."""
+
+from functools import cache
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter
+from typing_extensions import TypedDict
+
+MOST = 10**11
+"""Larger than any number of steps or seconds: this many steps of a millisecond take three years."""
+
+
+def _speed(value: float) -> float:
+    """A speed that can divide without overflow."""
+    if value == 0.0 or 1e-9 <= value <= 1e15:
+        return value
+    raise ValueError("no speed of a training run")
+
+
+def _printable(value: str) -> str:
+    """Text that cannot disturb a terminal."""
+    if value.isprintable():
+        return value
+    raise ValueError("not printable")
+
+
+Count = Annotated[int, Field(ge=0, le=MOST)]
+Positive = Annotated[int, Field(ge=1, le=MOST)]
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=0, le=MOST, allow_inf_nan=False)]
+Speed = Annotated[float, Field(ge=0, allow_inf_nan=False), AfterValidator(_speed)]
+Text = Annotated[str, AfterValidator(_printable)]
+Crc = Annotated[str, Field(pattern="^[0-9a-f]{8}$")]
+
+
+class _Line(TypedDict):
+    attempt: Positive
+    """Which start of the stage wrote the line: 1 for the first. Resuming starts the next attempt."""
+
+    step: Count
+    """Optimizer steps done in the stage."""
+
+    seconds: Seconds
+    """Wall seconds since this attempt was launched, start-up included."""
+
+    crc32: Crc
+    """CRC-32 of the line before this key, with a closing brace, as eight hexadecimal digits."""
+
+
+class Start(_Line):
+    """The workers of an attempt are ready to train."""
+
+    event: Literal["start"]
+    device: Text
+    """The device's name, such as `NVIDIA H100 80GB HBM3` or `cpu`."""
+
+    num_devices: Positive
+    """Devices of the stage, over all machines; one rank trains on each."""
+
+    precision: Text
+    """`bf16` or `fp32`."""
+
+    zero_stage: Count
+    """DeepSpeed's ZeRO stage."""
+
+    resumed_from: Count | None
+    """The step of the checkpoint that the attempt resumed from; null if it started the stage."""
+
+
+class Train(_Line):
+    """Progress since the last such line, every `training.log_every` steps."""
+
+    event: Literal["train"]
+    loss: Number | None
+    """Training loss, nats per token: the mean over the updates since the last such line and over all ranks. null if
+    there were no updates, or if it is not finite."""
+
+    learning_rate: Number
+    """The learning rate of the last update."""
+
+    gradient_norm: Number | None
+    """L2 norm of the last update's gradient, before clipping; null if that update was rejected."""
+
+    tokens_seen: Count
+    """Data tokens trained in the stage so far."""
+
+    tokens_per_second: Speed
+    """Data tokens per wall second since the last such line, over all devices."""
+
+
+class Evaluation(_Line):
+    """A loss on the validation split."""
+
+    event: Literal["evaluation"]
+    point: Text
+    """`after_growth` at step 0 of a grown model, `start` at step 0 of another; later `interval` and `final`."""
+
+    precision: Text
+    """Precision of the evaluation: that of training, or `fp32` for `final`."""
+
+    loss: Number | None
+    """Validation loss, nats per token; null if it is not finite."""
+
+    perplexity: Number | None
+    """exp(loss); null if that is not finite."""
+
+    bits_per_byte: Number | None
+    """Bits per UTF-8 byte of the text; null if that is not finite."""
+
+    num_tokens: Count
+    """Validation tokens predicted."""
+
+
+class Anomaly(_Line):
+    """A rejected update. With `rollback` or `stop` it is the last line of its attempt."""
+
+    event: Literal["anomaly"]
+    kind: Literal["non_finite", "spike"]
+    """Why it was rejected: its loss or gradient is not finite, or its loss jumped."""
+
+    value: Number | None
+    """The update's training loss, nats per token; null if it is not finite."""
+
+    threshold: Number | None
+    """The loss that a spike exceeded, nats per token; null for `non_finite`."""
+
+    action: Literal["skip", "rollback", "stop"]
+    """What follows: the update is skipped, training goes back to a checkpoint, or the stage stops."""
+
+    first_step: Count | None
+    """The first update, counted from 0, whose data is skipped; null if none is."""
+
+    num_steps: Count | None
+    """The number of updates whose data is skipped."""
+
+
+class Trigger(_Line):
+    """A check, after an evaluation, of whether the loss still falls fast enough (`until`)."""
+
+    event: Literal["trigger"]
+    slope: Number | None
+    """Nats per token that the loss falls by per training FLOP; null until there are enough evaluations."""
+
+    threshold: Number
+    """The slope below which the stage ends, nats per token per FLOP."""
+
+    fired: bool
+    """Whether the stage ends now."""
+
+
+class Checkpoint(_Line):
+    """A checkpoint is complete."""
+
+    event: Literal["checkpoint"]
+    path: Text
+    """Its name in the stage's directory."""
+
+
+class Saved(_Line):
+    """The workers were asked to save and exit, and have saved. The last line of its attempt."""
+
+    event: Literal["saved"]
+    path: Text
+    """The checkpoint's name in the stage's directory."""
+
+
+class Reused(_Line):
+    """Steps taken over from another run, in an attempt of their own; the evaluations of those steps follow."""
+
+    event: Literal["reused"]
+    run: Text
+    """The run that paid for the steps: its name, or its path if it is in another runs directory."""
+
+    checkpoint: Text
+    """The path of the checkpoint that was taken over."""
+
+    device: Text
+    """The device that the other run trained on."""
+
+    num_devices: Positive
+    """Devices of the other run."""
+
+    precision: Text
+    """Precision of the other run's training."""
+
+    resumed_from: Count
+    """The step up to which this run had trained itself."""
+
+    device_seconds: Seconds
+    """Wall seconds x devices that the steps cost the other run: those since `resumed_from`, or since the line before
+    if that is a `reused` line of the same attempt."""
+
+
+class End(_Line):
+    """The stage is done; only the checkpoint `final` has yet to be renamed into place."""
+
+    event: Literal["end"]
+
+
+Line = Annotated[
+    Start | Train | Evaluation | Anomaly | Trigger | Checkpoint | Saved | Reused | End, Field(discriminator="event")
+]
+"""Any line of metrics.jsonl."""
+
+
+@cache
+def _checker() -> TypeAdapter[Any]:
+    return TypeAdapter(Line, config=ConfigDict(strict=True, extra="forbid"))
+
+
+def checked_line(text: bytes) -> dict[str, Any]:
+    """The keys and values of a line. Raises ValueError if it is not one of the kinds above."""
+    found: dict[str, Any] = _checker().validate_json(text)
+    return found
