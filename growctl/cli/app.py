@@ -149,7 +149,7 @@ def plan(
     Example: growctl plan pile_1.4b launch.devices=8 launch.hardware.device=h100 launch.hardware.mfu=0.4
     """
     from growctl.plan.costs import plan_costs
-    from growctl.plan.table import plan_json, print_plan
+    from growctl.plan.table import print_plan
     from growctl.schedule.load import load_schedule
     from growctl.text.console import Terminal
 
@@ -161,7 +161,10 @@ def plan(
         progress = Terminal(stderr=True, highlight=False)
         costs = plan_costs(loaded, runs_dir, measure_sizes(costs, lambda line: progress.print(line, soft_wrap=True)))
     if as_json:
-        print(json.dumps(plan_json(loaded, costs), indent=1))
+        from growctl.documents.output import print_document
+        from growctl.plan.document import plan_document
+
+        print_document(plan_document(loaded, costs))
     else:
         print_plan(loaded, Terminal(), costs)
 

@@ -3,7 +3,6 @@
 Slow modules are imported on use.
 """
 
-import json
 import re
 from typing import Annotated, Literal
 
@@ -28,11 +27,10 @@ def doctor(
 
     Example: growctl doctor --devices 2
     """
-    from dataclasses import asdict
-
-    from growctl.doctor.check import Check, carried_out
+    from growctl.doctor.check import Check, DoctorDocument, carried_out
     from growctl.doctor.imports import check_imports
     from growctl.doctor.table import print_check, print_summary
+    from growctl.documents.output import print_document
     from growctl.text.console import Terminal
 
     if devices != "auto" and not _COUNT.fullmatch(devices):
@@ -59,7 +57,7 @@ def doctor(
                 done(check)
     failed = any(check.state == "failed" for check in checks)
     if as_json:
-        print(json.dumps({"ok": not failed, "checks": [asdict(check) for check in checks]}, indent=1))
+        print_document(DoctorDocument(not failed, tuple(checks)))
     else:
         print_summary(checks, console)
     if failed:
@@ -77,13 +75,14 @@ def status(
 
     Example: growctl status quickstart
     """
+    from growctl.documents.output import print_document
     from growctl.status.runs import find_status, status_document
     from growctl.text.console import Terminal
 
     found = find_status(runs_dir, runs or [])
     document = status_document(runs_dir, found)
     if as_json:
-        print(json.dumps(document, indent=1))
+        print_document(document)
         return
     from growctl.status.table import print_commands, print_details, print_runs
 
@@ -95,5 +94,5 @@ def status(
     else:
         print_runs(found, [run.name for run in found], console)
     print_commands(found, console)
-    for dataset in document["preparing"]:
+    for dataset in document.preparing:
         console.print(f"dataset {dataset} is being prepared", soft_wrap=True)

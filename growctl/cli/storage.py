@@ -1,7 +1,7 @@
 """The commands on what runs occupy: `runs` and `clean`. Slow modules are imported on use."""
 
-import json
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,13 +21,14 @@ def runs(
 
     Example: growctl runs
     """
+    from growctl.documents.output import print_document
     from growctl.storage.stored_runs import measure_storage
     from growctl.storage.table import print_storage
     from growctl.text.console import Terminal
 
     storage = measure_storage(runs_dir, names or [])
     if as_json:
-        print(json.dumps(storage.document(), indent=1))
+        print_document(storage)
     elif storage.runs or storage.datasets:
         print_storage(storage, Terminal(highlight=False))
     else:
@@ -56,13 +57,15 @@ def clean(
 
     Example: growctl clean quickstart
     """
+    from growctl.documents.output import print_document
     from growctl.storage.clean import remove
+    from growctl.storage.document import clean_document
     from growctl.storage.removable import find_removable
     from growctl.storage.table import print_cleanup, print_removed
     from growctl.text.console import Terminal
 
     cleanup = find_removable(runs_dir, names or [], trunks=trunks)
-    document = cleanup.document() if as_json else {}
+    document = clean_document(cleanup) if as_json else None
     console, progress = Terminal(highlight=False), Terminal(stderr=True, highlight=False)
     if not as_json:
         print_cleanup(cleanup, console)
@@ -70,8 +73,8 @@ def clean(
     if cleanup.remove and (yes or (not as_json and _confirmed(console))):
         with progress.status("") as status:
             removed = remove(cleanup, lambda path: status.update(f"checking {path} before removing what it replaces"))
-    if as_json:
-        print(json.dumps(document | {"removed": removed.document() if removed else None}, indent=1))
+    if document:
+        print_document(replace(document, removed=removed))
     elif removed:
         print_removed(removed, console)
 

@@ -18,8 +18,19 @@ class Check:
     name: str
     state: State
     found: str
+    """What was found, in words."""
     fix: str | None = None
-    """Set if the state is not `ok`."""
+    """How to fix it; set if the state is not `ok`."""
+
+
+@dataclass(frozen=True)
+class DoctorDocument:
+    """The checks of a machine, as `growctl doctor --json` prints them."""
+
+    ok: bool
+    """Whether no check failed. Warnings do not count."""
+
+    checks: tuple[Check, ...]
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ below a field becomes the description of its key.
 import ast
 import inspect
 import json
+import re
 import textwrap
 from importlib import import_module
 from itertools import pairwise
@@ -76,10 +77,10 @@ def _closed(schema: JsonSchemaValue, described: type | None) -> JsonSchemaValue:
     properties = {name: dict(value) for name, value in schema.get("properties", {}).items()}
     for name, docstring in _docstrings(described).items():
         if name in properties:
-            properties[name]["description"] = docstring
+            properties[name]["description"] = _as_json(docstring)
     closed: JsonSchemaValue = schema | {"properties": properties, "additionalProperties": False}
     if described.__doc__ and not described.__doc__.startswith(f"{described.__name__}("):
-        closed["description"] = _one_line(described.__doc__)
+        closed["description"] = _as_json(_one_line(described.__doc__))
     return closed
 
 
@@ -105,6 +106,11 @@ def _text(statement: ast.stmt) -> str | None:
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())
+
+
+def _as_json(text: str) -> str:
+    """`text` about Python values, in the words of JSON."""
+    return re.sub(r"\bNone\b", "null", text)
 
 
 def _tidied(schema: Any) -> Any:

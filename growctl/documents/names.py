@@ -11,7 +11,7 @@ FILES = {
 """Files of a run: {name: (what it is, its type as MODULE:NAME)}."""
 
 COMMANDS = {
-    "clean": "growctl.storage.clean:CleanDocument",
+    "clean": "growctl.storage.document:CleanDocument",
     "doctor": "growctl.doctor.check:DoctorDocument",
     "eval": "growctl.evaluate.documents:EvalDocument",
     "expand": "growctl.checkpoints.documents:ExpandDocument",

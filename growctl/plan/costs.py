@@ -185,6 +185,11 @@ class PlanCosts:
         object.__setattr__(self, "runs", [self.ladder, *self.controls])
 
 
+def everything(costs: PlanCosts) -> Total:
+    """The sums over the ladder and all controls."""
+    return Total.of(cost for run in costs.runs for cost in run.parts)
+
+
 def plan_costs(schedule: Schedule, runs_dir: Path | None = None, measurements: Measurements | None = None) -> PlanCosts:
     """Computes the costs of the ladder of `schedule` and of its controls.
 

@@ -1,6 +1,6 @@
 """What a plan says of the checkpoint that its first stage starts from."""
 
-from typing import Any
+from dataclasses import dataclass
 
 from growctl.ladder.sizes import is_grown, stage_model
 from growctl.schema.blocks import Schedule
@@ -26,17 +26,41 @@ def start_line(schedule: Schedule) -> str | None:
     return f"{what}. The budgets of controls count its {flops} FLOPs; the tables leave them out."
 
 
-def start_entry(schedule: Schedule) -> dict[str, Any] | None:
+@dataclass(frozen=True)
+class StartEntry:
+    """The checkpoint that the first stage starts from, for scripts."""
+
+    checkpoint: str
+    """Its path."""
+
+    manifest: str
+    """sha256 of its manifest.json."""
+
+    run: str | None
+    """The run and the stage that trained it; null if they are not known."""
+
+    num_parameters: int
+    train_tokens: int | None
+    """Data tokens that it was trained on; null if they are not known."""
+
+    flops: float | None
+    """Training FLOPs that it cost; null if they are not known."""
+
+    grows: bool
+    """Whether the first stage grows it before it trains."""
+
+
+def start_entry(schedule: Schedule) -> StartEntry | None:
     """The same for scripts."""
     base = schedule.base
     if base is None:
         return None
-    return {
-        "checkpoint": base.path,
-        "manifest": base.manifest,
-        "run": base.run,
-        "num_parameters": base.num_parameters,
-        "tokens": base.tokens,
-        "flops": schedule.base_flops,
-        "grows": is_grown(schedule, 0),
-    }
+    return StartEntry(
+        checkpoint=base.path,
+        manifest=base.manifest,
+        run=base.run,
+        num_parameters=base.num_parameters,
+        train_tokens=base.tokens,
+        flops=schedule.base_flops,
+        grows=is_grown(schedule, 0),
+    )

@@ -1,7 +1,6 @@
-"""Formats a plan as tables, and as JSON for scripts."""
+"""Formats a plan as tables."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from rich import box
@@ -10,8 +9,8 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from growctl.plan.costs import PlanCosts, StageCost, Total, plan_costs
-from growctl.plan.start_line import start_entry, start_line
+from growctl.plan.costs import PlanCosts, StageCost, Total, everything, plan_costs
+from growctl.plan.start_line import start_line
 from growctl.plan.warnings import plan_notes, plan_warnings
 from growctl.schema.blocks import Schedule
 from growctl.text.formatting import byte_count, duration, scientific, short_count
@@ -24,32 +23,6 @@ MOST_NAME = 26
 
 Row = dict[str, str]
 """The cells of a table's row by column heading."""
-
-
-def plan_json(schedule: Schedule, costs: PlanCosts | None = None) -> dict[str, Any]:
-    """The plan as JSON: `start`, `stages`, `controls` with their stages, totals, `warnings` and `notes`.
-
-    A stage's release follows it in `stages`, with the stage's name as `branch_of`.
-    """
-    costs = costs or plan_costs(schedule)
-    return {
-        "name": schedule.name,
-        "start": start_entry(schedule),
-        "stages": [_stage_entry(cost) for cost in costs.ladder.parts],
-        "controls": [
-            {
-                "name": control.name,
-                "kind": control.kind,
-                "stages": [_stage_entry(cost) for cost in control.parts],
-                "total": _total_entry(control.total),
-            }
-            for control in costs.controls
-        ],
-        "total": _total_entry(costs.ladder.total),
-        "total_with_controls": _total_entry(_everything(costs)),
-        "warnings": plan_warnings(costs),
-        "notes": plan_notes(costs),
-    }
 
 
 def print_plan(schedule: Schedule, console: Console, costs: PlanCosts | None = None) -> None:
@@ -75,41 +48,6 @@ def print_plan(schedule: Schedule, console: Console, costs: PlanCosts | None = N
         console.print(Text("warning: ", style="bold yellow") + Text(warning, style=""))
     for note in plan_notes(costs):
         console.print(Text(note))
-
-
-def _stage_entry(cost: StageCost) -> dict[str, Any]:
-    plan, memory, measured = cost.plan, cost.memory, cost.measured
-    parts = ("parameters", "gradients", "optimizer", "activations", "temporary", "total")
-    return {
-        "name": plan.name,
-        "branch_of": plan.branch_of,
-        "num_parameters": plan.num_parameters,
-        "num_embedding_parameters": plan.num_embedding_parameters,
-        "train_tokens": plan.train_tokens,
-        "num_steps": plan.num_steps,
-        "epochs": cost.epochs,
-        "flops": plan.flops.total,
-        "flops_by_part": asdict(plan.flops),
-        "num_devices": cost.num_devices,
-        "memory_bytes": {part: getattr(memory, part) for part in parts} if memory else None,
-        "micro_batch_size": cost.micro_batch_size,
-        "largest_micro_batch_size": cost.largest_micro_batch_size,
-        "seconds": cost.seconds,
-        "device_hours": cost.device_hours,
-        "money": cost.money,
-        "checkpoint_bytes": cost.checkpoint_bytes,
-        "measured": asdict(measured) | {"tokens_per_second": cost.tokens_per_second, "mfu": cost.mfu}
-        if measured
-        else None,
-    }
-
-
-def _total_entry(total: Total) -> dict[str, Any]:
-    return asdict(total) | {"flops": total.flops.total, "flops_by_part": asdict(total.flops)}
-
-
-def _everything(costs: PlanCosts) -> Total:
-    return Total.of(cost for run in costs.runs for cost in run.parts)
 
 
 def _tables(costs: PlanCosts) -> Iterator[tuple[str, list[Row], tuple[str, ...]]]:
@@ -231,9 +169,9 @@ def _control_rows(costs: PlanCosts) -> list[Row]:
             "micro-batch": _or_unknown(last.micro_batch_size, str),
         }
         rows.append(row | _spent(control.total))
-    everything = _everything(costs)
-    total = {"control": "all, and the ladder", "tokens": short_count(everything.train_tokens)}
-    return [*rows, total | {"FLOPs": scientific(everything.flops.total)} | _spent(everything)]
+    both = everything(costs)
+    total = {"control": "all, and the ladder", "tokens": short_count(both.train_tokens)}
+    return [*rows, total | {"FLOPs": scientific(both.flops.total)} | _spent(both)]
 
 
 def _spent(cost: StageCost | Total) -> Row:

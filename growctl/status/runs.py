@@ -11,9 +11,9 @@ import shlex
 import socket
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from growctl.controls.generate import plan_controls
 from growctl.ladder.releases import plan_run
@@ -55,11 +55,11 @@ class RunStatus:
     here: bool | None = None
     """Whether the process runs on this machine."""
     since: str | None = None
-    """When the process took the lock."""
+    """When the process took the lock: ISO 8601, in UTC."""
     reason: str | None = None
     """Why the run failed."""
-    go_on: str | None = None
-    """The command that resumes the run."""
+    resume_command: str | None = None
+    """The command that starts or resumes the run; null if there is nothing to do, or a growctl is at work."""
     jobs: dict[str, str] = field(default_factory=dict)
     """The SLURM jobs last submitted for the run: {name: id}."""
     stages: tuple[StageStatus, ...] = ()
@@ -70,6 +70,16 @@ class RunStatus:
     def current(self) -> StageStatus | None:
         """The first stage that is not done, else the last."""
         return next((stage for stage in self.stages if stage.state != "done"), self.stages[-1] if self.stages else None)
+
+
+@dataclass(frozen=True)
+class StatusDocument:
+    """The state of runs, as `growctl status --json` prints it. Unknown values are null."""
+
+    runs_dir: Path
+    preparing: tuple[str, ...]
+    """Names of the datasets that a process is preparing now."""
+    runs: tuple[RunStatus, ...]
 
 
 @dataclass(frozen=True)
@@ -127,9 +137,9 @@ def being_prepared(runs_dir: Path) -> list[str]:
     return [name for name, lock in RunsPaths(runs_dir).dataset_locks().items() if _is_held(lock)]
 
 
-def status_document(runs_dir: Path, runs: Sequence[RunStatus]) -> dict[str, Any]:
-    """`runs` as JSON values, in nats per token and seconds, with times in UTC. Unknown values are null."""
-    return {"runs_dir": str(runs_dir), "preparing": being_prepared(runs_dir), "runs": [asdict(run) for run in runs]}
+def status_document(runs_dir: Path, runs: Sequence[RunStatus]) -> StatusDocument:
+    """`runs`, and the datasets that are being prepared."""
+    return StatusDocument(runs_dir, tuple(being_prepared(runs_dir)), tuple(runs))
 
 
 def _read_run(directory: Path) -> tuple[RunStatus, list[RunStatus]]:
@@ -211,7 +221,7 @@ def _completed(family: list[RunStatus], runs_dir: Path) -> list[RunStatus]:
         command += ["--runs-dir", str(runs_dir)]
     over = ("finished", "running", "unreadable", *(("not started",) if at_work else ()))
     family = sorted(family, key=lambda run: (run.control is not None, run.name))
-    return [run if run.state in over else replace(run, go_on=shlex.join(command)) for run in family]
+    return [run if run.state in over else replace(run, resume_command=shlex.join(command)) for run in family]
 
 
 def _planned(directory: Path, schedule: Schedule | None, recorded: Sequence[StageEntry]) -> list[PlannedStage]:

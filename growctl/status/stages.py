@@ -47,21 +47,24 @@ class StageStatus:
     """Optimizer steps done, from the last record of its workers."""
     num_steps: int | None = None
     """The budget in steps; for a finished stage, the steps that it took."""
-    loss: float | None = None
+    training_loss: float | None = None
     """Training loss in nats per token, from the last `train` record."""
     validation_loss: float | None = None
     """Nats per token, from the last evaluation."""
     tokens_per_second: float | None = None
+    """Data tokens per wall second over all devices, from the last `train` record."""
     seconds_left: float | None = None
     """Seconds until the stage ends, at its last speed; only while it trains."""
     checkpoint: str | None = None
     """The newest complete checkpoint: `final`, `step_...` or `initial`."""
     checkpoint_at: str | None = None
+    """When that checkpoint was written: ISO 8601, in UTC."""
     attempts: int = 0
+    """How often the stage was started or resumed."""
     device: str | None = None
     """The devices that its last attempt trained on."""
-    last_word_at: str | None = None
-    """When its workers last wrote a record."""
+    last_record_at: str | None = None
+    """When its workers last wrote a line of metrics.jsonl: ISO 8601, in UTC."""
     reason: str | None = None
     """Why the stage failed."""
     branch_of: str | None = None
@@ -119,7 +122,7 @@ def read_stage(
         num_parameters=planned.num_parameters,
         step=step,
         num_steps=num_steps,
-        loss=_number(train.get("loss")),
+        training_loss=_number(train.get("loss")),
         validation_loss=_number(evaluation.get("loss")),
         tokens_per_second=speed,
         seconds_left=left,
@@ -127,7 +130,7 @@ def read_stage(
         checkpoint_at=in_utc(saved),
         attempts=newest.get("attempt", 0),
         device=_device(start),
-        last_word_at=in_utc(last_word),
+        last_record_at=in_utc(last_word),
         reason=reason,
         branch_of=planned.branch_of,
         reused_steps=_reused_steps(metrics, step),

@@ -60,7 +60,7 @@ def print_run(run: RunStatus, console: Console) -> None:
             Text(stage.name),
             stage.state,
             _steps(stage),
-            f"{stage.loss:.4f}" if stage.loss is not None else "",
+            f"{stage.training_loss:.4f}" if stage.training_loss is not None else "",
             f"{stage.validation_loss:.4f}" if stage.validation_loss is not None else "",
             short_count(speed) if speed else "",
             _left(stage),
@@ -117,8 +117,8 @@ def print_commands(runs: Sequence[RunStatus], console: Console) -> None:
     """Prints how to resume; a command that resumes several runs is printed once."""
     commands: dict[str, list[str]] = {}
     for run in runs:
-        if run.go_on:
-            commands.setdefault(run.go_on, []).append(run.name)
+        if run.resume_command:
+            commands.setdefault(run.resume_command, []).append(run.name)
     for command, names in commands.items():
         others = f" and {len(names) - 1} more" if len(names) > 1 else ""
         console.print(Text(f"to resume {names[0]}{others}: {command}"), soft_wrap=True)
@@ -158,7 +158,7 @@ def _loss(stage: StageStatus | None) -> str:
     """The validation loss of a finished stage, else its last training loss."""
     if stage is None:
         return ""
-    loss = stage.validation_loss if stage.state == "done" or stage.loss is None else stage.loss
+    loss = stage.validation_loss if stage.state == "done" or stage.training_loss is None else stage.training_loss
     return "" if loss is None else f"{loss:.4f}"
 
 
@@ -179,7 +179,7 @@ def _holder(run: RunStatus) -> str:
     where = "" if run.here else elsewhere
     process = f"process {run.process}{where}" if run.process else f"a process{where}"
     stage = run.current
-    word = f", last record {_ago(stage.last_word_at)}" if stage and stage.last_word_at else ""
+    word = f", last record {_ago(stage.last_record_at)}" if stage and stage.last_record_at else ""
     return f" since {datetime.fromisoformat(run.since).astimezone():%Y-%m-%d %H:%M} ({process}{word})"
 
 

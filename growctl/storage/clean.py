@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 from growctl.run.lock import hold
 from growctl.run.requests import RunError
@@ -29,14 +28,6 @@ class Removed:
     paths: list[Path] = field(default_factory=list)
     freed_bytes: int = 0
     skipped: list[Kept] = field(default_factory=list)
-
-    def document(self) -> dict[str, Any]:
-        """The result as JSON values."""
-        return {
-            "paths": [str(path) for path in self.paths],
-            "freed_bytes": self.freed_bytes,
-            "skipped": [{"path": str(item.path), "why": item.why} for item in self.skipped],
-        }
 
 
 def remove(cleanup: Cleanup, on_check: Callable[[Path], None] = lambda path: None) -> Removed:

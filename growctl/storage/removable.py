@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from growctl.ladder.stage_plans import plan_stages
 from growctl.run.requests import own_schedule, steps_done
@@ -63,27 +63,10 @@ class Cleanup:
     trunks: tuple[Removable, ...] = ()
     """The trunk checkpoints that are kept because nobody asked to remove them."""
 
-    def document(self) -> dict[str, Any]:
-        """The cleanup as JSON values."""
-        return {
-            "runs_dir": str(self.runs_dir),
-            "remove": [described(item) for item in self.remove],
-            "bytes": disk_use(self.remove).bytes,
-            "freed_bytes": disk_use(self.remove).freed_bytes,
-            "trunks": [described(item) for item in self.trunks],
-            "kept": [{"path": str(item.path), "why": item.why} for item in self.kept],
-        }
-
 
 def disk_use(items: Iterable[Removable]) -> DiskUse:
     """What `items` occupy on disk."""
     return DiskUse.of(*(item.path for item in items))
-
-
-def described(item: Removable) -> dict[str, Any]:
-    """`item` as JSON values."""
-    size = disk_use([item]).bytes
-    return {"path": str(item.path), "kind": item.kind, "run": item.run, "stage": item.stage, "bytes": size}
 
 
 def find_removable(runs_dir: Path, names: Sequence[str] = (), *, trunks: bool = False) -> Cleanup:

@@ -3,9 +3,8 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from growctl.ledger.ledger import Ledger, LedgerError, SplitCost
 from growctl.runs_dir import RunPaths, RunsPaths
@@ -22,6 +21,8 @@ class StoredRun:
     name: str
     state: RunState
     control_of: str | None
+    """The ladder that a control belongs to; null for a ladder."""
+
     directory: str
     bytes: int
     """The size of its files. A file with several names counts once."""
@@ -36,6 +37,8 @@ class StoredRun:
     """Training FLOPs taken over from other runs, which paid for them."""
 
     device_seconds: float | None
+    """Wall seconds x devices spent, including repeated steps."""
+
     notes: tuple[str, ...] = ()
 
 
@@ -47,8 +50,9 @@ class Share:
     elsewhere: bool
     """Whether the files also have names outside these runs."""
 
-    files: int
+    num_files: int
     bytes: int
+    """The size of these files together."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,7 @@ class StoredDataset:
     name: str
     bytes: int
     used_by: tuple[str, ...]
+    """The runs that use it."""
 
 
 @dataclass(frozen=True)
@@ -70,10 +75,6 @@ class Storage:
     datasets: tuple[StoredDataset, ...]
     bytes: int
     """The size of all of them together. A file that several share counts once."""
-
-    def document(self) -> dict[str, Any]:
-        """The storage as JSON values."""
-        return asdict(self) | {"runs_dir": str(self.runs_dir)}
 
 
 def measure_storage(runs_dir: Path, names: Sequence[str] = ()) -> Storage:

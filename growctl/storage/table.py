@@ -116,7 +116,7 @@ def _counted(kind: Kind, items: Sequence[Removable]) -> str:
 def _share(share: Share) -> str:
     """Such as `a and b share 3 files, 12 MB`."""
     *others, last = [*share.runs, *(["places outside these runs"] if share.elsewhere else [])]
-    files = "1 file" if share.files == 1 else f"{share.files} files"
+    files = "1 file" if share.num_files == 1 else f"{share.num_files} files"
     return f"{', '.join(others)} and {last} share {files}, {byte_count(share.bytes)}"
 
 

@@ -17,6 +17,7 @@ import pytest
 
 from growctl.cli.app import main
 from stages.metrics import read_metrics
+from tests.growctl.documents.schemas import assert_printed_as_documented
 from tests.reliability.faults.sitecustomize import VARIABLE
 from tests.workers import BUG, HANG_SECONDS, PRINT_TRACEBACKS, REPOSITORY, TrainingGuard
 
@@ -91,6 +92,9 @@ def finish(process: subprocess.Popen, expect: int = 0) -> tuple[str, str]:
     out, err = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == expect, f"exit code {process.returncode}\n{out}\n{err}"
     assert BUG not in out + err, f"{out}\n{err}"
+    command = [str(argument) for argument in process.args[3:]]
+    if out and "--json" in command:
+        assert_printed_as_documented(command, out)
     return out, err
 
 
@@ -113,6 +117,8 @@ def run_here(*arguments: object, expect: int = 0) -> tuple[str, str]:
         with pytest.raises(SystemExit) as end:
             main()
     assert end.value.code == expect, f"exit code {end.value.code}\n{out.getvalue()}\n{err.getvalue()}"
+    if out.getvalue() and "--json" in arguments:
+        assert_printed_as_documented([str(argument) for argument in arguments], out.getvalue())
     return out.getvalue(), err.getvalue()
 
 
@@ -185,6 +191,9 @@ def stop(process: subprocess.Popen, number: signal.Signals) -> tuple[str, str]:
     process.send_signal(number)
     out, err = process.communicate(timeout=HANG_SECONDS)
     assert BUG not in out + err, f"{out}\n{err}"
+    command = [str(argument) for argument in process.args[3:]]
+    if out and "--json" in command:
+        assert_printed_as_documented(command, out)
     return out, err
 
 

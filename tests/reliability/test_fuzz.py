@@ -58,7 +58,7 @@ from tests.growctl.ledger.records import BASE as STAGE
 from tests.growctl.ledger.records import GROWN, RUN, killed_once
 from tests.growctl.schedules import BASE, TEXT
 from tests.stages.checkpoints import small_config
-from tests.stages.test_metrics import with_crc
+from tests.stages.test_metrics import EVENTS, with_crc
 
 CASES = 10_000 if os.environ.get("GROWCTL_SOAK") else 300
 LONGEST_SECONDS = 300.0
@@ -410,7 +410,7 @@ def test_a_dataset_manifest_is_accepted_or_rejected(folder: Path, data: st.DataO
 # Metrics and ledgers.
 
 RECORDS = killed_once(resumed_from=20).records
-TEXTS = [json.dumps(r | {"zero_stage": 1, "tokens_per_second": 9.0}).encode() for r in RECORDS]
+TEXTS = [json.dumps(EVENTS[r["event"]] | r).encode() for r in RECORDS]
 LINES = [with_crc(text).rstrip() for text in TEXTS]
 
 

@@ -7,6 +7,7 @@ import pytest
 from growctl.inspect.training import TrainingNorms, training_norms
 from stages.metrics import MetricsWriter
 from stages.stage_dir import StagePaths
+from tests.stages.test_metrics import TRAIN
 
 
 def write_stage(directory: Path, norms: dict[int, float | None], attempt: int = 1) -> Path:
@@ -15,7 +16,7 @@ def write_stage(directory: Path, norms: dict[int, float | None], attempt: int = 
     directory.mkdir(parents=True, exist_ok=True)
     writer = MetricsWriter(stage.metrics, attempt)
     for step, norm in norms.items():
-        writer.write("train", step, 1.0, loss=2.0, tokens_per_second=5.0, gradient_norm=norm)
+        writer.write("train", step, 1.0, **(TRAIN | {"gradient_norm": norm}))
     writer.close()
     return stage.final
 

@@ -38,11 +38,11 @@ def test_measuring_times_real_steps_reports_failures_and_leaves_nothing_behind(t
     small, endless = plan["stages"]
     assert small["measured"]["last_micro_batch_seconds"] > 0
     expected = 2 * small["measured"]["micro_batch_seconds"] + small["measured"]["last_micro_batch_seconds"]
-    assert small["seconds"] == pytest.approx(100 * expected)  # 24 sequences on 2 devices: 3 micro-batches of 4
+    assert small["wall_seconds"] == pytest.approx(100 * expected)  # 24 sequences on 2 devices: 3 micro-batches of 4
     assert small["measured"]["tokens_per_second"] == pytest.approx(24 * 32 / expected)
     assert 0 < small["measured"]["mfu"] < 1
-    assert small["money"] == pytest.approx(small["seconds"] / 3600 * 2 * 1.5)
-    assert (endless["seconds"], endless["measured"], plan["total"]["seconds"]) == (None, None, None)
+    assert small["money"] == pytest.approx(small["wall_seconds"] / 3600 * 2 * 1.5)
+    assert (endless["wall_seconds"], endless["measured"], plan["total"]["wall_seconds"]) == (None, None, None)
     [failure] = [warning for warning in plan["warnings"] if "could not be measured" in warning]
     assert failure.startswith("Stage endless of tiny could not be measured: ")
     assert "memory" in failure

@@ -28,6 +28,7 @@ from stages.train.training_history import TrainingHistory
 from tests.growctl.ledger.records import BASE, GROWN, RUN
 from tests.stages.checkpoints import small_config, write_checkpoint
 from tests.stages.specs import small_spec
+from tests.stages.test_metrics import TRAIN
 
 MODEL = small_config()
 SPEC = small_spec(MODEL, num_steps=20, batch_size=10, sequence_length=10)
@@ -245,9 +246,6 @@ def test_own_steps_stay_booked_as_spent_and_only_the_rest_as_reused(tmp_path, do
         cost = ledger.stage_cost("0-small")
         assert (cost.kept.steps, cost.replayed.steps, cost.reused.steps) == (5, 2, 15)
         assert cost.reused.device_seconds == 30.0
-
-
-TRAIN = {"loss": 3.0, "tokens_per_second": 10.0}
 
 
 def test_a_run_that_reused_what_another_had_reused_names_the_run_that_paid(tmp_path, donor, own):

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from growctl.controls.generate import plan_controls
 from growctl.ladder.stage_plans import plan_stages
 from growctl.ladder.train_spec import slope_trigger
-from growctl.plan.table import plan_json
+from growctl.plan.document import plan_document
 from growctl.schedule.load import ScheduleError
 from growctl.schema.blocks import Schedule
 from growctl.schema.growth_block import FreezeForBlock, GrowthBlock, RewarmupBlock
@@ -207,7 +207,7 @@ def test_any_growth_block_gives_a_schedule_that_plans_and_reloads_or_short_messa
         assert max(map(len, lines)) < 350
         return
     assert parse(written_out(schedule)) == schedule
-    assert len(plan_json(schedule)["stages"]) == len(schedule.stages)
+    assert len(plan_document(schedule).stages) == len(schedule.stages)
     schedule.growth.rules(2, 20)
     if transformer:
         # all parameters of a grown transformer train at the stage's rate after the warm-up

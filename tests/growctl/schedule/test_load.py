@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from growctl.plan.table import plan_json
+from growctl.plan.document import plan_document
 from growctl.schedule.load import ScheduleError
 from tests.growctl.schedules import BASE, DELETE, TEXT, changed, file_of, message_of, parse
 
@@ -316,4 +316,4 @@ def test_any_value_anywhere_gives_a_schedule_that_plans_or_short_messages(change
         assert len(lines) == 1 or lines[0] == f"s.yaml: {len(lines) - 1} problems"
         assert max(map(len, lines)) < 300
     else:
-        plan_json(schedule)
+        plan_document(schedule)

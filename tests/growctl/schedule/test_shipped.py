@@ -7,7 +7,7 @@ from omegaconf import OmegaConf
 
 from growctl.controls.generate import plan_controls
 from growctl.ladder.stage_plans import plan_stages, total_flops
-from growctl.plan.table import plan_json
+from growctl.plan.document import plan_document
 from growctl.schedule.files import GROUPS, choices
 from growctl.schedule.load import SHIPPED, find_schedule, load_schedule, shipped_schedules
 from model.config import TokenformerConfig, num_parameters
@@ -43,7 +43,7 @@ def test_every_shipped_schedule_loads_and_plans_by_its_short_and_its_long_name(
     monkeypatch.chdir(tmp_path)
     loaded = load_schedule(name)
     assert loaded.name == Path(name).name
-    assert plan_json(loaded)["total"]["flops"] > 0
+    assert plan_document(loaded).total.flops > 0
     path = SHIPPED / f"{name}.yaml"
     assert load_schedule(str(path)) == loaded
     for reference in (name, f"{name}.yaml", f"schedules/{name}", f"schedules/{name}.yaml", str(path)):

@@ -10,7 +10,7 @@ from growctl.controls.caveats import schedule_caveats
 from growctl.controls.generate import plan_controls
 from growctl.ladder.stage_plans import plan_stages, total_flops
 from growctl.plan.costs import plan_costs
-from growctl.plan.table import plan_json
+from growctl.plan.document import plan_document
 from growctl.plan.warnings import plan_warnings
 from growctl.run.requests import schedule_yaml
 from growctl.schedule.load import ScheduleError, load_resolved, load_schedule
@@ -261,9 +261,10 @@ def test_an_unknown_cost_of_the_base_is_a_caveat_unless_the_schedule_gives_it(
     assert loaded.base_flops is None
     assert all("whose cost is not known" in caveat for caveat in schedule_caveats(loaded))
     assert len(schedule_caveats(loaded)) == 3
-    start = plan_json(loaded, plan_costs(loaded))["start"]
-    assert start == {"checkpoint": str(base), "manifest": start["manifest"], "run": None, "num_parameters": 12736,
-                     "tokens": None, "flops": None, "grows": False}  # fmt: skip
+    start = plan_document(loaded, plan_costs(loaded)).start
+    assert start is not None
+    assert (start.checkpoint, start.num_parameters, start.grows) == (str(base), 12736, False)
+    assert (start.run, start.train_tokens, start.flops) == (None, None, None)
     given = started(base, "start.flops=1e20")
     assert given.base_flops == 1e20
     assert not [caveat for caveat in schedule_caveats(given) if "start checkpoint" in caveat]

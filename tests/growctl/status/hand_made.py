@@ -19,7 +19,7 @@ from stages.checkpoint.lineage import Lineage
 from stages.checkpoint.manifest import Manifest, sealed_manifest
 from tests.growctl.runs import SCHEDULE
 from tests.stages.checkpoints import small_config
-from tests.stages.test_metrics import EVALUATION, with_crc
+from tests.stages.test_metrics import EVALUATION, TRAIN, with_crc
 
 START = {"device": "CPU X", "num_devices": 2, "precision": "fp32", "zero_stage": 1, "resumed_from": None}
 LAUNCHED = "[2026-01-02 03:04:05,678] [INFO] [launch.py:152:main] WORLD INFO DICT: {'localhost': ['0']}\n"
@@ -65,7 +65,7 @@ class HandMade:
     def trains(self, stage: str, step: int, attempt: int = 1, resumed_from: int | None = None) -> None:
         """Writes an attempt that reached `step`."""
         start = ("start", resumed_from or 0, START | {"resumed_from": resumed_from})
-        train = {"loss": 3.25, "tokens_per_second": 512.0}
+        train = TRAIN | {"loss": 3.25, "tokens_per_second": 512.0}
         self.says(stage, start, ("train", step, train), attempt=attempt)
 
     def saves(self, stage: str, checkpoint: str, step: int) -> None:

@@ -1,7 +1,6 @@
 """`growctl status` of runs with broken, missing and hostile files."""
 
 import fcntl
-import json
 import math
 import os
 from pathlib import Path
@@ -12,7 +11,9 @@ from hypothesis import strategies as st
 
 import growctl.status.runs
 import growctl.status.stages
+from growctl.documents.output import plain
 from growctl.status.runs import RunStatus, find_status, status_document
+from tests.growctl.documents.schemas import assert_follows_schema
 from tests.growctl.runs import CONTROL, SCHEDULE
 from tests.growctl.status.hand_made import HandMade, only, printed, stages_of
 
@@ -38,7 +39,7 @@ FILES = (
 def seen(runs_dir: Path) -> list[RunStatus]:
     """The runs, after every function that shows them has run."""
     found = find_status(runs_dir)
-    json.dumps(status_document(runs_dir, found), allow_nan=False)
+    assert_follows_schema(plain(status_document(runs_dir, found)), "status")
     printed(runs_dir)
     printed(runs_dir, "tiny")
     return found
@@ -101,7 +102,7 @@ def test_non_finite_numbers_are_none(tmp_path, number):
     metrics.write_text(metrics.read_text().replace("512.0", number).replace("3.25", number))
     with made.hold():
         small = seen(tmp_path)[0].stages[0]
-    assert (small.loss, small.seconds_left) in [(None, None), (1.0, 20 * 256.0)]  # true is 1
+    assert (small.training_loss, small.seconds_left) in [(None, None), (1.0, 20 * 256.0)]  # true is 1
 
 
 def test_an_unreadable_directory_does_not_hide_the_others(tmp_path, monkeypatch):
@@ -116,7 +117,7 @@ def test_an_unreadable_directory_does_not_hide_the_others(tmp_path, monkeypatch)
 
     monkeypatch.setattr(growctl.status.runs, "read_stage", read)
     theirs, tiny = seen(tmp_path)
-    assert (theirs.state, theirs.go_on, tiny.state) == ("unreadable", None, "stopped")
+    assert (theirs.state, theirs.resume_command, tiny.state) == ("unreadable", None, "stopped")
     assert "Permission denied" in theirs.notes[0]
 
 
@@ -149,4 +150,4 @@ def test_a_file_time_beyond_all_calendars_is_unknown_and_hides_no_run(tmp_path, 
     HandMade(tmp_path, "other")
     monkeypatch.setattr(growctl.status.stages, "modified", lambda path: moment)
     assert [status.name for status in seen(tmp_path)] == ["other", "tiny"]
-    assert seen(tmp_path)[1].stages[0].last_word_at is None
+    assert seen(tmp_path)[1].stages[0].last_record_at is None

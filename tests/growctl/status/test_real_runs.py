@@ -30,7 +30,7 @@ def test_a_real_run_is_shown_running_then_stopped_and_the_printed_command_finish
     assert large.tokens_per_second
     assert large.seconds_left == pytest.approx((150 - large.step) * 256 / large.tokens_per_second)
     assert large.device.startswith("1 x CPU")
-    assert status.go_on is None
+    assert status.resume_command is None
     assert f"process {process.pid}, last record" in printed(runs_dir, "tiny")
 
     with held(workers_of(runs_dir), runs_dir / "tiny/stages/1-large"):
@@ -40,9 +40,9 @@ def test_a_real_run_is_shown_running_then_stopped_and_the_printed_command_finish
     assert status.state == "stopped"
     assert [stage.state for stage in status.stages] == ["done", "stopped"]
     assert status.stages[1].checkpoint.startswith("step_")
-    assert status.go_on == f"growctl run {runs_dir}/tiny/schedule.yaml --runs-dir {runs_dir}"
+    assert status.resume_command == f"growctl run {runs_dir}/tiny/schedule.yaml --runs-dir {runs_dir}"
 
-    finish(start_growctl(*shlex.split(status.go_on)[1:]))
+    finish(start_growctl(*shlex.split(status.resume_command)[1:]))
     status = only(runs_dir)
     assert status.state == "finished"
     assert stages_of(status) == ["small done 30/30", "large done 150/150"]
@@ -76,7 +76,7 @@ def test_a_finished_run_as_json_for_scripts(two_ranks):
     assert (large["state"], large["step"], large["checkpoint"]) == ("done", 60, "final")
     assert large["device"].startswith("2 x CPU")
     assert large["validation_loss"] < large["loss"] + 0.1
-    assert large["last_word_at"].endswith("+00:00")
+    assert large["last_record_at"].endswith("+00:00")
 
 
 def test_status_imports_neither_torch_nor_training_code(two_ranks):

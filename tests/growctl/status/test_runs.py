@@ -35,7 +35,7 @@ def test_time_left_follows_from_the_last_speed_of_the_training_stage(tmp_path):
         out = printed(tmp_path)
     small, large = status.stages
     assert (small.seconds_left, large.seconds_left) == (None, 40 * 256 / 512.0)
-    assert (large.loss, large.validation_loss, small.validation_loss) == (3.25, None, 2.5)
+    assert (large.training_loss, large.validation_loss, small.validation_loss) == (3.25, None, 2.5)
     assert "20s" in out
     assert only(tmp_path).stages[1].seconds_left is None
 
@@ -144,8 +144,8 @@ def test_controls_are_listed_below_their_ladder_even_before_they_start(tmp_path)
     assert [status.control for status in found] == [None, None, "tokenformer-scratch", "transformer-scratch"]
     assert [status.control_of for status in found] == [None, None, "tiny", "tiny"]
     command = f"growctl run {tmp_path}/tiny/schedule.yaml --runs-dir {tmp_path}"
-    assert {status.go_on for status in found[2:]} == {command}
-    assert found[1].go_on is None
+    assert {status.resume_command for status in found[2:]} == {command}
+    assert found[1].resume_command is None
     planned = plan_controls(load_schedule(str(ladder.directory / "schedule.yaml")), [17, 60])
     assert [status.stages[0].num_steps for status in found[2:]] == [p.schedule.stages[0].train_steps for p in planned]
 
@@ -154,9 +154,9 @@ def test_controls_are_listed_below_their_ladder_even_before_they_start(tmp_path)
     with control.hold():
         found = find_status(tmp_path, ["tiny"])
         assert [status.state for status in found] == ["finished", "running", "not started"]
-        assert [status.go_on for status in found] == [None, None, None]
+        assert [status.resume_command for status in found] == [None, None, None]
     assert [status.state for status in find_status(tmp_path, ["tiny"])] == ["finished", "stopped", "not started"]
-    assert find_status(tmp_path, [names[0]])[0].go_on == command
+    assert find_status(tmp_path, [names[0]])[0].resume_command == command
     assert printed(tmp_path).count(command) == 1
     lines = [line.strip() for line in printed(tmp_path).splitlines()]
     assert any(line.startswith("tokenformer-scratch ") for line in lines)
@@ -176,7 +176,7 @@ def test_a_finished_ladder_whose_controls_cannot_be_planned_is_finished_and_the_
 
 def test_80_columns_hold_every_kind_of_control_and_its_steps():
     kinds = ("transformer-scratch-0.5x", "tokenformer-scratch-2x", "best-scratch-124m-0.5x", "official-growth-0.5x")
-    stage = StageStatus("1.4b", "waiting", step=123_456, num_steps=572_205, loss=2.34567)
+    stage = StageStatus("1.4b", "waiting", step=123_456, num_steps=572_205, training_loss=2.34567)
     ladder = RunStatus("pile_1.4b", "running", "", stages=(stage, replace(stage, name="base", seconds_left=4e5)))
     names = [f"pile_1.4b-control-{kind}" for kind in kinds]
     controls = [RunStatus(name, "not started", "", control_of="pile_1.4b", stages=(stage,)) for name in names]
@@ -193,7 +193,7 @@ def test_a_control_without_its_ladder_is_shown_under_its_own_name(tmp_path):
     status = only(tmp_path)
     assert (status.control, status.control_of) == ("single-jump", "gone")
     assert any(line.startswith("gone-control-single-jump ") for line in printed(tmp_path).splitlines())
-    assert status.go_on == f"growctl run SCHEDULE --name gone --runs-dir {tmp_path}"
+    assert status.resume_command == f"growctl run SCHEDULE --name gone --runs-dir {tmp_path}"
 
 
 def test_processes_on_this_machine_and_on_another_are_distinguished(tmp_path):
@@ -318,12 +318,12 @@ def test_an_empty_runs_directory_gives_a_message_and_exit_code_0(tmp_path):
 def test_the_resume_command_is_quoted_for_a_shell(tmp_path, monkeypatch):
     HandMade(tmp_path / "my runs")
     status = only(tmp_path / "my runs")
-    assert shlex.split(status.go_on)[2:] == [
+    assert shlex.split(status.resume_command)[2:] == [
         *(f"{tmp_path}/my runs/tiny/schedule.yaml", "--runs-dir", f"{tmp_path}/my runs"),
     ]
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my runs").rename(tmp_path / "runs")
-    assert only(Path("runs")).go_on == "growctl run runs/tiny/schedule.yaml"
+    assert only(Path("runs")).resume_command == "growctl run runs/tiny/schedule.yaml"
 
 
 @pytest.mark.parametrize("names", [(), ("tiny",)])

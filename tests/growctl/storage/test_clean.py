@@ -16,6 +16,7 @@ from growctl.schema.start_block import StartBlock
 from growctl.start.describe import describe_start
 from growctl.storage import clean
 from growctl.storage.clean import remove
+from growctl.storage.document import clean_document
 from growctl.storage.removable import Cleanup, find_removable
 from model.errors import UserError
 from stages.checkpoint.manifest import manifest_hash
@@ -273,11 +274,11 @@ def test_removing_from_one_run_leaves_a_run_that_shares_its_files_intact(tmp_pat
         for name in ("step_00000020", "step_00000030", "final")
     ]
     cleanup = find_removable(tmp_path, ["tiny"])
-    foretold = cleanup.document()
+    foretold = clean_document(cleanup)
     removed = remove(cleanup)
     assert len(removed.paths) == 3
-    assert foretold["bytes"] > 3 * WEIGHTS
-    assert WEIGHTS < removed.freed_bytes == foretold["freed_bytes"] < 2 * WEIGHTS  # two of the three are shared
+    assert foretold.bytes > 3 * WEIGHTS
+    assert WEIGHTS < removed.freed_bytes == foretold.freed_bytes < 2 * WEIGHTS  # two of the three are shared
     for checkpoint in shared:
         verify_checkpoint(checkpoint)
 

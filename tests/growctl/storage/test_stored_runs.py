@@ -35,7 +35,7 @@ def test_removing_a_run_frees_only_what_no_other_run_shares(tmp_path):
     storage = measure_storage(tmp_path)
     alone = {run.name: run.bytes - run.freed_bytes for run in storage.runs}
     [share] = storage.shares
-    assert (share.runs, share.elsewhere, share.files) == (("sharer", "tiny"), False, 2)
+    assert (share.runs, share.elsewhere, share.num_files) == (("sharer", "tiny"), False, 2)
     assert alone == {"sharer": share.bytes, "tiny": share.bytes}
     assert storage.bytes == sum(run.bytes for run in storage.runs) - share.bytes
     assert f"sharer and tiny share 2 files, {share.bytes / 1000:.1f} kB" in printed(storage)
@@ -45,7 +45,7 @@ def test_files_that_are_shared_with_places_outside_the_runs_are_named(tmp_path):
     made = finished_run(tmp_path / "runs")
     os.link(made.stage("0-small") / "final" / "weights", tmp_path / "mine")
     storage = measure_storage(tmp_path / "runs")
-    assert storage.shares == (Share(("tiny",), elsewhere=True, files=1, bytes=WEIGHTS),)
+    assert storage.shares == (Share(("tiny",), elsewhere=True, num_files=1, bytes=WEIGHTS),)
     assert storage.runs[0].bytes - storage.runs[0].freed_bytes == WEIGHTS
     assert "tiny and places outside these runs share 1 file, 10 kB" in printed(storage)
 

@@ -1,0 +1,231 @@
+"""What `growctl plan --json` prints."""
+
+from dataclasses import dataclass
+
+from growctl.plan.costs import PlanCosts, RunCost, StageCost, Total, everything, plan_costs
+from growctl.plan.start_line import StartEntry, start_entry
+from growctl.plan.warnings import plan_notes, plan_warnings
+from growctl.schema.blocks import Schedule
+from model.flops import Flops
+from stages.engine.device_memory import Memory
+
+
+@dataclass(frozen=True)
+class MemoryEntry:
+    """Bytes of one device at the peak of a stage, by part."""
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    activations: int
+    temporary: int
+    """What the peak needs in addition, such as buffers of the loss."""
+
+    total: int
+
+    @classmethod
+    def of(cls, memory: Memory) -> "MemoryEntry":
+        """The parts of `memory`, and their sum."""
+        parts = (memory.parameters, memory.gradients, memory.optimizer, memory.activations, memory.temporary)
+        return cls(*parts, total=memory.total)
+
+
+@dataclass(frozen=True)
+class MeasuredMemory:
+    """Bytes that the allocator of a GPU handed out in a step."""
+
+    lasting_bytes: int
+    """Before the forward pass: parameters, gradients and optimizer."""
+
+    activation_bytes: int
+    """Added by the forward pass."""
+
+    peak_bytes: int
+    """The peak of the whole step."""
+
+
+@dataclass(frozen=True)
+class MeasuredEntry:
+    """What --measure found."""
+
+    micro_batch_seconds: float
+    """Forward and backward pass of one micro-batch, except the last one of a step."""
+
+    last_micro_batch_seconds: float
+    """Forward and backward pass of a step's last micro-batch, with the gradient reduction and the update."""
+
+    memory: MeasuredMemory | None
+    """null on a CPU."""
+
+    tokens_per_second: float | None
+    """Data tokens per second, over all devices."""
+
+    mfu: float | None
+    """Share of the devices' peak FLOPs, between 0 and 1; null if the peak is not known."""
+
+
+@dataclass(frozen=True)
+class StageEntry:
+    """A stage or a release, and what it will cost."""
+
+    name: str
+    branch_of: str | None
+    """The stage that a release branches from; null for a stage of the ladder."""
+
+    num_parameters: int
+    num_embedding_parameters: int
+    train_tokens: int
+    num_steps: int
+    epochs: float | None
+    """Passes over the training data from the run's start to the stage's end; null before the dataset is prepared."""
+
+    flops: float
+    """Training FLOPs, forward and backward."""
+
+    flops_by_part: Flops
+    num_devices: int
+    memory_bytes: MemoryEntry | None
+    """null if the batch cannot be split evenly over the devices."""
+
+    micro_batch_size: int | None
+    """Sequences that a device computes at a time; null if the batch cannot be split evenly over the devices."""
+
+    largest_micro_batch_size: int | None
+    """The largest that fits into a device's memory, 0 if none fits; null if that memory is not known."""
+
+    wall_seconds: float | None
+    """Time of the optimizer steps alone; null if the devices' speed is not known."""
+
+    device_seconds: float | None
+    """Wall seconds x devices."""
+
+    money: float | None
+    """In the currency of launch.hardware.price_per_device_hour; null without it."""
+
+    checkpoint_bytes: int
+    """Disk space of its checkpoints when the stage is done."""
+
+    measured: MeasuredEntry | None
+    """null without --measure, and for a size that could not be measured."""
+
+    @classmethod
+    def of(cls, cost: StageCost) -> "StageEntry":
+        """The entry of a stage."""
+        plan, measured = cost.plan, cost.measured
+        return cls(
+            name=plan.name,
+            branch_of=plan.branch_of,
+            num_parameters=plan.num_parameters,
+            num_embedding_parameters=plan.num_embedding_parameters,
+            train_tokens=plan.train_tokens,
+            num_steps=plan.num_steps,
+            epochs=cost.epochs,
+            flops=plan.flops.total,
+            flops_by_part=plan.flops,
+            num_devices=cost.num_devices,
+            memory_bytes=MemoryEntry.of(cost.memory) if cost.memory else None,
+            micro_batch_size=cost.micro_batch_size,
+            largest_micro_batch_size=cost.largest_micro_batch_size,
+            wall_seconds=cost.seconds,
+            device_seconds=_seconds(cost.device_hours),
+            money=cost.money,
+            checkpoint_bytes=cost.checkpoint_bytes,
+            measured=measured
+            and MeasuredEntry(
+                measured.micro_batch_seconds,
+                measured.last_micro_batch_seconds,
+                measured.memory and MeasuredMemory(**measured.memory),
+                cost.tokens_per_second,
+                cost.mfu,
+            ),
+        )
+
+
+@dataclass(frozen=True)
+class TotalEntry:
+    """Sums over stages and releases. A sum is null if one of its terms is unknown."""
+
+    train_tokens: int
+    flops: float
+    """Training FLOPs, forward and backward."""
+
+    flops_by_part: Flops
+    wall_seconds: float | None
+    device_seconds: float | None
+    """Wall seconds x devices."""
+
+    money: float | None
+    checkpoint_bytes: int
+
+    @classmethod
+    def of(cls, total: Total) -> "TotalEntry":
+        """The entry of a sum."""
+        return cls(
+            train_tokens=total.train_tokens,
+            flops=total.flops.total,
+            flops_by_part=total.flops,
+            wall_seconds=total.seconds,
+            device_seconds=_seconds(total.device_hours),
+            money=total.money,
+            checkpoint_bytes=total.checkpoint_bytes,
+        )
+
+
+@dataclass(frozen=True)
+class ControlEntry:
+    """A control, and what it will cost."""
+
+    name: str
+    kind: str
+    stages: tuple[StageEntry, ...]
+    total: TotalEntry
+
+    @classmethod
+    def of(cls, control: RunCost) -> "ControlEntry":
+        """The entry of a control."""
+        stages = tuple(map(StageEntry.of, control.parts))
+        return cls(control.name, control.kind or "", stages, TotalEntry.of(control.total))
+
+
+@dataclass(frozen=True)
+class PlanDocument:
+    """What a schedule will cost. Unknown values are null."""
+
+    name: str | None
+    """The schedule's name."""
+
+    start: StartEntry | None
+    """The checkpoint that the ladder starts from; null for a new model."""
+
+    stages: tuple[StageEntry, ...]
+    """The stages of the ladder. A stage's release follows it."""
+
+    controls: tuple[ControlEntry, ...]
+    total: TotalEntry
+    """The ladder alone."""
+
+    total_with_controls: TotalEntry
+    warnings: tuple[str, ...]
+    """Problems of the plan, one sentence each."""
+
+    notes: tuple[str, ...]
+    """Remarks on the figures, one sentence each."""
+
+
+def plan_document(schedule: Schedule, costs: PlanCosts | None = None) -> PlanDocument:
+    """The plan of `schedule` for scripts."""
+    costs = costs or plan_costs(schedule)
+    return PlanDocument(
+        name=schedule.name,
+        start=start_entry(schedule),
+        stages=tuple(map(StageEntry.of, costs.ladder.parts)),
+        controls=tuple(map(ControlEntry.of, costs.controls)),
+        total=TotalEntry.of(costs.ladder.total),
+        total_with_controls=TotalEntry.of(everything(costs)),
+        warnings=tuple(plan_warnings(costs)),
+        notes=tuple(plan_notes(costs)),
+    )
+
+
+def _seconds(hours: float | None) -> float | None:
+    return None if hours is None else hours * 3600
