@@ -26,7 +26,7 @@ from model.initialization import build_model
 from model.language_model import LanguageModel
 from model.policy import grow_config, ramp_config
 from stages.generate.decode import decode
-from stages.generate.sampling import GREEDY
+from stages.generate.settings import GREEDY
 
 TURNS = 5
 

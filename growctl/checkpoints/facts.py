@@ -7,7 +7,7 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from growctl.runs_dir import RunsPaths
 from model.config import PATTENTIONS, PattentionConfig, TokenformerConfig, num_parameters, parameter_shapes
 from model.parameter_names import TokensName
 from model.policy import is_published, one_if_equal
-from stages.checkpoint.lineage import HistoryEntry, TrainingCost
+from stages.checkpoint.lineage import HistoryEntry
 from stages.checkpoint.manifest import Manifest, read_manifest
 from stages.stage_dir import MANIFEST_NAME
 
@@ -93,37 +93,6 @@ def read_facts(checkpoint: Path, runs_dir: Path) -> CheckpointFacts:
     return CheckpointFacts(checkpoint, manifest, generations, _shared_files(checkpoint, manifest, runs_dir))
 
 
-def checkpoint_document(facts: CheckpointFacts) -> dict[str, Any]:
-    """The facts as JSON values. Unknown values are null."""
-    manifest, lineage = facts.manifest, facts.manifest.lineage
-    model = manifest.model.model_dump(mode="json", exclude={"blocks"})
-    history = [entry.model_dump(mode="json") | {"cost": _cost(entry.cost)} for entry in lineage.history]
-    return {
-        "path": str(facts.path),
-        "kind": manifest.kind,
-        "step": manifest.step,
-        "model": model | {"num_layers": manifest.model.num_layers, "is_published": facts.is_published},
-        "num_parameters": facts.num_parameters,
-        "other_parameters": facts.other_parameters,
-        "generations": [asdict(generation) for generation in facts.generations],
-        "validation_loss": facts.validation_loss,
-        "text": manifest.text.model_dump(mode="json"),
-        "precision": manifest.precision,
-        "samples_seen": manifest.samples_seen,
-        "seed": manifest.seed,
-        "dataset_fingerprint": manifest.dataset_fingerprint,
-        "tokenizer_sha256": manifest.tokenizer_sha256,
-        "cost": lineage.cost and _cost(lineage.cost),
-        "lineage": {"operation": lineage.operation, "parent": lineage.parent, "history": history},
-        "files": {
-            "count": len(manifest.files),
-            "bytes": sum(file.bytes for file in manifest.files.values()),
-            "shared_with": {str(path): count for path, count in facts.shared.by_checkpoint.items()},
-            "shared_elsewhere": facts.shared.elsewhere,
-        },
-    }
-
-
 def _last_loss(losses: Any) -> list[Any]:
     """The loss of the last of the pairs (step, loss); nothing if there is none. A manifest may hold anything here."""
     last = losses[-1] if isinstance(losses, list) and losses else None
@@ -132,12 +101,6 @@ def _last_loss(losses: Any) -> list[Any]:
 
 def _is_finite(value: Any) -> bool:
     return isinstance(value, int | float) and -sys.float_info.max <= value <= sys.float_info.max
-
-
-def _cost(cost: TrainingCost) -> dict[str, Any]:
-    """A cost as JSON values, with the sum of its FLOPs."""
-    document = cost.model_dump(mode="json")
-    return document | {"flops": document["flops"] | {"total": cost.flops.total}}
 
 
 def _generations(model: TokenformerConfig) -> tuple[GenerationFacts, ...]:

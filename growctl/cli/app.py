@@ -4,7 +4,6 @@ Each command parses its arguments, calls a function and prints. Slow modules are
 """
 
 import errno
-import json
 import signal
 import sys
 from collections.abc import Sequence
@@ -193,7 +192,10 @@ def prepare(
     path = prepare_dataset(loaded.data, runs.datasets, log_path=runs.datasets_log, on_progress=screen.preparing)
     manifest = read_dataset_manifest(path)
     if as_json:
-        print(json.dumps({"path": str(path), **manifest.model_dump(mode="json")}, indent=1))
+        from growctl.documents.output import print_document
+        from growctl.run.prepared import PrepareDocument
+
+        print_document(PrepareDocument(path, manifest))
     else:
         for split, content in manifest.splits.items():
             say(
@@ -215,14 +217,15 @@ def report(
 
     Example: growctl report quickstart
     """
-    from growctl.report.documents import to_json
+    from growctl.documents.output import print_document
+    from growctl.report.documents import report_document
     from growctl.report.read import find_runs
     from growctl.runs_dir import RunPaths
     from growctl.text.console import Terminal
 
     found = find_runs(runs_dir, runs or [])
     if as_json:
-        print(json.dumps(to_json(found), indent=1))
+        print_document(report_document(found))
         return
     from growctl.report.page import write_report
     from growctl.report.table import print_report

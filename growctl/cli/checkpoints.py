@@ -1,6 +1,5 @@
 """growctl's commands that make checkpoints or show one: expand, shrink, show. Slow modules are imported on use."""
 
-import json
 import re
 from collections.abc import Sequence
 from functools import partial
@@ -86,7 +85,7 @@ def expand(
     from growctl.checkpoints.find import find_checkpoint
     from growctl.run.temporary_conversion import as_parameters
     from growctl.text.console import Terminal
-    from growctl.verify.table import comparison_document, print_comparison
+    from growctl.verify.table import print_comparison
     from model.errors import UserError
     from stages.checkpoint.manifest import read_manifest
 
@@ -103,10 +102,12 @@ def expand(
         lineage = _expanded(parameters, output, **growth)
         comparison = compared(parameters, output, dataset, runs_dir) if dataset else None
     if as_json:
-        document = _document(output, lineage)
-        if dataset and comparison:
-            document["verify"] = comparison_document(source, output, dataset, comparison)
-        print(json.dumps(document, indent=1))
+        from growctl.checkpoints.written import ExpandDocument
+        from growctl.documents.output import print_document
+        from growctl.verify.document import comparison_entry
+
+        entry = comparison_entry(source, output, dataset, comparison) if dataset and comparison else None
+        print_document(ExpandDocument(path=output, parent=lineage.parent or "", **lineage.details, comparison=entry))
     else:
         _say_expanded(output, lineage, attention_tokens, ffn_tokens)
         if dataset and comparison:
@@ -135,7 +136,10 @@ def shrink(
     with as_parameters(source, runs_dir, _tell, _new(output)) as parameters:
         manifest = shrink_checkpoint(parameters, output, drop_generations=drop_generations)
     if as_json:
-        print(json.dumps(_document(output, manifest.lineage), indent=1))
+        from growctl.checkpoints.written import ShrinkDocument
+        from growctl.documents.output import print_document
+
+        print_document(ShrinkDocument(path=output, parent=manifest.lineage.parent or "", **manifest.lineage.details))
     else:
         say(_sizes(output, manifest.lineage))
 
@@ -147,14 +151,16 @@ def show(checkpoint: CheckpointName, runs_dir: RunsDir = DEFAULT_RUNS_DIR, as_js
 
     Example: growctl show quickstart
     """
-    from growctl.checkpoints.facts import checkpoint_document, read_facts
+    from growctl.checkpoints.document import show_document
+    from growctl.checkpoints.facts import read_facts
     from growctl.checkpoints.find import find_checkpoint
     from growctl.checkpoints.table import print_facts
+    from growctl.documents.output import print_document
     from growctl.text.console import Terminal
 
     facts = read_facts(find_checkpoint(checkpoint, runs_dir, _tell), runs_dir)
     if as_json:
-        print(json.dumps(checkpoint_document(facts), indent=1))
+        print_document(show_document(facts))
     else:
         print_facts(facts, Terminal(highlight=False))
 
@@ -225,10 +231,6 @@ def _sizes(output: Path, lineage: "Lineage") -> str:
 
     before, after = (short_count(lineage.details[key]) for key in ("num_parameters_before", "num_parameters"))
     return f"{output}: {before} -> {after} parameters"
-
-
-def _document(output: Path, lineage: "Lineage") -> dict[str, Any]:
-    return {"path": str(output), "parent": lineage.parent, **lineage.details}
 
 
 def _layers(text: str | None, num_layers: int) -> set[int]:

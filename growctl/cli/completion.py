@@ -45,6 +45,13 @@ def complete_schedule(incomplete: str) -> list[str]:
     return [name for name in shipped_schedules() if name.startswith(incomplete)]
 
 
+def complete_document(incomplete: str) -> list[str]:
+    """The names of the documents that start with `incomplete`."""
+    from growctl.documents.names import DOCUMENTS
+
+    return [name for name in DOCUMENTS if name.startswith(incomplete)]
+
+
 def _runs_dir(context: typer.Context) -> Path:
     """The runs directory of the command line so far: its option, the environment's or the default."""
     return Path(context.params["runs_dir"])

@@ -123,6 +123,7 @@ def evaluate(
 
     Example: growctl eval my-run --text book.txt --contexts 1024,4096,16384 --rope-scaling yarn --picture long.png
     """
+    from growctl.documents.output import plain, print_document
     from growctl.evaluate.evaluation import Evaluation
     from growctl.evaluate.record import record
     from growctl.evaluate.settings import (
@@ -173,12 +174,12 @@ def evaluate(
             outcome = evaluation.on_split(split or "validation", data, sequences, runs_dir)
         seconds = round(time.monotonic() - started, 3)
         facts = checkpoint_facts(opened, replicas)
-        outcome.settings.update(tokenizer_facts(opened, tokenizer), dtype=facts["dtype"])
-    outcome.document.update(outcome.settings | facts | {"seconds": seconds})
-    recorded = record(opened.directory, outcome.scores, outcome.settings)
-    outcome.document["recorded_in"] = str(recorded.ledger) if recorded.ledger else None
+        another = tokenizer_facts(opened, tokenizer)
+    recorded = record(opened.directory, outcome.scores, outcome.settings | another | {"dtype": facts["dtype"]})
+    facts |= {"tokenizer_sha256": another.get("tokenizer"), "wall_seconds": seconds, "recorded_in": recorded.ledger}
+    document = outcome.kind(**outcome.figures, **outcome.settings, **facts)
     if as_json:
-        print(json.dumps(outcome.document, indent=1))
+        print_document(document)
     else:
         outcome.show(Terminal())
         if recorded.ledger:
@@ -186,7 +187,7 @@ def evaluate(
     if recorded.why_not:
         say(f"not recorded in the ledger of the run: {recorded.why_not}", error=True)
     if outcome.output and output:
-        everything = json.dumps(outcome.document | {"harness": outcome.output}, indent=1, default=str)
+        everything = json.dumps(plain(document) | {"harness": outcome.output}, indent=1, default=str)
         write_new("--output", output, everything.encode())
     if outcome.png and picture:
         write_new("--picture", picture, outcome.png())

@@ -1,6 +1,5 @@
 """The commands `import` and `export`: checkpoints of other programs in and out. Slow modules are imported on use."""
 
-import json
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -84,7 +83,10 @@ def import_official(
         )
     text, details = manifest.text, manifest.lineage.details
     if as_json:
-        print(json.dumps({"path": str(output), **details, "text": text.model_dump()}, indent=1))
+        from growctl.checkpoints.written import ImportDocument
+        from growctl.documents.output import print_document
+
+        print_document(ImportDocument(path=output, **details, text=text))
         return
     from growctl.text.formatting import short_count
 
@@ -201,7 +203,10 @@ def _export_official(
     with as_parameters(source, runs_dir, _tell) as parameters, progress_bar("reading parameters") as on_progress:
         files = export_official(parameters, output, file_format=file_format, on_progress=on_progress)
     if as_json:
-        entries = {name: entry.model_dump(exclude={"rms"}) for name, entry in files.items()}
-        print(json.dumps({"path": str(output), "to": "official", "source": str(source), "files": entries}, indent=1))
+        from growctl.checkpoints.written import HashedFile, OfficialDocument
+        from growctl.documents.output import print_document
+
+        entries = {name: HashedFile(entry.bytes, entry.sha256) for name, entry in files.items()}
+        print_document(OfficialDocument(path=output, checkpoint=source, files=entries))
     else:
         say(f"{output}: {', '.join(files)}")

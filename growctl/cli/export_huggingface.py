@@ -1,15 +1,13 @@
 """What `growctl export --to huggingface` does and prints. Slow modules are imported on use."""
 
 import dataclasses
-import json
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from growctl.text.escaping import say
 
 if TYPE_CHECKING:
-    from stages.huggingface.export import HuggingFaceExport
     from stages.huggingface.same_logits import LogitsCheck
 
 _tell = partial(say, error=True)
@@ -51,7 +49,10 @@ def export_huggingface(
             check=check,
         )
     if as_json:
-        print(json.dumps(_document(export, source, output), indent=1))
+        from growctl.checkpoints.written import HuggingFaceDocument
+        from growctl.documents.output import print_document
+
+        print_document(HuggingFaceDocument.of(export, source, output))
         return
     from growctl.text.formatting import byte_count
 
@@ -86,25 +87,3 @@ def _check_words(check: "LogitsCheck | None") -> str:
         f"Checked: Transformers {check.transformers} computes the checkpoint's logits; the largest difference in "
         f"float32 is {check.difference:.2g} ({check.allowed:.2g} allowed)."
     )
-
-
-def _document(export: "HuggingFaceExport", source: Path, output: Path) -> dict[str, Any]:
-    check = export.check
-    return {
-        "path": str(output),
-        "to": "huggingface",
-        "source": str(source),
-        "architecture": export.architecture,
-        "needs_trust_remote_code": export.own_code,
-        "dtype": export.dtype,
-        "context_length": export.context_length,
-        "keeps_generations": export.keeps_generations,
-        "files": {path.name: {"bytes": path.stat().st_size} for path in sorted(output.iterdir())},
-        "weight_bytes": export.weight_bytes,
-        "check": {
-            "transformers": check and check.transformers,
-            "largest_difference": check and check.difference,
-            "allowed": check and check.allowed,
-            "not_checked": check.why_not if check else "--no-check",
-        },
-    }

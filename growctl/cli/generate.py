@@ -1,6 +1,5 @@
 """The command `generate`: continues prompts with a checkpoint. Slow modules are imported on use."""
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -23,7 +22,8 @@ from growctl.text.escaping import say, visible
 
 if TYPE_CHECKING:
     from stages.checkpoint.pretrained import Pretrained
-    from stages.generate.generate import Generation, GenerationSettings, OnText
+    from stages.generate.generate import Generation, OnText
+    from stages.generate.settings import GenerationSettings
 
 MOST_NEW_TOKENS, MOST_SAMPLES = 1_000_000, 1_000
 """The KV cache for all of them is allocated at once."""
@@ -108,7 +108,11 @@ def generate(
         if interactive:
             _converse(pretrained, settings)
         elif as_json:
-            print(json.dumps(_document(pretrained, text, settings), indent=1))
+            from growctl.documents.output import print_document
+            from growctl.generate.document import generate_document
+
+            made = _generate(pretrained, text, settings)
+            print_document(generate_document(pretrained.directory, made, settings))
         else:
             _print_generation(pretrained, text, settings, text)
 
@@ -118,8 +122,7 @@ def _settings(chosen: dict[str, Any], *, greedy: bool, seed: int, **settings: An
     from pydantic import ValidationError
 
     from model.errors import UserError
-    from stages.generate.generate import GenerationSettings
-    from stages.generate.sampling import Sampling
+    from stages.generate.settings import GenerationSettings, Sampling
 
     given = {name: value for name, value in chosen.items() if value is not None}
     if greedy and given:
@@ -255,18 +258,3 @@ def statistics(made: "Generation", settings: "GenerationSettings", context_lengt
         f"{made.num_tokens:,} tokens in {made.seconds:.2f} s ({made.tokens_per_second:,.0f} tokens/s), the first after "
         f"{made.first_token_seconds:.3f} s; {', '.join(ends)}"
     )
-
-
-def _document(pretrained: "Pretrained", prompt: str, settings: "GenerationSettings") -> dict[str, Any]:
-    made = _generate(pretrained, prompt, settings)
-    return {
-        "checkpoint": str(pretrained.directory),
-        "prompt": prompt,
-        "prompt_tokens": made.prompt_tokens,
-        "samples": [sample._asdict() for sample in made.samples],
-        "num_tokens": made.num_tokens,
-        "seconds": made.seconds,
-        "first_token_seconds": made.first_token_seconds,
-        "tokens_per_second": made.tokens_per_second,
-        "settings": settings.model_dump(mode="json"),
-    }

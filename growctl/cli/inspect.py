@@ -1,6 +1,5 @@
 """The command `inspect`. Slow modules are imported on use."""
 
-import json
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -75,7 +74,8 @@ def inspect(
     """
     from growctl.checkpoints.find import find_checkpoint
     from growctl.cli.pretrained import open_pretrained
-    from growctl.inspect.document import document
+    from growctl.documents.output import print_document
+    from growctl.inspect.document import inspect_document
     from growctl.inspect.inspection import TextChoice, inspect_checkpoints
     from growctl.inspect.table import print_inspection
     from growctl.text.console import Terminal
@@ -101,7 +101,7 @@ def inspect(
             lambda name, done, total: on_progress(done, total, name),
         )
     if as_json:
-        print(json.dumps(document(inspection), indent=1))
+        print_document(inspect_document(inspection))
     else:
         print_inspection(inspection, Terminal())
     if output is None:

@@ -3,21 +3,21 @@
 Slow modules are imported on use.
 """
 
-import json
 import shlex
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from growctl.cli.completion import complete_document
 from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, RunsDir
+from growctl.documents.names import SCHEDULE
 from growctl.text.escaping import say
 
 if TYPE_CHECKING:
     from growctl.draft.fit import Drafted
-    from growctl.schema.blocks import Schedule
 
 
 def init(
@@ -100,36 +100,49 @@ def validate(
 
     Example: growctl validate quickstart my_ladder.yaml
     """
+    from growctl.controls.brief import CheckedSchedule, ValidateDocument, checked
+    from growctl.documents.output import print_document
     from growctl.schedule.load import ScheduleError, load_schedule
 
-    results: list[dict[str, Any]] = []
+    results: list[CheckedSchedule] = []
     for file in files:
         try:
-            results.append({"file": file, "valid": True} | _brief(load_schedule(file, runs_dir=runs_dir)))
+            results.append(checked(file, load_schedule(file, runs_dir=runs_dir)))
         except ScheduleError as error:
-            results.append({"file": file, "valid": False, "message": str(error)})
+            results.append(CheckedSchedule(file, valid=False, message=str(error)))
     if as_json:
-        print(json.dumps({"schedules": results}, indent=1))
+        print_document(ValidateDocument(tuple(results)))
     else:
         for result in results:
-            if result["valid"]:
-                say(f"{result['file']}: {_line(result)}")
-                for warning in result["warnings"]:
-                    say(f"{result['file']}: warning: {warning}", error=True)
+            if result.valid:
+                say(f"{result.file}: {result.line()}")
+                for warning in result.warnings:
+                    say(f"{result.file}: warning: {warning}", error=True)
             else:
-                say(result["message"], error=True)
-    if not all(result["valid"] for result in results):
+                say(result.message or "", error=True)
+    if not all(result.valid for result in results):
         raise typer.Exit(2)
 
 
-def schema() -> None:
-    """Print the JSON Schema of schedule files, which editors use to complete and check them.
+def schema(
+    document: Annotated[
+        str,
+        typer.Argument(
+            help="schedule, a file of a run (metrics, samples, scores), or a command, for what it prints with --json.",
+            metavar="[DOCUMENT]",
+            autocompletion=complete_document,
+        ),
+    ] = SCHEDULE,
+) -> None:
+    """Print a JSON Schema: of schedule files, for editors, or of a document that growctl writes, for scripts.
 
     Example: growctl schema > schedule.schema.json
-    """
-    from growctl.schedule.json_schema import schema_text
 
-    print(schema_text(), end="")
+    Example: growctl schema status
+    """
+    from growctl.documents.json_schema import document_schema_text
+
+    print(document_schema_text(document), end="")
 
 
 def _say_drafted(result: "Drafted", path: Path | None) -> None:
@@ -158,33 +171,3 @@ def _say_drafted(result: "Drafted", path: Path | None) -> None:
         ]
     for line in lines:
         say(line, error=path is None or line.startswith("warning: "))
-
-
-def _brief(schedule: "Schedule") -> dict[str, Any]:
-    """A schedule's name, the size and budget of its stages, and warnings about its controls."""
-    from growctl.controls.caveats import schedule_caveats
-    from growctl.ladder.sizes import num_steps, stage_model
-    from model.config import num_parameters
-
-    tokens_per_step = schedule.training.batch_size * schedule.training.sequence_length
-    stages = [
-        {
-            "name": stage.name,
-            "num_parameters": num_parameters(stage_model(schedule, index)),
-            "train_tokens": num_steps(stage, tokens_per_step) * tokens_per_step,
-        }
-        for index, stage in enumerate(schedule.stages)
-    ]
-    return {"name": schedule.name, "stages": stages, "warnings": schedule_caveats(schedule)}
-
-
-def _line(result: dict[str, Any]) -> str:
-    """A valid schedule, on one line."""
-    from growctl.text.formatting import short_count
-
-    stages = [
-        f"{stage['name']} ({short_count(stage['num_parameters'])}, {short_count(stage['train_tokens'])} tokens)"
-        for stage in result["stages"]
-    ]
-    count = "1 stage" if len(stages) == 1 else f"{len(stages)} stages"
-    return f"{result['name']}, {count}: {' -> '.join(stages)}"

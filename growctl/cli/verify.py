@@ -1,6 +1,5 @@
 """The command `verify`. Slow modules are imported on use."""
 
-import json
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,7 @@ from growctl.text.escaping import say
 
 if TYPE_CHECKING:
     from growctl.verify.integrity import Found
-    from stages.grow.compare import Comparison
+    from stages.grow.comparison import Comparison
 
 Data = Annotated[
     Path | None,
@@ -66,28 +65,27 @@ def verify(
     """
     from growctl.checkpoints.dataset import dataset_of
     from growctl.checkpoints.find import find_checkpoint
+    from growctl.documents.output import print_document
     from growctl.text.console import Terminal
-    from growctl.verify.table import comparison_document, print_comparison
+    from growctl.verify.document import VerifyDocument, comparison_entry
+    from growctl.verify.table import print_comparison
     from model.errors import UserError
 
     if new is None and not integrity:
         raise UserError("verify compares two checkpoints; give NEW too, or --integrity to check the files of one")
-    document: dict[str, Any] = {}
-    broken, comparison = False, None
-    if integrity:
-        found = _integrity([Path(path) for path in (old, new) if path], as_json)
-        document["integrity"] = [entry.document() for entry in found]
-        broken = any(entry.whole is False for entry in found)
+    comparison, entry = None, None
+    found = _integrity([Path(path) for path in (old, new) if path], as_json) if integrity else []
+    broken = any(target.whole is False for target in found)
     if new is not None and not broken:
         first, second = (find_checkpoint(reference, runs_dir, partial(say, error=True)) for reference in (old, new))
         dataset = dataset_of(first, data, runs_dir)
         settings = {"num_sequences": sequences, "sequence_length": context, "dtype": dtype}
         comparison = compared(first, second, dataset, runs_dir, **settings)
-        document |= comparison_document(first, second, dataset, comparison)
+        entry = comparison_entry(first, second, dataset, comparison)
         if not as_json:
             print_comparison(first, second, dataset, comparison, Terminal())
     if as_json:
-        print(json.dumps(document, indent=1))
+        print_document(VerifyDocument(tuple(found) if integrity else None, entry))
     if broken or (comparison and comparison.breaks_promise):
         raise typer.Exit(1)
 

@@ -9,6 +9,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from growctl.evaluate.document import (
+    ContextsDocument,
+    Evaluated,
+    SplitDocument,
+    TasksDocument,
+    TextDocument,
+    context_figures,
+    task_figures,
+    text_figures,
+)
 from growctl.text.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -25,9 +35,10 @@ if TYPE_CHECKING:
 class Outcome:
     """What an evaluation found."""
 
-    document: dict[str, Any]
-    """For scripts, as JSON values."""
+    kind: type[Evaluated]
+    """The document for scripts. Its fields are `figures`, `settings`, and what all evaluations depend on."""
 
+    figures: dict[str, Any]
     settings: dict[str, Any]
     """What the result depends on beside the checkpoint, as JSON values."""
 
@@ -55,7 +66,7 @@ class Evaluation:
 
     def on_text(self, files: list[Path], stride: int | None) -> Outcome:
         """The loss on files, in windows that are `stride` tokens apart."""
-        from growctl.evaluate.tables import print_text, text_document, text_scores
+        from growctl.evaluate.tables import print_text, text_scores
         from stages.evaluate.text import text_loss
 
         cut = self._windows(stride)
@@ -70,12 +81,12 @@ class Evaluation:
                 on_progress=on_progress,
             )
         settings = {"context": cut.context, "stride": cut.stride, "text": [str(path.resolve()) for path in files]}
-        return Outcome(text_document(found), settings, text_scores(found), partial(print_text, found))
+        return Outcome(TextDocument, text_figures(found), settings, text_scores(found), partial(print_text, found))
 
     def on_split(self, split: "SplitName", data: Path | None, sequences: int | None, runs_dir: Path) -> Outcome:
         """The loss on a split of a dataset, in the trainer's windows."""
         from growctl.checkpoints.dataset import dataset_of
-        from growctl.evaluate.tables import print_text, text_document, text_scores
+        from growctl.evaluate.tables import print_text, text_scores
         from stages.evaluate.text import dataset_loss
 
         dataset = dataset_of(self.opened.directory, data, runs_dir)
@@ -93,13 +104,13 @@ class Evaluation:
             )
         settings = {"context": context, "stride": context, "dataset": str(dataset.resolve()), "split": split}
         settings |= {"sequences": sequences}
-        return Outcome(text_document(found), settings, text_scores(found), partial(print_text, found))
+        return Outcome(SplitDocument, text_figures(found), settings, text_scores(found), partial(print_text, found))
 
     def on_tasks(
         self, manager: "TaskManager", names: list[str], limit: int | None, include_path: Path | None
     ) -> Outcome:
         """The scores on tasks of lm-evaluation-harness, and on those in `include_path`."""
-        from growctl.evaluate.tables import print_scores, scores_document
+        from growctl.evaluate.tables import print_scores, task_scores
         from stages.evaluate.harness import GrowctlLM
         from stages.evaluate.tasks import run_tasks
 
@@ -109,11 +120,13 @@ class Evaluation:
                 self.opened, self.replicas, context=context, batch_size=self.batch_size, on_progress=on_progress
             )
             results = run_tasks(lm, manager, names, limit)
-        document = scores_document(results)
         settings = {"context": context, "limit": limit, "lm_eval": results.lm_eval}
         settings |= {"trained_length": self.opened.text.context_length or context}
         settings |= {"include_path": str(include_path.resolve()) if include_path else None}
-        return Outcome(document, settings, document["tasks"], partial(print_scores, results), results.document)
+        show = partial(print_scores, results)
+        return Outcome(
+            TasksDocument, task_figures(results), settings, task_scores(results), show, output=results.document
+        )
 
     def at_contexts(
         self,
@@ -123,7 +136,7 @@ class Evaluation:
         max_tokens: int,
     ) -> Outcome:
         """The loss on files in windows of each length, on the first device alone."""
-        from growctl.evaluate.long_context import contexts_document, contexts_png, contexts_scores, print_contexts
+        from growctl.evaluate.long_context import contexts_png, contexts_scores, print_contexts
         from stages.evaluate.long_context import context_losses
 
         trained_length = self._windows(None).context
@@ -145,7 +158,7 @@ class Evaluation:
         settings |= {"rope_scaling": rope_scaling or "none", "max_tokens": max_tokens}
         show = partial(print_contexts, found, trained_length)
         png = partial(contexts_png, found, trained_length)
-        return Outcome(contexts_document(found), settings, contexts_scores(found), show, png=png)
+        return Outcome(ContextsDocument, context_figures(found), settings, contexts_scores(found), show, png=png)
 
     def _windows(self, stride: int | None) -> "Windows":
         from growctl.evaluate.settings import windows_for

@@ -1,36 +1,13 @@
-"""Formats losses at long contexts: tables for people, a document for scripts, a picture."""
+"""Formats losses at long contexts: tables for people, entries for the ledger, a picture."""
 
 import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from growctl.evaluate.tables import finite
-
 if TYPE_CHECKING:
     from rich.console import Console
 
     from stages.evaluate.long_context import ContextLoss
-
-
-def contexts_document(found: "Sequence[ContextLoss]") -> dict[str, Any]:
-    """What was found at each context, as JSON values: nats, seconds and bytes."""
-    return {
-        "contexts": [
-            {
-                "context": each.context,
-                "rope_scaling": each.scaling.kind if each.scaling else "none",
-                "factor": each.scaling.factor if each.scaling else 1.0,
-                "tokens": each.num_scored,
-                "loss": each.loss,
-                "perplexity": finite(each.perplexity),
-                "seconds": round(each.seconds, 3),
-                "seconds_per_token": each.seconds_per_token,
-                "bytes_per_token": each.bytes_per_token,
-                "positions": [bucket._asdict() for bucket in each.buckets],
-            }
-            for each in found
-        ]
-    }
 
 
 def contexts_scores(found: "Sequence[ContextLoss]") -> list[dict[str, Any]]:

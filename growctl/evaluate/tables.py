@@ -1,4 +1,4 @@
-"""Formats losses and scores: tables for people, documents for scripts."""
+"""Formats losses and scores: tables for people, entries for the ledger."""
 
 import math
 from typing import TYPE_CHECKING, Any
@@ -10,29 +10,13 @@ if TYPE_CHECKING:
     from stages.evaluate.text import TextLoss
 
 
-def text_document(found: "TextLoss") -> dict[str, Any]:
-    """The loss and what it was computed on, as JSON values. Infinite values are null."""
-    return {
-        "tokens": found.num_scored,
-        "loss": found.loss,
-        "perplexity": finite(found.perplexity),
-        "word_perplexity": finite(found.word_perplexity),
-        "bits_per_byte": found.bits_per_byte,
-        "documents": found.num_documents,
-        "words": found.num_words,
-        "bytes": found.num_bytes,
-    }
-
-
 def text_scores(found: "TextLoss") -> list[dict[str, Any]]:
     """The figures of a text as the fields of ledger entries."""
-    document = text_document(found)
-    metrics = [
-        name for name in ("loss", "perplexity", "word_perplexity", "bits_per_byte") if document[name] is not None
-    ]
+    values = {name: finite(getattr(found, name)) for name in ("loss", "perplexity", "word_perplexity", "bits_per_byte")}
     return [
-        {"task": "text", "metric": name, "filter": "none", "value": document[name], "num_samples": found.num_scored}
-        for name in metrics
+        {"task": "text", "metric": name, "filter": "none", "value": value, "num_samples": found.num_scored}
+        for name, value in values.items()
+        if value is not None
     ]
 
 
@@ -58,12 +42,12 @@ def print_text(found: "TextLoss", console: "Console") -> None:
     console.print(table)
 
 
-def scores_document(results: "TaskResults") -> dict[str, Any]:
-    """The scores of all tasks as JSON values. Infinite values are null."""
+def task_scores(results: "TaskResults") -> list[dict[str, Any]]:
+    """The scores of all tasks as the fields of ledger entries. Infinite values are None."""
     scores = [score._asdict() for score in results.scores]
     for score in scores:
         score |= {name: finite(score[name]) for name in ("value", "standard_error")}
-    return {"tasks": scores, "lm_eval": results.lm_eval}
+    return scores
 
 
 def print_scores(results: "TaskResults", console: "Console") -> None:

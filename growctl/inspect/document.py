@@ -1,52 +1,110 @@
-"""An inspection as JSON values."""
+"""What `growctl inspect --json` prints."""
 
-import math
-from dataclasses import asdict
-from typing import Any
+from dataclasses import dataclass
+from typing import Literal
 
-from growctl.inspect.inspection import Inspection, Subject
+from growctl.inspect.inspection import Inspection, Subject, Text
 from growctl.inspect.rows import NOTES
-from stages.inspect.facts import DEAD_BELOW, THRESHOLDS
+from growctl.inspect.training import TrainingNorms
+from model.config import ScoreFunction
+from stages.inspect.facts import DEAD_BELOW, THRESHOLDS, GradientNorm, Layer
 
 
-def document(inspection: Inspection) -> dict[str, Any]:
-    """Everything that was measured. Numbers that are not finite are null."""
-    found: dict[str, Any] = {
-        "text": asdict(inspection.text),
-        "thresholds": list(THRESHOLDS),
-        "dead_below": DEAD_BELOW,
-        "notes": list(NOTES),
-        "models": [_model(subject) for subject in inspection.subjects],
-    }
-    return {key: _finite(part) for key, part in found.items()}
+@dataclass(frozen=True)
+class TrainingEntry:
+    """The gradient norms that a checkpoint's training recorded, before clipping."""
+
+    median: float
+    largest_over_median: float | None
+    """None if the median is 0."""
+
+    step_to_step: float | None
+    """The median factor, up or down, between one log line and the next: 1 means that norms do not change."""
+
+    num_rejected: int
+    """Updates that the anomaly guard rejected."""
+
+    norms: tuple[tuple[int, float], ...]
+    """[steps done since the run's start, norm of that step's gradient] of every log line."""
+
+    @classmethod
+    def of(cls, norms: TrainingNorms) -> "TrainingEntry":
+        """The entry of the norms of a training."""
+        return cls(norms.median, norms.largest_ratio, norms.step_ratio, norms.num_rejected, norms.norms)
 
 
-def _model(subject: Subject) -> dict[str, Any]:
-    norms = subject.training
-    training = norms and {
-        "median": norms.median,
-        "largest_over_median": norms.largest_ratio,
-        "step_to_step": norms.step_ratio,
-        "num_rejected": norms.num_rejected,
-        "norms": [list(pair) for pair in norms.norms],
-    }
-    facts = asdict(subject.facts)
-    layers = facts.pop("layers")
-    return {
-        "name": subject.name,
-        "kind": subject.kind,
-        "scores": subject.scores,
-        **facts,
-        "depth_ratio": subject.facts.depth_ratio,
-        "num_dead": subject.facts.num_dead,
-        "training": training,
-        "layers": layers,
-    }
+@dataclass(frozen=True)
+class ModelEntry:
+    """One model on the text."""
+
+    name: str
+    """The checkpoint as the user named it, or a description."""
+
+    kind: Literal["checkpoint", "untrained"]
+    scores: str
+    """How its scores are computed, in words."""
+
+    family: str
+    score_function: ScoreFunction | None
+    """None for a Transformer."""
+
+    num_parameters: int
+    loss: float
+    """Mean cross-entropy, nats per token."""
+
+    gradient: GradientNorm
+    """Of all parameters, embedding included."""
+
+    depth_ratio: float | None
+    """The largest gradient norm of a layer over the smallest. None if one is 0."""
+
+    num_dead: int
+    """Dead parameter tokens of all layers."""
+
+    training: TrainingEntry | None
+    """None if its training recorded nothing."""
+
+    layers: tuple[Layer, ...]
+    """In the order of the forward pass."""
+
+    @classmethod
+    def of(cls, subject: Subject) -> "ModelEntry":
+        """The entry of a model."""
+        facts, norms = subject.facts, subject.training
+        return cls(
+            name=subject.name,
+            kind=subject.kind,
+            scores=subject.scores,
+            family=facts.family,
+            score_function=facts.score_function,
+            num_parameters=facts.num_parameters,
+            loss=facts.loss,
+            gradient=facts.gradient,
+            depth_ratio=facts.depth_ratio,
+            num_dead=facts.num_dead,
+            training=TrainingEntry.of(norms) if norms else None,
+            layers=facts.layers,
+        )
 
 
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _finite(part) for key, part in value.items()}
-    return [_finite(part) for part in value] if isinstance(value, list | tuple) else value
+@dataclass(frozen=True)
+class InspectDocument:
+    """What was measured in each model on the same text."""
+
+    text: Text
+    thresholds: tuple[float, ...]
+    """The magnitudes that `below` in the scores of a layer counts with."""
+
+    dead_below: float
+    """A parameter token is dead if its largest contribution is below this share of its layer's output."""
+
+    notes: tuple[str, ...]
+    """What the figures mean, one sentence each."""
+
+    models: tuple[ModelEntry, ...]
+
+
+def inspect_document(inspection: Inspection) -> InspectDocument:
+    """Everything that was measured, for scripts."""
+    models = tuple(map(ModelEntry.of, inspection.subjects))
+    return InspectDocument(inspection.text, THRESHOLDS, DEAD_BELOW, tuple(NOTES), models)

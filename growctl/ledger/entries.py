@@ -19,10 +19,10 @@ class BaseEntry:
     num_parameters: int
     flops: float | None
     """Training FLOPs that it cost; None if not known."""
-    loss: float | None = None
+    validation_loss: float | None = None
     """Its validation loss on the text that this run validates on, in nats per token; None if not known."""
-    loss_tokens: int | None = None
-    """The number of validation tokens that `loss` was measured on."""
+    validation_tokens: int | None = None
+    """The number of validation tokens that `validation_loss` was measured on."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from growctl.plan.costs import PlanCosts, RunCost, StageCost, Total, everything, plan_costs
+from growctl.plan.costs import MeasuredSteps, PlanCosts, RunCost, StageCost, Total, everything, plan_costs
 from growctl.plan.start_line import StartEntry, start_entry
 from growctl.plan.warnings import plan_notes, plan_warnings
 from growctl.schema.blocks import Schedule
@@ -63,6 +63,13 @@ class MeasuredEntry:
     mfu: float | None
     """Share of the devices' peak FLOPs, between 0 and 1; null if the peak is not known."""
 
+    @classmethod
+    def of(cls, cost: StageCost, measured: MeasuredSteps) -> "MeasuredEntry":
+        """The entry of what was measured for a stage."""
+        memory = MeasuredMemory(**measured.memory) if measured.memory else None
+        times = (measured.micro_batch_seconds, measured.last_micro_batch_seconds)
+        return cls(*times, memory, cost.tokens_per_second, cost.mfu)
+
 
 @dataclass(frozen=True)
 class StageEntry:
@@ -111,7 +118,7 @@ class StageEntry:
     @classmethod
     def of(cls, cost: StageCost) -> "StageEntry":
         """The entry of a stage."""
-        plan, measured = cost.plan, cost.measured
+        plan = cost.plan
         return cls(
             name=plan.name,
             branch_of=plan.branch_of,
@@ -130,14 +137,7 @@ class StageEntry:
             device_seconds=_seconds(cost.device_hours),
             money=cost.money,
             checkpoint_bytes=cost.checkpoint_bytes,
-            measured=measured
-            and MeasuredEntry(
-                measured.micro_batch_seconds,
-                measured.last_micro_batch_seconds,
-                measured.memory and MeasuredMemory(**measured.memory),
-                cost.tokens_per_second,
-                cost.mfu,
-            ),
+            measured=MeasuredEntry.of(cost, cost.measured) if cost.measured else None,
         )
 
 

@@ -1,90 +1,227 @@
-"""Formats the report as JSON and as CSV."""
+"""The report as values for scripts, and as CSV."""
 
 import csv
 import io
-import math
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from growctl.report.compare import Comparison, compare
+from growctl.documents.output import plain
+from growctl.ledger.ledger import Anomaly, BaseEntry, ScoreEntry
+from growctl.report.compare import Comparison, EqualFlops, compare
 from growctl.report.family import Family, compare_family, price
-from growctl.report.read import RunReport
+from growctl.report.read import RunReport, StageReport
 from growctl.report.verdict import verdict
 from growctl.text.escaping import visible
+from stages.generate.text_samples import TextSample
 
-_STAGE_KEYS = (
-    *("name", "num_parameters", "train_tokens", "flops", "cumulative_flops", "wall_seconds", "validation_loss"),
-    *("perplexity", "loss_before_growth", "loss_after_growth", "device_seconds", "replayed_flops"),
-    *("replayed_device_seconds", "bits_per_byte", "finished", "reused_flops", "reused_from", "branch_of"),
-)
 _FORMULA = ("=", "+", "-", "@", "\t")
 """Characters that make a spreadsheet read a cell as a formula, or that it skips before one."""
 
 
-def to_json(runs: Sequence[RunReport]) -> list[dict[str, Any]]:
-    """`runs` as JSON values, in FLOPs, seconds and nats per token. Unknown and non-finite values are null.
+@dataclass(frozen=True)
+class StageEntry:
+    """The size, cost and quality of a stage, or of its release."""
 
-    A stage's release follows it in `stages`, with the stage's name as `branch_of`.
-    """
-    documents = []
-    for run in runs:
-        document: dict[str, Any] = {"name": run.name, "schedule": run.schedule, "control": run.control}
-        document["base"] = asdict(run.base) if run.base else None
-        document["stages"] = [{key: _finite(getattr(stage, key)) for key in _STAGE_KEYS} for stage in run.parts]
-        document["samples"] = [
-            {"stage": stage.name} | sample.model_dump() for stage in run.parts for sample in stage.samples
-        ]
-        document["scores"] = [asdict(score) for stage in run.parts for score in stage.scores]
-        document["anomalies"] = [
-            {"stage": stage} | {key: _finite(value) for key, value in asdict(anomaly).items()}
-            for stage, anomaly in run.anomalies
-        ]
-        document["notes"] = list(run.notes)
-        if run.control is None:
-            document["comparisons"] = [_comparison(comparison) for comparison in compare(run, runs)]
-            document["family"] = _family(compare_family(run, runs))
-        documents.append(document)
-    return documents
+    name: str
+    num_parameters: int
+    train_tokens: int
+    """Data tokens trained in the stage, without replayed ones."""
+    flops: float
+    """Training FLOPs of this stage alone, without `replayed_flops`, whichever run paid for them."""
+    cumulative_flops: float
+    """Training FLOPs of the start checkpoint, all stages before and this one, without replays and other releases."""
+    wall_seconds: float
+    """Includes replayed steps, but not reused ones."""
+    validation_loss: float | None
+    """Nats per token at the stage's end, in fp32 from the master weights; None while unfinished, or if not finite."""
+    perplexity: float | None
+    """exp(validation_loss)."""
+    loss_before_growth: float | None
+    """Validation loss at the previous stage's end, or of the start checkpoint if it was measured alike; None if there
+    is none."""
+    loss_after_growth: float | None
+    """Validation loss at step 0 of this stage; None for a first stage without a start checkpoint."""
+    device_seconds: float
+    """Wall seconds x devices. Includes replayed steps, but not reused ones."""
+    replayed_flops: float
+    """Training FLOPs that a later attempt had to spend again."""
+    replayed_device_seconds: float
+    """The part of `device_seconds` spent on replayed steps and on attempts that completed no step."""
+    bits_per_byte: float | None
+    finished: bool
+    reused_flops: float
+    """The part of `flops` that this run took over from other runs and did not spend."""
+    reused_from: tuple[str, ...]
+    """The runs that paid for `reused_flops`."""
+    branch_of: str | None
+    """The stage that a release branches from; None for a stage of the ladder."""
+
+    @classmethod
+    def of(cls, stage: StageReport) -> "StageEntry":
+        """The entry of a stage."""
+        return cls(**{field.name: getattr(stage, field.name) for field in fields(cls)})
 
 
-def _comparison(comparison: Comparison) -> dict[str, Any]:
+@dataclass(frozen=True)
+class SampleEntry:
+    """A text that a finished stage's model wrote."""
+
+    stage: str
+    prompt: str
+    text: str
+    """What the model wrote after the prompt."""
+    finish_reason: str
+    """Why the text ends: `end_of_text`, `stop`, `length` or `context`."""
+
+    @classmethod
+    def of(cls, stage: str, sample: TextSample) -> "SampleEntry":
+        """The entry of a text."""
+        return cls(stage, sample.prompt, sample.text, sample.finish_reason)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnomalyEntry(Anomaly):
+    """A rejected update of training."""
+
+    stage: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonEntry:
+    """A ladder compared with its controls of one kind."""
+
+    control: str
+    """The kind of the controls."""
+    num_parameters: int | None
+    """Their size; None for `best-scratch`, which compares with every size of the ladder."""
+    control_runs: tuple[str, ...]
+    """The names of the controls that count."""
+    flops_to_equal_loss: float | None
+    """FLOPs that the controls need for the ladder's final loss; None if they do not bracket it."""
+    saving: float | None
+    """`flops_to_equal_loss` / the ladder's FLOPs; below 1, growing cost more."""
+    equal_flops: EqualFlops | None
+    """The comparison at equal FLOPs; None if no control has them."""
+    verdict: tuple[str, ...]
+    """The conclusions, one sentence each, the most important first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelEntry(ComparisonEntry):
+    """A finished model of a ladder compared with controls of its own size."""
+
+    stage: str
+
+
+@dataclass(frozen=True)
+class FamilyEntry:
+    """All finished models of a ladder compared with controls of their own sizes."""
+
+    flops: float
+    """FLOPs of all of them by growing: every stage up to the last of them once, and every release."""
+    flops_from_scratch: float | None
+    """FLOPs for the losses of all of them from scratch; None unless controls bracket each of them."""
+    saving: float | None
+    """`flops_from_scratch` / `flops`; below 1, growing cost more."""
+    models: tuple[ModelEntry, ...]
+    verdict: tuple[str, ...]
+    """The conclusions, one sentence each."""
+
+
+@dataclass(frozen=True)
+class ReportedRun:
+    """A ladder or a control."""
+
+    name: str
+    schedule: str
+    """Path or shipped name, as the user gave it."""
+    control: str | None
+    """Kind of control; None for a ladder."""
+    base: BaseEntry | None
+    """The checkpoint that it started from; None for a new model."""
+    stages: tuple[StageEntry, ...]
+    """A stage's release follows it."""
+    samples: tuple[SampleEntry, ...]
+    scores: tuple[ScoreEntry, ...]
+    """What `growctl eval` found on the final checkpoints of its stages."""
+    anomalies: tuple[AnomalyEntry, ...]
+    notes: tuple[str, ...]
+    """Notes for the reader, one sentence each."""
+    comparisons: tuple[ComparisonEntry, ...]
+    """A ladder's comparisons with its controls; empty for a control."""
+    family: FamilyEntry | None
+    """None for a control, and for a ladder without releases and without controls of each size."""
+
+
+@dataclass(frozen=True)
+class ReportDocument:
+    """What runs cost and how good their models are. Unknown and non-finite values are null."""
+
+    runs: tuple[ReportedRun, ...]
+    """Each ladder is followed by its controls."""
+
+
+def report_document(runs: Sequence[RunReport]) -> ReportDocument:
+    """The report on `runs` for scripts."""
+    return ReportDocument(tuple(_run(run, runs) for run in runs))
+
+
+def _run(run: RunReport, runs: Sequence[RunReport]) -> ReportedRun:
+    is_ladder = run.control is None
+    return ReportedRun(
+        name=run.name,
+        schedule=run.schedule,
+        control=run.control,
+        base=run.base,
+        stages=tuple(map(StageEntry.of, run.parts)),
+        samples=tuple(SampleEntry.of(stage.name, sample) for stage in run.parts for sample in stage.samples),
+        scores=tuple(score for stage in run.parts for score in stage.scores),
+        anomalies=tuple(AnomalyEntry(stage=stage, **asdict(anomaly)) for stage, anomaly in run.anomalies),
+        notes=tuple(run.notes),
+        comparisons=tuple(ComparisonEntry(**_figures(found)) for found in compare(run, runs)) if is_ladder else (),
+        family=_family(compare_family(run, runs)) if is_ladder else None,
+    )
+
+
+def _figures(comparison: Comparison) -> dict[str, Any]:
+    """The fields of a ComparisonEntry."""
     return {
         "control": comparison.control,
         "num_parameters": comparison.num_parameters,
-        "control_runs": list(comparison.control_runs),
+        "control_runs": comparison.control_runs,
         "flops_to_equal_loss": comparison.flops_to_equal_loss,
         "saving": comparison.saving,
-        "equal_flops": asdict(comparison.equal_flops) if comparison.equal_flops else None,
-        "verdict": list(verdict(comparison)),
+        "equal_flops": comparison.equal_flops,
+        "verdict": verdict(comparison),
     }
 
 
-def _family(family: Family | None) -> dict[str, Any] | None:
+def _family(family: Family | None) -> FamilyEntry | None:
     if family is None:
         return None
-    return {
-        "flops": family.flops,
-        "flops_from_scratch": family.flops_from_scratch,
-        "saving": family.saving,
-        "models": [{"stage": model.ladder.stages[-1].name} | _comparison(model) for model in family.models],
-        "verdict": list(price(family)),
-    }
+    return FamilyEntry(
+        flops=family.flops,
+        flops_from_scratch=family.flops_from_scratch,
+        saving=family.saving,
+        models=tuple(ModelEntry(stage=model.ladder.stages[-1].name, **_figures(model)) for model in family.models),
+        verdict=tuple(price(family)),
+    )
 
 
 def stages_csv(runs: Sequence[RunReport]) -> str:
-    """A line for each stage of each run, in the units of `to_json`; unknown values are empty.
+    """A line for each stage of each run, in the units of `report_document`; unknown values are empty.
 
     `base_flops`, the cost of the run's start checkpoint, is part of `cumulative_flops`, and 0 without one.
 
     Text that a spreadsheet would read as a formula gets an apostrophe in front.
     """
     rows = [
-        {"run": run["name"], "schedule": run["schedule"], "control": run["control"], "stage": stage.pop("name")}
+        {"run": run.name, "schedule": run.schedule, "control": run.control, "stage": stage.pop("name")}
         | stage
-        | {"base_flops": run["base"]["flops"] if run["base"] else 0.0}
-        for run in to_json(runs)
-        for stage in run["stages"]
+        | {"base_flops": run.base.flops if run.base else 0.0}
+        for run in runs
+        for stage in map(plain, map(StageEntry.of, run.parts))
     ]
     buffer = io.StringIO()
     if rows:
@@ -101,9 +238,3 @@ def _no_formula(value: Any) -> Any:
         return value
     text = visible(value)  # a bare carriage return would start a new line
     return f"'{text}" if text.startswith(_FORMULA) else text
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return list(value)
-    return None if isinstance(value, float) and not math.isfinite(value) else value

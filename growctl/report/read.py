@@ -222,8 +222,8 @@ def _stage_report(
     final, after_growth = latest.get("final") if finished else None, latest.get("after_growth")
     spent = before[-1].cumulative_flops if before else run.base_flops or 0.0
     previous_loss = before[-1].validation_loss if before else None
-    if run.base and not before and after_growth and after_growth.num_tokens == run.base.loss_tokens:
-        previous_loss = run.base.loss  # both were measured on the same validation tokens
+    if run.base and not before and after_growth and after_growth.num_tokens == run.base.validation_tokens:
+        previous_loss = run.base.validation_loss  # both were measured on the same validation tokens
     grown = bool(before or run.base) and not stage.branch_of
     return StageReport(
         name=stage.name,

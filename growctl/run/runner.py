@@ -389,7 +389,7 @@ class Execution:
             known = self.ledger.evaluations(self.plans[plan.index - 1].name)
             return known[-1].loss if known and known[-1].num_tokens == num_tokens else None
         base = self.ledger.run().base
-        return base.loss if base and base.loss_tokens == num_tokens else None
+        return base.validation_loss if base and base.validation_tokens == num_tokens else None
 
     def _whole(self, checkpoint: Path) -> bool:
         """Whether `checkpoint` exists and is intact; sets a broken one aside with a message."""

@@ -84,8 +84,8 @@ class Start:
             run=base.run,
             num_parameters=base.num_parameters,
             flops=self.schedule.base_flops,
-            loss=base.loss if same_windows else None,
-            loss_tokens=base.loss_tokens if same_windows else None,
+            validation_loss=base.loss if same_windows else None,
+            validation_tokens=base.loss_tokens if same_windows else None,
         )
 
     def tell(self, dataset: DatasetManifest, message: Callable[[str], None]) -> None:

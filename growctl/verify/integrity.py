@@ -1,9 +1,9 @@
 """`growctl verify --integrity`: rereads everything under a path and checks it against its hashes."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from growctl.ledger.ledger import Ledger, LedgerError
 from growctl.run.requests import RunError, own_schedule
@@ -40,12 +40,11 @@ class Found:
     """None: not checked, because files that are set aside or unfinished may be damaged."""
 
     problem: str | None = None
-    files: int = 1
-    bytes: int = 0
+    """What is damaged; None if nothing is."""
 
-    def document(self) -> dict[str, Any]:
-        """The result as JSON values."""
-        return asdict(self) | {"path": str(self.path)}
+    num_files: int = 1
+    bytes: int = 0
+    """The size of its files."""
 
     def line(self) -> str:
         """The result as a line for the screen."""
@@ -54,7 +53,9 @@ class Found:
             return f"{self.path}: {self.kind} ({why}), not checked"
         if not self.whole:
             return self.problem or f"{self.path} is broken"
-        num_files = f"{self.files} files, {self.bytes:,} bytes" if self.kind in ("checkpoint", "dataset") else self.kind
+        num_files = (
+            f"{self.num_files} files, {self.bytes:,} bytes" if self.kind in ("checkpoint", "dataset") else self.kind
+        )
         return f"{self.path}: OK, {num_files}"
 
 
@@ -104,7 +105,7 @@ def check(target: Target, on_bytes: OnBytes | None = None) -> Found:
 
 
 def _whole(target: Target, sizes: list[int]) -> Found:
-    return Found(target.path, target.kind, whole=True, files=len(sizes), bytes=sum(sizes))
+    return Found(target.path, target.kind, whole=True, num_files=len(sizes), bytes=sum(sizes))
 
 
 def _with_path(path: Path, message: str) -> str:

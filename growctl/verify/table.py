@@ -1,8 +1,7 @@
-"""Formats the result of `growctl verify`: tables of 80 columns, and plain values for JSON."""
+"""Formats the result of `growctl verify`: tables of 80 columns."""
 
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 from growctl.text.formatting import short_count
 from model.config import PATTENTIONS
@@ -10,31 +9,9 @@ from model.config import PATTENTIONS
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from stages.grow.compare import Comparison, Descent
+    from stages.grow.comparison import Comparison, Descent
 
 RMS_HEADERS = ("layer", "RMS\nOLD", "RMS\nNEW")
-
-
-def comparison_document(old: Path, new: Path, dataset: Path, comparison: "Comparison") -> dict[str, Any]:
-    """The whole comparison, as JSON values."""
-    found = asdict(comparison)
-    shares = found.pop("new_score_shares")
-    by_layer = shares and [
-        {name: {"old_tokens": 1 - share, "new_tokens": share} for name, share in layer.items()} for layer in shares
-    ]
-    return {
-        "verdict": _verdict(comparison),
-        "breaks_promise": comparison.breaks_promise,
-        "tolerance": comparison.tolerance,
-        "relative_difference": comparison.relative_difference,
-        "jump": comparison.jump,
-        **found,
-        "old": {"path": str(old), **found["old"]},
-        "new": {"path": str(new), **found["new"]},
-        "dataset": str(dataset),
-        "score_shares": by_layer,
-        "lineage": {**found["lineage"], "preserves": comparison.lineage.preserves},
-    }
 
 
 def print_comparison(old: Path, new: Path, dataset: Path, comparison: "Comparison", console: "Console") -> None:
@@ -67,7 +44,7 @@ def print_comparison(old: Path, new: Path, dataset: Path, comparison: "Compariso
 
     console.print()
     style = "bold red" if comparison.breaks_promise else "bold"
-    console.print(Text.assemble((_verdict(comparison), style), _verdict_words(comparison)))
+    console.print(Text.assemble((verdict_of(comparison), style), _verdict_words(comparison)))
 
 
 def _descent_words(descent: "Descent") -> str:
@@ -123,7 +100,8 @@ def _layer_rows(comparison: "Comparison") -> list[list[str]]:
     return rows
 
 
-def _verdict(comparison: "Comparison") -> str:
+def verdict_of(comparison: "Comparison") -> Literal["preserved", "changed"]:
+    """Whether NEW computes the same function as OLD, in one word."""
     return "preserved" if comparison.preserved else "changed"
 
 

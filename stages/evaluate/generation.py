@@ -7,7 +7,7 @@ from lm_eval.models.utils import normalize_gen_kwargs
 from pydantic import ValidationError
 
 from model.errors import UserError
-from stages.generate.sampling import Sampling
+from stages.generate.settings import Sampling
 
 DEFAULT_NEW_TOKENS = 256
 """Tokens to generate for a task that does not say how many, as in lm_eval's own models."""

@@ -11,7 +11,8 @@ from torch import Tensor
 from model.cache import KVCache
 from model.errors import Failure
 from model.language_model import LanguageModel
-from stages.generate.sampling import Sampling, choose, draws
+from stages.generate.sampling import choose, draws
+from stages.generate.settings import Sampling
 
 
 def decode(

@@ -2,19 +2,13 @@
 
 import time
 from collections.abc import Callable
-from typing import Literal, NamedTuple
-
-from pydantic import PositiveInt
+from typing import NamedTuple
 
 from model.errors import UserError
-from model.strict import Strict
 from stages.checkpoint.pretrained import Pretrained
 from stages.generate.decode import decode
-from stages.generate.sampling import Sampling
+from stages.generate.settings import FinishReason, GenerationSettings
 from stages.generate.text_stream import TextStream
-
-FinishReason = Literal["end_of_text", "stop", "length", "context"]
-"""Why a sample ended: the model's end of text, a stop string, `max_new_tokens`, or the context length."""
 
 OnText = Callable[[int, str], None]
 """Called with the number of a sample, from 0, and the text that it gained."""
@@ -22,22 +16,6 @@ OnText = Callable[[int, str], None]
 
 class PromptTooLong(UserError):
     """A prompt leaves no room for text in the context."""
-
-
-class GenerationSettings(Strict):
-    """What to generate."""
-
-    max_new_tokens: PositiveInt = 100
-    num_samples: PositiveInt = 1
-    """Continuations of the same prompt, computed in one batch."""
-
-    sampling: Sampling = Sampling()
-    stop: tuple[str, ...] = ()
-    """A sample ends before the first of these strings."""
-
-    context_length: PositiveInt | None = None
-    """The most tokens of prompt and text together. None: the checkpoint's context length, which is that of its training
-    sequences; a checkpoint that does not know it has no limit."""
 
 
 class Sample(NamedTuple):

@@ -5,42 +5,11 @@ Shapes: B rows, V vocabulary, S steps.
 
 import hashlib
 from collections.abc import Iterable
-from typing import Annotated
 
 import torch
-from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor
 
-from model.strict import Strict
-
-SMALLEST_TEMPERATURE = 1e-6
-"""Below it, tokens are not drawn: divided by such a number, the logits of single tokens could overflow."""
-
-
-class Sampling(Strict):
-    """The distribution that tokens are drawn from. Filters apply in this order, after the temperature."""
-
-    temperature: Annotated[float, Field(ge=0.0, le=1e6)] = 0.8
-    """Divides the logits. Below 1e-6: always the most likely token (greedy), whatever the other fields say."""
-
-    top_k: PositiveInt | None = None
-    """Keep the k most likely tokens, and those as likely as the last of them; None: all."""
-
-    top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
-    """Keep the most likely tokens whose probabilities sum to at least this."""
-
-    min_p: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
-    """Keep tokens at least this likely relative to the most likely one."""
-
-    seed: NonNegativeInt = 0
-
-    @property
-    def is_greedy(self) -> bool:
-        """Whether no token is drawn at random."""
-        return self.temperature < SMALLEST_TEMPERATURE
-
-
-GREEDY = Sampling(temperature=0.0)
+from stages.generate.settings import Sampling
 
 
 def draws(seed: int, rows: Iterable[int | str], num_steps: int) -> Tensor:

@@ -71,8 +71,8 @@ def write_samples(final: Path, request: TextRequest, path: Path, seconds: float 
     checkpoint cannot be loaded, OSError if the file cannot be written.
     """
     from stages.checkpoint.pretrained import load_pretrained
-    from stages.generate.generate import GenerationSettings, generate
-    from stages.generate.sampling import Sampling
+    from stages.generate.generate import generate
+    from stages.generate.settings import GenerationSettings, Sampling
 
     pretrained = load_pretrained(final)
     settings = GenerationSettings(

@@ -5,7 +5,6 @@ Shapes: B sequences, T sequence, V vocabulary, L layers, P the Pattentions of a 
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,19 +20,10 @@ from model.language_model import LanguageModel
 from model.policy import ramp_config
 from model.precision import ComparisonDtype
 from model.tokenformer import Tokenformer
-from stages.checkpoint.lineage import Making
 from stages.checkpoint.manifest import CheckpointError, Manifest, manifest_hash, read_manifest
 from stages.checkpoint.parameters import load_model
 from stages.data.dataset import EvaluationWindows, read_dataset_manifest
-
-TOLERANCE: dict[ComparisonDtype, float] = {"float64": 1e-6, "float32": 1e-4}
-"""How far NEW's logits may differ from OLD's and still count as the same function, in units of OLD's largest absolute
-logit.
-
-Checkpoints hold float32. In float64, growths that add zeros or divide by a power of two differed by 2e-15 at most.
-Dividing by 3 or 7 (copies, net2net, hypercloning) rounds every stored quotient, which alone gave up to 1.3e-7.
-Running in float32 gave up to 1.1e-6 for any growth (12 layers, untrained). Noise of 0.1 % on copies gave 1e-3.
-"""
+from stages.grow.comparison import Comparison, Descent, GenerationGradients, Measured
 
 GRADIENT_RAMP = 0.01
 """The key ramp for measuring gradients if a generation's ramp is 0, as it is right after a growth, when no new token
@@ -41,106 +31,6 @@ has a gradient. Training's first update uses a ramp above 0 too (`stages.spec.pr
 ramp takes 99 steps."""
 
 LONGEST_DEFAULT = 256
-
-
-@dataclass(frozen=True)
-class Measured:
-    """One model's results on the text."""
-
-    num_parameters: int
-
-    loss: float
-    """Mean cross-entropy, nats per token."""
-
-    block_rms: tuple[float, ...]
-    """Root mean square of the residual stream after each block."""
-
-
-@dataclass(frozen=True)
-class GenerationGradients:
-    """The parameter tokens of one generation, over all layers and Pattentions."""
-
-    generation: int
-    num_tokens: int
-
-    without_gradient: int
-    """Tokens whose key and value gradients are both exactly zero: no optimizer step on this text moves them."""
-
-
-@dataclass(frozen=True)
-class Descent:
-    """The relation of the two checkpoints according to their manifests."""
-
-    operation: Making | None
-    """The operation that made NEW from OLD; None if OLD is not NEW's parent."""
-
-    details: dict[str, Any]
-    """The details of NEW's lineage if OLD is its parent, else empty."""
-
-    shared_files: int
-    """Number of files with the same name and hash in both."""
-
-    old_files: int
-
-    @property
-    def preserves(self) -> bool | None:
-        """Whether the growth claims to preserve the function; None if it claims nothing."""
-        return self.details.get("preserves") if self.operation == "expand" else None
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """The result of `compare`."""
-
-    dtype: ComparisonDtype
-    num_sequences: int
-    sequence_length: int
-    old: Measured
-    new: Measured
-
-    largest_logit: float
-    """OLD's largest absolute logit. The differences below are absolute too."""
-
-    largest_difference: float
-    mean_difference: float
-
-    new_score_shares: tuple[dict[str, float], ...] | None
-    """By layer and Pattention: the share of the sum of |score| that falls on generations that OLD lacks there.
-
-    None unless both are Tokenformers; the same holds for the gradients."""
-
-    gradients: tuple[GenerationGradients, ...] | None
-    """NEW's gradients by generation, oldest first."""
-
-    gradient_ramp: float | None
-    """The key ramp that replaced ramps of 0 for the gradients; None if no ramp was 0."""
-
-    lineage: Descent
-
-    @property
-    def jump(self) -> float:
-        """NEW's loss minus OLD's, in nats."""
-        return self.new.loss - self.old.loss
-
-    @property
-    def relative_difference(self) -> float:
-        """The largest difference in units of OLD's largest logit (the plain difference if all of OLD's are 0)."""
-        return self.largest_difference / (self.largest_logit or 1.0)
-
-    @property
-    def tolerance(self) -> float:
-        """The largest `relative_difference` that counts as preserved."""
-        return TOLERANCE[self.dtype]
-
-    @property
-    def preserved(self) -> bool:
-        """Whether NEW computes the same function as OLD, as far as the text shows."""
-        return self.relative_difference <= self.tolerance
-
-    @property
-    def breaks_promise(self) -> bool:
-        """Whether NEW was grown from OLD with a policy that claims to preserve the function, but did not."""
-        return self.lineage.preserves is True and not self.preserved
 
 
 def compare(

@@ -92,9 +92,8 @@ def finish(process: subprocess.Popen, expect: int = 0) -> tuple[str, str]:
     out, err = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == expect, f"exit code {process.returncode}\n{out}\n{err}"
     assert BUG not in out + err, f"{out}\n{err}"
-    command = [str(argument) for argument in process.args[3:]]
-    if out and "--json" in command:
-        assert_printed_as_documented(command, out)
+    assert isinstance(process.args, list)
+    _check_document([str(argument) for argument in process.args[3:]], out)
     return out, err
 
 
@@ -117,9 +116,14 @@ def run_here(*arguments: object, expect: int = 0) -> tuple[str, str]:
         with pytest.raises(SystemExit) as end:
             main()
     assert end.value.code == expect, f"exit code {end.value.code}\n{out.getvalue()}\n{err.getvalue()}"
-    if out.getvalue() and "--json" in arguments:
-        assert_printed_as_documented([str(argument) for argument in arguments], out.getvalue())
+    _check_document([str(argument) for argument in arguments], out.getvalue())
     return out.getvalue(), err.getvalue()
+
+
+def _check_document(command: list[str], out: str) -> None:
+    """Fails if a command with --json has printed something that its schema does not describe."""
+    if out and "--json" in command:
+        assert_printed_as_documented(command, out)
 
 
 def wait_until(condition: Callable[[], bool], process: subprocess.Popen) -> None:
@@ -191,9 +195,6 @@ def stop(process: subprocess.Popen, number: signal.Signals) -> tuple[str, str]:
     process.send_signal(number)
     out, err = process.communicate(timeout=HANG_SECONDS)
     assert BUG not in out + err, f"{out}\n{err}"
-    command = [str(argument) for argument in process.args[3:]]
-    if out and "--json" in command:
-        assert_printed_as_documented(command, out)
     return out, err
 
 

@@ -20,14 +20,16 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from growctl.checkpoints.facts import checkpoint_document, read_facts
+from growctl.checkpoints.document import show_document
+from growctl.checkpoints.facts import read_facts
 from growctl.checkpoints.table import print_facts
 from growctl.controls.generate import plan_controls
+from growctl.documents.output import plain
 from growctl.ladder.stage_plans import plan_stages
 from growctl.launch.hostfile import read_hostfile
 from growctl.launch.machines import LaunchError
 from growctl.ledger.ledger import Ledger, LedgerError
-from growctl.report.documents import to_json
+from growctl.report.documents import report_document
 from growctl.report.read import read_run
 from growctl.run.requests import schedule_yaml
 from growctl.run.screen import Screen
@@ -53,6 +55,7 @@ from stages.data.dataset import (
     verify_dataset,
 )
 from stages.metrics import read_metrics
+from tests.growctl.documents.schemas import assert_follows_schema
 from tests.growctl.ladders import ladder
 from tests.growctl.ledger.records import BASE as STAGE
 from tests.growctl.ledger.records import GROWN, RUN, killed_once
@@ -385,7 +388,7 @@ def test_a_checkpoint_is_shown_or_rejected(folder: Path, data: st.DataObject) ->
     def shown() -> None:
         facts = read_facts(folder, folder.parent)
         print_facts(facts, Terminal(file=io.StringIO(), width=80))
-        json.dumps(checkpoint_document(facts), allow_nan=False)
+        assert_follows_schema(plain(show_document(facts)), "show")
 
     judged(shown, CheckpointError, folder.parent)
 
@@ -438,7 +441,7 @@ def test_no_metrics_line_stops_a_run_or_a_command_that_reads_it(folder: Path, da
             ledger.books("0-small").sync(records, attempt_over=over)
         assert ledger.stage_cost("0-small").spent.wall_seconds >= 0.0
     with soon():
-        json.dumps(to_json([read_run(folder / "tiny/ledger.db")]), allow_nan=False)
+        assert_follows_schema(plain(report_document([read_run(folder / "tiny/ledger.db")])), "report")
         find_status(folder)
     shutil.rmtree(folder / "tiny")
 
@@ -448,7 +451,7 @@ def told(path: Path) -> Any:
     with Ledger.open(path, read_only=True) as ledger:
         names = [stage.name for stage in ledger.stages()]
         booked = [(ledger.stage_cost(n), ledger.evaluations(n), ledger.anomalies(n), ledger.finished(n)) for n in names]
-        return ledger.run(), ledger.stages(), booked, to_json([read_run(path)])
+        return ledger.run(), ledger.stages(), booked, report_document([read_run(path)])
 
 
 def good_ledger(path: Path) -> bytes:

@@ -45,9 +45,10 @@ def call(checkpoint: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> C
 def test_json_holds_the_figures_and_what_they_depend_on(call: Call, checkpoint: Path, tmp_path: Path):
     found = json.loads(call("--text", "text.txt", "--stride", 8, "--json"))
     assert found["perplexity"] == pytest.approx(math.exp(found["loss"]))
-    assert found["word_perplexity"] == pytest.approx(math.exp(found["loss"] * (found["tokens"] + 1) / found["words"]))
-    bits = found["loss"] / math.log(2)
-    assert found["bits_per_byte"] == pytest.approx(bits * (found["tokens"] + 1) / found["bytes"])
+    assert found["word_perplexity"] == pytest.approx(
+        math.exp(found["loss"] * (found["num_tokens"] + 1) / found["num_words"])
+    )
+    assert found["bits_per_byte"] == pytest.approx(nats / math.log(2) / found["num_bytes"])
     assert (found["context"], found["stride"], found["padding_rows"]) == (32, 8, 39)
     assert (found["checkpoint"], found["text"], found["dtype"]) == (
         str(checkpoint),
@@ -71,7 +72,7 @@ def test_the_table_has_the_figures_with_their_units(call: Call):
 def test_a_longer_context_lowers_nothing_below_one_window(call: Call):
     whole = json.loads(call("--text", "text.txt", "--context", 4000, "--json"))
     parts = json.loads(call("--text", "text.txt", "--context", 16, "--json"))
-    assert whole["tokens"] == parts["tokens"]
+    assert whole["num_tokens"] == parts["num_tokens"]
     assert whole["loss"] != parts["loss"]
 
 

@@ -68,7 +68,7 @@ def test_the_document_has_the_text_the_tokens_and_the_reason(generate):
     for sample in document["samples"]:
         assert sample["text"] == byte_tokenizer().decode(sample["tokens"])
         assert sample["finish_reason"] == "length"
-    assert document["tokens_per_second"] == pytest.approx(10 / document["seconds"])
+    assert document["tokens_per_second"] == pytest.approx(10 / document["wall_seconds"])
     again = json.loads(generate("the", "--json", "--max-new-tokens", 5, "--seed", 7)[0])
     assert again["samples"] == document["samples"][:1]
 

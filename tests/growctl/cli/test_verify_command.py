@@ -15,6 +15,7 @@ from stages.checkpoint.manifest import read_manifest
 from stages.checkpoint.verify import verify_checkpoint
 from stages.grow import expand as expand_module
 from stages.grow.expand import expand, expand_transformer
+from tests.growctl.documents.schemas import assert_printed_as_documented
 from tests.growctl.runs import run_here
 from tests.stages.grow.test_compare import TRANSFORMER, alter, kill_generation, prepare_text, rewrite, write_trained
 
@@ -51,6 +52,8 @@ def call(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., str]:
         if result.exception and not isinstance(result.exception, SystemExit):
             raise result.exception
         assert (result.exit_code, result.stderr) == (expect, "")
+        if "--json" in arguments:
+            assert_printed_as_documented([str(argument) for argument in arguments], result.stdout)
         return result.stdout
 
     return invoke
@@ -70,8 +73,12 @@ def test_a_kept_promise_exits_with_0_and_a_broken_one_with_1(old, new, call):
     alter(new, "embedding.weight", lambda value: value * 1.01)
     out, err = run_here("verify", old, new, *FEW, "--json", expect=1)
     assert err == ""
-    told = document(out)
-    assert (told["verdict"], told["breaks_promise"], told["lineage"]["preserves"]) == ("changed", True, True)
+    told = document(out)["comparison"]
+    assert (
+        told["verdict"],
+        told["breaks_promise"],
+        told["lineage"]["preserves"],
+    ) == ("changed", True, True)
 
 
 def test_a_broken_file_is_named_and_exits_with_1(old, new):
@@ -115,9 +122,14 @@ def test_integrity_covers_engine_checkpoints_and_damaged_manifests(old, call):
 
 
 def test_integrity_and_comparison_make_one_document(old, new, call):
-    told = document(call("verify", "--integrity", old, new, *FEW, "--json"))
-    assert [entry["whole"] for entry in told["integrity"]] == [True, True]
-    assert (told["verdict"], told["num_sequences"], told["sequence_length"]) == ("preserved", 2, 16)
+    whole = document(call("verify", "--integrity", old, new, *FEW, "--json"))
+    assert [entry["whole"] for entry in whole["integrity"]] == [True, True]
+    told = whole["comparison"]
+    assert (told["verdict"], told["num_sequences"], told["context"]) == (
+        "preserved",
+        2,
+        16,
+    )
     assert told["gradients"][1] == {"generation": 1, "num_tokens": 72, "without_gradient": 0}
     assert told["gradient_ramp"] == 0.01
     assert [set(layer) for layer in told["score_shares"]] == [{"query", "key", "value", "projection", "ffn"}] * 2
@@ -157,11 +169,11 @@ def test_transformers_have_no_columns_for_tokens(old, dataset, call):
     assert "no gradient" not in words
     assert " 3 - " in words, "OLD has no such layer"
     told = document(call("verify", small, deep, *FEW, "--json"))
-    assert told["score_shares"] is told["gradients"] is None
+    assert told["comparison"]["score_shares"] is told["comparison"]["gradients"] is None
 
 
 def test_the_text_comes_from_the_checkpoints_dataset_or_from_data(old, dataset, tmp_path, call, monkeypatch):
-    assert document(call("verify", old, old, *FEW, "--json"))["dataset"] == str(dataset)
+    assert document(call("verify", old, old, *FEW, "--json"))["comparison"]["dataset"] == str(dataset)
     away = write_trained(tmp_path / "away", dataset)
     assert call("verify", away, away, *FEW, "--data", dataset)
     with pytest.raises(ValueError, match="is not a dataset"):
@@ -183,7 +195,7 @@ def test_a_damaged_dataset_is_skipped(tmp_path, call):
     with pytest.raises(ValueError, match="there is no dataset"):
         call("verify", checkpoint, checkpoint)
     whole = prepare_text(tmp_path / ".datasets")
-    assert document(call("verify", checkpoint, checkpoint, *FEW, "--json"))["dataset"] == str(whole)
+    assert document(call("verify", checkpoint, checkpoint, *FEW, "--json"))["comparison"]["dataset"] == str(whole)
 
 
 def test_expand_verifies_what_it_wrote(old, call):
@@ -204,9 +216,10 @@ def test_expand_verifies_what_it_wrote(old, call):
             "--json",
         )
     )
-    assert (told["preserves"], told["verify"]["verdict"]) == (False, "changed")
-    assert told["verify"]["lineage"]["operation"] == "expand"
-    assert "verify" not in document(call("expand", old, "--add-tokens", 5, "--output", old.with_name("c"), "--json"))
+    assert (told["preserves"], told["comparison"]["verdict"]) == (False, "changed")
+    assert told["comparison"]["lineage"]["operation"] == "expand"
+    plainly = call("expand", old, "--add-tokens", 5, "--output", old.with_name("c"), "--json")
+    assert document(plainly)["comparison"] is None
 
 
 def test_expand_exits_with_1_and_keeps_the_checkpoint_when_a_promise_is_broken(old, call, monkeypatch):
@@ -215,7 +228,7 @@ def test_expand_exits_with_1_and_keeps_the_checkpoint_when_a_promise_is_broken(o
     out = call(
         "expand", old, "--add-tokens", 5, "--preset", "official", "--output", output, "--verify", "--json", expect=1
     )
-    assert document(out)["verify"]["breaks_promise"] is True
+    assert document(out)["comparison"]["breaks_promise"] is True
     assert verify_checkpoint(output).lineage.details["policy"] == GrowthPolicy.of("official").model_dump()
 
 
@@ -244,4 +257,4 @@ def test_a_generation_at_ramp_0_is_measured_above_0_without_changing_the_checkpo
     assert "with ramps raised from 0" in " ".join(call("verify", old, new, *FEW).split())
     assert {path: path.read_bytes() for path in before} == before
     alter(new, "blocks.0.query.key_tokens.1", torch.zeros_like)
-    assert document(call("verify", old, new, *FEW, "--json"))["gradients"][1]["without_gradient"] == 0
+    assert document(call("verify", old, new, *FEW, "--json"))["comparison"]["gradients"][1]["without_gradient"] == 0

@@ -134,7 +134,7 @@ def test_the_command_records_and_the_report_shows_it(run: RunPaths, tmp_path: Pa
     out, _ = run_here("eval", final, "--text", tmp_path / "text.txt", "--contexts", "16,64")
     assert f"recorded in {run.ledger}" in out
     assert {score.task for score in scores_in(run)} == {"text", "context-16", "context-64"}
-    document = json.loads(run_here("report", "--runs-dir", tmp_path, "--json")[0])
+    document = json.loads(run_here("report", "--runs-dir", tmp_path, "--json")[0])["runs"]
     assert {score["metric"] for score in document[0]["scores"]} > {"perplexity", "word_perplexity", "bits_per_byte"}
     with hold(run.directory):
         out, err = run_here("eval", final, "--text", tmp_path / "text.txt", "--json")

@@ -1,7 +1,6 @@
 """The family of a ladder: finished models of several sizes, each against its own size from scratch, and their price."""
 
 import io
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,15 +8,17 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from growctl.documents.output import plain
 from growctl.ledger.ledger import StageEntry
 from growctl.report.compare import compare
-from growctl.report.documents import stages_csv, to_json
+from growctl.report.documents import report_document, stages_csv
 from growctl.report.family import Family, compare_family, price
 from growctl.report.page import render_page
 from growctl.report.plots import draw
 from growctl.report.read import RunReport, find_runs
 from growctl.report.table import COLUMNS, DROPPED, print_report, stage_cells, verdicts
 from growctl.report.verdict import verdict
+from tests.growctl.documents.schemas import assert_follows_schema
 from tests.growctl.invented_runs import LARGE, SMALL, FakeRun, control, ladder, stage_of
 
 RELEASE = replace(SMALL, name="0-800k/release", num_steps=100, branch_of=SMALL.name, decayed=True)
@@ -91,7 +92,7 @@ def test_a_narrow_table_of_a_run_with_a_release_drops_columns_and_cuts_nothing(
 def test_a_release_is_below_its_stage_in_tables_json_csv_and_on_the_page(runs: Path) -> None:
     _, found = report(runs)
     names = ["0-800k", "0-800k/release", "1-2m"]
-    [document] = to_json(found)
+    [document] = plain(report_document(found))["runs"]
     assert [(stage["name"], stage["branch_of"]) for stage in document["stages"]] == [
         *zip(names, (None, "0-800k", None), strict=True)
     ]
@@ -145,9 +146,9 @@ def test_the_price_of_a_family_counts_shared_stages_once_and_sums_what_scratch_n
         "Growing won. By growing, all 2 finished models cost 1.28e13 FLOPs, 4.40e11 of them in releases"
     )
     assert "from scratch, their losses need 2.46e13 FLOPs, 1.93x as many" in said
-    [document] = [found for found in to_json(report(runs)[1]) if found["control"] is None]
+    [document] = [found for found in plain(report_document(report(runs)[1]))["runs"] if found["control"] is None]
     assert document["family"]["saving"] == family.saving
-    json.dumps(document, allow_nan=False)
+    assert_follows_schema({"runs": [document]}, "report")
 
 
 def test_a_price_that_is_not_bracketed_names_the_sizes_and_their_sides(runs: Path) -> None:
@@ -180,4 +181,4 @@ def test_the_last_sizes_other_controls_from_scratch_count_for_it_too(runs: Path)
 def test_a_ladder_without_releases_and_without_controls_of_each_size_is_no_family(tmp_path: Path) -> None:
     ladder(tmp_path)
     assert compare_family(*report(tmp_path)) is None
-    assert to_json(find_runs(tmp_path))[0]["family"] is None
+    assert report_document(find_runs(tmp_path)).runs[0].family is None

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import math
 import re
 from pathlib import Path
@@ -11,8 +10,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from growctl.documents.output import plain
 from growctl.ledger.ledger import BaseEntry, Ledger, LedgerError
-from growctl.report.documents import stages_csv, to_json
+from growctl.report.documents import report_document, stages_csv
 from growctl.report.page import render_page, write_report
 from growctl.report.plots import png, svg
 from growctl.report.read import RunNotFoundError, find_runs, read_run
@@ -21,6 +21,7 @@ from growctl.runs_dir import ReportPaths
 from growctl.text.console import Terminal
 from growctl.text.formatting import short_count
 from stages.generate.text_samples import TextRequest, TextSample, TextSamples
+from tests.growctl.documents.schemas import assert_follows_schema
 from tests.growctl.invented_runs import LARGE, SCRATCH, SMALL, FakeRun, control, ladder, stage_of
 
 
@@ -57,7 +58,9 @@ def test_replayed_work_does_not_move_the_points_of_evaluations(runs: Path) -> No
 
 def started(runs: Path, flops: float | None, loss_tokens: int = 5000) -> FakeRun:
     """A trained run that started from a checkpoint of that cost."""
-    base = BaseEntry("/base", "f" * 64, "first, stage small", 400_000, flops, loss=4.0, loss_tokens=loss_tokens)
+    base = BaseEntry(
+        "/base", "f" * 64, "first, stage small", 400_000, flops, validation_loss=4.0, validation_tokens=loss_tokens
+    )
     return FakeRun(runs, "more", [SMALL], base=base).train(0, 1.5)
 
 
@@ -67,9 +70,9 @@ def test_the_cost_of_the_start_checkpoint_is_part_of_cumulative_flops_and_said_i
     assert run.stages[0].cumulative_flops == pytest.approx(7e12 + run.stages[0].flops)
     assert run.points[0].cumulative_flops == 7e12
     assert run.stages[0].jump == 0.0
-    [document] = to_json([run])
-    assert document["base"]["flops"] == 7e12
-    assert document["base"]["run"] == "first, stage small"
+    [document] = report_document([run]).runs
+    assert document.base is not None
+    assert (document.base.flops, document.base.run) == (7e12, "first, stage small")
     [row] = csv.DictReader(io.StringIO(stages_csv([run])))
     assert float(row["base_flops"]) == 7e12
     what = "400k parameters, trained in run first, stage small"
@@ -89,29 +92,19 @@ def test_a_start_checkpoint_of_unknown_cost_is_said_to_be_not_counted(runs: Path
     assert row["base_flops"] == ""
 
 
-def test_the_json_has_exactly_these_keys(runs: Path) -> None:
+def test_the_json_follows_its_schema_and_says_null_for_what_is_not_finite(runs: Path) -> None:
     ladder(runs)
     control(runs, 900, 1.30)
     unfinished = FakeRun(runs, "waits", [SMALL, LARGE]).train(0, float("inf"))
-    documents = json.loads(json.dumps(to_json(find_runs(runs)), allow_nan=False))
-    assert isinstance(documents, list)
-    assert [document["name"] for document in documents] == ["quick", "quick-control-tokenformer-scratch-900", "waits"]
-    keys = ["name", "schedule", "control", "base", "stages", "samples", "scores", "anomalies", "notes"]
-    assert [list(document) for document in documents[:2]] == [[*keys, "comparisons", "family"], keys]
-    assert (documents[0]["control"], documents[1]["control"]) == (None, SCRATCH)
-    promised = ["name", "num_parameters", "train_tokens", "flops", "cumulative_flops", "wall_seconds"]
-    promised += ["validation_loss", "perplexity", "loss_before_growth", "loss_after_growth"]
-    more = ["device_seconds", "replayed_flops", "replayed_device_seconds", "bits_per_byte", "finished"]
-    more += ["reused_flops", "reused_from", "branch_of"]
-    for document in documents:
-        for stage in document["stages"]:
-            assert list(stage) == promised + more
-    assert unfinished.stages[1].name == documents[2]["stages"][1]["name"]
-    assert documents[2]["stages"][0]["validation_loss"] is None, "infinity is no JSON"
-    assert documents[2]["stages"][1] | {"finished": False, "validation_loss": None} == documents[2]["stages"][1]
-    comparison = documents[0]["comparisons"][0]
-    keys = ["control", "num_parameters", "control_runs", "flops_to_equal_loss", "saving", "equal_flops", "verdict"]
-    assert list(comparison) == keys
+    document = plain(report_document(find_runs(runs)))
+    assert_follows_schema(document, "report")
+    found = document["runs"]
+    assert [run["name"] for run in found] == ["quick", "quick-control-tokenformer-scratch-900", "waits"]
+    assert (found[0]["control"], found[1]["control"]) == (None, SCRATCH)
+    assert (len(found[0]["comparisons"]), found[1]["comparisons"]) == (1, [])
+    assert unfinished.stages[1].name == found[2]["stages"][1]["name"]
+    assert found[2]["stages"][0]["validation_loss"] is None, "infinity is no JSON"
+    assert found[2]["stages"][1] | {"finished": False, "validation_loss": None} == found[2]["stages"][1]
 
 
 def test_naming_a_ladder_includes_its_controls_and_an_unknown_name_lists_the_nearest(runs: Path) -> None:
@@ -246,7 +239,7 @@ def test_anomalies_appear_on_screen_on_the_page_and_in_json(runs: Path) -> None:
     page = render_page(found)
     assert spike_said in page
     assert "&lt;stop&gt;" in page
-    document = json.loads(json.dumps(to_json(found), allow_nan=False))[0]
+    document = plain(report_document(found))["runs"][0]
     assert len(document["anomalies"]) == 12
     stop = {key: document["anomalies"][-1][key] for key in ("stage", "seconds", "kind", "value", "action")}
     assert stop == {"stage": "1-2m", "seconds": 90.0, "kind": "non_finite", "value": None, "action": "<stop>"}

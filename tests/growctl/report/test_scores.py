@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from growctl.documents.output import plain
 from growctl.ledger.ledger import Ledger, ScoreEntry
-from growctl.report.documents import to_json
+from growctl.report.documents import report_document
 from growctl.report.page import render_page
 from growctl.report.read import RunReport, find_runs
 from growctl.report.scores import COLUMNS, other_scores, zero_shot_rows
@@ -177,6 +178,6 @@ def test_terminal_page_and_document_show_scores_and_mark_the_published_ones(tmp_
     page = render_page(runs)
     assert page.count('<tr class="published">') == 11
     assert "<td>ladder/small</td>" in page
-    (document,) = to_json(runs)
+    (document,) = plain(report_document(runs))["runs"]
     assert [score["value"] for score in document["scores"]] == list(VALUES)
     assert "TokenFormer" not in str(document), "published figures are no results of a run"

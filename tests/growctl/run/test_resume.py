@@ -63,7 +63,7 @@ def assert_same_end(runs, undisturbed):
 
 def totals(runs, name="tiny"):
     """(tokens kept, FLOPs replayed, FLOPs kept) by stage, from the report."""
-    report = json.loads(run("report", name, "--runs-dir", runs, "--json")[0])[0]
+    report = json.loads(run("report", name, "--runs-dir", runs, "--json")[0])["runs"][0]
     return {s["name"]: (s["train_tokens"], s["replayed_flops"], s["flops"]) for s in report["stages"]}
 
 

@@ -54,7 +54,7 @@ def test_every_stage_and_control_writes_text_on_the_screen_and_in_the_report(fin
     assert sorted(found) == ["0-small", "1-large"]
     assert len(list(runs.glob("tiny-control-*/stages/*/samples.json"))) == 2
     assert out.count(" writes:\n    def") == 4
-    documents = json.loads(run_here("report", "tiny", "--runs-dir", runs, "--json")[0])
+    documents = json.loads(run_here("report", "tiny", "--runs-dir", runs, "--json")[0])["runs"]
     samples = [sample for document in documents for sample in document["samples"]]
     assert [sample["stage"] for sample in samples] == ["small", "large", "large", "large"]
     assert all(sample["prompt"] == "def " for sample in samples)
@@ -115,7 +115,7 @@ def test_the_report_adds_up(finished_ladder):
     runs, schedule, _, _ = finished_ladder
     out, err = run("report", "tiny", "--runs-dir", runs, "--json")
     assert err == ""
-    ladder_report, control, transformer = json.loads(out)
+    ladder_report, control, transformer = json.loads(out)["runs"]
     assert (ladder_report["name"], ladder_report["schedule"], ladder_report["control"]) == ("tiny", str(schedule), None)
     assert (control["name"], control["control"]) == ("tiny-control-tokenformer-scratch", "tokenformer-scratch")
     small, large = ladder_report["stages"]

@@ -92,7 +92,7 @@ def test_histories_and_costs_of_reused_training_are_those_of_training_anew(famil
 def test_the_report_counts_reused_flops_in_the_models_cost_and_says_who_paid(family):
     _, runs = family
     out, _ = run("report", "extended", "anew", "--runs-dir", runs)
-    extended, anew = json.loads(run("report", "extended", "anew", "--runs-dir", runs, "--json")[0])
+    extended, anew = json.loads(run("report", "extended", "anew", "--runs-dir", runs, "--json")[0])["runs"]
     assert [s["cumulative_flops"] for s in extended["stages"]] == [s["cumulative_flops"] for s in anew["stages"]]
     assert [s["reused_from"] for s in extended["stages"]] == [["tiny"], ["tiny"], []]
     assert extended["stages"][0]["reused_flops"] == extended["stages"][0]["flops"]
@@ -103,7 +103,7 @@ def test_the_report_counts_reused_flops_in_the_models_cost_and_says_who_paid(fam
 def test_manifests_and_ledgers_agree_on_the_cost_of_a_model(family):
     _, runs = family
     for name in ("tiny", "extended"):
-        [report] = json.loads(run("report", name, "--runs-dir", runs, "--json")[0])
+        [report] = json.loads(run("report", name, "--runs-dir", runs, "--json")[0])["runs"]
         for index, stage in enumerate(report["stages"]):
             cost = read_manifest(runs / name / "stages" / f"{index}-{stage['name']}" / "final").lineage.cost
             assert cost is not None

@@ -98,7 +98,7 @@ def test_an_engine_checkpoint_grows_and_is_compared_without_a_trace_in_its_run(t
     assert verify_checkpoint(grown).step == 0
     assert [path.name for path in tmp_path.iterdir()] == ["grown"]
     out, _ = run("verify", arguments[0], grown, *arguments[1:], "--sequences", 2, "--context", 16, "--json")
-    told = json.loads(out)
+    told = json.loads(out)["comparison"]
     assert (told["old"]["path"], told["lineage"]["operation"]) == (str(step), "expand"), "the same conversion again"
     assert told["verdict"] == "preserved"
     assert {path: path.stat().st_mtime_ns for path in (runs / "tiny").rglob("*")} == before

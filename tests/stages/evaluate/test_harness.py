@@ -25,8 +25,8 @@ from stages.evaluate.generation import generation
 from stages.evaluate.harness import GrowctlLM
 from stages.evaluate.replicas import Replicas
 from stages.evaluate.tasks import find_tasks, run_tasks
-from stages.generate.generate import GenerationSettings, generate
-from stages.generate.sampling import GREEDY, Sampling
+from stages.generate.generate import generate
+from stages.generate.settings import GREEDY, GenerationSettings, Sampling
 from tests.growctl.runs import run_here
 from tests.pretrained import byte_tokenizer, text_config, write_pretrained
 

@@ -23,7 +23,8 @@ from stages.data.corpus import DataSpec
 from stages.data.dataset import DataError, EvaluationWindows, read_dataset_manifest
 from stages.data.prepare import prepare
 from stages.grow import compare as compare_module
-from stages.grow.compare import GRADIENT_RAMP, Comparison, GenerationGradients, compare
+from stages.grow.compare import GRADIENT_RAMP, compare
+from stages.grow.comparison import Comparison, GenerationGradients
 from stages.grow.expand import expand, expand_transformer, shrink
 from tests.stages.checkpoints import write_checkpoint
 

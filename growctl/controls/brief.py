@@ -1,0 +1,69 @@
+"""What `growctl validate` says of a schedule."""
+
+from dataclasses import dataclass
+
+from growctl.controls.caveats import schedule_caveats
+from growctl.ladder.sizes import num_steps, stage_model
+from growctl.schema.blocks import Schedule
+from growctl.text.formatting import short_count
+from model.config import num_parameters
+
+
+@dataclass(frozen=True)
+class StageBrief:
+    """The size and the budget of a stage."""
+
+    name: str
+    num_parameters: int
+    train_tokens: int
+
+
+@dataclass(frozen=True)
+class CheckedSchedule:
+    """A schedule that was checked."""
+
+    file: str
+    """The file or the name, as the user gave it."""
+
+    valid: bool
+    message: str | None = None
+    """What is wrong; null if it is valid."""
+
+    name: str | None = None
+    """The schedule's name; null if it is invalid."""
+
+    stages: tuple[StageBrief, ...] = ()
+    warnings: tuple[str, ...] = ()
+    """Warnings about its controls, one sentence each."""
+
+    def line(self) -> str:
+        """A valid schedule, on one line."""
+        stages = [
+            f"{stage.name} ({short_count(stage.num_parameters)}, {short_count(stage.train_tokens)} tokens)"
+            for stage in self.stages
+        ]
+        count = "1 stage" if len(stages) == 1 else f"{len(stages)} stages"
+        return f"{self.name}, {count}: {' -> '.join(stages)}"
+
+
+@dataclass(frozen=True)
+class ValidateDocument:
+    """The schedules that were checked, in the order in which they were given."""
+
+    schedules: tuple[CheckedSchedule, ...]
+
+
+def checked(file: str, schedule: Schedule) -> CheckedSchedule:
+    """The brief of the valid schedule in `file`."""
+    tokens_per_step = schedule.training.batch_size * schedule.training.sequence_length
+    stages = tuple(
+        StageBrief(
+            name=stage.name,
+            num_parameters=num_parameters(stage_model(schedule, index)),
+            train_tokens=num_steps(stage, tokens_per_step) * tokens_per_step,
+        )
+        for index, stage in enumerate(schedule.stages)
+    )
+    return CheckedSchedule(
+        file, valid=True, name=schedule.name, stages=stages, warnings=tuple(schedule_caveats(schedule))
+    )

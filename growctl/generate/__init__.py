@@ -1,0 +1,1 @@
+"""`growctl generate`: what it prints for scripts."""

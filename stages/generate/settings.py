@@ -1,0 +1,55 @@
+"""What to generate, and how each token is chosen. Imports no torch."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from model.strict import Strict
+
+FinishReason = Literal["end_of_text", "stop", "length", "context"]
+"""Why a sample ended: the model's end of text, a stop string, `max_new_tokens`, or the context length."""
+
+SMALLEST_TEMPERATURE = 1e-6
+"""Below it, tokens are not drawn: divided by such a number, the logits of single tokens could overflow."""
+
+
+class Sampling(Strict):
+    """The distribution that tokens are drawn from. Filters apply in this order, after the temperature."""
+
+    temperature: Annotated[float, Field(ge=0.0, le=1e6)] = 0.8
+    """Divides the logits. Below 1e-6: always the most likely token (greedy), whatever the other fields say."""
+
+    top_k: PositiveInt | None = None
+    """Keep the k most likely tokens, and those as likely as the last of them; None: all."""
+
+    top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    """Keep the most likely tokens whose probabilities sum to at least this."""
+
+    min_p: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
+    """Keep tokens at least this likely relative to the most likely one."""
+
+    seed: NonNegativeInt = 0
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether no token is drawn at random."""
+        return self.temperature < SMALLEST_TEMPERATURE
+
+
+GREEDY = Sampling(temperature=0.0)
+
+
+class GenerationSettings(Strict):
+    """What to generate."""
+
+    max_new_tokens: PositiveInt = 100
+    num_samples: PositiveInt = 1
+    """Continuations of the same prompt, computed in one batch."""
+
+    sampling: Sampling = Sampling()
+    stop: tuple[str, ...] = ()
+    """A sample ends before the first of these strings."""
+
+    context_length: PositiveInt | None = None
+    """The most tokens of prompt and text together. None: the checkpoint's context length, which is that of its training
+    sequences; a checkpoint that does not know it has no limit."""
