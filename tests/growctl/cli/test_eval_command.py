@@ -45,9 +45,8 @@ def call(checkpoint: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> C
 def test_json_holds_the_figures_and_what_they_depend_on(call: Call, checkpoint: Path, tmp_path: Path):
     found = json.loads(call("--text", "text.txt", "--stride", 8, "--json"))
     assert found["perplexity"] == pytest.approx(math.exp(found["loss"]))
-    assert found["word_perplexity"] == pytest.approx(
-        math.exp(found["loss"] * (found["num_tokens"] + 1) / found["num_words"])
-    )
+    nats = found["loss"] * (found["num_tokens"] + 1)
+    assert found["word_perplexity"] == pytest.approx(math.exp(nats / found["num_words"]))
     assert found["bits_per_byte"] == pytest.approx(nats / math.log(2) / found["num_bytes"])
     assert (found["context"], found["stride"], found["padding_rows"]) == (32, 8, 39)
     assert (found["checkpoint"], found["text"], found["dtype"]) == (
