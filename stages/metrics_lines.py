@@ -66,6 +66,9 @@ class Start(_Line):
     resumed_from: Count | None
     """The step of the checkpoint that the attempt resumed from; null if it started the stage."""
 
+    converted: bool
+    """Whether that checkpoint was first converted, for other ranks or another ZeRO stage."""
+
 
 class Train(_Line):
     """Progress since the last such line, every `training.log_every` steps."""

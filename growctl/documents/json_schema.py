@@ -41,7 +41,7 @@ def document_schema_text(name: str) -> str:
 def document_schema(name: str) -> dict[str, Any]:
     """The JSON Schema of the document `name`, which is not a schedule. Raises UserError for an unknown name."""
     if name not in DOCUMENTS:
-        raise UserError(f"no document {name!r}{did_you_mean(name, DOCUMENTS)}; allowed are {', '.join(DOCUMENTS)}")
+        raise UserError(f"schema {name!r}: must be one of {', '.join(DOCUMENTS)}{did_you_mean(name, DOCUMENTS)}")
     module, _, attribute = type_of(name).partition(":")
     described = getattr(import_module(module), attribute)
     schema = TypeAdapter(described).json_schema(mode="serialization", schema_generator=_Generator)

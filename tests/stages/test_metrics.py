@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 
 from stages.metrics import MetricsReader, MetricsWriter, parse_line, read_events, read_metrics
 
-START = {"device": "cpu", "num_devices": 2, "precision": "fp32", "zero_stage": 1, "resumed_from": None}
+START = {
+    "device": "cpu",
+    "num_devices": 2,
+    "precision": "fp32",
+    "zero_stage": 1,
+    "resumed_from": None,
+    "converted": False,
+}
 TRAIN = {
     "loss": 3.5,
     "learning_rate": 1e-3,
