@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 from growctl.documents.json_schema import document_schema
 from growctl.documents.names import COMMANDS, FILES
 from stages.metrics import parse_line
-from tests.stages.test_metrics import with_crc, written
+from tests.stages.test_metrics import START, TRAIN, with_crc, written
 from tools.formats import PAGE, SCHEMAS, schema_texts, with_tables
 
 TEXT = PAGE.read_text()
@@ -73,16 +73,8 @@ def test_the_recipe_for_pandas_reads_what_counts_of_a_resumed_stage(tmp_path: Pa
     stage = tmp_path / "runs/quickstart/stages/2-262k"
     stage.mkdir(parents=True)
     written(stage / "metrics.jsonl")
-    train = {"loss": 2.0, "learning_rate": 1e-3, "gradient_norm": None, "tokens_seen": 64, "tokens_per_second": 9.0}
-    start = {
-        "device": "cpu",
-        "num_devices": 2,
-        "precision": "fp32",
-        "zero_stage": 1,
-        "resumed_from": 0,
-        "converted": False,
-    }
-    again = [{"event": "start", "step": 0} | start, {"event": "train", "step": 1, **train}]
+    start: dict[str, Any] = {"event": "start", "step": 0, **START}
+    again = [start, {"event": "train", "step": 1, **TRAIN, "loss": 2.0}]
     with (stage / "metrics.jsonl").open("ab") as file:
         for record in again:
             file.write(with_crc(json.dumps(record | {"attempt": 2, "seconds": 1.0}).encode()))

@@ -15,6 +15,7 @@ from growctl.run.lock import hold
 from growctl.runs_dir import RunPaths
 from stages.checkpoint.files import hash_file
 from stages.checkpoint.manifest import manifest_hash
+from tests.growctl.documents.schemas import assert_follows_schema
 from tests.growctl.invented_runs import FakeRun, stage_of
 from tests.growctl.runs import run_here
 from tests.pretrained import write_pretrained
@@ -134,6 +135,8 @@ def test_the_command_records_and_the_report_shows_it(run: RunPaths, tmp_path: Pa
     out, _ = run_here("eval", final, "--text", tmp_path / "text.txt", "--contexts", "16,64")
     assert f"recorded in {run.ledger}" in out
     assert {score.task for score in scores_in(run)} == {"text", "context-16", "context-64"}
+    for line in run.stage(0, "small").scores.read_text().splitlines():
+        assert_follows_schema(json.loads(line), "scores")
     document = json.loads(run_here("report", "--runs-dir", tmp_path, "--json")[0])["runs"]
     assert {score["metric"] for score in document[0]["scores"]} > {"perplexity", "word_perplexity", "bits_per_byte"}
     with hold(run.directory):

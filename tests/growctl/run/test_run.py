@@ -13,6 +13,7 @@ from stages.checkpoint.parameters import load_model
 from stages.checkpoint.pretrained import load_pretrained
 from stages.checkpoint.verify import verify_checkpoint
 from stages.generate.text_samples import read_samples
+from tests.growctl.documents.schemas import assert_follows_schema
 from tests.growctl.runs import CONTROL, SCHEDULE, losses, run, run_here, write_schedule
 
 
@@ -51,6 +52,8 @@ def test_a_run_leaves_the_documented_files(finished_ladder):
 def test_every_stage_and_control_writes_text_on_the_screen_and_in_the_report(finished_ladder):
     runs, _, out, _ = finished_ladder
     found = {path.parent.name: read_samples(path) for path in runs.glob("tiny/stages/*/samples.json")}
+    for path in runs.glob("*/stages/*/samples.json"):
+        assert_follows_schema(json.loads(path.read_bytes()), "samples")
     assert sorted(found) == ["0-small", "1-large"]
     assert len(list(runs.glob("tiny-control-*/stages/*/samples.json"))) == 2
     assert out.count(" writes:\n    def") == 4
@@ -58,6 +61,14 @@ def test_every_stage_and_control_writes_text_on_the_screen_and_in_the_report(fin
     samples = [sample for document in documents for sample in document["samples"]]
     assert [sample["stage"] for sample in samples] == ["small", "large", "large", "large"]
     assert all(sample["prompt"] == "def " for sample in samples)
+
+
+def test_every_line_that_workers_write_follows_the_schema_of_metrics(finished_ladder):
+    runs, _, _, _ = finished_ladder
+    lines = [line for path in runs.glob("*/stages/*/metrics.jsonl") for line in path.read_bytes().splitlines()]
+    assert {json.loads(line)["event"] for line in lines} >= {"start", "train", "evaluation", "checkpoint", "end"}
+    for line in lines:
+        assert_follows_schema(json.loads(line), "metrics")
 
 
 def test_growth_keeps_the_validation_loss_and_is_recorded(finished_ladder):
