@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from growctl.checkpoints.facts import CheckpointFacts, GenerationFacts
+from growctl.text.colours import FAINT
+from growctl.text.first_use import FirstUse
 from growctl.text.formatting import byte_count, duration, scientific, short_count
 from model.config import PATTENTIONS
 from stages.checkpoint.lineage import HistoryEntry, TrainingCost
@@ -35,8 +37,9 @@ def print_facts(facts: CheckpointFacts, console: "Console") -> None:
     rows = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     rows.add_column(no_wrap=True, style="bold")
     rows.add_column(overflow="fold")
-    for label, words in (*fact_rows(facts), *cost_rows(facts)):
-        rows.add_row(label, Text(words))
+    words = FirstUse()
+    for label, text in (*fact_rows(facts), *cost_rows(facts)):
+        rows.add_row(label, Text(words.explained(text)))
     console.print(rows)
 
     if facts.generations:
@@ -89,7 +92,7 @@ def _formula(facts: CheckpointFacts) -> str:
     ramps = [f"{generation.key_ramp:.3g} of generation {generation.number}" for generation in facts.generations]
     unfinished = [ramp for ramp, known in zip(ramps, facts.generations, strict=True) if known.key_ramp < 1]
     if unfinished:
-        return f"not yet the published one: the ramp is {', '.join(unfinished)}, and ends at 1"
+        return f"not yet the published one: the ramp is {', '.join(unfinished)}, and ends at 1; tau follows it"
     return "not the published one: tau is not that of the number of tokens, or generations have their own"
 
 
@@ -136,7 +139,7 @@ def _tree(facts: CheckpointFacts, width: int) -> "Tree":
     tree = Tree(Text("lineage, oldest first", "bold"))
     for before, entry in facts.steps_of_history():
         operation = Text.assemble((f"{entry.operation:{INDENT}}", "bold"), _words(before, entry))
-        result = [Text(f"{'':{INDENT}}{line}", "dim") for line in _result(entry, width - INDENT)]
+        result = [Text(f"{'':{INDENT}}{line}", FAINT) for line in _result(entry, width - INDENT)]
         tree.add(Text("\n").join([operation, *result]))
     if not lineage.history:
         tree.add(Text(_unrecorded(facts)))

@@ -28,6 +28,7 @@ from growctl.cli.options import (
 )
 from growctl.run import signals
 from growctl.text.escaping import say
+from growctl.text.first_use import FirstUse
 
 app = typer.Typer(
     name="growctl",
@@ -286,7 +287,7 @@ def _runs_dir(arguments: Sequence[str]) -> Path:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    say(f"growctl: {message}", error=True)
+    say(f"growctl: {FirstUse().explained(message)}", error=True)
     sys.exit(code)
 
 

@@ -8,8 +8,9 @@ from rich.table import Table
 from rich.text import Text
 
 from growctl.doctor.check import Check
+from growctl.text.colours import BAD, GOOD, WARNING
 
-_STYLES = {"ok": "green", "warning": "yellow", "failed": "bold red"}
+_STYLES = {"ok": GOOD, "warning": WARNING, "failed": f"bold {BAD}"}
 
 
 def print_check(check: Check, console: Console) -> None:

@@ -15,6 +15,8 @@ from growctl.inspect.rows import (
     training_rows,
     use_lines,
 )
+from growctl.text.colours import FAINT
+from growctl.text.first_use import FirstUse
 from growctl.text.name_cell import NameCell
 
 if TYPE_CHECKING:
@@ -62,8 +64,9 @@ def print_inspection(inspection: Inspection, console: "Console") -> None:
                 cut = "..." if len(before) > BEFORE_SHOWN else ""
                 console.print(f"  {score:8.3g}  {cut}{before[-BEFORE_SHOWN:]}[{at[:12]}]", no_wrap=True, crop=True)
     console.print()
+    words = FirstUse()
     for note in NOTES:
-        console.print(note, style="dim")
+        console.print(words.explained(note), style=FAINT)
 
 
 def _print(grid: Grid, console: "Console") -> None:
@@ -71,7 +74,7 @@ def _print(grid: Grid, console: "Console") -> None:
     from rich.text import Text
 
     console.print()
-    console.print(Text(grid.title, "dim"))
+    console.print(Text(grid.title, FAINT))
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
     texts = ("model", "scores", "layer")
     for heading in grid.headings:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from growctl.ledger.ledger import ScoreEntry
 from growctl.report.read import RunReport, StageReport
+from growctl.text.colours import FAINT
 from growctl.text.formatting import short_count
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ def print_scores(runs: Sequence[RunReport], console: "Console") -> None:
         console.print(Text(heading, "bold"))
         console.print(Padding(table, (0, 0, 0, 2)))
         if note:
-            console.print(Padding(Text(note, "dim"), (0, 0, 0, 2)))
+            console.print(Padding(Text(note, FAINT), (0, 0, 0, 2)))
 
     if found := zero_shot_rows(runs):
         print_table(HEADING, HEADERS, [row.cells for row in found], PUBLISHED_NOTE)

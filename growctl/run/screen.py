@@ -15,6 +15,7 @@ from growctl.progress.ladder import LadderProgress
 from growctl.progress.stage import StageProgress
 from growctl.progress.view import View
 from growctl.schema.blocks import Schedule
+from growctl.text.first_use import FirstUse
 from growctl.text.formatting import indented, scientific, short_count, wrapped
 from stages.checkpoint.manifest import Manifest
 from stages.counted import counted
@@ -38,6 +39,7 @@ class Screen:
         self.console = console
         self.ladder = LadderProgress("", None, [], None)
         self._timestamps = timestamps
+        self._words = FirstUse()
         self._first = time.monotonic()
         self._last_line = 0.0
         self._last_phase = ""
@@ -64,6 +66,7 @@ class Screen:
 
     def message(self, text: str) -> None:
         """Prints a message for the user, usually of one line."""
+        text = self._words.explained(text)
         if self._timestamps:
             now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
             text = "\n".join(f"{now} {part}".rstrip() for part in text.split("\n"))
@@ -176,7 +179,7 @@ class LiveScreen(Screen):
 
     def message(self, text: str) -> None:
         """Prints a message for the user. Breaks lines between words; a longer word, such as a path, stays whole."""
-        self.console.print(Text(wrapped(text, self.console.width)), soft_wrap=True)
+        self.console.print(Text(wrapped(self._words.explained(text), self.console.width)), soft_wrap=True)
 
     def preparing(self, phase: str, fraction: float | None) -> None:
         """The dataset is being prepared."""

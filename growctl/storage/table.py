@@ -12,6 +12,7 @@ from growctl.status.runs import CONTROL_INFIX
 from growctl.storage.clean import Removed
 from growctl.storage.removable import Cleanup, Kept, Kind, Removable, disk_use
 from growctl.storage.stored_runs import Share, Storage
+from growctl.text.colours import WARNING
 from growctl.text.formatting import byte_count, duration, scientific
 from growctl.text.name_cell import NameCell
 
@@ -43,7 +44,7 @@ def print_storage(storage: Storage, console: Console) -> None:
     console.print(table)
     for run in storage.runs:
         for note in run.notes:
-            console.print(f"{run.name}: {note}", style="yellow", soft_wrap=True)
+            console.print(f"{run.name}: {note}", style=WARNING, soft_wrap=True)
     for share in storage.shares:
         console.print(_share(share), soft_wrap=True)
     if storage.datasets:

@@ -4,6 +4,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from growctl.text.colours import BAD, FAINT
+from growctl.text.first_use import FirstUse
 from growctl.text.formatting import short_count
 from model.config import PATTENTIONS
 
@@ -44,20 +46,21 @@ def print_comparison(old: Path, new: Path, dataset: Path, comparison: "Compariso
 
     for name, path, measured in (("OLD", old, comparison.old), ("NEW", new, comparison.new)):
         parameters = f"  ({short_count(measured.num_parameters)} parameters)"
-        console.print(Text.assemble((name, "bold"), f"  {path}", (parameters, "dim")), soft_wrap=True)
+        console.print(Text.assemble((name, "bold"), f"  {path}", (parameters, FAINT)), soft_wrap=True)
 
     facts = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     facts.add_column(no_wrap=True, style="bold")
     facts.add_column(overflow="fold")
-    for label, words in _facts(dataset, comparison):
-        facts.add_row(label, Text(words))
+    words = FirstUse()
+    for label, text in _facts(dataset, comparison):
+        facts.add_row(label, Text(words.explained(text)))
     console.print(facts)
 
     console.print()
     title = "residual stream after each block" + (
         "; share of the score mass on new tokens" if comparison.new_score_shares else ""
     )
-    console.print(Text(title, "dim"))
+    console.print(Text(title, FAINT))
     layers = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for header in (*RMS_HEADERS, *(PATTENTIONS if comparison.new_score_shares else ())):
         layers.add_column(header, justify="right", no_wrap=True, vertical="bottom")
@@ -66,7 +69,7 @@ def print_comparison(old: Path, new: Path, dataset: Path, comparison: "Compariso
     console.print(layers)
 
     console.print()
-    style = "bold red" if comparison.breaks_promise else "bold"
+    style = f"bold {BAD}" if comparison.breaks_promise else "bold"
     console.print(Text.assemble((_verdict(comparison), style), _verdict_words(comparison)))
 
 
@@ -78,7 +81,7 @@ def _descent_words(descent: "Descent") -> str:
     policy = descent.details.get("policy", {})
     how = descent.details.get("operator") or ", ".join(f"{key} {policy[key]}" for key in ("init", "tau") if policy)
     promise = {True: ", which preserves the function", False: ", which may change the function", None: ""}
-    return f"NEW was {made} from OLD{f' ({how})' if how else ''}{promise[descent.preserves]}; {shared}"
+    return f"NEW was {made} from OLD{promise[descent.preserves]}; {f'{how}; ' if how else ''}{shared}"
 
 
 def _facts(dataset: Path, comparison: "Comparison") -> list[tuple[str, str]]:
