@@ -35,6 +35,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
+from stages.counted import counted
+
 Record = dict[str, Any]
 
 MOST = 10**11
@@ -176,7 +178,7 @@ class MetricsReader:
         """A message about lines that could not be read; None if there were none."""
         if not self.unreadable:
             return None
-        return f"{self._path}: {self.unreadable} line{'s'[: self.unreadable - 1]} could not be read"
+        return f"{self._path}: {counted(self.unreadable, 'line')} could not be read"
 
 
 def _ends_with_a_line(path: Path) -> bool:

@@ -10,6 +10,7 @@ from growctl.text.first_use import FirstUse
 from growctl.text.formatting import byte_count, duration, scientific, short_count
 from model.config import PATTENTIONS
 from stages.checkpoint.lineage import HistoryEntry, TrainingCost
+from stages.counted import counted, plural
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -70,8 +71,8 @@ def fact_rows(facts: CheckpointFacts) -> Iterator[tuple[str, str]]:
     yield "parameters", f"{short_count(facts.num_parameters)} ({facts.num_parameters:,})"
     yield (
         "model",
-        f"{model.family}, {model.num_layers} layers, width {model.hidden_size}, {model.num_heads} heads, "
-        f"vocabulary {model.vocab_size:,}",
+        f"{model.family}, {counted(model.num_layers, 'layer')}, width {model.hidden_size}, "
+        f"{counted(model.num_heads, 'head')}, vocabulary {model.vocab_size:,}",
     )
     if facts.is_published is not None:
         yield "formula", _formula(facts)
@@ -82,7 +83,7 @@ def fact_rows(facts: CheckpointFacts) -> Iterator[tuple[str, str]]:
     yield "dataset", _short(manifest.dataset_fingerprint)
     yield "tokenizer", _short(manifest.tokenizer_sha256)
     if manifest.text.context_length is not None:
-        yield "context", f"{manifest.text.context_length:,} tokens"
+        yield "context", counted(manifest.text.context_length, "token")
     yield "files", f"{len(manifest.files)} ({num_bytes}), {kind}"
 
 
@@ -104,7 +105,7 @@ def cost_rows(facts: CheckpointFacts) -> Iterator[tuple[str, str]]:
         return
     flops, time = cost.flops, duration(cost.device_seconds)
     total, tokens = scientific(flops.total), short_count(cost.tokens)
-    yield "cost", f"{total} FLOPs, {tokens} tokens in {cost.steps:,} steps, {time} of device time"
+    yield "cost", f"{total} FLOPs, {tokens} tokens in {counted(cost.steps, 'step')}, {time} of device time"
     parts = {"parameters": flops.parameters, "attention": flops.attention, "head": flops.head}
     yield "", "FLOPs by part: " + ", ".join(f"{name} {scientific(part)}" for name, part in parts.items())
     if not cost.complete:
@@ -174,12 +175,14 @@ def _words(before: HistoryEntry | None, entry: HistoryEntry) -> str:
     known: dict[str, Any] = entry.determined_by
     if entry.operation == "train":
         start = before.cost if before else TrainingCost()
-        return f"{entry.cost.steps - start.steps:,} steps, {short_count(entry.cost.tokens - start.tokens)} tokens"
+        return (
+            f"{counted(entry.cost.steps - start.steps, 'step')}, {short_count(entry.cost.tokens - start.tokens)} tokens"
+        )
     if entry.operation == "init":
         return f"drawn at random, seed {known.get('seed', 'unknown')}"
     if entry.operation == "shrink":
         dropped = known.get("drop_generations", 1)
-        return f"the newest {'generation' if dropped == 1 else f'{dropped} generations'} removed"
+        return f"the newest {plural(dropped, 'generation', f'{dropped} generations')} removed"
     if entry.operation == "import":
         return "made by another program"
     policy = known.get("policy")

@@ -29,6 +29,7 @@ from growctl.cli.options import (
 from growctl.run import signals
 from growctl.text.escaping import say
 from growctl.text.first_use import FirstUse
+from stages.counted import counted
 
 app = typer.Typer(
     name="growctl",
@@ -195,11 +196,11 @@ def prepare(
     else:
         for split, content in manifest.splits.items():
             say(
-                f"{split}: {content.num_documents:,} documents, {content.num_tokens:,} tokens, "
-                f"{content.num_bytes:,} bytes"
+                f"{split}: {counted(content.num_documents, 'document')}, {counted(content.num_tokens, 'token')}, "
+                f"{counted(content.num_bytes, 'byte')}"
             )
         if manifest.num_dropped:
-            say(f"left out of train: {manifest.num_dropped:,} documents whose text is also in validation")
+            say(f"left out of train: {counted(manifest.num_dropped, 'document')} whose text is also in validation")
         say(str(path))
 
 

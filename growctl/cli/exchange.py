@@ -10,6 +10,7 @@ import typer
 from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, CheckpointName, RunsDir
 from growctl.text.escaping import say
 from growctl.text.progress import progress_bar
+from stages.counted import counted
 
 _tell = partial(say, error=True)
 
@@ -92,7 +93,7 @@ def import_official(
     padding = rows - (text.tokenizer_vocab_size or rows)
     say(
         f"{output}: {short_count(details['num_parameters'])} parameters, vocabulary {rows:,}"
-        + (f" ({padding:,} rows of padding)" if padding else "")
+        + (f" ({counted(padding, 'row')} of padding)" if padding else "")
         + (f", context {text.context_length:,}" if text.context_length else "")
     )
     if details["ignored_settings"]:

@@ -20,6 +20,7 @@ from growctl.cli.options import (
     TokenizerFile,
 )
 from growctl.text.escaping import say, visible
+from stages.counted import counted
 
 if TYPE_CHECKING:
     from stages.checkpoint.pretrained import Pretrained
@@ -252,8 +253,8 @@ def statistics(made: "Generation", settings: "GenerationSettings", context_lengt
         f"{count} x {reasons[reason]}" if len(made.samples) > 1 else reasons[reason] for reason, count in counts.items()
     ]
     return (
-        f"{made.num_tokens:,} tokens in {made.seconds:.2f} s ({made.tokens_per_second:,.0f} tokens/s), the first after "
-        f"{made.first_token_seconds:.3f} s; {', '.join(ends)}"
+        f"{counted(made.num_tokens, 'token')} in {made.seconds:.2f} s ({made.tokens_per_second:,.0f} tokens/s), "
+        f"the first after {made.first_token_seconds:.3f} s; {', '.join(ends)}"
     )
 
 

@@ -14,6 +14,7 @@ import typer
 
 from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, RunsDir
 from growctl.text.escaping import say
+from stages.counted import counted
 
 if TYPE_CHECKING:
     from growctl.draft.fit import Drafted
@@ -186,5 +187,4 @@ def _line(result: dict[str, Any]) -> str:
         f"{stage['name']} ({short_count(stage['num_parameters'])}, {short_count(stage['train_tokens'])} tokens)"
         for stage in result["stages"]
     ]
-    count = "1 stage" if len(stages) == 1 else f"{len(stages)} stages"
-    return f"{result['name']}, {count}: {' -> '.join(stages)}"
+    return f"{result['name']}, {counted(len(stages), 'stage')}: {' -> '.join(stages)}"

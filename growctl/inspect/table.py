@@ -18,6 +18,7 @@ from growctl.inspect.rows import (
 from growctl.text.colours import FAINT
 from growctl.text.first_use import FirstUse
 from growctl.text.name_cell import NameCell
+from stages.counted import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,8 +37,8 @@ def print_inspection(inspection: Inspection, console: "Console") -> None:
     console.print(f"text: {text.source}", soft_wrap=True)
     batches = text.num_sequences // text.batch_size
     console.print(
-        f"{text.num_sequences} windows of {text.context} tokens, in {batches} batch{'es'[: 2 * (batches > 1)]} of "
-        f"{text.batch_size}"
+        f"{counted(text.num_sequences, 'window')} of {counted(text.context, 'token')}, in "
+        f"{counted(batches, 'batch', 'batches')} of {text.batch_size}"
     )
     _print(model_rows(inspection), console)
     if (training := training_rows(inspection)) is not None:

@@ -11,6 +11,7 @@ from growctl.report.samples import print_samples
 from growctl.report.scores import print_scores
 from growctl.report.verdict import verdict
 from growctl.text.formatting import duration, scientific, short_count
+from stages.counted import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -109,7 +110,7 @@ def _anomaly(stage: str, anomaly: Anomaly) -> str:
     )
     left_out = ""
     if anomaly.first_step is not None and anomaly.num_steps:
-        left_out = f", skipping the data of {anomaly.num_steps} steps from step {anomaly.first_step} on"
+        left_out = f", skipping the data of {counted(anomaly.num_steps, 'step')} from step {anomaly.first_step} on"
     return f"{stage}, attempt {anomaly.attempt}, step {anomaly.step}: {what}{held}; {done}{left_out}."
 
 

@@ -85,7 +85,7 @@ class Screen:
             self._last_line = now
         elif now - self._last_line >= PLAIN_SECONDS:
             self._last_line = now
-            self.message(f"stage {stage}: {done} of {total} files copied")
+            self.message(f"stage {stage}: {done} of {counted(total, 'file')} copied")
 
     def growing(self, plan: StagePlan) -> None:
         """A checkpoint is being expanded."""
@@ -225,7 +225,7 @@ def added_words(attention_tokens: Sequence[int], ffn_tokens: Sequence[int]) -> s
         return "a transformer's width and depth"
     sizes = set(zip(attention_tokens, ffn_tokens, strict=True)) - {(0, 0)}
     num_layers = sum(1 for size in zip(attention_tokens, ffn_tokens, strict=True) if size in sizes)
-    where = "of every layer" if num_layers == len(attention_tokens) else f"of {num_layers} layers"
+    where = "of every layer" if num_layers == len(attention_tokens) else f"of {counted(num_layers, 'layer')}"
     attention, ffn = ({min(added), max(added)} for added in zip(*sizes, strict=True))
     most, most_ffn = (" to ".join(f"+{tokens}" for tokens in sorted(ends)) for ends in (attention, ffn))
     return f"{most} tokens in Q, K, V and O, {most_ffn} in the FFN, {where}"

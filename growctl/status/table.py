@@ -13,6 +13,7 @@ from growctl.text.colours import BAD, FAINT, GOOD, WARNING
 from growctl.text.first_use import FirstUse
 from growctl.text.formatting import duration, short_count
 from growctl.text.name_cell import NameCell
+from stages.counted import plural
 
 MANY_STEPS = 10_000
 
@@ -100,9 +101,11 @@ def _print_remarks(run: RunStatus, console: Console, words: FirstUse, named: boo
     if run.reason:
         console.print(Text(words.explained(f"{prefix}failed: {run.reason}")), style=BAD, soft_wrap=True)
     if run.jobs and run.state != "finished":
-        words = ", ".join(f"{number} ({name})" for name, number in run.jobs.items())
+        jobs = ", ".join(f"{number} ({name})" for name, number in run.jobs.items())
         asks = f"squeue --jobs={','.join(run.jobs.values())}"
-        console.print(Text(f"{prefix}SLURM jobs {words}; check their state with: {asks}"), soft_wrap=True)
+        their = plural(len(run.jobs), "its", "their")
+        what = f"{prefix}SLURM {plural(len(run.jobs), 'job')} {jobs}; check {their} state with: {asks}"
+        console.print(Text(what), soft_wrap=True)
     for line in _reused(run):
         console.print(Text(f"{prefix}{line}"), soft_wrap=True)
     for note in run.notes:

@@ -15,6 +15,7 @@ from growctl.storage.stored_runs import Share, Storage
 from growctl.text.colours import WARNING
 from growctl.text.formatting import byte_count, duration, scientific
 from growctl.text.name_cell import NameCell
+from stages.counted import counted
 
 _NOUNS: dict[Kind, tuple[str, str]] = {
     "leftover": ("leftover of a dead process", "leftovers of dead processes"),
@@ -89,7 +90,7 @@ def print_removed(removed: Removed, console: Console) -> None:
     """Prints what was removed and what was not."""
     number = len(removed.paths)
     console.print(
-        f"removed {number} director{'y' if number == 1 else 'ies'}, which freed {byte_count(removed.freed_bytes)}",
+        f"removed {counted(number, 'directory', 'directories')}, which freed {byte_count(removed.freed_bytes)}",
         soft_wrap=True,
     )
     _print_kept(removed.skipped, console)
@@ -117,8 +118,7 @@ def _counted(kind: Kind, items: Sequence[Removable]) -> str:
 def _share(share: Share) -> str:
     """Such as `a and b share 3 files, 12 MB`."""
     *others, last = [*share.runs, *(["places outside these runs"] if share.elsewhere else [])]
-    files = "1 file" if share.files == 1 else f"{share.files} files"
-    return f"{', '.join(others)} and {last} share {files}, {byte_count(share.bytes)}"
+    return f"{', '.join(others)} and {last} share {counted(share.files, 'file')}, {byte_count(share.bytes)}"
 
 
 def _table(*left: str, right: Sequence[str]) -> Table:

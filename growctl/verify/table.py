@@ -8,6 +8,7 @@ from growctl.text.colours import BAD, FAINT
 from growctl.text.first_use import FirstUse
 from growctl.text.formatting import short_count
 from model.config import PATTENTIONS
+from stages.counted import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -90,7 +91,7 @@ def _facts(dataset: Path, comparison: "Comparison") -> list[tuple[str, str]]:
     loss = f"{comparison.old.loss:.5f} -> {comparison.new.loss:.5f} nats per token"
     return [
         ("lineage", _descent_words(comparison.lineage)),
-        ("text", f"{comparison.num_sequences} x {comparison.sequence_length} tokens of {dataset.name}"),
+        ("text", f"{comparison.num_sequences} x {counted(comparison.sequence_length, 'token')} of {dataset.name}"),
         ("logits", f"{logits}; OLD's largest is {comparison.largest_logit:.3g}"),
         ("loss", f"{loss}, a jump of {comparison.jump:+.1e}"),
         *_gradient_rows(comparison),
@@ -99,7 +100,7 @@ def _facts(dataset: Path, comparison: "Comparison") -> list[tuple[str, str]]:
 
 def _gradient_rows(comparison: "Comparison") -> list[tuple[str, str]]:
     rows = [
-        (f"generation {counts.generation}", f"{counts.without_gradient:,} of {counts.num_tokens:,} tokens")
+        (f"generation {counts.generation}", f"{counts.without_gradient:,} of {counted(counts.num_tokens, 'token')}")
         for counts in comparison.gradients or ()
     ]
     if not rows:

@@ -9,6 +9,7 @@ from pydantic import PositiveInt
 from model.errors import UserError
 from model.strict import Strict
 from stages.checkpoint.pretrained import Pretrained
+from stages.counted import counted
 from stages.generate.decode import decode
 from stages.generate.sampling import Sampling
 from stages.generate.text_stream import TextStream
@@ -128,8 +129,8 @@ def _prompt_tokens(pretrained: Pretrained, prompt: str) -> list[int]:
 def _room(tokens: list[int], limit: int) -> int:
     if len(tokens) >= limit:
         raise PromptTooLong(
-            f"the prompt has {len(tokens):,} tokens; with a context of {limit:,} tokens it may have {limit - 1:,}, so "
-            "that there is room for text; shorten it"
+            f"the prompt has {counted(len(tokens), 'token')}; with a context of {limit:,} tokens it may have "
+            f"{limit - 1:,}, so that there is room for text; shorten it"
         )
     return limit - len(tokens)
 
