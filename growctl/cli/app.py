@@ -127,8 +127,8 @@ def run(
         with make_screen(Terminal()) as screen:
             run_schedule(request, screen)
         if until is not None:
-            say(f"\nTrained up to stage {until}. To train the rest, run the same command without --until.")
-        say(f"\nTo see its cost and results: growctl report {ladder}{where}")
+            screen.message(f"Trained up to stage {until}. To train the rest, run the same command without --until.")
+        screen.message(f"To see its cost and results: growctl report {ladder}{where}")
 
 
 @app.command(rich_help_panel=TRAINING)

@@ -145,8 +145,8 @@ def load_engine(engine: DeepSpeedEngine, directory: Path, keys: Path) -> Manifes
     manifest = read_manifest(directory)
     if manifest.kind != "engine" or manifest.world_size != dist.get_world_size():
         raise CheckpointError(
-            f"{directory} was saved by {manifest.world_size} {plural(manifest.world_size or 0, 'rank')} and resumes only on the same number; "
-            f"this run has {dist.get_world_size()}"
+            f"{directory} was saved by {manifest.world_size} {plural(manifest.world_size or 0, 'rank')} and resumes "
+            f"only on the same number; this run has {dist.get_world_size()}"
         )
     check_origin(directory, manifest, keys)
     check_pickles(directory, list_pickles(directory, manifest)[dist.get_rank() :: dist.get_world_size()])
