@@ -29,7 +29,6 @@ from growctl.cli.options import (
 from growctl.run import signals
 from growctl.text.escaping import say
 from growctl.text.first_use import FirstUse
-from stages.counted import counted
 
 app = typer.Typer(
     name="growctl",
@@ -183,6 +182,7 @@ def prepare(
     from growctl.runs_dir import RunsPaths
     from growctl.schedule.load import load_schedule
     from growctl.text.console import Terminal
+    from stages.counted import counted
     from stages.data.dataset import read_dataset_manifest
     from stages.data.prepare import prepare as prepare_dataset
 

@@ -10,7 +10,6 @@ import typer
 from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, CheckpointName, RunsDir
 from growctl.text.escaping import say
 from growctl.text.progress import progress_bar
-from stages.counted import counted
 
 _tell = partial(say, error=True)
 
@@ -88,6 +87,7 @@ def import_official(
         print(json.dumps({"path": str(output), **details, "text": text.model_dump()}, indent=1))
         return
     from growctl.text.formatting import short_count
+    from stages.counted import counted
 
     rows = manifest.model.vocab_size
     padding = rows - (text.tokenizer_vocab_size or rows)

@@ -20,7 +20,6 @@ from growctl.cli.options import (
     TokenizerFile,
 )
 from growctl.text.escaping import say, visible
-from stages.counted import counted
 
 if TYPE_CHECKING:
     from stages.checkpoint.pretrained import Pretrained
@@ -241,6 +240,8 @@ def _show(text: str) -> None:
 
 def statistics(made: "Generation", settings: "GenerationSettings", context_length: int | None) -> str:
     """The speed of a generation and why its samples ended, in one line."""
+    from stages.counted import counted
+
     limit = settings.context_length or context_length
     reasons = {
         "end_of_text": "the model ended the text",

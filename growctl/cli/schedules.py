@@ -14,7 +14,6 @@ import typer
 
 from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, RunsDir
 from growctl.text.escaping import say
-from stages.counted import counted
 
 if TYPE_CHECKING:
     from growctl.draft.fit import Drafted
@@ -182,6 +181,7 @@ def _brief(schedule: "Schedule") -> dict[str, Any]:
 def _line(result: dict[str, Any]) -> str:
     """A valid schedule, on one line."""
     from growctl.text.formatting import short_count
+    from stages.counted import counted
 
     stages = [
         f"{stage['name']} ({short_count(stage['num_parameters'])}, {short_count(stage['train_tokens'])} tokens)"

@@ -10,7 +10,7 @@ from growctl.plan.costs import HEADROOM, PlanCosts, RunCost, StageCost, stage_me
 from growctl.schema.blocks import Schedule
 from growctl.text.formatting import byte_count, short_count
 from model.transformer_sizes import stack_tokens
-from stages.counted import counted
+from stages.counted import counted, plural
 
 LARGEST_GROWTH = 4.0
 """Factor in parameters above which a growth keeps little of the earlier stages' work: more than three quarters of the
@@ -84,9 +84,10 @@ def _device_notes(costs: PlanCosts) -> list[str]:
             "micro-batches."
         )
         if any(cost.num_devices != measured.num_devices for run in costs.runs for cost in run.stages):
+            these = plural(measured.num_devices, "this device", f"these {measured.num_devices} devices")
             notes.append(
-                f"Beyond these {counted(measured.num_devices, 'device')}, the times assume that every device is as "
-                "fast; they ignore communication between the devices."
+                f"Beyond {these}, the times assume that every device is as fast; they ignore communication between "
+                "the devices."
             )
     return notes
 

@@ -7,7 +7,7 @@ WORDS = {
     "tau": "the factor on the scores",
     "ledger": "a run's record of costs",
 }
-_WORD = re.compile(rf"(?<![\w./-])({'|'.join(WORDS)})\b(?![./])")
+_WORD = re.compile(rf"(?<![\w./-])({'|'.join(WORDS)})\b(?![./])(?: per (?:token|FLOP))?")
 
 
 class FirstUse:
@@ -20,10 +20,10 @@ class FirstUse:
         """`text`, with an explanation in parentheses after the first use of each word."""
 
         def explain(found: re.Match[str]) -> str:
-            word = found[0]
+            phrase, word = found[0], found[1]
             if word in self._said:
-                return word
+                return phrase
             self._said.add(word)
-            return f"{word} ({WORDS[word]})"
+            return f"{phrase} ({WORDS[word]})"
 
         return _WORD.sub(explain, text)

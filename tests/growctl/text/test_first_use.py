@@ -26,3 +26,7 @@ def test_a_number_has_the_noun_that_goes_with_it() -> None:
     assert counted(1, "batch", "batches") == "1 batch"
     assert counted(3, "batch", "batches") == "3 batches"
     assert plural(2, "is", "are") == "are"
+
+
+def test_the_explanation_of_a_unit_follows_what_it_is_counted_per() -> None:
+    assert FirstUse().explained("2 nats per token, or so") == f"2 nats per token ({WORDS['nats']}), or so"
