@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
+from stages.counted import counted
 from stages.metrics_lines import checked_line
 
 Record = dict[str, Any]
@@ -86,7 +87,7 @@ class MetricsReader:
         """A message about lines that could not be read; None if there were none."""
         if not self.unreadable:
             return None
-        return f"{self._path}: {self.unreadable} line{'s'[: self.unreadable - 1]} could not be read"
+        return f"{self._path}: {counted(self.unreadable, 'line')} could not be read"
 
 
 def _is_not_finite(value: Any) -> bool:

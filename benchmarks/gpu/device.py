@@ -2,7 +2,6 @@
 
 import os
 import platform
-import re
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -62,23 +61,13 @@ def peak_flops(device: torch.device) -> float | None:
     if device.type != "cuda":
         return None
     try:
+        from growctl.progress.peak import known_device
         from growctl.schema.launch_block import DEVICES
     except ImportError:  # pydantic is missing; the sections that can still run have no MFU
         return None
     properties = torch.cuda.get_device_properties(device)
-    name = known_device(properties.name, list(DEVICES))
+    name = known_device(properties.name)
     return DEVICES[name].bf16_flops if name else None
-
-
-def known_device(name: str, known: list[str]) -> str | None:
-    """The entry of `known` whose every part is a word of the GPU's `name`; None if there is none.
-
-    The table's figures are those of SXM modules, so PCIe and NVL cards count as unknown.
-    """
-    words = set(re.split(r"[^a-z0-9]+", name.lower()))
-    if words & {"pcie", "nvl"}:
-        return None
-    return next((device for device in known if set(device.split("-")) <= words), None)
 
 
 def machine(device: torch.device) -> dict[str, Any]:

@@ -5,9 +5,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from growctl.checkpoints.facts import CheckpointFacts, GenerationFacts
+from growctl.text.colours import FAINT
+from growctl.text.first_use import FirstUse
 from growctl.text.formatting import byte_count, duration, scientific, short_count
 from model.config import PATTENTIONS
 from stages.checkpoint.lineage import HistoryEntry, TrainingCost
+from stages.counted import counted, plural
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,8 +38,9 @@ def print_facts(facts: CheckpointFacts, console: "Console") -> None:
     rows = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     rows.add_column(no_wrap=True, style="bold")
     rows.add_column(overflow="fold")
-    for label, words in (*fact_rows(facts), *cost_rows(facts)):
-        rows.add_row(label, Text(words))
+    words = FirstUse()
+    for label, text in (*fact_rows(facts), *cost_rows(facts)):
+        rows.add_row(label, Text(words.explained(text)))
     console.print(rows)
 
     if facts.generations:
@@ -67,8 +71,8 @@ def fact_rows(facts: CheckpointFacts) -> Iterator[tuple[str, str]]:
     yield "parameters", f"{short_count(facts.num_parameters)} ({facts.num_parameters:,})"
     yield (
         "model",
-        f"{model.family}, {model.num_layers} layers, width {model.hidden_size}, {model.num_heads} heads, "
-        f"vocabulary {model.vocab_size:,}",
+        f"{model.family}, {counted(model.num_layers, 'layer')}, width {model.hidden_size}, "
+        f"{counted(model.num_heads, 'head')}, vocabulary {model.vocab_size:,}",
     )
     if facts.is_published is not None:
         yield "formula", _formula(facts)
@@ -79,7 +83,7 @@ def fact_rows(facts: CheckpointFacts) -> Iterator[tuple[str, str]]:
     yield "dataset", _short(manifest.dataset_fingerprint)
     yield "tokenizer", _short(manifest.tokenizer_sha256)
     if manifest.text.context_length is not None:
-        yield "context", f"{manifest.text.context_length:,} tokens"
+        yield "context", counted(manifest.text.context_length, "token")
     yield "files", f"{len(manifest.files)} ({num_bytes}), {kind}"
 
 
@@ -89,7 +93,7 @@ def _formula(facts: CheckpointFacts) -> str:
     ramps = [f"{generation.key_ramp:.3g} of generation {generation.number}" for generation in facts.generations]
     unfinished = [ramp for ramp, known in zip(ramps, facts.generations, strict=True) if known.key_ramp < 1]
     if unfinished:
-        return f"not yet the published one: the ramp is {', '.join(unfinished)}, and ends at 1"
+        return f"not yet the published one: the ramp is {', '.join(unfinished)}, and ends at 1; tau follows it"
     return "not the published one: tau is not that of the number of tokens, or generations have their own"
 
 
@@ -101,7 +105,7 @@ def cost_rows(facts: CheckpointFacts) -> Iterator[tuple[str, str]]:
         return
     flops, time = cost.flops, duration(cost.device_seconds)
     total, tokens = scientific(flops.total), short_count(cost.tokens)
-    yield "cost", f"{total} FLOPs, {tokens} tokens in {cost.steps:,} steps, {time} of device time"
+    yield "cost", f"{total} FLOPs, {tokens} tokens in {counted(cost.steps, 'step')}, {time} of device time"
     parts = {"parameters": flops.parameters, "attention": flops.attention, "head": flops.head}
     yield "", "FLOPs by part: " + ", ".join(f"{name} {scientific(part)}" for name, part in parts.items())
     if not cost.complete:
@@ -136,7 +140,7 @@ def _tree(facts: CheckpointFacts, width: int) -> "Tree":
     tree = Tree(Text("lineage, oldest first", "bold"))
     for before, entry in facts.steps_of_history():
         operation = Text.assemble((f"{entry.operation:{INDENT}}", "bold"), _words(before, entry))
-        result = [Text(f"{'':{INDENT}}{line}", "dim") for line in _result(entry, width - INDENT)]
+        result = [Text(f"{'':{INDENT}}{line}", FAINT) for line in _result(entry, width - INDENT)]
         tree.add(Text("\n").join([operation, *result]))
     if not lineage.history:
         tree.add(Text(_unrecorded(facts)))
@@ -171,12 +175,14 @@ def _words(before: HistoryEntry | None, entry: HistoryEntry) -> str:
     known: dict[str, Any] = entry.determined_by
     if entry.operation == "train":
         start = before.cost if before else TrainingCost()
-        return f"{entry.cost.steps - start.steps:,} steps, {short_count(entry.cost.tokens - start.tokens)} tokens"
+        return (
+            f"{counted(entry.cost.steps - start.steps, 'step')}, {short_count(entry.cost.tokens - start.tokens)} tokens"
+        )
     if entry.operation == "init":
         return f"drawn at random, seed {known.get('seed', 'unknown')}"
     if entry.operation == "shrink":
         dropped = known.get("drop_generations", 1)
-        return f"the newest {'generation' if dropped == 1 else f'{dropped} generations'} removed"
+        return f"the newest {plural(dropped, 'generation', f'{dropped} generations')} removed"
     if entry.operation == "import":
         return "made by another program"
     policy = known.get("policy")

@@ -27,6 +27,7 @@ from growctl.cli.options import (
 )
 from growctl.run import signals
 from growctl.text.escaping import say
+from growctl.text.first_use import FirstUse
 
 app = typer.Typer(
     name="growctl",
@@ -124,8 +125,8 @@ def run(
         with make_screen(Terminal()) as screen:
             run_schedule(request, screen)
         if until is not None:
-            say(f"\nTrained up to stage {until}. To train the rest, run the same command without --until.")
-        say(f"\nTo see its cost and results: growctl report {ladder}{where}")
+            screen.message(f"Trained up to stage {until}. To train the rest, run the same command without --until.")
+        screen.message(f"To see its cost and results: growctl report {ladder}{where}")
 
 
 @app.command(rich_help_panel=TRAINING)
@@ -183,6 +184,7 @@ def prepare(
     from growctl.runs_dir import RunsPaths
     from growctl.schedule.load import load_schedule
     from growctl.text.console import Terminal
+    from stages.counted import counted
     from stages.data.dataset import read_dataset_manifest
     from stages.data.prepare import prepare as prepare_dataset
 
@@ -199,11 +201,11 @@ def prepare(
     else:
         for split, content in manifest.splits.items():
             say(
-                f"{split}: {content.num_documents:,} documents, {content.num_tokens:,} tokens, "
-                f"{content.num_bytes:,} bytes"
+                f"{split}: {counted(content.num_documents, 'document')}, {counted(content.num_tokens, 'token')}, "
+                f"{counted(content.num_bytes, 'byte')}"
             )
         if manifest.num_dropped:
-            say(f"left out of train: {manifest.num_dropped:,} documents whose text is also in validation")
+            say(f"left out of train: {counted(manifest.num_dropped, 'document')} whose text is also in validation")
         say(str(path))
 
 
@@ -292,7 +294,7 @@ def _runs_dir(arguments: Sequence[str]) -> Path:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    say(f"growctl: {message}", error=True)
+    say(f"growctl: {FirstUse().explained(message)}", error=True)
     sys.exit(code)
 
 

@@ -14,6 +14,7 @@ from growctl.queue.submit import check_slurm, job_executor, job_paths, nothing_t
 from growctl.run.history import StageHistory
 from growctl.run.requests import LadderRequest, RunRequest, left_to_train
 from growctl.runs_dir import RunPaths
+from stages.counted import counted
 
 
 def dry_run_text(request: LadderRequest) -> str:
@@ -79,8 +80,8 @@ def _stage(request: LadderRequest, run: RunRequest, plan: StagePlan, machines: M
     stage = paths_of(RunPaths(request.directory(run)), plan)
     history = StageHistory(stage.metrics).read_to_the_end()
     launch = machines.launch(stage.spec, nodes, attempt=1 + history.last_attempt)
-    where = f"{nodes} machine{'s' if nodes > 1 else ''} x {machines.devices} = " if nodes > 1 else ""
-    yield f"\n## stage {plan.name}: {where}{nodes * machines.devices} rank{'s' if nodes * machines.devices > 1 else ''}"
+    where = f"{counted(nodes, 'machine')} x {machines.devices} = " if nodes > 1 else ""
+    yield f"\n## stage {plan.name}: {where}{counted(nodes * machines.devices, 'rank')}"
     yield from _launch(launch)
 
 

@@ -13,6 +13,7 @@ import typer
 
 from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, CheckpointName, DtypeName, RunsDir, TokenizerFile
 from growctl.text.escaping import say
+from growctl.text.first_use import FirstUse
 
 if TYPE_CHECKING:
     import torch
@@ -185,7 +186,7 @@ def evaluate(
         if recorded.ledger:
             say(f"recorded in {recorded.ledger}; growctl report shows it")
     if recorded.why_not:
-        say(f"not recorded in the ledger of the run: {recorded.why_not}", error=True)
+        say(FirstUse().explained(f"not recorded in the ledger of the run: {recorded.why_not}"), error=True)
     if outcome.output and output:
         everything = json.dumps(plain(document) | {"harness": outcome.output}, indent=1, default=str)
         write_new("--output", output, everything.encode())

@@ -89,12 +89,13 @@ def import_official(
         print_document(ImportDocument(path=output, **details, text=text))
         return
     from growctl.text.formatting import short_count
+    from stages.counted import counted
 
     rows = manifest.model.vocab_size
     padding = rows - (text.tokenizer_vocab_size or rows)
     say(
         f"{output}: {short_count(details['num_parameters'])} parameters, vocabulary {rows:,}"
-        + (f" ({padding:,} rows of padding)" if padding else "")
+        + (f" ({counted(padding, 'row')} of padding)" if padding else "")
         + (f", context {text.context_length:,}" if text.context_length else "")
     )
     if details["ignored_settings"]:

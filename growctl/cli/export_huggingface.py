@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from growctl.text.escaping import say
+from stages.counted import counted
 
 if TYPE_CHECKING:
     from stages.huggingface.same_logits import LogitsCheck
@@ -57,8 +58,7 @@ def export_huggingface(
     from growctl.text.formatting import byte_count
 
     trust = ", trust_remote_code=True" if export.own_code else ""
-    num_files = len(export.weight_files)
-    files = "1 file" if num_files == 1 else f"{num_files} files"
+    files = counted(len(export.weight_files), "file")
     say(f"{output}: {export.architecture}, {export.dtype}, {byte_count(export.weight_bytes)} of weights in {files}")
     say(_check_words(export.check))
     say(f"To load it: AutoModelForCausalLM.from_pretrained({str(output)!r}{trust})")

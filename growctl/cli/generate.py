@@ -243,6 +243,8 @@ def _show(text: str) -> None:
 
 def statistics(made: "Generation", settings: "GenerationSettings", context_length: int | None) -> str:
     """The speed of a generation and why its samples ended, in one line."""
+    from stages.counted import counted
+
     limit = settings.context_length or context_length
     reasons = {
         "end_of_text": "the model ended the text",
@@ -255,6 +257,6 @@ def statistics(made: "Generation", settings: "GenerationSettings", context_lengt
         f"{count} x {reasons[reason]}" if len(made.samples) > 1 else reasons[reason] for reason, count in counts.items()
     ]
     return (
-        f"{made.num_tokens:,} tokens in {made.seconds:.2f} s ({made.tokens_per_second:,.0f} tokens/s), the first after "
-        f"{made.first_token_seconds:.3f} s; {', '.join(ends)}"
+        f"{counted(made.num_tokens, 'token')} in {made.seconds:.2f} s ({made.tokens_per_second:,.0f} tokens/s), "
+        f"the first after {made.first_token_seconds:.3f} s; {', '.join(ends)}"
     )

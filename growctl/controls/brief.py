@@ -7,6 +7,7 @@ from growctl.ladder.sizes import num_steps, stage_model
 from growctl.schema.blocks import Schedule
 from growctl.text.formatting import short_count
 from model.config import num_parameters
+from stages.counted import counted
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,7 @@ class CheckedSchedule:
             f"{stage.name} ({short_count(stage.num_parameters)}, {short_count(stage.train_tokens)} tokens)"
             for stage in self.stages
         ]
-        count = "1 stage" if len(stages) == 1 else f"{len(stages)} stages"
-        return f"{self.name}, {count}: {' -> '.join(stages)}"
+        return f"{self.name}, {counted(len(stages), 'stage')}: {' -> '.join(stages)}"
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from growctl.ladder.sizes import stage_model
 from growctl.ladder.stage_plans import plan_stages
 from growctl.schema.blocks import Schedule
 from model.config import num_parameters
+from stages.counted import counted
 
 EQUAL_SIZE = 0.05
 """Largest relative difference in parameters at which a Transformer counts as the ladder's size."""
@@ -51,13 +52,13 @@ def _decay_caveats(control: Schedule) -> Iterator[str]:
         asked = round(control.learning_rate.decay * rate.total_steps)
         if rate.total_steps <= rate.warmup_steps:
             yield (
-                f"trains {rate.total_steps} steps{where}, no more than the {rate.warmup_steps} of the warm-up: its "
-                "learning rate never decays"
+                f"trains {counted(rate.total_steps, 'step')}{where}, no more than the {rate.warmup_steps} of the "
+                "warm-up: its learning rate never decays"
             )
         elif rate.shape == "wsd" and rate.decay_steps < MOSTLY * asked:
             yield (
-                f"trains {rate.total_steps} steps{where}, {rate.warmup_steps} of them warm-up: its decay takes "
-                f"{rate.decay_steps} steps instead of {asked}"
+                f"trains {counted(rate.total_steps, 'step')}{where}, {rate.warmup_steps} of them warm-up: its decay "
+                f"takes {counted(rate.decay_steps, 'step')} instead of {asked}"
             )
 
 

@@ -21,6 +21,7 @@ from growctl.launch.local import local_environment, local_launch
 from growctl.launch.machines import LaunchError
 from growctl.launch.worker_logs import failure_reason
 from growctl.launch.workers import Workers
+from stages.counted import counted
 from stages.probe.machine_facts import MachineFacts
 from stages.stage_dir import StagePaths
 
@@ -102,7 +103,7 @@ def _all_reduce(folder: Path, num_ranks: int, gpus: bool, num_bytes: int, patien
         results = [json.loads(path.read_text()) for path in sorted(folder.glob("rank-*.json"))]
         return judged(results, num_ranks, num_bytes)
     fix = "in a container, use --ipc=host; else run NCCL_DEBUG=INFO growctl doctor and read" if gpus else "read"
-    return Check("all-reduce", "failed", f"{num_ranks} ranks: {problem}", f"{fix} {log}")
+    return Check("all-reduce", "failed", f"{counted(num_ranks, 'rank')}: {problem}", f"{fix} {log}")
 
 
 def judged(results: Sequence[Mapping[str, Any]], num_ranks: int, num_bytes: int) -> Check:
@@ -111,8 +112,8 @@ def judged(results: Sequence[Mapping[str, Any]], num_ranks: int, num_bytes: int)
     missing = num_ranks - sum(result["num_ranks"] == num_ranks for result in results)
     backend = results[0]["backend"] if results else "no backend"
     if wrong or missing:
-        problems = [f"{len(wrong)} of {num_ranks} ranks got wrong sums"] if wrong else []
-        problems += [f"{missing} of {num_ranks} ranks did not take part"] if missing else []
+        problems = [f"{len(wrong)} of {counted(num_ranks, 'rank')} got wrong sums"] if wrong else []
+        problems += [f"{missing} of {counted(num_ranks, 'rank')} did not take part"] if missing else []
         fix = (
             "do not train here until this is fixed; if it works with NCCL_P2P_DISABLE=1, the links between GPUs are "
             "at fault"
@@ -126,7 +127,7 @@ def judged(results: Sequence[Mapping[str, Any]], num_ranks: int, num_bytes: int)
     return Check(
         "all-reduce",
         "ok",
-        f"{backend}, {num_ranks} ranks: correct sums; {num_bytes // 2**20} MiB in {seconds * 1e3:.3g} ms, "
+        f"{backend}, {counted(num_ranks, 'rank')}: correct sums; {num_bytes // 2**20} MiB in {seconds * 1e3:.3g} ms, "
         f"{bandwidth / 1e9:.3g} GB/s per rank",
     )
 

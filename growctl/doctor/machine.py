@@ -17,6 +17,7 @@ from growctl.doctor.check import Check
 from growctl.runs_dir import RunPaths
 from growctl.text.formatting import duration
 from stages.checkpoint.files import sync_path, write_file
+from stages.counted import counted
 from stages.probe.machine_facts import MachineFacts
 
 WRITE_BYTES = 64 * 2**20
@@ -43,7 +44,7 @@ def devices(facts: MachineFacts, num_cores: int, cpu_quota: float | None) -> Che
     if facts.devices[0].kind == "cpu":
         [cpu] = facts.devices
         bf16 = "AVX512-BF16 or AMX, so bf16 is fast" if cpu.fast_bf16 else "no fast bf16, so it trains in fp32"
-        found = f"no GPU; {cpu.name}, {num_cores} cores, {_gib(cpu.memory_bytes)} of memory, {bf16}"
+        found = f"no GPU; {cpu.name}, {counted(num_cores, 'core')}, {_gib(cpu.memory_bytes)} of memory, {bf16}"
         if cpu_quota is not None and cpu_quota < num_cores:
             found += f"; but the container may use only {cpu_quota:g} cores' time"
             fix = f"give it more, or start runs with launch.devices={max(1, int(cpu_quota))} and OMP_NUM_THREADS=1"
@@ -96,7 +97,8 @@ def disk_space(runs_dir: Path) -> Check:
     place = existing_part(runs_dir)
     free = shutil.disk_usage(place).free
     name, size = LARGEST
-    found = f"{free / 1e9:,.0f} GB free, {free // size} checkpoints of {name} parameters ({size / 1e9:.1f} GB each)"
+    fitting = counted(free // size, "checkpoint")
+    found = f"{free / 1e9:,.0f} GB free, {fitting} of {name} parameters ({size / 1e9:.1f} GB each)"
     elsewhere = "free some space, or store runs elsewhere with --runs-dir or GROWCTL_RUNS_DIR"
     if os.statvfs(place).f_files and os.statvfs(place).f_favail < 10_000:
         found += f"; and room for only {os.statvfs(place).f_favail} more files: a checkpoint has one per parameter"

@@ -14,6 +14,7 @@ from packaging.specifiers import SpecifierSet
 from growctl.doctor.check import Check, run_command
 from growctl.doctor.imports import ROOT
 from growctl.launch.slurm_machines import PROGRAMS as SLURM_PROGRAMS
+from stages.counted import counted
 from stages.probe.machine_facts import MachineFacts
 
 HOSTFILE_PROGRAMS = ("pdsh", "ssh", "mpirun")
@@ -69,7 +70,7 @@ def other_packages(needed: Mapping[str, Requirement], versions: Mapping[str, str
         wanted = " ".join(f"'{name}{needed[name].specifier}'" for name in bad)
         found = "; ".join(f"{name} {check.found}" for name, check in bad.items())
         return Check("packages", "failed", found, f"pip install {wanted}")
-    return Check("packages", "ok", f"{len(checks)} others, all in the ranges that growctl allows")
+    return Check("packages", "ok", f"{counted(len(checks), 'other')}, all in the ranges that growctl allows")
 
 
 def torch_build(check: Check, facts: MachineFacts) -> Check:

@@ -8,8 +8,9 @@ from rich.table import Table
 from rich.text import Text
 
 from growctl.doctor.check import Check
+from growctl.text.colours import BAD, GOOD, WARNING
 
-_STYLES = {"ok": "green", "warning": "yellow", "failed": "bold red"}
+_STYLES = {"ok": GOOD, "warning": WARNING, "failed": f"bold {BAD}"}
 
 
 def print_check(check: Check, console: Console) -> None:
@@ -27,7 +28,7 @@ def print_check(check: Check, console: Console) -> None:
 def print_summary(checks: Sequence[Check], console: Console) -> None:
     """Prints how many checks are ok, warnings and failures."""
     states = Counter(check.state for check in checks)
-    warnings = "1 warning" if states["warning"] == 1 else f"{states['warning']} warnings"
+    warnings = "1 warning" if states["warning"] == 1 else f"{states['warning']} warnings"  # no import: it may fail
     console.print(f"\n{states['ok']} ok, {warnings}, {states['failed']} failed")
     if checks[0].state == "failed" and len(checks) == 1:
         console.print("Fix this first; growctl doctor can then run the other checks.")

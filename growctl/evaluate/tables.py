@@ -3,6 +3,8 @@
 import math
 from typing import TYPE_CHECKING, Any
 
+from growctl.text.first_use import FirstUse
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -31,7 +33,7 @@ def print_text(found: "TextLoss", console: "Console") -> None:
 
     rows = [
         ("tokens predicted", f"{found.num_scored:,}"),
-        ("loss", f"{found.loss:.5f} nats per token"),
+        ("loss", FirstUse().explained(f"{found.loss:.5f} nats per token")),
         ("perplexity", f"{found.perplexity:.4f} per token"),
         ("word perplexity", f"{found.word_perplexity:.4f}" if found.word_perplexity else "-"),
         ("bits per byte", f"{found.bits_per_byte:.5f}"),

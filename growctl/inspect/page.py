@@ -19,6 +19,7 @@ from growctl.inspect.rows import (
     use_lines,
 )
 from growctl.text.html import page, replace_file
+from stages.counted import counted
 
 PAGE, PICTURE = "inspection.html", "inspection.png"
 
@@ -36,12 +37,13 @@ def render_page(inspection: Inspection) -> str:
     """The HTML page. It has no scripts, loads nothing, and escapes names and text."""
     text = inspection.text
     title = f"Inside {', '.join(subject.name for subject in inspection.checkpoints)}"
+    windows = f"{counted(text.num_sequences, 'window')} of {counted(text.context, 'token')}"
     training = training_rows(inspection)
     comparisons = [model_rows(inspection), *([training] if training else []), *comparison_rows(inspection)]
     return page(
         title,
         f"""<h1>{escape(title)}</h1>
-<p>{escape(text.source)}: {text.num_sequences} windows of {text.context} tokens, {text.batch_size} in a batch</p>
+<p>{escape(text.source)}: {windows}, {text.batch_size} in a batch</p>
 {"".join(f'<p class="note">{escape(note)}</p>' for note in NOTES)}
 <div role="img" aria-label="Gradients, activations and scores by depth">{plots.svg(inspection)}</div>
 {_grids(comparisons)}

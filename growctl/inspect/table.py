@@ -15,7 +15,10 @@ from growctl.inspect.rows import (
     training_rows,
     use_lines,
 )
+from growctl.text.colours import FAINT
+from growctl.text.first_use import FirstUse
 from growctl.text.name_cell import NameCell
+from stages.counted import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,8 +37,8 @@ def print_inspection(inspection: Inspection, console: "Console") -> None:
     console.print(f"text: {text.source}", soft_wrap=True)
     batches = text.num_sequences // text.batch_size
     console.print(
-        f"{text.num_sequences} windows of {text.context} tokens, in {batches} batch{'es'[: 2 * (batches > 1)]} of "
-        f"{text.batch_size}"
+        f"{counted(text.num_sequences, 'window')} of {counted(text.context, 'token')}, in "
+        f"{counted(batches, 'batch', 'batches')} of {text.batch_size}"
     )
     _print(model_rows(inspection), console)
     if (training := training_rows(inspection)) is not None:
@@ -62,8 +65,9 @@ def print_inspection(inspection: Inspection, console: "Console") -> None:
                 cut = "..." if len(before) > BEFORE_SHOWN else ""
                 console.print(f"  {score:8.3g}  {cut}{before[-BEFORE_SHOWN:]}[{at[:12]}]", no_wrap=True, crop=True)
     console.print()
+    words = FirstUse()
     for note in NOTES:
-        console.print(note, style="dim")
+        console.print(words.explained(note), style=FAINT)
 
 
 def _print(grid: Grid, console: "Console") -> None:
@@ -71,7 +75,7 @@ def _print(grid: Grid, console: "Console") -> None:
     from rich.text import Text
 
     console.print()
-    console.print(Text(grid.title, "dim"))
+    console.print(Text(grid.title, FAINT))
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
     texts = ("model", "scores", "layer")
     for heading in grid.headings:

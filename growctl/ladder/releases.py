@@ -11,6 +11,7 @@ from growctl.ladder.stage_plans import StagePlan, plan_stages
 from growctl.runs_dir import RunPaths
 from growctl.schema.blocks import Schedule
 from model.flops import Flops
+from stages.counted import counted
 from stages.spec import GenerationRule, LearningRate
 from stages.stage_dir import StagePaths
 
@@ -95,8 +96,8 @@ def reason_not_to_release(plan: StagePlan) -> str | None:
         return f"the learning rate still warms up there, until step {rate.warmup_steps}; the stage ends at step {end}"
     if rate.undecayed_steps is not None and rate.undecayed_steps < plan.num_steps:
         return (
-            f"the ladder's own decay begins {plan.num_steps - rate.undecayed_steps} steps before the stage ends, and a "
-            "release decays from the peak; use a smaller learning_rate.decay"
+            f"the ladder's own decay begins {counted(plan.num_steps - rate.undecayed_steps, 'step')} before the stage "
+            "ends, and a release decays from the peak; use a smaller learning_rate.decay"
         )
     return None
 

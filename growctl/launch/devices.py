@@ -21,6 +21,7 @@ from pydantic import TypeAdapter
 
 from growctl.launch.machines import LaunchError
 from model.precision import DeviceType, Precision, RequestedPrecision
+from stages.counted import counted
 from stages.engine.precision import cpu_is_fast_at_bf16, resolve_precision
 from stages.probe.machine_facts import DeviceFacts
 
@@ -70,8 +71,7 @@ def local_devices(
     gpus = gpus_here(environment)
     if gpus:
         if wanted != "auto" and wanted > len(gpus):
-            found = "1 GPU" if len(gpus) == 1 else f"{len(gpus)} GPUs"
-            raise LaunchError(f"launch.devices = {wanted}: this machine has {found}")
+            raise LaunchError(f"launch.devices = {wanted}: this machine has {counted(len(gpus), 'GPU')}")
         used = gpus[: None if wanted == "auto" else wanted]
         memory = min(gpu.memory_bytes for gpu in used)
         return Devices(len(used), "cuda", all(gpu.fast_bf16 for gpu in used), memory)

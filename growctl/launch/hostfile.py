@@ -15,6 +15,7 @@ from pathlib import Path
 from growctl.launch.machines import Launch, LaunchError, need_programs, plain_path
 from growctl.schedule.errors import shown
 from growctl.schema.launch_block import HostfileBlock, LaunchBlock
+from stages.counted import counted
 from stages.process.lifeline import VARIABLE
 from stages.stage_dir import StagePaths
 
@@ -96,7 +97,7 @@ def hostfile_machines(launch: LaunchBlock, nodes: int) -> Hostfile:
     path = hostfile_path(launch.hostfile)
     hosts = read_hostfile(path)
     if nodes > len(hosts):
-        raise LaunchError(f"launch.nodes = {nodes}: {path} has {len(hosts)} hosts")
+        raise LaunchError(f"launch.nodes = {nodes}: {path} has {counted(len(hosts), 'host')}")
     address = launch.hostfile.master_address
     if address is not None and not _ADDRESS.fullmatch(address):
         raise LaunchError(f"launch.hostfile.master_address = {address!r}: must be a host's name or IP address")

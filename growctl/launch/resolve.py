@@ -6,6 +6,7 @@ from growctl.launch.local import Local
 from growctl.launch.machines import LaunchError, Machines
 from growctl.launch.slurm_machines import SlurmMachines
 from growctl.schema.blocks import Schedule
+from stages.counted import counted
 from stages.engine.precision import cpu_is_fast_at_bf16
 
 
@@ -43,7 +44,7 @@ def planned_devices(schedule: Schedule) -> Devices:
             return run_devices(schedule, machines_of(schedule))
         found = schedule_devices_here(schedule)
     except LaunchError as error:
-        devices = "one device" if assumed == 1 else f"{assumed} devices"
+        devices = counted(assumed, "device")
         reason = str(error).removesuffix(".")
         return _assumed_devices(schedule, assumed, f"The plan is for {devices} on each machine: {reason}.")
     if found.type == "cuda" or not launch.hardware.device:

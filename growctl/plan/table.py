@@ -13,6 +13,8 @@ from growctl.plan.costs import PlanCosts, StageCost, Total, everything, plan_cos
 from growctl.plan.start_line import start_line
 from growctl.plan.warnings import plan_notes, plan_warnings
 from growctl.schema.blocks import Schedule
+from growctl.text.colours import FAINT, WARNING
+from growctl.text.first_use import FirstUse
 from growctl.text.formatting import byte_count, duration, scientific, short_count
 from growctl.text.name_cell import NameCell
 from model.flops import Flops
@@ -36,7 +38,7 @@ def print_plan(schedule: Schedule, console: Console, costs: PlanCosts | None = N
         console.print(Text(line, overflow="fold"), "")
     for title, rows, narrower in _tables(costs):
         _print_table(console, title, rows, narrower)
-    console.print(Text(_legend(costs), style="dim"))
+    console.print(Text(_legend(costs), style=FAINT))
     if costs.memory_bytes is None and not costs.measurements:
         cpu = "The plan is for ranks on CPUs. " if costs.devices.type == "cpu" else ""
         console.print(
@@ -44,10 +46,11 @@ def print_plan(schedule: Schedule, console: Console, costs: PlanCosts | None = N
             "with --measure.",
             highlight=False,
         )
+    words = FirstUse()
     for warning in plan_warnings(costs):
-        console.print(Text("warning: ", style="bold yellow") + Text(warning, style=""))
+        console.print(Text("warning: ", style=f"bold {WARNING}") + Text(words.explained(warning), style=""))
     for note in plan_notes(costs):
-        console.print(Text(note))
+        console.print(Text(words.explained(note)))
 
 
 def _tables(costs: PlanCosts) -> Iterator[tuple[str, list[Row], tuple[str, ...]]]:

@@ -10,6 +10,7 @@ from growctl.plan.costs import HEADROOM, PlanCosts, RunCost, StageCost, stage_me
 from growctl.schema.blocks import Schedule
 from growctl.text.formatting import byte_count, short_count
 from model.transformer_sizes import stack_tokens
+from stages.counted import counted, plural
 
 LARGEST_GROWTH = 4.0
 """Factor in parameters above which a growth keeps little of the earlier stages' work: more than three quarters of the
@@ -52,8 +53,8 @@ def _schedule_notes(costs: PlanCosts) -> list[str]:
         if fixed:
             notes.append(
                 f"Too few evaluations for a slope over {window}: {', '.join(fixed)} will train the whole budget. "
-                f"evaluation.every is {every} steps, and evaluations during warm-up, ramp, annealing or freezing do "
-                "not count."
+                f"evaluation.every is {counted(every, 'step')}, and evaluations during warm-up, ramp, annealing or "
+                "freezing do not count."
             )
     if schedule.growth.operator == "stack" and len(plans) > 1:
         tokens = stack_tokens(plans[-1].num_parameters, total_flops(plans).total)
@@ -83,9 +84,10 @@ def _device_notes(costs: PlanCosts) -> list[str]:
             "micro-batches."
         )
         if any(cost.num_devices != measured.num_devices for run in costs.runs for cost in run.stages):
+            these = plural(measured.num_devices, "this device", f"these {measured.num_devices} devices")
             notes.append(
-                f"Beyond these {measured.num_devices} devices, the times assume that every device is as fast; they "
-                "ignore communication between the devices."
+                f"Beyond {these}, the times assume that every device is as fast; they ignore communication between "
+                "the devices."
             )
     return notes
 
@@ -152,7 +154,7 @@ def _batches(costs: PlanCosts) -> Iterator[str]:
             per_pass = "" if micro == "auto" else f" x micro-batches of {micro}"
             yield (
                 f"Stage {cost.plan.name} of {run.name} cannot run: a batch of {training.batch_size} cannot be split "
-                f"evenly over {cost.num_devices} devices{per_pass}."
+                f"evenly over {counted(cost.num_devices, 'device')}{per_pass}."
             )
 
 

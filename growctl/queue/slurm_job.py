@@ -89,7 +89,7 @@ class JobPart:
         schedule = parse_schedule(json.loads(self.schedule), label=self.label, default_name=self.ladder)
         runs_dir, sources = Path(self.runs_dir), [Path(source) for source in self.sources]
         request = LadderRequest.of(schedule, self.label, runs_dir, self.ladder, True, sources, overrides=self.overrides)
-        run_part(request, self.name, self.last_stage, Screen(Terminal()))
+        run_part(request, self.name, self.last_stage, Screen(Terminal(), timestamps=True))
 
 
 def _runs_on() -> bool:

@@ -40,6 +40,7 @@ from growctl.run.screen import Screen
 from growctl.runs_dir import RunPaths
 from growctl.schema.launch_block import LaunchBlock
 from stages.checkpoint.files import write_file
+from stages.counted import counted
 
 _OWN_OPTIONS = {
     "account": "launch.slurm.account",
@@ -217,7 +218,7 @@ def submit(request: LadderRequest, screen: Screen) -> None:
         write_file(run.schedule, schedule_yaml(request.ladder.schedule).encode())
         for job, number, log in _submitted(request, jobs, run):
             behind = f", after {job.after}" if job.after else ""
-            machines_words = f"{job.nodes} machine{'s' if job.nodes > 1 else ''} x {machines.devices}"
+            machines_words = f"{counted(job.nodes, 'machine')} x {machines.devices}"
             screen.message(f"job {number}: {job.name} ({machines_words}{behind}); log: {log}")
 
 

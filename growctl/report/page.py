@@ -33,7 +33,8 @@ _COUNTED = (
     "<b>Device time</b> is wall time times devices, from the start of each attempt. It includes start-up, evaluation, "
     "replayed steps and failed attempts.",
     "<b>Perplexity</b> is measured at the end of a stage, on the validation data, in fp32 from the master weights. The "
-    "jump is the change in loss that the growth itself causes, in nats per token: 0 if it preserves the function.",
+    "jump is the change in loss that the growth itself causes, in nats per token (a nat is a unit of the natural "
+    "logarithm): 0 if it preserves the function.",
     "<b>Equal loss</b> compares the FLOPs at which the controls reach the ladder's final loss. These are read off the "
     "controls' lower convex envelope: the loss is linear in the logarithm of the FLOPs between two measured points, "
     "without extrapolation. Only finished controls count, and only if they were trained like the ladder: same data, "

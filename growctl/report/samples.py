@@ -39,9 +39,11 @@ def print_samples(runs: Sequence[RunReport], console: "Console") -> None:
     from rich.padding import Padding
     from rich.text import Text
 
+    from growctl.text.colours import FAINT
+
     for texts in texts_by_prompt(runs):
         console.print()
         console.print(Text(texts.heading, "bold"))
         for writer, text in texts.by_writer:
-            console.print(Padding(Text(writer, "dim"), (0, 0, 0, 2)))
+            console.print(Padding(Text(writer, FAINT), (0, 0, 0, 2)))
             console.print(Padding(Text(text.rstrip()), (0, 0, 0, 4)))

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from growctl.ledger.ledger import ScoreEntry
 from growctl.report.read import RunReport, StageReport
+from growctl.text.colours import FAINT
 from growctl.text.formatting import short_count
+from stages.counted import counted
 
 if TYPE_CHECKING:
     from rich.align import VerticalAlignMethod
@@ -133,7 +135,7 @@ def print_scores(runs: Sequence[RunReport], console: "Console") -> None:
         console.print(Text(heading, "bold"))
         console.print(Padding(table, (0, 0, 0, 2)))
         if note:
-            console.print(Padding(Text(note, "dim"), (0, 0, 0, 2)))
+            console.print(Padding(Text(note, FAINT), (0, 0, 0, 2)))
 
     if found := zero_shot_rows(runs):
         print_table(HEADING, HEADERS, [row.cells for row in found], PUBLISHED_NOTE)
@@ -216,7 +218,7 @@ def _what(score: ScoreEntry) -> str:
             parts.append(f"stride {settings['stride']}")
     elif text:
         parts = [f"{task} of {text}"]
-        parts += [f"first {settings['max_tokens']:,} tokens"] if settings.get("max_tokens") else []
+        parts += [f"first {counted(settings['max_tokens'], 'token')}"] if settings.get("max_tokens") else []
         if settings.get("rope_scaling", "none") != "none":
             parts.append(f"{settings['rope_scaling']} from {settings['trained_length']}")
     else:
@@ -225,7 +227,7 @@ def _what(score: ScoreEntry) -> str:
             parts.append(f"context {settings['context']}")
     parts += [f"tasks of {Path(settings['include_path']).name}"] if settings.get("include_path") else []
     parts += [f"first {settings['limit']}"] if settings.get("limit") else []
-    parts += [f"{score.num_shots} shots"] if score.num_shots else []
+    parts += [counted(score.num_shots, "shot")] if score.num_shots else []
     parts += [str(settings["dtype"])] if settings.get("dtype", _DTYPE) != _DTYPE else []
     parts += [f"tokenizer {settings['tokenizer'][:8]}"] if settings.get("tokenizer") else []
     return ", ".join(parts)

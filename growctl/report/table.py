@@ -11,6 +11,7 @@ from growctl.report.samples import print_samples
 from growctl.report.scores import print_scores
 from growctl.report.verdict import verdict
 from growctl.text.formatting import duration, scientific, short_count
+from stages.counted import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,14 +50,11 @@ def describe(run: RunReport) -> str:
 def replayed_work(run: RunReport) -> str | None:
     """The cost of replayed work, in one sentence; None if there is none."""
     flops = sum(part.replayed_flops for part in run.parts)
-    device_seconds = sum(part.replayed_device_seconds for part in run.parts)
-    if not flops and not device_seconds:
-        return None
-    share = f" (+{flops / run.total_flops:.1%})" if flops and run.total_flops else ""
-    return (
-        f"Replayed after interruptions: {scientific(flops)} FLOPs{share}, not counted above, and "
-        f"{duration(device_seconds)} of device time, counted above."
-    )
+    seconds = round(sum(part.replayed_device_seconds for part in run.parts))
+    share = f" (+{flops / run.total_flops:.1%})" if run.total_flops else ""
+    parts = [f"{scientific(flops)} FLOPs{share}, not counted above"] if flops else []
+    parts += [f"{duration(seconds)} of device time, counted above"] if seconds else []
+    return f"Replayed after interruptions: {', and '.join(parts)}." if parts else None
 
 
 def reused_work(run: RunReport) -> str | None:
@@ -112,7 +110,7 @@ def _anomaly(stage: str, anomaly: Anomaly) -> str:
     )
     left_out = ""
     if anomaly.first_step is not None and anomaly.num_steps:
-        left_out = f", skipping the data of {anomaly.num_steps} steps from step {anomaly.first_step} on"
+        left_out = f", skipping the data of {counted(anomaly.num_steps, 'step')} from step {anomaly.first_step} on"
     return f"{stage}, attempt {anomaly.attempt}, step {anomaly.step}: {what}{held}; {done}{left_out}."
 
 
@@ -152,6 +150,8 @@ def print_report(runs: Sequence[RunReport], console: "Console") -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from growctl.text.colours import FAINT
+    from growctl.text.first_use import FirstUse
     from growctl.text.name_cell import NameCell
 
     cells = {run.name: [stage_cells(part) for part in run.parts] for run in runs}
@@ -175,15 +175,16 @@ def print_report(runs: Sequence[RunReport], console: "Console") -> None:
 
     print_rows([], show_header=True)
     for run in runs:
-        console.print(Text.assemble((run.name, "bold"), "  ", (describe(run), "dim")))
+        console.print(Text.assemble((run.name, "bold"), "  ", (describe(run), FAINT)))
         print_rows(cells[run.name])
         for note in remarks(run):
-            console.print(Padding(Text(note, "dim"), (0, 0, 0, 2)))
+            console.print(Padding(Text(note, FAINT), (0, 0, 0, 2)))
+    words = FirstUse()
     wrong = [(f"{run.name}: {WENT_WRONG}", tuple(anomalies(run))) for run in runs if run.anomalies]
     for heading, sentences in [*wrong, *verdicts(runs)]:
         console.print()
         console.print(Text(heading, "bold"))
         for sentence in sentences:
-            console.print(Padding(Text(sentence), (0, 0, 0, 2)))
+            console.print(Padding(Text(words.explained(sentence)), (0, 0, 0, 2)))
     print_scores(runs, console)
     print_samples(runs, console)

@@ -11,6 +11,7 @@ from growctl.report.compare import (
     slack,
 )
 from growctl.text.formatting import scientific, short_count
+from stages.counted import counted
 
 HONEST_NUM_BUDGETS = 3
 """The fewest budgets, each with its own full decay, that make a fair curve of controls."""
@@ -82,8 +83,9 @@ def _cautions(comparison: Comparison) -> list[str]:
     curves = {size: _losses_by_budget(comparison, size) for size in {p.num_parameters for p in comparison.points}}
     most = max(len(curve) for curve in curves.values())
     if most < HONEST_NUM_BUDGETS:
-        some = "only 1 control budget" if most == 1 else f"only {most} control budgets"
-        cautions.append(f"Caution: {some}; a fair curve needs {HONEST_NUM_BUDGETS} or more.")
+        cautions.append(
+            f"Caution: only {counted(most, 'control budget')}; a fair curve needs {HONEST_NUM_BUDGETS} or more."
+        )
     if any(larger > smaller for curve in curves.values() for smaller, larger in pairwise(curve)):
         cautions.append(
             "Caution: a larger budget for one size ended with a higher loss than a smaller one; the smaller one counts."

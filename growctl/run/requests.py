@@ -15,6 +15,7 @@ from growctl.schema.blocks import Schedule
 from growctl.text.suggestion import did_you_mean
 from model.errors import Failure, UserError
 from stages.checkpoint.manifest import CheckpointError, read_manifest
+from stages.counted import counted
 
 
 class RunError(UserError):
@@ -211,10 +212,11 @@ def check_batch(request: RunRequest, devices: int) -> None:
         ranks = nodes * devices
         share = ranks * launch.least_micro_batch_size
         if batch % share:
-            where = f" of stage {stage.name} ({nodes} machines x {devices})" if nodes > 1 else ""
+            where = f" of stage {stage.name} ({counted(nodes, 'machine')} x {devices})" if nodes > 1 else ""
             per_pass = "" if micro == "auto" else f" x launch.micro_batch_size {micro}"
             raise RunError(
-                f"training.batch_size = {batch}: must be a multiple of the {ranks} devices{where}{per_pass}, {share}"
+                f"training.batch_size = {batch}: must be a multiple of the {counted(ranks, 'device')}{where}"
+                f"{per_pass}, {share}"
             )
 
 

@@ -15,6 +15,7 @@ from stages.checkpoint.manifest import CheckpointError, Manifest, manifest_hash,
 from stages.checkpoint.retention import clear_leftovers
 from stages.checkpoint.signatures import check_origin
 from stages.checkpoint.verify import verify_checkpoint
+from stages.counted import plural
 from stages.process.lifeline import STDIN, VARIABLE
 from stages.stage_dir import StagePaths, converted_directory
 
@@ -29,7 +30,7 @@ class World(NamedTuple):
     offload: str | None
 
     def __str__(self) -> str:
-        devices = "1 device" if self.num_devices == 1 else f"{self.num_devices} devices"
+        devices = f"{self.num_devices} {plural(self.num_devices or 0, 'device')}"
         return f"{devices} at ZeRO {self.zero_stage}" + (", offloaded" if self.offload == "optimizer" else "")
 
 

@@ -22,6 +22,7 @@ from stages.checkpoint.files import link_or_copy
 from stages.checkpoint.manifest import CheckpointError, Manifest, read_manifest
 from stages.checkpoint.signatures import OriginError, check_origin, sign
 from stages.checkpoint.verify import verify_checkpoint
+from stages.counted import counted
 from stages.metrics import MetricsWriter, Record, read_metrics
 from stages.spec import TrainSpec
 from stages.stage_dir import StagePaths, converted_directory
@@ -120,7 +121,7 @@ def _announcement(found: Found, spec: TrainSpec, own: int) -> str:
     saved = scientific(flops * (found.steps - own))
     said = f"stage {spec.stage}: reused {which} from {found.run} ({found.where}); saves {saved} FLOPs"
     if lost := found.steps_there - found.steps:
-        what = f"its last {lost} steps ({scientific(flops * lost)} FLOPs)"
+        what = f"its last {counted(lost, 'step')} ({scientific(flops * lost)} FLOPs)"
         if found.ends_before_decay:
             return f"{said}; only the decay of its learning rate is lost, {what}"
         return f"{said}; {what} differ from this schedule and are not"

@@ -119,7 +119,7 @@ class Execution:
         check_keys(self.keys)
         if self.start and not self.stage(self.plans[0]).initial.exists():
             self.start.check()
-        self.screen.run_started(self.request.name, self.request.control, plan_run(self.schedule))
+        self.screen.run_started(self.request.name, self.request.control, plan_run(self.schedule), self.schedule)
         data = RunDataset(self.schedule, self.runs_dir, self.screen)
         dataset = None
         if self.request.control_of:

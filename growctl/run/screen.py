@@ -2,69 +2,59 @@
 
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
 from growctl.ladder.stage_plans import StagePlan, total_flops
-from growctl.text.formatting import duration, indented, scientific, short_count
+from growctl.progress.facts import line
+from growctl.progress.ladder import LadderProgress
+from growctl.progress.stage import StageProgress
+from growctl.progress.view import View
+from growctl.schema.blocks import Schedule
+from growctl.text.first_use import FirstUse
+from growctl.text.formatting import indented, scientific, short_count, wrapped
 from stages.checkpoint.manifest import Manifest
+from stages.counted import counted
 from stages.generate.text_samples import TextSamples
 from stages.metrics import Record
 
 PLAIN_SECONDS = 10.0
-"""A plain screen prints a line of training progress at most this often."""
+"""A plain screen prints a line of training progress at most this often, in its first minutes."""
 
+LATER_SECONDS = 60.0
+"""The same, once it is FIRST_SECONDS old: a run of a week should not fill its log."""
 
-class StageProgress:
-    """The progress of one stage, gathered from its records."""
-
-    def __init__(self, plan: StagePlan) -> None:
-        self.plan = plan
-        self.state = "waiting"
-        self.step = 0
-        self.loss: float | None = None
-        self.validation_loss: float | None = None
-        self.loss_after_growth: float | None = None
-        self.tokens_per_second: float | None = None
-
-    def update(self, record: Record) -> None:
-        """Updates the progress with one record of metrics.jsonl."""
-        self.step = int(record["step"])
-        if record["event"] == "train":
-            self.loss = self.loss if record["loss"] is None else record["loss"]  # null: no update was made
-            self.tokens_per_second = record["tokens_per_second"]
-        elif record["event"] == "evaluation":
-            if record["point"] == "after_growth":
-                self.loss_after_growth = record["loss"]
-            self.validation_loss = record["loss"]
-
-    @property
-    def seconds_left(self) -> float | None:
-        """Seconds that the stage still needs, estimated from the last measured speed; None before the first."""
-        if not self.tokens_per_second:
-            return None
-        return (self.plan.num_steps - self.step) * self.plan.tokens_per_step / self.tokens_per_second
+FIRST_SECONDS = 600.0
 
 
 class Screen:
     """Prints plain lines. `LiveScreen` is the live view for a terminal."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, *, timestamps: bool = False) -> None:
+        """`timestamps`: every line begins with the time, in UTC, such as `2026-01-31T09:30:00Z`."""
         self.console = console
-        self.name = ""
-        self.stages: dict[str, StageProgress] = {}
+        self.ladder = LadderProgress("", None, [], None)
+        self._timestamps = timestamps
+        self._words = FirstUse()
+        self._first = time.monotonic()
         self._last_line = 0.0
         self._last_phase = ""
 
-    def run_started(self, name: str, control: str | None, plans: list[StagePlan]) -> None:
-        """A run starts or resumes. `plans`: its stages, each followed by its release."""
-        self.name = name
-        self.stages = {plan.name: StageProgress(plan) for plan in plans}
+    @property
+    def stages(self) -> dict[str, StageProgress]:
+        """The stages of the run, by name."""
+        return self.ladder.stages
+
+    def run_started(
+        self, name: str, control: str | None, plans: list[StagePlan], schedule: Schedule | None = None
+    ) -> None:
+        """A run starts or resumes. `plans`: its stages, each followed by its release. Without `schedule`, the screen
+        knows neither the evaluations nor the hardware."""
+        self.ladder = LadderProgress(name, control, plans, schedule)
         sizes = " -> ".join(short_count(plan.num_parameters) for plan in plans if not plan.branch_of)
         tokens, flops = sum(plan.train_tokens for plan in plans), total_flops(plans).total
         what = f"control ({control})" if control else "ladder"
@@ -72,10 +62,14 @@ class Screen:
 
     def run_finished(self) -> None:
         """Every stage is done."""
-        self.message(f"{self.name}: done")
+        self.message(f"{self.ladder.name}: done")
 
     def message(self, text: str) -> None:
-        """Prints one line for the user."""
+        """Prints a message for the user, usually of one line."""
+        text = self._words.explained(text)
+        if self._timestamps:
+            now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+            text = "\n".join(f"{now} {part}".rstrip() for part in text.split("\n"))
         self.console.print(Text(text), soft_wrap=True)
 
     def preparing(self, phase: str, fraction: float | None) -> None:
@@ -91,7 +85,7 @@ class Screen:
             self._last_line = now
         elif now - self._last_line >= PLAIN_SECONDS:
             self._last_line = now
-            self.message(f"stage {stage}: {done} of {total} files copied")
+            self.message(f"stage {stage}: {done} of {counted(total, 'file')} copied")
 
     def growing(self, plan: StagePlan) -> None:
         """A checkpoint is being expanded."""
@@ -112,7 +106,7 @@ class Screen:
         """The workers of a stage were started."""
         self.stages[plan.name].state = "starting"
         self.message(
-            f"stage {plan.name}: {short_count(plan.num_parameters)} parameters, {plan.num_steps} steps, "
+            f"stage {plan.name}: {short_count(plan.num_parameters)} parameters, {counted(plan.num_steps, 'step')}, "
             f"{short_count(plan.train_tokens)} tokens"
         )
 
@@ -126,7 +120,7 @@ class Screen:
                 f"stage {plan.name}: {record['num_devices']} x {record['device']}, {record['precision']}, "
                 f"ZeRO-{record['zero_stage']}"
             )
-        elif record["event"] == "train" and time.monotonic() - self._last_line >= PLAIN_SECONDS:
+        elif record["event"] == "train" and self._is_line_due():
             self._last_line = time.monotonic()
             self.progress(stage)
         elif record["event"] == "evaluation":
@@ -145,13 +139,11 @@ class Screen:
 
     def progress(self, stage: StageProgress) -> None:
         """Prints a line of training progress."""
-        left = stage.seconds_left
-        loss = "no loss yet" if stage.loss is None else f"loss {stage.loss:.4f}"
-        self.message(
-            f"stage {stage.plan.name} step {stage.step}/{stage.plan.num_steps}: {loss}, "
-            f"{short_count(stage.tokens_per_second or 0)} tokens/s"
-            + (f", {duration(left)} left in the stage" if left is not None else "")
-        )
+        self.message(line(self.ladder, stage))
+
+    def _is_line_due(self) -> bool:
+        now = time.monotonic()
+        return now - self._last_line >= (PLAIN_SECONDS if now - self._first < FIRST_SECONDS else LATER_SECONDS)
 
     def stage_finished(self, plan: StagePlan) -> None:
         """A stage's `final/` is complete, from now or from an earlier execution."""
@@ -170,12 +162,12 @@ class Screen:
 
 
 class LiveScreen(Screen):
-    """A table of the ladder that is redrawn in place, with messages scrolling above it."""
+    """A view of the ladder that is redrawn in place, with messages scrolling above it."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
         self._phase = ""
-        self._live = Live(get_renderable=self._render, console=console, refresh_per_second=4, transient=False)
+        self._live = Live(get_renderable=self._render, console=console, refresh_per_second=4, vertical_overflow="crop")
 
     def __enter__(self) -> "LiveScreen":
         self._live.start(refresh=True)
@@ -184,14 +176,18 @@ class LiveScreen(Screen):
     def __exit__(self, *_: Any) -> None:
         self._live.stop()
 
+    def message(self, text: str) -> None:
+        """Prints a message for the user. Breaks lines between words; a longer word, such as a path, stays whole."""
+        self.console.print(Text(wrapped(self._words.explained(text), self.console.width)), soft_wrap=True)
+
     def preparing(self, phase: str, fraction: float | None) -> None:
         """The dataset is being prepared."""
         self._phase = f"data: {phase}" + (f" {fraction:.0%}" if fraction is not None else "")
 
     def run_finished(self) -> None:
         """Every stage is done: prints the final table and clears the live view for the next run."""
-        self.console.print(self._render())
-        self.stages = {}
+        self.console.print(View(self.ladder, whole=True))
+        self.ladder = LadderProgress("", None, [], None)
 
     def stage_started(self, plan: StagePlan) -> None:
         """The workers of a stage were started."""
@@ -199,45 +195,10 @@ class LiveScreen(Screen):
         self.stages[plan.name].state = "starting"
 
     def progress(self, stage: StageProgress) -> None:
-        """Prints nothing: the table shows the progress."""
+        """Prints nothing: the view shows the progress."""
 
     def _render(self) -> Group:
-        if not self.stages:
-            return Group()
-        table = Table(title=self.name, title_justify="left", expand=False, pad_edge=False, box=None)
-        for heading in (
-            "stage",
-            "parameters",
-            "progress",
-            "steps",
-            "loss",
-            "validation",
-            "tokens/s",
-            "left",
-            "FLOPs",
-        ):
-            right = heading not in ("stage", "progress")
-            table.add_column(heading, justify="right" if right else "left", no_wrap=True)
-        spent = 0.0
-        for stage in self.stages.values():
-            plan, done = stage.plan, stage.step
-            flops = spent + plan.step_flops.total * done
-            spent = spent if plan.branch_of else flops
-            active = stage.state in ("starting", "training")
-            left = stage.seconds_left if stage.state == "training" else None
-            table.add_row(
-                plan.name,
-                short_count(plan.num_parameters),
-                ProgressBar(total=plan.num_steps, completed=done, width=16, pulse=stage.state == "starting"),
-                f"{done}/{plan.num_steps}",
-                f"{stage.loss:.4f}" if stage.loss is not None else "",
-                f"{stage.validation_loss:.4f}" if stage.validation_loss is not None else "",
-                short_count(stage.tokens_per_second) if active and stage.tokens_per_second else "",
-                duration(left) if left is not None else stage.state,
-                scientific(flops) if done else "",
-                style="bold" if active else "",
-            )
-        return Group(table, Text(self._phase, style="dim")) if self._phase else Group(table)
+        return Group(View(self.ladder, self._phase)) if self.stages else Group()
 
 
 def evaluation_words(record: Record) -> str:
@@ -256,7 +217,10 @@ def anomaly_words(record: Record) -> str:
         wrong = "the gradient is not finite"
     follows = {
         "skip": "the update is skipped",
-        "rollback": f"rolling back to step {record['first_step']} and skipping the data of {record['num_steps']} steps",
+        "rollback": f"rolling back to step {record['first_step']} and skipping the data of "
+        f"{counted(record['num_steps'], 'step')}"
+        if record["action"] == "rollback"
+        else "",
         "stop": "the stage stops",
     }
     return f"{wrong}: {follows[record['action']]}"
@@ -268,12 +232,12 @@ def added_words(attention_tokens: Sequence[int], ffn_tokens: Sequence[int]) -> s
         return "a transformer's width and depth"
     sizes = set(zip(attention_tokens, ffn_tokens, strict=True)) - {(0, 0)}
     num_layers = sum(1 for size in zip(attention_tokens, ffn_tokens, strict=True) if size in sizes)
-    where = "of every layer" if num_layers == len(attention_tokens) else f"of {num_layers} layers"
+    where = "of every layer" if num_layers == len(attention_tokens) else f"of {counted(num_layers, 'layer')}"
     attention, ffn = ({min(added), max(added)} for added in zip(*sizes, strict=True))
     most, most_ffn = (" to ".join(f"+{tokens}" for tokens in sorted(ends)) for ends in (attention, ffn))
     return f"{most} tokens in Q, K, V and O, {most_ffn} in the FFN, {where}"
 
 
 def make_screen(console: Console) -> Screen:
-    """A live view if `console` is a terminal, else a screen of plain lines."""
-    return LiveScreen(console) if console.is_terminal else Screen(console)
+    """A live view if `console` is a terminal, else a screen of plain lines with timestamps."""
+    return LiveScreen(console) if console.is_terminal else Screen(console, timestamps=True)

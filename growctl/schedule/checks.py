@@ -16,6 +16,7 @@ from growctl.schema.growth_block import GrowthBlock
 from model.errors import UserError
 from model.policy import invalid_combination, rejection_reason
 from model.transformer_sizes import PRESERVING, WIDENING, Operator
+from stages.counted import counted
 
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 OPERATORS = get_args(Operator)
@@ -241,7 +242,7 @@ def _check_ramps(schedule: Schedule) -> Iterator[str]:
         elif schedule.model.family == "transformer" or tau not in ("ramp", "anneal"):
             yield f"{where}: needs growth.tau ramp or anneal; leave it out"
         elif stage.ramp_steps >= steps:
-            yield f"{where}: must be less than the stage's {steps} steps"
+            yield f"{where}: must be less than the stage's {counted(steps, 'step')}"
 
 
 def _check_steps(schedule: Schedule) -> Iterator[str]:
@@ -265,7 +266,8 @@ def _check_training(schedule: Schedule) -> Iterator[str]:
         yield "launch.kernels = 'compiled': needs launch.zero_stage 1 or 2; ZeRO-3 has no whole weights to compile with"
     nodes = schedule.launch.nodes
     if isinstance(nodes, list) and len(nodes) != len(schedule.stages):
-        yield f"launch.nodes = {nodes}: has {len(nodes)} entries for {len(schedule.stages)} stages; give one per stage"
+        entries, stages = counted(len(nodes), "entry", "entries"), counted(len(schedule.stages), "stage")
+        yield f"launch.nodes = {nodes}: has {entries} for {stages}; give one per stage"
 
 
 def _check_control_blocks(schedule: Schedule) -> Iterator[str]:

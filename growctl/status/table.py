@@ -9,18 +9,24 @@ from rich.table import Table
 from rich.text import Text
 
 from growctl.status.runs import CONTROL_INFIX, RunStatus, StageStatus
+from growctl.text.colours import BAD, FAINT, GOOD, WARNING
+from growctl.text.first_use import FirstUse
 from growctl.text.formatting import duration, short_count
 from growctl.text.name_cell import NameCell
+from stages.counted import plural
 
 MANY_STEPS = 10_000
 
+LOSSES = {"training\nloss": 8, "validation\nloss": 10}
+"""The headings of the losses, with their columns' least widths."""
+
 _STYLES = {
     "running": "bold",
-    "finished": "green",
-    "failed": "red",
-    "stopped": "yellow",
-    "not started": "dim",
-    "unreadable": "red",
+    "finished": GOOD,
+    "failed": BAD,
+    "stopped": WARNING,
+    "not started": FAINT,
+    "unreadable": BAD,
 }
 
 
@@ -31,18 +37,19 @@ def print_runs(runs: Sequence[RunStatus], ladders: Collection[str], console: Con
     """
     below = [run.control_of in ladders for run in runs]
     heading = "control" if all(below) else "run, its controls" if any(below) else "run"
-    table = _table(heading, "state", "stage", step=9, loss=7, left=7)
+    table = _table(heading, "state", "stage", step=9, **LOSSES, left=7)
     for run, is_below in zip(runs, below, strict=True):
         stage = run.current
         table.add_row(
             NameCell(f"  {run.name.removeprefix(f'{run.control_of}{CONTROL_INFIX}')}" if is_below else run.name),
             Text(run.state, style=_STYLES[run.state]),
             _place(run),
-            *(_steps(stage, brief=True), _loss(stage), _left(stage) if run.state == "running" else ""),
+            *(_steps(stage, brief=True), *_losses(stage), _left(stage) if run.state == "running" else ""),
         )
     console.print(table)
+    words = FirstUse()
     for run in runs:
-        _print_remarks(run, console, named=True)
+        _print_remarks(run, console, words, named=True)
 
 
 def print_run(run: RunStatus, console: Console) -> None:
@@ -53,15 +60,14 @@ def print_run(run: RunStatus, console: Console) -> None:
     )
     title = Text.assemble((run.name, "bold"), "  ", (run.state, _STYLES[run.state]), f"{_holder(run)}\n{what} {sizes}")
     console.print(title, soft_wrap=True)
-    table = _table("stage", "state", steps=13, loss=7, validation=10, **{"tokens/s": 8, "left": 7})
+    table = _table("stage", "state", steps=13, **LOSSES, **{"tokens/s": 8, "left": 7})
     for stage in run.stages:
         speed = stage.tokens_per_second if stage.state not in ("starting", "growing") else None
         table.add_row(
             Text(stage.name),
             stage.state,
             _steps(stage),
-            f"{stage.training_loss:.4f}" if stage.training_loss is not None else "",
-            f"{stage.validation_loss:.4f}" if stage.validation_loss is not None else "",
+            *_losses(stage),
             short_count(speed) if speed else "",
             _left(stage),
             style="bold" if run.state == "running" and stage is run.current else "",
@@ -74,7 +80,7 @@ def print_run(run: RunStatus, console: Console) -> None:
             saved = f"{stage.checkpoint} ({_ago(stage.checkpoint_at)})" if stage.checkpoint else "none"
             places.add_row(Text(stage.name), str(stage.attempts), saved, Text(stage.device or ""))
         console.print(Text(), places)
-    _print_remarks(run, console, named=False)
+    _print_remarks(run, console, FirstUse(), named=False)
 
 
 def print_details(runs: Sequence[RunStatus], console: Console) -> None:
@@ -90,18 +96,20 @@ def print_details(runs: Sequence[RunStatus], console: Console) -> None:
             print_runs(controls, [run.name], console)
 
 
-def _print_remarks(run: RunStatus, console: Console, named: bool) -> None:
+def _print_remarks(run: RunStatus, console: Console, words: FirstUse, named: bool) -> None:
     prefix = f"{run.name}: " if named else ""
     if run.reason:
-        console.print(Text(f"{prefix}failed: {run.reason}"), style="red", soft_wrap=True)
+        console.print(Text(words.explained(f"{prefix}failed: {run.reason}")), style=BAD, soft_wrap=True)
     if run.jobs and run.state != "finished":
-        words = ", ".join(f"{number} ({name})" for name, number in run.jobs.items())
+        jobs = ", ".join(f"{number} ({name})" for name, number in run.jobs.items())
         asks = f"squeue --jobs={','.join(run.jobs.values())}"
-        console.print(Text(f"{prefix}SLURM jobs {words}; check their state with: {asks}"), soft_wrap=True)
+        their = plural(len(run.jobs), "its", "their")
+        what = f"{prefix}SLURM {plural(len(run.jobs), 'job')} {jobs}; check {their} state with: {asks}"
+        console.print(Text(what), soft_wrap=True)
     for line in _reused(run):
         console.print(Text(f"{prefix}{line}"), soft_wrap=True)
     for note in run.notes:
-        console.print(Text(f"{prefix}{note}"), style="yellow", soft_wrap=True)
+        console.print(Text(words.explained(f"{prefix}{note}")), style=WARNING, soft_wrap=True)
 
 
 def _reused(run: RunStatus) -> list[str]:
@@ -128,9 +136,10 @@ def _table(*left: str, **right: int) -> Table:
     """A table with text columns, then number columns with their minimum widths."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for heading in left:
-        table.add_column(heading, overflow="fold")
+        table.add_column(heading, overflow="fold", vertical="bottom")
     for heading, width in right.items():
-        table.add_column(heading, justify="right", no_wrap=True, min_width=min(width, len(heading)))
+        longest = max(map(len, heading.split("\n")))
+        table.add_column(heading, justify="right", no_wrap=True, min_width=min(width, longest), vertical="bottom")
     return table
 
 
@@ -154,12 +163,10 @@ def _steps(stage: StageStatus | None, brief: bool = False) -> str:
     return f"{count(stage.step)}/{count(stage.num_steps) if stage.num_steps is not None else '?'}"
 
 
-def _loss(stage: StageStatus | None) -> str:
-    """The validation loss of a finished stage, else its last training loss."""
-    if stage is None:
-        return ""
-    loss = stage.validation_loss if stage.state == "done" or stage.training_loss is None else stage.training_loss
-    return "" if loss is None else f"{loss:.4f}"
+def _losses(stage: StageStatus | None) -> tuple[str, str]:
+    """The last training loss and the last validation loss of a stage."""
+    training, validation = (stage.training_loss, stage.validation_loss) if stage else (None, None)
+    return "" if training is None else f"{training:.4f}", "" if validation is None else f"{validation:.4f}"
 
 
 def _left(stage: StageStatus | None) -> str:

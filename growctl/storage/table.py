@@ -12,8 +12,10 @@ from growctl.status.runs import CONTROL_INFIX
 from growctl.storage.clean import Removed
 from growctl.storage.removable import Cleanup, Kept, Kind, Removable, disk_use
 from growctl.storage.stored_runs import Share, Storage
+from growctl.text.colours import WARNING
 from growctl.text.formatting import byte_count, duration, scientific
 from growctl.text.name_cell import NameCell
+from stages.counted import counted
 
 _NOUNS: dict[Kind, tuple[str, str]] = {
     "leftover": ("leftover of a dead process", "leftovers of dead processes"),
@@ -43,7 +45,7 @@ def print_storage(storage: Storage, console: Console) -> None:
     console.print(table)
     for run in storage.runs:
         for note in run.notes:
-            console.print(f"{run.name}: {note}", style="yellow", soft_wrap=True)
+            console.print(f"{run.name}: {note}", style=WARNING, soft_wrap=True)
     for share in storage.shares:
         console.print(_share(share), soft_wrap=True)
     if storage.datasets:
@@ -88,7 +90,7 @@ def print_removed(removed: Removed, console: Console) -> None:
     """Prints what was removed and what was not."""
     number = len(removed.paths)
     console.print(
-        f"removed {number} director{'y' if number == 1 else 'ies'}, which freed {byte_count(removed.freed_bytes)}",
+        f"removed {counted(number, 'directory', 'directories')}, which freed {byte_count(removed.freed_bytes)}",
         soft_wrap=True,
     )
     _print_kept(removed.skipped, console)
@@ -116,8 +118,7 @@ def _counted(kind: Kind, items: Sequence[Removable]) -> str:
 def _share(share: Share) -> str:
     """Such as `a and b share 3 files, 12 MB`."""
     *others, last = [*share.runs, *(["places outside these runs"] if share.elsewhere else [])]
-    files = "1 file" if share.num_files == 1 else f"{share.num_files} files"
-    return f"{', '.join(others)} and {last} share {files}, {byte_count(share.bytes)}"
+    return f"{', '.join(others)} and {last} share {counted(share.num_files, 'file')}, {byte_count(share.bytes)}"
 
 
 def _table(*left: str, right: Sequence[str]) -> Table:

@@ -1,4 +1,6 @@
-"""Formats numbers and durations for people."""
+"""Formats numbers, durations and lines for people."""
+
+import textwrap
 
 
 def short_count(value: float) -> str:
@@ -34,3 +36,9 @@ def duration(seconds: float) -> str:
 def indented(text: str) -> str:
     """`text` with every line indented by four spaces."""
     return "\n".join(f"    {line}".rstrip() for line in text.split("\n"))
+
+
+def wrapped(text: str, width: int) -> str:
+    """`text` with its lines broken between words at `width` characters; a longer word, such as a path, stays whole."""
+    lines = (textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) for line in text.split("\n"))
+    return "\n".join("\n".join(parts) for parts in lines)

@@ -12,6 +12,7 @@ from model.errors import UserError
 from stages.checkpoint.files import OnBytes
 from stages.checkpoint.manifest import CheckpointError
 from stages.checkpoint.verify import verify_checkpoint
+from stages.counted import counted
 from stages.data.corpus import SPLITS, DataError
 from stages.data.dataset import read_dataset_manifest, verify_dataset
 from stages.stage_dir import MANIFEST_NAME, is_checkpoint_name, is_set_aside, is_unfinished
@@ -53,10 +54,8 @@ class Found:
             return f"{self.path}: {self.kind} ({why}), not checked"
         if not self.whole:
             return self.problem or f"{self.path} is broken"
-        num_files = (
-            f"{self.num_files} files, {self.bytes:,} bytes" if self.kind in ("checkpoint", "dataset") else self.kind
-        )
-        return f"{self.path}: OK, {num_files}"
+        whole = f"{counted(self.num_files, 'file')}, {counted(self.bytes, 'byte')}"
+        return f"{self.path}: OK, {whole if self.kind in ('checkpoint', 'dataset') else self.kind}"
 
 
 def find_targets(path: Path) -> list[Target]:

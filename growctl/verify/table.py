@@ -3,8 +3,11 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from growctl.text.colours import BAD, FAINT
+from growctl.text.first_use import FirstUse
 from growctl.text.formatting import short_count
 from model.config import PATTENTIONS
+from stages.counted import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,20 +24,21 @@ def print_comparison(old: Path, new: Path, dataset: Path, comparison: "Compariso
 
     for name, path, measured in (("OLD", old, comparison.old), ("NEW", new, comparison.new)):
         parameters = f"  ({short_count(measured.num_parameters)} parameters)"
-        console.print(Text.assemble((name, "bold"), f"  {path}", (parameters, "dim")), soft_wrap=True)
+        console.print(Text.assemble((name, "bold"), f"  {path}", (parameters, FAINT)), soft_wrap=True)
 
     facts = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     facts.add_column(no_wrap=True, style="bold")
     facts.add_column(overflow="fold")
-    for label, words in _facts(dataset, comparison):
-        facts.add_row(label, Text(words))
+    words = FirstUse()
+    for label, text in _facts(dataset, comparison):
+        facts.add_row(label, Text(words.explained(text)))
     console.print(facts)
 
     console.print()
     title = "residual stream after each block" + (
         "; share of the score mass on new tokens" if comparison.new_score_shares else ""
     )
-    console.print(Text(title, "dim"))
+    console.print(Text(title, FAINT))
     layers = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for header in (*RMS_HEADERS, *(PATTENTIONS if comparison.new_score_shares else ())):
         layers.add_column(header, justify="right", no_wrap=True, vertical="bottom")
@@ -43,7 +47,7 @@ def print_comparison(old: Path, new: Path, dataset: Path, comparison: "Compariso
     console.print(layers)
 
     console.print()
-    style = "bold red" if comparison.breaks_promise else "bold"
+    style = f"bold {BAD}" if comparison.breaks_promise else "bold"
     console.print(Text.assemble((verdict_of(comparison), style), _verdict_words(comparison)))
 
 
@@ -55,7 +59,7 @@ def _descent_words(descent: "Descent") -> str:
     policy = descent.details.get("policy", {})
     how = descent.details.get("operator") or ", ".join(f"{key} {policy[key]}" for key in ("init", "tau") if policy)
     promise = {True: ", which preserves the function", False: ", which may change the function", None: ""}
-    return f"NEW was {made} from OLD{f' ({how})' if how else ''}{promise[descent.preserves]}; {shared}"
+    return f"NEW was {made} from OLD{promise[descent.preserves]}; {f'{how}; ' if how else ''}{shared}"
 
 
 def _facts(dataset: Path, comparison: "Comparison") -> list[tuple[str, str]]:
@@ -64,7 +68,7 @@ def _facts(dataset: Path, comparison: "Comparison") -> list[tuple[str, str]]:
     loss = f"{comparison.old.loss:.5f} -> {comparison.new.loss:.5f} nats per token"
     return [
         ("lineage", _descent_words(comparison.lineage)),
-        ("text", f"{comparison.num_sequences} x {comparison.sequence_length} tokens of {dataset.name}"),
+        ("text", f"{comparison.num_sequences} x {counted(comparison.sequence_length, 'token')} of {dataset.name}"),
         ("logits", f"{logits}; OLD's largest is {comparison.largest_logit:.3g}"),
         ("loss", f"{loss}, a jump of {comparison.jump:+.1e}"),
         *_gradient_rows(comparison),
@@ -73,7 +77,7 @@ def _facts(dataset: Path, comparison: "Comparison") -> list[tuple[str, str]]:
 
 def _gradient_rows(comparison: "Comparison") -> list[tuple[str, str]]:
     rows = [
-        (f"generation {counts.generation}", f"{counts.without_gradient:,} of {counts.num_tokens:,} tokens")
+        (f"generation {counts.generation}", f"{counts.without_gradient:,} of {counted(counts.num_tokens, 'token')}")
         for counts in comparison.gradients or ()
     ]
     if not rows:

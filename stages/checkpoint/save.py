@@ -13,6 +13,7 @@ from stages.checkpoint.lineage import Lineage
 from stages.checkpoint.manifest import CheckpointError, Manifest, history_of, read_manifest
 from stages.checkpoint.parameters import write_parameters
 from stages.checkpoint.pretrained import load_tokenizer
+from stages.counted import counted, plural
 from stages.stage_dir import TOKENIZER_NAME
 
 
@@ -67,5 +68,5 @@ def _check_values(model: LanguageModel) -> None:
             raise CheckpointError(f"the parameter {name} has no values: it is on the meta device")
         value = parameter.detach().float()
         if num_wrong := value.numel() - int(value.isfinite().sum()):
-            values = "1 value that is" if num_wrong == 1 else f"{num_wrong:,} values that are"
-            raise CheckpointError(f"the parameter {name} has {values} NaN, or infinite in float32")
+            values, are = counted(num_wrong, "value"), plural(num_wrong, "is", "are")
+            raise CheckpointError(f"the parameter {name} has {values} that {are} NaN, or infinite in float32")

@@ -20,6 +20,7 @@ from model.strict import Strict
 from stages.checkpoint.files import OnBytes, hash_file, hash_files
 from stages.checkpoint.sealed import DocumentError, PlainPath, Sealed, check_inside, read_sealed, seal
 from stages.checkpoint.text_facts import TextFacts
+from stages.counted import counted
 from stages.data.corpus import SPLITS, DataError, DataSpec, SplitName
 from stages.stage_dir import MANIFEST_NAME, TOKENIZER_NAME
 
@@ -293,7 +294,7 @@ def _require_size(dataset_dir: Path, file: DatasetFile) -> None:
 def _require_tokens(dataset_dir: Path, split: SplitName, num_tokens: int, sequence_length: int) -> None:
     if num_tokens <= sequence_length:
         raise DataError(
-            f"data.source: the {split} split of {dataset_dir} has {num_tokens} tokens, but one sample of"
+            f"data.source: the {split} split of {dataset_dir} has {counted(num_tokens, 'token')}, but one sample of"
             f" {sequence_length} needs {sequence_length + 1}; use more text, a shorter sequence"
             f"{', or a larger data.validation_fraction' if split == 'validation' else ''}"
         )

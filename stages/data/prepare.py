@@ -27,6 +27,7 @@ from tokenizers import Tokenizer
 
 from stages.checkpoint.directory import set_aside
 from stages.checkpoint.files import hash_file, sync_path, write_file
+from stages.counted import counted
 from stages.data.corpus import SPLITS, Corpus, DataError, DataSpec, SplitName, open_corpus
 from stages.data.dataset import (
     FORMAT_VERSION,
@@ -168,7 +169,7 @@ def _write_dataset(corpus: Corpus, given: Tokenizer | None, staging: Path, progr
         hashes = hashes.union(*(part.hashes for part in parts))
         num_dropped += sum(part.num_dropped for part in parts)
     if num_dropped:
-        progress.say(f"left {num_dropped:,} documents out of train, because validation has the same text")
+        progress.say(f"left {counted(num_dropped, 'document')} out of train, because validation has the same text")
     _require_documents(spec, splits, num_dropped, len(hashes))
     return DatasetManifest(
         format_version=FORMAT_VERSION,
@@ -209,13 +210,13 @@ def _require_documents(
     num_documents = sum(split.num_documents for split in splits.values())
     if num_documents < 2:
         raise DataError(
-            f"data.source: {spec.source!r} has {num_documents} documents, but training and validation need"
+            f"data.source: {spec.source!r} has {counted(num_documents, 'document')}, but training and validation need"
             " one each; use more text, or set a data.document_separator that splits it"
         )
     for name, split in splits.items():
         if not split.num_documents:
             raise DataError(
-                f"data.validation_fraction: {spec.validation_fraction} of the {num_documents} documents in"
+                f"data.validation_fraction: {spec.validation_fraction} of the {counted(num_documents, 'document')} in"
                 f" {spec.source!r} leaves none for {name}; try about {min(0.5, 5 / num_documents):.2g}"
             )
 

@@ -29,6 +29,7 @@ from stages.checkpoint.files import FileEntry, list_files, write_file
 from stages.checkpoint.manifest import CheckpointError, Manifest, read_manifest
 from stages.checkpoint.parameters import MOMENTS, read_parameter, write_parameter
 from stages.checkpoint.signatures import check_origin, check_pickles, list_pickles, sign
+from stages.counted import plural
 from stages.stage_dir import TOKENIZER_NAME, staging_directory
 
 ENGINE_TAG = "engine"
@@ -144,8 +145,8 @@ def load_engine(engine: DeepSpeedEngine, directory: Path, keys: Path) -> Manifes
     manifest = read_manifest(directory)
     if manifest.kind != "engine" or manifest.world_size != dist.get_world_size():
         raise CheckpointError(
-            f"{directory} was saved by {manifest.world_size} ranks and resumes only on the same number; "
-            f"this run has {dist.get_world_size()}"
+            f"{directory} was saved by {manifest.world_size} {plural(manifest.world_size or 0, 'rank')} and resumes "
+            f"only on the same number; this run has {dist.get_world_size()}"
         )
     check_origin(directory, manifest, keys)
     check_pickles(directory, list_pickles(directory, manifest)[dist.get_rank() :: dist.get_world_size()])

@@ -17,6 +17,7 @@ from model.errors import UserError
 from model.language_model import LanguageModel
 from model.loss import token_scores
 from stages.checkpoint.pretrained import Pretrained
+from stages.counted import counted
 from stages.evaluate.generation import Generation, generation
 from stages.evaluate.replicas import Replicas, device_of
 from stages.evaluate.text import OnProgress
@@ -99,8 +100,8 @@ class GrowctlLM(TemplateLM):
         for _, _, continuation in requests:
             if len(continuation) > self._context:
                 raise UserError(
-                    f"a continuation of {len(continuation)} tokens does not fit into the context of {self._context}; "
-                    "leave out the task, or allow a longer context with --context N"
+                    f"a continuation of {counted(len(continuation), 'token')} does not fit into the context of "
+                    f"{self._context}; leave out the task, or allow a longer context with --context N"
                 )
         order = sorted(range(len(requests)), key=lambda index: -len(requests[index][1]) - len(requests[index][2]))
         found: list[tuple[float, bool]] = [(0.0, False)] * len(requests)

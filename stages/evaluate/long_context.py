@@ -17,6 +17,7 @@ import torch
 from model.errors import UserError
 from model.rotary_scaling import RotaryScaling, ScalingKind
 from stages.checkpoint.pretrained import Pretrained
+from stages.counted import counted
 from stages.data.dataset import Int64Array
 from stages.engine.devices import wait_for
 from stages.evaluate.documents import TokenStream
@@ -97,7 +98,7 @@ def context_losses(
     tokens, batch_tokens = _first_tokens(checkpoint, files, max_tokens), max(contexts)
     if len(tokens) <= batch_tokens:
         raise UserError(
-            f"--text {files[0]}: the text has {len(tokens):,} tokens; a context of {batch_tokens:,} needs "
+            f"--text {files[0]}: the text has {counted(len(tokens), 'token')}; a context of {batch_tokens:,} needs "
             f"{batch_tokens + 1:,}"
         )
     # The first batch pays for what later ones find ready: memory that stays with the process, and kernels.

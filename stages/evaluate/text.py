@@ -17,6 +17,7 @@ from model.language_model import LanguageModel
 from model.loss import IGNORED, token_scores
 from model.rotary_scaling import RotaryScaling
 from stages.checkpoint.pretrained import Pretrained
+from stages.counted import counted
 from stages.data.corpus import SplitName
 from stages.data.dataset import EvaluationWindows, read_dataset_manifest
 from stages.evaluate.documents import TokenStream
@@ -96,7 +97,9 @@ def text_loss(
     found = batches(sliding_windows(stream, context, stride or context), batch_size)
     sums_T, counts_T = position_losses(checkpoint, replicas, progressing(found), context)
     if not stream.num_tokens > 1:
-        raise UserError(f"--text {files[0]}: the text has {stream.num_tokens} tokens; a loss needs at least 2")
+        raise UserError(
+            f"--text {files[0]}: the text has {counted(stream.num_tokens, 'token')}; a loss needs at least 2"
+        )
     return _text_loss(sums_T, counts_T, stream.num_tokens, stream.num_bytes, stream.num_words, stream.num_documents)
 
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from model.errors import UserError
 from stages.checkpoint.pretrained import Pretrained
+from stages.counted import counted
 from stages.generate.decode import decode
 from stages.generate.settings import FinishReason, GenerationSettings
 from stages.generate.text_stream import TextStream
@@ -106,8 +107,8 @@ def _prompt_tokens(pretrained: Pretrained, prompt: str) -> list[int]:
 def _room(tokens: list[int], limit: int) -> int:
     if len(tokens) >= limit:
         raise PromptTooLong(
-            f"the prompt has {len(tokens):,} tokens; with a context of {limit:,} tokens it may have {limit - 1:,}, so "
-            "that there is room for text; shorten it"
+            f"the prompt has {counted(len(tokens), 'token')}; with a context of {limit:,} tokens it may have "
+            f"{limit - 1:,}, so that there is room for text; shorten it"
         )
     return limit - len(tokens)
 

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from model.errors import UserError
+from stages.counted import counted
 from stages.data.dataset import EvaluationWindows, read_dataset_manifest
 from stages.evaluate.documents import TokenStream
 from stages.evaluate.windows import sliding_windows
@@ -50,8 +51,8 @@ def text_windows(
     whole = [window.tokens for window in first if len(window.tokens) == context + 1]
     if not whole:
         raise UserError(
-            f"--text {files[0]}: the text has {stream.num_tokens} tokens, but one window of --context {context} needs "
-            f"{context + 1}; give more text or a smaller --context"
+            f"--text {files[0]}: the text has {counted(stream.num_tokens, 'token')}, but one window of "
+            f"--context {context} needs {context + 1}; give more text or a smaller --context"
         )
     count, batch = whole_batches(len(whole), batch_size)
     return torch.from_numpy(np.stack(whole[:count])), batch

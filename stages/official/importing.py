@@ -16,6 +16,7 @@ from stages.checkpoint.manifest import CheckpointError, Manifest, history_of
 from stages.checkpoint.parameters import write_parameters
 from stages.checkpoint.pretrained import num_token_ids, parse_tokenizer, text_facts
 from stages.checkpoint.text_facts import TextFacts
+from stages.counted import counted, plural
 from stages.official.files import DTYPES, open_weights, refuse_lfs_pointer
 from stages.official.layout import (
     OFFICIAL_EMBEDDING,
@@ -69,7 +70,8 @@ def import_official(
         for name, official in names.items():
             value = state.pop(official).float()
             if num_wrong := value.numel() - int(value.isfinite().sum()):
-                raise CheckpointError(f"{weights}: {official} has {num_wrong:,} values that are NaN or infinite")
+                values, are = counted(num_wrong, "value"), plural(num_wrong, "is", "are")
+                raise CheckpointError(f"{weights}: {official} has {values} that {are} NaN or infinite")
             yield name, value
 
     with whole_directory(output) as staging:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from stages.counted import plural
 from stages.stage_dir import StagePaths
 
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
@@ -84,7 +85,7 @@ class Stalls:
                 place = error.strerror or "cannot be read"
             places.setdefault(place, []).append(str(rank))
         return "; ".join(
-            f"rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks[:8])}{' ...' if len(ranks) > 8 else ''}: {place}"
+            f"{plural(len(ranks), 'rank')} {', '.join(ranks[:8])}{' ...' if len(ranks) > 8 else ''}: {place}"
             for place, ranks in places.items()
         )
 

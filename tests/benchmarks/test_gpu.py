@@ -15,7 +15,6 @@ import pytest
 import torch
 
 from benchmarks.gpu.__main__ import Run
-from benchmarks.gpu.device import known_device
 from benchmarks.gpu.host_syncs import watched
 from benchmarks.gpu.kernels import calls
 from benchmarks.gpu.pattention import OUTPUTS, deviations, ours, products, random_inputs, saved_bytes, written_out
@@ -24,7 +23,6 @@ from benchmarks.gpu.settings import KERNELS, PAPER, TRIAL
 from benchmarks.gpu.timing import DeviceLost
 from growctl.controls.equal_size import equal_size_transformer
 from growctl.schedule.load import load_schedule
-from growctl.schema.launch_block import DEVICES
 from model.config import Kernels, TransformerConfig, tokenformer_config
 from tests.benchmarks.test_start_up import processes_of
 from tests.growctl.runs import wait_until
@@ -257,27 +255,6 @@ def test_the_transformer_is_the_one_that_controls_would_train() -> None:
 
 def test_kernels_are_those_of_the_model() -> None:
     assert get_args(Kernels) == KERNELS
-
-
-@pytest.mark.parametrize(
-    ("name", "device"),
-    [
-        ("NVIDIA H200", "h200"),
-        ("NVIDIA H100 80GB HBM3", "h100"),
-        ("NVIDIA A100-SXM4-40GB", "a100-40gb"),
-        ("NVIDIA A100-SXM4-80GB", "a100-80gb"),
-        ("NVIDIA B200", "b200"),
-        ("NVIDIA GeForce RTX 4090", "rtx-4090"),
-        ("NVIDIA L40S", "l40s"),
-        ("NVIDIA H100 PCIe", None),
-        ("NVIDIA H200 NVL", None),
-        ("NVIDIA GB200", None),
-        ("NVIDIA L40", None),
-        ("Tesla V100-SXM2-16GB", None),
-    ],
-)
-def test_only_a_device_in_the_table_has_a_peak(name, device) -> None:
-    assert known_device(name, list(DEVICES)) == device
 
 
 def test_the_written_out_form_and_ours_are_the_same_function() -> None:

@@ -187,7 +187,7 @@ def test_the_screen_reports_anomalies_and_keeps_the_last_loss_if_a_record_has_no
     train = {"event": "train", "step": 10, "loss": None, "tokens_per_second": 5.0}
     common = {"event": "anomaly", "step": 37, "value": 12.5, "threshold": 5.25, "first_step": 30, "num_steps": 7}
     screen.record(plan, train)
-    assert "stage large step 10/60: no loss yet" in console.export_text()
+    assert "stage large step 10/60: no training loss yet" in console.export_text()
     screen.record(plan, common | {"kind": "spike", "action": "rollback"})
     screen.record(plan, common | {"kind": "non_finite", "action": "stop", "value": None})
     screen.record(plan, train | {"loss": 3.5})

@@ -85,7 +85,7 @@ def test_the_cost_is_split_by_part(final):
     told = words(show("quick"))
     assert "cost 6.00e09 FLOPs, 2.82k tokens in 11 steps, 1m 16s of device time" in told
     assert "FLOPs by part: parameters 3.00e09, attention 2.00e09, head 1.00e09" in told
-    assert "validation 2 nats per token, perplexity 7.389" in told
+    assert "validation 2 nats per token (units of the natural logarithm), perplexity 7.389" in told
 
 
 def test_a_cost_that_is_incomplete_or_unknown_says_so(final):
@@ -115,7 +115,9 @@ def test_an_unfinished_ramp_and_a_foreign_tau_are_said(final):
     expand(final, Path("ramped"), attention_tokens=3)
     assert "not yet the published one: the ramp is 0 of generation 1, and ends at 1" in words(show("ramped"))
     expand(final, Path("frozen"), attention_tokens=3, policy=GrowthPolicy(init="zero-key", tau="frozen"))
-    assert "not the published one: tau is not that of the number of tokens" in words(show("frozen"))
+    assert "not the published one: tau (the factor on the scores) is not that of the number of tokens" in words(
+        show("frozen")
+    )
 
 
 def test_files_shared_with_other_checkpoints_are_named(final):

@@ -299,7 +299,7 @@ def test_a_plan_ends_the_reason_that_it_notes_with_one_full_stop(monkeypatch):
         raise LaunchError("torch is broken.")
 
     monkeypatch.setattr(resolve, "schedule_devices_here", fail)
-    assert planned_devices(ladder()).note == "The plan is for one device on each machine: torch is broken."
+    assert planned_devices(ladder()).note == "The plan is for 1 device on each machine: torch is broken."
 
 
 @pytest.mark.slow
@@ -383,7 +383,7 @@ def test_a_hostfiles_devices_are_those_of_the_hosts_that_a_run_uses(tmp_path):
     hosts = {"cluster": "hostfile", "nodes": 2, "hostfile": {"path": str(hostfile)}}
     missing = planned_devices(ladder(launch=hosts))
     assert missing.per_machine == 1
-    assert missing.note.startswith("The plan is for one device on each machine: ")
+    assert missing.note.startswith("The plan is for 1 device on each machine: ")
     assert str(hostfile) in (missing.note or "")
     hostfile.write_text("a slots=8\nb slots=4\nc slots=2\n")
     assert planned_devices(ladder(launch=hosts)) == Devices(4, "cuda", fast_bf16=True)

@@ -212,7 +212,7 @@ def test_notes_name_exactly_the_stages_whose_slope_is_never_fitted(
 def test_notes_name_assumed_devices_and_the_hosts_memory() -> None:
     assert notes(ladder()) == []
     [note] = notes(ladder(launch={"cluster": "slurm"}))
-    assert note.startswith("The plan is for one device on each machine")
+    assert note.startswith("The plan is for 1 device on each machine")
     [note] = notes(ladder(launch={"offload": "optimizer", "devices": 2}))
     assert note.startswith("launch.offload puts up to ")
 
@@ -223,4 +223,4 @@ def test_notes_name_the_measured_devices_and_what_larger_numbers_assume() -> Non
     assert len(same) == 1
     assert "on 2 x CPU" in same[0]
     fewer = plan_notes(plan_costs(schedule, measurements=Measurements("1 x CPU", 1, {})))
-    assert fewer[1].startswith("Beyond these 1 devices, the times assume that every device is as fast")
+    assert fewer[1].startswith("Beyond this device, the times assume that every device is as fast")

@@ -2,6 +2,7 @@
 
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from growctl.ledger.ledger import LedgerError
 from growctl.report.compare import Comparison, Point, compare, flops_to_loss
 from growctl.report.read import RunReport, StageReport, find_runs
-from growctl.report.table import scientific, verdicts
+from growctl.report.table import replayed_work, scientific, verdicts
 from growctl.report.verdict import verdict
 from tests.growctl.invented_runs import (
     LARGE,
@@ -245,6 +246,29 @@ def invented(name: str, stages: list[tuple[int, int]], loss: float, kind: str | 
         made.append(StageReport(f"s{index}", num_parameters, num_steps, *spent, *quality))
     of = "quick" if kind else None
     return RunReport(name, name, name, "s", kind, of, None, tuple(made), (), "f00d", Path("runs") / name)
+
+
+@pytest.mark.parametrize(
+    ("flops", "seconds", "sentence"),
+    [
+        (0.0, 0.0, None),
+        (0.0, 0.4, None),
+        (0.0, 30.0, "Replayed after interruptions: 30s of device time, counted above."),
+        (5.5e7, 0.4, "Replayed after interruptions: 5.50e07 FLOPs (+10.0%), not counted above."),
+        (
+            *(5.5e7, 30.0),
+            "Replayed after interruptions: 5.50e07 FLOPs (+10.0%), not counted above, and 30s of device time, counted "
+            "above.",
+        ),
+    ],
+)
+def test_the_report_names_replayed_work_only_where_there_was_any(
+    flops: float, seconds: float, sentence: str | None
+) -> None:
+    run = invented("quick", [(1000, 100)], 1.28, None, 0.0)
+    [stage] = run.stages
+    run = replace(run, stages=(replace(stage, replayed_flops=flops, replayed_device_seconds=seconds),))
+    assert replayed_work(run) == sentence
 
 
 CONTROLS = st.lists(

@@ -174,17 +174,23 @@ def test_a_finished_ladder_whose_controls_cannot_be_planned_is_finished_and_the_
     assert note.startswith(f"its controls cannot be planned: {rejected}")
 
 
-def test_80_columns_hold_every_kind_of_control_and_its_steps():
+@pytest.mark.parametrize("width", [80, 100])
+def test_the_steps_and_both_losses_of_every_kind_of_control_are_whole_and_named(width):
     kinds = ("transformer-scratch-0.5x", "tokenformer-scratch-2x", "best-scratch-124m-0.5x", "official-growth-0.5x")
-    stage = StageStatus("1.4b", "waiting", step=123_456, num_steps=572_205, training_loss=2.34567)
+    stage = StageStatus("1.4b", "waiting", step=123_456, num_steps=572_205, training_loss=2.34567, validation_loss=2.5)
     ladder = RunStatus("pile_1.4b", "running", "", stages=(stage, replace(stage, name="base", seconds_left=4e5)))
     names = [f"pile_1.4b-control-{kind}" for kind in kinds]
     controls = [RunStatus(name, "not started", "", control_of="pile_1.4b", stages=(stage,)) for name in names]
     out = io.StringIO()
-    print_runs([ladder, *controls], ["pile_1.4b"], Console(file=out, width=80))
-    _, _, first, *below = [line.split() for line in out.getvalue().splitlines()]
-    assert first == ["pile_1.4b", "running", "1.4b", "1/2", "123k/572k", "2.3457"]
-    assert below == [[kind, "not", "started", "1.4b", "123k/572k", "2.3457"] for kind in kinds]
+    print_runs([ladder, *controls], ["pile_1.4b"], Console(file=out, width=width))
+    above, headings, _, first, *below = [line.split() for line in out.getvalue().splitlines()]
+    assert above == ["training", "validation"]
+    assert headings[-4:] == ["step", "loss", "loss", "left"]
+    assert first == ["pile_1.4b", "running", "1.4b", "1/2", "123k/572k", "2.3457", "2.5000"]
+    whole = [cells for cells in below if len(cells) > 1]
+    assert [cells[1:] for cells in whole] == [["not", "started", "1.4b", "123k/572k", "2.3457", "2.5000"]] * 4
+    assert "".join(cells[0] for cells in below) == "".join(kinds)  # at 80, a name may break after a hyphen
+    assert (len(below) == len(kinds)) == (width == 100)
 
 
 def test_a_control_without_its_ladder_is_shown_under_its_own_name(tmp_path):

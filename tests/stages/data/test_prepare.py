@@ -360,7 +360,7 @@ def test_another_tokenizer_with_the_same_name_gives_another_dataset(
             r"data\.validation_fraction: 1e-06 of the 60 .* none for validation; try about 0\.083",
         ),
         ({"validation_fraction": 0.999999}, r"data\.validation_fraction: .* leaves none for train"),
-        ({"source": "{folder}/00.txt"}, r"data\.source: .* has 1 documents, .* data\.document_separator"),
+        ({"source": "{folder}/00.txt"}, r"data\.source: .* has 1 document, .* data\.document_separator"),
         ({"source": "{latin}"}, r"data\.source: .*/latin is not UTF-8"),
     ],
 )
