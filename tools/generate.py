@@ -5,7 +5,7 @@ from pathlib import Path
 from growctl.plan.costs import RunCost, plan_costs
 from growctl.schedule.load import load_schedule, shipped_schedules
 from growctl.text.formatting import byte_count, scientific, short_count
-from tools import file_tables, inspection, performance
+from tools import file_tables, inspection, keys, performance
 from tools.pages import REPOSITORY, filled
 
 PAGE = REPOSITORY / "docs/schedules.md"
@@ -65,8 +65,9 @@ def main() -> None:
     file_tables.PAGE.write_text(file_tables.with_file_tables(file_tables.PAGE.read_text()))
     performance.PAGE.write_text(performance.with_tables(performance.PAGE.read_text()))
     inspection.PAGE.write_text(inspection.with_tables(inspection.PAGE.read_text()))
+    keys.PAGE.write_text(keys.page())
     drawn = [performance.PICTURE] if performance.draw(performance.RESULTS, performance.PICTURE) else []
-    print(*(PAGE, file_tables.PAGE, performance.PAGE, inspection.PAGE, *drawn), sep="\n")
+    print(*(PAGE, file_tables.PAGE, performance.PAGE, inspection.PAGE, keys.PAGE, *drawn), sep="\n")
 
 
 if __name__ == "__main__":

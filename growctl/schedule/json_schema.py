@@ -10,7 +10,7 @@ from typing import Any
 from growctl.schedule.files import GROUPS, SHIPPED, choices, shipped_schedules
 from growctl.schema.blocks import Schedule
 
-_ANNOTATIONS = ("description", "default")
+_ANNOTATIONS = ("description", "default", "examples", "unit")
 _NOT_JSON_SCHEMA = ("title", "gt", "ge", "lt", "le")
 """Keywords from pydantic to drop: titles repeat the key's name, and the limits are not JSON Schema."""
 
@@ -70,6 +70,8 @@ def _value(schema: dict[str, Any]) -> dict[str, Any]:
     annotations = {key: schema[key] for key in _ANNOTATIONS if key in schema and not isinstance(schema[key], dict)}
     if "description" in annotations:
         annotations["description"] = " ".join(annotations["description"].split())
+    if unit := annotations.pop("unit", None):  # in the description, because editors show no keyword of our own
+        annotations["description"] += f" Unit: {unit}."
     forms = _forms({key: value for key, value in schema.items() if key not in _ANNOTATIONS})
     if len(forms) == 1 and forms[0].get("type", "object") in ("array", "object"):
         # not an anyOf: editors would underline the whole block, not the wrong key in it
