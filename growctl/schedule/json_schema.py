@@ -68,10 +68,11 @@ def _block(schema: dict[str, Any]) -> dict[str, Any]:
 def _value(schema: dict[str, Any]) -> dict[str, Any]:
     """The schema of a value, with a reference allowed in its place."""
     annotations = {key: schema[key] for key in _ANNOTATIONS if key in schema and not isinstance(schema[key], dict)}
+    unit = annotations.pop("unit", None)
     if "description" in annotations:
-        annotations["description"] = " ".join(annotations["description"].split())
-    if unit := annotations.pop("unit", None):  # in the description, because editors show no keyword of our own
-        annotations["description"] += f" Unit: {unit}."
+        meaning = " ".join(annotations["description"].split())
+        # the unit is in the description, because editors show no keyword of our own
+        annotations["description"] = f"{meaning} Unit: {unit}." if unit else meaning
     forms = _forms({key: value for key, value in schema.items() if key not in _ANNOTATIONS})
     if len(forms) == 1 and forms[0].get("type", "object") in ("array", "object"):
         # not an anyOf: editors would underline the whole block, not the wrong key in it
