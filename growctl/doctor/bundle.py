@@ -102,7 +102,7 @@ def machine_texts(checks: Sequence[Check], environment: Mapping[str, str]) -> di
         "doctor.json": as_json({"ok": not failed, "checks": [asdict(check) for check in checks]}),
         "versions.txt": "".join(f"{line}\n" for line in sorted(set(_versions()), key=str.lower)),
         "platform.json": as_json(_platform()),
-        "environment.json": as_json(allowed),
+        "variables.json": as_json(allowed),
     }
 
 

@@ -77,7 +77,7 @@ def tail(path: Path, num_bytes: int = TAIL_BYTES) -> str:
 
 def _texts(run: RunPaths) -> Iterator[tuple[str, str]]:
     if run.schedule.is_file():
-        yield "schedule.yaml", _schedule(run.schedule)
+        yield run.schedule.name, _schedule(run.schedule)
     if run.ledger.is_file():
         yield "ledger.json", as_json(_ledger(run.ledger))
     for log in sorted(run.jobs_folder.glob("*log.*")):

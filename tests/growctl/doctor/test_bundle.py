@@ -73,7 +73,7 @@ def test_a_bundle_holds_results_versions_tracebacks_and_the_named_run(runs: Path
     texts = texts_in(Path("bug.zip"))
     stage = "runs/ladder/stages/0-a"
     assert list(texts) == [
-        *("README.txt", "doctor.txt", "doctor.json", "versions.txt", "platform.json", "environment.json"),
+        *("README.txt", "doctor.txt", "doctor.json", "versions.txt", "platform.json", "variables.json"),
         *(f"bugs/growctl-2026010{day}T000000Z-x.txt" for day in range(4, 9)),
         *("runs/ladder/schedule.yaml", "runs/ladder/ledger.json", "runs/ladder/slurm/1234_0_log.out"),
         *(f"{stage}/metrics.jsonl", f"{stage}/log.txt", f"{stage}/final/manifest.json"),
@@ -82,8 +82,8 @@ def test_a_bundle_holds_results_versions_tracebacks_and_the_named_run(runs: Path
     assert "warning  disk" in texts["doctor.txt"]
     assert json.loads(texts["doctor.json"])["checks"][1]["found"] == "slow at ~"
     assert "pydantic==" in texts["versions.txt"]
-    assert json.loads(texts["environment.json"])["OMP_NUM_THREADS"] == "3"
-    assert set(json.loads(texts["environment.json"])) <= set(bundle.ALLOWED_VARIABLES)
+    assert json.loads(texts["variables.json"])["OMP_NUM_THREADS"] == "3"
+    assert set(json.loads(texts["variables.json"])) <= set(bundle.ALLOWED_VARIABLES)
     assert [row["name"] for row in json.loads(texts["runs/ladder/ledger.json"])["stage"]] == ["a"]
     printed = capsys.readouterr().out
     assert all(f"  {name}\n" in printed for name in texts)
@@ -140,10 +140,12 @@ def test_without_a_name_the_file_is_called_by_the_time(tmp_path: Path, capsys) -
         ((False, None, ["ladder"]), "--run 'ladder': goes with --bundle only"),
     ],
 )
-def test_unusable_input_is_one_message_and_nothing_is_written(arguments, message: str, tmp_path: Path, capsys) -> None:
+def test_unusable_input_is_one_message_and_nothing_is_written(
+    arguments: tuple[bool, str | None, list[str] | None], message: str, tmp_path: Path, capsys
+) -> None:
     (tmp_path / "old.zip").write_text("old")
     with pytest.raises(typer.Exit) as ended:
-        commands.doctor(tmp_path, "1", *arguments, False)
+        commands.doctor(tmp_path, "1", *arguments)
     assert ended.value.exit_code == 2
     assert capsys.readouterr() == ("", f"growctl: {message}\n")
     assert [path.name for path in tmp_path.iterdir()] == ["old.zip"]
