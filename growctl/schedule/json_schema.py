@@ -103,7 +103,7 @@ def _defaults() -> dict[str, Any]:
     return {
         "description": "The files that this schedule starts from; later entries win. Each is a schedule by name or "
         "path, a choice for a block ({launch: slurm}, or {override launch: slurm} if an entry above already chooses "
-        "one), or _self_: this file itself, by default last.",
+        "one), or `_self_`: this file itself, by default last.",
         "type": "array",
         "items": {
             "anyOf": [
