@@ -1,6 +1,7 @@
 """Checks of the machine: devices, the runs directory's disk, limits, shared memory."""
 
 import fcntl
+import math
 import multiprocessing
 import os
 import resource
@@ -25,13 +26,20 @@ WRITE_BYTES = 64 * 2**20
 WRITE_SECONDS = 5.0
 """The measurement of a slow disk stops writing after this time."""
 SLOW_BYTES_PER_SECOND = 50e6
+"""A hard disk is faster. At this speed, a checkpoint of the paper's largest model takes five minutes."""
+SLOW_RENAME_SECONDS = 0.1
+"""A hard disk takes less to sync and rename a small file. At this speed, a checkpoint spends 50 s on it."""
+RENAMES = 10
+CHECKPOINT_FILES = 500
+"""Files of a checkpoint of the paper's largest model: one for each parameter."""
 LITTLE_SPACE = 5 * 10**9
 LARGEST = ("1.31B", 12 * 1_310_000_000)
 """The paper's largest model and the bytes of its checkpoint: a value and two moments in float32 per parameter."""
 
 OPEN_FILES = 1024
-SHARED_MEMORY = 2**30
-"""Shared memory that NCCL may need between ranks on one machine; a container has 64 MiB by default."""
+SHARED_MEMORY_PER_RANK = 128 * 2**20
+"""Shared memory that NCCL may need for a GPU's rank: 16 channels with 4 MiB for each of its 2 neighbours. A container
+has 64 MiB for all ranks by default. Ranks on CPUs exchange data through sockets and need none."""
 
 BUSY_SHARE = 0.5
 """If less than this share of a GPU's memory is free, someone else is using the GPU."""
@@ -83,7 +91,7 @@ def runs_directory(runs_dir: Path) -> Check:
     """Checks whether runs can be written there. The first run creates the folder itself."""
     place = existing_part(runs_dir)
     try:
-        with _scratch(runs_dir) as folder:
+        with scratch(runs_dir) as folder:
             write_file(folder / "file", b"anything")
     except OSError as error:
         fix = "choose another with --runs-dir or GROWCTL_RUNS_DIR, or ask for permission to write there"
@@ -109,9 +117,9 @@ def disk_space(runs_dir: Path) -> Check:
 
 
 def disk_speed(runs_dir: Path, num_bytes: int = WRITE_BYTES) -> Check:
-    """Measures how fast a file is written and synced to the disk."""
+    """Measures how fast a file is written and synced to the disk, and how long a small file takes with its rename."""
     block = os.urandom(4 * 2**20)
-    with _scratch(runs_dir) as folder:
+    with scratch(runs_dir) as folder:
         started, written = time.monotonic(), 0
         with (folder / "speed").open("wb") as file:
             while written < num_bytes and time.monotonic() - started < WRITE_SECONDS:
@@ -119,20 +127,35 @@ def disk_speed(runs_dir: Path, num_bytes: int = WRITE_BYTES) -> Check:
             file.flush()
             os.fsync(file.fileno())
         speed = written / (time.monotonic() - started)
+        started = time.monotonic()
+        for number in range(RENAMES):
+            write_file(folder / f"small-{number}", b"anything")
+            sync_path(folder)
+        rename_seconds = (time.monotonic() - started) / RENAMES
+    return judged_speed(speed, rename_seconds)
+
+
+def judged_speed(bytes_per_second: float, rename_seconds: float) -> Check:
+    """Judges a disk's speed in writing large files, and the time of syncing and renaming a small one."""
     name, size = LARGEST
+    seconds = size / bytes_per_second + CHECKPOINT_FILES * rename_seconds
     found = (
-        f"{speed / 1e6:,.0f} MB/s written and synced; a checkpoint of {name} parameters takes {duration(size / speed)}"
+        f"{bytes_per_second / 1e6:,.0f} MB/s written and synced, {rename_seconds * 1e3:.3g} ms to sync and rename a "
+        f"small file; a checkpoint of {name} parameters ({size / 1e9:.1f} GB, {CHECKPOINT_FILES} files) takes "
+        f"{duration(seconds)}"
     )
-    if speed < SLOW_BYTES_PER_SECOND:
-        fix = "store runs on a faster disk with --runs-dir, or save less often (checkpoint.every)"
-        return Check("disk speed", "warning", found, fix)
+    slow = [f"under {SLOW_BYTES_PER_SECOND / 1e6:.0f} MB/s"] * (bytes_per_second < SLOW_BYTES_PER_SECOND)
+    slow += [f"over {SLOW_RENAME_SECONDS * 1e3:.0f} ms"] * (rename_seconds > SLOW_RENAME_SECONDS)
+    if slow:
+        fix = "store runs on a faster disk with --runs-dir or GROWCTL_RUNS_DIR, or save less often (checkpoint.every)"
+        return Check("disk speed", "warning", f"{found}. That is slow: {' and '.join(slow)}", fix)
     return Check("disk speed", "ok", found)
 
 
 def file_system(runs_dir: Path) -> Check:
     """Checks whether the runs directory's file system supports what runs need, with the same operations as runs."""
     failed: list[str] = []
-    with _scratch(runs_dir) as folder:
+    with scratch(runs_dir) as folder:
         for what, works in _ABILITIES.items():
             try:
                 works(folder)
@@ -168,16 +191,22 @@ def open_files(soft: int, hard: int) -> Check:
 
 
 def shared_memory(num_gpus: int, place: Path = Path("/dev/shm")) -> Check:
-    """Checks shared memory, which data preparation needs for semaphores, and NCCL between the GPUs of a machine."""
-    fix = "in a container, use --ipc=host or --shm-size=8g"
+    """Checks shared memory, which data preparation needs for semaphores, and NCCL between the GPUs of a machine.
+
+    A run starts one rank for each of `num_gpus`.
+    """
+    needed = num_gpus * SHARED_MEMORY_PER_RANK if num_gpus > 1 else 0
+    docker = f"docker run --shm-size={max(1, math.ceil(2 * needed / 2**30))}g"
+    fix = f"in a container, use --ipc=host, or more shared memory ({docker}); else mount -o remount,size=50% {place}"
     try:
         multiprocessing.get_context("fork").Lock()
-        size = shutil.disk_usage(place).total
+        usage = shutil.disk_usage(place)
     except OSError as error:
         return Check("shared memory", "failed", f"{place} cannot be used: {error.strerror}", fix)
-    found = f"{_gib(size)} at {place}"
-    if num_gpus > 1 and size < SHARED_MEMORY:
-        return Check("shared memory", "warning", f"{found}; NCCL may need {_gib(SHARED_MEMORY)}", fix)
+    found = f"{_gib(usage.free)} of {_gib(usage.total)} free at {place}"
+    if usage.free < needed:
+        reason = f"NCCL may need {_gib(needed)} for {num_gpus} ranks and then fails with a bus error"
+        return Check("shared memory", "warning", f"{found}; {reason}", fix)
     return Check("shared memory", "ok", found)
 
 
@@ -188,7 +217,7 @@ def existing_part(path: Path) -> Path:
 
 
 @contextmanager
-def _scratch(runs_dir: Path) -> Iterator[Path]:
+def scratch(runs_dir: Path) -> Iterator[Path]:
     """A temporary folder on the runs directory's disk. No run's name starts like its name."""
     with TemporaryDirectory(prefix=".growctl-doctor-", dir=existing_part(runs_dir)) as folder:
         yield Path(folder)

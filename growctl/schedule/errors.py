@@ -4,13 +4,11 @@ import difflib
 import json
 import re
 from collections.abc import Iterator, Sequence
-from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
-from pydantic.fields import FieldInfo
-from pydantic.json_schema import SkipJsonSchema
 
+from growctl.schema.tree import blocks_by_path, user_keys
 from growctl.text.formatting import short_count
 from growctl.text.suggestion import did_you_mean
 from model.errors import UserError
@@ -157,9 +155,9 @@ def _limit(limit: Any) -> Any:
 def _unknown_key(location: tuple[int | str, ...], root: type[BaseModel]) -> tuple[str | None, str]:
     """The key of the same block that the user probably meant (None if there is none), and the message."""
     key, parents = str(location[-1]), location[:-1]
-    blocks = dict(_blocks(root))
+    blocks = dict(blocks_by_path(root))
     here = ".".join("N" if isinstance(part, int) else part for part in parents)
-    known = list(_written_by_users(blocks[here]))
+    known = list(user_keys(blocks[here]))
     allowed = f"(allowed here: {', '.join(known)})"
     if here == "stages.N" and key in blocks["model"].model_fields:
         return None, f"a stage cannot change this; set model.{key} for all stages"
@@ -168,30 +166,3 @@ def _unknown_key(location: tuple[int | str, ...], root: type[BaseModel]) -> tupl
         return None, f"no such key here; it belongs to {' or '.join(homes)} {allowed}"
     close = next(iter(difflib.get_close_matches(key, known, n=1)), None)
     return close, f"no such key{did_you_mean(key, known)} {allowed}"
-
-
-def _blocks(root: type[BaseModel], path: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
-    """Every block of the schema with its dotted path; N stands for an entry of a list."""
-    yield path, root
-    for name, field in _written_by_users(root).items():
-        block, is_list = _block_in(field.annotation)
-        if block:
-            yield from _blocks(block, ".".join(filter(None, (path, name, "N" if is_list else ""))))
-
-
-def _written_by_users(block: type[BaseModel]) -> dict[str, FieldInfo]:
-    """The keys of a block without those that growctl writes, which its JSON Schema leaves out too."""
-    skip = type(SkipJsonSchema())
-    fields = block.model_fields.items()
-    return {name: field for name, field in fields if not any(isinstance(mark, skip) for mark in field.metadata)}
-
-
-def _block_in(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation, False
-    if get_origin(annotation) in (list, Union, UnionType, Annotated):
-        for argument in get_args(annotation):
-            block, is_list = _block_in(argument)
-            if block:
-                return block, is_list or get_origin(annotation) is list
-    return None, False

@@ -10,7 +10,7 @@ from typing import Any
 from growctl.schedule.files import GROUPS, SHIPPED, choices, shipped_schedules
 from growctl.schema.blocks import Schedule
 
-_ANNOTATIONS = ("description", "default")
+_ANNOTATIONS = ("description", "default", "examples", "unit")
 _NOT_JSON_SCHEMA = ("title", "gt", "ge", "lt", "le")
 """Keywords from pydantic to drop: titles repeat the key's name, and the limits are not JSON Schema."""
 
@@ -68,8 +68,11 @@ def _block(schema: dict[str, Any]) -> dict[str, Any]:
 def _value(schema: dict[str, Any]) -> dict[str, Any]:
     """The schema of a value, with a reference allowed in its place."""
     annotations = {key: schema[key] for key in _ANNOTATIONS if key in schema and not isinstance(schema[key], dict)}
+    unit = annotations.pop("unit", None)
     if "description" in annotations:
-        annotations["description"] = " ".join(annotations["description"].split())
+        meaning = " ".join(annotations["description"].split())
+        # the unit is in the description, because editors show no keyword of our own
+        annotations["description"] = f"{meaning} Unit: {unit}." if unit else meaning
     forms = _forms({key: value for key, value in schema.items() if key not in _ANNOTATIONS})
     if len(forms) == 1 and forms[0].get("type", "object") in ("array", "object"):
         # not an anyOf: editors would underline the whole block, not the wrong key in it
@@ -100,7 +103,7 @@ def _defaults() -> dict[str, Any]:
     return {
         "description": "The files that this schedule starts from; later entries win. Each is a schedule by name or "
         "path, a choice for a block ({launch: slurm}, or {override launch: slurm} if an entry above already chooses "
-        "one), or _self_: this file itself, by default last.",
+        "one), or `_self_`: this file itself, by default last.",
         "type": "array",
         "items": {
             "anyOf": [

@@ -14,6 +14,7 @@ from pydantic import (
     model_validator,
 )
 
+from growctl.schema.example import example
 from growctl.schema.growth_block import GrowthBlock
 from growctl.schema.launch_block import Block, LaunchBlock
 from growctl.schema.quantities import Count, CountOrZero, Vocabulary, parse_count
@@ -27,6 +28,11 @@ from stages.spec import Action, Anomalies, Optimizer, RateShape
 MOST_STAGES = 32
 """More than any ladder needs: 31 doublings would grow even a model of 1k parameters to 2T."""
 Width = Annotated[int, Field(gt=0, le=2**20)]
+NumLayers = Annotated[int, Field(gt=0, le=1000)]
+LayerNumber = Annotated[int, Field(ge=0, le=999)]
+Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
+Prompt = Annotated[str, Field(max_length=1_000)]
+Budget = Annotated[float, Field(ge=0.001, le=1000.0)]
 StageName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,239}$")]
 """Like RUN_NAME, but longer: a control's name adds its kind and a stage's name to the ladder's. Files allow 255."""
@@ -37,11 +43,11 @@ class DataBlock(DataSpec):
 
     model_config = ConfigDict(allow_inf_nan=False)
 
-    vocab_size: Vocabulary | None = None
+    vocab_size: Annotated[Vocabulary | None, example(32_768, "entries")] = None
     """Entries of the byte-level BPE tokenizer that growctl trains on the text; by default 8192. Not allowed with
     `tokenizer`, which has its own size."""
 
-    approximate_tokens: Count | None = None
+    approximate_tokens: Annotated[Count | None, example("4.1M", "data tokens")] = None
     """Rough number of training tokens in the text. `plan` computes epochs from it until the dataset is prepared."""
 
     @property
@@ -53,31 +59,31 @@ class DataBlock(DataSpec):
 class ModelBlock(Block):
     """The model: the settings that all stages of a run share."""
 
-    family: Literal["tokenformer", "transformer"] = "tokenformer"
+    family: Annotated[Literal["tokenformer", "transformer"], example("tokenformer")] = "tokenformer"
     """tokenformer: all linear layers of a block are Pattentions, which can grow. transformer: the ordinary baseline."""
-    num_layers: Annotated[int, Field(gt=0, le=1000)]
+    num_layers: Annotated[NumLayers, example(12, "layers")]
     """Blocks, one after another. Tokenformer growth never changes it."""
-    hidden_size: Width
+    hidden_size: Annotated[Width, example(768, "dimensions")]
     """Width of the model (the residual stream). Tokenformer growth never changes it."""
-    num_heads: Width
+    num_heads: Annotated[Width, example(4, "heads")]
     """Attention heads; must divide hidden_size."""
-    vocab_size: Count | None = None
+    vocab_size: Annotated[Count | None, example(50_432, "rows")] = None
     """Rows of the embedding; by default `data.vocab_size`. Required with `data.tokenizer`."""
-    ffn_size: Width | None = None
+    ffn_size: Annotated[Width | None, example(3072, "dimensions")] = None
     """Inner width of a transformer's MLP; by default 4 x hidden_size."""
-    score_function: ScoreFunction = "l2_norm_gelu"
+    score_function: Annotated[ScoreFunction, example("gelu_l2_norm")] = "l2_norm_gelu"
     """How a Pattention turns the products of inputs and keys into weights of the values. l2_norm_gelu: L2 norm, then
     GELU. gelu_l2_norm: GELU, then L2 norm. softmax: cannot preserve the function when it grows."""
-    rotary_fraction: float = Field(default=0.25, ge=0.0, le=1.0)
+    rotary_fraction: Annotated[float, Field(ge=0.0, le=1.0), example(0.5, "share of a head's dimensions")] = 0.25
     """Share of each attention head's dimensions that encode the position; 0: the model does not see positions."""
-    rotary_base: PositiveFloat = 10000.0
+    rotary_base: Annotated[PositiveFloat, example(500_000.0, "pure number")] = 10000.0
     """Base of the rotary embedding's wavelengths; a larger one suits longer contexts."""
 
 
 class ReleaseBlock(Block):
     """How the learning rate of a release decays."""
 
-    decay: Annotated[float, Field(gt=0.0, le=1.0)] = 0.1
+    decay: Annotated[float, Field(gt=0.0, le=1.0), example(0.2, "share of the stage's steps")] = 0.1
     """Steps of the release, as a share of its stage's steps. The rate decays over all of them. The default is what
     MiniCPM (arXiv 2404.06395) found to be enough."""
 
@@ -85,28 +91,28 @@ class ReleaseBlock(Block):
 class StageBlock(Block):
     """One stage: a size, trained for a budget."""
 
-    name: StageName
+    name: Annotated[StageName, example("354m")]
     """Label, unique in the ladder, used in paths and tables."""
-    attention_tokens: Count | None = None
+    attention_tokens: Annotated[Count | None, example(1024, "parameter tokens")] = None
     """Parameter tokens in each of Q, K, V and O."""
-    ffn_tokens: Count | None = None
+    ffn_tokens: Annotated[Count | None, example(4096, "parameter tokens")] = None
     """Parameter tokens in the FFN."""
-    layers: list[Annotated[int, Field(ge=0, le=999)]] | None = None
+    layers: Annotated[list[LayerNumber] | None, example([0, 1], "numbers of layers")] = None
     """Layers that grow to these numbers of tokens, counted from 0; by default all."""
-    num_layers: Annotated[int, Field(gt=0, le=1000)] | None = None
+    num_layers: Annotated[NumLayers | None, example(24, "layers")] = None
     """Depth of a transformer from this stage on (`growth.operator`)."""
-    hidden_size: Width | None = None
+    hidden_size: Annotated[Width | None, example(1024, "dimensions")] = None
     """Width of a transformer from this stage on; heads keep their width."""
-    ffn_size: Width | None = None
+    ffn_size: Annotated[Width | None, example(4096, "dimensions")] = None
     """Inner width of a transformer's MLP from this stage on; by default in proportion to the width."""
-    train_tokens: Count | None = None
+    train_tokens: Annotated[Count | None, example("1.4B", "data tokens")] = None
     """Budget in data tokens, rounded to whole steps. Set either this or train_steps."""
-    train_steps: Count | None = None
+    train_steps: Annotated[Count | None, example(20_000, "optimizer steps")] = None
     """Budget in optimizer steps."""
-    ramp_steps: Count | None = None
+    ramp_steps: Annotated[Count | None, example(400, "optimizer steps")] = None
     """Steps over which new keys rise, or tau moves, after the growth to this stage; by default a share of the stage
     (`growth.ramp`, `growth.anneal`). With it, a longer stage starts like a shorter one."""
-    release: bool | ReleaseBlock | None = None
+    release: Annotated[bool | ReleaseBlock | None, example({"decay": 0.2})] = None
     """Whether the stage also ends in a finished model: a branch from its end, on which the learning rate decays. The
     ladder continues undecayed. true, false, or {decay: SHARE}; by default as `releases` says."""
 
@@ -123,15 +129,15 @@ class StageBlock(Block):
 class TrainingBlock(Block):
     """The batch, the context and the precision of every optimizer step."""
 
-    sequence_length: Count
+    sequence_length: Annotated[Count, example(1024, "data tokens")]
     """Context length in data tokens."""
-    batch_size: Count
+    batch_size: Annotated[Count, example(512, "sequences")]
     """Sequences per optimizer step, over all devices. Set either this or batch_tokens."""
-    batch_tokens: Count | None = None
+    batch_tokens: Annotated[Count | None, example("512k", "data tokens")] = None
     """Data tokens per optimizer step, over all devices; must be a multiple of sequence_length."""
-    precision: RequestedPrecision = "auto"
+    precision: Annotated[RequestedPrecision, example("bf16")] = "auto"
     """bf16 (with float32 master weights) or fp32. auto: bf16 if the device is fast at it, else fp32."""
-    log_every: Count = 10
+    log_every: Annotated[Count, example(50, "optimizer steps")] = 10
     """Steps between log lines."""
 
     @model_validator(mode="before")
@@ -161,31 +167,35 @@ class TrainingBlock(Block):
 class LearningRateBlock(Block):
     """The learning-rate schedule: warm-up, then constant and linear decay (`wsd`) or a cosine."""
 
-    peak: PositiveFloat
+    peak: Annotated[PositiveFloat, example(6e-4, "pure number")]
     """The rate after the warm-up."""
-    final: NonNegativeFloat = 0.0
+    final: Annotated[NonNegativeFloat, example(6e-5, "pure number")] = 0.0
     """The rate at the end of the span."""
-    shape: RateShape = "wsd"
+    shape: Annotated[RateShape, example("cosine")] = "wsd"
     """wsd: constant at `peak`, then a linear decay. cosine: half a cosine from `peak` to `final`."""
-    span: Literal["ladder", "stage"] = "ladder"
+    span: Annotated[Literal["ladder", "stage"], example("stage")] = "ladder"
     """ladder: one warm-up before the first stage, one decay at the end of the last. stage: each stage has its own
     warm-up and decay (as in the paper)."""
-    warmup_steps: CountOrZero = 0
+    warmup_steps: Annotated[CountOrZero, example(2000, "optimizer steps")] = 0
     """Steps over which the rate rises linearly from 0 to `peak`."""
-    decay: float = Field(default=0.2, ge=0.0, le=1.0)
+    decay: Annotated[float, Field(ge=0.0, le=1.0), example(0.25, "share of the span")] = 0.2
     """Length of the decay, as a share of the span (`wsd`)."""
 
 
 class OptimizerBlock(Block):
     """AdamW. The defaults are the paper's values."""
 
-    betas: Annotated[list[Annotated[float, Field(ge=0.0, lt=1.0)]], Field(min_length=2, max_length=2)] = [0.9, 0.95]
+    betas: Annotated[
+        list[Beta],
+        Field(min_length=2, max_length=2),
+        example([0.9, 0.98], "pure numbers"),
+    ] = [0.9, 0.95]
     """Decay per step of the running means of the gradient and of its square."""
-    epsilon: PositiveFloat = 1e-8
+    epsilon: Annotated[PositiveFloat, example(1e-6, "pure number")] = 1e-8
     """Added to the denominator of an update, so that it is never 0."""
-    weight_decay: NonNegativeFloat = 0.1
+    weight_decay: Annotated[NonNegativeFloat, example(0.01, "pure number")] = 0.1
     """Applied to matrices only."""
-    gradient_clipping: NonNegativeFloat = 1.0
+    gradient_clipping: Annotated[NonNegativeFloat, example(0.5, "L2 norm of the gradient")] = 1.0
     """Largest global gradient norm; 0 turns clipping off."""
 
     def optimizer(self) -> Optimizer:
@@ -202,20 +212,20 @@ class OptimizerBlock(Block):
 class EvaluationBlock(Block):
     """Validation during a stage. Every stage also ends with one over the same sequences, in float32."""
 
-    every: Count = 500
+    every: Annotated[Count, example(1000, "optimizer steps")] = 500
     """Steps between evaluations."""
-    max_sequences: Count | None = None
+    max_sequences: Annotated[Count | None, example(1000, "sequences")] = None
     """Validation sequences per evaluation; by default all."""
 
 
 class SamplesBlock(Block):
     """Texts that the model of every finished stage writes, for people to read. They do not affect training."""
 
-    prompts: Annotated[list[Annotated[str, Field(max_length=1_000)]], Field(max_length=16)] = []
+    prompts: Annotated[list[Prompt], Field(max_length=16), example(["Once upon a time", ""])] = []
     """What the texts begin with; an empty prompt begins a new document. By default growctl writes no texts."""
-    max_new_tokens: Annotated[Count, Field(le=1_000)] = 60
+    max_new_tokens: Annotated[Count, Field(le=1_000), example(100, "data tokens")] = 60
     """Tokens of each text, at most. The context length ends it too."""
-    temperature: Annotated[float, Field(ge=0.0, le=100.0)] = 0.8
+    temperature: Annotated[float, Field(ge=0.0, le=100.0), example(0.7, "pure number")] = 0.8
     """0: always the likeliest token. Above, tokens are drawn, always with the same random numbers."""
 
     def request(self) -> TextRequest:
@@ -228,33 +238,33 @@ class SamplesBlock(Block):
 class CheckpointBlock(Block):
     """Checkpoints within a stage."""
 
-    every: Count = 500
+    every: Annotated[Count, example(1000, "optimizer steps")] = 500
     """Steps between checkpoints."""
-    keep: Count = 2
+    keep: Annotated[Count, example(3, "checkpoints")] = 2
     """How many of the newest checkpoints to keep."""
-    keep_every: Count | None = None
+    keep_every: Annotated[Count | None, example(10, "checkpoints")] = None
     """Also keep every n-th checkpoint of a stage; by default none."""
-    keep_trunk: bool = True
+    keep_trunk: Annotated[bool, example(False)] = True
     """Whether each stage whose learning rate decays (`wsd`) also saves and keeps the checkpoint right before the decay.
     A longer schedule continues from it."""
-    check_space: bool = True
+    check_space: Annotated[bool, example(False)] = True
     """Whether a run first checks that everything it will write fits on the disk, and does not start otherwise."""
 
 
 class AnomaliesBlock(Block):
     """What happens after growctl rejects an update. It never applies an update whose gradient is not finite."""
 
-    non_finite: Action = "skip"
+    non_finite: Annotated[Action, example("rollback")] = "skip"
     """What to do if a gradient is not finite. skip: skip the step's data. rollback: return to a checkpoint and skip the
     data since then. stop: stop the run."""
-    spikes: Literal["ignore", Action] = "ignore"
+    spikes: Annotated[Literal["ignore", Action], example("skip")] = "ignore"
     """What to do if a step's loss is far above the earlier ones: the same choices, or ignore to train on the step."""
-    spike_z: Annotated[float, Field(gt=0.0, le=1e6)] = 10.0
+    spike_z: Annotated[float, Field(gt=0.0, le=1e6), example(8.0, "robust standard deviations")] = 10.0
     """A loss is a spike if it exceeds the median of the last losses by this many robust standard deviations."""
-    window: Annotated[int, Field(ge=8, le=100_000)] = 64
+    window: Annotated[int, Field(ge=8, le=100_000), example(128, "optimizer steps")] = 64
     """Steps whose losses give that median and deviation. No step is a spike until the warm-up and the ramp are over and
     the window is full."""
-    most: Annotated[int, Field(ge=1, le=1_000_000)] = 10
+    most: Annotated[int, Field(ge=1, le=1_000_000), example(3, "steps or rollbacks")] = 10
     """Skipped steps in a row, or rollbacks to the same checkpoint, that are allowed. The run stops at the next one."""
 
     def policy(self) -> Anomalies:
@@ -262,22 +272,29 @@ class AnomaliesBlock(Block):
         return Anomalies(**self.model_dump())
 
 
+ControlKind = Literal[
+    "tokenformer-scratch",
+    "transformer-scratch",
+    "best-scratch",
+    "scratch-of-each-size",
+    "single-jump",
+    "official-growth",
+]
+
+
 class ControlBlock(Block):
     """A kind of run that growctl generates to compare the ladder with."""
 
-    kind: Literal[
-        "tokenformer-scratch",
-        "transformer-scratch",
-        "best-scratch",
-        "scratch-of-each-size",
-        "single-jump",
-        "official-growth",
-    ]
+    kind: Annotated[ControlKind, example("best-scratch")]
     """tokenformer-scratch: the last stage's size from scratch. transformer-scratch: the Transformer nearest to it in
     parameters, from scratch. best-scratch: every size of the ladder from scratch. scratch-of-each-size: the size of
     every finished model (`releases`) from scratch, at that model's own cost. single-jump: the first stage, then the
     last size in one growth. official-growth: the same ladder, grown as the official code grows it."""
-    budgets: Annotated[list[Annotated[float, Field(ge=0.001, le=1000.0)]], Field(min_length=1)] = [1.0]
+    budgets: Annotated[
+        list[Budget],
+        Field(min_length=1),
+        example([0.5, 1.0, 2.0], "multiples of FLOPs"),
+    ] = [1.0]
     """FLOPs of the control, as multiples of the whole ladder's, for scratch-of-each-size of the finished model's; one
     run per entry. With three or more, the report can find the point of equal loss."""
 
@@ -285,9 +302,9 @@ class ControlBlock(Block):
 class Schedule(Block):
     """A growth schedule: everything that defines a run."""
 
-    name: Name | None = None
+    name: Annotated[Name | None, example("my-ladder")] = None
     """Name of the run; by default the file's name."""
-    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**32), example(1, "pure number")] = 0
     """Sets the initial values and the order of the data."""
     data: DataBlock
     model: ModelBlock
@@ -301,7 +318,7 @@ class Schedule(Block):
     samples: SamplesBlock = SamplesBlock()
     checkpoint: CheckpointBlock = CheckpointBlock()
     anomalies: AnomaliesBlock = AnomaliesBlock()
-    releases: Literal["all"] | None = None
+    releases: Annotated[Literal["all"] | None, example("all")] = None
     """all: every stage ends in a finished model, by a release where its learning rate has not decayed. By default only
     the stages with a `release` do."""
     controls: list[ControlBlock] = []

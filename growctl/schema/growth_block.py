@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, ValidationError, field_validator, model_validator
 
+from growctl.schema.example import example
 from growctl.schema.launch_block import Block
 from growctl.schema.quantities import Count, CountOrZero
 from model.policy import PRESETS, GrowthPolicy, Init, Moments, Preset, TauPolicy
@@ -15,16 +16,16 @@ from stages.spec import GenerationRule
 class RewarmupBlock(Block):
     """A second warm-up: learning rates rise from 0 again at the start of every grown stage."""
 
-    steps: CountOrZero = 0
+    steps: Annotated[CountOrZero, example(100, "optimizer steps")] = 0
     """Steps of the warm-up; 0: none."""
-    of: Literal["all", "new"] = "all"
+    of: Annotated[Literal["all", "new"], example("new")] = "all"
     """all: every parameter warms up again. new: only the new generation does."""
 
 
 class FreezeForBlock(Block):
     """Freezes the old parameters at the start of every grown stage."""
 
-    freeze_for: Count
+    freeze_for: Annotated[Count, example("1k", "optimizer steps")]
     """Steps for which they stay frozen."""
 
 
@@ -37,44 +38,44 @@ class GrowthBlock(Block):
     """How a model grows between stages and how it trains afterwards. By default growth preserves the function and ramps
     the new keys in over a short share of the stage."""
 
-    preset: Literal[Preset, "custom"] = _DEFAULT_PRESET
+    preset: Annotated[Literal[Preset, "custom"], example("growctl-default")] = _DEFAULT_PRESET
     """A named policy: it sets init, tau, copy_noise, moments and allow_jump, and no key may contradict it. custom: a
     policy of your own; this is the default if one of those keys differs from growctl-default."""
-    init: Init = "matched"
+    init: Annotated[Init, example("zero-value")] = "matched"
     """Initial keys and values of new tokens. random: as in a new model. matched: as random, scaled to the root mean
     square of the old ones. zero-key, zero-value: keys or values are zero. copy: copies of the old tokens."""
-    tau: TauPolicy = "ramp"
+    tau: Annotated[TauPolicy, example("frozen")] = "ramp"
     """What happens to tau, the factor on the scores. ramp: new keys rise from 0, and tau follows to sqrt(n). frozen:
     tau stays. anneal: tau stays at growth, then moves to sqrt(n). recompute: tau is sqrt(n) at once. per-generation:
     the new generation is normalised separately, with its own tau."""
-    ramp: float = Field(default=0.02, gt=0.0, le=1.0)
+    ramp: Annotated[float, Field(gt=0.0, le=1.0), example(0.05, "share of the stage's steps")] = 0.02
     """Length of the ramp of new keys, as a share of a grown stage (`tau: ramp`)."""
-    anneal: float = Field(default=0.3, gt=0.0, le=1.0)
+    anneal: Annotated[float, Field(gt=0.0, le=1.0), example(0.2, "share of the stage's steps")] = 0.3
     """Share of a grown stage over which tau moves to sqrt(n) (`tau: anneal`)."""
-    copy_noise: NonNegativeFloat = 0.0
+    copy_noise: Annotated[NonNegativeFloat, example(0.01, "standard deviations of a new token")] = 0.0
     """Noise added to copies, in units of a new token's standard deviation (`init: copy`)."""
-    moments: Moments = "keep"
+    moments: Annotated[Moments, example("reset")] = "keep"
     """Whether a growth keeps or resets Adam's moments of the old parameters. Moments of new ones start at zero."""
-    allow_jump: bool = False
+    allow_jump: Annotated[bool, example(True)] = False
     """Whether a growth may change the function that the model computes."""
-    old_tokens: Literal["train", "freeze"] | FreezeForBlock = "train"
+    old_tokens: Annotated[Literal["train", "freeze"] | FreezeForBlock, example({"freeze_for": "1k"})] = "train"
     """Whether everything but the newest generation trains in a grown stage: train, freeze, or {freeze_for: STEPS}."""
-    lr_scale: list[NonNegativeFloat] = []
+    lr_scale: Annotated[list[NonNegativeFloat], example([1.0, 0.5], "pure numbers")] = []
     """Factors on the learning rate in a grown stage, one per generation, newest first. The last one also holds for all
     older generations; by default 1."""
-    weight_decay: list[NonNegativeFloat] = []
+    weight_decay: Annotated[list[NonNegativeFloat], example([0.1, 0.0], "pure numbers")] = []
     """Weight decay in a grown stage, one per generation, newest first. The last one also holds for all older
     generations; by default optimizer.weight_decay."""
     rewarmup: RewarmupBlock = RewarmupBlock()
     """A second warm-up at the start of every grown stage; by default none."""
-    when: Literal["fixed", "slope"] = "fixed"
+    when: Annotated[Literal["fixed", "slope"], example("slope")] = "fixed"
     """When a stage ends. fixed: after its whole budget. slope: once its validation loss falls too slowly, at the latest
     after its whole budget; the last stage always trains its whole budget."""
-    slope: PositiveFloat | None = None
+    slope: Annotated[PositiveFloat | None, example(1e-15, "nats per training FLOP")] = None
     """A stage ends when its validation loss falls by less than this, in nats per training FLOP (`when: slope`)."""
-    slope_window: Annotated[int, Field(ge=2, le=1000)] = 5
+    slope_window: Annotated[int, Field(ge=2, le=1000), example(8, "evaluations")] = 5
     """Evaluations through which the slope is fitted."""
-    operator: Operator | None = None
+    operator: Annotated[Operator | None, example("net2net")] = None
     """How a transformer grows; required if it has several stages."""
 
     @model_validator(mode="before")

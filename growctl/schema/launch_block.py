@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 from pydantic import BeforeValidator, ConfigDict, Field, NonNegativeFloat, PositiveInt, field_validator
 
+from growctl.schema.example import example
 from growctl.schema.quantities import Count, Duration, FlopsPerSecond, Size, parse_count
 from model.config import Kernels
 from model.precision import Precision
@@ -39,6 +40,8 @@ DEVICES: dict[str, KnownDevice] = {
 }
 
 MOST_MACHINES = 10**6
+Machines = Annotated[int, Field(gt=0, le=MOST_MACHINES)]
+"""A number of machines, or of devices per machine."""
 
 assert DEVICES.keys() == set(get_args(Device))
 
@@ -66,6 +69,10 @@ Option = Annotated[str | int | bool, BeforeValidator(_text_or_number, json_schem
 """The value of a command's option; true for an option without a value."""
 
 
+OptionName = Annotated[str, Field(pattern=r"^[a-z][a-z-]*$")]
+VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+
+
 def _no_nul(value: Any) -> Any:
     if isinstance(value, str) and "\0" in value:
         raise ValueError("must not contain a NUL character: environment variables cannot hold one")
@@ -79,15 +86,15 @@ Variable = Annotated[str, BeforeValidator(_no_nul, json_schema_input_type=str)]
 class HardwareBlock(Block):
     """The devices that `plan` assumes. It never guesses a missing value: it leaves the column empty."""
 
-    device: Device | None = None
+    device: Annotated[Device | None, example("h100")] = None
     """A known device; it sets memory and flops."""
-    memory: Size | None = None
+    memory: Annotated[Size | None, example("40GiB", "bytes")] = None
     """Memory of one device; by default that of `device`."""
-    flops: FlopsPerSecond | None = None
+    flops: Annotated[FlopsPerSecond | None, example("989T", "FLOPs per second")] = None
     """Peak FLOPs per second of one device in the training precision, for example 989T; by default that of `device`."""
-    mfu: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    mfu: Annotated[float | None, Field(gt=0.0, le=1.0), example(0.4, "share of the peak")] = None
     """Share of the peak that training achieves (model FLOPs utilisation). `plan --measure` times real steps instead."""
-    price_per_device_hour: NonNegativeFloat | None = None
+    price_per_device_hour: Annotated[NonNegativeFloat | None, example(2.5, "any currency")] = None
     """Price of one device for one hour, in any currency."""
 
     def peak_flops(self, precision: Precision) -> float | None:
@@ -106,77 +113,77 @@ class HardwareBlock(Block):
 class HostfileBlock(Block):
     """Several machines that share a file system, reached through DeepSpeed's own runners (`cluster: hostfile`)."""
 
-    path: str = Field(default="hostfile", min_length=1)
+    path: Annotated[str, Field(min_length=1), example("/etc/growctl/hostfile")] = "hostfile"
     """The hostfile in DeepSpeed's format: one line per machine, `name slots=8`."""
-    runner: Literal["pdsh", "openmpi"] = "pdsh"
+    runner: Annotated[Literal["pdsh", "openmpi"], example("openmpi")] = "pdsh"
     """How DeepSpeed reaches the machines: pdsh over ssh, or Open MPI."""
-    master_address: str | None = Field(default=None, min_length=1)
+    master_address: Annotated[str | None, Field(min_length=1), example("10.0.0.1")] = None
     """Address on which rank 0 listens; by default the first host of the file."""
-    master_port: Annotated[int, Field(gt=0, lt=2**16)] = 29500
+    master_port: Annotated[int, Field(gt=0, lt=2**16), example(29501, "port number")] = 29500
     """Port on which rank 0 listens."""
 
 
 class SlurmBlock(Block):
     """Jobs of a SLURM cluster (`cluster: slurm`). All nodes must share the file system of the runs directory."""
 
-    job: Literal["ladder", "stage"] = "ladder"
+    job: Annotated[Literal["ladder", "stage"], example("stage")] = "ladder"
     """ladder: one job for the whole run. stage: one job per stage, each waiting for the one before."""
-    partition: str | None = Field(default=None, min_length=1)
+    partition: Annotated[str | None, Field(min_length=1), example("gpu")] = None
     """sbatch's --partition."""
-    account: str | None = Field(default=None, min_length=1)
+    account: Annotated[str | None, Field(min_length=1), example("my-project")] = None
     """sbatch's --account."""
-    qos: str | None = Field(default=None, min_length=1)
+    qos: Annotated[str | None, Field(min_length=1), example("high")] = None
     """sbatch's --qos."""
-    constraint: str | None = Field(default=None, min_length=1)
+    constraint: Annotated[str | None, Field(min_length=1), example("h100")] = None
     """sbatch's --constraint."""
-    time_limit: Duration = 24 * 3600
+    time_limit: Annotated[Duration, example("36h", "seconds")] = 24 * 3600
     """Time limit of one job; a run that is not done by then is queued again."""
-    warn_before: Duration = 120
+    warn_before: Annotated[Duration, example("5m", "seconds")] = 120
     """How long before the time limit SLURM warns the job; the workers then save and exit, and the job is queued
     again."""
-    max_requeues: Annotated[int, Field(ge=0, le=10**6)] = 100
+    max_requeues: Annotated[int, Field(ge=0, le=10**6), example(20, "requeues")] = 100
     """How many times one job may reach its time limit and be queued again; pre-emptions do not count."""
-    gpus: bool = True
+    gpus: Annotated[bool, example(False)] = True
     """Whether to request one GPU per device. false: for machines without GPUs, or if `options` request them in another
     way (gres)."""
-    cpus_per_device: PositiveInt = 8
+    cpus_per_device: Annotated[PositiveInt, example(12, "CPU cores")] = 8
     """CPU cores to request per device."""
-    memory: Size | None = None
+    memory: Annotated[Size | None, example("200GiB", "bytes")] = None
     """Host memory to request per node; by default all of it."""
-    setup: list[str] = []
+    setup: Annotated[list[str], example(["module load cuda"])] = []
     """Shell lines to run before the job starts, for example to load modules or activate an environment."""
-    options: dict[Annotated[str, Field(pattern=r"^[a-z][a-z-]*$")], Option] = {}
+    options: Annotated[dict[OptionName, Option], example({"reservation": "my-reservation"})] = {}
     """Further sbatch options by their long names: {reservation: name, exclusive: true}."""
 
 
 class LaunchBlock(Block):
     """The machines that train and how they share the work. You may change this block when you resume a run."""
 
-    cluster: Cluster = "local"
+    cluster: Annotated[Cluster, example("slurm")] = "local"
     """local: this machine. hostfile: several machines, through DeepSpeed's runners. slurm: jobs in a queue."""
-    nodes: PositiveInt | list[PositiveInt] = 1
+    nodes: Annotated[Machines | list[Machines], example([1, 2], "machines")] = 1
     """Number of machines; a list has one entry per stage."""
-    devices: Literal["auto"] | PositiveInt = "auto"
+    devices: Annotated[Literal["auto"] | Machines, example(8, "ranks per machine")] = "auto"
     """Ranks on each machine. auto: one per GPU; without GPUs one per core, up to 8, and as many as divide the batch."""
-    zero_stage: ZeroStage = 1
+    zero_stage: Annotated[ZeroStage, example(2)] = 1
     """DeepSpeed ZeRO. 1 shards the optimizer state, 2 also the gradients, 3 also the parameters."""
-    offload: Offload = "none"
+    offload: Annotated[Offload, example("optimizer")] = "none"
     """optimizer: keep and update the master weights and Adam's moments in the host's memory."""
-    kernels: Kernels = "eager"
+    kernels: Annotated[Kernels, example("triton")] = "eager"
     """How the model is computed. eager: operator by operator; only this keeps a resumed run bit-identical to an
     unbroken one. compiled: torch.compile on each block. triton: fused kernels on GPUs, with `pip install
     'growctl[gpu]'`."""
-    micro_batch_size: Literal["auto"] | PositiveInt = "auto"
+    micro_batch_size: Annotated[Literal["auto"] | PositiveInt, example(4, "sequences")] = "auto"
     """Sequences per forward pass on one device. auto: as many as fit by `plan`'s estimate if the device's memory is
     known, else the device's whole share of the batch."""
-    environment: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], Variable] = {}
+    environment: Annotated[dict[VariableName, Variable], example({"NCCL_DEBUG": "INFO"})] = {}
     """Environment variables of the workers on every machine. Not for secrets: the run's files store them."""
-    grace: Duration = 300
+    grace: Annotated[Duration, example("10m", "seconds")] = 300
     """How long the workers may take to save when the run is stopped, before growctl kills them."""
-    hang_timeout: Duration = 1800
+    hang_timeout: Annotated[Duration, example("1h", "seconds")] = 1800
     """growctl kills and restarts workers that make no progress for this long. Must exceed the time of a step, of a
     compilation, and of writing one file of a checkpoint."""
-    max_restarts: Annotated[int, Field(ge=0, le=1000)] = 3
+    max_restarts: Annotated[int, Field(ge=0, le=1000), example(5, "restarts")] = 3
     """How many times in a row, without a new checkpoint in between, growctl restarts a stage whose workers crashed or
     hung."""
     hostfile: HostfileBlock = HostfileBlock()

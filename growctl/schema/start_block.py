@@ -14,6 +14,7 @@ from pydantic import (
 )
 from pydantic.json_schema import SkipJsonSchema
 
+from growctl.schema.example import example
 from growctl.schema.launch_block import Block
 from model.config import ModelConfig, TokenformerConfig, TransformerConfig, num_parameters
 from model.policy import TauPolicy
@@ -73,15 +74,15 @@ class StartBlock(Block):
     """The checkpoint that the first stage grows, or trains on if it has the stage's size. Set either `checkpoint` or
     `run`. By default a run starts from a new model."""
 
-    checkpoint: Annotated[str, Field(min_length=1)] | None = None
+    checkpoint: Annotated[str | None, Field(min_length=1), example("runs/quickstart/stages/0-115k/final")] = None
     """A checkpoint as every command takes it: its directory, a stage's or a run's directory, or RUN, RUN/STAGE,
     RUN/STAGE/release or RUN/STAGE/step_... by name."""
-    run: Annotated[str, Field(min_length=1)] | None = None
+    run: Annotated[str | None, Field(min_length=1), example("quickstart")] = None
     """A run in the same runs directory."""
-    stage: Annotated[str, Field(min_length=1)] | None = None
+    stage: Annotated[str | None, Field(min_length=1), example("115k")] = None
     """The stage of that run whose final/ to start from, or STAGE/release or STAGE/step_...; by default the newest
     finished stage."""
-    flops: PositiveFloat | None = None
+    flops: Annotated[PositiveFloat | None, example(1e20, "FLOPs")] = None
     """Training FLOPs that the checkpoint cost; by default what its manifest records."""
     base: SkipJsonSchema[BaseBlock | None] = None
     """What growctl knows of the checkpoint. growctl writes it; leave it out."""

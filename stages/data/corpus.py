@@ -47,23 +47,23 @@ class DataSpec(Strict):
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
-    source: str = Field(min_length=1)
+    source: str = Field(min_length=1, examples=["/data/books/"])
     """`python-stdlib`, or a text file, a folder or a glob: a local path or any fsspec URL (`s3://`, `gs://`,
     `hf://`, `memory://`). Links in a local folder are followed. Files named `.jsonl` (also `.jsonl.gz`,
     `.jsonl.zst`) hold one JSON document per line. All other files are UTF-8 text: each file of a folder is a document;
     a single file is cut into pieces of whole lines, about 16 KiB each."""
 
-    include: str = Field("**/*", min_length=1)
+    include: str = Field("**/*", min_length=1, examples=["**/*.jsonl.zst"])
     """Which files of a folder to read: a glob relative to the folder, for example `**/*.jsonl.zst`."""
 
-    document_separator: str | None = Field(None, min_length=1)
+    document_separator: str | None = Field(None, min_length=1, examples=["====="])
     """The text between two documents of a plain text file; it belongs to neither. It applies to every such file and
     must occur in at least one of them."""
 
-    text_key: str = Field("text", min_length=1)
+    text_key: str = Field("text", min_length=1, examples=["content"])
     """The key that holds the text of a JSON document."""
 
-    tokenizer: str | None = Field(None, min_length=1)
+    tokenizer: str | None = Field(None, min_length=1, examples=["EleutherAI/gpt-neox-20b"])
     """A `tokenizer.json`, a folder that contains one, or a name on the Hugging Face hub. Without it, a byte-level BPE
     is trained on the train split."""
 
@@ -71,14 +71,16 @@ class DataSpec(Strict):
     """Entries of the BPE to train; 8192 by default, and at least the 256 bytes and the end of text. A small source may
     give fewer. Not allowed with `tokenizer`, which has its own size."""
 
-    end_of_text: str = Field("<|endoftext|>", min_length=1)
+    end_of_text: str = Field("<|endoftext|>", min_length=1, examples=["</s>"])
     """The special token after each document. A tokenizer set by `tokenizer` must have it."""
 
-    validation_fraction: float = Field(0.01, gt=0, lt=1)
+    validation_fraction: float = Field(
+        0.01, gt=0, lt=1, examples=[0.05], json_schema_extra={"unit": "share of the documents"}
+    )
     """Share of the documents held out for validation. A hash of their names selects them, so the split is the same on
     every machine. Train documents with the same text as a validation document are left out."""
 
-    workers: PositiveInt = 1
+    workers: PositiveInt = Field(1, examples=[4], json_schema_extra={"unit": "processes"})
     """Processes that tokenise, each one shard at a time. This changes only the time; one process already uses every
     core."""
 

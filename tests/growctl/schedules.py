@@ -43,7 +43,7 @@ def changed(changes: dict[str, Any]) -> dict[str, Any]:
         if value is DELETE:
             del node[last]
         else:
-            node[last] = value
+            node[last] = copy.deepcopy(value)  # later changes may lead into it
     return data
 
 

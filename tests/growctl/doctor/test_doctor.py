@@ -131,7 +131,7 @@ def test_every_check_runs_even_if_others_fail(monkeypatch, tmp_path):
         for name in names:
             monkeypatch.setattr(module, name, broken)
     checks = {check.name: check for check in diagnosis.diagnose(tmp_path, 1, lambda name: None)}
-    assert len(checks) == 13
+    assert len(checks) == 16
     for name in ("Python", "torch", "C++ compiler", "open files", "shared memory", "all-reduce"):
         assert_says(checks[name], "failed", "RuntimeError: it fell over")
     assert_says(checks["devices"], "failed", "unknown: RuntimeError: it fell over")
@@ -436,15 +436,20 @@ def test_little_space_is_a_warning(tmp_path, monkeypatch):
     assert_says(machine.disk_space(tmp_path), "ok", "1,000 GB free, 63 checkpoints")
 
 
-def test_measuring_disk_speed_leaves_no_files(tmp_path, monkeypatch):
+def test_measuring_disk_speed_leaves_no_files(tmp_path):
     assert_says(
         machine.disk_speed(tmp_path, 2**22), machine.disk_speed(tmp_path, 2**22).state, "MB/s written and synced"
     )
-    monkeypatch.setattr(machine, "SLOW_BYTES_PER_SECOND", 1e18)
-    assert_says(
-        machine.disk_speed(tmp_path, 2**22), "warning", "a checkpoint of 1.31B parameters takes", "checkpoint.every"
-    )
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_slow_disk_is_a_warning_with_the_time_of_a_checkpoint_and_the_limit():
+    assert_says(
+        machine.judged_speed(500e6, 0.002), "ok", "500 MB/s", "2 ms", "1.31B parameters (15.7 GB, 500 files) takes 32s"
+    )
+    assert_says(machine.judged_speed(12e6, 0.002), "warning", "takes 21m", "slow: under 50 MB/s", "checkpoint.every")
+    assert_says(machine.judged_speed(500e6, 0.4), "warning", "400 ms", "takes 3m 51s", "slow: over 100 ms")
+    assert_says(machine.judged_speed(1e6, 0.4), "warning", "slow: under 50 MB/s and over 100 ms", "GROWCTL_RUNS_DIR")
 
 
 def refuses(number: int):
@@ -495,9 +500,14 @@ def test_a_low_limit_on_open_files_is_a_warning_with_a_fix():
 
 
 def test_shared_memory_matters_between_gpus(tmp_path, monkeypatch):
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(64 * 2**20, 0, 64 * 2**20))
-    assert_says(machine.shared_memory(0, tmp_path), "ok", "0.0625 GiB")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(2**26, 0, 2**26))
+    assert_says(machine.shared_memory(0, tmp_path), "ok", "0.0625 GiB of 0.0625 GiB free")
     assert_says(machine.shared_memory(1, tmp_path), "ok")
-    assert_says(machine.shared_memory(2, tmp_path), "warning", "--ipc=host")
+    assert_says(machine.shared_memory(2, tmp_path), "warning", "0.25 GiB for 2 ranks", "--ipc=host", "--shm-size=1g")
+    assert_says(machine.shared_memory(8, tmp_path), "warning", "1 GiB for 8 ranks", "--shm-size=2g")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(2**30, 2**30 - 2**26, 2**26))
+    assert_says(machine.shared_memory(2, tmp_path), "warning", "0.0625 GiB of 1 GiB free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(2**30, 0, 2**30))
+    assert_says(machine.shared_memory(8, tmp_path), "ok")
     monkeypatch.setattr(shutil, "disk_usage", refuses(errno.ENOENT))
     assert_says(machine.shared_memory(0, tmp_path / "none"), "failed", "No such file", "--shm-size")

@@ -1,0 +1,121 @@
+"""docs/keys.md equals what its generator makes of the schema, and every example in it works."""
+
+import re
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from omegaconf import OmegaConf
+from pydantic import Field
+
+from growctl.schedule.json_schema import schedule_schema
+from growctl.schema.blocks import Schedule
+from growctl.schema.launch_block import Block
+from growctl.schema.tree import blocks_by_path
+from tests.growctl.bases import base_config
+from tests.growctl.schedules import DELETE, changed, parse
+from tools.keys import PAGE, Key, every_key, keys_of, page
+
+SCHEMA = Draft202012Validator(schedule_schema())
+KEYS = {key.path: key for key in every_key()}
+TRANSFORMER = {"model.family": "transformer", "growth": {}, "controls": []}
+ONE_STAGE = {"stages": [{"name": "only", "train_steps": 20}]}
+TWO_STAGES = {"stages": [{"name": "small", "train_steps": 20}, {"name": "large", "train_steps": 20}]}
+START = {
+    "path": "/runs/quickstart",
+    "manifest": "0" * 64,
+    "kind": "parameters",
+    "model_json": base_config().model_dump_json(),
+}
+BASE_OF_THE_RUN = {"start.base": START}
+NEEDED: dict[str, dict[str, Any]] = {
+    "data.tokenizer": {"data.vocab_size": None, "model.vocab_size": 50_432},
+    "start.checkpoint": BASE_OF_THE_RUN,
+    "start.run": BASE_OF_THE_RUN,
+    "start.stage": BASE_OF_THE_RUN | {"start.run": "quickstart"},
+    "start.flops": BASE_OF_THE_RUN | {"start.run": "quickstart"},
+    "model.ffn_size": TRANSFORMER | ONE_STAGE,
+    "stages.N.layers": {"controls": []},
+    "stages.N.num_layers": TRANSFORMER | TWO_STAGES | {"growth": {"operator": "stack", "allow_jump": True}},
+    "stages.N.hidden_size": TRANSFORMER | TWO_STAGES | {"growth.operator": "hypercloning"},
+    "stages.N.ffn_size": TRANSFORMER | TWO_STAGES | {"growth.operator": "net2net"},
+    "stages.N.train_tokens": {"stages.1.train_steps": None},
+    "stages.N.ramp_steps": {"stages.1.train_steps": "20k"},
+    "stages.N.release": {"learning_rate.decay": 0.0},
+    "stages.N.release.decay": {"learning_rate.decay": 0.0},
+    "training.sequence_length": {"stages.0.train_tokens": "10M"},
+    "training.batch_size": {"stages.0.train_tokens": "10M"},
+    "training.batch_tokens": {"stages.0.train_tokens": "10M", "training.batch_size": DELETE},
+    "learning_rate.warmup_steps": {"stages.1.train_steps": "20k"},
+    "growth.init": {"growth.tau": "per-generation"},
+    "growth.tau": {"growth.init": "zero-key"},
+    "growth.copy_noise": {
+        "growth": {"init": "copy", "tau": "recompute", "allow_jump": True},
+        "stages.1": {"name": "large", "attention_tokens": 8, "ffn_tokens": 16, "train_steps": 20},
+    },
+    "growth.when": {"growth.slope": 1e-15},
+    "growth.slope": {"growth.when": "slope"},
+    "growth.operator": TRANSFORMER | TWO_STAGES | {"stages.1.hidden_size": 64},
+}
+"""The other keys that some examples need: those that only make sense together with them."""
+
+
+def set_to_its_example(key: Key) -> dict[str, Any]:
+    """The small schedule with the line of YAML that the page shows for `key`."""
+    assert key.example, f"{key.path} has no example"
+    [(name, value)] = OmegaConf.to_container(OmegaConf.create(key.example)).items()
+    assert name == key.name
+    entry = "stages.1" if key.path.startswith("stages") else "controls.0"
+    path = re.sub(r"^(stages|controls)\.N", entry, key.path)
+    return changed(NEEDED.get(key.path, {}) | {path: value})
+
+
+def test_the_page_is_not_stale() -> None:
+    assert PAGE.read_text() == page(), "run `make docs`"
+
+
+def test_the_page_has_every_block_and_every_key_of_the_schema() -> None:
+    headings = re.findall(r"^##+ `(.+)`$", PAGE.read_text(), re.MULTILINE)
+    blocks = [path for path, _ in blocks_by_path(Schedule) if path]
+    assert set(headings) == {*blocks, *KEYS, "defaults"}
+    assert {"stages.N.train_tokens", "growth.old_tokens", "launch.slurm.time_limit", "seed"} <= KEYS.keys()
+
+
+def test_no_key_lacks_a_description_or_an_example() -> None:
+    assert [path for path, key in KEYS.items() if not key.description.endswith(".")] == []
+    assert [path for path, key in KEYS.items() if key.example is None] == []
+
+
+def test_every_key_with_numbers_has_a_unit() -> None:
+    number = re.compile(r"a (whole )?number|a duration|a size")
+    assert [path for path, key in KEYS.items() if number.search(key.allowed) and not key.unit] == []
+
+
+@pytest.mark.parametrize("path", KEYS)
+def test_every_example_is_accepted_in_a_schedule(path: str) -> None:
+    parse(set_to_its_example(KEYS[path]))
+
+
+@pytest.mark.parametrize("path", KEYS)
+def test_editors_accept_every_example(path: str) -> None:
+    data = set_to_its_example(KEYS[path])
+    data.get("start", {}).pop("base", None)  # users never write it
+    assert not list(SCHEMA.iter_errors(data))
+
+
+def test_editors_show_examples_and_units() -> None:
+    budget = schedule_schema()["$defs"]["StageBlock"]["properties"]["train_tokens"]
+    assert budget["examples"] == ["1.4B"]
+    assert budget["description"].endswith("Unit: data tokens.")
+
+
+class Bare(Block):
+    unexplained: int = Field(3, ge=2, lt=10)
+    words: list[str] = []
+
+
+def test_a_key_without_description_example_or_unit_is_seen() -> None:
+    number, words = keys_of("bare", Bare)
+    assert (number.path, number.description, number.example, number.unit) == ("bare.unexplained", "", None, None)
+    assert number.allowed == "a whole number from 2 to 9"
+    assert (words.default, words.allowed) == ("`[]`", "a list; each entry is text")
