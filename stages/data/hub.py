@@ -75,8 +75,9 @@ def by_hand(source: str, include: str, tokenizer: str | None) -> str:
 
 
 def make_local_copy(source: str, tokenizer: str | None) -> str:
-    """How to make the local copy that a source of `schedules/data` needs. Empty for any other source."""
-    return LOCAL_COPIES[source] + _tokenizer_too(tokenizer) if source in LOCAL_COPIES else ""
+    """How to make the local copy that a source of `schedules/data` needs, at any path. Empty for any other source."""
+    known = next((name for name in LOCAL_COPIES if f"/{source}".endswith(f"/{name}")), None)
+    return LOCAL_COPIES[known] + _tokenizer_too(tokenizer) if known else ""
 
 
 def _for_fnmatch(pattern: str) -> str:
