@@ -7,6 +7,7 @@ import json
 import shlex
 import sys
 from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -96,16 +97,20 @@ def validate(
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
     as_json: AsJson = False,
 ) -> None:
-    """Check schedules and their controls, as `run` does before it starts. Exit code 2 means that one is invalid.
+    """Check schedules, their controls and that a local text is there, as `run` does before it starts.
+
+    Exit code 2 means that a schedule is invalid, or that its text or tokenizer is missing on this machine.
 
     Example: growctl validate quickstart my_ladder.yaml
     """
-    from growctl.schedule.load import ScheduleError, load_schedule
+    from growctl.schedule.load import ScheduleError, check_text, load_schedule
 
     results: list[dict[str, Any]] = []
     for file in files:
         try:
-            results.append({"file": file, "valid": True} | _brief(load_schedule(file, runs_dir=runs_dir)))
+            loaded = load_schedule(file, runs_dir=runs_dir, tell=partial(say, error=True))
+            check_text(loaded, file)
+            results.append({"file": file, "valid": True} | _brief(loaded))
         except ScheduleError as error:
             results.append({"file": file, "valid": False, "message": str(error)})
     if as_json:
@@ -147,7 +152,7 @@ def _say_drafted(result: "Drafted", path: Path | None) -> None:
     controls = sum(control.total.flops.total for control in result.costs.controls)
     lines = [
         f"{path or 'standard output'}: {sizes} parameters, {tokens}, {flops}; controls: {scientific(controls)} FLOPs",
-        f"Text: {ladder.schedule.data.source}",
+        f"Text: {result.draft.source.source}",
         *(f"warning: {warning}" for warning in result.warnings),
     ]
     if path is not None:
@@ -161,8 +166,9 @@ def _say_drafted(result: "Drafted", path: Path | None) -> None:
 
 
 def _brief(schedule: "Schedule") -> dict[str, Any]:
-    """A schedule's name, the size and budget of its stages, and warnings about its controls."""
+    """A schedule's name, the size and budget of its stages, and warnings about its controls and steps."""
     from growctl.controls.caveats import schedule_caveats
+    from growctl.ladder.short_stages import short_stage_warnings
     from growctl.ladder.sizes import num_steps, stage_model
     from model.config import num_parameters
 
@@ -175,7 +181,11 @@ def _brief(schedule: "Schedule") -> dict[str, Any]:
         }
         for index, stage in enumerate(schedule.stages)
     ]
-    return {"name": schedule.name, "stages": stages, "warnings": schedule_caveats(schedule)}
+    return {
+        "name": schedule.name,
+        "stages": stages,
+        "warnings": [*schedule_caveats(schedule), *short_stage_warnings(schedule)],
+    }
 
 
 def _line(result: dict[str, Any]) -> str:

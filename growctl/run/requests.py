@@ -15,6 +15,7 @@ from growctl.schema.blocks import Schedule
 from growctl.text.suggestion import did_you_mean
 from model.errors import Failure, UserError
 from stages.checkpoint.manifest import CheckpointError, read_manifest
+from stages.data.corpus import missing_text
 
 
 class RunError(UserError):
@@ -98,8 +99,14 @@ class LadderRequest:
         ]
 
     def checked(self, machines: Machines) -> list[RunRequest]:
-        """The ladder and its controls; raises RunError if one of them cannot be started or resumed on `machines`."""
+        """The ladder and its controls; raises RunError if one of them cannot be started or resumed on `machines`.
+
+        A ladder with a ledger has its dataset already, so it needs the text no more.
+        """
         schedule = self.ladder.schedule
+        begun = RunPaths(self.directory(self.ladder)).ledger.exists()
+        if not begun and (missing := missing_text(schedule.data)):
+            raise RunError(missing)
         over = len(self.steps_done(self.ladder)) == len(schedule.stages)
         requests = [self.ladder, *self.controls()]
         for request in requests:

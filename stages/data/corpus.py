@@ -273,13 +273,15 @@ def open_corpus(spec: DataSpec) -> Corpus:
     return Corpus(spec, fs, tuple(sorted(files, key=lambda file: file.name)), is_folder)
 
 
-def check_local_source(spec: DataSpec) -> None:
-    """Raises DataError if the source or the tokenizer is a local path where nothing is. Reads no file."""
+def missing_text(spec: DataSpec) -> str | None:
+    """The message for a source or a tokenizer that is a local path where nothing is; None if there is none such.
+
+    Reads no file.
+    """
     if missing_source(spec.source):
-        raise DataError(_no_source(spec))
+        return _no_source(spec)
     path = local_tokenizer(spec.tokenizer) if spec.tokenizer else None
-    if path and not path.is_file():
-        raise DataError(no_tokenizer(path))
+    return no_tokenizer(path) if path and not path.is_file() else None
 
 
 def no_tokenizer(path: Path) -> str:

@@ -28,9 +28,12 @@ def local_tokenizer(name: str) -> Path | None:
     with reading(f"data.tokenizer: {name!r}"):
         path = Path(name).expanduser()
     path = path / "tokenizer.json" if path.is_dir() else path
-    if path.is_file() or name.endswith(".json") or name.startswith((".", "/", "~")) or name.count("/") > 1:
-        return path
-    return None
+    return path if path.is_file() or is_path(name) else None
+
+
+def is_path(tokenizer: str) -> bool:
+    """Whether the spelling of `data.tokenizer` alone says that it is a path: no model on the hub has such a name."""
+    return tokenizer.endswith(".json") or tokenizer.startswith((".", "/", "~")) or tokenizer.count("/") > 1
 
 
 def download_tokenizer(name: str) -> Path:

@@ -24,9 +24,9 @@ from stages.checkpoint.disk_full import (
     require_space,
 )
 from stages.checkpoint.files import write_file
+from stages.data.dataset import verify_dataset
 from stages.metrics import MetricsWriter
 from stages.stage_dir import StagePaths, staging_directory
-from stages.data.dataset import verify_dataset
 from tests.growctl.runs import SCHEDULE, final_hashes, losses, run, run_here, write_schedule
 from tests.stages.checkpoints import write_checkpoint
 

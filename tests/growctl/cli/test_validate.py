@@ -50,7 +50,7 @@ def test_json_has_the_same_content_in_one_document(tmp_path: Path) -> None:
 
 IDENTITY = """
 name: identity
-data: {source: text, vocab_size: 300}
+data: {source: python-stdlib, vocab_size: 300}
 model: {family: transformer, num_layers: 2, hidden_size: 32, num_heads: 2}
 stages:
   - {name: d2, train_steps: 20}
@@ -59,6 +59,8 @@ stages:
 training: {sequence_length: 16, batch_size: 8}
 learning_rate: {peak: 1e-3}
 growth: {operator: identity-blocks}
+evaluation: {every: 10}
+checkpoint: {every: 10}
 """
 """A ladder whose single growths are possible, but whose jump from the first size to the last is not."""
 

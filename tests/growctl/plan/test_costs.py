@@ -22,6 +22,7 @@ from growctl.plan.costs import (
     planned_micro_batch,
     stage_memory,
 )
+from growctl.plan.datasets import DatasetSizes
 from growctl.runs_dir import RunsPaths
 from growctl.schedule.load import load_schedule
 from growctl.schema.blocks import Schedule
@@ -222,7 +223,7 @@ def test_epochs_use_the_prepared_dataset_or_else_approximate_tokens(tmp_path: Pa
     (datasets / "broken-1").mkdir()
     (datasets / "broken-1/manifest.json").write_text('{"spec": 3}')
     assert epochs(approximate) == [2.0, 5.0, 10.0]
-    prepared(datasets / "text-2", schedule.data, 12_800)
+    prepared(datasets / "text-2", schedule.data.in_one_spelling(), 12_800)
     assert epochs(approximate) == epochs(schedule) == [0.2, 0.5, 1.0]
     control = plan_costs(schedule, tmp_path).controls[0].stages[0]
     assert control.epochs == pytest.approx(control.plan.train_tokens / 12_800)
@@ -299,6 +300,7 @@ def test_releases_have_rows_of_their_own_and_count_in_the_totals() -> None:
 
 
 def test_a_release_reads_the_text_that_the_next_stage_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("growctl.plan.costs.training_tokens", lambda *_: 48 * 16 * 100)
+    sizes = DatasetSizes(training_tokens=48 * 16 * 100, validation_documents=99, validation_tokens=99_999)
+    monkeypatch.setattr("growctl.plan.costs.prepared_sizes", lambda *_: sizes)
     epochs = [cost.epochs for cost in plan_costs(launched().model_copy(update={"releases": "all"})).ladder.parts]
     assert epochs == pytest.approx([0.2, 0.22, 0.5, 0.53, 1.0])

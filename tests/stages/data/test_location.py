@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.data.corpus import DataError, DataSpec, check_local_source
+from stages.data.corpus import DataSpec, missing_text
 from stages.data.dataset import read_dataset_manifest
 from stages.data.location import local_path, one_spelling
 from stages.data.prepare import prepare
@@ -58,23 +58,26 @@ def test_all_names_of_a_glob_have_one_spelling(texts: Path, spelling: str) -> No
 def test_names_and_urls_stay_as_they_are(texts: Path, name: str) -> None:
     assert (local_path(name), one_spelling(name)) == (None, name)
     assert one_spelling("s3://bucket/texts/") == "s3://bucket/texts"
-    check_local_source(DataSpec(source=name))
+    assert missing_text(DataSpec(source=name)) is None
 
 
 def test_a_text_under_another_spelling_is_not_prepared_again(texts: Path) -> None:
     datasets = texts.parent / "datasets"
-    common = {"include": "*.txt", "vocab_size": 300, "validation_fraction": 0.3}
-    first = prepare(DataSpec(source="texts", **common), datasets)
+
+    def prepared(**values: object) -> Path:
+        common = {"source": "texts", "include": "*.txt", "validation_fraction": 0.3}
+        return prepare(DataSpec.model_validate(common | values), datasets)
+
+    first = prepared(vocab_size=300)
     assert read_dataset_manifest(first).spec.source == str(texts)
     before = {path: path.stat().st_mtime_ns for path in first.rglob("*")}
     for spelling in ("./linked/", f"file://{texts}"):
-        assert prepare(DataSpec(source=spelling, **common), datasets) == first
+        assert prepared(source=spelling, vocab_size=300) == first
     assert {path: path.stat().st_mtime_ns for path in first.rglob("*")} == before
-    tokenizer = {"tokenizer": str(first / "tokenizer.json"), "vocab_size": None}
-    second = prepare(DataSpec(source="texts", **common | tokenizer), datasets)
+    second = prepared(tokenizer=str(first / "tokenizer.json"))
     (texts.parent / "prepared").symlink_to(first)
     for spelling in ("./prepared", os.path.relpath(first / "tokenizer.json")):
-        assert prepare(DataSpec(source="texts", **common | tokenizer | {"tokenizer": spelling}), datasets) == second
+        assert prepared(tokenizer=spelling) == second
 
 
 @pytest.mark.parametrize(
@@ -97,6 +100,6 @@ def test_a_missing_local_source_or_tokenizer_is_named_with_the_nearest(
 ) -> None:
     (texts.parent / "gone").symlink_to("nowhere")
     (texts.parent / "tok2.json").touch()
-    with pytest.raises(DataError) as caught:
-        check_local_source(DataSpec.model_validate(values))
-    assert str(caught.value).startswith(message.format(above=texts.parent))
+    said = missing_text(DataSpec.model_validate(values))
+    assert said
+    assert said.startswith(message.format(above=texts.parent))
