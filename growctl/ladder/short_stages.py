@@ -47,7 +47,7 @@ def _intervals(schedule: Schedule, plans: Sequence[StagePlan]) -> Iterator[str]:
         ("evaluation.every", schedule.evaluation.every, "so the loss is only measured at the end"),
         ("checkpoint.every", schedule.checkpoint.every, "so a stop loses the whole stage"),
     ):
-        short = [plan for plan in plans if every >= plan.num_steps]
+        short = [plan for plan in plans if every >= plan.num_steps > 1]
         if short:
             names = ", ".join(f"{plan.name} ({plan.num_steps:,} steps)" for plan in short)
             fewest = min(plan.num_steps for plan in short)

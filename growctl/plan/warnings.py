@@ -97,8 +97,11 @@ def _device_notes(costs: PlanCosts) -> list[str]:
 
 def _text(costs: PlanCosts) -> Iterator[str]:
     if costs.missing:
-        known = ". Its prepared dataset is here: a run that has begun needs no more" if costs.dataset else ""
-        yield f"{costs.missing}{known}. A new run needs the text."
+        end = "" if costs.missing.endswith("?") else "."
+        needs = "`run` needs it here, `plan` does not."
+        if costs.dataset:
+            needs = "Its dataset is prepared, which is enough for runs that have begun."
+        yield f"{costs.missing}{end} {needs}"
 
 
 def _validation(costs: PlanCosts) -> Iterator[str]:

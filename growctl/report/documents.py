@@ -10,6 +10,7 @@ from typing import Any
 from growctl.report.compare import Comparison, compare
 from growctl.report.family import Family, compare_family, price
 from growctl.report.read import RunReport
+from growctl.report.validation import validation_warning
 from growctl.report.verdict import verdict
 from growctl.text.escaping import visible
 
@@ -41,6 +42,10 @@ def to_json(runs: Sequence[RunReport]) -> list[dict[str, Any]]:
             for stage, anomaly in run.anomalies
         ]
         document["notes"] = list(run.notes)
+        known = run.validation_documents is not None
+        sizes = {"num_documents": run.validation_documents, "num_tokens": run.validation_tokens}
+        document["validation"] = sizes if known else None
+        document["warnings"] = [warning for warning in [validation_warning(run)] if warning]
         if run.control is None:
             document["comparisons"] = [_comparison(comparison) for comparison in compare(run, runs)]
             document["family"] = _family(compare_family(run, runs))

@@ -9,6 +9,7 @@ from growctl.report.family import compare_family, price
 from growctl.report.read import RunReport, StageReport
 from growctl.report.samples import print_samples
 from growctl.report.scores import print_scores
+from growctl.report.validation import validation_warnings
 from growctl.report.verdict import verdict
 from growctl.text.formatting import duration, scientific, short_count
 
@@ -179,6 +180,9 @@ def print_report(runs: Sequence[RunReport], console: "Console") -> None:
         print_rows(cells[run.name])
         for note in remarks(run):
             console.print(Padding(Text(note, "dim"), (0, 0, 0, 2)))
+    for warning in validation_warnings(runs):
+        console.print()
+        console.print(Text("warning: ", "bold yellow") + Text(warning, ""))
     wrong = [(f"{run.name}: {WENT_WRONG}", tuple(anomalies(run))) for run in runs if run.anomalies]
     for heading, sentences in [*wrong, *verdicts(runs)]:
         console.print()

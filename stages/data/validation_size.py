@@ -23,7 +23,8 @@ def small_validation(num_documents: int, num_tokens: int, fraction: float | None
     if not missing:
         return None
     few = "1 document" if num_documents == 1 else f"{num_documents:,} documents"
-    rests = f"these {few}" if num_documents < ENOUGH_DOCUMENTS else "so little text"
+    these = "this" if num_documents == 1 else "these"
+    rests = f"{these} {few}" if num_documents < ENOUGH_DOCUMENTS else "so little text"
     return (
         f"Validation has {few} with {num_tokens:,} tokens, fewer than {' and '.join(missing)}: a difference of 0.05 "
         f"nats per token between two losses may rest on {rests}. {_advice(num_documents, num_tokens, fraction)}"

@@ -97,6 +97,7 @@ def test_the_json_has_exactly_these_keys(runs: Path) -> None:
     assert isinstance(documents, list)
     assert [document["name"] for document in documents] == ["quick", "quick-control-tokenformer-scratch-900", "waits"]
     keys = ["name", "schedule", "control", "base", "stages", "samples", "scores", "anomalies", "notes"]
+    keys += ["validation", "warnings"]
     assert [list(document) for document in documents[:2]] == [[*keys, "comparisons", "family"], keys]
     assert (documents[0]["control"], documents[1]["control"]) == (None, SCRATCH)
     promised = ["name", "num_parameters", "train_tokens", "flops", "cumulative_flops", "wall_seconds"]
