@@ -101,18 +101,18 @@ class LadderRequest:
     def checked(self, machines: Machines) -> list[RunRequest]:
         """The ladder and its controls; raises RunError if one of them cannot be started or resumed on `machines`.
 
-        A ladder with a ledger has its dataset already, so it needs the text no more.
+        A ladder that has begun has its dataset already, so it no longer needs the text.
         """
         schedule = self.ladder.schedule
-        begun = RunPaths(self.directory(self.ladder)).ledger.exists()
-        if not begun and (missing := missing_text(schedule.data)):
-            raise RunError(missing)
         over = len(self.steps_done(self.ladder)) == len(schedule.stages)
         requests = [self.ladder, *self.controls()]
         for request in requests:
             check_batch(request, machines.devices)
             if request.control is None or schedule.growth.when == "fixed" or over:
                 self.check_same_run(request)
+        begun = RunPaths(self.directory(self.ladder)).has_begun()
+        if not begun and (missing := missing_text(schedule.data)):
+            raise RunError(missing)
         return requests
 
     def check_same_run(self, request: RunRequest) -> None:

@@ -9,8 +9,8 @@ from growctl.schedule.load import load_schedule, shipped_schedules
 from tests.growctl.ladders import ladder
 
 
-def warnings(steps: tuple[int, ...] = (20, 30, 50), **blocks: Any) -> list[str]:
-    return short_stage_warnings(ladder(steps, **blocks))
+def warnings(**blocks: Any) -> list[str]:
+    return short_stage_warnings(ladder(**blocks))
 
 
 def rate(**values: Any) -> dict[str, Any]:
@@ -69,4 +69,4 @@ def test_an_interval_beyond_a_stage_is_reported(key: str, then: str) -> None:
 
 
 def test_a_stage_of_one_step_needs_no_interval() -> None:
-    assert warnings((1, 30, 50)) == []
+    assert warnings(steps=(1, 30, 50)) == []
