@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from growctl.checkpoints.facts import CheckpointFacts
 from growctl.checkpoints.table import cost_rows, fact_rows, generation_rows, lineage_lines
 from growctl.runs_dir import RunPaths
+from stages.data.location import LOCAL_SCHEMES
 
 if TYPE_CHECKING:
     from stages.huggingface.card import CardFacts
@@ -16,9 +17,6 @@ LEVELS_IN_RUN = 3
 
 OF_DATA = ("dataset", "tokenizer")
 OF_FILES = ("files",)
-
-LOCAL_SCHEMES = ("file", "local")
-"""Schemes of URLs that are paths of this machine."""
 
 
 def card_facts(facts: CheckpointFacts, name: str) -> "CardFacts":

@@ -41,11 +41,16 @@ def find_checkpoint(reference: str, runs_dir: Path, tell: Callable[[str], None])
 
 
 def find_in_run(run: str, inside: str | None, runs_dir: Path) -> Path:
-    """The checkpoint at `RUN` or `RUN/INSIDE`, as `find_checkpoint` finds them, but never at a path.
+    """The checkpoint at `RUN` or `RUN/INSIDE`; raises CheckpointError as `find_named` does."""
+    return _by_name(runs_dir / run / (inside or ""), runs_dir)[0]
+
+
+def find_named(name: str, runs_dir: Path) -> Path:
+    """The checkpoint at `RUN`, `RUN/STAGE` and so on, as `find_checkpoint` finds them, but never at a path.
 
     Raises CheckpointError with what there is instead.
     """
-    return _by_name(runs_dir / run / (inside or ""), runs_dir)[0]
+    return _by_name(Path(name), runs_dir)[0]
 
 
 def _exists(path: Path) -> bool:

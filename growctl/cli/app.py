@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -42,6 +43,8 @@ TRAINING = "Train a ladder"
 CHECKPOINTS = "Checkpoints"
 USING = "Use a model"
 HOUSEKEEPING = "Runs and this machine"
+
+_tell = partial(say, error=True)
 
 UNUSABLE_PATH = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
 
@@ -105,7 +108,7 @@ def run(
         raise ScheduleError(
             f"--name {name!r}: a run's name is letters, digits, . _ - and starts with a letter or digit"
         )
-    loaded = load_schedule(schedule, overrides or [], runs_dir=runs_dir, run=name)
+    loaded = load_schedule(schedule, overrides or [], runs_dir=runs_dir, run=name, tell=_tell)
     sources = reuse_sources(runs_dir, reuse_from or [], no_reuse)
     request = LadderRequest.of(loaded, schedule, runs_dir, name, not no_controls, sources, until, overrides or [])
     ladder = request.ladder.name
@@ -144,7 +147,8 @@ def plan(
 ) -> None:
     """Show the size, FLOPs, memory, time and money of every stage and control, without training.
 
-    Memory, time and money are computed for the devices that launch.hardware describes.
+    Memory, time and money are computed for the devices that launch.hardware describes. The text need not be on this
+    machine: plan warns if it is missing. Passes over it are known once the dataset is prepared.
 
     Example: growctl plan pile_1.4b launch.devices=8 launch.hardware.device=h100 launch.hardware.mfu=0.4
     """
@@ -153,7 +157,7 @@ def plan(
     from growctl.schedule.load import load_schedule
     from growctl.text.console import Terminal
 
-    loaded = load_schedule(schedule, overrides or [], runs_dir=runs_dir)
+    loaded = load_schedule(schedule, overrides or [], runs_dir=runs_dir, tell=_tell)
     costs = plan_costs(loaded, runs_dir)
     if measure:
         from growctl.plan.time_steps import measure_sizes
@@ -187,17 +191,21 @@ def prepare(
     from stages.counted import counted
     from stages.data.dataset import read_dataset_manifest
     from stages.data.prepare import prepare as prepare_dataset
+    from stages.data.validation_size import small_validation
 
-    loaded = load_schedule(schedule, overrides or [], runs_dir=runs_dir)
+    loaded = load_schedule(schedule, overrides or [], runs_dir=runs_dir, tell=_tell)
     screen = Screen(Terminal(stderr=True))
     runs = RunsPaths(runs_dir)
     path = prepare_dataset(loaded.data, runs.datasets, log_path=runs.datasets_log, on_progress=screen.preparing)
     manifest = read_dataset_manifest(path)
+    validation = manifest.splits["validation"]
+    fraction = manifest.spec.validation_fraction
+    warning = small_validation(validation.num_documents, validation.num_tokens, fraction)
     if as_json:
         from growctl.documents.output import print_document
         from growctl.run.prepared import PrepareDocument
 
-        print_document(PrepareDocument(path, manifest))
+        print_document(PrepareDocument(path, manifest, (warning,) if warning else ()))
     else:
         for split, content in manifest.splits.items():
             say(
@@ -206,6 +214,8 @@ def prepare(
             )
         if manifest.num_dropped:
             say(f"left out of train: {counted(manifest.num_dropped, 'document')} whose text is also in validation")
+        if warning:
+            say(f"warning: {warning}", error=True)
         say(str(path))
 
 

@@ -6,6 +6,7 @@ Slow modules are imported on use.
 import shlex
 import sys
 from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -96,18 +97,22 @@ def validate(
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
     as_json: AsJson = False,
 ) -> None:
-    """Check schedules and their controls, as `run` does before it starts. Exit code 2 means that one is invalid.
+    """Check schedules, their controls and that a local text is there, as `run` does before it starts.
+
+    Exit code 2 means that a schedule is invalid, or that its text or tokenizer is missing on this machine.
 
     Example: growctl validate quickstart my_ladder.yaml
     """
     from growctl.controls.brief import CheckedSchedule, ValidateDocument, checked
     from growctl.documents.output import print_document
-    from growctl.schedule.load import ScheduleError, load_schedule
+    from growctl.schedule.load import ScheduleError, check_text, load_schedule
 
     results: list[CheckedSchedule] = []
     for file in files:
         try:
-            results.append(checked(file, load_schedule(file, runs_dir=runs_dir)))
+            loaded = load_schedule(file, runs_dir=runs_dir, tell=partial(say, error=True))
+            check_text(loaded, file)
+            results.append(checked(file, loaded))
         except ScheduleError as error:
             results.append(CheckedSchedule(file, valid=False, message=str(error)))
     if as_json:
@@ -160,7 +165,7 @@ def _say_drafted(result: "Drafted", path: Path | None) -> None:
     controls = sum(control.total.flops.total for control in result.costs.controls)
     lines = [
         f"{path or 'standard output'}: {sizes} parameters, {tokens}, {flops}; controls: {scientific(controls)} FLOPs",
-        f"Text: {ladder.schedule.data.source}",
+        f"Text: {result.draft.source.source}",
         *(f"warning: {warning}" for warning in result.warnings),
     ]
     if path is not None:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from growctl.controls.caveats import schedule_caveats
+from growctl.ladder.short_stages import short_stage_warnings
 from growctl.ladder.sizes import num_steps, stage_model
 from growctl.schema.blocks import Schedule
 from growctl.text.formatting import short_count
@@ -35,7 +36,7 @@ class CheckedSchedule:
 
     stages: tuple[StageBrief, ...] = ()
     warnings: tuple[str, ...] = ()
-    """Warnings about its controls, one sentence each."""
+    """Warnings about its controls and steps, one sentence each."""
 
     def line(self) -> str:
         """A valid schedule, on one line."""
@@ -64,6 +65,5 @@ def checked(file: str, schedule: Schedule) -> CheckedSchedule:
         )
         for index, stage in enumerate(schedule.stages)
     )
-    return CheckedSchedule(
-        file, valid=True, name=schedule.name, stages=stages, warnings=tuple(schedule_caveats(schedule))
-    )
+    warnings = (*schedule_caveats(schedule), *short_stage_warnings(schedule))
+    return CheckedSchedule(file, valid=True, name=schedule.name, stages=stages, warnings=warnings)

@@ -2,6 +2,7 @@
 
 import glob
 import json
+import os
 import re
 from dataclasses import dataclass
 from functools import cache
@@ -32,6 +33,9 @@ class TextSource:
     choice: str | None
     """Its name among the shipped choices; None for a text of the user's."""
 
+    source: str
+    """The value of `data.source`."""
+
     text: str
     """The lines of the `data` block, without the tokenizer."""
 
@@ -57,8 +61,10 @@ def text_source(name: str | None, train_tokens: int, most_budget: float) -> Text
     known = choices("data", [SHIPPED])
     if name in known:
         return _shipped(name)
-    if "://" in name or Path(name).expanduser().exists() or (glob.has_magic(name) and glob.glob(name)):
+    if "://" in name:
         return _own(name, "")
+    if Path(name).expanduser().exists() or (glob.has_magic(name) and glob.glob(name)):
+        return _own(os.path.abspath(Path(name).expanduser()), "")  # the schedule's file may lie in another folder
     if _HUB_NAME.fullmatch(name):
         comment = "# From the Hugging Face hub. growctl reads text and JSON lines, not parquet.\n"
         return _own(f"hf://datasets/{name}", comment)
@@ -74,7 +80,7 @@ def _own(source: str, comment: str) -> TextSource:
         quoted.encode()
     except UnicodeEncodeError:
         raise UserError(f"--data {shown(source)}: must be text that UTF-8 can encode") from None
-    return TextSource(None, f"{comment}source: {quoted}\n", Vocabularies())
+    return TextSource(None, source, f"{comment}source: {quoted}\n", Vocabularies())
 
 
 def _shipped(choice: str) -> TextSource:
@@ -83,7 +89,7 @@ def _shipped(choice: str) -> TextSource:
     text = _OWN_VOCABULARY.sub("", _file(choice).read_text(encoding="utf-8"))
     lines = [line for line in text.splitlines() if line]
     vocabularies = Vocabularies(published="tokenizer" in keys, most=keys.get("vocab_size"))
-    return TextSource(choice, "".join(f"{line}\n" for line in lines), vocabularies)
+    return TextSource(choice, keys["source"], "".join(f"{line}\n" for line in lines), vocabularies)
 
 
 def _has(choice: str, tokens: float) -> bool:

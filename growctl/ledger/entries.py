@@ -50,6 +50,10 @@ class RunEntry:
     """Caveats for comparisons with this control. Each continues a sentence that starts with the control's name."""
     base: BaseEntry | None = None
     """The checkpoint that it started from; None for a new model."""
+    validation_documents: int | None = None
+    """Documents in the validation split of its dataset; None if not recorded."""
+    validation_tokens: int | None = None
+    """Tokens in that split, including the end of text after each document."""
     run_id: str = field(default_factory=lambda: uuid4().hex)
     """Unique id of the run. A copy has the same id; another run of the same name does not."""
 

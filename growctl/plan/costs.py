@@ -14,11 +14,12 @@ from growctl.ladder.releases import plan_run
 from growctl.ladder.stage_plans import StagePlan, total_flops
 from growctl.launch.devices import Devices
 from growctl.launch.resolve import planned_devices
-from growctl.plan.datasets import training_tokens
+from growctl.plan.datasets import DatasetSizes, prepared_sizes
 from growctl.schema.blocks import Schedule
 from model.config import TokenformerConfig, TransformerConfig
 from model.flops import Flops
 from model.precision import Precision
+from stages.data.corpus import missing_text
 from stages.engine.device_memory import Memory, TrainingMemory, engine_checkpoint_bytes, parameters_checkpoint_bytes
 
 HEADROOM = 0.1
@@ -176,6 +177,12 @@ class PlanCosts:
     training_tokens: int | None
     """Training tokens in the dataset; None if unknown."""
 
+    dataset: DatasetSizes | None = None
+    """The sizes of the prepared dataset; None without one."""
+
+    missing: str | None = None
+    """Why the text or the tokenizer is not on this machine; None if it is there, not local, or not looked for."""
+
     measurements: Measurements | None = None
     """The source of the times, if they were measured."""
 
@@ -193,10 +200,11 @@ def everything(costs: PlanCosts) -> Total:
 def plan_costs(schedule: Schedule, runs_dir: Path | None = None, measurements: Measurements | None = None) -> PlanCosts:
     """Computes the costs of the ladder of `schedule` and of its controls.
 
-    Looks for the prepared dataset in `runs_dir`. With `measurements`, all times come from them; a size that they lack
-    has no time.
+    Looks for the text, and in `runs_dir` for its prepared dataset; without `runs_dir` it looks at no files. With
+    `measurements`, all times come from them; a size that they lack has no time.
     """
-    tokens = training_tokens(schedule.data, runs_dir)
+    dataset = prepared_sizes(schedule.data, runs_dir)
+    tokens = dataset.training_tokens if dataset else schedule.data.approximate_tokens
     devices = planned_devices(schedule)
 
     def run_cost(name: str, kind: str | None, planned: Schedule) -> RunCost:
@@ -210,6 +218,8 @@ def plan_costs(schedule: Schedule, runs_dir: Path | None = None, measurements: M
         precision=devices.precision(schedule.training.precision),
         memory_bytes=device_memory(schedule, devices),
         training_tokens=tokens,
+        dataset=dataset,
+        missing=missing_text(schedule.data) if runs_dir else None,
         measurements=measurements,
     )
 

@@ -1,25 +1,33 @@
-"""Looks up the training tokens of a schedule's prepared dataset, reading manifests only."""
+"""Looks up the sizes of a schedule's prepared dataset, reading manifests only."""
 
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from growctl.runs_dir import RunsPaths
 from growctl.schema.blocks import DataBlock
 from stages.data.corpus import DataSpec
 
 
-def training_tokens(data: DataBlock, runs_dir: Path | None) -> int | None:
-    """Training tokens in the newest prepared dataset for `data`, else `data.approximate_tokens`, else None."""
-    if runs_dir is None:
-        return data.approximate_tokens
-    for _, document in _prepared(data, runs_dir):
+class DatasetSizes(NamedTuple):
+    """What `plan` must know of a prepared dataset."""
+
+    training_tokens: int
+    validation_documents: int
+    validation_tokens: int
+
+
+def prepared_sizes(data: DataBlock, runs_dir: Path | None) -> DatasetSizes | None:
+    """The sizes of the newest prepared dataset for `data`; None if there is none."""
+    for _, document in _prepared(data, runs_dir) if runs_dir else ():
         try:
-            return int(document["splits"]["train"]["num_tokens"])
+            train, validation = document["splits"]["train"], document["splits"]["validation"]
+            counts = (train["num_tokens"], validation["num_documents"], validation["num_tokens"])
+            return DatasetSizes(*map(int, counts))
         except (ValueError, LookupError, TypeError, OverflowError):
             continue  # damaged: `prepare` sets it aside with a message
-    return data.approximate_tokens
+    return None
 
 
 def prepared_datasets(data: DataBlock, runs_dir: Path) -> list[Path]:
@@ -29,7 +37,7 @@ def prepared_datasets(data: DataBlock, runs_dir: Path) -> list[Path]:
 
 def _prepared(data: DataBlock, runs_dir: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
     """The datasets that were prepared for `data`, newest first, each with its manifest's content."""
-    wanted = _determining(data.model_dump(mode="json"))
+    wanted = _determining(data.in_one_spelling().model_dump(mode="json"))
     for manifest in sorted(RunsPaths(runs_dir).dataset_manifests(), key=_age):
         try:
             document = json.loads(manifest.read_bytes())

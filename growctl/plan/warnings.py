@@ -5,12 +5,14 @@ from itertools import pairwise
 from typing import Any
 
 from growctl.controls.caveats import schedule_caveats
+from growctl.ladder.short_stages import short_stage_warnings
 from growctl.ladder.stage_plans import StagePlan, total_flops
 from growctl.plan.costs import HEADROOM, PlanCosts, RunCost, StageCost, stage_memory
 from growctl.schema.blocks import Schedule
 from growctl.text.formatting import byte_count, short_count
 from model.transformer_sizes import stack_tokens
 from stages.counted import counted, plural
+from stages.data.validation_size import small_validation
 
 LARGEST_GROWTH = 4.0
 """Factor in parameters above which a growth keeps little of the earlier stages' work: more than three quarters of the
@@ -30,7 +32,10 @@ MOST_EPOCHS = 4.0
 
 def plan_warnings(costs: PlanCosts) -> list[str]:
     """One sentence per problem that is likely to waste compute or to make the comparison unfair."""
-    checks = (_growth_factors, _tokens_per_parameter, _epochs, _batches, _memory, _settings, _caveats)
+    checks = (
+        *(_text, _validation, _growth_factors, _tokens_per_parameter, _epochs, _batches, _memory, _settings),
+        *(_caveats, _short_stages),
+    )
     failures = costs.measurements.failures if costs.measurements else ()
     return [*(warning for check in checks for warning in check(costs)), *failures]
 
@@ -90,6 +95,22 @@ def _device_notes(costs: PlanCosts) -> list[str]:
                 "the devices."
             )
     return notes
+
+
+def _text(costs: PlanCosts) -> Iterator[str]:
+    if costs.missing:
+        end = "" if costs.missing.endswith("?") else "."
+        needs = "`run` needs it here, `plan` does not."
+        if costs.dataset:
+            needs = "Its dataset is prepared, which is enough for runs that have begun."
+        yield f"{costs.missing}{end} {needs}"
+
+
+def _validation(costs: PlanCosts) -> Iterator[str]:
+    if sizes := costs.dataset:
+        fraction = costs.ladder.schedule.data.validation_fraction
+        if warning := small_validation(sizes.validation_documents, sizes.validation_tokens, fraction):
+            yield warning
 
 
 def _growth_factors(costs: PlanCosts) -> Iterator[str]:
@@ -193,6 +214,10 @@ def _settings(costs: PlanCosts) -> Iterator[str]:
 
 def _caveats(costs: PlanCosts) -> list[str]:
     return schedule_caveats(costs.ladder.schedule)
+
+
+def _short_stages(costs: PlanCosts) -> list[str]:
+    return short_stage_warnings(costs.ladder.schedule)
 
 
 def _effective(run: RunCost) -> dict[str, Any]:

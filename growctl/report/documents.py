@@ -11,6 +11,7 @@ from growctl.ledger.ledger import Anomaly, BaseEntry, ScoreEntry
 from growctl.report.compare import Comparison, EqualFlops, compare
 from growctl.report.family import Family, compare_family, price
 from growctl.report.read import RunReport, StageReport
+from growctl.report.validation import validation_warning
 from growctl.report.verdict import verdict
 from growctl.text.escaping import visible
 from stages.generate.text_samples import TextSample
@@ -130,6 +131,14 @@ class FamilyEntry:
 
 
 @dataclass(frozen=True)
+class ValidationSize:
+    """The text that the validation losses of a run were measured on."""
+
+    num_documents: int
+    num_tokens: int
+
+
+@dataclass(frozen=True)
 class ReportedRun:
     """A ladder or a control."""
 
@@ -148,6 +157,10 @@ class ReportedRun:
     anomalies: tuple[AnomalyEntry, ...]
     notes: tuple[str, ...]
     """Notes for the reader, one sentence each."""
+    validation: ValidationSize | None
+    """None if the ledger does not record it."""
+    warnings: tuple[str, ...]
+    """Such as a validation set that is too small, one sentence or two each."""
     comparisons: tuple[ComparisonEntry, ...]
     """A ladder's comparisons with its controls; empty for a control."""
     family: FamilyEntry | None
@@ -179,9 +192,17 @@ def _run(run: RunReport, runs: Sequence[RunReport]) -> ReportedRun:
         scores=tuple(score for stage in run.parts for score in stage.scores),
         anomalies=tuple(AnomalyEntry(stage=stage, **asdict(anomaly)) for stage, anomaly in run.anomalies),
         notes=tuple(run.notes),
+        validation=_validation(run),
+        warnings=(warning,) if (warning := validation_warning(run)) else (),
         comparisons=tuple(ComparisonEntry(**_figures(found)) for found in compare(run, runs)) if is_ladder else (),
         family=_family(compare_family(run, runs)) if is_ladder else None,
     )
+
+
+def _validation(run: RunReport) -> ValidationSize | None:
+    if run.validation_documents is None or run.validation_tokens is None:
+        return None
+    return ValidationSize(run.validation_documents, run.validation_tokens)
 
 
 def _figures(comparison: Comparison) -> dict[str, Any]:

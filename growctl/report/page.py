@@ -18,6 +18,7 @@ from growctl.report.scores import (
     zero_shot_rows,
 )
 from growctl.report.table import COLUMNS, WENT_WRONG, anomalies, describe, remarks, stage_cells, verdicts
+from growctl.report.validation import validation_warnings
 from growctl.runs_dir import ReportPaths
 from growctl.text.escaping import visible
 from growctl.text.html import page, replace_file
@@ -74,6 +75,7 @@ def render_page(runs: Sequence[RunReport]) -> str:
     return page(
         title,
         f"""<h1>{escape(title)}</h1>
+{_warnings(runs)}
 {said}
 <h2>Compute against perplexity</h2>
 <div role="img" aria-label="Cumulative training FLOPs against validation perplexity">{plots.svg(runs)}</div>
@@ -87,6 +89,10 @@ def render_page(runs: Sequence[RunReport]) -> str:
 <footer>Written by growctl report. The figures are in {beside.table}, the chart in {beside.chart}.</footer>
 """,
     )
+
+
+def _warnings(runs: Sequence[RunReport]) -> str:
+    return "".join(f"<p><b>Warning.</b> {escape(warning)}</p>" for warning in validation_warnings(runs))
 
 
 def _table(runs: Sequence[RunReport]) -> str:

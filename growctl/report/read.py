@@ -121,6 +121,10 @@ class RunReport:
     """Training anomalies, each with the name of its stage."""
     base: BaseEntry | None = None
     """The checkpoint that it started from; None for a new model."""
+    validation_documents: int | None = None
+    """Documents in the validation split of its dataset; None if not recorded."""
+    validation_tokens: int | None = None
+    """Tokens in that split."""
     notes: tuple[str, ...] = ()
     """Notes for the reader, one sentence each."""
     releases: tuple[StageReport, ...] = ()
@@ -210,6 +214,8 @@ def read_run(path: Path) -> RunReport:
         precisions=precisions,
         anomalies=tuple(anomalies),
         base=run.base,
+        validation_documents=run.validation_documents,
+        validation_tokens=run.validation_tokens,
     )
 
 

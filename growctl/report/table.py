@@ -9,6 +9,7 @@ from growctl.report.family import compare_family, price
 from growctl.report.read import RunReport, StageReport
 from growctl.report.samples import print_samples
 from growctl.report.scores import print_scores
+from growctl.report.validation import validation_warnings
 from growctl.report.verdict import verdict
 from growctl.text.formatting import duration, scientific, short_count
 from stages.counted import counted
@@ -150,7 +151,7 @@ def print_report(runs: Sequence[RunReport], console: "Console") -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from growctl.text.colours import FAINT
+    from growctl.text.colours import FAINT, WARNING
     from growctl.text.first_use import FirstUse
     from growctl.text.name_cell import NameCell
 
@@ -180,6 +181,9 @@ def print_report(runs: Sequence[RunReport], console: "Console") -> None:
         for note in remarks(run):
             console.print(Padding(Text(note, FAINT), (0, 0, 0, 2)))
     words = FirstUse()
+    for warning in validation_warnings(runs):
+        console.print()
+        console.print(Text("warning: ", f"bold {WARNING}") + Text(words.explained(warning), ""))
     wrong = [(f"{run.name}: {WENT_WRONG}", tuple(anomalies(run))) for run in runs if run.anomalies]
     for heading, sentences in [*wrong, *verdicts(runs)]:
         console.print()

@@ -124,6 +124,8 @@ def _other_stages(was: list[dict[str, Any]], now: list[dict[str, Any]]) -> str:
 
 
 def _comparable(schedule: Schedule) -> dict[str, Any]:
+    """The settings that affect the result, as plain data. Paths of the same files are equal."""
+    schedule = schedule.model_copy(update={"data": schedule.data.in_one_spelling()})
     data = schedule.model_dump(mode="json", exclude={"launch", "controls", "samples"})
     for block, keys in _NO_EFFECT.items():
         for key in keys:

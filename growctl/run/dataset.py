@@ -17,6 +17,7 @@ from stages.checkpoint.manifest import CheckpointError, read_manifest
 from stages.data.corpus import DataError
 from stages.data.dataset import HASHED_BYTES, EvaluationWindows, TrainingSamples, check_dataset, read_dataset_manifest
 from stages.data.prepare import prepare
+from stages.data.validation_size import small_validation
 from stages.spec import TrainSpec
 
 
@@ -92,6 +93,10 @@ class RunDataset:
         length = self.schedule.training.sequence_length
         TrainingSamples(dataset, length, self.schedule.seed)  # raises DataError if the text is shorter than a sequence
         EvaluationWindows(dataset, "validation", length)
+        validation = manifest.splits["validation"]
+        fraction = self.schedule.data.validation_fraction
+        if warning := small_validation(validation.num_documents, validation.num_tokens, fraction):
+            self.screen.message(f"WARNING: {warning}")
         return self._told_of_size(dataset)
 
 

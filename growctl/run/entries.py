@@ -37,6 +37,8 @@ def run_entry(
         decays=decays(schedule),
         caveats=caveats,
         base=start.entry(manifest) if start else None,
+        validation_documents=manifest.splits["validation"].num_documents,
+        validation_tokens=manifest.splits["validation"].num_tokens,
     )
 
 

@@ -13,3 +13,6 @@ class PrepareDocument:
     path: Path
     manifest: DatasetManifest
     """The content of its manifest.json."""
+
+    warnings: tuple[str, ...] = ()
+    """Such as a validation set that is too small, one sentence or two each."""

@@ -16,6 +16,7 @@ from growctl.text.suggestion import did_you_mean
 from model.errors import Failure, UserError
 from stages.checkpoint.manifest import CheckpointError, read_manifest
 from stages.counted import counted
+from stages.data.corpus import missing_text
 
 
 class RunError(UserError):
@@ -99,7 +100,10 @@ class LadderRequest:
         ]
 
     def checked(self, machines: Machines) -> list[RunRequest]:
-        """The ladder and its controls; raises RunError if one of them cannot be started or resumed on `machines`."""
+        """The ladder and its controls; raises RunError if one of them cannot be started or resumed on `machines`.
+
+        A ladder that has begun has its dataset already, so it no longer needs the text.
+        """
         schedule = self.ladder.schedule
         over = len(self.steps_done(self.ladder)) == len(schedule.stages)
         requests = [self.ladder, *self.controls()]
@@ -107,6 +111,9 @@ class LadderRequest:
             check_batch(request, machines.devices)
             if request.control is None or schedule.growth.when == "fixed" or over:
                 self.check_same_run(request)
+        begun = RunPaths(self.directory(self.ladder)).has_begun()
+        if not begun and (missing := missing_text(schedule.data)):
+            raise RunError(missing)
         return requests
 
     def check_same_run(self, request: RunRequest) -> None:

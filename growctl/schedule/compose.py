@@ -63,6 +63,8 @@ class _Layer(NamedTuple):
     origin: str
     package: tuple[str, ...]
     content: Any
+    folder: Path
+    """The folder of the file."""
 
 
 class Composition:
@@ -92,10 +94,26 @@ class Composition:
     def origin(self, path: str) -> str:
         """The start of a message about the value at a dotted path: the override or the other file that set it."""
         keys = tuple(path.split("."))
-        for override in reversed(self._values):
-            if _value_at(override.value, override.keys, keys) is not _ABSENT:
-                return f"override {shown(override.text)}: "
-        return self._file_of(keys)
+        override = self._override_of(keys)
+        return f"override {shown(override.text)}: " if override else self._file_of(keys)
+
+    def folder_of(self, path: str) -> Path | None:
+        """The folder of the file that set the value at a dotted path; None if no file of the user's did."""
+        keys = tuple(path.split("."))
+        layers = [layer for layer in self._layers if _value_at(layer.content, layer.package, keys) is not _ABSENT]
+        if self._override_of(keys) or not layers or layers[-1].folder.is_relative_to(SHIPPED):
+            return None
+        return layers[-1].folder
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the schedule itself."""
+        return self._folders[0]
+
+    def _override_of(self, keys: tuple[str, ...]) -> _Override | None:
+        """The last override that set the value at `keys`."""
+        found = (each for each in reversed(self._values) if _value_at(each.value, each.keys, keys) is not _ABSENT)
+        return next(found, None)
 
     def _file_of(self, keys: tuple[str, ...]) -> str:
         """The same for files only."""
@@ -110,7 +128,7 @@ class Composition:
     @cached_property
     def _layers(self) -> list[_Layer]:
         """The content of every file, in the order in which hydra merges them."""
-        own = _Layer("", (), self._plain)
+        own = _Layer("", (), self._plain, self._folders[0])
         if "defaults" not in self._own and not self._chosen:
             return [own]
         layers = []
@@ -123,7 +141,7 @@ class Composition:
             elif file:
                 content = OmegaConf.to_container(read_file(file, file_label(file)), resolve=False)
                 package = tuple(filter(None, default.package.split(".")))
-                layers.append(_Layer(f"in {file_label(file)}: ", package, content))
+                layers.append(_Layer(f"in {file_label(file)}: ", package, content, file.parent))
         return layers
 
     def _take(self, text: str) -> None:

@@ -19,11 +19,13 @@ from growctl.schedule.files import SHIPPED, find_schedule, shipped_schedules
 from growctl.schedule.start import with_base
 from growctl.schema.blocks import Schedule
 from model.errors import UserError
+from stages.data.corpus import missing_text
 
 __all__ = [
     "RUN_NAME",
     "SHIPPED",
     "ScheduleError",
+    "check_text",
     "find_schedule",
     "load_resolved",
     "load_schedule",
@@ -33,27 +35,41 @@ __all__ = [
 
 
 def load_schedule(
-    reference: str, overrides: Sequence[str] = (), *, runs_dir: Path = Path("runs"), run: str | None = None
+    reference: str,
+    overrides: Sequence[str] = (),
+    *,
+    runs_dir: Path = Path("runs"),
+    run: str | None = None,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> Schedule:
     """Loads the schedule at a path or with a shipped name, and applies hydra overrides (`stages.0.train_tokens=200k`).
 
     Fills in the schedule's name, and what growctl must know of its start checkpoint. The run called `run`, by default
-    as the schedule is, keeps the checkpoint that it has begun from. Raises ScheduleError with everything that is wrong
-    with the schedule or its controls.
+    as the schedule is, keeps the checkpoint that it has begun from. Relative paths become absolute
+    (growctl/schedule/paths.py); `tell` gets a line where one may mean another file than the reader expects. Raises
+    ScheduleError with everything that is wrong with the schedule or its controls.
     """
     from growctl.schedule.compose import Composition
+    from growctl.schedule.paths import with_absolute_paths
 
     path = find_schedule(reference)
     composed = Composition(path, overrides, reference)
     name = run or (composed.data.get("name") if isinstance(composed.data, dict) else None) or path.stem
+    own = RunsPaths(runs_dir).run(str(name))
     try:
-        data = with_base(composed.data, runs_dir, RunsPaths(runs_dir).run(str(name)), load_resolved)
+        data = with_base(with_absolute_paths(composed, own, tell), runs_dir, own, load_resolved)
     except UserError as error:
         raise _error(reference, [str(error)], composed.origin) from error
     schedule = parse_schedule(data, label=reference, default_name=path.stem, origin=composed.origin)
     if lines := check_controls(schedule):
         raise _error(reference, lines, composed.origin)
     return schedule
+
+
+def check_text(schedule: Schedule, label: str) -> None:
+    """Raises ScheduleError if the text or the tokenizer is a local path where nothing is. Messages call it `label`."""
+    if missing := missing_text(schedule.data):
+        raise ScheduleError(f"{label}: {missing}")
 
 
 def load_resolved(path: Path) -> Schedule:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from growctl.checkpoints.find import find_checkpoint, find_in_run
+from growctl.checkpoints.find import find_checkpoint, find_in_run, find_named
 from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.schema.start_block import BaseBlock, StartBlock
 from model.errors import UserError
@@ -28,9 +28,14 @@ def describe_start(start: StartBlock, runs_dir: Path) -> BaseBlock:
 
 
 def _find(start: StartBlock, runs_dir: Path) -> Path:
-    """The directory of the checkpoint that `start` names: whatever the commands that take a checkpoint would use."""
+    """The directory of the checkpoint that `start` names: whatever the commands that take a checkpoint would use.
+
+    A relative `start.checkpoint` is a name: `growctl.schedule.paths` has made paths absolute.
+    """
+    if start.checkpoint is not None and Path(start.checkpoint).is_absolute():
+        return find_checkpoint(start.checkpoint, runs_dir, tell=lambda line: None)
     if start.checkpoint is not None:
-        return find_checkpoint(str(Path(start.checkpoint).expanduser()), runs_dir, tell=lambda line: None)
+        return find_named(start.checkpoint, runs_dir)
     assert start.run is not None
     return find_in_run(start.run, start.stage, runs_dir)
 

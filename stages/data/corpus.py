@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TextIO
+from typing import Any, Literal, NamedTuple, Self, TextIO
 
 import fsspec
 import fsspec.compression
@@ -23,11 +23,19 @@ from pydantic import ConfigDict, Field, PositiveInt, model_validator
 
 from model.strict import Strict
 from stages.data.folders import LocalFolders
-from stages.data.hub import by_hand, make_local_copy
+from stages.data.hub import by_hand, local_tokenizer, make_local_copy
+from stages.data.location import (
+    PYTHON_STDLIB,
+    glob_root,
+    local_path,
+    missing_source,
+    nearest_path,
+    one_spelling,
+    real_file,
+)
 from stages.data.source_errors import DataError, is_missing, reading
 from stages.data.source_hashes import SourceHashes
 
-PYTHON_STDLIB = "python-stdlib"
 DEFAULT_VOCAB_SIZE = 8192
 NOT_STDLIB = {"test", "tests", "site-packages", "dist-packages", "idlelib", "lib2to3", "__pycache__"}
 PIECE_CHARACTERS = 16 * 1024
@@ -92,6 +100,12 @@ class DataSpec(Strict):
                 f" {self.tokenizer!r} is set: leave out one of the two"
             )
         return self
+
+    def in_one_spelling(self) -> Self:
+        """The same spec with the spelling of local paths that all names of the same files share."""
+        path = local_tokenizer(self.tokenizer) if self.tokenizer else None
+        tokenizer = real_file(str(path)) if path else self.tokenizer
+        return self.model_copy(update={"source": one_spelling(self.source), "tokenizer": tokenizer})
 
     @property
     def by_hand(self) -> str:
@@ -256,13 +270,34 @@ def open_corpus(spec: DataSpec) -> Corpus:
     if not files and info is not None and info["type"] == "directory":
         raise DataError(f"data.include: no file of the folder {spec.source!r} matches {spec.include!r}")
     if not files:
-        instead = make_local_copy(spec.source, spec.tokenizer)
-        raise DataError(
-            f"data.source: {spec.source!r} does not exist;"
-            f" {instead or f'set it to {PYTHON_STDLIB}, a file, a folder, a glob or a URL of one'}"
-        )
+        raise DataError(_no_source(spec))
     _require_decompressors(files)
     return Corpus(spec, fs, tuple(sorted(files, key=lambda file: file.name)), is_folder)
+
+
+def missing_text(spec: DataSpec) -> str | None:
+    """The message for a source or a tokenizer that is a local path where nothing is; None if there is none such.
+
+    Reads no file.
+    """
+    if missing_source(spec.source):
+        return _no_source(spec)
+    path = local_tokenizer(spec.tokenizer) if spec.tokenizer else None
+    return no_tokenizer(path) if path and not path.is_file() else None
+
+
+def no_tokenizer(path: Path) -> str:
+    """The message for a tokenizer's file that does not exist."""
+    return f"data.tokenizer: there is no file {str(path.absolute())!r}{nearest_path(str(path))}"
+
+
+def _no_source(spec: DataSpec) -> str:
+    """The message for a source that does not exist, with what to do."""
+    missing, path = missing_source(spec.source) or f"{spec.source!r} does not exist", local_path(spec.source)
+    if instead := make_local_copy(spec.source, spec.tokenizer):
+        return f"data.source: {missing}; {instead}"
+    near = nearest_path(path) if path else ""
+    return f"data.source: {missing}{near or f'; set it to {PYTHON_STDLIB}, a file, a folder, a glob or a URL of one'}"
 
 
 def content_hash(text: str) -> bytes:
@@ -308,8 +343,7 @@ def _list_files(fs: Any, path: str, info: dict[str, Any] | None, include: str) -
         root = path.rstrip("/")
         pattern = f"{glob.escape(root)}/{include}"
     elif glob.has_magic(path):
-        first_magic = min(path.find(sign) for sign in "*?[" if sign in path)
-        root, pattern = path[:first_magic].rpartition("/")[0], path
+        root, pattern = glob_root(path), path
     else:
         return []
     found = fs.glob(pattern, detail=True).values()

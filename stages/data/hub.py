@@ -28,9 +28,12 @@ def local_tokenizer(name: str) -> Path | None:
     with reading(f"data.tokenizer: {name!r}"):
         path = Path(name).expanduser()
     path = path / "tokenizer.json" if path.is_dir() else path
-    if path.is_file() or name.endswith(".json") or name.startswith((".", "/", "~")) or name.count("/") > 1:
-        return path
-    return None
+    return path if path.is_file() or is_path(name) else None
+
+
+def is_path(tokenizer: str) -> bool:
+    """Whether the spelling of `data.tokenizer` alone says that it is a path: no model on the hub has such a name."""
+    return tokenizer.endswith(".json") or tokenizer.startswith((".", "/", "~")) or tokenizer.count("/") > 1
 
 
 def download_tokenizer(name: str) -> Path:
@@ -75,8 +78,9 @@ def by_hand(source: str, include: str, tokenizer: str | None) -> str:
 
 
 def make_local_copy(source: str, tokenizer: str | None) -> str:
-    """How to make the local copy that a source of `schedules/data` needs. Empty for any other source."""
-    return LOCAL_COPIES[source] + _tokenizer_too(tokenizer) if source in LOCAL_COPIES else ""
+    """How to make the local copy that a source of `schedules/data` needs, at any path. Empty for any other source."""
+    known = next((name for name in LOCAL_COPIES if f"/{source}".endswith(f"/{name}")), None)
+    return LOCAL_COPIES[known] + _tokenizer_too(tokenizer) if known else ""
 
 
 def _for_fnmatch(pattern: str) -> str:

@@ -26,6 +26,7 @@ from typing import Literal
 from tokenizers import Tokenizer
 
 from stages.checkpoint.directory import set_aside
+from stages.checkpoint.disk_full import raise_when_full
 from stages.checkpoint.files import hash_file, sync_path, write_file
 from stages.counted import counted
 from stages.data.corpus import SPLITS, Corpus, DataError, DataSpec, SplitName, open_corpus
@@ -59,10 +60,17 @@ def prepare(
     """Prepares the dataset that `spec` describes, or finds it. Returns its directory in `datasets_dir`.
 
     A damaged dataset is set aside, never deleted, and prepared again. A second process that needs the same dataset
-    waits for the first. `on_progress` receives a description of the work and the fraction done (None if unknown).
-    Messages go to `log_path`; nothing is printed. Raises DataError for every error that the user can fix. If the source
+    waits for the first. Paths that name the same files describe the same dataset. `on_progress` receives a description
+    of the work and the fraction done (None if unknown). Messages go to `log_path`; nothing is printed. Raises DataError
+    for every error that the user can fix, DiskFull if the disk is full; nothing incomplete remains then. If the source
     or the tokenizer cannot be opened, nothing has been written.
     """
+    with raise_when_full(datasets_dir):
+        return _found_or_built(spec.in_one_spelling(), datasets_dir, log_path, on_progress)
+
+
+def _found_or_built(spec: DataSpec, datasets_dir: Path, log_path: Path | None, on_progress: OnProgress | None) -> Path:
+    """The dataset that `spec`, in one spelling, describes."""
     if on_progress:
         on_progress("reading the source", None)
     corpus = open_corpus(spec)
@@ -105,7 +113,7 @@ def _memory(corpus: Corpus, datasets_dir: Path) -> Path | None:
     """The file that caches the hashes of the source's files. None if hashing them again takes no time."""
     if not corpus.is_local or corpus.num_bytes < REMEMBERED_BYTES:
         return None
-    place = hashlib.sha256(os.path.abspath(corpus.spec.source).encode("utf-8", "surrogateescape")).hexdigest()[:12]
+    place = hashlib.sha256(corpus.spec.source.encode("utf-8", "surrogateescape")).hexdigest()[:12]
     return datasets_dir / f".{_name(corpus.spec.source)}-{place}.hashes.json"
 
 

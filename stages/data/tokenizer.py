@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from stages.data.corpus import DEFAULT_VOCAB_SIZE, Corpus, DataSpec, SourceFile
+from stages.data.corpus import DEFAULT_VOCAB_SIZE, Corpus, DataSpec, SourceFile, no_tokenizer
 from stages.data.hub import download_tokenizer, local_tokenizer
 from stages.data.progress import Progress
 from stages.data.source_errors import DataError, reason
@@ -37,7 +37,7 @@ def tokenizer_file(spec: DataSpec) -> Path | None:
     """The local file that `data.tokenizer` names. None if it is not set or names a model on the hub."""
     path = local_tokenizer(spec.tokenizer) if spec.tokenizer else None
     if path and not path.is_file():
-        raise DataError(f"data.tokenizer: there is no file {str(path)!r}")
+        raise DataError(no_tokenizer(path))
     return path
 
 

@@ -35,8 +35,10 @@ class FakeRun:
         caveats: tuple[str, ...] = (),
         ladder_id: str | None = None,
         base: BaseEntry | None = None,
+        validation: tuple[int, int] | None = None,
         **conditions: Any,
     ):
+        """`validation`: documents and tokens of the validation split."""
         self.stages, self.path, self.precision = stages, runs / name / "ledger.db", precision
         self.has_base = base is not None
         self.path.parent.mkdir(parents=True)
@@ -53,6 +55,8 @@ class FakeRun:
             caveats=list(caveats),
             ladder_id=ladder_id,
             base=base,
+            validation_documents=validation and validation[0],
+            validation_tokens=validation and validation[1],
         )
         with Ledger.open(self.path) as ledger:
             ledger.record_run(entry, stages)

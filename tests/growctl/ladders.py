@@ -13,10 +13,12 @@ def ladder(steps: tuple[int, ...] = (20, 30, 50), **blocks: Any) -> Schedule:
         for i, num_steps in enumerate(steps)
     ]
     data = {
-        "data": {"source": "text", "vocab_size": 300},
+        "data": {"source": __file__, "vocab_size": 300},
         "model": {"num_layers": 2, "hidden_size": 32, "num_heads": 2},
         "stages": stages,
         "training": {"sequence_length": 16, "batch_size": 8},
         "learning_rate": {"peak": 1e-3, "warmup_steps": 5},
+        "evaluation": {"every": 10},
+        "checkpoint": {"every": 10},
     }
     return parse_schedule(data | blocks, label="s", default_name="s")

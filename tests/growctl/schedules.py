@@ -13,7 +13,7 @@ from growctl.schema.blocks import Schedule
 
 BASE: dict[str, Any] = {
     "seed": 3,
-    "data": {"source": "text", "vocab_size": 300, "validation_fraction": 0.1},
+    "data": {"source": __file__, "vocab_size": 300, "validation_fraction": 0.1},
     "model": {"family": "tokenformer", "num_layers": 2, "hidden_size": 32, "num_heads": 2, "rotary_fraction": 0.25},
     "stages": [
         {"name": "small", "attention_tokens": 4, "ffn_tokens": 8, "train_tokens": "2k"},
@@ -22,6 +22,8 @@ BASE: dict[str, Any] = {
     "training": {"sequence_length": 16, "batch_size": 8},
     "learning_rate": {"peak": 1e-3, "final": 0.0, "warmup_steps": 2},
     "optimizer": {"betas": [0.9, 0.95]},
+    "evaluation": {"every": 10},
+    "checkpoint": {"every": 10},
     "growth": {"ramp": 0.1},
     "controls": [{"kind": "tokenformer-scratch", "budgets": [0.5, 1.0]}, {"kind": "transformer-scratch"}],
     "launch": {"devices": 1, "zero_stage": 1, "micro_batch_size": 4},

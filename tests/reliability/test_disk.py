@@ -24,9 +24,10 @@ from stages.checkpoint.disk_full import (
     require_space,
 )
 from stages.checkpoint.files import write_file
+from stages.data.dataset import verify_dataset
 from stages.metrics import MetricsWriter
 from stages.stage_dir import StagePaths, staging_directory
-from tests.growctl.runs import SCHEDULE, final_hashes, losses, run, write_schedule
+from tests.growctl.runs import SCHEDULE, final_hashes, losses, run, run_here, write_schedule
 from tests.stages.checkpoints import write_checkpoint
 
 ONE_STAGE = "".join(line for line in SCHEDULE.splitlines(keepends=True) if "name: large" not in line)
@@ -168,6 +169,27 @@ def test_a_run_compares_what_it_will_write_with_the_free_space_before_it_starts(
     unchecked = load_schedule(str(tmp_path / "tiny.yaml"), ["checkpoint.check_space=false"])
     monkeypatch.setattr("growctl.run.disk_space.free_bytes", lambda path: 0)
     check_space([LadderRequest.of(unchecked, "tiny", tmp_path, None, with_controls=False).ladder], tmp_path, devices)
+
+
+@pytest.mark.slow
+def test_a_dataset_that_does_not_fit_is_removed_completely_and_prepared_once_there_is_space(tmp_path, small_disk):
+    (tmp_path / "texts").mkdir()
+    for number in range(40):
+        (tmp_path / f"texts/{number}.txt").write_text(" ".join(map(str, range(1000 * number, 1000 * number + 2000))))
+    datasets = small_disk / "runs/.datasets"
+    values = (f"data.source={tmp_path / 'texts'}", "data.vocab_size=300", "data.validation_fraction=0.2")
+    command = ("prepare", "quickstart", *values, "--runs-dir", small_disk / "runs")
+    filler = fill(small_disk, leave=100_000)
+    _, err = run_here(*command, expect=1)
+    assert err.splitlines()[-1] == (
+        f"growctl: the disk of {datasets} is full; free some space and run the same command again"
+    )
+    assert "Traceback" not in err
+    assert not [path for path in datasets.glob("*") if path.is_dir()], "nothing incomplete is left"
+    filler.unlink()
+    run_here(*command)
+    [dataset] = [path for path in datasets.iterdir() if path.is_dir()]
+    verify_dataset(dataset)
 
 
 def test_a_read_only_runs_directory_gives_one_message(tmp_path, small_disk):

@@ -1,5 +1,6 @@
 """`growctl prepare` describes the dataset that it prepared."""
 
+import json
 from pathlib import Path
 
 from stages.data.corpus import is_validation
@@ -17,5 +18,9 @@ def test_prepare_always_reports_the_documents_left_out_of_train(tmp_path: Path) 
         (source / name).write_text(f"the text of {kept}")
     values = (f"data.source={source}", "data.vocab_size=300", "data.validation_fraction=0.2")
     for _ in range(2):
-        out, _ = run_here("prepare", "quickstart", *values, "--runs-dir", tmp_path / "runs")
+        out, err = run_here("prepare", "quickstart", *values, "--runs-dir", tmp_path / "runs")
         assert "left out of train: 2 documents whose text is also in validation" in out.splitlines()
+        assert "\nwarning: Validation has " in err
+    out, _ = run_here("prepare", "quickstart", *values, "--runs-dir", tmp_path / "runs", "--json")
+    [warning] = json.loads(out)["warnings"]
+    assert "fewer than 50 documents and 100,000 tokens" in warning

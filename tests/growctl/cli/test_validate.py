@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.growctl.runs import run_here
-from tests.growctl.schedules import TEXT, file_of
+from tests.growctl.schedules import BASE, TEXT, file_of
+from tests.workers import REPOSITORY
 
 SMALL_AND_LARGE = "2 stages: small (12.7k, 2.05k tokens) -> large (13.8k, 2.56k tokens)"
 
@@ -48,9 +49,48 @@ def test_json_has_the_same_content_in_one_document(tmp_path: Path) -> None:
     assert second["message"].startswith(f"{bad}: 5 problems\n  data: is missing\n")
 
 
+def test_a_schedule_whose_text_is_missing_is_not_valid_and_cannot_run_and_the_nearest_name_is_named(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "texts").mkdir()
+    path = file_of(tmp_path, TEXT.replace(BASE["data"]["source"], "text"))
+    missing = f"data.source: '{tmp_path}/text' does not exist; did you mean '{tmp_path}/texts'?"
+    out, err = run_here("validate", path, expect=2)
+    assert (out, err) == ("", f"{path}: {missing}\n")
+    [result] = json.loads(run_here("validate", "--json", path, expect=2)[0])["schedules"]
+    assert (result["valid"], result["message"]) == (False, f"{path}: {missing}")
+    for command in (("run",), ("run", "--dry-run"), ("prepare",)):
+        out, err = run_here(*command, path, "--runs-dir", tmp_path / "runs", expect=2)
+        assert err.splitlines()[-1] == f"growctl: {missing}"
+    assert not (tmp_path / "runs").exists()
+    warnings = json.loads(run_here("plan", path, "--json", "--runs-dir", tmp_path / "runs")[0])["warnings"]
+    assert f"{missing} `run` needs it here, `plan` does not." in warnings
+
+
+def test_a_line_on_standard_error_says_which_of_two_texts_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tests").mkdir()
+    path = file_of(tmp_path, TEXT.replace(BASE["data"]["source"], f"{REPOSITORY.name}/tests"))
+    (tmp_path / REPOSITORY.name).symlink_to(tmp_path)
+    used = f"{tmp_path}/{REPOSITORY.name}/tests"
+    line = f"data.source: using {used}, from the folder of the schedule's file; {REPOSITORY}/tests exists too\n"
+    for command in ("validate", "plan"):
+        out, err = run_here(command, path, "--json")
+        assert err == line
+        assert json.loads(out)
+
+
+def test_settings_that_need_more_steps_than_a_stage_has_are_warnings(tmp_path: Path) -> None:
+    path = file_of(tmp_path, TEXT.replace("warmup_steps: 2", "warmup_steps: 2000"))
+    out, err = run_here("validate", path)
+    assert out.startswith(f"{path}: ")
+    assert f"{path}: warning: learning_rate.warmup_steps = 2000: the ladder trains 36 steps, so " in err
+
+
 IDENTITY = """
 name: identity
-data: {source: text, vocab_size: 300}
+data: {source: python-stdlib, vocab_size: 300}
 model: {family: transformer, num_layers: 2, hidden_size: 32, num_heads: 2}
 stages:
   - {name: d2, train_steps: 20}
@@ -59,6 +99,8 @@ stages:
 training: {sequence_length: 16, batch_size: 8}
 learning_rate: {peak: 1e-3}
 growth: {operator: identity-blocks}
+evaluation: {every: 10}
+checkpoint: {every: 10}
 """
 """A ladder whose single growths are possible, but whose jump from the first size to the last is not."""
 

@@ -56,6 +56,15 @@ def test_a_file_or_a_glob_becomes_the_source(tmp_path: Path) -> None:
         assert text_source(str(name), 10**9, 2.0).text == f'source: "{name}"\n'
 
 
+def test_a_relative_path_becomes_absolute_because_the_schedule_may_lie_in_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.txt", "./a.txt", "*.txt"):
+        assert text_source(name, 10**9, 2.0).source == f"{tmp_path}/{Path(name).name}"
+
+
 def test_a_name_that_stands_for_nothing_is_rejected_with_the_nearest_choice() -> None:
     with pytest.raises(UserError, match=r"^--data 'wikitexx': .*; did you mean 'wikitext'\?$"):
         text_source("wikitexx", 10**9, 2.0)

@@ -22,14 +22,15 @@ from growctl.plan.costs import (
     planned_micro_batch,
     stage_memory,
 )
+from growctl.plan.datasets import DatasetSizes
 from growctl.runs_dir import RunsPaths
 from growctl.schedule.load import load_schedule
 from growctl.schema.blocks import Schedule
 from growctl.schema.launch_block import DEVICES
 from stages.checkpoint.retention import outdated
 from stages.data.corpus import DataSpec
-from stages.data.dataset import DatasetManifest, DatasetSplit, dataset_manifest_bytes
 from tests.growctl.ladders import ladder
+from tests.growctl.plan.manifests import write_dataset
 
 GPU = {"flops": "1T", "mfu": 0.5, "memory": "1GB", "price_per_device_hour": 2.0}
 TRAINING = {"sequence_length": 16, "batch_size": 48}
@@ -190,23 +191,6 @@ def test_a_stage_with_a_decay_counts_the_checkpoint_before_it_unless_it_is_not_k
     assert costs_of(constant)[0].checkpoint_bytes == sizes[0]
 
 
-def prepared(folder: Path, spec: DataSpec, num_tokens: int) -> None:
-    """A dataset's manifest, as `prepare` writes it."""
-    split = DatasetSplit(num_tokens=num_tokens, num_bytes=num_tokens, num_documents=1, files=())
-    manifest = DatasetManifest(
-        format_version=1,
-        spec=spec,
-        vocab_size=300,
-        token_bytes=2,
-        tokenizer_sha256="",
-        end_of_text_id=0,
-        splits={"train": split, "validation": split},
-        fingerprint="",
-    )
-    folder.mkdir(parents=True)
-    (folder / "manifest.json").write_bytes(dataset_manifest_bytes(manifest))
-
-
 def test_epochs_use_the_prepared_dataset_or_else_approximate_tokens(tmp_path: Path) -> None:
     data = {"source": "text", "vocab_size": 300}
     schedule = ladder(data=data | {"workers": 4}, controls=[{"kind": "tokenformer-scratch"}])
@@ -218,11 +202,11 @@ def test_epochs_use_the_prepared_dataset_or_else_approximate_tokens(tmp_path: Pa
     assert epochs(schedule) == [None] * 3
     approximate = ladder(data=data | {"approximate_tokens": "1280"})
     assert epochs(approximate) == [2.0, 5.0, 10.0]  # 20 + 30 + 50 steps of 128 tokens
-    prepared(datasets / "other-0", DataSpec(source="other", vocab_size=300), 10)
+    write_dataset(datasets / "other-0", DataSpec(source="other", vocab_size=300), 10)
     (datasets / "broken-1").mkdir()
     (datasets / "broken-1/manifest.json").write_text('{"spec": 3}')
     assert epochs(approximate) == [2.0, 5.0, 10.0]
-    prepared(datasets / "text-2", schedule.data, 12_800)
+    write_dataset(datasets / "text-2", schedule.data, 12_800)
     assert epochs(approximate) == epochs(schedule) == [0.2, 0.5, 1.0]
     control = plan_costs(schedule, tmp_path).controls[0].stages[0]
     assert control.epochs == pytest.approx(control.plan.train_tokens / 12_800)
@@ -299,6 +283,7 @@ def test_releases_have_rows_of_their_own_and_count_in_the_totals() -> None:
 
 
 def test_a_release_reads_the_text_that_the_next_stage_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("growctl.plan.costs.training_tokens", lambda *_: 48 * 16 * 100)
+    sizes = DatasetSizes(training_tokens=48 * 16 * 100, validation_documents=99, validation_tokens=99_999)
+    monkeypatch.setattr("growctl.plan.costs.prepared_sizes", lambda *_: sizes)
     epochs = [cost.epochs for cost in plan_costs(launched().model_copy(update={"releases": "all"})).ladder.parts]
     assert epochs == pytest.approx([0.2, 0.22, 0.5, 0.53, 1.0])

@@ -1,5 +1,6 @@
 """The warnings and notes of a plan, each exactly when there is a reason."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,9 +11,11 @@ from growctl.ladder.stage_plans import plan_stages
 from growctl.ladder.train_spec import slope_trigger
 from growctl.plan.costs import Measurements, plan_costs
 from growctl.plan.warnings import plan_notes, plan_warnings
+from growctl.runs_dir import RunsPaths
 from growctl.schedule.load import load_schedule
 from growctl.schema.blocks import Schedule
 from tests.growctl.ladders import ladder
+from tests.growctl.plan.manifests import write_dataset
 
 
 def staged(*sizes: tuple[str, int, int]) -> dict[str, Any]:
@@ -224,3 +227,35 @@ def test_notes_name_the_measured_devices_and_what_larger_numbers_assume() -> Non
     assert "on 2 x CPU" in same[0]
     fewer = plan_notes(plan_costs(schedule, measurements=Measurements("1 x CPU", 1, {})))
     assert fewer[1].startswith("Beyond this device, the times assume that every device is as fast")
+
+
+def test_a_plan_warns_of_settings_that_need_more_steps_than_a_stage_has() -> None:
+    [warning] = warnings(optimal(evaluation={"every": 1500}))
+    assert warning.startswith("evaluation.every = 1500: stage a (1,200 steps) has none in between")
+
+
+def test_a_missing_text_is_a_warning_with_a_hint_only_where_files_are_looked_at(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.touch()
+    schedule = optimal(data={"source": str(tmp_path / "text.tx"), "vocab_size": 300})
+    assert warnings(schedule) == []
+    [warning] = plan_warnings(plan_costs(schedule, tmp_path))
+    missing = f"data.source: '{tmp_path}/text.tx' does not exist; did you mean '{text}'?"
+    assert warning == f"{missing} `run` needs it here, `plan` does not."
+    there = optimal(data={"source": str(text), "vocab_size": 300})
+    assert plan_warnings(plan_costs(there, tmp_path)) == []
+
+
+def test_a_missing_text_whose_dataset_is_prepared_is_a_warning_that_says_so(tmp_path: Path) -> None:
+    schedule = optimal(data={"source": str(tmp_path / "gone"), "vocab_size": 300})
+    write_dataset(RunsPaths(tmp_path).datasets / "gone-0", schedule.data, validation=(50, 100_000))
+    [warning] = plan_warnings(plan_costs(schedule, tmp_path))
+    assert warning.endswith("Its dataset is prepared, which is enough for runs that have begun.")
+
+
+def test_a_small_validation_set_is_a_warning_once_the_dataset_is_prepared(tmp_path: Path) -> None:
+    schedule = optimal()
+    write_dataset(RunsPaths(tmp_path).datasets / "text-0", schedule.data, validation=(6, 9_000))
+    [warning] = plan_warnings(plan_costs(schedule, tmp_path))
+    assert warning.startswith("Validation has 6 documents with 9,000 tokens, fewer than 50 documents and 100,000 ")
+    assert "data.validation_fraction" in warning

@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 
 from growctl.controls.generate import plan_controls
-from growctl.run.changed_schedule import shared_training
+from growctl.run.changed_schedule import first_difference, shared_training
 from growctl.run.requests import schedule_yaml
 from growctl.schedule.load import load_schedule
+from growctl.schema.blocks import Schedule
+from tests.growctl.ladders import ladder
 from tests.growctl.runs import CONTROL, SCHEDULE, run_here, write_schedule
 
 TAKEN_OVER = "what both schedules have in common is taken over, not trained again"
@@ -130,3 +132,17 @@ def test_other_prompts_for_text_do_not_stop_a_run(schedule: Path) -> None:
     out, err = run_here("run", schedule, "samples.prompts=[x]", "--runs-dir", schedule.parent / "runs", "--dry-run")
     assert "stages.train.worker" in out
     assert "was started with" not in err
+
+
+def test_another_spelling_of_the_same_text_is_no_difference(tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "linked").symlink_to(tmp_path / "texts")
+
+    def reading(source: str) -> Schedule:
+        return ladder(data={"source": source, "vocab_size": 300})
+
+    first = reading(f"{tmp_path}/texts")
+    for same in ("linked", "./texts/", "linked/../texts"):
+        assert first_difference(first, reading(f"{tmp_path}/{same}")) is None
+    assert first_difference(first, reading(f"file://{tmp_path}/texts")) is None
+    assert str(first_difference(first, reading(f"{tmp_path}/other"))).startswith("data.source = ")

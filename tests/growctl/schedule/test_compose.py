@@ -184,9 +184,9 @@ def test_a_schedule_can_override_the_choice_of_another(folder: Path) -> None:
 def test_folders_beside_a_schedule_are_not_choices(folder: Path) -> None:
     for name in ("seed", "data", "stages", "controls"):
         (folder / name).mkdir()
-    overrides = ["seed=1", "data={source: other}", "~controls", "launch=slurm"]
+    overrides = ["seed=1", "data={source: /other}", "~controls", "launch=slurm"]
     loaded = load_schedule("s.yaml", overrides)
-    assert (loaded.seed, loaded.data.source, loaded.controls) == (1, "other", [])
+    assert (loaded.seed, loaded.data.source, loaded.controls) == (1, "/other", [])
 
 
 def test_a_folder_may_have_a_name_that_looks_like_an_interpolation(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_a_folder_may_have_a_name_that_looks_like_an_interpolation(tmp_path: Pat
 def test_interpolations_are_resolved_between_blocks_files_and_stages_after_overrides(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CORPUS", "somewhere")
+    monkeypatch.setenv("CORPUS", "/somewhere")
     monkeypatch.setenv("SEED", "7")
     path = file_of(
         folder,
@@ -212,7 +212,7 @@ def test_interpolations_are_resolved_between_blocks_files_and_stages_after_overr
         "mine.yaml",
     )
     mine = load_schedule(path, ["training.batch_size=16", "checkpoint.every=${evaluation.every}"])
-    assert (mine.seed, mine.data.source) == (7, "somewhere")
+    assert (mine.seed, mine.data.source) == (7, "/somewhere")
     assert (mine.evaluation.every, mine.evaluation.max_sequences, mine.checkpoint.every) == (16, 5, 16)
 
 
@@ -280,7 +280,7 @@ def test_a_resolver_in_an_override_is_rejected_and_an_escaped_one_is_text(folder
     override = "data.source=${now:%Y}"
     problem = f"data.source = '${{now:%Y}}': 'now' {LOOK_UPS}"
     assert message_of(load_schedule, "s.yaml", [override]) == f"override '{override}': {problem}"
-    assert load_schedule("s.yaml", [r"data.source='\${now:%Y}'"]).data.source == "${now:%Y}"
+    assert load_schedule("s.yaml", [r"data.source='/\${now:%Y}'"]).data.source == "/${now:%Y}"
 
 
 @pytest.mark.parametrize("entry", ["hydra/config", "{hydra/launcher: basic}", "{override hydra/job_logging: none}"])

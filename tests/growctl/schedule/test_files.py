@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from growctl.schedule.errors import LOOK_UPS, NAME_ALLOWED
 from growctl.schedule.load import ScheduleError, load_schedule, shipped_schedules
 from growctl.schema.blocks import Schedule
-from tests.growctl.schedules import DELETE, TEXT, changed, file_of, message_of, parse
+from tests.growctl.schedules import BASE, DELETE, TEXT, changed, file_of, message_of, parse
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
 
@@ -26,11 +26,11 @@ def test_a_file_that_exists_wins_over_a_shipped_name_and_a_folder_does_not(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "quickstart").mkdir()
-    assert load_schedule("quickstart").data.source != "text"
+    assert load_schedule("quickstart").data.source != BASE["data"]["source"]
     (tmp_path / "quickstart").rmdir()
     file_of(tmp_path, TEXT, "quickstart")
     file_of(tmp_path, "not: this", "quickstart.yml")
-    assert load_schedule("quickstart").data.source == "text"
+    assert load_schedule("quickstart").data.source == BASE["data"]["source"]
 
 
 @pytest.mark.parametrize("name", ["s.yaml", "s.yml", "s", "s.txt", "s.YAML", "a=b $c:d {}/s.yaml"])
@@ -60,8 +60,8 @@ def test_a_run_is_named_after_its_file_unless_the_schedule_sets_a_name(tmp_path:
     [
         (["stages.0.train_tokens=200k", "seed=1"], {"stages.0.train_tokens": 200_000, "seed": 1}),
         (["++seed=1"], {"seed": 1}),
-        (["+checkpoint.every=7"], {"checkpoint.every": 7}),
-        (["checkpoint.every=7", "checkpoint.keep=1"], {"checkpoint": {"every": 7, "keep": 1}}),
+        (["+checkpoint.keep_every=7"], {"checkpoint.keep_every": 7}),
+        (["checkpoint.every=7", "checkpoint.keep=1"], {"checkpoint.every": 7, "checkpoint.keep": 1}),
         (["learning_rate.peak=2e-4"], {"learning_rate.peak": 2e-4}),
         (["optimizer.betas=[0.8,0.9]"], {"optimizer.betas": [0.8, 0.9]}),
         (["optimizer.betas.1=0.99"], {"optimizer.betas": [0.9, 0.99]}),
@@ -72,8 +72,8 @@ def test_a_run_is_named_after_its_file_unless_the_schedule_sets_a_name(tmp_path:
             {"stages.1.train_steps": DELETE, "stages.1.train_tokens": 4000},
         ),
         (["data.source=s3://bucket/a file.txt"], {"data.source": "s3://bucket/a file.txt"}),
-        (["data={source: other}"], {"data.source": "other"}),
-        (["data.source=${model.family}"], {"data.source": "tokenformer"}),
+        (["data={source: /other}"], {"data.source": "/other"}),
+        (["data.text_key=${model.family}"], {"data.text_key": "tokenformer"}),
         (["seed=1", "seed=2"], {"seed": 2}),
         (
             ["stages=[{name: one, attention_tokens: 4, ffn_tokens: 8, train_steps: 5}]"],

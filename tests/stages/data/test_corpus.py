@@ -234,8 +234,8 @@ def test_an_error_while_reading_names_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("no/such/file.txt", r"data\.source: 'no/such/file\.txt' does not exist"),
-        ("no/such/*.txt", r"data\.source: 'no/such/\*\.txt' does not exist"),
+        ("no/such/file.txt", r"data\.source: '/.*/no/such/file\.txt' does not exist; there is no 'no' in '/"),
+        ("no/such/*.txt", r"data\.source: no file matches '/.*/no/such/\*\.txt'"),
         ("nosuchprotocol://x", r"data\.source: 'nosuchprotocol://x' cannot be read \(Protocol not known"),
         ("{tmp}", r"data\.include: no file of the folder .* matches '\*\*/\*'"),
     ],

@@ -348,8 +348,9 @@ def test_another_tokenizer_with_the_same_name_gives_another_dataset(
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"source": "no/such/file"}, r"data\.source: 'no/such/file' does not exist"),
-        ({"tokenizer": "no/such.json", "vocab_size": None}, r"data\.tokenizer: there is no file 'no/such\.json'"),
+        ({"source": "no/such/file"}, r"data\.source: '.*/no/such/file' does not exist; there is no 'no' in '/"),
+        ({"source": "{folder}/01.text"}, r"data\.source: '.*/01\.text' does not exist; did you mean '.*/01\.txt'\?"),
+        ({"tokenizer": "no/such.json", "vocab_size": None}, r"data\.tokenizer: there is no file '/.*/no/such\.json'"),
         ({"tokenizer": "{folder}/00.txt", "vocab_size": None}, r"data\.tokenizer: .* is not a tokenizer\.json"),
         (
             {"tokenizer": "{trained}", "vocab_size": None, "end_of_text": "</s>"},

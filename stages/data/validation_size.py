@@ -1,0 +1,42 @@
+"""Decides whether a validation set is too small to trust, and words the warning."""
+
+from math import ceil
+
+ENOUGH_DOCUMENTS = 50
+ENOUGH_TOKENS = 100_000
+MARGIN = 1.2
+"""A hash of their names draws the documents, so a share gives somewhat more or fewer of them than it says."""
+LARGEST_SHARE = 0.5
+"""The largest `data.validation_fraction` to suggest. Beyond it, the text itself is too short."""
+
+
+def small_validation(num_documents: int, num_tokens: int, fraction: float | None = None) -> str | None:
+    """A warning if a validation set of that size is too small, in two sentences; None if it is large enough.
+
+    `fraction` is the `data.validation_fraction` that gave it; without it, the warning suggests no other.
+    """
+    missing = []
+    if num_documents < ENOUGH_DOCUMENTS:
+        missing.append(f"{ENOUGH_DOCUMENTS} documents")
+    if num_tokens < ENOUGH_TOKENS:
+        missing.append(f"{ENOUGH_TOKENS:,} tokens")
+    if not missing:
+        return None
+    few = "1 document" if num_documents == 1 else f"{num_documents:,} documents"
+    these = "this" if num_documents == 1 else "these"
+    rests = f"{these} {few}" if num_documents < ENOUGH_DOCUMENTS else "so little text"
+    return (
+        f"Validation has {few} with {num_tokens:,} tokens, fewer than {' and '.join(missing)}: a difference of 0.05 "
+        f"nats per token between two losses may rest on {rests}. {_advice(num_documents, num_tokens, fraction)}"
+    )
+
+
+def _advice(num_documents: int, num_tokens: int, fraction: float | None) -> str:
+    """What to set, as a sentence."""
+    factor = max(ENOUGH_DOCUMENTS / max(1, num_documents), ENOUGH_TOKENS / max(1, num_tokens))
+    if fraction is None:
+        return "Use a larger data.validation_fraction, or more text."
+    share = ceil(100 * MARGIN * factor * fraction) / 100
+    if share > LARGEST_SHARE:
+        return f"Use more text, or a larger data.validation_fraction than {fraction:g}."
+    return f"Set data.validation_fraction to {share:g} instead of {fraction:g}, or use more text."

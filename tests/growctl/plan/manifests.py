@@ -1,0 +1,26 @@
+"""Manifests of datasets without the datasets, for tests of code that reads only their sizes."""
+
+from pathlib import Path
+
+from stages.data.corpus import DataSpec
+from stages.data.dataset import DatasetManifest, DatasetSplit, dataset_manifest_bytes
+
+
+def write_dataset(
+    folder: Path, spec: DataSpec, training_tokens: int = 10**7, validation: tuple[int, int] = (99, 10**6)
+) -> None:
+    """A dataset's manifest, as `prepare` writes it. `validation`: documents and tokens of that split."""
+    train = DatasetSplit(num_tokens=training_tokens, num_bytes=training_tokens, num_documents=1, files=())
+    held_out = DatasetSplit(num_tokens=validation[1], num_bytes=1, num_documents=validation[0], files=())
+    manifest = DatasetManifest(
+        format_version=1,
+        spec=spec.in_one_spelling(),
+        vocab_size=300,
+        token_bytes=2,
+        tokenizer_sha256="",
+        end_of_text_id=0,
+        splits={"train": train, "validation": held_out},
+        fingerprint="",
+    )
+    folder.mkdir(parents=True)
+    (folder / "manifest.json").write_bytes(dataset_manifest_bytes(manifest))

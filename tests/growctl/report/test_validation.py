@@ -1,0 +1,81 @@
+"""The report warns of validation sets that are too small for its losses: on a screen, in the page and as JSON."""
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from growctl.documents.output import plain
+from growctl.report.documents import report_document
+from growctl.report.page import render_page
+from growctl.report.read import find_runs
+from growctl.report.table import print_report
+from growctl.report.validation import validation_warnings
+from stages.data.validation_size import small_validation
+from tests.growctl.invented_runs import LARGE, SMALL, FakeRun
+
+FEW = (
+    "Validation has 6 documents with 9,000 tokens, fewer than 50 documents and 100,000 tokens: a difference of 0.05 "
+    "nats per token between two losses may rest on these 6 documents. Use a larger data.validation_fraction, or more "
+    "text."
+)
+
+
+def run_of(runs: Path, name: str, validation: tuple[int, int] | None) -> None:
+    FakeRun(runs, name, [SMALL, LARGE], validation=validation).train(0, 1.42).train(1, 1.28, start=1.42)
+
+
+def printed(runs: Path) -> str:
+    out = io.StringIO()
+    print_report(find_runs(runs), Console(file=out, width=100))
+    return " ".join(out.getvalue().split()).replace(" (units of the natural logarithm)", "")
+
+
+def test_a_small_validation_set_is_reported_once_on_the_screen_in_the_page_and_for_each_run_as_json(
+    tmp_path: Path,
+) -> None:
+    run_of(tmp_path, "a", (6, 9_000))
+    run_of(tmp_path, "b", (6, 9_000))
+    assert printed(tmp_path).count(f"warning: {FEW}") == 1
+    found = find_runs(tmp_path)
+    assert render_page(found).count(FEW) == 1
+    for run in plain(report_document(found))["runs"]:
+        assert run["warnings"] == [FEW]
+        assert run["validation"] == {"num_documents": 6, "num_tokens": 9_000}
+
+
+def test_the_runs_are_named_if_only_some_have_a_small_validation_set(tmp_path: Path) -> None:
+    run_of(tmp_path, "few", (6, 9_000))
+    run_of(tmp_path, "many", (50, 100_000))
+    assert validation_warnings(find_runs(tmp_path)) == [f"few: {FEW}"]
+
+
+@pytest.mark.parametrize("validation", [(50, 100_000), None])
+def test_a_large_validation_set_and_one_of_unknown_size_give_no_warning(
+    tmp_path: Path, validation: tuple[int, int] | None
+) -> None:
+    run_of(tmp_path, "a", validation)
+    assert "warning" not in printed(tmp_path)
+    [run] = report_document(find_runs(tmp_path)).runs
+    assert run.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("num_documents", "num_tokens", "fraction", "said"),
+    [
+        (50, 100_000, 0.03, None),
+        (49, 100_000, 0.03, "49 documents with 100,000 tokens, fewer than 50 documents: "),
+        (50, 99_999, 0.03, "50 documents with 99,999 tokens, fewer than 100,000 tokens: "),
+        (1, 10, 0.03, "may rest on this 1 document. "),
+        (400, 50_000, 0.03, "may rest on so little text. "),
+        (21, 117_162, 0.03, "Set data.validation_fraction to 0.09 instead of 0.03, or use more text."),
+        (5, 1_000_000, 0.05, "Use more text, or a larger data.validation_fraction than 0.05."),
+    ],
+)
+def test_the_warning_has_the_limits_and_what_to_set(
+    num_documents: int, num_tokens: int, fraction: float, said: str | None
+) -> None:
+    warning = small_validation(num_documents, num_tokens, fraction)
+    assert (warning is None) == (said is None)
+    assert said is None or said in str(warning)
