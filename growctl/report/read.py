@@ -6,13 +6,13 @@ controls alike: a machine failure has nothing to do with the training method.
 
 import difflib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from growctl.ledger.ledger import Anomaly, BaseEntry, Ledger, LedgerError, RunEntry, ScoreEntry, StageEntry
-from growctl.runs_dir import RunPaths, RunsPaths
+from growctl.runs_dir import CONTROLS_LEFT_OUT, RunPaths, RunsPaths
 from model.errors import UserError
 from stages.checkpoint.manifest import manifest_hash
 from stages.generate.text_samples import TextSample, read_samples
@@ -210,7 +210,14 @@ def read_run(path: Path) -> RunReport:
         precisions=precisions,
         anomalies=tuple(anomalies),
         base=run.base,
+        notes=tuple(_notes(run, RunPaths(path.parent))),
     )
+
+
+def _notes(run: RunEntry, paths: RunPaths) -> Iterator[str]:
+    """What the reader must know of a run beside its figures, one sentence each."""
+    if run.control is None and paths.no_controls.exists():
+        yield f"{CONTROLS_LEFT_OUT.capitalize()}."
 
 
 def _stage_report(

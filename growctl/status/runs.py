@@ -21,7 +21,7 @@ from growctl.ladder.stage_plans import plan_stages
 from growctl.ledger.ledger import Ledger, LedgerError, RunEntry, StageEntry
 from growctl.report.read import RunNotFoundError
 from growctl.run.lock import Holder, find_holder, read_holder
-from growctl.runs_dir import RunPaths, RunsPaths
+from growctl.runs_dir import CONTROLS_LEFT_OUT, RunPaths, RunsPaths
 from growctl.schedule.load import RUN_NAME, ScheduleError, load_resolved
 from growctl.schema.blocks import Schedule
 from growctl.status.stages import PlannedStage, StageStatus, in_utc, modified, read_stage
@@ -153,6 +153,8 @@ def _read_run(directory: Path) -> tuple[RunStatus, list[RunStatus]]:
         state = "finished"
     elif failed:
         state = "failed"
+    if paths.no_controls.exists():
+        notes.append(f"{CONTROLS_LEFT_OUT}; `growctl run` with --controls trains them")
     if state in ("stopped", "failed"):
         notes += _fresh(stages, read_holder(paths.lock))
     run = RunStatus(
@@ -181,7 +183,12 @@ def _read_run(directory: Path) -> tuple[RunStatus, list[RunStatus]]:
 
 
 def _planned_controls(ladder: RunStatus, schedule: Schedule) -> list[RunStatus]:
-    """The controls that a ladder's schedule generates, as not started. Raises UserError if one cannot be planned."""
+    """The controls that are still to come after a ladder, as not started; none if it leaves them out.
+
+    Raises UserError if one cannot be planned.
+    """
+    if RunPaths(Path(ladder.directory)).no_controls.exists():
+        return []
     steps_done = [stage.step for stage in ladder.stages if stage.state == "done" and not stage.branch_of]
     return [
         RunStatus(
@@ -211,7 +218,11 @@ def _completed(family: list[RunStatus], runs_dir: Path) -> list[RunStatus]:
         command += ["--runs-dir", str(runs_dir)]
     over = ("finished", "running", "unreadable", *(("not started",) if at_work else ()))
     family = sorted(family, key=lambda run: (run.control is not None, run.name))
-    return [run if run.state in over else replace(run, go_on=shlex.join(command)) for run in family]
+    asks = ["--controls"] if RunsPaths(runs_dir).run(ladder).no_controls.exists() else []
+    return [
+        run if run.state in over else replace(run, go_on=shlex.join([*command, *(asks if run.control else ())]))
+        for run in family
+    ]
 
 
 def _planned(directory: Path, schedule: Schedule | None, recorded: Sequence[StageEntry]) -> list[PlannedStage]:
