@@ -12,6 +12,9 @@ LOCK = ".lock"
 LOCK_STAND_IN = ".lock.held"
 """Stands in for the lock on file systems without locks."""
 
+CONTROL_INFIX = "-control-"
+"""The text between the ladder's name and the control's kind in a control's name."""
+
 CONTROLS_LEFT_OUT = "controls were left out: --no-controls"
 """What status and report say of a run that leaves its controls out."""
 

@@ -210,12 +210,22 @@ def read_run(path: Path) -> RunReport:
         precisions=precisions,
         anomalies=tuple(anomalies),
         base=run.base,
-        notes=tuple(_notes(run, RunPaths(path.parent))),
+        notes=tuple(_notes(run, RunPaths(path.parent), stages, releases)),
     )
 
 
-def _notes(run: RunEntry, paths: RunPaths) -> Iterator[str]:
+def _notes(
+    run: RunEntry, paths: RunPaths, stages: Sequence[StageReport], releases: Sequence[StageReport]
+) -> Iterator[str]:
     """What the reader must know of a run beside its figures, one sentence each."""
+    finals = {stage.name: paths.stage(index, stage.name) for index, stage in enumerate(stages)}
+    finals |= {release.name: finals[release.branch_of].release for release in releases if release.branch_of in finals}
+    for part in (*stages, *releases):
+        if part.finished and paths.stages.is_dir() and not finals[part.name].final.exists():
+            yield (
+                f"Incomplete: {finals[part.name].final} is missing. If this is a copy, copy the run again. The figures "
+                "of the stage are from the ledger."
+            )
     if run.control is None and paths.no_controls.exists():
         yield f"{CONTROLS_LEFT_OUT.capitalize()}."
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from growctl.controls.generate import plan_controls
+from growctl.controls.renamed import in_their_folders
 from growctl.ladder.releases import paths_of, plan_run
 from growctl.ladder.stage_plans import StagePlan
 from growctl.launch.machines import Machines
@@ -115,6 +116,7 @@ class LadderRequest:
             return []
         schedule = self.ladder.schedule
         planned = plan_controls(schedule, self.steps_done(self.ladder))
+        planned = in_their_folders(planned, RunPaths(self.directory(self.ladder)))
         return [
             RunRequest(plan.name, plan.schedule, self.ladder.label, plan.kind, self.ladder.name) for plan in planned
         ]

@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from growctl.status.runs import CONTROL_INFIX, RunStatus, StageStatus
+from growctl.runs_dir import CONTROL_INFIX
+from growctl.status.runs import RunStatus, StageStatus
 from growctl.text.formatting import duration, short_count
 from growctl.text.name_cell import NameCell
 
@@ -20,6 +21,7 @@ _STYLES = {
     "failed": "red",
     "stopped": "yellow",
     "not started": "dim",
+    "damaged": "red",
     "unreadable": "red",
 }
 
