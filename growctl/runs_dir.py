@@ -12,6 +12,12 @@ LOCK = ".lock"
 LOCK_STAND_IN = ".lock.held"
 """Stands in for the lock on file systems without locks."""
 
+CONTROL_INFIX = "-control-"
+"""The text between the ladder's name and the control's kind in a control's name."""
+
+CONTROLS_LEFT_OUT = "controls were left out: --no-controls"
+"""What status and report say of a run that leaves its controls out."""
+
 
 @dataclass(frozen=True)
 class RunsPaths:
@@ -83,6 +89,11 @@ class RunPaths:
     def run_id(self) -> Path:
         """The file with the run's unique id."""
         return self.directory / ".run_id"
+
+    @property
+    def no_controls(self) -> Path:
+        """Exists if the run leaves its controls out, as `--no-controls` said. It outlives the ledger."""
+        return self.directory / ".no_controls"
 
     @property
     def lock(self) -> Path:

@@ -13,6 +13,9 @@ MANIFEST_NAME = "manifest.json"
 TOKENIZER_NAME = "tokenizer.json"
 """The tokenizer of a dataset or of a checkpoint that was trained on one."""
 
+WRITING_MARK = ".writing"
+"""The locked file in a hidden directory that is being written (stages/checkpoint/staging.py)."""
+
 _STEP = "step_"
 _CONVERTED = "converted_"
 _SET_ASIDE = "broken-"

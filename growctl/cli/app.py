@@ -72,9 +72,15 @@ def run(
     overrides: Overrides = None,
     name: Annotated[str | None, typer.Option(help="Name of the run (default: the schedule's name).")] = None,
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
-    no_controls: Annotated[
-        bool, typer.Option("--no-controls", help="Train only the ladder, not its controls.")
-    ] = False,
+    controls: Annotated[
+        bool | None,
+        typer.Option(
+            "--controls/--no-controls",
+            help="Train the ladder's controls after it, or only the ladder (default: as an earlier command said for "
+            "this run; at first, with controls).",
+            show_default=False,
+        ),
+    ] = None,
     until: Annotated[
         str | None,
         typer.Option(help="Train up to and including this stage, and no controls.", metavar="STAGE"),
@@ -101,6 +107,7 @@ def run(
     """
     from growctl.run.requests import LadderRequest, reuse_sources
     from growctl.run.screen import Screen, make_screen
+    from growctl.runs_dir import CONTROLS_LEFT_OUT
     from growctl.schedule.load import RUN_NAME, ScheduleError, load_schedule
     from growctl.text.console import Terminal
 
@@ -110,9 +117,11 @@ def run(
         )
     loaded = load_schedule(schedule, overrides or [], runs_dir=runs_dir, run=name, tell=_tell)
     sources = reuse_sources(runs_dir, reuse_from or [], no_reuse)
-    request = LadderRequest.of(loaded, schedule, runs_dir, name, not no_controls, sources, until, overrides or [])
+    request = LadderRequest.of(loaded, schedule, runs_dir, name, controls, sources, until, overrides or [])
     ladder = request.ladder.name
     where = "" if runs_dir == DEFAULT_RUNS_DIR else f" --runs-dir {runs_dir}"
+    if controls is None and request.leaves_controls_out:
+        say(f"{ladder}: its {CONTROLS_LEFT_OUT}; to train them, add --controls", error=True)
     if dry_run:
         from growctl.cli.dry_run import dry_run_text
 

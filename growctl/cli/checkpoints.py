@@ -83,20 +83,32 @@ def expand(
     """
     from growctl.checkpoints.dataset import dataset_of
     from growctl.checkpoints.find import find_checkpoint
+    from growctl.checkpoints.room import check_expansion
     from growctl.run.temporary_conversion import as_parameters
     from growctl.text.console import Terminal
     from growctl.verify.table import print_comparison
     from model.errors import UserError
+    from model.policy import grow_config
     from stages.checkpoint.manifest import read_manifest
 
     policy = _policy(preset, init=init, tau=tau, copy_noise=copy_noise, moments=moments, allow_jump=allow_jump)
     source = find_checkpoint(checkpoint, runs_dir, _tell)
-    model = read_manifest(source).model
+    manifest = read_manifest(source)
+    model = manifest.model
     if data and not check:
         raise UserError("--data is the dataset for --verify; give both, or neither")
     dataset = dataset_of(source, data, runs_dir) if check else None
     attention_tokens, ffn_tokens = _new_tokens(model, _layers(layers, model.num_layers), add_tokens, add_ffn_tokens)
     output = _new(output or _beside(source, add_tokens))
+    check_expansion(
+        source,
+        manifest,
+        output,
+        grow_config(model, attention_tokens=attention_tokens, ffn_tokens=ffn_tokens, policy=policy),
+        copies=policy.init == "copy",
+        add_tokens=add_tokens,
+        in_proportion=add_ffn_tokens is None,
+    )
     growth = {"attention_tokens": attention_tokens, "ffn_tokens": ffn_tokens, "policy": policy, "seed": seed}
     with as_parameters(source, runs_dir, _tell, output) as parameters:
         lineage = _expanded(parameters, output, **growth)
@@ -129,11 +141,14 @@ def shrink(
     Example: growctl shrink grown --drop-generations 1 --output as-before
     """
     from growctl.checkpoints.find import find_checkpoint
+    from growctl.checkpoints.room import check_copies
     from growctl.run.temporary_conversion import as_parameters
+    from stages.checkpoint.manifest import read_manifest
     from stages.grow.expand import shrink as shrink_checkpoint
 
     source = find_checkpoint(checkpoint, runs_dir, _tell)
-    with as_parameters(source, runs_dir, _tell, _new(output)) as parameters:
+    check_copies(source, read_manifest(source), _new(output))
+    with as_parameters(source, runs_dir, _tell, output) as parameters:
         manifest = shrink_checkpoint(parameters, output, drop_generations=drop_generations)
     if as_json:
         from growctl.checkpoints.written import ShrinkDocument
@@ -187,10 +202,16 @@ def _beside(source: Path, add_tokens: int) -> Path:
 
 
 def _new(output: Path) -> Path:
-    """`output`, after a check that it can be created. Raises UserError if it cannot, before there is any work."""
+    """`output`, after a check that it can be created. Raises UserError if it cannot, before there is any work.
+
+    Removes what killed processes left beside it, which may take the space that is needed now.
+    """
     from stages.checkpoint.directory import check_new
+    from stages.checkpoint.staging import remove_abandoned
 
     check_new(output, "--output")
+    for path in remove_abandoned(output.parent):
+        _tell(f"removed {path}, which a killed process left unfinished")
     return output
 
 

@@ -5,8 +5,10 @@ Slow modules are imported on use.
 
 import shlex
 import sys
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -92,7 +94,10 @@ def init(
 def validate(
     files: Annotated[
         list[str],
-        typer.Argument(help="Schedule files, or names of shipped schedules.", metavar="FILE"),
+        typer.Argument(
+            help="Schedule files, or names of shipped schedules, and then overrides of all of them, in hydra's syntax.",
+            metavar="SCHEDULE... [KEY=VALUE]...",
+        ),
     ],
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
     as_json: AsJson = False,
@@ -101,16 +106,17 @@ def validate(
 
     Exit code 2 means that a schedule is invalid, or that its text or tokenizer is missing on this machine.
 
-    Example: growctl validate quickstart my_ladder.yaml
+    Example: growctl validate quickstart stages.0.train_tokens=200k
     """
     from growctl.controls.brief import CheckedSchedule, ValidateDocument, checked
     from growctl.documents.output import print_document
     from growctl.schedule.load import ScheduleError, check_text, load_schedule
 
+    files, overrides = _files_and_overrides(files)
     results: list[CheckedSchedule] = []
     for file in files:
         try:
-            loaded = load_schedule(file, runs_dir=runs_dir, tell=partial(say, error=True))
+            loaded = load_schedule(file, overrides, runs_dir=runs_dir, tell=partial(say, error=True))
             check_text(loaded, file)
             results.append(checked(file, loaded))
         except ScheduleError as error:
@@ -127,6 +133,28 @@ def validate(
                 say(result.message or "", error=True)
     if not all(result.valid for result in results):
         raise typer.Exit(2)
+
+
+def _files_and_overrides(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The schedules among `arguments`, and the overrides behind them. Raises UserError if they are mixed."""
+    from model.errors import UserError
+
+    def is_override(text: str) -> bool:
+        return ("=" in text or text.startswith("~")) and not Path(text).exists()
+
+    files = list(takewhile(lambda text: not is_override(text), arguments))
+    overrides = list(arguments[len(files) :])
+    if not files:
+        raise UserError(
+            f"{overrides[0]!r} is an override; give the schedule before it: growctl validate SCHEDULE KEY=VALUE"
+        )
+    for text in overrides:
+        if not is_override(text):
+            raise UserError(
+                f"{text!r} is no override, and a schedule comes before all overrides: growctl validate SCHEDULE... "
+                "KEY=VALUE..."
+            )
+    return files, overrides
 
 
 def schema(

@@ -14,6 +14,7 @@ from typing import Any
 from growctl.controls.equal_size import equal_size_transformer
 from growctl.ladder.releases import finished_models
 from growctl.ladder.stage_plans import StagePlan, plan_stages, total_flops
+from growctl.runs_dir import CONTROL_INFIX
 from growctl.schema.blocks import Schedule, StageBlock
 from growctl.schema.growth_block import POLICIES, GrowthBlock
 from model.config import TokenformerConfig, TransformerConfig
@@ -48,7 +49,7 @@ def plan_controls(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[Co
 def control_name(schedule: Schedule, kind: str, stage: str, budget: float) -> str:
     """The unique name of a control's run. It leaves a budget of 1 out, unless the stage's name ends like a budget."""
     unsaid = budget == 1 and not _BUDGET.search(stage)
-    return "-".join(filter(None, (schedule.name, "control", kind, stage, "" if unsaid else f"{budget:g}x")))
+    return f"{schedule.name}{CONTROL_INFIX}" + "-".join(filter(None, (kind, stage, "" if unsaid else f"{budget:g}x")))
 
 
 def _generated(schedule: Schedule, plans: list[StagePlan], kind: str, budget: float) -> Iterator[tuple[str, Schedule]]:

@@ -37,7 +37,7 @@ __all__ = [
 _JSON = ("conditions", "caveats", "base")
 """Fields of a run that are stored as JSON."""
 
-_MAY_CHANGE = ("schedule", "dataset", "run_id", "ladder_id", "decays", "caveats")
+_MAY_CHANGE = ("name", "control_of", "schedule", "dataset", "run_id", "ladder_id", "decays", "caveats")
 """Fields of a run that may differ when the run is recorded again."""
 
 
@@ -73,8 +73,8 @@ class Ledger:
     def record_run(self, run: RunEntry, stages: Sequence[StageEntry]) -> None:
         """Records the run and all stages of its schedule, before any work. Recording them again changes nothing.
 
-        Raises LedgerError if they differ from those recorded. Only the fields in _MAY_CHANGE may differ: paths, ids,
-        decays and caveats. The ledger keeps the first values.
+        Raises LedgerError if they differ from those recorded. Only the fields in _MAY_CHANGE may differ: names, paths,
+        ids, decays and caveats. The ledger keeps the first values.
         """
         now = {"run": asdict(run)} | {f"stage {stage.name}": asdict(stage) for stage in stages}
         with self._file.transaction():

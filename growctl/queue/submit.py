@@ -216,6 +216,7 @@ def submit(request: LadderRequest, screen: Screen) -> None:
     with hold(run.jobs_folder):
         _check_no_jobs(run)
         write_file(run.schedule, schedule_yaml(request.ladder.schedule).encode())
+        request.record_controls()
         for job, number, log in _submitted(request, jobs, run):
             behind = f", after {job.after}" if job.after else ""
             machines_words = f"{counted(job.nodes, 'machine')} x {machines.devices}"

@@ -6,13 +6,13 @@ controls alike: a machine failure has nothing to do with the training method.
 
 import difflib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from growctl.ledger.ledger import Anomaly, BaseEntry, Ledger, LedgerError, RunEntry, ScoreEntry, StageEntry
-from growctl.runs_dir import RunPaths, RunsPaths
+from growctl.runs_dir import CONTROLS_LEFT_OUT, RunPaths, RunsPaths
 from model.errors import UserError
 from stages.checkpoint.manifest import manifest_hash
 from stages.generate.text_samples import TextSample, read_samples
@@ -216,7 +216,24 @@ def read_run(path: Path) -> RunReport:
         base=run.base,
         validation_documents=run.validation_documents,
         validation_tokens=run.validation_tokens,
+        notes=tuple(_notes(run, RunPaths(path.parent), stages, releases)),
     )
+
+
+def _notes(
+    run: RunEntry, paths: RunPaths, stages: Sequence[StageReport], releases: Sequence[StageReport]
+) -> Iterator[str]:
+    """What the reader must know of a run beside its figures, one sentence each."""
+    finals = {stage.name: paths.stage(index, stage.name) for index, stage in enumerate(stages)}
+    finals |= {release.name: finals[release.branch_of].release for release in releases if release.branch_of in finals}
+    for part in (*stages, *releases):
+        if part.finished and paths.stages.is_dir() and not finals[part.name].final.exists():
+            yield (
+                f"Incomplete: {finals[part.name].final} is missing. If this is a copy, copy the run again. The figures "
+                "of the stage are from the ledger."
+            )
+    if run.control is None and paths.no_controls.exists():
+        yield f"{CONTROLS_LEFT_OUT.capitalize()}."
 
 
 def _stage_report(

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from growctl.controls.generate import plan_controls
+from growctl.controls.renamed import in_their_folders
 from growctl.ladder.releases import paths_of, plan_run
 from growctl.ladder.stage_plans import StagePlan
 from growctl.launch.machines import Machines
@@ -46,7 +47,8 @@ class LadderRequest:
 
     ladder: RunRequest
     runs_dir: Path
-    with_controls: bool
+    wants_controls: bool
+    """Whether the controls are to be trained sometime. The run records it."""
     sources: tuple[Path, ...] = ()
     """Runs directories in which to look for checkpoints to reuse; empty: none are reused."""
     last_stage: int | None = None
@@ -61,21 +63,42 @@ class LadderRequest:
         label: str,
         runs_dir: Path,
         name: str | None,
-        with_controls: bool,
+        with_controls: bool | None = None,
         sources: Sequence[Path] = (),
         until: str | None = None,
         overrides: Sequence[str] = (),
     ) -> "LadderRequest":
         """A request for the ladder of `schedule`, named `name` or else as the schedule is.
 
-        `until` is the name of the last stage to train. A ladder that is to end early has no controls, because their
+        `with_controls`: as the command says; None: as the run has recorded, at first with them. `until` is the name of
+        the last stage to train. A ladder that is to end early has no controls, because their
         budgets follow from all of its stages. Raises RunError if the schedule has no such stage.
         """
         name = name or schedule.name
         assert name is not None
         last_stage = None if until is None else stage_index(schedule, until)
         ladder = RunRequest(name, schedule.model_copy(update={"name": name}), label)
-        return cls(ladder, runs_dir, with_controls and until is None, tuple(sources), last_stage, tuple(overrides))
+        if with_controls is None:
+            with_controls = not RunPaths(runs_dir / name).no_controls.exists()
+        return cls(ladder, runs_dir, with_controls, tuple(sources), last_stage, tuple(overrides))
+
+    @property
+    def with_controls(self) -> bool:
+        """Whether this command trains the controls, after the whole ladder."""
+        return self.wants_controls and self.last_stage is None
+
+    @property
+    def leaves_controls_out(self) -> bool:
+        """Whether the schedule has controls that are not to be trained."""
+        return bool(self.ladder.schedule.controls) and not self.wants_controls
+
+    def record_controls(self) -> None:
+        """Records in the ladder's directory, which exists, whether the controls are left out."""
+        mark = RunPaths(self.directory(self.ladder)).no_controls
+        if self.leaves_controls_out:
+            mark.touch()
+        else:
+            mark.unlink(missing_ok=True)
 
     def directory(self, request: RunRequest) -> Path:
         """The run directory of `request`."""
@@ -95,6 +118,7 @@ class LadderRequest:
             return []
         schedule = self.ladder.schedule
         planned = plan_controls(schedule, self.steps_done(self.ladder))
+        planned = in_their_folders(planned, RunPaths(self.directory(self.ladder)))
         return [
             RunRequest(plan.name, plan.schedule, self.ladder.label, plan.kind, self.ladder.name) for plan in planned
         ]
@@ -145,7 +169,7 @@ class LadderRequest:
             command += ["--runs-dir", str(self.runs_dir)]
         if self.last_stage is not None:
             command += ["--until", self.ladder.schedule.stages[self.last_stage].name]
-        elif not self.with_controls and self.ladder.schedule.controls:
+        elif self.leaves_controls_out:
             command += ["--no-controls"]
         for source in self.sources[1:]:
             command += ["--reuse-from", str(source)]

@@ -1,7 +1,7 @@
 """The runner, which alone decides from the files on disk what a run does next."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -65,7 +65,8 @@ def run(request: LadderRequest, screen: Screen) -> None:
     check_space(request.checked(machines), request.runs_dir, devices, request.last_stage)
     machines.check(request.runs_dir)
     controls = [request.directory(control) for control in request.controls()]
-    Execution(request.ladder, request.runs_dir, machines, screen, controls, request.sources).run(request.last_stage)
+    ladder = Execution(request.ladder, request.runs_dir, machines, screen, controls, request.sources)
+    ladder.run(request.last_stage, request.record_controls)
     for control in request.controls():
         request.check_same_run(control)
         Execution(control, request.runs_dir, machines, screen, sources=request.sources).run()
@@ -110,8 +111,10 @@ class Execution:
         """The ladder of a control; set when the control runs."""
         self.ledger: Ledger
 
-    def run(self, last_stage: int | None = None) -> None:
+    def run(self, last_stage: int | None = None, record: Callable[[], None] | None = None) -> None:
         """Prepares the data, then trains each stage up to index `last_stage` to its `final/`, growing in between.
+
+        Calls `record` once it holds the run.
 
         A release is trained right after its stage, before the next one grows: the finished model is there as early as
         possible, and on the stage's own machines.
@@ -131,6 +134,8 @@ class Execution:
         with hold(self.paths.directory):
             # Write the schedule first: this file marks the directory as a run.
             write_file(self.paths.schedule, schedule_yaml(self.schedule).encode())
+            if record:
+                record()
             with self._open_ledger() as self.ledger:
                 self.dataset = dataset or data.known(self.ledger, self.paths.directory)
                 self._open_books()

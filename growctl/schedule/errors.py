@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from growctl.schedule.other_names import our_key
 from growctl.schema.tree import blocks_by_path, user_keys
 from growctl.text.formatting import short_count
 from growctl.text.suggestion import did_you_mean
@@ -161,6 +162,10 @@ def _unknown_key(location: tuple[int | str, ...], root: type[BaseModel]) -> tupl
     allowed = f"(allowed here: {', '.join(known)})"
     if here == "stages.N" and key in blocks["model"].model_fields:
         return None, f"a stage cannot change this; set model.{key} for all stages"
+    if (ours := our_key(here, key)) and ours != ".".join(filter(None, (here, key))):
+        block, _, name = ours.rpartition(".")
+        where = dotted((*parents, name)) if block == here else ours
+        return name if block == here else None, f"no such key here; growctl calls it {where} {allowed}"
     homes = [path or "the top level" for path, block in blocks.items() if key in block.model_fields]
     if homes and not difflib.get_close_matches(key, known, n=1, cutoff=0.9):
         return None, f"no such key here; it belongs to {' or '.join(homes)} {allowed}"

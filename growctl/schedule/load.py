@@ -6,13 +6,15 @@ hydra composes the files, OmegaConf resolves references, and pydantic validates.
 wrong types and bad combinations before any work starts.
 """
 
+import re
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from growctl.runs_dir import RunsPaths
+from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.schedule.checks import RUN_NAME, check_combinations, check_controls
 from growctl.schedule.errors import NAME_ALLOWED, ScheduleError, describe, named_python, path_of, several
 from growctl.schedule.files import SHIPPED, find_schedule, shipped_schedules
@@ -53,7 +55,7 @@ def load_schedule(
     from growctl.schedule.paths import with_absolute_paths
 
     path = find_schedule(reference)
-    composed = Composition(path, overrides, reference)
+    composed = Composition(path, [*_folder_name(path, runs_dir, run), *overrides], reference)
     name = run or (composed.data.get("name") if isinstance(composed.data, dict) else None) or path.stem
     own = RunsPaths(runs_dir).run(str(name))
     try:
@@ -72,14 +74,45 @@ def check_text(schedule: Schedule, label: str) -> None:
         raise ScheduleError(f"{label}: {missing}")
 
 
+def _folder_name(path: Path, runs_dir: Path, run: str | None) -> list[str]:
+    """The override that names a run as its folder, if the schedule at `path` is a run's own; none for another schedule.
+
+    A folder may have been renamed or copied since the run began. Raises ScheduleError if its name is not allowed and no
+    other name is given, `run`.
+    """
+    folder = path.absolute().parent
+    its_run = RunPaths(folder)
+    is_run = its_run.ledger.exists() or its_run.run_id.exists() or folder.parent == runs_dir.absolute()
+    if path.name != its_run.schedule.name or not is_run:
+        return []
+    if error := folder_name_error(path.parent):
+        if run:
+            return []
+        raise ScheduleError(error)
+    return [f'name="{folder.name}"']
+
+
+def folder_name_error(folder: Path) -> str | None:
+    """Why the `folder` of a run cannot name the run, with the command that renames it; None if it can."""
+    name = folder.absolute().name
+    if RUN_NAME.fullmatch(name):
+        return None
+    allowed = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:100] or "run"
+    command = shlex.join(["mv", str(folder), str(folder.with_name(allowed))])
+    return f"{folder}: a run is named as its folder, and {name!r} is not allowed: {NAME_ALLOWED}; rename it: {command}"
+
+
 def load_resolved(path: Path) -> Schedule:
     """Loads the schedule that a run stores in the file `path`, with every default written out.
 
-    Raises ScheduleError if it is invalid, OSError if it cannot be read.
+    The run's name is that of its folder, which may have been renamed or copied since. Raises ScheduleError if the
+    schedule is invalid, OSError if it cannot be read.
     """
     from growctl.schedule.reading import read_plain
 
-    return parse_schedule(read_plain(path), label=str(path), default_name=path.parent.name)
+    folder = path.absolute().parent.name
+    schedule = parse_schedule(read_plain(path), label=str(path), default_name=folder)
+    return schedule.model_copy(update={"name": folder}) if RUN_NAME.fullmatch(folder) else schedule
 
 
 def parse_schedule(

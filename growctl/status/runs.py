@@ -16,24 +16,23 @@ from pathlib import Path
 from typing import Literal
 
 from growctl.controls.generate import plan_controls
+from growctl.controls.renamed import in_their_folders, renamed_controls
 from growctl.ladder.releases import plan_run
 from growctl.ladder.stage_plans import plan_stages
 from growctl.ledger.ledger import Ledger, LedgerError, RunEntry, StageEntry
 from growctl.report.read import RunNotFoundError
 from growctl.run.lock import Holder, find_holder, read_holder
-from growctl.runs_dir import RunPaths, RunsPaths
-from growctl.schedule.load import RUN_NAME, ScheduleError, load_resolved
+from growctl.runs_dir import CONTROL_INFIX, CONTROLS_LEFT_OUT, RunPaths, RunsPaths
+from growctl.schedule.load import RUN_NAME, ScheduleError, folder_name_error, load_resolved
 from growctl.schema.blocks import Schedule
+from growctl.status.damage import missing_files
 from growctl.status.stages import PlannedStage, StageStatus, in_utc, modified, read_stage
 from model.errors import UserError
 from stages.stage_dir import StagePaths
 
-RunState = Literal["finished", "running", "stopped", "failed", "not started", "unreadable"]
+RunState = Literal["finished", "running", "stopped", "failed", "not started", "damaged", "unreadable"]
 FRESH_SECONDS = 60.0
 """A run whose files changed less than this many seconds ago may be running where its lock cannot be seen from here."""
-
-CONTROL_INFIX = "-control-"
-"""The text between the ladder's name and the control's kind in a control's name."""
 
 
 @dataclass(frozen=True)
@@ -99,11 +98,14 @@ def find_status(runs_dir: Path, names: Sequence[str] = ()) -> list[RunStatus]:
     """
     families: dict[str, list[RunStatus]] = {}
     directories = run_directories(runs_dir)
+    ladders = {folder: d.name for d in directories for folder in renamed_controls(RunPaths(d)).values()}
     for directory in directories:
         try:
             run, planned = _read_run(directory)
         except (OSError, UserError) as error:
             run, planned = RunStatus(directory.name, "unreadable", str(directory), notes=(str(error),)), []
+        if run.name in ladders:
+            run = replace(run, control_of=ladders[run.name])
         family = families.setdefault(run.control_of or run.name, [])
         family += [run, *(control for control in planned if Path(control.directory) not in directories)]
     runs: dict[str, RunStatus] = {}
@@ -148,21 +150,27 @@ def _read_run(directory: Path) -> tuple[RunStatus, list[RunStatus]]:
     paths = RunPaths(directory)
     holder = _holder(directory, notes)
     schedule = _schedule(paths.schedule, notes, at_work=holder is not None)
-    entry, recorded = _ledger(paths.ledger, notes, at_work=holder is not None)
+    entry, recorded, ended = _ledger(paths.ledger, notes, at_work=holder is not None)
+    damaged = bool(notes)
     stages: list[StageStatus] = []
-    for planned in _planned(directory, schedule, recorded):
+    all_planned = _planned(directory, schedule, recorded)
+    for planned in all_planned:
         reached = all(stage.state == "done" for stage in stages)
         since = holder.since if holder and reached else None
         stages.append(read_stage(directory, planned, reached=reached, held_since=since, notes=notes))
     ladder, _, kind = (entry.control_of or "", "", entry.control) if entry else directory.name.partition(CONTROL_INFIX)
     failed = next((stage for stage in stages if stage.state == "failed"), None)
+    missing = [] if holder else missing_files(directory, all_planned, stages, ended)
     state: RunState = "stopped" if entry or any(stage.directory for stage in stages) else "not started"
     if holder:
         state = "running"
     elif stages and all(stage.state == "done" for stage in stages):
-        state = "finished"
+        state = "damaged" if damaged or missing else "finished"
     elif failed:
         state = "failed"
+    notes += missing
+    if paths.no_controls.exists():
+        notes.append(f"{CONTROLS_LEFT_OUT}; `growctl run` with --controls trains them")
     if state in ("stopped", "failed"):
         notes += _fresh(stages, read_holder(paths.lock))
     run = RunStatus(
@@ -191,8 +199,14 @@ def _read_run(directory: Path) -> tuple[RunStatus, list[RunStatus]]:
 
 
 def _planned_controls(ladder: RunStatus, schedule: Schedule) -> list[RunStatus]:
-    """The controls that a ladder's schedule generates, as not started. Raises UserError if one cannot be planned."""
+    """The controls that are still to come after a ladder, as not started; none if it leaves them out.
+
+    Raises UserError if one cannot be planned.
+    """
+    if RunPaths(Path(ladder.directory)).no_controls.exists():
+        return []
     steps_done = [stage.step for stage in ladder.stages if stage.state == "done" and not stage.branch_of]
+    planned = plan_controls(schedule.model_copy(update={"name": ladder.name}), steps_done)
     return [
         RunStatus(
             name=control.name,
@@ -207,7 +221,7 @@ def _planned_controls(ladder: RunStatus, schedule: Schedule) -> list[RunStatus]:
                 for plan in plan_stages(control.schedule)
             ),
         )
-        for control in plan_controls(schedule.model_copy(update={"name": ladder.name}), steps_done)
+        for control in in_their_folders(planned, RunPaths(Path(ladder.directory)))
     ]
 
 
@@ -215,13 +229,31 @@ def _completed(family: list[RunStatus], runs_dir: Path) -> list[RunStatus]:
     """A ladder and its controls, each unfinished one with the command that resumes it, which is always the ladder's."""
     ladder = family[0].control_of or family[0].name
     at_work = any(run.state == "running" for run in family)
-    path = RunsPaths(runs_dir).run(ladder).schedule
-    command = ["growctl", "run", *([str(path)] if path.is_file() else ["SCHEDULE", "--name", ladder])]
+    command = ["growctl", "run", str(RunsPaths(runs_dir).run(ladder).schedule)]
     if runs_dir != Path("runs"):
         command += ["--runs-dir", str(runs_dir)]
     over = ("finished", "running", "unreadable", *(("not started",) if at_work else ()))
+    cannot = _why_not_resumed(family, RunsPaths(runs_dir).run(ladder))
+    if cannot:
+        return [run if run.state in over else replace(run, notes=(*run.notes, cannot)) for run in family]
     family = sorted(family, key=lambda run: (run.control is not None, run.name))
-    return [run if run.state in over else replace(run, resume_command=shlex.join(command)) for run in family]
+    asks = ["--controls"] if RunsPaths(runs_dir).run(ladder).no_controls.exists() else []
+    return [
+        run
+        if run.state in over
+        else replace(run, resume_command=shlex.join([*command, *(asks if run.control else ())]))
+        for run in family
+    ]
+
+
+def _why_not_resumed(family: Sequence[RunStatus], ladder: RunPaths) -> str | None:
+    """Why no command resumes a ladder and its controls, with what to do; None if one does."""
+    folder = ladder.directory
+    if all(run.control for run in family):
+        return f"a control is resumed with its ladder, and {folder} is not there: copy or move the ladder there, too"
+    if not ladder.schedule.is_file():
+        return f"it cannot be resumed without {ladder.schedule}: copy the run again, or restore that file"
+    return folder_name_error(folder)
 
 
 def _planned(directory: Path, schedule: Schedule | None, recorded: Sequence[StageEntry]) -> list[PlannedStage]:
@@ -305,22 +337,26 @@ def _schedule(path: Path, notes: list[str], at_work: bool) -> Schedule | None:
     return None
 
 
-def _ledger(path: Path, notes: list[str], at_work: bool) -> tuple[RunEntry | None, list[StageEntry]]:
-    """The recorded run and its stages. While a growctl holds the run, the ledger may be missing without a note."""
+def _ledger(path: Path, notes: list[str], at_work: bool) -> tuple[RunEntry | None, list[StageEntry], set[str]]:
+    """The recorded run, its stages, and the names of those whose end is recorded.
+
+    While a growctl holds the run, the ledger may be missing without a note.
+    """
     if at_work and not path.exists():
-        return None, []
+        return None, [], set()
     try:
         with Ledger.open(path, read_only=True) as ledger:
             run, stages = ledger.run(), ledger.stages()
+            ended = {stage.name for stage in stages if ledger.finished(stage.name)}
         ladder = [stage.name for stage in stages if not stage.branch_of]
         names = [*([run.control_of] if run.control else []), *ladder]
         releases = all(stage.branch_of in ladder for stage in stages if stage.branch_of)
         if releases and all(isinstance(name, str) and RUN_NAME.fullmatch(name) for name in names):
-            return run, stages
+            return run, stages, ended
         notes.append(f"{path} holds names that no run or stage can have")  # such names must not become paths
     except LedgerError as error:
         notes.append(str(error))
-    return None, []
+    return None, [], set()
 
 
 def _jobs(ladder: Path, name: str, notes: list[str]) -> dict[str, str]:

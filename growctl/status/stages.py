@@ -87,6 +87,11 @@ class PlannedStage:
     has_initial: bool = False
     """Whether it starts from a checkpoint."""
 
+    def paths(self, run: Path) -> StagePaths:
+        """The paths of the stage, or of the release, of the run in the directory `run`."""
+        stage = RunPaths(run).stage(self.index, self.branch_of or self.name)
+        return stage.release if self.branch_of else stage
+
 
 def read_stage(
     run: Path, planned: PlannedStage, *, reached: bool, held_since: float | None, notes: list[str]
@@ -96,8 +101,7 @@ def read_stage(
     `reached`: the stages before it are done. `held_since`: when the process that works on this stage took the lock, in
     seconds since 1970; None if there is none.
     """
-    paths = RunPaths(run).stage(planned.index, planned.branch_of or planned.name)
-    paths = paths.release if planned.branch_of else paths
+    paths = planned.paths(run)
     final = _whole(paths.final, notes)
     metrics = _read_metrics(paths.metrics, notes)
     records = {record["event"]: record for record in reversed(metrics)}

@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from growctl.status.runs import CONTROL_INFIX, RunStatus, StageStatus
+from growctl.runs_dir import CONTROL_INFIX
+from growctl.status.runs import RunStatus, StageStatus
 from growctl.text.colours import BAD, FAINT, GOOD, WARNING
 from growctl.text.first_use import FirstUse
 from growctl.text.formatting import duration, short_count
@@ -26,6 +27,7 @@ _STYLES = {
     "failed": BAD,
     "stopped": WARNING,
     "not started": FAINT,
+    "damaged": BAD,
     "unreadable": BAD,
 }
 

@@ -15,6 +15,7 @@ from growctl.storage.disk_use import DiskUse
 from growctl.storage.needed import DatasetUse, NeededCheckpoints, why_in_use
 from model.errors import UserError
 from stages.checkpoint.manifest import CheckpointError, Manifest, manifest_hash, read_manifest
+from stages.checkpoint.staging import is_being_written
 from stages.checkpoint.verify import verify_checkpoint
 from stages.data.dataset import DataError, read_dataset_manifest
 from stages.spec import TrainSpec
@@ -135,7 +136,8 @@ def _in_stage(
 
     for path in sorted(stage.directory.iterdir()):
         if is_unfinished(path) and _is_folder(path):
-            yield removable(path, "leftover")
+            live = is_being_written(path)
+            yield Kept(path, "a growctl is writing it") if live else removable(path, "leftover")
         elif is_set_aside(path):
             yield Kept(path, "it was set aside; look at it, and remove it yourself")
     final = _checked(stage.final) if stage.final.exists() else None

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from growctl.status.runs import CONTROL_INFIX
+from growctl.runs_dir import CONTROL_INFIX
 from growctl.storage.clean import Removed
 from growctl.storage.removable import Cleanup, Kept, Kind, Removable, disk_use
 from growctl.storage.stored_runs import Share, Storage

@@ -10,14 +10,27 @@ from pydantic import ValidationError
 
 from stages.checkpoint.files import link_or_copy, sync_path, write_file
 from stages.checkpoint.manifest import CheckpointError, Manifest, read_manifest, sealed_manifest
+from stages.checkpoint.staging import is_being_written, marked_as_written, remove_abandoned
 from stages.checkpoint.verify import verify_checkpoint
-from stages.stage_dir import MANIFEST_NAME, StagePaths, broken_directory, converted_directory, staging_directory
+from stages.stage_dir import (
+    MANIFEST_NAME,
+    WRITING_MARK,
+    StagePaths,
+    broken_directory,
+    converted_directory,
+    staging_directory,
+)
 
 
 def begin_directory(directory: Path) -> Path:
-    """Creates an empty staging directory for `directory`. Removes one that a killed process left behind."""
+    """Creates an empty staging directory for `directory`. Removes one that a killed process left behind.
+
+    Raises CheckpointError if another process is writing there.
+    """
     staging = staging_directory(directory)
     if staging.exists():
+        if is_being_written(staging):
+            raise CheckpointError(f"{directory} is being written by another growctl; wait until it is complete")
         shutil.rmtree(staging)
     staging.mkdir(parents=True)
     return staging
@@ -67,6 +80,7 @@ def publish_directory(directory: Path) -> None:
     The files must be synced already.
     """
     staging = staging_directory(directory)
+    (staging / WRITING_MARK).unlink(missing_ok=True)
     for folder in [*(path for path in staging.rglob("*") if path.is_dir()), staging]:
         sync_path(folder)
     os.rename(staging, directory)
@@ -76,17 +90,19 @@ def publish_directory(directory: Path) -> None:
 @contextmanager
 def whole_directory(directory: Path) -> Iterator[Path]:
     """Yields a staging directory to fill and complete with `finish_directory` or `publish_directory`. Removes it on an
-    error.
+    error, and first of all the staging directories beside it whose processes have died.
 
-    Raises CheckpointError if `check_new` rejects `directory`.
+    Raises CheckpointError if `check_new` rejects `directory`, or if another process is writing there.
     """
     check_new(directory)
+    remove_abandoned(directory.parent)
     staging = begin_directory(directory)
-    try:
-        yield staging
-    finally:
-        if staging.exists():
-            shutil.rmtree(staging)
+    with marked_as_written(staging):
+        try:
+            yield staging
+        finally:
+            if staging.exists():
+                shutil.rmtree(staging)
 
 
 def check_new(directory: Path, option: str = "") -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from pydantic import FiniteFloat, NonNegativeInt
 
 from model.strict import Strict
+from stages.stage_dir import WRITING_MARK
 
 READERS = 4
 """Files hashed at a time."""
@@ -56,7 +57,7 @@ def write_file(path: Path, data: bytes) -> FileEntry:
 
 def list_files(directory: Path) -> dict[str, FileEntry]:
     """Syncs all files below `directory`, which a library wrote. Returns their manifest entries by relative path."""
-    paths = sorted(path for path in directory.rglob("*") if path.is_file())
+    paths = sorted(path for path in directory.rglob("*") if path.is_file() and path.name != WRITING_MARK)
     for path in paths:
         sync_path(path)
     return {

@@ -1,5 +1,9 @@
 """Where `growctl expand` writes if nobody says, and that nothing mistakes it for a checkpoint of the stage."""
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,12 +15,15 @@ from growctl.run.disk_space import remaining_bytes
 from growctl.run.requests import RunRequest, steps_done
 from growctl.status.stages import PlannedStage, read_stage
 from growctl.verify.integrity import find_targets
+from model.errors import UserError
 from stages.checkpoint.directory import newest_checkpoint
 from stages.checkpoint.manifest import manifest_hash, read_manifest
 from stages.checkpoint.retention import clear_stage, prune
 from stages.stage_dir import StagePaths
+from tests.growctl.runs import wait_for
 from tests.growctl.schedules import BASE, parse
 from tests.stages.checkpoints import write_checkpoint
+from tests.workers import REPOSITORY
 
 RUN = Path("runs/quick")
 STAGE = StagePaths(RUN / "stages/0-small")
@@ -93,3 +100,40 @@ def test_the_run_neither_resumes_from_growths_nor_removes_or_counts_them():
     assert [(target.path.name, target.kind) for target in find_targets(STAGE.directory)] == [
         (name, "checkpoint") for name in kept
     ]
+
+
+def test_a_growth_that_does_not_fit_is_refused_with_the_estimate_and_the_tokens_that_fit(monkeypatch):
+    monkeypatch.setattr("growctl.checkpoints.room.available_memory", lambda: 2 * 10**9)
+    monkeypatch.setattr("growctl.checkpoints.room.free_bytes", lambda path: 10**9)
+    with pytest.raises(UserError) as refused:
+        expand("quick", "--add-tokens", 9_999_999)
+    assert str(refused.value) == (
+        "--add-tokens 9999999: takes about 15.4 GB on disk and 7.68 GB of memory, but only 1 GB are free in "
+        "runs/quick/stages/0-small and 2 GB of memory are available; free some space, write to another disk with "
+        "--output, free some memory, or add fewer tokens: about 650000 fit"
+    )
+    assert sorted(path.name for path in STAGE.directory.iterdir()) == ["final"]
+    monkeypatch.setattr("growctl.checkpoints.room.free_bytes", lambda path: 10**12)
+    with pytest.raises(UserError, match="available; free some memory, or add fewer tokens: about 2600000 fit"):
+        expand("quick", "--add-tokens", 9_999_999)
+    expand("quick", "--add-tokens", 30)
+
+
+@pytest.mark.slow
+def test_an_expand_that_was_killed_leaves_nothing_once_the_next_one_has_run():
+    path = {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "growctl.cli.app", "expand", "quick", "--add-tokens", "100000"]
+    killed = subprocess.Popen(command, env=os.environ | path)
+    unfinished = STAGE.directory / ".final+100000.incomplete"
+    wait_for(lambda: any(unfinished.glob("parameters/*_tokens.1.safetensors")) or killed.poll() is not None)
+    killed.send_signal(signal.SIGSTOP)
+    with pytest.raises(ValueError, match=r"final\+100000 is being written by another growctl"):
+        expand("quick", "--add-tokens", 100_000)
+    expand("quick", "--add-tokens", 3)
+    assert unfinished.is_dir()
+    killed.kill()
+    killed.wait()
+    assert unfinished.is_dir()
+    said = expand("quick", "--add-tokens", 4)
+    assert f"removed {unfinished}, which a killed process left unfinished" in said
+    assert sorted(path.name for path in STAGE.directory.iterdir()) == ["final", "final+3", "final+4"]

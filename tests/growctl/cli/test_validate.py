@@ -138,3 +138,27 @@ def test_a_choice_for_a_block_is_told_what_it_is() -> None:
 def test_both_commands_on_files_have_help_with_an_example(command: str) -> None:
     out, _ = run_here(command, "--help")
     assert f"Example: growctl {command}" in " ".join(out.split())
+
+
+def test_overrides_behind_the_files_change_each_of_them(tmp_path: Path) -> None:
+    paths = [file_of(tmp_path, TEXT, "a.yaml"), file_of(tmp_path, f"name: b\n{TEXT}", "b=c.yaml")]
+    out, err = run_here("validate", *paths, "stages.0.train_tokens=2560", "++seed=4")
+    assert err == ""
+    assert [line.partition("(12.7k, ")[2][:12] for line in out.splitlines()] == ["2.56k tokens"] * 2
+    _, err = run_here("validate", paths[0], "model.num_heads=3", expect=2)
+    assert f"{paths[0]}: override 'model.num_heads=3': model.num_heads = 3: must divide" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("seed=4",), "'seed=4' is an override; give the schedule before it: growctl validate SCHEDULE KEY=VALUE"),
+        (
+            ("quickstart", "seed=4", "pile_1.4b"),
+            "'pile_1.4b' is no override, and a schedule comes before all overrides: growctl validate SCHEDULE... "
+            "KEY=VALUE...",
+        ),
+    ],
+)
+def test_an_override_in_the_wrong_place_is_one_error(arguments: tuple[str, ...], said: str) -> None:
+    assert run_here("validate", *arguments, expect=2) == ("", f"growctl: {said}\n")

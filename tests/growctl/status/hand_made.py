@@ -17,6 +17,7 @@ from model.flops import Flops
 from stages.checkpoint.files import write_file
 from stages.checkpoint.lineage import Lineage
 from stages.checkpoint.manifest import Manifest, sealed_manifest
+from stages.metrics import read_metrics
 from tests.growctl.runs import SCHEDULE
 from tests.stages.checkpoints import small_config
 from tests.stages.test_metrics import EVALUATION, TRAIN, with_crc
@@ -33,14 +34,23 @@ LONG_AGO = 1_700_000_000.0
 class HandMade:
     """A run directory like a runner's, made by hand: quickly, and in any state."""
 
-    def __init__(self, runs_dir: Path, name: str = "tiny", text: str = SCHEDULE, control: str | None = None) -> None:
+    def __init__(
+        self,
+        runs_dir: Path,
+        name: str = "tiny",
+        text: str = SCHEDULE,
+        control: str | None = None,
+        ladder_id: str | None = None,
+    ) -> None:
         self.name = name
         self.directory = runs_dir / name
         self.directory.mkdir(parents=True)
         (self.directory / "schedule.yaml").write_text(f"name: {name}\n{text}")
         (self.directory / ".lock").write_text(str(os.getpid()))
         ladder = name.partition("-control-")[0]
-        entry = RunEntry(name, "tiny.yaml", control, ladder if control else None, 3, "data", "f00d")
+        entry = RunEntry(
+            name, "tiny.yaml", control, ladder if control else None, 3, "data", "f00d", ladder_id=ladder_id
+        )
         flops = Flops(1.0, 1.0, 1.0)
         stages = [
             StageEntry(s["name"], 10, 1, 1, s["train_steps"], 256, flops, 1.0) for s in yaml.safe_load(text)["stages"]
@@ -90,6 +100,12 @@ class HandMade:
         self.trains(stage, step)
         self.says(stage, ("evaluation", step, EVALUATION), ("end", step, {}))
         self.saves(stage, "final", step)
+
+    def books(self, stage: str) -> None:
+        """Books a stage's metrics.jsonl into the ledger."""
+        with Ledger.open(self.directory / "ledger.db") as ledger:
+            books = ledger.books(stage.partition("-")[2])
+            books.sync(read_metrics(self.stage(stage) / "metrics.jsonl"), attempt_over=True)
 
     def hold(self) -> Any:
         """Holds the run's lock like a runner, until closed."""

@@ -130,7 +130,11 @@ def test_without_schedule_and_ledger_the_stages_come_from_their_directories(tmp_
     [status] = seen(tmp_path)
     assert stages_of(status) == ["small done 30/30", "large stopped 10/None"]
     assert (status.control, status.control_of) == (None, None)
-    assert len(status.notes) == 2
+    assert len(status.notes) == 3
+    assert status.notes[2].startswith(
+        f"it cannot be resumed without {made.directory}/schedule.yaml: copy the run again"
+    )
+    assert status.resume_command is None
 
 
 def test_a_run_that_was_just_created_gives_no_notes(tmp_path):

@@ -70,6 +70,7 @@ def finished_run(runs_dir: Path, name: str = "tiny", control: str | None = None)
         for step in steps:
             save(made, stage, f"step_{step:08d}", step)
         save(made, stage, "final", steps[-1])
+        (made.stage(stage) / "metrics.jsonl").touch()
         write_file(made.stage(stage) / "spec.json", spec_of(made, int(stage[0])).model_dump_json().encode())
     return made
 
