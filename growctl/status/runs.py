@@ -138,7 +138,8 @@ def _read_run(directory: Path) -> tuple[RunStatus, list[RunStatus]]:
     paths = RunPaths(directory)
     holder = _holder(directory, notes)
     schedule = _schedule(paths.schedule, notes, at_work=holder is not None)
-    entry, recorded = _ledger(paths.ledger, notes, at_work=holder is not None)
+    queued = paths.jobs.exists() and not paths.has_begun()
+    entry, recorded = _ledger(paths.ledger, notes, may_be_missing=holder is not None or queued)
     stages: list[StageStatus] = []
     for planned in _planned(directory, schedule, recorded):
         reached = all(stage.state == "done" for stage in stages)
@@ -295,9 +296,9 @@ def _schedule(path: Path, notes: list[str], at_work: bool) -> Schedule | None:
     return None
 
 
-def _ledger(path: Path, notes: list[str], at_work: bool) -> tuple[RunEntry | None, list[StageEntry]]:
-    """The recorded run and its stages. While a growctl holds the run, the ledger may be missing without a note."""
-    if at_work and not path.exists():
+def _ledger(path: Path, notes: list[str], may_be_missing: bool) -> tuple[RunEntry | None, list[StageEntry]]:
+    """The recorded run and its stages; adds a note if the ledger is missing, unless it `may_be_missing`."""
+    if may_be_missing and not path.exists():
         return None, []
     try:
         with Ledger.open(path, read_only=True) as ledger:

@@ -74,7 +74,7 @@ def preemption(cluster: Cluster, partition: str, name: str) -> str:
 
 
 def preemption_with_a_warning(cluster: Cluster) -> str:
-    cluster.configure("PreemptParameters=send_user_signal")
+    cluster.add_scheduler_parameter("preempt_send_user_signal")  # send_user_signal in PreemptParameters since 23.02
     return preemption(cluster, "grace", "warned")
 
 
@@ -179,11 +179,11 @@ CHECKS: dict[str, Callable[[Cluster], str]] = {
     "a job that fails": a_failed_job,
     "pre-emption without grace time": partial(preemption, partition="batch", name="preempted"),
     "pre-emption with grace time": partial(preemption, partition="grace", name="preempted_with_grace"),
-    "pre-emption with a warning": preemption_with_a_warning,
     "a node dies": a_node_dies,
     "a node is set down": a_node_is_set_down,
     "jobs reach their time limit": an_expired_job,
     "scancel": scancel,
+    "pre-emption with a warning": preemption_with_a_warning,
 }
 
 SERVICE = Service(

@@ -28,6 +28,8 @@ ADDRESSES = {"controller": "10.77.0.9", "node1": "10.77.0.1", "node2": "10.77.0.
 NODES = ("node1", "node2")
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED")
 
+SCHEDULER = "SchedulerParameters=batch_sched_delay=1,sched_interval=2,bf_interval=1,sched_min_interval=0"
+
 CONFIGURATION = """
 ClusterName=growctl
 SlurmctldHost=controller({controller})
@@ -46,7 +48,7 @@ ReturnToService=1
 SlurmdTimeout=10
 KillWait=10
 MinJobAge=3600
-SchedulerParameters=batch_sched_delay=1,sched_interval=2,bf_interval=1,sched_min_interval=0
+{scheduler}
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 PreemptType=preempt/partition_prio
@@ -76,10 +78,10 @@ class Cluster:
         self._nodes: dict[str, subprocess.Popen[bytes]] = {}
         self._stack = ExitStack()
 
-    def configure(self, line: str) -> None:
-        """Adds a line to the configuration of the running cluster."""
-        with (self.folder / "slurm.conf").open("a") as file:
-            file.write(f"{line}\n")
+    def add_scheduler_parameter(self, name: str) -> None:
+        """Changes the configuration of the running cluster."""
+        path = self.folder / "slurm.conf"
+        path.write_text(path.read_text().replace(SCHEDULER, f"{SCHEDULER},{name}"))
         self.slurm("scontrol", "reconfigure")
 
     def start_node(self, name: str) -> None:
@@ -196,7 +198,7 @@ def start(folder: Path) -> Iterator[Cluster]:
     key.write_bytes(os.urandom(128))
     key.chmod(0o600)
     files = [f"--{name}-file={folder}/munge.{name}" for name in ("key", "log", "pid", "seed")]
-    (folder / "slurm.conf").write_text(CONFIGURATION.format(folder=folder, **ADDRESSES))
+    (folder / "slurm.conf").write_text(CONFIGURATION.format(folder=folder, scheduler=SCHEDULER, **ADDRESSES))
     cluster = Cluster(folder)
     with _host_names(folder), ExitStack() as stack:
         munged = ["munged", "--foreground", "--force", f"--socket={folder}/munge.socket", *files]
