@@ -75,7 +75,10 @@ def preemption(cluster: Cluster, partition: str, name: str) -> str:
 
 def preemption_with_a_warning(cluster: Cluster) -> str:
     cluster.add_scheduler_parameter("preempt_send_user_signal")  # send_user_signal in PreemptParameters since 23.02
-    return preemption(cluster, "grace", "warned")
+    seen = preemption(cluster, "grace", "warned")
+    log = next((cluster.folder / "warned/tiny/slurm").glob("*_log.out")).read_text()
+    assert "stopping: the workers save first" in log, "SLURM signalled the workers and not the runner"
+    return seen
 
 
 def a_node_dies(cluster: Cluster) -> str:

@@ -79,10 +79,18 @@ class Cluster:
         self._stack = ExitStack()
 
     def add_scheduler_parameter(self, name: str) -> None:
-        """Changes the configuration of the running cluster."""
+        """Changes the configuration, and restarts the controller, which reads it only then."""
         path = self.folder / "slurm.conf"
         path.write_text(path.read_text().replace(SCHEDULER, f"{SCHEDULER},{name}"))
-        self.slurm("scontrol", "reconfigure")
+        self._controller.terminate()
+        self._controller.wait()
+        self.start_controller()
+
+    def start_controller(self) -> None:
+        """Starts slurmctld and waits until it answers."""
+        log = self.folder / "slurmctld.log"
+        self._controller = self._stack.enter_context(background(["slurmctld", "-D"], log, self.variables))
+        wait_until(lambda: "UP" in output_of(["scontrol", "ping"], self.variables, code=None), "slurmctld answers")
 
     def start_node(self, name: str) -> None:
         """Boots a node and waits until SLURM can use it."""
@@ -113,7 +121,9 @@ class Cluster:
                 self.slurm("scontrol", "update", f"NodeName={name}", "State=RESUME")
 
     def stop(self) -> None:
-        """Shuts every node down."""
+        """Ends every node and the controller."""
+        for name in list(self._nodes):
+            self.kill_node(name)
         self._stack.close()
 
     def slurm(self, *command: str) -> str:
@@ -204,9 +214,8 @@ def start(folder: Path) -> Iterator[Cluster]:
         munged = ["munged", "--foreground", "--force", f"--socket={folder}/munge.socket", *files]
         stack.enter_context(background(munged, log))
         wait_until((folder / "munge.socket").exists, "munged answers")
-        stack.enter_context(background(["slurmctld", "-D"], folder / "slurmctld.log", cluster.variables))
-        wait_until(lambda: "UP" in output_of(["scontrol", "ping"], cluster.variables, code=None), "slurmctld answers")
         stack.callback(cluster.stop)
+        cluster.start_controller()
         for name in NODES:
             cluster.start_node(name)
         yield cluster
