@@ -9,7 +9,7 @@ DOCS_INSTALLED := $(VENV)/.docs-installed
 # Containers often set it. The suite would rewrite the assertions of every test file in each of its processes again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart test test-fast test-interop test-wheel soak lint-docker check format docs docs-site setup clean
+.PHONY: quickstart test test-fast test-interop test-services test-wheel soak lint-docker check format docs docs-site setup clean
 
 quickstart: setup  ## Train the quickstart ladder and its control on this machine, then report on them.
 	$(BIN)/growctl run schedules/quickstart.yaml
@@ -23,6 +23,9 @@ test-fast: setup  ## All but the tests that train or take seconds each: two minu
 
 test-interop: setup  ## Exports in fresh environments with the oldest and the newest supported Transformers. Needs PyPI.
 	$(BIN)/python -m tests.interop
+
+test-services: setup  ## growctl on real services, started on loopback: SLURM and others. Needs root; skips what is missing.
+	$(BIN)/python -m tests.services
 
 soak: setup  ## Kills at a hundred random points and times; a table, and build/soak.json. Takes an hour or so.
 	$(BIN)/python -m tests.reliability.soak --kills 100 --json build/soak.json

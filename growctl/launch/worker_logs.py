@@ -7,6 +7,9 @@ from pathlib import Path
 _REASON = re.compile(r"(?:\S+: )?growctl: (.*)")
 """A worker's own message about its failure; pdsh prefixes the host's name."""
 
+_SLURM_FAILURE = re.compile(r"srun: error: (Task launch for StepId=\S+ failed on node .*|Node failure on .*)")
+"""What srun says if a node does not answer or has failed."""
+
 
 def logged_reason(log: Path, start: int) -> str | None:
     """The last failure message that a worker logged in `log` from byte `start` on; None if there is none."""
@@ -14,9 +17,18 @@ def logged_reason(log: Path, start: int) -> str | None:
     return reasons[-1] if reasons else None
 
 
+def slurm_failure(log: Path, start: int) -> str | None:
+    """The last failure of a node that srun logged in `log` from byte `start` on; None if there is none."""
+    failures = [match[1] for line in _lines(log, start) if (match := _SLURM_FAILURE.fullmatch(line))]
+    return failures[-1] if failures else None
+
+
 def failure_reason(log: Path, start: int) -> str:
-    """The last failure message that a worker logged in `log` from byte `start` on, else the last error or lines."""
-    if reason := logged_reason(log, start):
+    """Why workers failed whose log is `log` from byte `start` on.
+
+    It is their own last failure message, else a failed node that srun named, else the last error or lines.
+    """
+    if reason := logged_reason(log, start) or slurm_failure(log, start):
         return reason
     lines = _lines(log, start)
     errors = [line for line in lines if "Error" in line and not line.startswith(" ")]

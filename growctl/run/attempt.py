@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from growctl.launch.machines import Launch
-from growctl.launch.worker_logs import ending_signal, failure_reason, logged_reason, signal_reason
+from growctl.launch.worker_logs import ending_signal, failure_reason, logged_reason, signal_reason, slurm_failure
 from growctl.launch.workers import Workers
 from growctl.run import signals
 from growctl.run.history import StageHistory
@@ -92,6 +92,8 @@ class Attempt:
             return Outcome("ended")
         if told := logged_reason(self._log, log_start):
             return Outcome("failed", told)
+        if problem := slurm_failure(self._log, log_start):  # srun's exit code is then no signal's
+            return Outcome("crashed", problem)
         ended_by = ending_signal(workers.exit_code)
         reason = signal_reason(ended_by) if ended_by else failure_reason(self._log, log_start)
         return Outcome("crashed" if self._begun or self._once_begun else "failed", reason)

@@ -150,7 +150,8 @@ def _read_run(directory: Path) -> tuple[RunStatus, list[RunStatus]]:
     paths = RunPaths(directory)
     holder = _holder(directory, notes)
     schedule = _schedule(paths.schedule, notes, at_work=holder is not None)
-    entry, recorded, ended = _ledger(paths.ledger, notes, at_work=holder is not None)
+    queued = paths.jobs.exists() and not paths.has_begun()
+    entry, recorded, ended = _ledger(paths.ledger, notes, may_be_missing=holder is not None or queued)
     damaged = bool(notes)
     stages: list[StageStatus] = []
     all_planned = _planned(directory, schedule, recorded)
@@ -337,12 +338,12 @@ def _schedule(path: Path, notes: list[str], at_work: bool) -> Schedule | None:
     return None
 
 
-def _ledger(path: Path, notes: list[str], at_work: bool) -> tuple[RunEntry | None, list[StageEntry], set[str]]:
+def _ledger(path: Path, notes: list[str], may_be_missing: bool) -> tuple[RunEntry | None, list[StageEntry], set[str]]:
     """The recorded run, its stages, and the names of those whose end is recorded.
 
-    While a growctl holds the run, the ledger may be missing without a note.
+    Adds a note if the ledger is missing, unless it `may_be_missing`.
     """
-    if at_work and not path.exists():
+    if may_be_missing and not path.exists():
         return None, [], set()
     try:
         with Ledger.open(path, read_only=True) as ledger:

@@ -125,13 +125,14 @@ def _reused(run: RunStatus) -> list[str]:
 
 def print_commands(runs: Sequence[RunStatus], console: Console) -> None:
     """Prints how to resume; a command that resumes several runs is printed once."""
-    commands: dict[str, list[str]] = {}
+    commands: dict[str, list[RunStatus]] = {}
     for run in runs:
         if run.resume_command:
-            commands.setdefault(run.resume_command, []).append(run.name)
-    for command, names in commands.items():
-        others = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        console.print(Text(f"to resume {names[0]}{others}: {command}"), soft_wrap=True)
+            commands.setdefault(run.resume_command, []).append(run)
+    for command, stopped in commands.items():
+        others = f" and {len(stopped) - 1} more" if len(stopped) > 1 else ""
+        jobs = ", once none of its jobs is queued or running" if any(run.jobs for run in stopped) else ""
+        console.print(Text(f"to resume {stopped[0].name}{others}{jobs}: {command}"), soft_wrap=True)
 
 
 def _table(*left: str, **right: int) -> Table:

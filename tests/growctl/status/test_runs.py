@@ -5,6 +5,7 @@ import io
 import json
 import os
 import shlex
+import shutil
 import socket
 import time
 from dataclasses import replace
@@ -293,6 +294,19 @@ def test_slurm_jobs_of_a_run_are_shown_with_the_squeue_command(tmp_path):
     assert "squeue --jobs=71,72" in printed(tmp_path)
     (made.directory / "slurm/jobs.json").write_text('["71"')
     assert "jobs.json cannot be read" in " ".join(find_status(tmp_path)[0].notes)
+
+
+def test_a_run_whose_slurm_jobs_wait_in_the_queue_has_no_notes_and_is_resumed_only_without_them(tmp_path):
+    made = HandMade(tmp_path, text=SCHEDULE)
+    made.trains("0-small", 10)
+    (made.directory / "slurm").mkdir()
+    (made.directory / "slurm/jobs.json").write_text('{"tiny": "71"}')
+    commands = run_here("status", "--runs-dir", tmp_path)[0]
+    assert "to resume tiny, once none of its jobs is queued or running: growctl run" in commands
+    shutil.rmtree(made.directory / "stages")
+    (made.directory / "ledger.db").unlink()
+    queued = only(tmp_path)
+    assert (queued.state, queued.notes) == ("not started", ())
 
 
 def test_a_dataset_that_is_being_prepared_is_named(tmp_path):
