@@ -21,7 +21,8 @@ from tests.services.table import markdown, print_table
 
 def services() -> dict[str, Service]:
     """Every service by the name of its module."""
-    names = [module.name for module in pkgutil.iter_modules(tests.services.__path__) if module.name != "__main__"]
+    found = [module.name for module in pkgutil.iter_modules(tests.services.__path__)]
+    names = [name for name in found if name != "__main__" and not name.startswith("test_")]
     modules = {name: importlib.import_module(f"tests.services.{name}") for name in names}
     return {name: module.SERVICE for name, module in modules.items() if hasattr(module, "SERVICE")}
 

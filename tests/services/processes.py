@@ -9,6 +9,9 @@ from pathlib import Path
 
 from tests.services.service import search_path
 
+WAIT_SECONDS = 600.0
+"""Nothing that a check waits for takes so long, however busy the machine is."""
+
 STOP_SECONDS = 20.0
 """How long a service may take to stop before it is killed."""
 
@@ -48,7 +51,7 @@ def output_of(
     variables: Mapping[str, str] | None = None,
     *,
     folder: Path | None = None,
-    seconds: float = 300.0,
+    seconds: float = WAIT_SECONDS,
     code: int | None = 0,
 ) -> str:
     """What a command prints, on both streams. Fails unless it exits with `code`; None: any."""
@@ -68,7 +71,7 @@ def output_of(
     return result.stdout
 
 
-def wait_until(condition: Callable[[], bool], what: str, seconds: float = 120.0) -> float:
+def wait_until(condition: Callable[[], bool], what: str, seconds: float = WAIT_SECONDS) -> float:
     """Waits until `condition` holds. Returns how many seconds that took; fails after `seconds`, naming `what`."""
     began = time.monotonic()
     while not condition():

@@ -11,8 +11,9 @@ import shutil
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -82,34 +83,41 @@ def run_checks(service: Service, folder: Path) -> list[Result]:
         return skipped(service, f"needs {', '.join(missing)}: {service.install}")
     version = service.version()
     say(f"{service.name}: starting {version} in {folder}")
-    results: list[Result] = []
-    with ExitStack() as stack:
-        running: list[Any] = []
+    manager = service.start(folder)
+    running: list[Any] = []
 
-        def starts(_: None) -> str:
-            running.append(stack.enter_context(service.start(folder)))
-            return "answers"
+    def checked(name: str, check: Callable[[], str]) -> Result:
+        return _checked(service.name, version, name, check, folder)
 
-        first = _checked(service.name, version, "starts", starts, None, folder)
-        if first.outcome == "failed":
-            return [first]
-        for name, check in service.checks:
-            say(f"{service.name}: {name} ...")
-            results.append(_checked(service.name, version, name, check, running[0], folder))
-    return results
+    def starts() -> str:
+        running.append(manager.__enter__())
+        return "ready"
+
+    def stops() -> str:
+        manager.__exit__(None, None, None)
+        return "stopped"
+
+    first = checked("starts", starts)
+    if first.outcome == "failed":
+        return [first]
+    results = [checked(name, partial(check, running[0])) for name, check in service.checks]
+    last = checked("stops", stops)
+    return [*results, last] if last.outcome == "failed" else results
 
 
-def _checked(service: str, version: str, name: str, check: Callable[[Any], str], running: Any, folder: Path) -> Result:
+def _checked(service: str, version: str, name: str, check: Callable[[], str], folder: Path) -> Result:
     """The result of one check. The traceback of a failure goes into `folder`."""
-    began, outcome = time.monotonic(), "passed"
+    say(f"{service}: {name} ...")
+    began = time.monotonic()
+    outcome: Outcome = "passed"
     try:
-        seen = check(running)
+        seen = check()
     except Exception as error:
         outcome = "failed"
         seen = " ".join(str(error).split()) or type(error).__name__
         with (folder / "failures.txt").open("a") as file:
             file.write(f"{name}\n{traceback.format_exc()}\n")
-    result = Result(service, version, name, outcome, seen, time.monotonic() - began)  # type: ignore[arg-type]
+    result = Result(service, version, name, outcome, seen, time.monotonic() - began)
     say(f"{service}: {name}: {outcome} after {result.seconds:.0f} s: {seen}")
     return result
 

@@ -1,32 +1,185 @@
-"""SLURM: munge, slurmctld and two slurmd nodes on this machine."""
+"""SLURM: a tiny ladder as real jobs, which are pre-empted, lose nodes, expire and are cancelled."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
 from pathlib import Path
 
-from tests.services.processes import output_of
+from tests.growctl.runs import final_hashes, losses
+from tests.services.processes import output_of, wait_until
 from tests.services.service import Service
+from tests.services.slurm_cluster import Cluster, start
+
+
+def a_ladder_as_one_job(cluster: Cluster) -> str:
+    [job] = cluster.submit("one_job", seconds_per_step=0.1)
+    cluster.wait_for_step("one_job", "0-small", 5)
+    status = cluster.status("one_job")
+    assert (status["state"], status["host"], status["jobs"]) == ("running", "node1", {"tiny": job}), status
+    told = cluster.run("one_job", code=2)
+    assert f"this run already has jobs: {job} (tiny, RUNNING)" in told, told
+    found = cluster.wait_for(job, "COMPLETED")
+    assert found["NumNodes"] == "2", found
+    _check_same(cluster.folder / "one_job/tiny", cluster.two_ranks)
+    assert cluster.status("one_job")["state"] == "finished"
+    assert "there is nothing to submit" in cluster.run("one_job")
+    return "2 nodes; a second `growctl run` submitted nothing; the same bits as without SLURM"
+
+
+def a_job_per_stage(cluster: Cluster) -> str:
+    urgent = _take_all_nodes(cluster)
+    launch = ("launch.slurm.job=stage", "launch.nodes=[1,2]")
+    small, large = cluster.submit("stages", *launch)
+    status = cluster.status("stages")
+    assert (status["state"], status["jobs"]) == ("not started", {"tiny.small": small, "tiny.large": large}), status
+    told = cluster.run("stages", *launch, code=2)
+    assert f"{small} (tiny.small, PENDING), {large} (tiny.large, PENDING)" in told, told
+    assert cluster.job(large)["Dependency"] == f"afterok:{small}(unfulfilled)", cluster.job(large)
+    cluster.slurm("scancel", urgent)
+    assert cluster.wait_for(small, "COMPLETED")["NumNodes"] == "1"
+    assert cluster.wait_for(large, "COMPLETED")["NumNodes"] == "2"
+    _check_same(cluster.folder / "stages/tiny", cluster.one_rank_then_two)
+    assert cluster.status("stages")["state"] == "finished"
+    return "1, then 2 nodes; nothing was submitted twice; the same bits as without SLURM"
+
+
+def a_failed_job(cluster: Cluster) -> str:
+    folder = cluster.folder / "texts"
+    folder.mkdir()
+    (folder / "short.py").write_text("too short\n")
+    small, large = cluster.submit("failed", "launch.slurm.job=stage", f"data.source={folder}")
+    cluster.wait_for(small, "FAILED")
+    cluster.wait_for(large, "CANCELLED")
+    log = cluster.log(small)
+    assert "growctl: " in log, log
+    assert "Traceback" not in log, log
+    return f"the job of the next stage was cancelled; the log says why: {log.strip().splitlines()[-1]}"
+
+
+def preemption(cluster: Cluster, partition: str) -> str:
+    name = f"preempted_{partition}"
+    [job] = cluster.submit(name, f"launch.slurm.partition={partition}", seconds_per_step=0.3)
+    cluster.wait_for_step(name, "0-small", 15)
+    urgent = _take_all_nodes(cluster)
+    found = cluster.wait_for(job, "PENDING")
+    cluster.wait_for(urgent, "RUNNING")
+    status = cluster.status(name)
+    assert status["state"] == "stopped", status
+    step, saved = status["stages"][0]["step"], status["stages"][0]["checkpoint"]
+    cluster.slurm("scancel", urgent)
+    cluster.wait_for(job, "COMPLETED")
+    found = cluster.job(job)
+    assert found["Restarts"] == "1", found
+    _check_same(cluster.folder / name / "tiny", cluster.two_ranks)
+    return f"stopped at step {step} ({saved}), queued again, resumed; the same bits as without SLURM"
+
+
+def a_node_dies(cluster: Cluster) -> str:
+    """First the node without the runner, then that with it."""
+    [job] = cluster.submit("dies", seconds_per_step=0.3)
+    seen = []
+    for stage, node in (("0-small", "node2"), ("1-large", "node1")):
+        cluster.wait_for_step("dies", stage, 15)
+        began = time.monotonic()
+        cluster.kill_node(node)
+        cluster.wait_for(job, "PENDING")
+        seen.append(f"{node} after {time.monotonic() - began:.0f} s")
+        status = cluster.status("dies")
+        assert status["state"] == "stopped", status
+        cluster.start_node(node)
+        cluster.wait_for(job, "RUNNING")
+    cluster.wait_for(job, "COMPLETED")
+    assert cluster.job(job)["Restarts"] == "2", cluster.job(job)
+    _check_same(cluster.folder / "dies/tiny", cluster.two_ranks)
+    return f"noticed {', '.join(seen)}; queued again, resumed; the same bits as without SLURM"
+
+
+def a_node_is_set_down(cluster: Cluster) -> str:
+    [job] = cluster.submit(
+        "down", "launch.nodes=[1,2]", "launch.slurm.job=stage", "--until", "small", seconds_per_step=0.5
+    )
+    cluster.wait_for_step("down", "0-small", 15)
+    before = cluster.status("down")["host"]
+    cluster.slurm("scontrol", "update", f"NodeName={before}", "State=DOWN", "Reason=check")
+    cluster.wait_for(job, "PENDING")
+    cluster.wait_for(job, "RUNNING")
+    cluster.slurm("scontrol", "update", f"NodeName={before}", "State=RESUME")
+    wait_until(lambda: cluster.status("down")["host"] not in (None, before), "it runs on the other node")
+    after = cluster.status("down")["host"]
+    cluster.wait_for(job, "COMPLETED")
+    expected = final_hashes(cluster.one_rank_then_two)
+    found = final_hashes(cluster.folder / "down/tiny")
+    assert found == {path: sha for path, sha in expected.items() if path.startswith("0-small")}, found
+    return f"moved from {before} to {after}, resumed; the same bits as without SLURM"
+
+
+def an_expired_job(cluster: Cluster) -> str:
+    """Two ladders at once, each on a node: one may be queued again, the other may not."""
+    limits = ("launch.nodes=1", "launch.slurm.time_limit=2m", "launch.slurm.warn_before=1m")
+    [requeued] = cluster.submit("expired", *limits, seconds_per_step=1.0)
+    [final] = cluster.submit("expired_once", *limits, "launch.slurm.max_requeues=0", seconds_per_step=1.0)
+    cluster.wait_for(final, "FAILED")
+    log = cluster.log(final)
+    assert "timed out too many times" in log, log
+    assert "Traceback" not in log, log
+    status = cluster.status("expired_once")
+    assert status["state"] == "stopped", status
+    cluster.wait_for(requeued, "COMPLETED")
+    assert int(cluster.job(requeued)["Restarts"]) >= 1, cluster.job(requeued)
+    assert "99 remaining timeouts" in cluster.log(requeued), cluster.log(requeued)
+    [again] = cluster.submit("expired_once", "launch.nodes=1")
+    cluster.wait_for(again, "COMPLETED")
+    _check_same(cluster.folder / "expired/tiny", cluster.folder / "expired_once/tiny")
+    return "saved, queued again, finished; with max_requeues=0: saved, failed, finished by a second `growctl run`"
+
+
+def scancel(cluster: Cluster) -> str:
+    [job] = cluster.submit("cancelled", seconds_per_step=0.3)
+    cluster.wait_for_step("cancelled", "0-small", 15)
+    cluster.slurm("scancel", job)
+    cluster.wait_for(job, "CANCELLED")
+    wait_until(lambda: cluster.status("cancelled")["state"] == "stopped", "growctl has ended")
+    time.sleep(15)
+    assert cluster.job(job)["JobState"] == "CANCELLED"
+    assert cluster.job(job)["Restarts"] == "0"
+    status = cluster.status("cancelled")
+    assert status["state"] == "stopped", status
+    [again] = cluster.submit("cancelled")
+    cluster.wait_for(again, "COMPLETED")
+    _check_same(cluster.folder / "cancelled/tiny", cluster.two_ranks)
+    return f"stopped at step {status['stages'][0]['step']}, never queued again; a second `growctl run` finished it"
+
+
+def _take_all_nodes(cluster: Cluster) -> str:
+    """The id of a job of higher priority that uses all nodes until it is cancelled."""
+    options = ["--partition=urgent", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=sleep infinity"]
+    return cluster.slurm("sbatch", "--parsable", *options).strip()
+
+
+def _check_same(run: Path, expected: Path) -> None:
+    """Checks that two ladders ended in the same bits, with the same losses on the way."""
+    assert final_hashes(run) == final_hashes(expected), f"{run} differs from {expected}"
+    assert losses(run) == losses(expected), f"the losses of {run} differ from those of {expected}"
 
 
 def _version() -> str:
-    return output_of(["slurmctld", "-V"]).strip()
-
-
-@contextmanager
-def _start(folder: Path) -> Iterator[Path]:
-    yield folder
-
-
-def _sees(folder: Path) -> str:
-    return output_of(["ip", "-brief", "address"]).strip()
+    return f"{output_of(['slurmctld', '-V']).strip()}, {output_of(['munged', '--version']).split(' (')[0].strip()}"
 
 
 SERVICE = Service(
     name="SLURM",
-    programs=("slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol", "scancel", "munged", "mungekey"),
+    programs=("slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol", "scancel", "munged"),
     modules=(),
     install="apt-get install slurmctld slurmd slurm-client munge",
     version=_version,
-    start=_start,
-    checks=(("network", _sees),),
+    start=start,
+    checks=(
+        ("a ladder as one job", a_ladder_as_one_job),
+        ("one job per stage", a_job_per_stage),
+        ("a job that fails", a_failed_job),
+        ("pre-emption without grace time", lambda cluster: preemption(cluster, "batch")),
+        ("pre-emption with grace time", lambda cluster: preemption(cluster, "grace")),
+        ("a node dies", a_node_dies),
+        ("a node is set down", a_node_is_set_down),
+        ("jobs reach their time limit", an_expired_job),
+        ("scancel", scancel),
+    ),
 )
