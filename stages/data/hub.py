@@ -22,9 +22,7 @@ LOCAL_COPIES = {
 }
 """The sources in `schedules/data` that need a local copy, and how to make it."""
 
-_S3_VARIABLES = (
-    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and AWS_ENDPOINT_URL for a store other than Amazon's"
-)
+_S3_VARIABLES = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and AWS_ENDPOINT_URL for a store other than Amazon's"
 
 
 def local_tokenizer(name: str) -> Path | None:

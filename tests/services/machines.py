@@ -1,211 +1,203 @@
-"""Machines for the services to run on: Linux namespaces with their own network, host name, processes and sshd.
+"""Machines that share a file system, each a set of Linux namespaces with its own network, processes and sshd.
 
-A `Network` is a bridge in a network namespace of its own, so the network of the machine underneath never changes. A
-`Machine` is a tree of processes whose root is an sshd. Each has its own /etc/hosts, /etc/ssh and /run, mounted where
-only it sees them; all other files are the real ones, as on machines that share a file system. Nothing has a name that
-could stay behind: the kernel removes namespaces, mounts and links when their last process ends, and all of them end
-with this process, however it ends.
+A `Network` is a bridge in a network namespace of its own, so nothing changes in the network around it. A `Machine` is a
+tree of processes whose first one is an sshd. Each has its own host name, /etc/hosts, /etc/ssh and /run, mounted where
+only its processes see them. Nothing has a name that could stay behind: the kernel removes namespaces, mounts and links
+with their last process, and all of these end with this process, however it ends.
 """
 
 import os
 import shlex
 import shutil
 import signal
-
 import subprocess
-
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-PROGRAMS = ("unshare", "nsenter", "setpriv", "mount", "ip", "ssh", "sshd", "ssh-keygen")
-"""What this module runs. sshd is not on every user's PATH."""
+from tests.services.processes import environment, output_of, wait_until
+from tests.services.service import search_path
 
-START_SECONDS = 20.0
-SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
+PROGRAMS = ("unshare", "nsenter", "setpriv", "ip", "ssh", "sshd", "ssh-keygen")
+"""What this module runs."""
+
 _SUBNET = "10.213.7"
+_BRIDGE = "switch"
 
 
-def _ends_with_us(*command: str) -> subprocess.Popen[bytes]:
-    """Starts `command` such that the kernel kills it when this process ends."""
-    return subprocess.Popen(
-        ["setpriv", "--pdeathsig", "KILL", *command],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,  # Ctrl-C reaches this process alone, which then ends the machines in order
-    )
-
-
-def _do(*command: str) -> None:
-    """Runs a short command; raises AssertionError with its output if it fails."""
-    result = subprocess.run(command, capture_output=True, text=True, timeout=START_SECONDS, check=False)
-    assert result.returncode == 0, f"{shlex.join(command)}: {result.stdout}{result.stderr}"
-
-
-def _wait_for(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not happen within {START_SECONDS:.0f} s"
-        time.sleep(0.05)
-
-
-def _child_of(pid: int) -> int | None:
-    """The only child of a process, or None if it has none yet."""
+def child_of(pid: int) -> int | None:
+    """The only child of a process, or None if it has none."""
     with suppress(OSError, ValueError):
         return int(Path(f"/proc/{pid}/task/{pid}/children").read_text())
     return None
 
 
-@dataclass
+def _start(*command: str) -> subprocess.Popen[bytes]:
+    """Starts `command` such that the kernel kills it when this process ends. Ctrl-C does not reach it."""
+    return subprocess.Popen(
+        ["setpriv", "--pdeathsig", "KILL", *command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environment(),
+        start_new_session=True,
+    )
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+
+
+def _make_key(path: Path) -> None:
+    output_of(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path])
+
+
 class Network:
-    """A bridge, and the files that tell its machines about one another."""
+    """A bridge, and the files that its machines share: who has which address, and which keys are known."""
 
-    folder: Path
-    switch: int
-    """The process that holds the bridge's namespace."""
-    machines: "dict[str, Machine]" = field(default_factory=dict)
+    def __init__(self, folder: Path, switch: int) -> None:
+        """`switch` is the process that holds the namespace of the bridge."""
+        self.folder = folder
+        self.switch = switch
+        self.machines: dict[str, Machine] = {}
+        self.client_key = folder / "client_key"
+        """The private key that ssh offers on every machine."""
+        self.known_hosts = folder / "known_hosts"
+        """The host keys that ssh accepts on every machine."""
+        _make_key(self.client_key)
 
-    @property
-    def client_key(self) -> Path:
-        """The private key that every machine accepts and that ssh offers on every machine."""
-        return self.folder / "client_key"
-
-    @property
-    def known_hosts(self) -> Path:
-        """The host keys that ssh accepts."""
-        return self.folder / "known_hosts"
-
-    def write_known_hosts(self, names: Sequence[str]) -> None:
-        """Lets ssh know the host keys of the machines called `names`, and no other."""
-        keys = {name: (self.folder / name / "host_key.pub").read_text().split()[:2] for name in names}
-        self.known_hosts.write_text("".join(f"{name} {' '.join(key)}\n" for name, key in keys.items()))
-
-    def start(self, name: str) -> "Machine":
-        """Starts the machine `name`, or starts it again under its old address and keys."""
-        machine = Machine(self, name, self.machines[name].address if name in self.machines else self._free_address())
-        self.machines[name] = machine
+    def add(self, name: str) -> "Machine":
+        """Starts a new machine, which all machines know by its name and its host key."""
+        machine = self.machines[name] = Machine(self, name, len(self.machines) + 1)
         hosts = "".join(f"{each.address} {each.name}\n" for each in self.machines.values())
         (self.folder / "hosts").write_text(f"127.0.0.1 localhost\n{hosts}")
         machine.start()
+        self.know(self.machines)
         return machine
 
-    def _free_address(self) -> str:
-        return f"{_SUBNET}.{len(self.machines) + 1}"
+    def know(self, names: Sequence[str] | Mapping[str, object]) -> None:
+        """Lets ssh accept the host keys of these machines, and no other."""
+        keys = {name: (self.folder / name / "host_key.pub").read_text().split()[:2] for name in names}
+        self.known_hosts.write_text("".join(f"{name} {' '.join(key)}\n" for name, key in keys.items()))
 
 
 class Machine:
     """One machine of a network."""
 
-    def __init__(self, network: Network, name: str, address: str) -> None:
+    def __init__(self, network: Network, name: str, number: int) -> None:
         self.network = network
         self.name = name
-        self.address = address
+        self.address = f"{_SUBNET}.{number}"
+        self._card = f"02:00:00:00:00:{number:02x}"
+        """The address of the network card. It outlives a restart, so that the neighbours find the machine again."""
+        self._port = f"port-{number}"
         self.folder = network.folder / name
+        self.folder.mkdir()
+        self._etc = self.folder / "etc-ssh"
+        self._etc.mkdir()
+        self._log = self.folder / "sshd.log"
         self._unshare: subprocess.Popen[bytes] | None = None
-
-    @property
-    def hardware_address(self) -> str:
-        """The network card's address. It outlives a restart, as a real card's does, so the neighbours find it again."""
-        return f"02:00:00:00:00:{int(self.address.rpartition('.')[2]):02x}"
+        _make_key(self.folder / "host_key")
+        self.accept_client()
 
     @property
     def pid(self) -> int:
-        """The first process of the machine, its sshd."""
-        pid = _child_of(self._unshare.pid) if self._unshare else None
-        assert pid is not None, f"{self.name} is not running: {self.sshd_log()}"
+        """The first process of the machine."""
+        pid = child_of(self._unshare.pid) if self._unshare else None
+        assert pid is not None, f"{self.name} is not running: {self._logged()}"
         return pid
 
     def start(self) -> None:
-        """Starts the machine and connects it; returns once its sshd listens."""
-        self._write_etc()
-        etc, log = self.folder / "etc-ssh", self.folder / "sshd.log"
-        steps = [
-            f"hostname {self.name}",
-            "ip link set lo up",
-            "mount -t tmpfs run /run",
-            "mkdir -m 755 /run/sshd",
-            f"mount --bind {shlex.quote(str(self.network.folder / 'hosts'))} /etc/hosts",
-            f"mount --bind {shlex.quote(str(etc))} /etc/ssh",
-            f"exec {SSHD} -D -E {shlex.quote(str(log))}",
-        ]
-        namespaces = ("--net", "--mount", "--uts", "--pid", "--ipc", "--fork", "--kill-child", "--mount-proc")
-        log.unlink(missing_ok=True)
-        self._unshare = _ends_with_us("unshare", *namespaces, "sh", "-ec", "\n".join(steps))
-        _wait_for(lambda: "Server listening" in self.sshd_log(), f"the start of {self.name}'s sshd")
-        port = f"port-{self.name}"
-        inside, switch = ("nsenter", "-t", str(self.pid), "--net"), ("nsenter", "-t", str(self.network.switch), "--net")
-        peer = ("peer", "name", "lan0", "address", self.hardware_address, "netns", str(self.pid))
-        _do(*switch, "ip", "link", "add", port, "type", "veth", *peer)
-        _do(*switch, "ip", "link", "set", port, "master", "switch", "up")
-        _do(*inside, "ip", "address", "add", f"{self.address}/24", "dev", "lan0")
-        _do(*inside, "ip", "link", "set", "lan0", "up")
-
-    def _write_etc(self) -> None:
-        etc = self.folder / "etc-ssh"
-        etc.mkdir(parents=True, exist_ok=True)
-        key = self.folder / "host_key"
-        if not key.exists():
-            _do("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key))
-        (etc / "ssh_config").write_text(
+        """Starts the machine, also again, and connects it; returns once its sshd listens."""
+        (self._etc / "ssh_config").write_text(
             f"IdentityFile {self.network.client_key}\nIdentitiesOnly yes\nGlobalKnownHostsFile none\n"
             f"UserKnownHostsFile {self.network.known_hosts}\n"
         )
-        (etc / "sshd_config").write_text(
-            f"HostKey {key}\nAuthorizedKeysFile {self.folder / 'authorized_keys'}\nStrictModes no\n"
-            "PermitRootLogin prohibit-password\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
+        (self._etc / "sshd_config").write_text(
+            f"HostKey {self.folder / 'host_key'}\nAuthorizedKeysFile {self.folder / 'authorized_keys'}\n"
+            "StrictModes no\nPermitRootLogin prohibit-password\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
         )
-        self.accept_client()
+        hosts, etc, log = (shlex.quote(str(path)) for path in (self.network.folder / "hosts", self._etc, self._log))
+        steps = [
+            f"hostname {self.name}",
+            "ip link set lo up",
+            "mount -t tmpfs -o mode=755 none /run",
+            "mkdir /run/sshd",
+            f"mount --bind {hosts} /etc/hosts",
+            f"mount --bind {etc} /etc/ssh",
+            "[ ! -d ~/.ssh ] || mount -t tmpfs none ~/.ssh",
+            f"exec {shutil.which('sshd', path=search_path())} -D -E {log}",
+        ]
+        own = ("--net", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc")
+        self._log.unlink(missing_ok=True)
+        self._unshare = _start("unshare", *own, "sh", "-ec", "\n".join(steps))
+        wait_until(lambda: "Server listening" in self._logged(), f"{self.name}'s sshd listens")
+        self._connect()
+
+    def _connect(self) -> None:
+        lan = ["nsenter", "-t", str(self.network.switch), "--net", "ip", "link"]
+        inside = ["nsenter", "-t", str(self.pid), "--net", "ip"]
+        peer = ["peer", "name", "lan0", "address", self._card, "netns", str(self.pid)]
+        output_of([*lan, "add", self._port, "type", "veth", *peer])
+        output_of([*lan, "set", self._port, "master", _BRIDGE, "up"])
+        output_of([*inside, "address", "add", f"{self.address}/24", "dev", "lan0"])
+        output_of([*inside, "link", "set", "lan0", "up"])
 
     def accept_client(self, accepts: bool = True) -> None:
-        """Lets the client's key log in, or no key."""
+        """Lets the client's key log in, or nobody."""
         public = self.network.client_key.with_suffix(".pub").read_text()
         (self.folder / "authorized_keys").write_text(public if accepts else "")
 
-    def sshd_log(self) -> str:
-        """What the sshd has logged since it was started."""
-        log = self.folder / "sshd.log"
-        return log.read_text(errors="replace") if log.exists() else ""
+    def hide(self, folder: str) -> None:
+        """Makes a folder empty on this machine, until it starts again."""
+        output_of(["nsenter", "-t", str(self.pid), "--mount", "mount", "-t", "tmpfs", "none", folder])
 
-    def run(self, *command: object, environment: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
-        """Starts a command on the machine, its output captured."""
+    def run(self, command: Sequence[object], variables: Mapping[str, str]) -> subprocess.Popen[str]:
+        """Starts a command on the machine; both its streams are in one pipe."""
         return subprocess.Popen(
             ["nsenter", "-t", str(self.pid), "--all", "--", *map(str, command)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
-            env=dict(os.environ) | dict(environment or {}),
-            cwd=self.folder,
+            env=environment(**variables),
             start_new_session=True,
         )
 
     def cut_link(self) -> None:
-        """Takes the machine off the network; its processes continue."""
-        _do("nsenter", "-t", str(self.pid), "--net", "ip", "link", "set", "lan0", "down")
+        """Takes the machine off the network, as a pulled cable does. Its processes continue."""
+        output_of(["nsenter", "-t", str(self.pid), "--net", "ip", "link", "set", "lan0", "down"])
 
     def kill(self) -> None:
-        """Ends all processes of the machine at once, as a power cut does."""
+        """Ends all processes of the machine at once."""
         if self._unshare:
             with suppress(AssertionError, ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
-            self._unshare.kill()
-            self._unshare.wait()
+            _end(self._unshare)
+            self._unshare = None
+
+    def restart(self) -> None:
+        """Starts the machine again, with the same address and keys."""
+        self.kill()
+        self.start()
+
+    def _logged(self) -> str:
+        return self._log.read_text(errors="replace") if self._log.exists() else ""
 
 
 @contextmanager
 def network(folder: Path) -> Iterator[Network]:
-    """A network without machines, whose files lie in `folder`. Its machines end with the block."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as stack:
-        holder = _ends_with_us("unshare", "--net", "sh", "-ec", "ip link add switch type bridge; ip link set switch up; exec sleep inf")
-        stack.callback(holder.wait)
-        stack.callback(holder.kill)
-        switch = ("nsenter", "-t", str(holder.pid), "--net")
-        _wait_for(lambda: subprocess.run([*switch, "ip", "link", "show", "switch"], capture_output=True, check=False).returncode == 0, "the start of the network")
-        found = Network(folder, holder.pid)
-        _do("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(found.client_key))
-        stack.callback(lambda: [machine.kill() for machine in found.machines.values()])
-        yield found
+    """A network without machines, with its files in `folder`. Its machines end with the block."""
+    ready = folder / "switch-is-ready"
+    steps = f"ip link add {_BRIDGE} type bridge; ip link set {_BRIDGE} up; touch {shlex.quote(str(ready))}"
+    switch = _start("unshare", "--net", "sh", "-ec", f"{steps}; exec sleep inf")
+    made = None
+    try:
+        wait_until(ready.exists, "the bridge is up")
+        made = Network(folder, switch.pid)
+        yield made
+    finally:
+        for machine in made.machines.values() if made else ():
+            machine.kill()
+        _end(switch)

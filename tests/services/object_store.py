@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from stages.checkpoint.manifest import read_manifest
@@ -21,20 +22,23 @@ from tests.services.service import Service
 OURS, PRIVATE = "texts", "private"
 """The bucket that our user may read, and one that exists but is not theirs."""
 
+FOLDER = f"s3://{OURS}/python"
+"""Files of text."""
+
 NUM_SETUP_REQUESTS = 4
 """Requests before moto checks permissions, as many as `_make_user` sends."""
 
-SCHEDULE = """
+SCHEDULE = f"""
 seed: 3
-data: {source: "s3://texts/python", vocab_size: 300, validation_fraction: 0.2}
-model: {num_layers: 1, hidden_size: 32, num_heads: 2}
+data: {{source: "{FOLDER}", vocab_size: 300, validation_fraction: 0.2}}
+model: {{num_layers: 1, hidden_size: 32, num_heads: 2}}
 stages:
-  - {name: small, attention_tokens: 8, ffn_tokens: 16, train_steps: 10}
-  - {name: large, attention_tokens: 16, ffn_tokens: 32, train_steps: 10}
-training: {sequence_length: 32, batch_size: 8, log_every: 5, precision: fp32}
-learning_rate: {peak: 5e-3, warmup_steps: 2}
-evaluation: {max_sequences: 32}
-launch: {devices: 1}
+  - {{name: small, attention_tokens: 8, ffn_tokens: 16, train_steps: 10}}
+  - {{name: large, attention_tokens: 16, ffn_tokens: 32, train_steps: 10}}
+training: {{sequence_length: 32, batch_size: 8, log_every: 5, precision: fp32}}
+learning_rate: {{peak: 5e-3, warmup_steps: 2}}
+evaluation: {{max_sequences: 32}}
+launch: {{devices: 1}}
 """
 
 
@@ -71,16 +75,23 @@ class Store:
         command = [sys.executable, "-m", "growctl.cli.app", *map(str, words)]
         return output_of(command, self.variables(**others), code=code)
 
-    def refusal(self, source: str, **others: str) -> str:
-        """growctl's only message about a source that it cannot prepare. Nothing may be left behind."""
-        runs = self.folder / "refused"
-        printed = self.growctl("prepare", self.schedule, f"data.source={source}", "--runs-dir", runs, code=2, **others)
-        told = [line for line in printed.splitlines() if line.startswith("growctl: ")]
-        assert len(told) == 1, f"not one message: {printed}"
-        assert "Traceback" not in printed
-        left = [path.name for path in runs.rglob("*")] if runs.exists() else []
-        assert not [name for name in left if not name.endswith((".lock", ".log"))], f"left behind: {left}"
-        return told[0].removeprefix("growctl: ")
+    def refusal(self, source: str, *expected: str, **others: str) -> str:
+        """The first sentence of growctl's only message about a source that it cannot prepare.
+
+        Fails unless the message has all of `expected`, and if anything but a lock and a log is left behind.
+        """
+        with TemporaryDirectory(dir=self.folder) as runs:
+            override = f"data.source={source}"
+            printed = self.growctl("prepare", self.schedule, override, "--runs-dir", runs, code=2, **others)
+            left = [
+                path.name for path in Path(runs).rglob("*") if path.is_file() and path.suffix not in (".lock", ".txt")
+            ]
+        assert "Traceback" not in printed, printed
+        assert printed.count("growctl: ") == 1, f"not one message: {printed}"
+        assert not left, f"left behind: {left}"
+        message = printed[printed.index("growctl: ") :].removeprefix("growctl: ").strip()
+        assert all(text in message for text in expected), message
+        return message.partition(". ")[0]
 
 
 def _version() -> str:
@@ -167,7 +178,7 @@ def _trains_on_a_folder(store: Store) -> str:
 
 def _trains_on_json_lines(store: Store) -> str:
     runs = store.folder / "lines"
-    store.growctl("run", store.schedule, "data.source=s3://texts/lines", "--name", "lines", "--runs-dir", runs)
+    store.growctl("run", store.schedule, f"data.source=s3://{OURS}/lines", "--name", "lines", "--runs-dir", runs)
     (dataset,) = (runs / ".datasets").glob("*/manifest.json")
     splits = read_dataset_manifest(dataset.parent).splits
     num_documents = sum(split.num_documents for split in splits.values())
@@ -189,54 +200,38 @@ def _prepares_again_only_what_changed(store: Store) -> str:
     return "unchanged files are reused; a new file is noticed"
 
 
-def _names_a_forbidden_bucket(store: Store) -> str:
-    told = store.refusal(f"s3://{PRIVATE}/texts")
-    assert f"s3://{PRIVATE}" in told
-    assert "403" in told
-    assert "AWS_ACCESS_KEY_ID" in told
-    return told
+def _forbidden_bucket(store: Store) -> str:
+    return store.refusal(f"s3://{PRIVATE}/texts", f"s3://{PRIVATE}/texts", "403 Forbidden", "set AWS_ACCESS_KEY_ID")
 
 
-def _names_a_wrong_key(store: Store) -> str:
-    told = store.refusal("s3://texts/python", AWS_ACCESS_KEY_ID="AKIAUNKNOWNUNKNOWN12")
-    assert "403" in told
-    return told
+def _unknown_key(store: Store) -> str:
+    return store.refusal(FOLDER, "403 Forbidden", "set AWS_ACCESS_KEY_ID", AWS_ACCESS_KEY_ID="AKIAUNKNOWNUNKNOWN12")
 
 
-def _names_a_wrong_secret(store: Store) -> str:
-    told = store.refusal("s3://texts/python", AWS_SECRET_ACCESS_KEY="not-the-secret")
-    assert "403" in told
-    return told
+def _wrong_secret(store: Store) -> str:
+    return store.refusal(FOLDER, "403 Forbidden", "set AWS_ACCESS_KEY_ID", AWS_SECRET_ACCESS_KEY="not-the-secret")
 
 
-def _names_absent_credentials(store: Store) -> str:
-    told = store.refusal("s3://texts/python", AWS_ACCESS_KEY_ID="", AWS_SECRET_ACCESS_KEY="")
-    assert "redentials" in told
-    return told
+def _no_credentials(store: Store) -> str:
+    absent = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}
+    return store.refusal(FOLDER, "Unable to locate credentials", "set AWS_ACCESS_KEY_ID", **absent)
 
 
-def _names_a_missing_object(store: Store) -> str:
-    told = store.refusal("s3://texts/absent.jsonl")
-    assert "'s3://texts/absent.jsonl' does not exist" in told
-    return told
+def _missing_object(store: Store) -> str:
+    return store.refusal(f"s3://{OURS}/absent.jsonl", f"'s3://{OURS}/absent.jsonl' does not exist")
 
 
-def _names_a_missing_bucket(store: Store) -> str:
-    told = store.refusal("s3://no-such-bucket/texts")
-    assert "s3://no-such-bucket" in told
-    return told
+def _missing_bucket(store: Store) -> str:
+    """S3 does not tell a user without the right to list all buckets whether a bucket exists."""
+    return store.refusal("s3://no-such-bucket/texts", "'s3://no-such-bucket/texts' cannot be read", "403 Forbidden")
 
 
-def _names_an_endpoint_that_is_not_there(store: Store) -> str:
-    told = store.refusal("s3://texts/python", AWS_ENDPOINT_URL="http://127.0.0.1:9")
-    assert "127.0.0.1:9" in told
-    return told
+def _broken_line(store: Store) -> str:
+    return store.refusal(f"s3://{OURS}/broken", "python.jsonl line 33 is not JSON")
 
 
-def _names_a_broken_line(store: Store) -> str:
-    told = store.refusal("s3://texts/broken")
-    assert "is not JSON" in told
-    return told
+def _absent_endpoint(store: Store) -> str:
+    return store.refusal(FOLDER, "127.0.0.1:9", "AWS_ENDPOINT_URL", AWS_ENDPOINT_URL="http://127.0.0.1:9")
 
 
 def _keeps_no_secret(store: Store) -> str:
@@ -249,7 +244,7 @@ def _keeps_no_secret(store: Store) -> str:
 SERVICE = Service(
     name="S3",
     programs=(),
-    modules=("moto.server", "s3fs"),
+    modules=("moto", "flask", "s3fs"),
     install="pip install 'moto[server]' s3fs",
     version=_version,
     start=_start,
@@ -257,14 +252,14 @@ SERVICE = Service(
         ("a folder of text", _trains_on_a_folder),
         ("JSON lines", _trains_on_json_lines),
         ("reuse of a dataset", _prepares_again_only_what_changed),
-        ("a bucket without permission", _names_a_forbidden_bucket),
-        ("an unknown key", _names_a_wrong_key),
-        ("a wrong secret", _names_a_wrong_secret),
-        ("no credentials", _names_absent_credentials),
-        ("a missing object", _names_a_missing_object),
-        ("a missing bucket", _names_a_missing_bucket),
-        ("a broken line", _names_a_broken_line),
-        ("an endpoint that is not there", _names_an_endpoint_that_is_not_there),
+        ("a bucket without permission", _forbidden_bucket),
+        ("an unknown key", _unknown_key),
+        ("a wrong secret", _wrong_secret),
+        ("no credentials", _no_credentials),
+        ("a missing object", _missing_object),
+        ("a missing bucket", _missing_bucket),
+        ("a broken line of JSON", _broken_line),
+        ("an endpoint that is not there", _absent_endpoint),
         ("no secret on disk", _keeps_no_secret),
     ),
 )

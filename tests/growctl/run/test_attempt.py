@@ -215,7 +215,9 @@ sys.exit(255)
 """
     outcome = stage.attempt(code, elsewhere=True)
     assert outcome.kind == "failed"
-    assert outcome.reason.startswith("ssh to node-2 ended with exit code 255 (ssh: connect to host node-2 port 22: No ro")
+    assert outcome.reason.startswith(
+        "ssh to node-2 ended with exit code 255 (ssh: connect to host node-2 port 22: No ro"
+    )
 
 
 def test_the_pauses_before_restarts_grow_to_a_minute():

@@ -48,7 +48,9 @@ ERRORS = {
         r"the server answered 403 Forbidden\)",
     ),
     "botocore with S3's own code": (
-        ClientError("b", response={"ResponseMetadata": {"HTTPStatusCode": 403}, "Error": {"Code": "InvalidAccessKeyId"}}),
+        ClientError(
+            "b", response={"ResponseMetadata": {"HTTPStatusCode": 403}, "Error": {"Code": "InvalidAccessKeyId"}}
+        ),
         r"the server answered 403 Forbidden: InvalidAccessKeyId\)",
     ),
     "TLS": (ssl.SSLCertVerificationError(1, "certificate verify failed: self-signed"), "certificate verify failed"),
