@@ -116,7 +116,8 @@ class Machine:
         )
         (self._etc / "sshd_config").write_text(
             f"HostKey {self.folder / 'host_key'}\nAuthorizedKeysFile {self.folder / 'authorized_keys'}\n"
-            "StrictModes no\nPermitRootLogin prohibit-password\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
+            "StrictModes no\nPermitRootLogin prohibit-password\n"
+            "PasswordAuthentication no\nKbdInteractiveAuthentication no\n"
         )
         hosts, etc, log = (shlex.quote(str(path)) for path in (self.network.folder / "hosts", self._etc, self._log))
         steps = [
