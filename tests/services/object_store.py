@@ -25,6 +25,9 @@ OURS, PRIVATE = "texts", "private"
 FOLDER = f"s3://{OURS}/python"
 """Files of text."""
 
+NOWHERE = "http://127.0.0.1:9"
+"""An endpoint on which nothing listens."""
+
 NUM_SETUP_REQUESTS = 4
 """Requests before moto checks permissions, as many as `_make_user` sends."""
 
@@ -177,13 +180,17 @@ def _trains_on_a_folder(store: Store) -> str:
 
 
 def _trains_on_json_lines(store: Store) -> str:
+    """Also, the second stage needs the store no more."""
     runs = store.folder / "lines"
-    store.growctl("run", store.schedule, f"data.source=s3://{OURS}/lines", "--name", "lines", "--runs-dir", runs)
+    command = ("run", store.schedule, f"data.source=s3://{OURS}/lines", "--runs-dir", runs)
+    store.growctl(*command, "--until", "small")
     (dataset,) = (runs / ".datasets").glob("*/manifest.json")
     splits = read_dataset_manifest(dataset.parent).splits
     num_documents = sum(split.num_documents for split in splits.values())
     assert num_documents == len(_texts()), f"{num_documents} documents"
-    return f"{num_documents} documents prepared and trained on"
+    store.growctl(*command, AWS_ENDPOINT_URL=NOWHERE)
+    read_manifest(runs / "tiny/stages/1-large/final")
+    return f"{num_documents} documents prepared and trained on; resumed while the store was unreachable"
 
 
 def _prepares_again_only_what_changed(store: Store) -> str:
@@ -201,20 +208,20 @@ def _prepares_again_only_what_changed(store: Store) -> str:
 
 
 def _forbidden_bucket(store: Store) -> str:
-    return store.refusal(f"s3://{PRIVATE}/texts", f"s3://{PRIVATE}/texts", "403 Forbidden", "set AWS_ACCESS_KEY_ID")
+    return store.refusal(f"s3://{PRIVATE}/texts", f"s3://{PRIVATE}/texts", "403 Forbidden", "AWS_ACCESS_KEY_ID")
 
 
 def _unknown_key(store: Store) -> str:
-    return store.refusal(FOLDER, "403 Forbidden", "set AWS_ACCESS_KEY_ID", AWS_ACCESS_KEY_ID="AKIAUNKNOWNUNKNOWN12")
+    return store.refusal(FOLDER, "403 Forbidden", "AWS_ACCESS_KEY_ID", AWS_ACCESS_KEY_ID="AKIAUNKNOWNUNKNOWN12")
 
 
 def _wrong_secret(store: Store) -> str:
-    return store.refusal(FOLDER, "403 Forbidden", "set AWS_ACCESS_KEY_ID", AWS_SECRET_ACCESS_KEY="not-the-secret")
+    return store.refusal(FOLDER, "403 Forbidden", "AWS_ACCESS_KEY_ID", AWS_SECRET_ACCESS_KEY="not-the-secret")
 
 
 def _no_credentials(store: Store) -> str:
     absent = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}
-    return store.refusal(FOLDER, "Unable to locate credentials", "set AWS_ACCESS_KEY_ID", **absent)
+    return store.refusal(FOLDER, "Unable to locate credentials", "AWS_ACCESS_KEY_ID", **absent)
 
 
 def _missing_object(store: Store) -> str:
@@ -231,7 +238,7 @@ def _broken_line(store: Store) -> str:
 
 
 def _absent_endpoint(store: Store) -> str:
-    return store.refusal(FOLDER, "127.0.0.1:9", "AWS_ENDPOINT_URL", AWS_ENDPOINT_URL="http://127.0.0.1:9")
+    return store.refusal(FOLDER, NOWHERE, "AWS_ENDPOINT_URL", AWS_ENDPOINT_URL=NOWHERE)
 
 
 def _keeps_no_secret(store: Store) -> str:
