@@ -19,6 +19,9 @@ _MPIRUN_ADVICE = re.compile(r"^-{40,}\n(.+)", re.MULTILINE)
 
 _NO_QUESTION = "must work without a password or a question"
 
+_SLURM_FAILURE = re.compile(r"srun: error: (Task launch for StepId=\S+ failed on node .*|Node failure on .*)")
+"""What srun says if a node does not answer or has failed."""
+
 
 def logged_reason(log: Path, start: int) -> str | None:
     """The last failure message that a worker logged in `log` from byte `start` on; None if there is none."""
@@ -26,12 +29,19 @@ def logged_reason(log: Path, start: int) -> str | None:
     return reasons[-1] if reasons else None
 
 
-def failure_reason(log: Path, start: int) -> str:
-    """The last failure message that a worker logged in `log` from byte `start` on, else the last error or lines.
+def slurm_failure(log: Path, start: int) -> str | None:
+    """The last failure of a node that srun logged in `log` from byte `start` on; None if there is none."""
+    failures = [match[1] for line in _lines(log, start) if (match := _SLURM_FAILURE.fullmatch(line))]
+    return failures[-1] if failures else None
 
-    A machine that could not be reached comes before errors of the workers that missed it.
+
+def failure_reason(log: Path, start: int) -> str:
+    """Why workers failed whose log is `log` from byte `start` on.
+
+    It is their own last failure message, else a node or a machine that failed, as it comes before the errors of workers
+    that miss it, else the last error or lines.
     """
-    if reason := logged_reason(log, start) or unreached_machine(log, start):
+    if reason := logged_reason(log, start) or slurm_failure(log, start) or unreached_machine(log, start):
         return reason
     lines = _lines(log, start)
     if told := next((line for line in lines if _SSH.fullmatch(line)), None):

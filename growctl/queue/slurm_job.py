@@ -62,12 +62,18 @@ class JobPart:
                     sys.exit(stop.exit_code)
                 try:
                     requeue(signal.SIGUSR2, None)
+                except UncompletedJobError:  # submitit raises it after the last time-out that it may follow
+                    most = json.loads(self.schedule)["launch"]["slurm"]["max_requeues"]
+                    raise Failure(
+                        "this job has reached its time limit and was not queued again, because "
+                        f"launch.slurm.max_requeues is {most}; submit the run again to resume"
+                    ) from None
                 except subprocess.SubprocessError as error:  # scontrol failed, or a busy controller did not answer
                     reason = str(error).removesuffix(".")
                     raise Failure(
                         f"SLURM could not requeue this job: {reason}; submit the run again to resume"
                     ) from error
-        except (UserError, Failure, OSError, UncompletedJobError) as error:
+        except (UserError, Failure, OSError) as error:
             say(f"growctl: {error}", error=True)
             sys.exit(2 if isinstance(error, UserError) else 1)
         except Exception as error:

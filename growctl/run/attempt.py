@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from growctl.launch.machines import Launch
-from growctl.launch.worker_logs import ending_signal, failure_reason, logged_reason, signal_reason, unreached_machine
+from growctl.launch.worker_logs import (
+    ending_signal,
+    failure_reason,
+    logged_reason,
+    signal_reason,
+    slurm_failure,
+    unreached_machine,
+)
 from growctl.launch.workers import Workers
 from growctl.run import signals
 from growctl.run.history import StageHistory
@@ -93,8 +100,12 @@ class Attempt:
             return Outcome("ended")
         if told := logged_reason(self._log, self._log_start):
             return Outcome("failed", told)
+        if problem := slurm_failure(self._log, self._log_start):  # srun's exit code is then no signal's
+            return Outcome("crashed", problem)
         ended_by = ending_signal(workers.exit_code)
-        reason = signal_reason(ended_by) if ended_by else failure_reason(self._log, self._log_start)
+        reason = unreached_machine(self._log, self._log_start) or (
+            signal_reason(ended_by) if ended_by else failure_reason(self._log, self._log_start)
+        )
         return Outcome("crashed" if self._begun or self._once_begun else "failed", reason)
 
     def _follow(self, workers: Workers, stop: signals.Note) -> bool:

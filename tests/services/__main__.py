@@ -10,6 +10,7 @@ import shutil
 import signal
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -34,13 +35,18 @@ def main() -> int:
         prog="python -m tests.services", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"services to try: {', '.join(known)}; default: all")
+    parser.add_argument("--only", default="", metavar="TEXT", help="run the checks with this in their names alone")
     parser.add_argument("--docs", action="store_true", help="print the table in Markdown too, for docs/clusters.md")
     parser.add_argument("--keep", action="store_true", help="keep the services' files, also if every check passed")
     parser.add_argument("--inside", type=Path, metavar="FOLDER", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if unknown := sorted(set(options.names) - known.keys()):
         parser.error(f"no service {', '.join(unknown)}; there are {', '.join(known)}")
-    chosen = {name: service for name, service in known.items() if name in options.names or not options.names}
+    chosen = {
+        name: replace(service, checks=tuple(check for check in service.checks if options.only in check[0]))
+        for name, service in known.items()
+        if name in options.names or not options.names
+    }
     if options.inside:
         return _run(chosen, options.inside, options.docs)
     if reason := refusal():

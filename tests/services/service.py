@@ -8,6 +8,7 @@ no process outlives the script.
 import importlib.util
 import os
 import shutil
+import textwrap
 import time
 import traceback
 from collections.abc import Callable
@@ -19,6 +20,9 @@ from typing import Any, Literal
 
 PROGRAM_FOLDERS = ("/usr/sbin", "/sbin")
 """Where Debian installs daemons; not on every user's PATH."""
+
+MOST_CHARACTERS = 300
+"""Of a failure's message, in the table; all of it is in the file failures.txt."""
 
 Outcome = Literal["passed", "failed", "skipped"]
 
@@ -114,7 +118,7 @@ def _checked(service: str, version: str, name: str, check: Callable[[], str], fo
         seen = check()
     except Exception as error:
         outcome = "failed"
-        seen = " ".join(str(error).split()) or type(error).__name__
+        seen = textwrap.shorten(str(error) or type(error).__name__, MOST_CHARACTERS, placeholder=" ...")
         with (folder / "failures.txt").open("a") as file:
             file.write(f"{name}\n{traceback.format_exc()}\n")
     result = Result(service, version, name, outcome, seen, time.monotonic() - began)

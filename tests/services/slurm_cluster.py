@@ -42,7 +42,7 @@ SlurmdPidFile={folder}/%n/pid
 ProctrackType=proctrack/pgid
 TaskPlugin=task/none
 MpiDefault=none
-ReturnToService=2
+ReturnToService=1
 SlurmdTimeout=10
 KillWait=10
 MinJobAge=3600
@@ -76,6 +76,12 @@ class Cluster:
         self._nodes: dict[str, subprocess.Popen[bytes]] = {}
         self._stack = ExitStack()
 
+    def configure(self, line: str) -> None:
+        """Adds a line to the configuration of the running cluster."""
+        with (self.folder / "slurm.conf").open("a") as file:
+            file.write(f"{line}\n")
+        self.slurm("scontrol", "reconfigure")
+
     def start_node(self, name: str) -> None:
         """Boots a node and waits until SLURM can use it."""
         alone = ("unshare", "--uts", "--pid", "--mount", "--fork", "--kill-child", "--mount-proc")
@@ -83,14 +89,26 @@ class Cluster:
         command = [*alone, "sh", "-c", program, "sh", name]
         log = self.folder / f"{name}.log"
         self._nodes[name] = self._stack.enter_context(background(command, log, self.variables))
-        wait_until(
-            lambda: self.slurm("sinfo", "--noheader", f"--nodes={name}", "--format=%t").split()[0] == "idle", name
-        )
+        wait_until(lambda: self._state(name) == "idle", f"{name} is idle")
+
+    def _state(self, node: str) -> str:
+        """A node's state, such as idle, alloc or down*."""
+        return self.slurm("sinfo", "--noheader", "--partition=batch", f"--nodes={node}", "--format=%t").strip()
 
     def kill_node(self, name: str) -> None:
         """Kills every process of a node at once."""
         self._nodes[name].kill()
         self._nodes.pop(name).wait()
+
+    def tidy(self) -> None:
+        """Cancels every job, and boots the nodes that are dead or set down."""
+        self.slurm("scancel", "--user=root")
+        wait_until(lambda: not self.slurm("squeue", "--noheader").strip(), "no job is queued or running")
+        for name in NODES:
+            if name not in self._nodes:
+                self.start_node(name)
+            elif "down" in self._state(name):
+                self.slurm("scontrol", "update", f"NodeName={name}", "State=RESUME")
 
     def stop(self) -> None:
         """Shuts every node down."""
@@ -136,7 +154,7 @@ class Cluster:
 
         def arrived() -> bool:
             state = self.job(number)["JobState"]
-            assert state in states or state not in ENDED, f"job {number} is {state}, {self.log(number)}"
+            assert state in states or state not in ENDED, f"job {number} is {state}: {self.log(number)[-400:]}"
             return state in states
 
         wait_until(arrived, f"job {number} is {' or '.join(states)}", seconds)
@@ -145,9 +163,11 @@ class Cluster:
     def wait_for_step(self, name: str, stage: str, step: int) -> None:
         """Waits until a stage of the ladder `name` has logged `step`."""
         metrics = self.folder / name / "tiny/stages" / stage / "metrics.jsonl"
-        wait_until(
-            lambda: any(r["event"] == "train" and r["step"] >= step for r in read_metrics(metrics)), f"{stage} {step}"
-        )
+
+        def arrived() -> bool:
+            return any(record["event"] == "train" and record["step"] >= step for record in read_metrics(metrics))
+
+        wait_until(arrived, f"stage {stage} of {name} reaches step {step}")
 
     def log(self, number: str) -> str:
         """What a job printed, in all its starts."""

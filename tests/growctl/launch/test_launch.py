@@ -156,6 +156,7 @@ def test_a_rank_reads_its_position_from_any_launchers_variables(monkeypatch, giv
         ("noise\ngrowctl: the loss is nan\nmore noise\n", "the loss is nan"),
         ("one: growctl: the loss is nan\ntwo: RuntimeError: connection closed\n", "the loss is nan"),
         ("one: Traceback\none: RuntimeError: connection closed\none: bye\n", "one: RuntimeError: connection closed"),
+        ("RuntimeError: connection closed\nsrun: error: Node failure on node2\n", "Node failure on node2"),
         ("", "no output"),
     ],
 )

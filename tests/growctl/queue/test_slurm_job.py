@@ -256,7 +256,10 @@ def test_a_job_that_timed_out_too_often_reports_it(job, monkeypatch, capsys):
     with pytest.raises(SystemExit) as end:
         interrupt(job, monkeypatch, signal.SIGUSR2, {})
     assert (end.value.code, job.requeued) == (1, ["closed"])
-    assert capsys.readouterr().err == "growctl: Job not requeued because: timed-out too many times.\n"
+    assert capsys.readouterr().err == (
+        "growctl: this job has reached its time limit and was not queued again, because launch.slurm.max_requeues is "
+        "100; submit the run again to resume\n"
+    )
 
 
 @pytest.mark.parametrize(

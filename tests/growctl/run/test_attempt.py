@@ -179,6 +179,15 @@ def test_workers_that_die_count_as_crashed_and_reported_errors_as_failed(stage):
     assert others_had_begun == Outcome("crashed", "the machine is not back yet")
 
 
+def test_workers_that_slurm_could_not_start_may_start_at_another_attempt(stage):
+    """srun then exits with the number of SLURM's error, modulo 256: 140 is no signal 12."""
+    said = "srun: error: Task launch for StepId=1.1 failed on node node1: Socket timed out on send/recv operation"
+    outcome = stage.attempt(
+        f"print({said!r}, 'srun: Job step aborted', sep=chr(10), flush=True); raise SystemExit(140)"
+    )
+    assert outcome == Outcome("crashed", said.removeprefix("srun: error: "))
+
+
 @pytest.fixture
 def looked_at_often(monkeypatch):
     """Makes the runner poll the workers' files more often."""
