@@ -183,9 +183,11 @@ def _machine_lost(runner: str, lab: Lab) -> str:
     lab.train_until(process, runs_dir, 50)
     lab.second.cut_link()
     cut = time.monotonic()
-    printed = finish(process, code=1)
-    seconds = time.monotonic() - cut
-    lab.second.restart()
+    try:
+        printed = finish(process, code=1)
+        seconds = time.monotonic() - cut
+    finally:
+        lab.second.restart()
     assert "restarting it (1 of 1)" in printed, printed
     message = message_in(printed)
     assert "No route to host" in message or "timed out" in message, message

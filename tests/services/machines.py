@@ -140,6 +140,9 @@ class Machine:
         lan = ["nsenter", "-t", str(self.network.switch), "--net", "ip", "link"]
         inside = ["nsenter", "-t", str(self.pid), "--net", "ip"]
         peer = ["peer", "name", "lan0", "address", self._card, "netns", str(self.pid)]
+        output_of(
+            [*lan, "delete", self._port], code=None
+        )  # the kernel may not have removed that of a killed machine yet
         output_of([*lan, "add", self._port, "type", "veth", *peer])
         output_of([*lan, "set", self._port, "master", _BRIDGE, "up"])
         output_of([*inside, "address", "add", f"{self.address}/24", "dev", "lan0"])
