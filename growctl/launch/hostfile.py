@@ -6,6 +6,7 @@ all other values are passed in files.
 """
 
 import json
+import os
 import re
 import sys
 from collections.abc import Mapping
@@ -32,6 +33,11 @@ _PROGRAMS = {
 }
 _BINDS_NO_CORES = "--launcher_args=--bind-to none"
 """An option for mpirun, which otherwise binds each rank, with all its threads, to one core."""
+
+_SSH_OPTIONS = "PDSH_SSH_ARGS_APPEND"
+"""The variable from which pdsh takes further options for ssh."""
+_KEEPS_ALIVE = "-oServerAliveInterval=15 -oServerAliveCountMax=8"
+"""Ends ssh two minutes after a machine has vanished from the network; otherwise nothing would ever end it."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +84,10 @@ class Hostfile:
                 *("--no_local_rank", "--module", "growctl.launch.start_on_host"),
                 *(str(stage.environment), "stages.train.worker", str(spec.absolute())),
             ],
-            environment={"PYTHONSAFEPATH": "1"},
+            environment={
+                "PYTHONSAFEPATH": "1",
+                _SSH_OPTIONS: f"{os.environ.get(_SSH_OPTIONS, '')} {_KEEPS_ALIVE}".strip(),
+            },
             lifeline=alive,
             files={
                 stage.hostfile: "".join(f"{host} slots={self.devices}\n" for host in hosts),

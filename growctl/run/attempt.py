@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from growctl.launch.machines import Launch
-from growctl.launch.worker_logs import ending_signal, failure_reason, logged_reason, signal_reason, slurm_failure
+from growctl.launch.worker_logs import (
+    ending_signal,
+    failure_reason,
+    logged_reason,
+    signal_reason,
+    slurm_failure,
+    unreached_machine,
+)
 from growctl.launch.workers import Workers
 from growctl.run import signals
 from growctl.run.history import StageHistory
@@ -59,7 +66,8 @@ class Attempt:
         self._history = history
         self._request = RequestFile(Path(spec.save_request)) if spec.save_request else None
         self._stalls = Stalls(stage.directory, spec.attempt, spec.hang_seconds)
-        self._last_stall_poll = time.monotonic()
+        self._last_look = time.monotonic()
+        self._log_start = self._log_read = 0
         self._begun = self._saved = False
         self._once_begun = history.begun
 
@@ -70,7 +78,7 @@ class Attempt:
         once on a second signal. Raises signals.Stopped after they have exited, also if the cluster signalled them
         directly.
         """
-        log_start = self._log.stat().st_size if self._log.exists() else 0
+        self._log_start = self._log.stat().st_size if self._log.exists() else 0
         if self._request:
             self._request.start()
         try:
@@ -90,12 +98,14 @@ class Attempt:
             return Outcome("hung", f"no rank did anything for {duration(self._spec.hang_seconds)}: {where}")
         if workers.exit_code == 0:
             return Outcome("ended")
-        if told := logged_reason(self._log, log_start):
+        if told := logged_reason(self._log, self._log_start):
             return Outcome("failed", told)
-        if problem := slurm_failure(self._log, log_start):  # srun's exit code is then no signal's
+        if problem := slurm_failure(self._log, self._log_start):  # srun's exit code is then no signal's
             return Outcome("crashed", problem)
         ended_by = ending_signal(workers.exit_code)
-        reason = signal_reason(ended_by) if ended_by else failure_reason(self._log, log_start)
+        reason = unreached_machine(self._log, self._log_start) or (
+            signal_reason(ended_by) if ended_by else failure_reason(self._log, self._log_start)
+        )
         return Outcome("crashed" if self._begun or self._once_begun else "failed", reason)
 
     def _follow(self, workers: Workers, stop: signals.Note) -> bool:
@@ -115,9 +125,12 @@ class Attempt:
             if deadline is not None and time.monotonic() >= deadline:
                 self._tell(f"the workers have not saved within {duration(self._grace)}; stopping them")
                 return False
-            if deadline is None and self._stalled():
-                time.sleep(SETTLE_SECONDS)
-                return True
+            if deadline is None and self._time_to_look():
+                if self._stalls.noticed():
+                    time.sleep(SETTLE_SECONDS)
+                    return True
+                if self._missing_machine():
+                    return False
             time.sleep(POLL_SECONDS)
 
     def _read(self) -> None:
@@ -126,9 +139,17 @@ class Attempt:
             self._begun, self._saved = self._begun or "start" in said, self._saved or "saved" in said
             self._on_records(records)
 
-    def _stalled(self) -> bool:
+    def _time_to_look(self) -> bool:
+        """Whether to look for stalls and missing machines again."""
         now = time.monotonic()
-        if now - self._last_stall_poll < STALL_POLL_SECONDS:
+        if now - self._last_look < STALL_POLL_SECONDS:
             return False
-        self._last_stall_poll = now
-        return self._stalls.noticed()
+        self._last_look = now
+        return True
+
+    def _missing_machine(self) -> bool:
+        """Whether a machine has no workers, so that those on the other machines wait for it in vain."""
+        if self._launch.lifeline is None or (size := self._log.stat().st_size) == self._log_read:
+            return False
+        self._log_read = size
+        return unreached_machine(self._log, self._log_start) is not None

@@ -22,6 +22,8 @@ LOCAL_COPIES = {
 }
 """The sources in `schedules/data` that need a local copy, and how to make it."""
 
+_S3_VARIABLES = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and AWS_ENDPOINT_URL for a store other than Amazon's"
+
 
 def local_tokenizer(name: str) -> Path | None:
     """The local file that `name` refers to: a file, or the tokenizer.json of a folder. None for a name on the hub."""
@@ -74,6 +76,8 @@ def by_hand(source: str, include: str, tokenizer: str | None) -> str:
         text = f"on a machine that can reach the hub, {download}; then set data.source={local}"
     else:
         text = "download its files on a machine that can reach it, and set data.source to their location"
+        if source.startswith(("s3://", "s3a://")):
+            text = f"{_S3_VARIABLES}, or {text}"
     return text + _tokenizer_too(tokenizer)
 
 

@@ -54,7 +54,10 @@ def reason(error: BaseException) -> str:
     """Why something could not be read: the server's answer, or the earliest cause with a message."""
     if status := _http_status(error):
         answer = f"the server answered {status.value} {status.phrase}"
-        if status in REFUSED:
+        if (from_store := _store_answer(error)) is not None:
+            code = str(from_store.get("Error", {}).get("Code", ""))  # the status again if the store sent no text
+            answer += f": {code}" if code.isalpha() else ""
+        elif status in REFUSED:
             answer += (
                 "; private and gated data needs credentials with read access: for the Hugging Face hub, a token in "
                 "HF_TOKEN or from `hf auth login`"
@@ -87,6 +90,12 @@ def _causes(error: BaseException) -> list[BaseException]:
     while (cause := causes[-1].__cause__) is not None and cause not in causes:
         causes.append(cause)
     return causes
+
+
+def _store_answer(error: BaseException) -> dict[str, Any] | None:
+    """The answer of an S3 store, as botocore's errors carry it; None if `error` has another cause."""
+    answers = (getattr(cause, "response", None) for cause in _causes(error))
+    return next((answer for answer in answers if isinstance(answer, dict)), None)
 
 
 def _http_status(error: BaseException) -> HTTPStatus | None:

@@ -127,6 +127,16 @@ def test_open_mpi_does_not_bind_a_rank_to_one_core(tmp_path):
     assert "--launcher_args=--bind-to none" in launch.command
 
 
+def test_ssh_notices_a_machine_that_no_longer_answers(tmp_path, monkeypatch):
+    hostfile = block(write_hostfile(tmp_path))
+    launch = hostfile_machines(hostfile, 2).launch(tmp_path / "spec.json", nodes=2, attempt=1)
+    alive = launch.environment["PDSH_SSH_ARGS_APPEND"]
+    assert "-oServerAliveInterval=" in alive
+    monkeypatch.setenv("PDSH_SSH_ARGS_APPEND", "-p 2222")
+    launch = hostfile_machines(hostfile, 2).launch(tmp_path / "spec.json", nodes=2, attempt=1)
+    assert launch.environment["PDSH_SSH_ARGS_APPEND"] == f"-p 2222 {alive}", "the user's own options come first"
+
+
 @pytest.mark.parametrize(("runner", "missing"), [("pdsh", "pdsh"), ("openmpi", "mpirun and ompi_info")])
 def test_a_missing_program_is_reported_before_anything_is_written(two_ranks, tmp_path, monkeypatch, runner, missing):
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -15,6 +15,7 @@ from growctl.run.attempt import Attempt, Outcome
 from growctl.run.history import StageHistory
 from growctl.run.runner import pause_after
 from stages.metrics import Record
+from stages.stage_dir import StagePaths
 from tests.stages.checkpoints import small_config
 from tests.stages.specs import small_spec
 from tests.workers import HANG_SECONDS, REPOSITORY
@@ -66,7 +67,10 @@ class Stage:
         self.said: list[str] = []
         self.records: list[Record] = []
 
-    def attempt(self, code: str, grace: float = HANG_SECONDS, hang_seconds: float = 600.0) -> Outcome:
+    def attempt(
+        self, code: str, grace: float = HANG_SECONDS, hang_seconds: float = 600.0, elsewhere: bool = False
+    ) -> Outcome:
+        """Makes the attempt. `elsewhere`: its workers are on other machines, and have a file as their lifeline."""
         spec = small_spec(
             small_config(),
             directory=str(self.directory),
@@ -79,7 +83,9 @@ class Stage:
             WORKER.replace("{hang_seconds}", str(hang_seconds)) + code,
             str(self.directory),
         ]
-        launch = Launch(command, {"PYTHONPATH": str(REPOSITORY), "GROWCTL_LIFELINE": "stdin"})
+        alive = StagePaths(self.directory).lifeline(1) if elsewhere else None
+        environment = {"PYTHONPATH": str(REPOSITORY)} | ({} if alive else {"GROWCTL_LIFELINE": "stdin"})
+        launch = Launch(command, environment, lifeline=alive)
         history = StageHistory(self.directory / "metrics.jsonl").read_to_the_end()
         return Attempt(spec, launch, history, grace, self.records.extend, self.said.append).run()
 
@@ -204,6 +210,23 @@ def test_a_worker_whose_process_is_stopped_is_detected(stage):
     hung = stage.attempt("start(); os.kill(os.getpid(), signal.SIGSTOP)", hang_seconds=1.0)
     assert hung.kind == "hung"
     assert "rank 0: no answer" in hung.reason
+
+
+@pytest.mark.usefixtures("looked_at_often")
+def test_workers_do_not_wait_for_a_machine_that_ssh_does_not_reach(stage):
+    """The other ranks would wait for it until torch gives up after half an hour."""
+    unreached = "node-2: ssh: connect to host node-2 port 22: No route to host"
+    code = f"""
+print({unreached!r}); print("pdsh@node-1: node-2: ssh exited with exit code 255", flush=True)
+while StagePaths(stage).lifeline(1).exists():
+    time.sleep(0.01)
+sys.exit(255)
+"""
+    outcome = stage.attempt(code, elsewhere=True)
+    assert outcome.kind == "failed"
+    assert outcome.reason.startswith(
+        "ssh to node-2 ended with exit code 255 (ssh: connect to host node-2 port 22: No ro"
+    )
 
 
 def test_the_pauses_before_restarts_grow_to_a_minute():

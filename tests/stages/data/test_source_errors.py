@@ -43,7 +43,16 @@ ERRORS = {
     ),
     "hub": (caused(FileNotFoundError("x"), ClientError(response=SimpleNamespace(status_code=403))), "403 Forbidden; "),
     "aiohttp": (ClientError("a", status=503), r"the server answered 503 Service Unavailable\)"),
-    "botocore": (ClientError("b", response={"ResponseMetadata": {"HTTPStatusCode": 403}}), "403 Forbidden"),
+    "botocore": (
+        ClientError("b", response={"ResponseMetadata": {"HTTPStatusCode": 403}, "Error": {"Code": "403"}}),
+        r"the server answered 403 Forbidden\)",
+    ),
+    "botocore with S3's own code": (
+        ClientError(
+            "b", response={"ResponseMetadata": {"HTTPStatusCode": 403}, "Error": {"Code": "InvalidAccessKeyId"}}
+        ),
+        r"the server answered 403 Forbidden: InvalidAccessKeyId\)",
+    ),
     "TLS": (ssl.SSLCertVerificationError(1, "certificate verify failed: self-signed"), "certificate verify failed"),
     "time-out": (TimeoutError("timed out"), "timed out"),
     "OSError": (OSError(5, "Input/output error"), "Input/output error"),
@@ -144,7 +153,12 @@ def test_a_file_that_the_server_does_not_have_is_reported_as_missing(failing: ty
             r"--include 'c/\*\.jsonl' --local-dir DIR`; then set data\.source=DIR/c/\*\.jsonl$",
         ),
         ("hf://datasets/a/b/c/**/*.jsonl", r"--include 'c/\*\.jsonl' --local-dir DIR`; then .*=DIR/c/\*\*/\*\.jsonl$"),
-        ("s3://bucket/texts", r"^download its files on a machine that can reach it, and set data\.source to their loc"),
+        ("gs://bucket/texts", r"^download its files on a machine that can reach it, and set data\.source to their loc"),
+        (
+            "s3://bucket/texts",
+            "^set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and AWS_ENDPOINT_URL for a store other than Amazon's, "
+            r"or download its files on a machine that can reach it, and set data\.source to their loc",
+        ),
         ("/local/texts", "^$"),
         ("file:///local/texts", "^$"),
     ],

@@ -52,6 +52,11 @@ def test_a_missing_file_and_an_empty_folder_are_named(tmp_path: Path):
         text_files([tmp_path / "folder"])
 
 
+def test_a_url_is_refused_with_a_way_out():
+    with pytest.raises(UserError, match=r"--text s3://books/a\.txt: must be a local file or folder; download it first"):
+        text_files([Path("s3://books/a.txt")])
+
+
 def test_text_that_is_not_utf_8_is_named(tmp_path: Path):
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9 the hen")
     with pytest.raises(UserError, match=r"latin\.txt is not UTF-8 text"):

@@ -1,0 +1,266 @@
+"""The machines of a hostfile: two machines with sshd, reached through DeepSpeed's runners for pdsh and Open MPI."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from stages.metrics import read_metrics
+from tests.growctl.runs import TEXT, final_hashes, losses, workers_of
+from tests.services.machines import PROGRAMS, Machine, Network, child_of, network
+from tests.services.processes import WAIT_SECONDS, output_of, wait_until
+from tests.services.service import Service
+
+SCHEDULE = f"""
+seed: 3
+data: {{source: {TEXT}, include: "*.py", vocab_size: 300, validation_fraction: 0.2}}
+model: {{num_layers: 1, hidden_size: 32, num_heads: 2}}
+stages:
+  - {{name: small, attention_tokens: 8, ffn_tokens: 16, train_steps: 10}}
+  - {{name: large, attention_tokens: 16, ffn_tokens: 40, train_steps: 300}}
+training: {{sequence_length: 32, batch_size: 8, log_every: 5, precision: fp32}}
+learning_rate: {{peak: 5e-3, warmup_steps: 5}}
+evaluation: {{max_sequences: 32}}
+checkpoint: {{every: 20, keep: 2}}
+launch: {{devices: 1}}
+"""
+"""The second stage is long enough to lose a machine in the middle of it."""
+
+VARIABLES = {
+    "OMP_NUM_THREADS": "1",
+    "COLUMNS": "100",
+    "PDSH_SSH_ARGS_APPEND": "-oServerAliveInterval=2 -oServerAliveCountMax=3",  # growctl's own takes two minutes
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+}
+UNREACHABLE_SECONDS = 300.0
+"""Far less than torch waits for a missing rank, and more than growctl takes on a busy machine."""
+
+
+@dataclass(frozen=True)
+class Lab:
+    """Two machines, and a run of two ranks on one machine to compare with."""
+
+    folder: Path
+    network: Network
+    first: Machine
+    second: Machine
+
+    @property
+    def schedule(self) -> Path:
+        return self.folder / "tiny.yaml"
+
+    @property
+    def undisturbed(self) -> Path:
+        """The runs directory of the run on one machine."""
+        return self.folder / "undisturbed"
+
+    def new_runs_dir(self, name: str) -> Path:
+        """A runs directory that has nothing but the dataset."""
+        shutil.copytree(self.undisturbed / ".datasets", self.folder / name / ".datasets")
+        return self.folder / name
+
+    def start(self, runs_dir: Path, *options: str, runner: str = "pdsh") -> subprocess.Popen[str]:
+        """Starts growctl on the first machine."""
+        command = [sys.executable, "-m", "growctl.cli.app", "run", self.schedule]
+        hostfile = [f"launch.hostfile.path={self.folder / 'hostfile'}", f"launch.hostfile.runner={runner}"]
+        launch = ["launch.cluster=hostfile", "launch.nodes=2", *hostfile, "launch.environment={OMP_NUM_THREADS: '1'}"]
+        return self.first.run([*command, *launch, *options, "--runs-dir", runs_dir], VARIABLES)
+
+    def run(self, runs_dir: Path, *options: str, runner: str = "pdsh") -> None:
+        """Runs growctl to the end of the ladder and compares the result with the run on one machine."""
+        finish(self.start(runs_dir, *options, runner=runner), code=0)
+        self.check_same(runs_dir)
+
+    def check_same(self, runs_dir: Path) -> None:
+        """Fails unless the ladder ended with the bits of the run on one machine, and left no worker."""
+        ours, theirs = runs_dir / "tiny", self.undisturbed / "tiny"
+        assert final_hashes(ours) == final_hashes(theirs), "the final weights differ"
+        assert losses(ours) == losses(theirs), "the losses differ"
+        check_no_worker(runs_dir)
+
+    def train_until(self, process: subprocess.Popen[str], runs_dir: Path, step: int) -> None:
+        """Waits until the second stage has logged `step`."""
+        metrics = runs_dir / "tiny/stages/1-large/metrics.jsonl"
+
+        def logged() -> bool:
+            assert process.poll() is None, f"growctl ended first: {process.communicate()[0][-2000:]}"
+            return metrics.exists() and any(
+                record["event"] == "train" and record["step"] >= step for record in read_metrics(metrics)
+            )
+
+        wait_until(logged, f"step {step} of the second stage")
+
+
+def finish(process: subprocess.Popen[str], code: int, seconds: float = WAIT_SECONDS) -> str:
+    """What growctl prints until it ends. Fails unless it exits with `code` within `seconds`."""
+    try:
+        printed, _ = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        if growctl := child_of(process.pid):
+            os.kill(growctl, signal.SIGKILL)
+        printed, _ = process.communicate()
+        raise AssertionError(f"growctl did not end within {seconds:.0f} s: {printed[-2000:]}") from None
+    assert process.returncode == code, f"exit code {process.returncode}: {printed[-2000:]}"
+    assert "Traceback" not in printed, printed[-2000:]
+    return printed
+
+
+def message_in(printed: str) -> str:
+    """growctl's error message, its only one."""
+    assert printed.count("growctl: ") == 1, f"not one message: {printed[-2000:]}"
+    return printed[printed.index("growctl: ") :].removeprefix("growctl: ").partition("\n")[0]
+
+
+def check_no_worker(runs_dir: Path) -> None:
+    """Fails if a worker outlives its runner on any machine, by more than the time that it takes to notice."""
+    wait_until(lambda: not workers_of(runs_dir), "every worker ends with its runner")
+
+
+def _version() -> str:
+    ssh = output_of(["ssh", "-V"]).split(",")[0].split()[0].replace("_", " ")
+    pdsh = output_of(["pdsh", "-V"]).split()[0].replace("-", " ")
+    mpirun = output_of(["mpirun", "--version"]).splitlines()[0].removeprefix("mpirun (").replace(")", "")
+    return f"{ssh}, {pdsh}, {mpirun}"
+
+
+@contextmanager
+def _start(folder: Path) -> Iterator[Lab]:
+    with network(folder) as lan:
+        lab = Lab(folder, lan, lan.add("node-1"), lan.add("node-2"))
+        (folder / "hostfile").write_text("node-1 slots=1\nnode-2 slots=1\n")
+        lab.schedule.write_text(SCHEDULE)
+        command = [sys.executable, "-m", "growctl.cli.app", "run", str(lab.schedule), "launch.devices=2"]
+        output_of([*command, "--runs-dir", str(lab.undisturbed)], VARIABLES, seconds=WAIT_SECONDS)
+        yield lab
+
+
+def _same_bits(runner: str, lab: Lab) -> str:
+    lab.run(lab.new_runs_dir(f"same-{runner}"), runner=runner)
+    return "two machines with a rank each end with the bits of two ranks on one machine"
+
+
+def _stop(runner: str, lab: Lab) -> str:
+    runs_dir = lab.new_runs_dir(f"stop-{runner}")
+    process = lab.start(runs_dir, runner=runner)
+    lab.train_until(process, runs_dir, 50)
+    growctl = child_of(process.pid)
+    assert growctl is not None
+    os.kill(growctl, signal.SIGTERM)
+    printed = finish(process, code=143)
+    assert "terminated; run the same command again to resume" in printed, printed
+    check_no_worker(runs_dir)
+    lab.run(runs_dir, runner=runner)
+    return "SIGTERM: saved, exit code 143; resumed to the same bits"
+
+
+def _machine_returns(lab: Lab) -> str:
+    """The second machine is killed, and is back before growctl gives up."""
+    runs_dir = lab.new_runs_dir("returns")
+    process = lab.start(runs_dir)
+    lab.train_until(process, runs_dir, 50)
+    lab.second.kill()
+    time.sleep(10)
+    lab.second.start()
+    printed = finish(process, code=0)
+    assert "restarting it (1 of 3)" in printed, printed
+    lab.check_same(runs_dir)
+    return "killed, then back after 10 s: growctl restarted the stage by itself, and ended with the same bits"
+
+
+def _machine_lost(runner: str, lab: Lab) -> str:
+    """The second machine drops off the network for good; only later is the same command run again."""
+    runs_dir = lab.new_runs_dir(f"lost-{runner}")
+    options = ("launch.max_restarts=1", "launch.hang_timeout=20")
+    process = lab.start(runs_dir, *options, runner=runner)
+    lab.train_until(process, runs_dir, 50)
+    lab.second.cut_link()
+    cut = time.monotonic()
+    try:
+        printed = finish(process, code=1)
+        seconds = time.monotonic() - cut
+    finally:
+        lab.second.restart()
+    assert "restarting it (1 of 1)" in printed, printed
+    message = message_in(printed)
+    assert "No route to host" in message or "timed out" in message, message
+    check_no_worker(runs_dir)
+    lab.run(runs_dir, *options, runner=runner)
+    return (
+        f"exit code 1 {seconds:.0f} s after its link went down, with one restart: {message}; resumed to the same bits"
+    )
+
+
+def _refused(lab: Lab, name: str, runner: str, expected: str) -> str:
+    """The message of a run that cannot start."""
+    runs_dir = lab.new_runs_dir(f"{name}-{runner}")
+    message = message_in(finish(lab.start(runs_dir, runner=runner), code=1, seconds=UNREACHABLE_SECONDS))
+    assert expected in message, message
+    check_no_worker(runs_dir)
+    return message
+
+
+def _machine_off(runner: str, lab: Lab) -> str:
+    lab.second.kill()
+    try:
+        return _refused(lab, "off", runner, "ssh: connect to host node-2 port 22")
+    finally:
+        lab.second.start()
+
+
+def _key_refused(runner: str, lab: Lab) -> str:
+    lab.second.accept_client(False)
+    try:
+        return _refused(lab, "key", runner, "root@node-2: Permission denied (publickey)")
+    finally:
+        lab.second.accept_client()
+
+
+def _host_key_unknown(runner: str, lab: Lab) -> str:
+    lab.network.know(["node-1"])
+    try:
+        return _refused(lab, "host-key", runner, "Host key verification failed")
+    finally:
+        lab.network.know(lab.network.machines)
+
+
+def _not_installed(lab: Lab) -> str:
+    lab.second.hide(str(Path(sys.executable).parent))
+    try:
+        return _refused(lab, "installed", "pdsh", "growctl must be installed at the same path on every machine")
+    finally:
+        lab.second.restart()
+
+
+def _of_each(name: str, check: Callable[[str, Lab], str]) -> list[tuple[str, Callable[[Lab], str]]]:
+    """A check with each of DeepSpeed's runners."""
+    return [
+        (f"{title}: {name}", partial(check, runner)) for runner, title in (("pdsh", "pdsh"), ("openmpi", "Open MPI"))
+    ]
+
+
+SERVICE = Service(
+    name="hostfile",
+    programs=(*PROGRAMS, "pdsh", "mpirun", "ompi_info"),
+    modules=(),
+    install="apt-get install openssh-server pdsh openmpi-bin iproute2",
+    version=_version,
+    start=_start,
+    checks=(
+        *_of_each("same bits", _same_bits),
+        *_of_each("stop", _stop),
+        ("pdsh: a machine is lost and returns", _machine_returns),
+        *_of_each("a machine is lost", _machine_lost),
+        *_of_each("a machine is off", _machine_off),
+        *_of_each("a key is refused", _key_refused),
+        *_of_each("a host key is unknown", _host_key_unknown),
+        ("pdsh: no growctl on a machine", _not_installed),
+    ),
+)
