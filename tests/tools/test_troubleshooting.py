@@ -1,0 +1,76 @@
+"""Every message that docs/troubleshooting.md quotes is still in the code, and the page covers enough of them."""
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.workers import REPOSITORY
+
+PAGE = REPOSITORY / "docs/troubleshooting.md"
+FLOORS = ("growctl", "stages", "model")
+VARIES = "…"
+"""Stands on the page for the parts of a message that differ from case to case."""
+FEWEST_MESSAGES = 40
+FEWEST_WORDS = 3
+"""The fewest constant words in a quoted message; fewer would be found anywhere."""
+
+
+def quoted_messages(page: str) -> list[str]:
+    """The messages in the headings of a page: each lies between the first and the last backtick of its heading."""
+    return re.findall(r"^### `(.*)`$", page, re.MULTILINE)
+
+
+def texts(source: str) -> Iterator[str]:
+    """The string literals of a source file, with VARIES in place of what an f-string fills in."""
+    inside: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.JoinedStr):
+            inside.update(id(part) for part in node.values)
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else VARIES for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside:
+            yield node.value
+
+
+def holds(text: str, message: str) -> bool:
+    """Whether the constant parts of `message` are in `text`, in order."""
+    parts = (re.escape(part.strip()) for part in message.split(VARIES))
+    return re.search(".*".join(parts), text, re.DOTALL) is not None
+
+
+@cache
+def texts_of_growctl() -> Sequence[str]:
+    """The string literals of the whole program."""
+    return [text for floor in FLOORS for path in (REPOSITORY / floor).rglob("*.py") for text in texts(path.read_text())]
+
+
+MESSAGES = quoted_messages(PAGE.read_text())
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+def test_a_message_on_the_page_is_in_the_code(message: str) -> None:
+    assert any(holds(text, message) for text in texts_of_growctl()), f"growctl never says: {message}"
+
+
+def test_the_page_quotes_enough_messages_with_enough_words_each_and_none_twice() -> None:
+    assert len(MESSAGES) >= FEWEST_MESSAGES
+    assert len(set(MESSAGES)) == len(MESSAGES)
+    assert [message for message in MESSAGES if len(re.findall(r"\w+", message)) < FEWEST_WORDS] == []
+
+
+def test_a_message_is_found_across_its_filled_in_parts_and_only_in_order() -> None:
+    source = (
+        'def f(x):\n    """Docs."""\n    raise ValueError(\n        f"{x} has {len(x)} parts; "\n        "use fewer")\n'
+    )
+    (found,) = (text for text in texts(source) if "parts" in text)
+    assert found == "… has … parts; use fewer"
+    assert holds(found, "… has … parts; use fewer") and holds(found, "has … parts")
+    assert not holds(found, "… has … pieces; use fewer") and not holds(found, "parts … has")
+
+
+def test_messages_are_read_from_headings_only() -> None:
+    page = "# T\n\n### `a … b`\n`no`\n### `pip `x` now`\n## `group`\n"
+    assert quoted_messages(page) == ["a … b", "pip `x` now"]
