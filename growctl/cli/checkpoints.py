@@ -114,7 +114,7 @@ def expand(
         lineage = _expanded(parameters, output, **growth)
         comparison = compared(parameters, output, dataset, runs_dir) if dataset else None
     if as_json:
-        from growctl.checkpoints.written import ExpandDocument
+        from growctl.cli.written import ExpandDocument
         from growctl.documents.output import print_document
         from growctl.verify.document import comparison_entry
 
@@ -151,7 +151,7 @@ def shrink(
     with as_parameters(source, runs_dir, _tell, output) as parameters:
         manifest = shrink_checkpoint(parameters, output, drop_generations=drop_generations)
     if as_json:
-        from growctl.checkpoints.written import ShrinkDocument
+        from growctl.cli.written import ShrinkDocument
         from growctl.documents.output import print_document
 
         print_document(ShrinkDocument(path=output, parent=manifest.lineage.parent or "", **manifest.lineage.details))

@@ -83,7 +83,7 @@ def import_official(
         )
     text, details = manifest.text, manifest.lineage.details
     if as_json:
-        from growctl.checkpoints.written import ImportDocument
+        from growctl.cli.written import ImportDocument
         from growctl.documents.output import print_document
 
         print_document(ImportDocument(path=output, **details, text=text))
@@ -204,7 +204,7 @@ def _export_official(
     with as_parameters(source, runs_dir, _tell) as parameters, progress_bar("reading parameters") as on_progress:
         files = export_official(parameters, output, file_format=file_format, on_progress=on_progress)
     if as_json:
-        from growctl.checkpoints.written import HashedFile, OfficialDocument
+        from growctl.cli.written import HashedFile, OfficialDocument
         from growctl.documents.output import print_document
 
         entries = {name: HashedFile(entry.bytes, entry.sha256) for name, entry in files.items()}

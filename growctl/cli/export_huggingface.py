@@ -50,7 +50,7 @@ def export_huggingface(
             check=check,
         )
     if as_json:
-        from growctl.checkpoints.written import HuggingFaceDocument
+        from growctl.cli.written import HuggingFaceDocument
         from growctl.documents.output import print_document
 
         print_document(HuggingFaceDocument.of(export, source, output))

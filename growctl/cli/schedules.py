@@ -174,8 +174,9 @@ def schema(
     Example: growctl schema status
     """
     from growctl.documents.json_schema import document_schema_text
+    from growctl.schedule.json_schema import schema_text
 
-    print(document_schema_text(document), end="")
+    print(schema_text() if document == SCHEDULE else document_schema_text(document), end="")
 
 
 def _say_drafted(result: "Drafted", path: Path | None) -> None:

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
-from growctl.documents.names import DOCUMENTS, SCHEDULE, title, type_of
+from growctl.documents.names import DOCUMENTS, title, type_of
 from growctl.text.suggestion import did_you_mean
 from model.errors import UserError
 
@@ -30,11 +30,7 @@ _NAMED = ("properties", "$defs")
 
 
 def document_schema_text(name: str) -> str:
-    """The JSON Schema of the document `name` as text. Raises UserError for an unknown name."""
-    if name == SCHEDULE:
-        from growctl.schedule.json_schema import schema_text
-
-        return schema_text()
+    """The JSON Schema of the document `name`, but not of schedules, as text. Raises UserError for an unknown name."""
     return json.dumps(document_schema(name), indent=1, ensure_ascii=False) + "\n"
 
 

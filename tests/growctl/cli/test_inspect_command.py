@@ -285,5 +285,5 @@ def test_several_texts_and_folders_of_them_are_one_text(place, call, tmp_path):
 def test_the_loss_on_a_text_is_that_of_eval(place, call):
     settings = (place / "softmax", "--text", place / "text.txt", "--json")
     evaluated = json.loads(run_here("eval", *settings, "--context", 2000)[0])
-    inspected = json.loads(call(*settings, "--context", evaluated["tokens"]))
+    inspected = json.loads(call(*settings, "--context", evaluated["num_tokens"]))
     assert inspected["models"][0]["loss"] == pytest.approx(evaluated["loss"], abs=1e-6)
