@@ -1,8 +1,8 @@
 """A whole ladder with its control, as a user runs it: files, output, and a second run."""
 
 import json
-import re
 import math
+import re
 import sqlite3
 
 import pytest
