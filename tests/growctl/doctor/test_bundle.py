@@ -16,7 +16,17 @@ from growctl.doctor.redaction import REMOVED, Redaction
 from model.errors import UserError
 from tests.growctl.invented_runs import FakeRun, stage_of
 
-SECRETS = ("hf_abcdefghijklmn", "pa55word", "ada", "swordfish", "private prompt", "text of the dataset", "signing key")
+SECRETS = (
+    "hf_abcdefghijklmn",
+    "pa55word",
+    "/ada",
+    "of ada",
+    "ada:",
+    "swordfish",
+    "private prompt",
+    "text of the dataset",
+    "signing key",
+)
 
 
 @pytest.fixture
