@@ -80,8 +80,9 @@ class Draft:
 
     @property
     def evaluate_every(self) -> int:
-        """Steps between evaluations: about 25 in the ladder."""
-        return _round_number(self.num_steps / 25)
+        """Steps between evaluations: about 25 in the ladder, and one or more before the end of its shortest stage."""
+        shortest = round(min(self.train_tokens) / self.batch_tokens)
+        return min(_round_number(min(self.num_steps / 25, shortest / 2)), max(1, shortest - 1))
 
     @property
     def save_every(self) -> int:
