@@ -117,7 +117,7 @@ def validate(
     for file in files:
         try:
             loaded = load_schedule(file, overrides, runs_dir=runs_dir, tell=partial(say, error=True))
-            check_text(loaded, file)
+            check_text(loaded, file, runs_dir)
             results.append(checked(file, loaded))
         except ScheduleError as error:
             results.append(CheckedSchedule(file, valid=False, message=str(error)))

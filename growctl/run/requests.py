@@ -17,7 +17,7 @@ from growctl.text.suggestion import did_you_mean
 from model.errors import Failure, UserError
 from stages.checkpoint.manifest import CheckpointError, read_manifest
 from stages.counted import counted
-from stages.data.corpus import missing_text
+from stages.data.prepared import missing_unprepared
 
 
 class RunError(UserError):
@@ -126,7 +126,7 @@ class LadderRequest:
     def checked(self, machines: Machines) -> list[RunRequest]:
         """The ladder and its controls; raises RunError if one of them cannot be started or resumed on `machines`.
 
-        A ladder that has begun has its dataset already, so it no longer needs the text.
+        A ladder that has begun, or whose dataset is prepared, no longer needs the text.
         """
         schedule = self.ladder.schedule
         over = len(self.steps_done(self.ladder)) == len(schedule.stages)
@@ -136,7 +136,7 @@ class LadderRequest:
             if request.control is None or schedule.growth.when == "fixed" or over:
                 self.check_same_run(request)
         begun = RunPaths(self.directory(self.ladder)).has_begun()
-        if not begun and (missing := missing_text(schedule.data)):
+        if not begun and (missing := missing_unprepared(schedule.data, RunsPaths(self.runs_dir).datasets)):
             raise RunError(missing)
         return requests
 

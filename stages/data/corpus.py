@@ -33,7 +33,7 @@ from stages.data.location import (
     one_spelling,
     real_file,
 )
-from stages.data.source_errors import DataError, is_missing, reading
+from stages.data.source_errors import DataError, Unreadable, is_missing, reading
 from stages.data.source_hashes import SourceHashes
 
 DEFAULT_VOCAB_SIZE = 8192
@@ -254,9 +254,9 @@ def open_corpus(spec: DataSpec) -> Corpus:
     if is_folder:
         files = [file for file in files if not any(part.startswith(".") for part in file.name.split("/"))]
     if not files and info is not None and info["type"] == "directory":
-        raise DataError(f"data.include: no file of the folder {spec.source!r} matches {spec.include!r}")
+        raise Unreadable(f"data.include: no file of the folder {spec.source!r} matches {spec.include!r}")
     if not files:
-        raise DataError(_no_source(spec))
+        raise Unreadable(_no_source(spec))
     _require_text(files, is_folder)
     _require_decompressors(files)
     return Corpus(spec, fs, tuple(sorted(files, key=lambda file: file.name)), is_folder)

@@ -250,7 +250,7 @@ def test_a_missing_text_whose_dataset_is_prepared_is_a_warning_that_says_so(tmp_
     schedule = optimal(data={"source": str(tmp_path / "gone"), "vocab_size": 300})
     write_dataset(RunsPaths(tmp_path).datasets / "gone-0", schedule.data, validation=(50, 100_000))
     [warning] = plan_warnings(plan_costs(schedule, tmp_path))
-    assert warning.endswith("Its dataset is prepared, which is enough for runs that have begun.")
+    assert warning.endswith("Its dataset is prepared, which is enough.")
 
 
 def test_a_small_validation_set_is_a_warning_once_the_dataset_is_prepared(tmp_path: Path) -> None:
@@ -259,3 +259,16 @@ def test_a_small_validation_set_is_a_warning_once_the_dataset_is_prepared(tmp_pa
     [warning] = plan_warnings(plan_costs(schedule, tmp_path))
     assert warning.startswith("Validation has 6 documents with 9,000 tokens, fewer than 50 documents and 100,000 ")
     assert "data.validation_fraction" in warning
+
+
+def test_entries_that_the_trained_tokenizer_lacks_are_a_warning_with_both_numbers(tmp_path: Path) -> None:
+    def found(vocab_size: int, **blocks: Any) -> list[str]:
+        schedule = optimal(data={"source": "text", "vocab_size": vocab_size}, **blocks)
+        write_dataset(RunsPaths(tmp_path).datasets / f"text-{vocab_size}", schedule.data)
+        return [warning for warning in plan_warnings(plan_costs(schedule, tmp_path)) if "vocab_size" in warning]
+
+    assert found(300) == []
+    assert found(1500) == [
+        "data.vocab_size is 1,500, but the tokenizer trained on this text has 300 entries: the embedding's other 1,200 "
+        "rows are never trained. Set data.vocab_size to 300."
+    ]
