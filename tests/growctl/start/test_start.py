@@ -92,7 +92,7 @@ def test_only_some_layers_of_the_checkpoint_may_grow_first(base: Path) -> None:
 
 def test_the_resolved_schedule_alone_plans_the_same_when_the_checkpoint_is_gone(base: Path) -> None:
     loaded = started(base, *GROWS)
-    path = base.parent / "run/schedule.yaml"
+    path = base.parent / str(loaded.name) / "schedule.yaml"
     path.parent.mkdir()
     path.write_text(schedule_yaml(loaded))
     shutil.rmtree(base)
