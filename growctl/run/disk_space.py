@@ -1,7 +1,7 @@
 """Checks before a run starts that everything it will write fits on the disk."""
 
+import errno
 import os
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -47,9 +47,16 @@ def check_space(
 def _require_writable(runs_dir: Path) -> None:
     """Raises RunError if nothing can be written to `runs_dir`, or to the nearest folder above it that exists."""
     there = existing_path(runs_dir)
-    if there.is_dir() and (not os.access(there, os.W_OK | os.X_OK) or shutil.disk_usage(there).total == 0):
-        where = "" if there == runs_dir.absolute() else f", because {there} takes no new files"
-        raise RunError(f"--runs-dir {runs_dir}: cannot be written{where}; choose another folder")
+    found = os.statvfs(there)
+    if found.f_flag & os.ST_RDONLY:
+        why = os.strerror(errno.EROFS)
+    elif there.is_dir() and not os.access(there, os.W_OK | os.X_OK):
+        why = os.strerror(errno.EACCES)
+    elif found.f_blocks == 0:
+        why = "it takes no new files"
+    else:
+        return
+    raise RunError(f"--runs-dir {runs_dir}: {there} cannot be written ({why}); choose another folder")
 
 
 def remaining_bytes(request: RunRequest, directory: Path, devices: Devices, last_stage: int | None = None) -> int:
