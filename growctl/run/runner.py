@@ -66,7 +66,7 @@ def run(request: LadderRequest, screen: Screen) -> None:
     machines.check(request.runs_dir)
     controls = [request.directory(control) for control in request.controls()]
     ladder = Execution(request.ladder, request.runs_dir, machines, screen, controls, request.sources)
-    ladder.run(request.last_stage, request.record_controls)
+    ladder.run(request.last_stage, request.record_choices)
     for control in request.controls():
         request.check_same_run(control)
         Execution(control, request.runs_dir, machines, screen, sources=request.sources).run()
