@@ -74,9 +74,7 @@ def group(losses: Mapping[int, float], confidence: float = CONFIDENCE) -> Group:
     return Group(by_seed, fmean(values), deviation, mean_interval(values, confidence))
 
 
-def difference(
-    first: Mapping[int, float], second: Mapping[int, float], confidence: float = CONFIDENCE
-) -> Difference:
+def difference(first: Mapping[int, float], second: Mapping[int, float], confidence: float = CONFIDENCE) -> Difference:
     """The mean of `first` minus that of `second`, both losses by seed, with its interval.
 
     Two seeds or more in common are compared pair by pair, and the other seeds do not count: the same seed gives both

@@ -373,8 +373,8 @@ def _ledger(path: Path, notes: list[str], may_be_missing: bool) -> tuple[RunEntr
 
 def _run_set(entry: RunEntry | None, ladder: Path) -> RunSet | None:
     """The set that a run belongs to: from its ledger, else from the directory of its ladder."""
-    if entry is not None:
-        return RunSet(entry.group, entry.overrides) if entry.group is not None else None
+    if entry and entry.group is not None:
+        return RunSet(entry.group, entry.overrides)
     with suppress(UserError, OSError):  # whoever resumes the run is told
         return read_run_set(RunPaths(ladder))
     return None

@@ -53,7 +53,7 @@ def print_runs(runs: Sequence[RunStatus], ladders: Collection[str], console: Con
     console.print(table)
     for group, states in _sets(runs).items():
         counts = ", ".join(f"{number} {state}" for state, number in Counter(states).items())
-        console.print(Text(f"set {group}: {counted(len(states), 'run')}, {counts}"), soft_wrap=True)
+        console.print(Text(f"set {group}, {counted(len(states), 'run')}: {counts}"), soft_wrap=True)
     words = FirstUse()
     for run in runs:
         _print_remarks(run, console, words, named=True)

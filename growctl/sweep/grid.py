@@ -125,6 +125,7 @@ def _choices(parsed: Override, where: str) -> list[_Choice]:
         texts = list(islice(parsed.sweep_string_iterator(), MOST_RUNS_EVER + 1))
     except _UNREADABLE as error:
         raise SweepError(f"{where}: the values cannot be listed: {error}") from None
+    _check_number(len(texts), large=True)
     if not texts:
         raise SweepError(f"{where}: gives no values")
     chosen: dict[str, _Choice] = {}

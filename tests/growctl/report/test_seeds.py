@@ -13,7 +13,7 @@ from growctl.report.seeds import Interval, bootstrap, difference, group, mean_in
 
 LOSSES = st.floats(0.5, 10.0)
 BY_SEED = st.dictionaries(st.integers(0, 9), LOSSES, min_size=2, max_size=8)
-AGREES = {"rel": 1e-6, "abs": 1e-6}
+AGREES = 1e-6
 
 
 def ends(interval: Interval | None) -> tuple[float, float]:
@@ -23,7 +23,7 @@ def ends(interval: Interval | None) -> tuple[float, float]:
 
 @given(st.floats(0.001, 0.999), st.floats(1.0, 1e4))
 def test_the_quantiles_of_t_are_scipys(probability, degrees):
-    assert t_quantile(probability, degrees) == pytest.approx(stats.t.ppf(probability, degrees), **AGREES)
+    assert t_quantile(probability, degrees) == pytest.approx(stats.t.ppf(probability, degrees), rel=AGREES, abs=AGREES)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_the_interval_of_a_mean_is_scipys(losses):
     found, values = group(losses), list(losses.values())
     assert found.mean == pytest.approx(fmean(values))
     assert list(found.by_seed) == sorted(losses)
-    assert found.deviation == pytest.approx(float(np.std(values, ddof=1)), **AGREES)
+    assert found.deviation == pytest.approx(float(np.std(values, ddof=1)), rel=AGREES, abs=AGREES)
     if len(set(values)) > 1:
         expected = stats.t.interval(0.95, len(values) - 1, fmean(values), stats.sem(values))
         assert ends(found.interval) == pytest.approx(expected, rel=1e-5, abs=1e-5)
