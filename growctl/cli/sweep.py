@@ -25,6 +25,9 @@ from growctl.text.escaping import say
 if TYPE_CHECKING:
     from growctl.run.requests import LadderRequest
 
+MOST_NAMES = 10
+"""Runs to name in a command that the user may copy; of more, all runs are shown."""
+
 
 def sweep(
     schedule: ScheduleName,
@@ -88,7 +91,8 @@ def train_requests(requests: Sequence["LadderRequest"], runs_dir: Path, dry_run:
     names = [request.ladder.name for request in requests]
     print_outcomes(find_status(runs_dir, names), failures, console)
     where = "" if runs_dir == DEFAULT_RUNS_DIR else f" --runs-dir {runs_dir}"
-    say(f"\nTo see their cost and results: growctl report {' '.join(names)}{where}")
+    which = f" {' '.join(names)}" if len(names) <= MOST_NAMES else ""
+    say(f"\nTo see their cost and results: growctl report{which}{where}")
     if failures:
         raise RunFailed(
             f"{len(failures)} of {len(requests)} runs failed: {', '.join(failures)}; run the same command again to try "

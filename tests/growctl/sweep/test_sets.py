@@ -4,12 +4,15 @@ import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from growctl.ledger.ledger import Ledger
 from growctl.report.documents import report_document
 from growctl.report.read import find_runs
+from growctl.run.entries import run_entry
 from growctl.run.requests import LadderRequest, RunFailed, RunRequest, schedule_yaml
 from growctl.run.run_set import RunSet, read_run_set
 from growctl.run.signals import Stopped
@@ -232,6 +235,18 @@ def test_controls_belong_to_the_set_of_their_ladder(tmp_path):
     assert [str(control.run_set) for control in request.controls()] == ["tiny (seed=0)"] * 2
 
 
+def test_a_run_and_its_controls_are_recorded_with_their_set(tmp_path):
+    loaded = load_schedule(str(write_schedule(tmp_path, SCHEDULE + CONTROL)))
+    split: Any = SimpleNamespace(num_documents=1, num_tokens=2)
+    dataset: Any = SimpleNamespace(fingerprint="f00d", splits={"validation": split})
+    request = LadderRequest.of(loaded, "tiny", tmp_path, None, run_set=RunSet("tiny", {"seed": 0}))
+    for part in (request.ladder, *request.controls()):
+        entry = run_entry(part, "id", "data", dataset, None, None)
+        assert (entry.group, entry.overrides) == ("tiny", {"seed": 0})
+    entry = run_entry(LadderRequest.of(loaded, "tiny", tmp_path, None).ladder, "id", "data", dataset, None, None)
+    assert (entry.group, entry.overrides) == (None, {})
+
+
 def test_a_damaged_record_of_a_set_is_one_message(schedule, runner):
     seeds(schedule, "--seeds", "0")
     (schedule.parent / "runs/tiny-seed-0/.run_set.json").write_text("{")
@@ -258,6 +273,7 @@ def test_report_and_status_name_the_set(tmp_path):
     assert "of the set a (seed=1)" in printed(tmp_path, "a-seed-1")
 
 
+@pytest.mark.slow
 def test_on_slurm_every_run_gets_its_own_jobs_and_is_submitted_once(slurm, schedule):
     (slurm / "hold").touch()
     cluster = ("launch.cluster=slurm", "launch.devices=1", "launch.slurm.time_limit=1h")
