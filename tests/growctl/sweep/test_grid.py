@@ -37,7 +37,7 @@ def test_all_of_hydras_lists_are_read_by_hydra(override, listed):
     assert [value for point in values(override) for value in point.values()] == listed
 
 
-@given(st.lists(st.integers(0, 2**32 - 1), min_size=2, max_size=20, unique=True))
+@given(st.lists(st.integers(0, 2**32 - 1), min_size=2, max_size=5, unique=True))
 def test_the_seeds_given_are_the_seeds_trained(seeds):
     text = ",".join(map(str, seeds))
     points = seed_grid(text, ["training.batch_size=8"])

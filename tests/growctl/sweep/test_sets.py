@@ -120,6 +120,7 @@ def test_a_run_that_fails_does_not_stop_the_others_and_is_tried_again(schedule, 
     assert (runner.started, states(out)) == (["tiny-seed-1"], ["finished"] * 3)
 
 
+@pytest.mark.slow
 def test_a_signal_stops_the_set_and_the_same_command_resumes_it(schedule, runner):
     runner.ends["tiny-seed-1"] = stop
     out, err = seeds(schedule, "--seeds", "0,1,2", expect=130)
