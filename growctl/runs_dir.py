@@ -96,6 +96,11 @@ class RunPaths:
         return self.directory / ".no_controls"
 
     @property
+    def run_set(self) -> Path:
+        """The file that names the set of runs that a ladder belongs to; only if it belongs to one."""
+        return self.directory / ".run_set.json"
+
+    @property
     def lock(self) -> Path:
         """The lock file, held by the growctl that drives the run."""
         return self.directory / LOCK

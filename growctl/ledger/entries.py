@@ -54,6 +54,10 @@ class RunEntry:
     """Documents in the validation split of its dataset; None if not recorded."""
     validation_tokens: int | None = None
     """Tokens in that split, including the end of text after each document."""
+    group: str | None = None
+    """The name of the set of runs that it belongs to, such as the seeds of one schedule; None for a run of its own."""
+    overrides: dict[str, Any] = field(default_factory=dict)
+    """What sets it apart in that set: the swept keys of the schedule, dotted, with its values."""
     run_id: str = field(default_factory=lambda: uuid4().hex)
     """Unique id of the run. A copy has the same id; another run of the same name does not."""
 

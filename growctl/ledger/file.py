@@ -32,7 +32,8 @@ TABLES = {
         id INTEGER PRIMARY KEY CHECK (id = 1), run_id TEXT NOT NULL, name TEXT NOT NULL, schedule TEXT NOT NULL,
         control TEXT, control_of TEXT, ladder_id TEXT, seed INTEGER NOT NULL, dataset TEXT NOT NULL,
         dataset_fingerprint TEXT NOT NULL, conditions TEXT NOT NULL, decays INTEGER NOT NULL, caveats TEXT NOT NULL,
-        base TEXT NOT NULL, validation_documents INTEGER, validation_tokens INTEGER, created_at TEXT NOT NULL""",
+        base TEXT NOT NULL, validation_documents INTEGER, validation_tokens INTEGER, "group" TEXT,
+        overrides TEXT NOT NULL, created_at TEXT NOT NULL""",
     "stage": """
         position INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, num_parameters INTEGER NOT NULL,
         num_embedding_parameters INTEGER NOT NULL, train_tokens INTEGER NOT NULL, num_steps INTEGER NOT NULL,
@@ -139,7 +140,8 @@ class LedgerFile:
         number, before = self._last
         row = {"entry": number + 1, **row}
         row["sha256"] = _row_hash(before, table, row)
-        sql = f"INSERT INTO {table} ({', '.join(row)}) VALUES (:{', :'.join(row)})"
+        columns = ", ".join(f'"{name}"' for name in row)  # `group` is a word of SQL
+        sql = f"INSERT INTO {table} ({columns}) VALUES (:{', :'.join(row)})"
         with _explained(self.path):
             added = self._connection.execute(f"{sql} ON CONFLICT DO NOTHING" if once else sql, row).rowcount
         if added:

@@ -34,10 +34,13 @@ __all__ = [
     "StageEntry",
 ]
 
-_JSON = ("conditions", "caveats", "base")
+_JSON = ("conditions", "caveats", "base", "overrides")
 """Fields of a run that are stored as JSON."""
 
-_MAY_CHANGE = ("name", "control_of", "schedule", "dataset", "run_id", "ladder_id", "decays", "caveats")
+_MAY_CHANGE = (
+    *("name", "control_of", "schedule", "dataset", "run_id", "ladder_id", "decays", "caveats"),
+    *("group", "overrides"),
+)
 """Fields of a run that may differ when the run is recorded again."""
 
 
@@ -74,7 +77,7 @@ class Ledger:
         """Records the run and all stages of its schedule, before any work. Recording them again changes nothing.
 
         Raises LedgerError if they differ from those recorded. Only the fields in _MAY_CHANGE may differ: names, paths,
-        ids, decays and caveats. The ledger keeps the first values.
+        ids, sets, decays and caveats. The ledger keeps the first values.
         """
         now = {"run": asdict(run)} | {f"stage {stage.name}": asdict(stage) for stage in stages}
         with self._file.transaction():

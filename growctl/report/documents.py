@@ -147,6 +147,10 @@ class ReportedRun:
     """Path or shipped name, as the user gave it."""
     control: str | None
     """Kind of control; None for a ladder."""
+    group: str | None
+    """The name of the set of runs that it belongs to, such as the seeds of one schedule; None for a run of its own."""
+    overrides: dict[str, Any]
+    """What sets it apart in that set: the swept keys of the schedule, dotted, with its values."""
     base: BaseEntry | None
     """The checkpoint that it started from; None for a new model."""
     stages: tuple[StageEntry, ...]
@@ -186,6 +190,8 @@ def _run(run: RunReport, runs: Sequence[RunReport]) -> ReportedRun:
         name=run.name,
         schedule=run.schedule,
         control=run.control,
+        group=run.group,
+        overrides=run.overrides,
         base=run.base,
         stages=tuple(map(StageEntry.of, run.parts)),
         samples=tuple(SampleEntry.of(stage.name, sample) for stage in run.parts for sample in stage.samples),

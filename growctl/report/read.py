@@ -121,6 +121,10 @@ class RunReport:
     """Training anomalies, each with the name of its stage."""
     base: BaseEntry | None = None
     """The checkpoint that it started from; None for a new model."""
+    group: str | None = None
+    """The name of the set of runs that it belongs to; None for a run of its own."""
+    overrides: dict[str, Any] = field(default_factory=dict)
+    """What sets it apart in that set: the swept keys of the schedule, dotted, with its values."""
     validation_documents: int | None = None
     """Documents in the validation split of its dataset; None if not recorded."""
     validation_tokens: int | None = None
@@ -214,6 +218,8 @@ def read_run(path: Path) -> RunReport:
         precisions=precisions,
         anomalies=tuple(anomalies),
         base=run.base,
+        group=run.group,
+        overrides=run.overrides,
         validation_documents=run.validation_documents,
         validation_tokens=run.validation_tokens,
         notes=tuple(_notes(run, RunPaths(path.parent), stages, releases)),

@@ -11,6 +11,7 @@ from growctl.ladder.stage_plans import StagePlan
 from growctl.launch.machines import Machines
 from growctl.launch.ranks import uneven_batch
 from growctl.run.changed_schedule import advice, first_difference, free_name, shared_training
+from growctl.run.run_set import RunSet, read_run_set, write_run_set
 from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.schedule.load import ScheduleError, load_resolved
 from growctl.schema.blocks import Schedule
@@ -39,6 +40,8 @@ class RunRequest:
 
     control: str | None = None
     control_of: str | None = None
+    run_set: RunSet | None = None
+    """The set of runs that it belongs to; None for a run of its own."""
 
 
 @dataclass(frozen=True)
@@ -67,17 +70,20 @@ class LadderRequest:
         sources: Sequence[Path] = (),
         until: str | None = None,
         overrides: Sequence[str] = (),
+        run_set: RunSet | None = None,
     ) -> "LadderRequest":
         """A request for the ladder of `schedule`, named `name` or else as the schedule is.
 
         `with_controls`: as the command says; None: as the run has recorded, at first with them. `until` is the name of
         the last stage to train. A ladder that is to end early has no controls, because their
-        budgets follow from all of its stages. Raises RunError if the schedule has no such stage.
+        budgets follow from all of its stages. `run_set`: the set of runs that it begins in; None: as the run has
+        recorded. Raises RunError if the schedule has no such stage.
         """
         name = name or schedule.name
         assert name is not None
         last_stage = None if until is None else stage_index(schedule, until)
-        ladder = RunRequest(name, schedule.model_copy(update={"name": name}), label)
+        run_set = run_set or read_run_set(RunPaths(runs_dir / name))
+        ladder = RunRequest(name, schedule.model_copy(update={"name": name}), label, run_set=run_set)
         if with_controls is None:
             with_controls = not RunPaths(runs_dir / name).no_controls.exists()
         return cls(ladder, runs_dir, with_controls, tuple(sources), last_stage, tuple(overrides))
@@ -92,9 +98,12 @@ class LadderRequest:
         """Whether the schedule has controls that are not to be trained."""
         return bool(self.ladder.schedule.controls) and not self.wants_controls
 
-    def record_controls(self) -> None:
-        """Records in the ladder's directory, which exists, whether the controls are left out."""
-        mark = RunPaths(self.directory(self.ladder)).no_controls
+    def record_choices(self) -> None:
+        """Records in the ladder's directory, which exists, its set and whether its controls are left out."""
+        run = RunPaths(self.directory(self.ladder))
+        if self.ladder.run_set:
+            write_run_set(run, self.ladder.run_set)
+        mark = run.no_controls
         if self.leaves_controls_out:
             mark.touch()
         else:
@@ -120,7 +129,10 @@ class LadderRequest:
         planned = plan_controls(schedule, self.steps_done(self.ladder))
         planned = in_their_folders(planned, RunPaths(self.directory(self.ladder)))
         return [
-            RunRequest(plan.name, plan.schedule, self.ladder.label, plan.kind, self.ladder.name) for plan in planned
+            RunRequest(
+                *(plan.name, plan.schedule, self.ladder.label, plan.kind, self.ladder.name), run_set=self.ladder.run_set
+            )
+            for plan in planned
         ]
 
     def checked(self, machines: Machines) -> list[RunRequest]:

@@ -69,7 +69,7 @@ def run(request: LadderRequest, screen: Screen) -> None:
         screen.message(f"WARNING: {crowded}")
     controls = [request.directory(control) for control in request.controls()]
     ladder = Execution(request.ladder, request.runs_dir, machines, screen, controls, request.sources)
-    ladder.run(request.last_stage, request.record_controls)
+    ladder.run(request.last_stage, request.record_choices)
     for control in request.controls():
         request.check_same_run(control)
         Execution(control, request.runs_dir, machines, screen, sources=request.sources).run()

@@ -180,7 +180,10 @@ class Composition:
             hint = "put text with special characters in quotes, inside the shell's quotes: 'key=\"...\"'"
             raise ScheduleError(f"override {shown(text)}: the value cannot be read; {hint}") from None
         if parsed.is_sweep_override():
-            raise ScheduleError(f"override {shown(text)}: gives several values; write a list as key=[1,2]")
+            raise ScheduleError(
+                f"override {shown(text)}: gives several values; write a list as key=[1,2]; growctl sweep trains a run "
+                "for each value"
+            )
         if key in GROUPS and value and isinstance(value, str) and "${" not in value and match[1] != "~":
             if not find_file(f"{key}/{value}", self._folders):
                 one = f"; to set one of its values, write {key}.KEY=VALUE"

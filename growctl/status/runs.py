@@ -11,9 +11,10 @@ import shlex
 import socket
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from growctl.controls.generate import plan_controls
 from growctl.controls.renamed import in_their_folders, renamed_controls
@@ -22,6 +23,7 @@ from growctl.ladder.stage_plans import plan_stages
 from growctl.ledger.ledger import Ledger, LedgerError, RunEntry, StageEntry
 from growctl.report.read import RunNotFoundError
 from growctl.run.lock import Holder, find_holder, read_holder
+from growctl.run.run_set import RunSet, read_run_set
 from growctl.runs_dir import CONTROL_INFIX, CONTROLS_LEFT_OUT, RunPaths, RunsPaths
 from growctl.schedule.load import RUN_NAME, ScheduleError, folder_name_error, load_resolved
 from growctl.schema.blocks import Schedule
@@ -47,6 +49,10 @@ class RunStatus:
     control: str | None = None
     """Kind of control; None for a ladder."""
     control_of: str | None = None
+    group: str | None = None
+    """The name of the set of runs that it belongs to, such as the seeds of one schedule; None for a run of its own."""
+    overrides: dict[str, Any] = field(default_factory=dict)
+    """What sets it apart in that set: the swept keys of the schedule, dotted, with its values."""
     process: int | None = None
     """Process id of the growctl that holds the run's lock."""
     host: str | None = None
@@ -174,6 +180,7 @@ def _read_run(directory: Path) -> tuple[RunStatus, list[RunStatus]]:
         notes.append(f"{CONTROLS_LEFT_OUT}; `growctl run` with --controls trains them")
     if state in ("stopped", "failed"):
         notes += _fresh(stages, read_holder(paths.lock))
+    belongs = _run_set(entry, directory.with_name(ladder) if kind else directory)
     run = RunStatus(
         name=directory.name,
         state=state,
@@ -181,6 +188,8 @@ def _read_run(directory: Path) -> tuple[RunStatus, list[RunStatus]]:
         schedule=entry.schedule if entry else None,
         control=kind or None,
         control_of=ladder if kind else None,
+        group=belongs.group if belongs else None,
+        overrides=belongs.overrides if belongs else {},
         process=holder.process if holder else None,
         host=holder.host if holder else None,
         here=holder.here if holder else None,
@@ -216,6 +225,8 @@ def _planned_controls(ladder: RunStatus, schedule: Schedule) -> list[RunStatus]:
             schedule=ladder.schedule,
             control=control.kind,
             control_of=ladder.name,
+            group=ladder.group,
+            overrides=ladder.overrides,
             jobs=_jobs(Path(ladder.directory), control.name, []),
             stages=tuple(
                 StageStatus(plan.name, "waiting", num_parameters=plan.num_parameters, num_steps=plan.num_steps)
@@ -358,6 +369,15 @@ def _ledger(path: Path, notes: list[str], may_be_missing: bool) -> tuple[RunEntr
     except LedgerError as error:
         notes.append(str(error))
     return None, [], set()
+
+
+def _run_set(entry: RunEntry | None, ladder: Path) -> RunSet | None:
+    """The set that a run belongs to: from its ledger, else from the directory of its ladder."""
+    if entry and entry.group is not None:
+        return RunSet(entry.group, entry.overrides)
+    with suppress(UserError, OSError):  # whoever resumes the run is told
+        return read_run_set(RunPaths(ladder))
+    return None
 
 
 def _jobs(ladder: Path, name: str, notes: list[str]) -> dict[str, str]:
