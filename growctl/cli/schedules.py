@@ -111,6 +111,7 @@ def validate(
     from growctl.controls.brief import CheckedSchedule, ValidateDocument, checked
     from growctl.documents.output import print_document
     from growctl.schedule.load import ScheduleError, check_text, load_schedule
+    from growctl.trackers.kinds import missing_package
 
     files, overrides = _files_and_overrides(files)
     results: list[CheckedSchedule] = []
@@ -118,6 +119,8 @@ def validate(
         try:
             loaded = load_schedule(file, overrides, runs_dir=runs_dir, tell=partial(say, error=True))
             check_text(loaded, file)
+            if missing := missing_package(loaded.trackers):
+                raise ScheduleError(f"{file}: {missing}")
             results.append(checked(file, loaded))
         except ScheduleError as error:
             results.append(CheckedSchedule(file, valid=False, message=str(error)))
