@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -55,18 +56,17 @@ def follow(tracker: Tracker, memory: Memory, message: dict[str, Any]) -> None:
     memory.write()
 
 
-def main(target: str, store: str, memory_file: str) -> None:
-    """Runs the tracker `target`, a module:Class, until the input ends."""
-    os.nice(10)  # the workers come first
-    threading.Thread(target=_die_with_parent, args=(os.getppid(),), daemon=True).start()
+def serve(messages: Iterable[bytes], target: str, store: str, memory_file: str) -> None:
+    """Runs the tracker `target`, a module:Class, until the messages end. Raises what it raises."""
+    lines = iter(messages)
     memory = Memory(Path(memory_file))
-    run = TrackedRun(**json.loads(sys.stdin.buffer.readline()))
+    run = TrackedRun(**json.loads(next(lines)))
     module, _, name = target.partition(":")
     Path(store).mkdir(parents=True, exist_ok=True)
     tracker: Tracker = getattr(import_module(module), name)(run, Path(store), memory.id)
     memory.id = tracker.id
     memory.write()
-    for line in sys.stdin.buffer:
+    for line in lines:
         message = json.loads(line)
         if "status" in message:
             tracker.finish(message["status"], list(csv.DictReader(io.StringIO(message["table"]))))
@@ -83,4 +83,6 @@ def _die_with_parent(parent: int) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    os.nice(10)  # the workers come first
+    threading.Thread(target=_die_with_parent, args=(os.getppid(),), daemon=True).start()
+    serve(sys.stdin.buffer, *sys.argv[1:])

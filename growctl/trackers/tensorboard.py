@@ -32,11 +32,11 @@ class TensorBoard:
         """Writes each value once per axis."""
         for prefix, x in place.on_axes().items():
             for name, value in values.items():
-                self._write(place.stage, scalar_pb(prefix + name, value), x)
+                self._write(_folder(place), scalar_pb(prefix + name, value), x)
 
     def mark(self, place: Place, event: str, text: str, values: Mapping[str, float]) -> None:
         """Writes the event as a text, and its values."""
-        self._write(place.stage, text_pb(event, text), place.step)
+        self._write(_folder(place), text_pb(event, text), place.step)
         self.log(place, {f"{event}/{name}": value for name, value in values.items()})
 
     def flush(self) -> None:
@@ -50,8 +50,12 @@ class TensorBoard:
         for writer in self._writers.values():
             writer.close()
 
-    def _write(self, stage: str, summary: Summary, x: int) -> None:
-        folder = stage.replace("/", "-")  # a release beside its stage
+    def _write(self, folder: str, summary: Summary, x: int) -> None:
         if folder not in self._writers:
             self._writers[folder] = EventFileWriter(str(self._directory / folder))
         self._writers[folder].add_event(Event(summary=summary, step=x, wall_time=time.time()))
+
+
+def _folder(place: Place) -> str:
+    """The directory of a stage, or of a release, beside its stage's."""
+    return f"{place.index}-{place.stage.replace('/', '-')}"
