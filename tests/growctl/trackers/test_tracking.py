@@ -3,6 +3,7 @@
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -85,7 +86,7 @@ def test_the_ramp_of_new_keys_is_a_value_of_training_lines(noting, tmp_path):
 
 def test_a_rejected_update_is_a_mark_and_values_that_are_not_finite_are_left_out(noting, tmp_path):
     schedule = schedule_with("tensorboard")
-    anomaly = {"kind": "non_finite", "value": None, "threshold": None, "action": "skip"}
+    anomaly: dict[str, Any] = {"kind": "non_finite", "value": None, "threshold": None, "action": "skip"}
     rejected = line("anomaly", 7, first_step=None, num_steps=None, **anomaly)
     empty = trained(8) | {"loss": None, "gradient_norm": None}
     with tracking_of(schedule, tmp_path) as trackers:
