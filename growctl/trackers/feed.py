@@ -28,9 +28,15 @@ class Feed:
     """
 
     def __init__(
-        self, name: str, arguments: list[str], log: Path, tell: Callable[[str], None], most: int = MOST_WAITING
+        self,
+        name: str,
+        arguments: list[str],
+        first: Message,
+        log: Path,
+        tell: Callable[[str], None],
+        most: int = MOST_WAITING,
     ) -> None:
-        """`arguments` of growctl.trackers.process. `log` takes what the tracker prints."""
+        """`arguments` of growctl.trackers.process; `first` is never dropped. `log` takes what the tracker prints."""
         self.name = name
         self._log = log
         self._tell = tell
@@ -45,7 +51,7 @@ class Feed:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C is growctl's to handle
             )
-        threading.Thread(target=self._write, daemon=True).start()
+        threading.Thread(target=self._write, args=(first,), daemon=True).start()
 
     def offer(self, message: Message) -> None:
         """Hands over a message, or drops it if too many are waiting or the tracker is gone."""
@@ -87,13 +93,14 @@ class Feed:
                 os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
-    def _write(self) -> None:
+    def _write(self, message: Message | None) -> None:
         """The thread: writes messages into the pipe, which blocks while the tracker does not read."""
         assert self._process.stdin
         with suppress(OSError), self._process.stdin as pipe:
-            while (message := self._queue.get()) is not None:
+            while message is not None:
                 pipe.write(json.dumps(message).encode() + b"\n")
                 pipe.flush()
+                message = self._queue.get()
 
     def _warn(self, what: str) -> None:
         if not self._warned:

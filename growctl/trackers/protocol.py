@@ -8,9 +8,6 @@ from typing import Any, Literal, Protocol
 Status = Literal["finished", "interrupted", "failed"]
 """How growctl left the run: all that it was asked to train is trained, it was stopped, or training failed."""
 
-AXES = {"": 1.0, "by_tokens/": 1.0, "by_gigaflops/": 1e-9}
-"""Prefixes of names for trackers whose x axis is one whole number: steps, data tokens, and 10^9 training FLOPs."""
-
 
 @dataclass(frozen=True)
 class TrackedRun:
@@ -49,11 +46,11 @@ class Place:
     num_parameters: int
 
     def on_axes(self) -> dict[str, int]:
-        """The place on each axis, by the prefix in AXES. FLOPs become gigaFLOPs, because trackers keep 64 bits."""
-        return {
-            prefix: round(value * factor)
-            for (prefix, factor), value in zip(AXES.items(), (self.step, self.tokens, self.flops), strict=True)
-        }
+        """The place on each axis of a tracker whose x axis is one whole number, by the prefix of its values' names.
+
+        FLOPs become gigaFLOPs, because trackers keep 64 bits.
+        """
+        return {"": self.step, "by_tokens/": self.tokens, "by_gigaflops/": round(self.flops / 1e9)}
 
     def values(self) -> dict[str, float]:
         """The place as values, for trackers that can use any value as the x axis."""

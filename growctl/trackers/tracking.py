@@ -45,13 +45,12 @@ class Tracking:
             memory = self._paths.tracker_memory(name)
             arguments = [KINDS[name].target, str(store.absolute()), str(memory.absolute())]
             try:
-                feed = Feed(name, arguments, self._paths.tracker_log(name), self._tell)
+                feed = Feed(name, arguments, asdict(self._run), self._paths.tracker_log(name), self._tell)
             except OSError as error:
                 self._tell(f"tracker {name} does not start: {error}; training goes on without it")
                 continue
             self._given[name] = Memory(memory).records
             self._feeds.append(feed)
-            feed.offer(asdict(self._run))
         if self._feeds:
             places = (where(feed.name, self._runs.tracker_store(feed.name), os.environ) for feed in self._feeds)
             self._tell(f"trackers: {', '.join(places)}")

@@ -24,8 +24,9 @@ from tests.workers import HANG_SECONDS, REPOSITORY
 class FeedHere:
     """Stands in for a Feed: gives a tracker its messages in this process, once there are no more."""
 
-    def __init__(self, name: str, arguments: list[str], log: Path, tell: Callable[[str], None]) -> None:
+    def __init__(self, name: str, arguments: list[str], first: Any, log: Path, tell: Callable[[str], None]) -> None:
         self.name, self._arguments, self._messages = name, arguments, list[bytes]()
+        self.offer(first)
         Path(arguments[-1]).parent.mkdir(parents=True, exist_ok=True)
 
     def offer(self, message: dict[str, Any]) -> None:

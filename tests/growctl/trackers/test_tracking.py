@@ -34,6 +34,8 @@ from tests.growctl.trackers.invented import (
 from tests.growctl.trackers.stand_ins import Hanging, Noting, Raising
 from tests.workers import HANG_SECONDS
 
+TINY = {"name": "tiny", "group": "tiny", "kind": "ladder", "schedule": {}}
+
 
 @pytest.fixture
 def noting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,8 +211,8 @@ def test_a_full_queue_drops_messages_with_one_warning_and_never_blocks(monkeypat
     stand_in(monkeypatch, Hanging)
     said: list[str] = []
     target = f"{Hanging.__module__}:Hanging"
-    fed = Feed("wandb", [target, str(tmp_path / "store"), str(tmp_path / "w.json")], tmp_path / "log", said.append, 3)
-    fed.offer({"name": "tiny", "group": "tiny", "kind": "ladder", "schedule": {}})
+    arguments = [target, str(tmp_path / "store"), str(tmp_path / "w.json")]
+    fed = Feed("wandb", arguments, TINY, tmp_path / "log", said.append, 3)
     message = {"part": {}, "first": 0, "records": ["x" * 100_000]}  # more than a pipe holds
     for _ in range(50):
         fed.offer(message)
@@ -226,8 +228,8 @@ def test_the_last_message_arrives_even_through_a_full_queue(tmp_path, monkeypatc
     stand_in(monkeypatch, Noting)
     said: list[str] = []
     target = f"{Noting.__module__}:Noting"
-    fed = Feed("wandb", [target, str(tmp_path), str(tmp_path / "w.json")], tmp_path / "log", said.append, 3)
-    fed.offer({"name": "tiny", "group": "tiny", "kind": "ladder", "schedule": {}})
+    arguments = [target, str(tmp_path), str(tmp_path / "w.json")]
+    fed = Feed("wandb", arguments, TINY, tmp_path / "log", said.append, 3)
     schedule = schedule_with()
     plans = plan_stages(schedule)
     part = part_of(plans[0], plans, schedule).__dict__
@@ -235,7 +237,8 @@ def test_the_last_message_arrives_even_through_a_full_queue(tmp_path, monkeypatc
         fed.offer({"part": part, "first": first, "records": [trained(1)]})
     fed.end({"status": "finished", "table": ""})
     fed.wait(time.monotonic() + HANG_SECONDS)
-    last = json.loads((tmp_path / "calls.jsonl").read_text().splitlines()[-1])
+    first, *_, last = map(json.loads, (tmp_path / "calls.jsonl").read_text().splitlines())
+    assert first[:2] == ["run", "tiny"]
     assert last == ["finish", "finished", 0]
 
 
