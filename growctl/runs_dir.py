@@ -53,6 +53,10 @@ class RunsPaths:
         """Prepared datasets, shared by the runs."""
         return self.directory / ".datasets"
 
+    def tracker_store(self, tracker: str) -> Path:
+        """Where the tracker of that name writes. The runs share it: a ladder and its controls are one experiment."""
+        return self.directory / ".trackers" / tracker
+
     @property
     def datasets_log(self) -> Path:
         """The log of dataset preparation."""
@@ -124,6 +128,14 @@ class RunPaths:
     def report(self) -> "ReportPaths":
         """The files of `growctl report`."""
         return ReportPaths(self.directory / "report")
+
+    def tracker_memory(self, tracker: str) -> Path:
+        """The file with the run's id in the tracker of that name, and what the tracker has of the run."""
+        return self.directory / "trackers" / f"{tracker}.json"
+
+    def tracker_log(self, tracker: str) -> Path:
+        """What the tracker of that name prints."""
+        return self.directory / "trackers" / f"{tracker}.log"
 
     @property
     def jobs_folder(self) -> Path:

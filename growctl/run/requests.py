@@ -16,6 +16,7 @@ from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.schedule.load import ScheduleError, load_resolved
 from growctl.schema.blocks import Schedule
 from growctl.text.suggestion import did_you_mean
+from growctl.trackers.kinds import missing_package
 from model.errors import Failure, UserError
 from stages.checkpoint.manifest import CheckpointError, read_manifest
 from stages.data.prepared import missing_unprepared
@@ -142,6 +143,8 @@ class LadderRequest:
         """
         schedule = self.ladder.schedule
         over = len(self.steps_done(self.ladder)) == len(schedule.stages)
+        if missing := missing_package(schedule.trackers):
+            raise RunError(missing)
         requests = [self.ladder, *self.controls()]
         for request in requests:
             check_batch(request, machines.devices)

@@ -33,7 +33,11 @@ BIG: dict[str, Any] = {
 }
 
 RUNS: dict[str, tuple[Schedule, dict[str, int], dict[str, Any]]] = {
-    "small": (ladder(growth={"ramp": 0.5}, evaluation=RARELY), {"stage-0": 20, "stage-1": 9}, H100 | {"device": "CPU AMD EPYC"}),
+    "small": (
+        ladder(growth={"ramp": 0.5}, evaluation=RARELY),
+        {"stage-0": 20, "stage-1": 9},
+        H100 | {"device": "CPU AMD EPYC"},
+    ),
     "big": (
         parse_schedule(
             ladder().model_dump(exclude_unset=True)
