@@ -19,6 +19,8 @@ START = {
     "zero_stage": 1,
     "resumed_from": None,
     "converted": False,
+    "peak_flops": None,
+    "price_per_device_hour": 2.5,
 }
 TRAIN = {
     "loss": 3.5,
@@ -38,6 +40,7 @@ EVALUATION = {
 ANOMALY = {"kind": "spike", "value": 9.5, "threshold": 6.0, "action": "skip", "first_step": 7, "num_steps": 1}
 EVENTS: dict[str, dict[str, Any]] = {
     "start": START,
+    "usage": {"gpu_joules": None, "cpu_joules": 12.5, "peak_gpu_bytes": None, "peak_resident_bytes": 2**30},
     "train": TRAIN,
     "evaluation": EVALUATION,
     "anomaly": ANOMALY,
