@@ -94,6 +94,13 @@ class LedgerError(UserError):
     """The ledger cannot be used, or new values contradict those in it."""
 
 
+class NothingRecorded(LedgerError):
+    """The ledger has no run yet: its runner has only just created it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"{path}: no run is recorded here yet")
+
+
 class BrokenLedger(LedgerError):
     """The file is not a ledger, or is damaged."""
 
@@ -191,7 +198,7 @@ class LedgerFile:
         [(application,)] = self.query("PRAGMA application_id")
         [(version,)] = self.query("PRAGMA user_version")
         if self.path.stat().st_size == 0:
-            raise LedgerError(f"{self.path}: no run is recorded here yet")
+            raise NothingRecorded(self.path)
         if application != _APPLICATION_ID:
             raise BrokenLedger(self.path, "this is not a growctl ledger")
         schema = {row[0] for row in self.query("SELECT sql FROM sqlite_master WHERE sql NOT NULL")}

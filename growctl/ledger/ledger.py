@@ -24,7 +24,7 @@ from growctl.ledger.entries import (
     SplitCost,
     StageEntry,
 )
-from growctl.ledger.file import TABLES, BrokenLedger, LedgerError, LedgerFile
+from growctl.ledger.file import TABLES, BrokenLedger, LedgerError, LedgerFile, NothingRecorded
 from growctl.ledger.scores import ScoreEntry
 from model.flops import Flops
 from stages.metrics import Record
@@ -37,6 +37,7 @@ __all__ = [
     "Evaluation",
     "Ledger",
     "LedgerError",
+    "NothingRecorded",
     "PeakMemory",
     "RunEntry",
     "ScoreEntry",
@@ -124,10 +125,10 @@ class Ledger:
     # Read from the ledger.
 
     def run(self) -> RunEntry:
-        """The run; raises LedgerError if none is recorded yet."""
+        """The run; raises NothingRecorded if there is none yet."""
         rows = self._query("SELECT * FROM run")
         if not rows:
-            raise LedgerError(f"{self.path}: no run is recorded here yet")
+            raise NothingRecorded(self.path)
         values = {f.name: rows[0][f.name] for f in fields(RunEntry)}
         texts = {name: json.loads(values[name]) for name in _JSON}
         base = BaseEntry(**texts["base"]) if texts["base"] else None

@@ -56,6 +56,7 @@ def export_ledgers(runs_dir: Path, names: Sequence[str], to: Format, output: Pat
     tables: dict[str, tuple[Columns, Rows]] = {}
     for name, path in ledgers.items():
         with Ledger.open(path, read_only=True) as ledger:
+            ledger.run()
             for table, (columns, rows) in ledger.tables().items():
                 known = tables.setdefault(table, ({"run": "TEXT"} | columns, []))
                 known[1].extend({"run": name} | row for row in rows)

@@ -11,7 +11,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from growctl.ledger.ledger import Anomaly, BaseEntry, Ledger, LedgerError, RunEntry, ScoreEntry, StageEntry
+from growctl.ledger.ledger import (
+    Anomaly,
+    BaseEntry,
+    Ledger,
+    LedgerError,
+    NothingRecorded,
+    RunEntry,
+    ScoreEntry,
+    StageEntry,
+)
 from growctl.runs_dir import CONTROLS_LEFT_OUT, IMPORTED, RunPaths, RunsPaths
 from model.errors import UserError
 from stages.checkpoint.manifest import manifest_hash
@@ -347,8 +356,12 @@ def find_runs(runs_dir: Path, names: Sequence[str] = ()) -> list[RunReport]:
             unreadable[name] = error
     ladders = {known for name in names for known in (name, runs[name].recorded_name if name in runs else name)}
     for name, why in unreadable.items():
+        if name not in names and isinstance(why, NothingRecorded):
+            continue  # its runner has only just created it
         if not names or name in names or name.startswith(tuple(f"{ladder}-control-" for ladder in ladders)):
             raise why
+    if not runs:
+        raise RunNotFoundError(f"there are no runs in {runs_dir} yet")
     runs = _with_their_ladders(_without_copies(runs, names))
     found: dict[str, RunReport] = {}
     ladders_first = sorted(runs, key=lambda name: (runs[name].control is not None, name))
@@ -395,7 +408,8 @@ def _without_copies(runs: dict[str, RunReport], names: Sequence[str]) -> dict[st
 def _with_their_ladders(runs: dict[str, RunReport]) -> dict[str, RunReport]:
     """The runs, with each control's `control_of` set to the directory name of its ladder.
 
-    The ladder is the one with the recorded id, else the one that still has the name recorded by the control.
+    The ladder is the one that still has the name recorded by the control, or else the renamed one with the recorded id.
+    A control with a prefix before its name belongs to the ladder with the same prefix, if there is one.
     """
     ladders = [run for run in runs.values() if run.control is None]
     names = {run.recorded_name: run.name for run in ladders}
@@ -405,6 +419,11 @@ def _with_their_ladders(runs: dict[str, RunReport]) -> dict[str, RunReport]:
     def ladder_of(run: RunReport) -> str | None:
         if run.control_of is None:
             return None
+        alike = run.name.removesuffix(run.recorded_name) + run.control_of
+        if run.name != run.recorded_name and run.name.endswith(run.recorded_name) and alike in runs:
+            return alike
+        if names.get(run.control_of) == run.control_of:
+            return run.control_of
         return by_id.get(run.ladder_id or "", names.get(run.control_of, run.control_of))
 
     return {name: replace(run, control_of=ladder_of(run)) for name, run in runs.items()}
