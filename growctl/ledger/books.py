@@ -233,14 +233,14 @@ class StageBooks:
     def _opened(self, number: int, records: Sequence[Record]) -> _Attempt:
         """An attempt before its first record is read, with what the ledger has booked of it."""
         row = self._booked.get(number)
-        booked = (row["step"], _thousandths(row["seconds"]), row["num_records"]) if row else (0, 0.0, 0)
+        step, seconds, covered = (row["step"], row["seconds"], row["num_records"]) if row else (0, 0.0, 0)
         joules = {name: None if row is None or row[name] is None else _thousandths(row[name]) for name in JOULES}
         resumed_from = self._resumed_from.get(number)
         if resumed_from is None:  # its `start` is lost: assume the newest checkpoint that it can have resumed from
             first = min(record["step"] for record in records)
             saved = [step for attempt, step in self._checkpoints if attempt < number and step <= first]
             resumed_from = max(saved, default=0)
-        return _Attempt(resumed_from, *booked, joules)
+        return _Attempt(resumed_from, step, _thousandths(seconds), covered, joules)
 
     def _last_step_before(self, number: int, known: dict[int, _Attempt]) -> int:
         """The last step of the latest attempt before `number` that has rows; 0 if there is none."""

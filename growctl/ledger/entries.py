@@ -124,7 +124,12 @@ class Cost:
             round(self.steps * fraction),
             round(self.tokens * fraction),
             self.flops * fraction,
-            *(_share(getattr(self, f.name), fraction) for f in fields(self)[3:]),
+            *(value * fraction for value in (self.evaluation_flops, self.wall_seconds, self.device_seconds)),
+            step_seconds=_share(self.step_seconds, fraction),
+            available_flops=_share(self.available_flops, fraction),
+            gpu_joules=_share(self.gpu_joules, fraction),
+            cpu_joules=_share(self.cpu_joules, fraction),
+            money=_share(self.money, fraction),
         )
 
 

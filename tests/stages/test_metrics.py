@@ -40,7 +40,6 @@ EVALUATION = {
 ANOMALY = {"kind": "spike", "value": 9.5, "threshold": 6.0, "action": "skip", "first_step": 7, "num_steps": 1}
 EVENTS: dict[str, dict[str, Any]] = {
     "start": START,
-    "usage": {"gpu_joules": None, "cpu_joules": 12.5, "peak_gpu_bytes": None, "peak_resident_bytes": 2**30},
     "train": TRAIN,
     "evaluation": EVALUATION,
     "anomaly": ANOMALY,
@@ -57,6 +56,7 @@ EVENTS: dict[str, dict[str, Any]] = {
         "resumed_from": 0,
         "device_seconds": 12.5,
     },
+    "usage": {"gpu_joules": None, "cpu_joules": 12.5, "peak_gpu_bytes": None, "peak_resident_bytes": 2**30},
 }
 
 

@@ -77,7 +77,7 @@ def kept_steps(done: list[Done]) -> list[int]:
     return [max(0, min(one.last_step, end) - one.resumed_from) for one, end in zip(done, later, strict=True)]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(killed=killed_runs(), data=st.data())
 def test_kept_and_replayed_work_is_all_the_work_and_kept_work_is_the_last_path(
     killed: tuple[list[dict[str, Any]], list[Done]], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
@@ -107,7 +107,9 @@ def test_kept_and_replayed_work_is_all_the_work_and_kept_work_is_the_last_path(
         measured = sum(record[counter] for record in last_usage.values())
         assert getattr(spent, counter) == pytest.approx(measured)
     path = (100.0 * kept * one.num_devices for kept, one in zip(kept_steps(done), done, strict=True))
-    assert cost.kept.gpu_joules <= sum(path) + 1e-6, "what an attempt used after its last measurement is not known"
+    assert (cost.kept.gpu_joules or 0.0) <= sum(path) + 1e-6, (
+        "what an attempt used after its last measurement is not known"
+    )
     assert memory == PeakMemory(max(one.peak_bytes for one in done), 10**9)
 
 

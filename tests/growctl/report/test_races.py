@@ -50,7 +50,7 @@ runs = Path(sys.argv[1])
 print("ready", flush=True)
 sys.stdin.readline()
 seen = []
-for _ in range(5):
+for _ in range(3):
     found = find_runs(runs)
     seen += [(run.name, run.stages[0].num_steps, run.stages[0].finished, len(run.points)) for run in found]
     write_report(found, RunPaths(runs / "still").report)
