@@ -15,6 +15,9 @@ LOCK_STAND_IN = ".lock.held"
 CONTROL_INFIX = "-control-"
 """The text between the ladder's name and the control's kind in a control's name."""
 
+IMPORTED = "its ledger was imported from elsewhere, so that it has no checkpoints here"
+"""What status and report say of a run of which only the ledger is here."""
+
 CONTROLS_LEFT_OUT = "controls were left out: --no-controls"
 """What status and report say of a run that leaves its controls out."""
 
@@ -88,6 +91,11 @@ class RunPaths:
     def ledger(self) -> Path:
         """The cost ledger."""
         return self.directory / "ledger.db"
+
+    @property
+    def imported(self) -> Path:
+        """Exists if `growctl ledger import` made the run: only its ledger is here. Says where it came from."""
+        return self.directory / "imported.json"
 
     @property
     def run_id(self) -> Path:

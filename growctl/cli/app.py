@@ -14,7 +14,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from growctl.cli import checkpoints, evaluate, exchange, generate, machine, schedules, storage, sweep
+from growctl.cli import checkpoints, evaluate, exchange, generate, ledger, machine, schedules, storage, sweep
 from growctl.cli import inspect as inspection
 from growctl.cli import verify as verification
 from growctl.cli.options import (
@@ -279,6 +279,7 @@ app.command(rich_help_panel=TRAINING)(sweep.sweep)
 app.command(rich_help_panel=TRAINING)(schedules.init)
 app.command(rich_help_panel=TRAINING)(schedules.validate)
 app.command(rich_help_panel=TRAINING)(schedules.schema)
+app.add_typer(ledger.ledger_app, rich_help_panel=TRAINING)
 app.command(rich_help_panel=CHECKPOINTS)(checkpoints.show)
 app.command(rich_help_panel=CHECKPOINTS)(checkpoints.expand)
 app.command(rich_help_panel=CHECKPOINTS)(checkpoints.shrink)

@@ -12,7 +12,7 @@ import json
 import math
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +47,9 @@ TABLES = {
         stage TEXT NOT NULL, attempt INTEGER NOT NULL, first_step INTEGER NOT NULL, last_step INTEGER NOT NULL,
         num_records INTEGER NOT NULL, closed_by TEXT NOT NULL, tokens INTEGER NOT NULL, flops_parameters REAL NOT NULL,
         flops_attention REAL NOT NULL, flops_head REAL NOT NULL, evaluation_flops REAL NOT NULL,
-        wall_seconds REAL NOT NULL, device_seconds REAL NOT NULL, device TEXT NOT NULL, num_devices INTEGER NOT NULL,
-        precision TEXT NOT NULL, paid_by TEXT, recorded_at TEXT NOT NULL,
+        wall_seconds REAL NOT NULL, device_seconds REAL NOT NULL, step_seconds REAL, gpu_joules REAL, cpu_joules REAL,
+        peak_gpu_bytes INTEGER, peak_resident_bytes INTEGER, device TEXT NOT NULL, num_devices INTEGER NOT NULL,
+        precision TEXT NOT NULL, peak_flops REAL, price_per_device_hour REAL, paid_by TEXT, recorded_at TEXT NOT NULL,
         CHECK (first_step <= last_step),
         UNIQUE (stage, attempt, first_step, last_step, num_records),
         FOREIGN KEY (stage, attempt) REFERENCES attempt (stage, attempt)""",
@@ -69,7 +70,8 @@ TABLES = {
 }
 """A work row covers the steps (first_step, last_step] of one attempt. `num_records` counts the attempt's lines of
 metrics.jsonl that this row and the rows before it cover; `closed_by`: `checkpoint`, `end`, `interruption` or `reused`;
-`paid_by`: the run that paid for reused steps, null for this run's own."""
+`paid_by`: the run that paid for reused steps, null for this run's own; `step_seconds`: wall seconds of its optimizer
+steps alone; `peak_flops`: of one device. What is not known is null."""
 
 _SCHEMA = [
     statement
@@ -91,6 +93,13 @@ _DISK = {sqlite3.SQLITE_FULL: errno.ENOSPC, sqlite3.SQLITE_IOERR: errno.EIO}
 
 class LedgerError(UserError):
     """The ledger cannot be used, or new values contradict those in it."""
+
+
+class NothingRecorded(LedgerError):
+    """The ledger has no run yet: its runner has only just created it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"{path}: no run is recorded here yet")
 
 
 class BrokenLedger(LedgerError):
@@ -119,8 +128,10 @@ class LedgerFile:
         uri = f"{path.resolve().as_uri()}?mode={'ro' if read_only else 'rwc'}"
         with _explained(path):
             self._connection = sqlite3.connect(uri, uri=True, timeout=_BUSY_SECONDS, isolation_level=None)
-            self._connection.row_factory = sqlite3.Row
             try:
+                if read_only:
+                    self._connection = _snapshot(self._connection)
+                self._connection.row_factory = sqlite3.Row
                 self._recognise(read_only)
             except BaseException:
                 self._connection.close()
@@ -129,6 +140,11 @@ class LedgerFile:
     def close(self) -> None:
         """Closes the file."""
         self._connection.close()
+
+    def copy_to(self, path: Path) -> None:
+        """Copies the file as it is at one moment to the new file `path`."""
+        with _explained(path), closing(sqlite3.connect(path)) as copy:
+            self._connection.backup(copy)
 
     def query(self, sql: str, **values: Any) -> list[sqlite3.Row]:
         """Runs a statement and returns its rows."""
@@ -184,7 +200,7 @@ class LedgerFile:
         [(application,)] = self.query("PRAGMA application_id")
         [(version,)] = self.query("PRAGMA user_version")
         if self.path.stat().st_size == 0:
-            raise LedgerError(f"{self.path}: no run is recorded here yet")
+            raise NothingRecorded(self.path)
         if application != _APPLICATION_ID:
             raise BrokenLedger(self.path, "this is not a growctl ledger")
         schema = {row[0] for row in self.query("SELECT sql FROM sqlite_master WHERE sql NOT NULL")}
@@ -211,6 +227,16 @@ class LedgerFile:
             if _row_hash(before, table, row) != row["sha256"]:
                 raise BrokenLedger(self.path, f"row {number}, of {table}, does not match its hash")
             before = row["sha256"]
+
+
+def _snapshot(source: sqlite3.Connection) -> sqlite3.Connection:
+    """A copy in memory of a file as it is at one moment; closes the file. A reader then neither sees half of what a
+    runner appends, nor makes the runner wait."""
+    copy = sqlite3.connect(":memory:", isolation_level=None)
+    with closing(source):
+        source.backup(copy)
+    copy.execute("PRAGMA query_only = ON")
+    return copy
 
 
 def move_aside(path: Path) -> Path:

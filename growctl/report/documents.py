@@ -57,6 +57,26 @@ class StageEntry:
     """The runs that paid for `reused_flops`."""
     branch_of: str | None
     """The stage that a release branches from; None for a stage of the ladder."""
+    step_seconds: float | None
+    """The part of `wall_seconds` spent in optimizer steps: without start-up, evaluations and checkpoints. None, here
+    and below, if it is not known of all the work."""
+    mfu: float | None
+    """Model FLOPs utilisation: share of the devices' peak speed that those steps reached; None without a known
+    peak."""
+    peak_gpu_bytes: int | None
+    """Bytes that torch had allocated at the peak, on the GPU where they were most; None on CPUs."""
+    peak_resident_bytes: int | None
+    """Resident memory (RSS) at the peak, of the rank where it was largest."""
+    gpu_joules: float | None
+    """Energy of the GPUs, by NVML. Includes replayed steps, but not reused ones; so does what follows."""
+    cpu_joules: float | None
+    """Energy of the machines' processors and memory, by RAPL, whichever process used it."""
+    money: float | None
+    """Device-hours x `launch.hardware.price_per_device_hour`, in its currency."""
+    replayed_gpu_joules: float | None
+    """The part of `gpu_joules` that belongs to `replayed_device_seconds`; so of the next two."""
+    replayed_cpu_joules: float | None
+    replayed_money: float | None
 
     @classmethod
     def of(cls, stage: StageReport) -> "StageEntry":
@@ -254,11 +274,12 @@ def stages_csv(runs: Sequence[RunReport]) -> str:
     if rows:
         writer = csv.DictWriter(buffer, fieldnames=list(rows[0]), lineterminator="\n")
         writer.writeheader()
-        writer.writerows({key: _no_formula(value) for key, value in row.items()} for row in rows)
+        writer.writerows({key: for_spreadsheet(value) for key, value in row.items()} for row in rows)
     return buffer.getvalue()
 
 
-def _no_formula(value: Any) -> Any:
+def for_spreadsheet(value: Any) -> Any:
+    """A cell of a CSV file: text that a spreadsheet would read as a formula gets an apostrophe in front."""
     if isinstance(value, list):
         value = " ".join(value)
     if not isinstance(value, str):

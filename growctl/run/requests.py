@@ -162,6 +162,8 @@ class LadderRequest:
         """
         directory = self.directory(request)
         run = RunPaths(directory)
+        if run.imported.exists():
+            raise RunError(f"{directory} holds an imported ledger and no run; choose another name with --name")
         if not run.schedule.exists():
             if directory.exists() and any(not p.name.startswith(".") for p in directory.iterdir()):
                 raise RunError(f"{directory} exists and is not a growctl run; choose another name with --name")

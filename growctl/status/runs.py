@@ -24,7 +24,7 @@ from growctl.ledger.ledger import Ledger, LedgerError, RunEntry, StageEntry
 from growctl.report.read import RunNotFoundError
 from growctl.run.lock import Holder, find_holder, read_holder
 from growctl.run.run_set import RunSet, read_run_set
-from growctl.runs_dir import CONTROL_INFIX, CONTROLS_LEFT_OUT, RunPaths, RunsPaths
+from growctl.runs_dir import CONTROL_INFIX, CONTROLS_LEFT_OUT, IMPORTED, RunPaths, RunsPaths
 from growctl.schedule.load import RUN_NAME, ScheduleError, folder_name_error, load_resolved
 from growctl.schema.blocks import Schedule
 from growctl.status.damage import missing_files
@@ -32,7 +32,7 @@ from growctl.status.stages import PlannedStage, StageStatus, in_utc, modified, r
 from model.errors import UserError
 from stages.stage_dir import StagePaths
 
-RunState = Literal["finished", "running", "stopped", "failed", "not started", "damaged", "unreadable"]
+RunState = Literal["finished", "running", "stopped", "failed", "not started", "imported", "damaged", "unreadable"]
 FRESH_SECONDS = 60.0
 """A run whose files changed less than this many seconds ago may be running where its lock cannot be seen from here."""
 
@@ -154,6 +154,8 @@ def _read_run(directory: Path) -> tuple[RunStatus, list[RunStatus]]:
     """The run in `directory`, even if its files are damaged, and the controls that its schedule generates."""
     notes: list[str] = []
     paths = RunPaths(directory)
+    if paths.imported.exists():
+        return _imported(paths), []
     holder = _holder(directory, notes)
     schedule = _schedule(paths.schedule, notes, at_work=holder is not None)
     queued = paths.jobs.exists() and not paths.has_begun()
@@ -208,6 +210,33 @@ def _read_run(directory: Path) -> tuple[RunStatus, list[RunStatus]]:
         return replace(run, notes=(*run.notes, note)), []
 
 
+def _imported(paths: RunPaths) -> RunStatus:
+    """A run of which only the ledger is here."""
+    with Ledger.open(paths.ledger, read_only=True) as ledger:
+        entry = ledger.run()
+        stages = [(stage, ledger.stage_cost(stage.name), ledger.finished(stage.name)) for stage in ledger.stages()]
+    return RunStatus(
+        name=paths.directory.name,
+        state="imported",
+        directory=str(paths.directory),
+        schedule=entry.schedule,
+        control=entry.control,
+        control_of=entry.control_of,
+        stages=tuple(
+            StageStatus(
+                stage.name,
+                "done" if is_finished else "stopped" if cost.spent.wall_seconds else "waiting",
+                num_parameters=stage.num_parameters,
+                step=cost.model.steps,
+                num_steps=cost.model.steps if is_finished else stage.num_steps,
+                branch_of=stage.branch_of,
+            )
+            for stage, cost, is_finished in stages
+        ),
+        notes=(IMPORTED,),
+    )
+
+
 def _planned_controls(ladder: RunStatus, schedule: Schedule) -> list[RunStatus]:
     """The controls that are still to come after a ladder, as not started; none if it leaves them out.
 
@@ -244,7 +273,9 @@ def _completed(family: list[RunStatus], runs_dir: Path) -> list[RunStatus]:
     command = ["growctl", "run", str(RunsPaths(runs_dir).run(ladder).schedule)]
     if runs_dir != Path("runs"):
         command += ["--runs-dir", str(runs_dir)]
-    over = ("finished", "running", "unreadable", *(("not started",) if at_work else ()))
+    over = ("finished", "running", "imported", "unreadable", *(("not started",) if at_work else ()))
+    if all(run.state == "imported" for run in family):
+        return family
     cannot = _why_not_resumed(family, RunsPaths(runs_dir).run(ladder))
     if cannot:
         return [run if run.state in over else replace(run, notes=(*run.notes, cannot)) for run in family]

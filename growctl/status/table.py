@@ -29,6 +29,7 @@ _STYLES = {
     "failed": BAD,
     "stopped": WARNING,
     "not started": FAINT,
+    "imported": FAINT,
     "damaged": BAD,
     "unreadable": BAD,
 }

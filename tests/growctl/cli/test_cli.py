@@ -31,6 +31,7 @@ COMMANDS = [
     "import",
     "init",
     "inspect",
+    "ledger",
     "plan",
     "prepare",
     "report",

@@ -26,7 +26,7 @@ from growctl.plan.datasets import DatasetSizes
 from growctl.runs_dir import RunsPaths
 from growctl.schedule.load import load_schedule
 from growctl.schema.blocks import Schedule
-from growctl.schema.launch_block import DEVICES
+from growctl.schema.known_devices import DEVICES
 from stages.checkpoint.retention import outdated
 from stages.data.corpus import DataSpec
 from tests.growctl.ladders import ladder
