@@ -164,7 +164,8 @@ class Execution:
     def _tracking(self) -> Tracking:
         """The trackers of the run."""
         request = self.request
-        group, kind = request.control_of or request.name, request.control or "ladder"
+        ladder = request.control_of or request.name
+        group, kind = request.run_set.group if request.run_set else ladder, request.control or "ladder"
         tracked = TrackedRun(request.name, group, kind, self.schedule.model_dump(mode="json"))
         return Tracking(tracked, self.schedule, RunsPaths(self.runs_dir), self.screen.message)
 
