@@ -334,21 +334,47 @@ def find_runs(runs_dir: Path, names: Sequence[str] = ()) -> list[RunReport]:
 
 
 def _without_copies(runs: dict[str, RunReport], names: Sequence[str]) -> dict[str, RunReport]:
-    """Keeps one run of each id: preferably one of `names`, then one that was not renamed, then the first by name.
+    """Keeps one of the runs with the same id and the same ends: preferably one of `names`, then one that was not
+    renamed, then the first by name.
 
-    The notes of the run that is kept name its copies.
+    Notes name the copies that are left out, and say which runs began as copies and were trained further.
     """
 
     def precedence(run: RunReport) -> tuple[bool, bool, str]:
         return run.name not in names, run.name != run.recorded_name, run.name
 
-    originals: dict[str, RunReport] = {}
+    kept: dict[tuple[Any, ...], RunReport] = {}
     for run in sorted(runs.values(), key=precedence):
-        original = originals.setdefault(run.run_id, run)
-        if original is not run:
-            note = f"{run.name} is a copy of {original.name} and is left out."
-            originals[run.run_id] = replace(original, notes=(*original.notes, note))
-    return {run.name: run for run in sorted(originals.values(), key=lambda run: run.name)}
+        ends = tuple((part.name, part.num_steps, part.validation_loss, part.finished) for part in run.parts)
+        other = kept.setdefault((run.run_id, ends), run)
+        if other is not run:
+            kept[run.run_id, ends] = _with_note(other, _left_out(run, other))
+    originals: dict[str, RunReport] = {}
+    for run in sorted(kept.values(), key=lambda run: (run.name != run.recorded_name, run.name)):
+        originals.setdefault(run.run_id, run)
+    return {run.name: _with_origin(run, originals[run.run_id]) for run in sorted(kept.values(), key=lambda r: r.name)}
+
+
+def _left_out(run: RunReport, shown: RunReport) -> str:
+    """The sentence that `run` is not shown, because `shown` is the same run."""
+    if run.name == run.recorded_name:
+        return f"{shown.name} is a copy of {run.name}; only {shown.name} is shown, as you asked."
+    return f"{run.name} is a copy of {shown.name} and is left out."
+
+
+def _with_origin(run: RunReport, original: RunReport) -> RunReport:
+    """`run`, with a note if it began as a copy of `original` and the two have different ends."""
+    if run.name == original.name:
+        return run
+    note = (
+        f"{run.name} began as a copy of {original.name}, and they were trained differently since. The steps before the "
+        "copy are in both: do not add their costs."
+    )
+    return _with_note(run, note)
+
+
+def _with_note(run: RunReport, note: str) -> RunReport:
+    return replace(run, notes=(*run.notes, note))
 
 
 def _with_their_ladders(runs: dict[str, RunReport]) -> dict[str, RunReport]:
