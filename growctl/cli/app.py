@@ -28,7 +28,6 @@ from growctl.cli.options import (
 )
 from growctl.run import signals
 from growctl.text.escaping import say
-from growctl.text.first_use import FirstUse
 
 app = typer.Typer(
     name="growctl",
@@ -313,7 +312,7 @@ def _runs_dir(arguments: Sequence[str]) -> Path:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    say(f"growctl: {FirstUse().explained(message)}", error=True)
+    say(f"growctl: {message}", error=True)
     sys.exit(code)
 
 

@@ -227,9 +227,11 @@ def _notes(
     finals = {stage.name: paths.stage(index, stage.name) for index, stage in enumerate(stages)}
     finals |= {release.name: finals[release.branch_of].release for release in releases if release.branch_of in finals}
     for part in (*stages, *releases):
-        if part.finished and paths.stages.is_dir() and not finals[part.name].final.exists():
+        files = (finals[part.name].final, finals[part.name].metrics)
+        missing = next((path for path in files if not path.exists()), None)
+        if part.finished and paths.stages.is_dir() and missing:
             yield (
-                f"Incomplete: {finals[part.name].final} is missing. If this is a copy, copy the run again. The figures "
+                f"Incomplete: {missing} is missing. If this is a copy, copy the run again. The figures "
                 "of the stage are from the ledger."
             )
     if run.control is None and paths.no_controls.exists():

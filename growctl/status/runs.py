@@ -25,7 +25,7 @@ from growctl.run.lock import Holder, find_holder, read_holder
 from growctl.runs_dir import CONTROL_INFIX, CONTROLS_LEFT_OUT, RunPaths, RunsPaths
 from growctl.schedule.load import RUN_NAME, ScheduleError, folder_name_error, load_resolved
 from growctl.schema.blocks import Schedule
-from growctl.status.damage import missing_files
+from growctl.status.damage import lacks_records, missing_files
 from growctl.status.stages import PlannedStage, StageStatus, in_utc, modified, read_stage
 from model.errors import UserError
 from stages.stage_dir import StagePaths
@@ -58,7 +58,7 @@ class RunStatus:
     reason: str | None = None
     """Why the run failed."""
     resume_command: str | None = None
-    """The command that starts or resumes the run; null if there is nothing to do, or a growctl is at work."""
+    """The command that starts or resumes the run; null if it would repair nothing, or a growctl is at work."""
     jobs: dict[str, str] = field(default_factory=dict)
     """The SLURM jobs last submitted for the run: {name: id}."""
     stages: tuple[StageStatus, ...] = ()
@@ -238,10 +238,11 @@ def _completed(family: list[RunStatus], runs_dir: Path) -> list[RunStatus]:
     if cannot:
         return [run if run.state in over else replace(run, notes=(*run.notes, cannot)) for run in family]
     family = sorted(family, key=lambda run: (run.control is not None, run.name))
+    lost = [run.name for run in family if run.state == "damaged" and any(map(lacks_records, run.stages))]
     asks = ["--controls"] if RunsPaths(runs_dir).run(ladder).no_controls.exists() else []
     return [
         run
-        if run.state in over
+        if run.state in over or run.name in lost
         else replace(run, resume_command=shlex.join([*command, *(asks if run.control else ())]))
         for run in family
     ]

@@ -135,6 +135,12 @@ def test_a_copy_that_lacks_something_is_never_reported_as_finished(finished: Han
     assert str(path) in " ".join(status.notes)
 
 
+def test_no_command_is_shown_for_lost_records_because_none_repairs_them(finished: HandMade) -> None:
+    (finished.stage("1-large") / "metrics.jsonl").unlink()
+    status = only(finished.directory.parent)
+    assert (status.state, status.resume_command) == ("damaged", None)
+
+
 def test_a_truncated_ledger_is_damage(finished: HandMade) -> None:
     ledger = finished.directory / "ledger.db"
     ledger.write_bytes(ledger.read_bytes()[: ledger.stat().st_size // 2])
@@ -145,12 +151,13 @@ def test_a_truncated_ledger_is_damage(finished: HandMade) -> None:
     assert str(ledger) in err
 
 
-def test_the_report_says_which_result_is_missing(finished: HandMade) -> None:
-    final = finished.stage("1-large") / "final"
-    shutil.rmtree(final)
+@pytest.mark.parametrize("lost", ["final", "metrics.jsonl"])
+def test_the_report_says_which_result_is_missing(finished: HandMade, lost: str) -> None:
+    path = finished.stage("1-large") / lost
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
     [run] = find_runs(finished.directory.parent)
     assert remarks(run) == [
-        f"Incomplete: {final} is missing. If this is a copy, copy the run again. The figures of the stage are from the "
+        f"Incomplete: {path} is missing. If this is a copy, copy the run again. The figures of the stage are from the "
         "ledger."
     ]
 
