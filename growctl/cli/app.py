@@ -67,6 +67,7 @@ def common(
 
 @app.command(rich_help_panel=TRAINING)
 def run(
+    context: typer.Context,
     schedule: ScheduleName,
     overrides: Overrides = None,
     name: Annotated[str | None, typer.Option(help="Name of the run (default: the schedule's name).")] = None,
@@ -107,13 +108,16 @@ def run(
     from growctl.run.requests import LadderRequest, reuse_sources
     from growctl.run.screen import Screen, make_screen
     from growctl.runs_dir import CONTROLS_LEFT_OUT
-    from growctl.schedule.load import RUN_NAME, ScheduleError, load_schedule
+    from growctl.schedule.load import RUN_NAME, ScheduleError, check_runs_dir, load_schedule
     from growctl.text.console import Terminal
 
     if name is not None and not RUN_NAME.fullmatch(name):
         raise ScheduleError(
             f"--name {name!r}: a run's name is letters, digits, . _ - and starts with a letter or digit"
         )
+    given = context.get_parameter_source("runs_dir")
+    if given is None or given.name != "COMMANDLINE":
+        check_runs_dir(schedule, runs_dir, name)
     loaded = load_schedule(schedule, overrides or [], runs_dir=runs_dir, run=name, tell=_tell)
     sources = reuse_sources(runs_dir, reuse_from or [], no_reuse)
     request = LadderRequest.of(loaded, schedule, runs_dir, name, controls, sources, until, overrides or [])

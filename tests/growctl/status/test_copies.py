@@ -93,6 +93,16 @@ def test_a_schedule_of_the_users_that_is_called_like_a_runs_keeps_its_name(tmp_p
     assert load_schedule(str(path), runs_dir=tmp_path / "runs").name == "mine"
 
 
+def test_the_schedule_of_a_run_elsewhere_begins_no_other_run_unless_that_is_meant(runs: Path) -> None:
+    path = runs / "tiny/schedule.yaml"
+    _, err = run_here("run", path, "--dry-run", expect=2)
+    assert f"is the schedule of the run tiny in {runs}, and " in err
+    assert f"to resume tiny: growctl run {path} --runs-dir {runs};" in err
+    assert run_here("run", path, "--dry-run", "--runs-dir", runs)[0].startswith("# tiny: ladder")
+    assert run_here("run", path, "--dry-run", "--name", "other")[0].startswith("# other: ladder")
+    assert run_here("run", path, "--dry-run", "--runs-dir", runs / "more")[0].startswith("# tiny: ladder")
+
+
 def test_a_folder_that_cannot_name_a_run_is_refused_with_the_command_that_renames_it(runs: Path) -> None:
     (runs / "tiny").rename(runs / "tiny (copy)")
     with pytest.raises(ScheduleError) as refused:
