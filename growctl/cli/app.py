@@ -211,8 +211,13 @@ def prepare(
     path = prepare_dataset(loaded.data, runs.datasets, log_path=runs.datasets_log, on_progress=screen.preparing)
     manifest = read_dataset_manifest(path)
     validation = manifest.splits["validation"]
-    fraction = manifest.spec.validation_fraction
-    warning = small_validation(validation.num_documents, validation.num_tokens, fraction)
+    warning = small_validation(
+        validation.num_documents,
+        validation.num_tokens,
+        manifest.spec.validation_fraction,
+        max_sequences=loaded.evaluation.max_sequences,
+        sequence_length=loaded.training.sequence_length,
+    )
     if as_json:
         from growctl.documents.output import print_document
         from growctl.run.prepared import PrepareDocument

@@ -108,8 +108,15 @@ def _text(costs: PlanCosts) -> Iterator[str]:
 
 def _validation(costs: PlanCosts) -> Iterator[str]:
     if sizes := costs.dataset:
-        fraction = costs.ladder.schedule.data.validation_fraction
-        if warning := small_validation(sizes.validation_documents, sizes.validation_tokens, fraction):
+        schedule = costs.ladder.schedule
+        warning = small_validation(
+            sizes.validation_documents,
+            sizes.validation_tokens,
+            schedule.data.validation_fraction,
+            max_sequences=schedule.evaluation.max_sequences,
+            sequence_length=schedule.training.sequence_length,
+        )
+        if warning:
             yield warning
 
 

@@ -94,8 +94,14 @@ class RunDataset:
         TrainingSamples(dataset, length, self.schedule.seed)  # raises DataError if the text is shorter than a sequence
         EvaluationWindows(dataset, "validation", length)
         validation = manifest.splits["validation"]
-        fraction = self.schedule.data.validation_fraction
-        if warning := small_validation(validation.num_documents, validation.num_tokens, fraction):
+        warning = small_validation(
+            validation.num_documents,
+            validation.num_tokens,
+            self.schedule.data.validation_fraction,
+            max_sequences=self.schedule.evaluation.max_sequences,
+            sequence_length=length,
+        )
+        if warning:
             self.screen.message(f"WARNING: {warning}")
         return self._told_of_size(dataset)
 

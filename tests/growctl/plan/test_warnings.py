@@ -259,3 +259,10 @@ def test_a_small_validation_set_is_a_warning_once_the_dataset_is_prepared(tmp_pa
     [warning] = plan_warnings(plan_costs(schedule, tmp_path))
     assert warning.startswith("Validation has 6 documents with 9,000 tokens, fewer than 50 documents and 100,000 ")
     assert "data.validation_fraction" in warning
+
+
+def test_evaluations_that_read_little_of_a_validation_set_are_a_warning(tmp_path: Path) -> None:
+    schedule = optimal(evaluation={"max_sequences": 10})
+    write_dataset(RunsPaths(tmp_path).datasets / "text-0", schedule.data, validation=(80, 500_000))
+    [warning] = plan_warnings(plan_costs(schedule, tmp_path))
+    assert f"an evaluation reads {10 * schedule.training.sequence_length} of the tokens" in warning
