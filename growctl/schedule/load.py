@@ -54,7 +54,7 @@ def load_schedule(
     from growctl.schedule.compose import Composition
     from growctl.schedule.paths import with_absolute_paths
 
-    path = find_schedule(reference)
+    path = find_schedule(reference, runs_dir)
     composed = Composition(path, [*_folder_name(path, runs_dir, run), *overrides], reference)
     name = run or (composed.data.get("name") if isinstance(composed.data, dict) else None) or path.stem
     own = RunsPaths(runs_dir).run(str(name))
@@ -97,7 +97,7 @@ def check_runs_dir(reference: str, runs_dir: Path, run: str | None) -> None:
 
     `run` is the name that the user gives the run; another name than its folder's means another run.
     """
-    path = find_schedule(reference)
+    path = find_schedule(reference, runs_dir)
     folder = RunPaths(path.parent)
     is_run = path.name == folder.schedule.name and folder.ledger.exists()
     name, home = folder.directory.name, folder.directory.parent

@@ -103,6 +103,21 @@ def test_the_schedule_of_a_run_elsewhere_begins_no_other_run_unless_that_is_mean
     assert run_here("run", path, "--dry-run", "--runs-dir", runs / "more")[0].startswith("# tiny: ladder")
 
 
+def test_a_run_given_as_a_schedule_is_answered_with_its_schedule(runs: Path) -> None:
+    for reference in ("tiny", runs / "tiny"):
+        _, err = run_here("run", reference, "--runs-dir", runs, expect=2)
+        command = f"growctl run {runs}/tiny/schedule.yaml --runs-dir {runs}"
+        assert err.endswith(f": is a run, not a schedule; to resume it: {command}\n")
+
+
+def test_a_shipped_schedule_wins_over_a_run_of_its_name(runs: Path) -> None:
+    (runs / "tiny").rename(runs / "quickstart")
+    assert (
+        load_schedule("quickstart", runs_dir=runs).data.source
+        != load_schedule(str(runs / "quickstart/schedule.yaml"), runs_dir=runs).data.source
+    )
+
+
 def test_a_folder_that_cannot_name_a_run_is_refused_with_the_command_that_renames_it(runs: Path) -> None:
     (runs / "tiny").rename(runs / "tiny (copy)")
     with pytest.raises(ScheduleError) as refused:
