@@ -196,6 +196,7 @@ def prepare(
 
     Example: growctl prepare quickstart
     """
+    from growctl.plan.datasets import DatasetSizes, dataset_warnings
     from growctl.run.screen import Screen
     from growctl.runs_dir import RunsPaths
     from growctl.schedule.load import load_schedule
@@ -203,26 +204,24 @@ def prepare(
     from stages.counted import counted
     from stages.data.dataset import read_dataset_manifest
     from stages.data.prepare import prepare as prepare_dataset
-    from stages.data.validation_size import small_validation
 
     loaded = load_schedule(schedule, overrides or [], runs_dir=runs_dir, tell=_tell)
     screen = Screen(Terminal(stderr=True))
     runs = RunsPaths(runs_dir)
-    path = prepare_dataset(loaded.data, runs.datasets, log_path=runs.datasets_log, on_progress=screen.preparing)
-    manifest = read_dataset_manifest(path)
-    validation = manifest.splits["validation"]
-    warning = small_validation(
-        validation.num_documents,
-        validation.num_tokens,
-        manifest.spec.validation_fraction,
-        max_sequences=loaded.evaluation.max_sequences,
-        sequence_length=loaded.training.sequence_length,
+    warnings: list[str] = []
+    path = prepare_dataset(
+        *(loaded.data, runs.datasets),
+        log_path=runs.datasets_log,
+        on_progress=screen.preparing,
+        tell=warnings.append,
     )
+    manifest = read_dataset_manifest(path)
+    warnings += dataset_warnings(loaded, DatasetSizes.of(manifest))
     if as_json:
         from growctl.documents.output import print_document
         from growctl.run.prepared import PrepareDocument
 
-        print_document(PrepareDocument(path, manifest, (warning,) if warning else ()))
+        print_document(PrepareDocument(path, manifest, tuple(warnings)))
     else:
         for split, content in manifest.splits.items():
             say(
@@ -231,7 +230,7 @@ def prepare(
             )
         if manifest.num_dropped:
             say(f"left out of train: {counted(manifest.num_dropped, 'document')} whose text is also in validation")
-        if warning:
+        for warning in warnings:
             say(f"warning: {warning}", error=True)
         say(str(path))
 

@@ -240,7 +240,10 @@ def _submitted(request: LadderRequest, jobs: list[Job], run: RunPaths) -> list[t
     except (FailedJobError, FailedSubmissionError) as error:
         if ids:
             subprocess.run(["scancel", *ids.values()], capture_output=True, check=False)
-        raise RunFailed(f"sbatch rejected the job {job.name}: {error}") from None
+        said = (str(error).strip() or type(error).__name__).splitlines()[-1]
+        raise RunFailed(
+            f"sbatch rejected the job {job.name}: {said}; `sinfo` shows whether SLURM answers here, and its partitions"
+        ) from None
     return list(zip(jobs, ids.values(), logs, strict=True))
 
 

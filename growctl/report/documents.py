@@ -213,7 +213,7 @@ def _figures(comparison: Comparison) -> dict[str, Any]:
         "control_runs": comparison.control_runs,
         "flops_to_equal_loss": comparison.flops_to_equal_loss,
         "saving": comparison.saving,
-        "equal_flops": comparison.equal_flops,
+        "equal_flops": None if comparison.missing_sizes else comparison.equal_flops,
         "verdict": verdict(comparison),
     }
 

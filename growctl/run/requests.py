@@ -9,6 +9,7 @@ from growctl.controls.renamed import in_their_folders
 from growctl.ladder.releases import paths_of, plan_run
 from growctl.ladder.stage_plans import StagePlan
 from growctl.launch.machines import Machines
+from growctl.launch.ranks import uneven_batch
 from growctl.run.changed_schedule import advice, first_difference, free_name, shared_training
 from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.schedule.load import ScheduleError, load_resolved
@@ -16,8 +17,7 @@ from growctl.schema.blocks import Schedule
 from growctl.text.suggestion import did_you_mean
 from model.errors import Failure, UserError
 from stages.checkpoint.manifest import CheckpointError, read_manifest
-from stages.counted import counted
-from stages.data.corpus import missing_text
+from stages.data.prepared import missing_unprepared
 
 
 class RunError(UserError):
@@ -126,7 +126,7 @@ class LadderRequest:
     def checked(self, machines: Machines) -> list[RunRequest]:
         """The ladder and its controls; raises RunError if one of them cannot be started or resumed on `machines`.
 
-        A ladder that has begun has its dataset already, so it no longer needs the text.
+        A ladder that has begun, or whose dataset is prepared, no longer needs the text.
         """
         schedule = self.ladder.schedule
         over = len(self.steps_done(self.ladder)) == len(schedule.stages)
@@ -136,7 +136,7 @@ class LadderRequest:
             if request.control is None or schedule.growth.when == "fixed" or over:
                 self.check_same_run(request)
         begun = RunPaths(self.directory(self.ladder)).has_begun()
-        if not begun and (missing := missing_text(schedule.data)):
+        if not begun and (missing := missing_unprepared(schedule.data, RunsPaths(self.runs_dir).datasets)):
             raise RunError(missing)
         return requests
 
@@ -236,19 +236,8 @@ def own_schedule(path: Path) -> Schedule:
 
 def check_batch(request: RunRequest, devices: int) -> None:
     """Raises RunError if a stage's ranks, with `devices` on each machine, cannot share the batch evenly."""
-    schedule, launch = request.schedule, request.schedule.launch
-    batch, micro = schedule.training.batch_size, launch.micro_batch_size
-    for index, stage in enumerate(schedule.stages):
-        nodes = launch.nodes_of(index)
-        ranks = nodes * devices
-        share = ranks * launch.least_micro_batch_size
-        if batch % share:
-            where = f" of stage {stage.name} ({counted(nodes, 'machine')} x {devices})" if nodes > 1 else ""
-            per_pass = "" if micro == "auto" else f" x launch.micro_batch_size {micro}"
-            raise RunError(
-                f"training.batch_size = {batch}: must be a multiple of the {counted(ranks, 'device')}{where}"
-                f"{per_pass}, {share}"
-            )
+    if uneven := uneven_batch(request.schedule, devices):
+        raise RunError(uneven)
 
 
 def schedule_yaml(schedule: Schedule) -> str:

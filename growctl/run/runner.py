@@ -11,6 +11,7 @@ from growctl.ladder.releases import paths_of, plan_release, plan_run
 from growctl.ladder.stage_plans import StagePlan, plan_stages
 from growctl.ladder.train_spec import worker_spec
 from growctl.launch.machines import Machines
+from growctl.launch.ranks import crowded_cores
 from growctl.launch.resolve import machines_of, run_devices
 from growctl.ledger.books import StageBooks
 from growctl.ledger.file import move_aside
@@ -64,6 +65,8 @@ def run(request: LadderRequest, screen: Screen) -> None:
     devices = run_devices(request.ladder.schedule, machines)
     check_space(request.checked(machines), request.runs_dir, devices, request.last_stage)
     machines.check(request.runs_dir)
+    if crowded := crowded_cores(request.ladder.schedule, devices):
+        screen.message(f"WARNING: {crowded}")
     controls = [request.directory(control) for control in request.controls()]
     ladder = Execution(request.ladder, request.runs_dir, machines, screen, controls, request.sources)
     ladder.run(request.last_stage, request.record_controls)
