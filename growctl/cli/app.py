@@ -28,7 +28,6 @@ from growctl.cli.options import (
 )
 from growctl.run import signals
 from growctl.text.escaping import say
-from growctl.text.first_use import FirstUse
 
 app = typer.Typer(
     name="growctl",
@@ -138,7 +137,7 @@ def run(
             run_schedule(request, screen)
         if until is not None:
             screen.message(f"Trained up to stage {until}. To train the rest, run the same command without --until.")
-        screen.message(f"To see its cost and results: growctl report {ladder}{where}")
+        screen.verbatim(f"To see its cost and results: growctl report {ladder}{where}")
 
 
 @app.command(rich_help_panel=TRAINING)
@@ -313,7 +312,7 @@ def _runs_dir(arguments: Sequence[str]) -> Path:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    say(f"growctl: {FirstUse().explained(message)}", error=True)
+    say(f"growctl: {message}", error=True)
     sys.exit(code)
 
 

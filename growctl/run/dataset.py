@@ -52,7 +52,7 @@ class RunDataset:
             # Rename only datasets in our own datasets directory: the ledger may name any path.
             ours = known.exists() and known.resolve().parent == self.runs.datasets.resolve()
             aside = f"moved to {set_aside(known).name}, " if ours else ""
-            self.screen.message(f"{error}; {aside}preparing it again")
+            self.screen.verbatim(f"{error}; {aside}preparing it again")
         dataset = self.prepared()
         now = read_dataset_manifest(dataset).fingerprint
         if fingerprint not in (None, now):
@@ -66,7 +66,7 @@ class RunDataset:
     def _told_of_size(self, dataset: Path) -> Path:
         """Returns `dataset`; prints a message if it is too large to check the hashes of its files at every start."""
         if (num_bytes := read_dataset_manifest(dataset).num_file_bytes) > HASHED_BYTES:
-            self.screen.message(
+            self.screen.verbatim(
                 f"{dataset} has {byte_count(num_bytes)}: only the sizes of its files were checked; `growctl verify "
                 f"--integrity {dataset}` checks their hashes too"
             )
@@ -96,7 +96,7 @@ class RunDataset:
         validation = manifest.splits["validation"]
         fraction = self.schedule.data.validation_fraction
         if warning := small_validation(validation.num_documents, validation.num_tokens, fraction):
-            self.screen.message(f"WARNING: {warning}")
+            self.screen.message(f"warning: {self.screen.explained(warning)}")
         return self._told_of_size(dataset)
 
 
