@@ -2,6 +2,8 @@
 
 from math import ceil
 
+from stages.counted import counted, plural
+
 ENOUGH_DOCUMENTS = 50
 ENOUGH_TOKENS = 100_000
 MARGIN = 1.2
@@ -22,12 +24,11 @@ def small_validation(num_documents: int, num_tokens: int, fraction: float | None
         missing.append(f"{ENOUGH_TOKENS:,} tokens")
     if not missing:
         return None
-    few = "1 document" if num_documents == 1 else f"{num_documents:,} documents"
-    these = "this" if num_documents == 1 else "these"
-    rests = f"{these} {few}" if num_documents < ENOUGH_DOCUMENTS else "so little text"
+    few = counted(num_documents, "document")
+    rests = f"{plural(num_documents, 'this', 'these')} {few}" if num_documents < ENOUGH_DOCUMENTS else "so little text"
     return (
-        f"Validation has {few} with {num_tokens:,} tokens, fewer than {' and '.join(missing)}: a difference of 0.05 "
-        f"nats per token between two losses may rest on {rests}. {_advice(num_documents, num_tokens, fraction)}"
+        f"Validation has {few} with {counted(num_tokens, 'token')}, fewer than {' and '.join(missing)}: a difference "
+        f"of 0.05 nats per token between two losses may rest on {rests}. {_advice(num_documents, num_tokens, fraction)}"
     )
 
 
