@@ -16,12 +16,11 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
-from rich.console import Console
-
 from growctl.bugs import growctl_version
 from growctl.doctor.check import Check
 from growctl.doctor.redaction import REMOVED, Redaction
 from growctl.doctor.table import print_check, print_summary
+from growctl.text.console import Terminal
 
 SUFFIX = ".zip"
 ALLOWED_VARIABLES = (
@@ -112,7 +111,7 @@ def as_json(document: object) -> str:
 
 
 def _as_text(checks: Sequence[Check]) -> str:
-    console = Console(file=io.StringIO(), width=100, color_system=None, highlight=False)
+    console = Terminal(file=io.StringIO(), width=100, color_system=None, highlight=False)
     for check in checks:
         print_check(check, console)
     print_summary(checks, console)

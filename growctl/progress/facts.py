@@ -52,9 +52,16 @@ def line(ladder: LadderProgress, stage: StageProgress) -> str:
 
 def _losses(stage: StageProgress) -> str:
     training = "no training loss yet" if stage.loss is None else f"training loss {stage.loss:.4f}"
-    if stage.validation_loss is None:
+    if stage.validation_step is None:
         return f"{training}, no validation loss yet"
-    return f"{training}, last validation loss {stage.validation_loss:.4f} (step {stage.validation_step})"
+    return f"{training}, last validation loss {validation_words(stage)} (step {stage.validation_step})"
+
+
+def validation_words(stage: StageProgress) -> str:
+    """The last validation loss; empty before the first evaluation."""
+    if stage.validation_step is None:
+        return ""
+    return "not finite" if stage.validation_loss is None else f"{stage.validation_loss:.4f}"
 
 
 def _speed(ladder: LadderProgress, stage: StageProgress) -> str:

@@ -101,7 +101,7 @@ def print_details(runs: Sequence[RunStatus], console: Console) -> None:
 def _print_remarks(run: RunStatus, console: Console, words: FirstUse, named: bool) -> None:
     prefix = f"{run.name}: " if named else ""
     if run.reason:
-        console.print(Text(words.explained(f"{prefix}failed: {run.reason}")), style=BAD, soft_wrap=True)
+        console.print(Text(f"{prefix}failed: {run.reason}"), style=BAD, soft_wrap=True)
     if run.jobs and run.state != "finished":
         jobs = ", ".join(f"{number} ({name})" for name, number in run.jobs.items())
         asks = f"squeue --jobs={','.join(run.jobs.values())}"
@@ -111,7 +111,7 @@ def _print_remarks(run: RunStatus, console: Console, words: FirstUse, named: boo
     for line in _reused(run):
         console.print(Text(f"{prefix}{line}"), soft_wrap=True)
     for note in run.notes:
-        console.print(Text(words.explained(f"{prefix}{note}")), style=WARNING, soft_wrap=True)
+        console.print(Text(prefix + words.explained(note)), style=WARNING, soft_wrap=True)
 
 
 def _reused(run: RunStatus) -> list[str]:

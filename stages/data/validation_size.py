@@ -2,6 +2,8 @@
 
 from math import ceil
 
+from stages.counted import counted, plural
+
 ENOUGH_DOCUMENTS = 50
 ENOUGH_TOKENS = 100_000
 MARGIN = 1.2
@@ -33,10 +35,9 @@ def small_validation(
     reads_little = read < min(num_tokens, ENOUGH_TOKENS)
     if not missing and not reads_little:
         return None
-    few = "1 document" if num_documents == 1 else f"{num_documents:,} documents"
-    these = "this" if num_documents == 1 else "these"
-    rests = f"{these} {few}" if num_documents < ENOUGH_DOCUMENTS else "so little text"
-    facts = f"Validation has {few} with {num_tokens:,} tokens"
+    few = counted(num_documents, "document")
+    rests = f"{plural(num_documents, 'this', 'these')} {few}" if num_documents < ENOUGH_DOCUMENTS else "so little text"
+    facts = f"Validation has {few} with {counted(num_tokens, 'token')}"
     facts += f", fewer than {' and '.join(missing)}" if missing else ""
     if reads_little:
         facts += f", {'and' if missing else 'but'} an evaluation reads {read:,} of the tokens"

@@ -68,6 +68,7 @@ def test_a_large_validation_set_and_one_of_unknown_size_give_no_warning(
         (49, 100_000, 0.03, "49 documents with 100,000 tokens, fewer than 50 documents: "),
         (50, 99_999, 0.03, "50 documents with 99,999 tokens, fewer than 100,000 tokens: "),
         (1, 10, 0.03, "may rest on this 1 document. "),
+        (1, 1, 0.03, "Validation has 1 document with 1 token, fewer than 50 documents and 100,000 tokens: "),
         (400, 50_000, 0.03, "may rest on so little text. "),
         (21, 117_162, 0.03, "Set data.validation_fraction to 0.09 instead of 0.03, or use more text."),
         (5, 1_000_000, 0.05, "Use more text, or a larger data.validation_fraction than 0.05."),
