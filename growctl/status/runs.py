@@ -10,7 +10,7 @@ import os
 import shlex
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -151,14 +151,15 @@ def _read_run(directory: Path) -> tuple[RunStatus, list[RunStatus]]:
     holder = _holder(directory, notes)
     schedule = _schedule(paths.schedule, notes, at_work=holder is not None)
     queued = paths.jobs.exists() and not paths.has_begun()
-    entry, recorded, ended = _ledger(paths.ledger, notes, may_be_missing=holder is not None or queued)
+    entry, recorded, ended, booked = _ledger(paths.ledger, notes, may_be_missing=holder is not None or queued)
     damaged = bool(notes)
     stages: list[StageStatus] = []
     all_planned = _planned(directory, schedule, recorded)
     for planned in all_planned:
         reached = all(stage.state == "done" for stage in stages)
         since = holder.since if holder and reached else None
-        stages.append(read_stage(directory, planned, reached=reached, held_since=since, notes=notes))
+        stage = read_stage(directory, planned, reached=reached, held_since=since, notes=notes)
+        stages.append(_dated(stage, booked.get(stage.name, {})))
     ladder, _, kind = (entry.control_of or "", "", entry.control) if entry else directory.name.partition(CONTROL_INFIX)
     failed = next((stage for stage in stages if stage.state == "failed"), None)
     missing = [] if holder else missing_files(directory, all_planned, stages, ended)
@@ -339,26 +340,43 @@ def _schedule(path: Path, notes: list[str], at_work: bool) -> Schedule | None:
     return None
 
 
-def _ledger(path: Path, notes: list[str], may_be_missing: bool) -> tuple[RunEntry | None, list[StageEntry], set[str]]:
-    """The recorded run, its stages, and the names of those whose end is recorded.
+def _dated(stage: StageStatus, booked: Mapping[int, str]) -> StageStatus:
+    """`stage`, with the time at which the ledger booked its newest checkpoint if that is before the file's time.
+
+    A copy of a run has new file times.
+    """
+    paths = StagePaths(Path())
+    names = {paths.step(step).name: moment for step, moment in booked.items()}
+    names |= {paths.final.name: booked[stage.step]} if stage.step in booked else {}
+    recorded = names.get(stage.checkpoint or "")
+    if stage.checkpoint_at is None or recorded is None:
+        return stage
+    return replace(stage, checkpoint_at=min(stage.checkpoint_at, recorded))
+
+
+def _ledger(
+    path: Path, notes: list[str], may_be_missing: bool
+) -> tuple[RunEntry | None, list[StageEntry], set[str], dict[str, dict[int, str]]]:
+    """The recorded run, its stages, the names of those whose end is recorded, and when each one's steps were booked.
 
     Adds a note if the ledger is missing, unless it `may_be_missing`.
     """
     if may_be_missing and not path.exists():
-        return None, [], set()
+        return None, [], set(), {}
     try:
         with Ledger.open(path, read_only=True) as ledger:
             run, stages = ledger.run(), ledger.stages()
+            booked = {stage.name: ledger.booked_at(stage.name) for stage in stages}
             ended = {stage.name for stage in stages if ledger.finished(stage.name)}
         ladder = [stage.name for stage in stages if not stage.branch_of]
         names = [*([run.control_of] if run.control else []), *ladder]
         releases = all(stage.branch_of in ladder for stage in stages if stage.branch_of)
         if releases and all(isinstance(name, str) and RUN_NAME.fullmatch(name) for name in names):
-            return run, stages, ended
+            return run, stages, ended, booked
         notes.append(f"{path} holds names that no run or stage can have")  # such names must not become paths
     except LedgerError as error:
         notes.append(str(error))
-    return None, [], set()
+    return None, [], set(), {}
 
 
 def _jobs(ladder: Path, name: str, notes: list[str]) -> dict[str, str]:

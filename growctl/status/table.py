@@ -124,7 +124,7 @@ def _reused(run: RunStatus) -> list[str]:
 
 
 def print_commands(runs: Sequence[RunStatus], console: Console) -> None:
-    """Prints how to resume; a command that resumes several runs is printed once."""
+    """Prints how to resume or train; a command for several runs is printed once."""
     commands: dict[str, list[RunStatus]] = {}
     for run in runs:
         if run.resume_command:
@@ -132,7 +132,8 @@ def print_commands(runs: Sequence[RunStatus], console: Console) -> None:
     for command, stopped in commands.items():
         others = f" and {len(stopped) - 1} more" if len(stopped) > 1 else ""
         jobs = ", once none of its jobs is queued or running" if any(run.jobs for run in stopped) else ""
-        console.print(Text(f"to resume {stopped[0].name}{others}{jobs}: {command}"), soft_wrap=True)
+        verb = "train" if all(run.state == "not started" for run in stopped) else "resume"
+        console.print(Text(f"to {verb} {stopped[0].name}{others}{jobs}: {command}"), soft_wrap=True)
 
 
 def _table(*left: str, **right: int) -> Table:

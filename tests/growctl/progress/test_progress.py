@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from growctl.ladder.releases import plan_run
-from growctl.progress.facts import line
+from growctl.progress.facts import line, rows
 from growctl.progress.ladder import LadderProgress
 from growctl.progress.peak import known_device, peak_flops
 from growctl.progress.stage_table import stage_table
@@ -63,6 +63,16 @@ def test_a_line_names_both_losses_speed_ramp_times_compute_evaluation_and_growth
     ):
         assert fact in written
     assert "\n" not in written
+
+
+def test_a_stage_that_has_no_loss_yet_shows_those_of_the_stage_before() -> None:
+    run = progress(ladder(), stage="stage-1")
+    assert dict(rows(run))["loss"] == "no training loss yet, no validation loss yet"
+    for record in (train(20), evaluation(20)):
+        run.stages["stage-0"].update(record)
+    assert dict(rows(run))["loss"] == ("stage-0 ended with training loss 3.5000, last validation loss 3.2000 (step 20)")
+    run.stages["stage-1"].update(evaluation(0))
+    assert dict(rows(run))["loss"] == "no training loss yet, last validation loss 3.2000 (step 0)"
 
 
 def test_a_line_of_the_last_stage_after_its_ramp_has_neither_growth_nor_ramp() -> None:
