@@ -123,21 +123,29 @@ def run(
     request = LadderRequest.of(loaded, schedule, runs_dir, name, controls, sources, until, overrides or [])
     ladder = request.ladder.name
     where = "" if runs_dir == DEFAULT_RUNS_DIR else f" --runs-dir {runs_dir}"
+    note = ""
     if controls is None and request.leaves_controls_out:
-        say(f"{ladder}: its {CONTROLS_LEFT_OUT}; to train them, add --controls", error=True)
+        note = f"{ladder}: its {CONTROLS_LEFT_OUT}; to train them, add --controls"
     if dry_run:
         from growctl.cli.dry_run import dry_run_text
 
+        if note:
+            say(note, error=True)
         say(dry_run_text(request))
     elif loaded.launch.cluster == "slurm":
         from growctl.queue.submit import submit
 
-        submit(request, Screen(Terminal()))
+        screen = Screen(Terminal())
+        if note:
+            screen.message(note)
+        submit(request, screen)
         say(f"\nTo see its progress: growctl status {ladder}{where}")
     else:
         from growctl.run.runner import run as run_schedule
 
         with make_screen(Terminal()) as screen:
+            if note:
+                screen.message(note)
             run_schedule(request, screen)
         if until is not None:
             screen.message(f"Trained up to stage {until}. To train the rest, run the same command without --until.")
@@ -206,7 +214,8 @@ def prepare(
     from stages.data.prepare import prepare as prepare_dataset
 
     loaded = load_schedule(schedule, overrides or [], runs_dir=runs_dir, tell=_tell)
-    screen = Screen(Terminal(stderr=True))
+    terminal = Terminal(stderr=True)
+    screen = Screen(terminal, timestamps=not terminal.is_terminal)
     runs = RunsPaths(runs_dir)
     warnings: list[str] = []
     path = prepare_dataset(
@@ -231,7 +240,7 @@ def prepare(
         if manifest.num_dropped:
             say(f"left out of train: {counted(manifest.num_dropped, 'document')} whose text is also in validation")
         for warning in warnings:
-            say(f"warning: {warning}", error=True)
+            screen.message(f"warning: {screen.explained(warning)}")
         say(str(path))
 
 
