@@ -4,7 +4,6 @@ FLOPs count the work that was kept. Work that was repeated after an interruption
 controls alike: a machine failure has nothing to do with the training method.
 """
 
-import difflib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,6 +12,7 @@ from typing import Any
 
 from growctl.ledger.ledger import Anomaly, BaseEntry, Ledger, LedgerError, RunEntry, ScoreEntry, StageEntry
 from growctl.runs_dir import CONTROLS_LEFT_OUT, RunPaths, RunsPaths
+from growctl.text.suggestion import nearest
 from model.errors import UserError
 from stages.checkpoint.manifest import manifest_hash
 from stages.generate.text_samples import TextSample, read_samples
@@ -312,8 +312,7 @@ def find_runs(runs_dir: Path, names: Sequence[str] = ()) -> list[RunReport]:
         raise RunNotFoundError(f"there are no runs in {runs_dir} yet")
     for name in names:
         if name not in paths:
-            near = difflib.get_close_matches(name, paths, n=3, cutoff=0.4) or list(paths)[:5]
-            raise RunNotFoundError(f"no run {name!r} in {runs_dir}; the nearest are {', '.join(near)}")
+            raise RunNotFoundError(f"no run {name!r} in {runs_dir}; {nearest(name, paths)}")
     runs: dict[str, RunReport] = {}
     unreadable: dict[str, LedgerError] = {}
     for name, path in paths.items():

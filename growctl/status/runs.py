@@ -3,7 +3,6 @@
 Imports no torch and writes nothing. Files that cannot be read are reported in `notes`; they raise no error.
 """
 
-import difflib
 import fcntl
 import json
 import os
@@ -27,6 +26,7 @@ from growctl.schedule.load import RUN_NAME, ScheduleError, folder_name_error, lo
 from growctl.schema.blocks import Schedule
 from growctl.status.damage import lacks_records, missing_files
 from growctl.status.stages import PlannedStage, StageStatus, in_utc, modified, read_stage
+from growctl.text.suggestion import nearest
 from model.errors import UserError
 from stages.stage_dir import StagePaths
 
@@ -113,9 +113,7 @@ def find_status(runs_dir: Path, names: Sequence[str] = ()) -> list[RunStatus]:
         runs |= {run.name: run for run in _completed(family, runs_dir)}
     for name in names:
         if name not in runs:
-            near = difflib.get_close_matches(name, runs, n=3, cutoff=0.4) or list(runs)[:5]
-            hint = f"; the nearest are {', '.join(near)}" if near else "; it holds no runs"
-            raise RunNotFoundError(f"no run {name!r} in {runs_dir}{hint}")
+            raise RunNotFoundError(f"no run {name!r} in {runs_dir}; {nearest(name, runs) or 'it holds no runs'}")
     found: dict[str, RunStatus] = {}
     for name in names or runs:
         found |= {other.name: other for other in runs.values() if name in (other.name, other.control_of)}

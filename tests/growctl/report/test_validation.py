@@ -2,6 +2,7 @@
 
 import io
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -115,7 +116,7 @@ def test_an_evaluation_that_reads_little_of_a_validation_set_is_in_the_same_warn
 
 
 def test_the_report_warns_of_evaluations_that_read_little(tmp_path: Path) -> None:
-    how = {"evaluation.max_sequences": 10, "training.sequence_length": 32}
+    how: dict[str, Any] = {"evaluation.max_sequences": 10, "training.sequence_length": 32}
     FakeRun(tmp_path, "a", [SMALL, LARGE], validation=(80, 500_000), **how).train(0, 1.42)
     [warning] = validation_warnings(find_runs(tmp_path))
     assert "an evaluation reads 320 of the tokens" in warning

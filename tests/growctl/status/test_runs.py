@@ -327,7 +327,7 @@ def test_a_dataset_that_is_being_prepared_is_named(tmp_path):
 def test_an_unknown_run_gives_the_nearest_names(tmp_path):
     for name in ("quickstart", "wikitext"):
         HandMade(tmp_path, name)
-    with pytest.raises(RunNotFoundError, match=r"no run 'quikstart' in .*; the nearest are quickstart"):
+    with pytest.raises(RunNotFoundError, match=r"no run 'quikstart' in .*; the nearest are quickstart, wikitext"):
         find_status(tmp_path, ["quikstart"])
     out, err = run_here("status", "quikstart", "--runs-dir", tmp_path, expect=2)
     assert (out, "the nearest are quickstart" in err, "Traceback" in err) == ("", True, False)
