@@ -41,7 +41,7 @@ class RunDataset:
         dataset = self._whole(*first, directory)
         if change := text_change(self.schedule.data, dataset):
             self.screen.message(
-                f"WARNING: data.source {self.schedule.data.source!r} {change} {dataset} was prepared from it; this run "
+                f"warning: data.source {self.schedule.data.source!r} {change} {dataset} was prepared from it; this run "
                 "goes on with that dataset. To train on the text as it is now, start a run with another --name"
             )
         return dataset

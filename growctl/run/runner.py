@@ -66,7 +66,7 @@ def run(request: LadderRequest, screen: Screen) -> None:
     check_space(request.checked(machines), request.runs_dir, devices, request.last_stage)
     machines.check(request.runs_dir)
     if crowded := crowded_cores(request.ladder.schedule, devices):
-        screen.message(f"WARNING: {crowded}")
+        screen.message(f"warning: {crowded}")
     controls = [request.directory(control) for control in request.controls()]
     ladder = Execution(request.ladder, request.runs_dir, machines, screen, controls, request.sources)
     ladder.run(request.last_stage, request.record_controls)
