@@ -53,16 +53,18 @@ class Room:
         return available is None or available >= self.memory_bytes
 
     def lack(self) -> str:
-        """What it takes and what there is, as a clause."""
-        place, free = self.output.parent, byte_count(free_bytes(self.output))
-        takes, there = f"about {byte_count(self.new_bytes + self.copied_bytes)} on disk", f"{free} are free in {place}"
+        """What it takes, what there is too little of, and what to do, as a clause."""
+        takes, short, ways = f"about {byte_count(self.new_bytes + self.copied_bytes)} on disk", [], []
         available = available_memory()
         if self.memory_bytes and available is not None:
             takes += f" and {byte_count(self.memory_bytes)} of memory"
-            there += f" and {byte_count(available)} of memory are available"
-        ways = [] if self.is_on_disk else ["free some space, write to another disk with --output"]
-        ways += [] if self.is_in_memory else ["free some memory"]
-        return f"takes {takes}, but only {there}; {', '.join(ways)}"
+        if not self.is_on_disk:
+            short.append(f"{byte_count(free_bytes(self.output))} are free in {self.output.parent}")
+            ways.append("free some space or write to another disk with --output")
+        if available is not None and not self.is_in_memory:
+            short.append(f"{byte_count(available)} of memory are available")
+            ways.append("free some memory")
+        return f"takes {takes}, but only {' and '.join(short)}; {', and '.join(ways)}"
 
 
 def check_expansion(

@@ -34,7 +34,6 @@ from growctl.cli.options import (
 )
 from growctl.run import signals
 from growctl.text.escaping import say
-from growctl.text.first_use import FirstUse
 
 app = typer.Typer(
     name="growctl",
@@ -74,6 +73,7 @@ def common(
 
 @app.command(rich_help_panel=TRAINING)
 def run(
+    context: typer.Context,
     schedule: ScheduleName,
     overrides: Overrides = None,
     name: RunName = None,
@@ -110,10 +110,13 @@ def run(
     from growctl.run.requests import LadderRequest, reuse_sources
     from growctl.run.screen import Screen, make_screen
     from growctl.runs_dir import CONTROLS_LEFT_OUT
-    from growctl.schedule.load import load_schedule
+    from growctl.schedule.load import check_runs_dir, load_schedule
     from growctl.text.console import Terminal
 
     check_name(name)
+    given = context.get_parameter_source("runs_dir")
+    if given is None or given.name != "COMMANDLINE":
+        check_runs_dir(schedule, runs_dir, name)
     sources = reuse_sources(runs_dir, reuse_from or [], no_reuse)
     if seeds is not None:
         from growctl.sweep.grid import seed_grid
@@ -134,25 +137,33 @@ def run(
     request = LadderRequest.of(loaded, schedule, runs_dir, name, controls, sources, until, overrides or [])
     ladder = request.ladder.name
     where = "" if runs_dir == DEFAULT_RUNS_DIR else f" --runs-dir {runs_dir}"
+    note = ""
     if controls is None and request.leaves_controls_out:
-        say(f"{ladder}: its {CONTROLS_LEFT_OUT}; to train them, add --controls", error=True)
+        note = f"{ladder}: its {CONTROLS_LEFT_OUT}; to train them, add --controls"
     if dry_run:
         from growctl.cli.dry_run import dry_run_text
 
+        if note:
+            say(note, error=True)
         say(dry_run_text(request))
     elif loaded.launch.cluster == "slurm":
         from growctl.queue.submit import submit
 
-        submit(request, Screen(Terminal()))
+        screen = Screen(Terminal())
+        if note:
+            screen.message(note)
+        submit(request, screen)
         say(f"\nTo see its progress: growctl status {ladder}{where}")
     else:
         from growctl.run.runner import run as run_schedule
 
         with make_screen(Terminal()) as screen:
+            if note:
+                screen.message(note)
             run_schedule(request, screen)
         if until is not None:
             screen.message(f"Trained up to stage {until}. To train the rest, run the same command without --until.")
-        screen.message(f"To see its cost and results: growctl report {ladder}{where}")
+        screen.verbatim(f"To see its cost and results: growctl report {ladder}{where}")
 
 
 @app.command(rich_help_panel=TRAINING)
@@ -217,7 +228,8 @@ def prepare(
     from stages.data.prepare import prepare as prepare_dataset
 
     loaded = load_schedule(schedule, overrides or [], runs_dir=runs_dir, tell=_tell)
-    screen = Screen(Terminal(stderr=True))
+    terminal = Terminal(stderr=True)
+    screen = Screen(terminal, timestamps=not terminal.is_terminal)
     runs = RunsPaths(runs_dir)
     warnings: list[str] = []
     path = prepare_dataset(
@@ -242,7 +254,7 @@ def prepare(
         if manifest.num_dropped:
             say(f"left out of train: {counted(manifest.num_dropped, 'document')} whose text is also in validation")
         for warning in warnings:
-            say(f"warning: {warning}", error=True)
+            screen.message(f"warning: {screen.explained(warning)}")
         say(str(path))
 
 
@@ -333,7 +345,7 @@ def _runs_dir(arguments: Sequence[str]) -> Path:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    say(f"growctl: {FirstUse().explained(message)}", error=True)
+    say(f"growctl: {message}", error=True)
     sys.exit(code)
 
 

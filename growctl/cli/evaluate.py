@@ -186,7 +186,7 @@ def evaluate(
         if recorded.ledger:
             say(f"recorded in {recorded.ledger}; growctl report shows it")
     if recorded.why_not:
-        say(FirstUse().explained(f"not recorded in the ledger of the run: {recorded.why_not}"), error=True)
+        say(FirstUse().explained("not recorded in the ledger") + f" of the run: {recorded.why_not}", error=True)
     if outcome.output and output:
         everything = json.dumps(plain(document) | {"harness": outcome.output}, indent=1, default=str)
         write_new("--output", output, everything.encode())

@@ -163,13 +163,14 @@ def _files_and_overrides(arguments: Sequence[str]) -> tuple[list[str], list[str]
 
 def schema(
     document: Annotated[
-        str,
+        list[str] | None,
         typer.Argument(
-            help="schedule, a file of a run (metrics, samples, scores), or a command, for what it prints with --json.",
+            help="schedule (the default), a file of a run (metrics, samples, scores), or a command, for what it prints "
+            "with --json.",
             metavar="[DOCUMENT]",
             autocompletion=complete_document,
         ),
-    ] = SCHEDULE,
+    ] = None,
 ) -> None:
     """Print a JSON Schema: of schedule files, for editors, or of a document that growctl writes, for scripts.
 
@@ -180,7 +181,8 @@ def schema(
     from growctl.documents.json_schema import document_schema_text
     from growctl.schedule.json_schema import schema_text
 
-    print(schema_text() if document == SCHEDULE else document_schema_text(document), end="")
+    name = "-".join(document or [SCHEDULE])  # `schema import official` as the command is written
+    print(schema_text() if name == SCHEDULE else document_schema_text(name), end="")
 
 
 def _say_drafted(result: "Drafted", path: Path | None) -> None:

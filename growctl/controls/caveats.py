@@ -3,26 +3,30 @@
 from collections.abc import Iterator
 
 from growctl.controls.generate import plan_controls
+from growctl.ladder.rate_fit import misfits
 from growctl.ladder.sizes import stage_model
 from growctl.ladder.stage_plans import plan_stages
 from growctl.schema.blocks import Schedule
 from model.config import num_parameters
-from stages.counted import counted
 
 EQUAL_SIZE = 0.05
 """Largest relative difference in parameters at which a Transformer counts as the ladder's size."""
 
-MOSTLY = 0.5
-"""Smallest share of the requested decay steps that needs no caveat, if the warm-up takes some of them."""
-
 
 def schedule_caveats(schedule: Schedule) -> list[str]:
-    """The caveats of all controls of `schedule`: one sentence each, starting with the control's name."""
+    """The caveats of all controls of `schedule`: one sentence each, starting with the control's name.
+
+    Says nothing of a warm-up that is too long for the ladder itself: `short_stage_warnings` does.
+    """
     last_size = num_parameters(stage_model(schedule, len(schedule.stages) - 1))
+    ladder_decays = not any(misfits(schedule))
     return [
         f"{control.name} {caveat}."
         for control in plan_controls(schedule)
-        for caveat in control_caveats(control.kind, control.schedule, last_size, schedule.base_flops)
+        for caveat in (
+            *(_decay_caveats(control.schedule) if ladder_decays else ()),
+            *_other_caveats(control.kind, control.schedule, last_size, schedule.base_flops),
+        )
     ]
 
 
@@ -32,7 +36,7 @@ def control_caveats(kind: str, control: Schedule, last_size: int, base_flops: fl
     `control` is the schedule of the control, `last_size` the number of parameters of its ladder's last stage,
     `base_flops` the cost of the ladder's start checkpoint (0 without one, None if it is not known).
     """
-    return [*_decay_caveats(control), *_size_caveats(kind, control, last_size), *_base_caveats(control, base_flops)]
+    return [*_decay_caveats(control), *_other_caveats(kind, control, last_size, base_flops)]
 
 
 def decays(schedule: Schedule) -> bool:
@@ -42,24 +46,15 @@ def decays(schedule: Schedule) -> bool:
     return all(plan.learning_rate.total_steps > plan.learning_rate.warmup_steps for plan in ends)
 
 
+def _other_caveats(kind: str, control: Schedule, last_size: int, base_flops: float | None) -> Iterator[str]:
+    yield from _size_caveats(kind, control, last_size)
+    yield from _base_caveats(control, base_flops)
+
+
 def _decay_caveats(control: Schedule) -> Iterator[str]:
     """Reports stages whose warm-up leaves the decay no steps, or too few."""
-    plans = plan_stages(control)
-    of_stages = control.learning_rate.span == "stage"
-    for plan in plans if of_stages else plans[-1:]:
-        rate = plan.learning_rate
-        where = f" in stage {plan.name}" if of_stages and len(plans) > 1 else ""
-        asked = round(control.learning_rate.decay * rate.total_steps)
-        if rate.total_steps <= rate.warmup_steps:
-            yield (
-                f"trains {counted(rate.total_steps, 'step')}{where}, no more than the {rate.warmup_steps} of the "
-                "warm-up: its learning rate never decays"
-            )
-        elif rate.shape == "wsd" and rate.decay_steps < MOSTLY * asked:
-            yield (
-                f"trains {counted(rate.total_steps, 'step')}{where}, {rate.warmup_steps} of them warm-up: its decay "
-                f"takes {counted(rate.decay_steps, 'step')} instead of {asked}"
-            )
+    for misfit in misfits(control):
+        yield f"{misfit} (stage {misfit.stage})" if misfit.stage else str(misfit)
 
 
 def _base_caveats(control: Schedule, base_flops: float | None) -> Iterator[str]:

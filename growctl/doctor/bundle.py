@@ -21,7 +21,6 @@ from growctl.doctor.check import Check
 from growctl.doctor.redaction import REMOVED, Redaction
 from growctl.doctor.table import print_check, print_summary
 from growctl.text.console import Terminal
-from model.errors import UserError
 
 SUFFIX = ".zip"
 ALLOWED_VARIABLES = (
@@ -45,7 +44,7 @@ were.
 """
 
 
-class BundleError(UserError):
+class BundleError(Exception):
     """The bundle cannot be written to that file; the message says why and what to do."""
 
 

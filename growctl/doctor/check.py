@@ -1,10 +1,14 @@
 """The result of one doctor check, and how a check runs so that its errors do not stop the others."""
 
+import errno
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+"""No space is left, or none of the user's quota."""
 
 State = Literal["ok", "warning", "failed"]
 
@@ -65,8 +69,23 @@ def carried_out(name: str, check: Callable[[], Check]) -> Check:
     """The result of `check`; if it raises, a failed check with the error."""
     try:
         return check()
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            return _broken(name, error)
+        return full_disk(name, error)
     except Exception as error:  # any error on a broken machine is a finding and must not end the doctor
-        return Check(name, "failed", f"{type(error).__name__}: {error}", "fix the earlier failures first, if any")
+        return _broken(name, error)
+
+
+def full_disk(name: str, error: OSError) -> Check:
+    """The failed check `name`, whose `error` is one of DISK_FULL."""
+    place = f" ({error.filename})" if error.filename else ""
+    fix = "free some space, or store runs elsewhere with --runs-dir or GROWCTL_RUNS_DIR"
+    return Check(name, "failed", f"the disk is full: {error.strerror}{place}", fix)
+
+
+def _broken(name: str, error: Exception) -> Check:
+    return Check(name, "failed", f"{type(error).__name__}: {error}", "fix the earlier failures first, if any")
 
 
 def run_command(

@@ -14,9 +14,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from growctl.doctor.check import Check
+from growctl.doctor.check import DISK_FULL, Check, full_disk
 from growctl.runs_dir import RunPaths
-from growctl.text.formatting import duration
+from growctl.text.formatting import byte_count, duration
 from stages.checkpoint.files import sync_path, write_file
 from stages.counted import counted
 from stages.probe.machine_facts import MachineFacts
@@ -33,6 +33,9 @@ RENAMES = 10
 CHECKPOINT_FILES = 500
 """Files of a checkpoint of the paper's largest model: one for each parameter."""
 LITTLE_SPACE = 5 * 10**9
+NO_SPACE = 50 * 10**6
+"""Not even the quickstart fits into less."""
+
 LARGEST = ("1.31B", 12 * 1_310_000_000)
 """The paper's largest model and the bytes of its checkpoint: a value and two moments in float32 per parameter."""
 
@@ -94,6 +97,8 @@ def runs_directory(runs_dir: Path) -> Check:
         with scratch(runs_dir) as folder:
             write_file(folder / "file", b"anything")
     except OSError as error:
+        if error.errno in DISK_FULL:
+            return full_disk("runs directory", error)
         fix = "choose another with --runs-dir or GROWCTL_RUNS_DIR, or ask for permission to write there"
         return Check("runs directory", "failed", f"{runs_dir} cannot be written: {error.strerror} ({place})", fix)
     where = "" if place == runs_dir.absolute() else f", which the first run creates in {place}"
@@ -106,11 +111,14 @@ def disk_space(runs_dir: Path) -> Check:
     free = shutil.disk_usage(place).free
     name, size = LARGEST
     fitting = counted(free // size, "checkpoint")
-    found = f"{free / 1e9:,.0f} GB free, {fitting} of {name} parameters ({size / 1e9:.1f} GB each)"
+    amount = f"{free / 1e9:,.0f} GB" if free >= 1e9 else byte_count(free)
+    found = f"{amount} free, {fitting} of {name} parameters ({size / 1e9:.1f} GB each)"
     elsewhere = "free some space, or store runs elsewhere with --runs-dir or GROWCTL_RUNS_DIR"
     if os.statvfs(place).f_files and os.statvfs(place).f_favail < 10_000:
         found += f"; and room for only {os.statvfs(place).f_favail} more files: a checkpoint has one per parameter"
         return Check("disk space", "warning", found, elsewhere)
+    if free < NO_SPACE:
+        return Check("disk space", "failed", found, elsewhere)
     if free < LITTLE_SPACE:
         return Check("disk space", "warning", found, elsewhere)
     return Check("disk space", "ok", found)

@@ -150,8 +150,10 @@ def _releases(draft: Draft) -> str:
 
 
 def _intervals(draft: Draft) -> str:
+    tokens = draft.evaluate_sequences * draft.shape.sequence_length
     return (
-        f"evaluation:\n  every: {draft.evaluate_every}\n  max_sequences: 1000\n\n"
+        f"evaluation:\n  every: {draft.evaluate_every}\n  max_sequences: {draft.evaluate_sequences}"
+        f"  # {tokens:,} tokens; all evaluations cost {draft.evaluation_share:.1%} of the FLOPs of training\n\n"
         f"checkpoint:\n  every: {draft.save_every}  # a kill costs this many steps at most\n"
     )
 

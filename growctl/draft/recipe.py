@@ -14,6 +14,7 @@ from growctl.plan.warnings import OPTIMAL_TOKENS
 from growctl.schema.quantities import parse_count
 from growctl.text.formatting import short_count
 from model.errors import UserError
+from stages.data.validation_size import enough_sequences
 
 BUDGETS = (0.5, 1.0, 2.0)
 """Budgets of the control from scratch. Measured savings lie between 1 and 1.6, so these bracket the point of equal
@@ -32,6 +33,7 @@ BATCH_FACTOR, BATCH_EXPONENT = 0.2920, 0.3271
 """Best data tokens per step by training FLOPs (DeepSeek LLM, arXiv 2401.02954, section 3.1)."""
 
 FEWEST_STEPS = 200
+USUAL_SEQUENCES = 1000
 PUBLISHED_RATE, PUBLISHED_SIZE = 6e-4, 124e6
 QUICKSTART_RATE, QUICKSTART_SIZE = 6e-3, 262e3
 DECAY_SHARE, RAMP_SHARE = 0.2, 0.02
@@ -83,6 +85,17 @@ class Draft:
         """Steps between evaluations: about 25 in the ladder, and one or more before the end of its shortest stage."""
         shortest = round(min(self.train_tokens) / self.batch_tokens)
         return min(_round_number(min(self.num_steps / 25, shortest / 2)), max(1, shortest - 1))
+
+    @property
+    def evaluate_sequences(self) -> int:
+        """Sequences of an evaluation: USUAL_SEQUENCES, or more if these are too few to trust."""
+        return max(USUAL_SEQUENCES, enough_sequences(self.shape.sequence_length))
+
+    @property
+    def evaluation_share(self) -> float:
+        """FLOPs of all evaluations of the ladder, as a share of its training: a token takes a third of the FLOPs."""
+        tokens = self.num_steps / self.evaluate_every * self.evaluate_sequences * self.shape.sequence_length
+        return tokens / 3 / sum(self.train_tokens)
 
     @property
     def save_every(self) -> int:

@@ -1,48 +1,40 @@
 """Warns of settings that need more steps than the ladder or a stage has. Nothing fails then, but it never happens."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import chain
 
-from growctl.ladder.stage_plans import StagePlan, plan_stages
+from growctl.ladder.rate_fit import misfits
+from growctl.ladder.stage_plans import plan_stages
 from growctl.schema.blocks import Schedule
-
-WHOLE = 1.0
-"""A `decay` of this share means all steps after the warm-up, so it may be cut short by the warm-up."""
 
 
 def short_stage_warnings(schedule: Schedule) -> list[str]:
     """One sentence for each setting that asks for more steps than there are: dotted path, value, steps, what to set."""
-    plans = plan_stages(schedule)
-    return list(chain(_learning_rate(schedule, plans), _intervals(schedule, plans)))
+    return list(chain(_learning_rate(schedule), _intervals(schedule)))
 
 
-def _learning_rate(schedule: Schedule, plans: Sequence[StagePlan]) -> Iterator[str]:
-    """Reports a warm-up that does not end within its span, and a decay that does not fit behind the warm-up."""
+def _learning_rate(schedule: Schedule) -> Iterator[str]:
+    """Reports a warm-up that leaves the decay too few steps, in the shortest stage if each has its own."""
     rate = schedule.learning_rate
-    of_stages = rate.span == "stage"
-    shortest = min(plans, key=lambda plan: plan.learning_rate.total_steps)
-    steps = shortest.learning_rate.total_steps
-    who = f"stage {shortest.name} trains" if of_stages else "the ladder trains"
-    fits = f"{who} {steps:,} steps"
-    if rate.warmup_steps >= steps:
-        yield (
-            f"learning_rate.warmup_steps = {rate.warmup_steps}: {fits}, so the rate never "
-            f"{'decays' if rate.warmup_steps == steps else 'reaches its peak'}; set it to {max(1, steps // 50)}, 2 % "
-            f"of them, or train longer."
-        )
+    found = min(misfits(schedule), key=lambda misfit: misfit.num_steps, default=None)
+    if found is None:
         return
-    asked, left = round(rate.decay * steps), shortest.learning_rate.decay_steps
-    if rate.shape == "wsd" and rate.decay < WHOLE and asked > left:
-        share = int(100 * left / steps) / 100
+    who = f"stage {found.stage}" if found.stage else "the ladder"
+    if found.share:
         yield (
-            f"learning_rate.decay = {rate.decay:g}: {fits}, of which the decay asks for {asked:,} and the warm-up "
-            f"takes {rate.warmup_steps:,}, so the rate decays over {left:,}; set it to {share:g} or less, or "
-            "learning_rate.warmup_steps lower."
+            f"learning_rate.decay = {rate.decay:g}: {who} {found}; set it to {found.share:g} or less, or "
+            f"learning_rate.warmup_steps to {found.warmup_words}."
+        )
+    else:
+        yield (
+            f"learning_rate.warmup_steps = {rate.warmup_steps}: {who} {found}; set it to {found.warmup_words}, or "
+            "train longer."
         )
 
 
-def _intervals(schedule: Schedule, plans: Sequence[StagePlan]) -> Iterator[str]:
+def _intervals(schedule: Schedule) -> Iterator[str]:
     """Reports stages that end before their first evaluation or checkpoint."""
+    plans = plan_stages(schedule)
     for key, every, happens in (
         ("evaluation.every", schedule.evaluation.every, "so the loss is only measured at the end"),
         ("checkpoint.every", schedule.checkpoint.every, "so a stop loses the whole stage"),

@@ -232,6 +232,15 @@ class Ledger:
         )
         return PeakMemory(*row)
 
+    def booked_at(self, stage: str) -> dict[int, str]:
+        """When the steps of a stage up to each checkpoint, and to its end, were booked: {step: ISO 8601, in UTC}."""
+        rows = self._query(
+            """SELECT last_step, max(recorded_at) FROM work
+               WHERE stage = :stage AND closed_by IN ('checkpoint', 'end') GROUP BY last_step""",
+            stage=stage,
+        )
+        return {row[0]: row[1] for row in rows}
+
     def payers(self, stage: str) -> list[str]:
         """The runs that paid for reused steps of a stage, in the order of the steps."""
         rows = self._query(

@@ -43,8 +43,14 @@ def prepared_sizes(data: DataBlock, runs_dir: Path | None) -> DatasetSizes | Non
 
 def dataset_warnings(schedule: Schedule, sizes: DatasetSizes) -> Iterator[str]:
     """A warning, in one sentence or two, for each size of the dataset that does not fit `schedule`."""
-    fraction = schedule.data.validation_fraction
-    if warning := small_validation(sizes.validation_documents, sizes.validation_tokens, fraction):
+    warning = small_validation(
+        sizes.validation_documents,
+        sizes.validation_tokens,
+        schedule.data.validation_fraction,
+        max_sequences=schedule.evaluation.max_sequences,
+        sequence_length=schedule.training.sequence_length,
+    )
+    if warning:
         yield warning
     asked = schedule.data.num_tokens
     if asked and asked > sizes.vocab_size and schedule.model.vocab_size is None:

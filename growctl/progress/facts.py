@@ -11,7 +11,7 @@ from stages.counted import counted
 def rows(ladder: LadderProgress) -> Iterator[tuple[str, str]]:
     """The facts of a run as (label, text); of the stage that trains now, if one does."""
     if stage := ladder.active:
-        yield "loss", _losses(stage)
+        yield "loss", _losses(stage) if _has_loss(stage) else _earlier_losses(ladder, stage)
         yield "speed", _speed(ladder, stage)
         if stage.ramp is not None:
             until = stage.plan.ramp_steps + 1
@@ -50,11 +50,29 @@ def line(ladder: LadderProgress, stage: StageProgress) -> str:
     return f"stage {stage.plan.name} step {stage.step}/{stage.num_steps}: {', '.join(parts)}"
 
 
+def _has_loss(stage: StageProgress) -> bool:
+    return stage.loss is not None or stage.validation_step is not None
+
+
+def _earlier_losses(ladder: LadderProgress, stage: StageProgress) -> str:
+    """The losses of the last stage before `stage` that has any, for a stage that has none yet."""
+    parts = list(ladder.stages.values())
+    earlier = next((part for part in reversed(parts[: parts.index(stage)]) if _has_loss(part)), None)
+    return f"{earlier.plan.name} ended with {_losses(earlier)}" if earlier else _losses(stage)
+
+
 def _losses(stage: StageProgress) -> str:
     training = "no training loss yet" if stage.loss is None else f"training loss {stage.loss:.4f}"
-    if stage.validation_loss is None:
+    if stage.validation_step is None:
         return f"{training}, no validation loss yet"
-    return f"{training}, last validation loss {stage.validation_loss:.4f} (step {stage.validation_step})"
+    return f"{training}, last validation loss {validation_words(stage)} (step {stage.validation_step})"
+
+
+def validation_words(stage: StageProgress) -> str:
+    """The last validation loss; empty before the first evaluation."""
+    if stage.validation_step is None:
+        return ""
+    return "not finite" if stage.validation_loss is None else f"{stage.validation_loss:.4f}"
 
 
 def _speed(ladder: LadderProgress, stage: StageProgress) -> str:

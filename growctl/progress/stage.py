@@ -22,8 +22,9 @@ class StageProgress:
         self.loss: float | None = None
         """Training loss, in nats per token."""
         self.validation_loss: float | None = None
-        self.validation_step = 0
-        """The step of the last evaluation."""
+        """That of the last evaluation; None also if it was not finite."""
+        self.validation_step: int | None = None
+        """The step of the last evaluation; None before the first."""
         self.tokens_per_second: float | None = None
         self._start: Record = {}
 

@@ -7,6 +7,7 @@ from rich.console import Console, ConsoleOptions
 from rich.table import Table
 from rich.text import Text
 
+from growctl.progress.facts import validation_words
 from growctl.progress.ladder import LadderProgress
 from growctl.progress.stage import StageProgress
 from growctl.text.colours import BUSY, FAINT, GOOD
@@ -116,7 +117,7 @@ def _cells(ladder: LadderProgress, stage: StageProgress) -> dict[str, str]:
         "",
         f"{stage.step}/{stage.num_steps}",
         "" if stage.loss is None else f"{stage.loss:.4f}",
-        "" if stage.validation_loss is None else f"{stage.validation_loss:.4f}",
+        validation_words(stage),
         short_count(stage.tokens_per_second) if stage.tokens_per_second else "",
         scientific(ladder.flops_so_far(stage)) if stage.step else "",
         stage.state if left is None else duration(left),

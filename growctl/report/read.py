@@ -4,7 +4,6 @@ FLOPs count the work that was kept. Work that was repeated after an interruption
 controls alike: a machine failure has nothing to do with the training method.
 """
 
-import difflib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +21,7 @@ from growctl.ledger.ledger import (
     StageEntry,
 )
 from growctl.runs_dir import CONTROLS_LEFT_OUT, IMPORTED, RunPaths, RunsPaths
+from growctl.text.suggestion import nearest
 from model.errors import UserError
 from stages.checkpoint.manifest import manifest_hash
 from stages.generate.text_samples import TextSample, read_samples
@@ -260,9 +260,11 @@ def _notes(
     finals = {stage.name: paths.stage(index, stage.name) for index, stage in enumerate(stages)}
     finals |= {release.name: finals[release.branch_of].release for release in releases if release.branch_of in finals}
     for part in (*stages, *releases):
-        if part.finished and paths.stages.is_dir() and not finals[part.name].final.exists():
+        files = (finals[part.name].final, finals[part.name].metrics)
+        missing = next((path for path in files if not path.exists()), None)
+        if part.finished and paths.stages.is_dir() and missing:
             yield (
-                f"Incomplete: {finals[part.name].final} is missing. If this is a copy, copy the run again. The figures "
+                f"Incomplete: {missing} is missing. If this is a copy, copy the run again. The figures "
                 "of the stage are from the ledger."
             )
     if run.control is None and paths.no_controls.exists():
@@ -388,27 +390,52 @@ def find_ledgers(runs_dir: Path, names: Sequence[str] = ()) -> dict[str, Path]:
         raise RunNotFoundError(f"there are no runs in {runs_dir} yet")
     for name in names:
         if name not in paths:
-            near = difflib.get_close_matches(name, paths, n=3, cutoff=0.4) or list(paths)[:5]
-            raise RunNotFoundError(f"no run {name!r} in {runs_dir}; the nearest are {', '.join(near)}")
+            raise RunNotFoundError(f"no run {name!r} in {runs_dir}; {nearest(name, paths)}")
     return {name: paths[name] for name in names or paths}
 
 
 def _without_copies(runs: dict[str, RunReport], names: Sequence[str]) -> dict[str, RunReport]:
-    """Keeps one run of each id: preferably one of `names`, then one that was not renamed, then the first by name.
+    """Keeps one of the runs with the same id and the same ends: preferably one of `names`, then one that was not
+    renamed, then the first by name.
 
-    The notes of the run that is kept name its copies.
+    Notes name the copies that are left out, and say which runs began as copies and were trained further.
     """
 
     def precedence(run: RunReport) -> tuple[bool, bool, str]:
         return run.name not in names, run.name != run.recorded_name, run.name
 
-    originals: dict[str, RunReport] = {}
+    kept: dict[tuple[Any, ...], RunReport] = {}
     for run in sorted(runs.values(), key=precedence):
-        original = originals.setdefault(run.run_id, run)
-        if original is not run:
-            note = f"{run.name} is a copy of {original.name} and is left out."
-            originals[run.run_id] = replace(original, notes=(*original.notes, note))
-    return {run.name: run for run in sorted(originals.values(), key=lambda run: run.name)}
+        ends = tuple((part.name, part.num_steps, part.validation_loss, part.finished) for part in run.parts)
+        other = kept.setdefault((run.run_id, ends), run)
+        if other is not run:
+            kept[run.run_id, ends] = _with_note(other, _left_out(run, other))
+    originals: dict[str, RunReport] = {}
+    for run in sorted(kept.values(), key=lambda run: (run.name != run.recorded_name, run.name)):
+        originals.setdefault(run.run_id, run)
+    return {run.name: _with_origin(run, originals[run.run_id]) for run in sorted(kept.values(), key=lambda r: r.name)}
+
+
+def _left_out(run: RunReport, shown: RunReport) -> str:
+    """The sentence that `run` is not shown, because `shown` is the same run."""
+    if run.name == run.recorded_name:
+        return f"{shown.name} is a copy of {run.name}; only {shown.name} is shown, as you asked."
+    return f"{run.name} is a copy of {shown.name} and is left out."
+
+
+def _with_origin(run: RunReport, original: RunReport) -> RunReport:
+    """`run`, with a note if it began as a copy of `original` and the two have different ends."""
+    if run.name == original.name:
+        return run
+    note = (
+        f"{run.name} began as a copy of {original.name}, and they were trained differently since. The steps before the "
+        "copy are in both: do not add their costs."
+    )
+    return _with_note(run, note)
+
+
+def _with_note(run: RunReport, note: str) -> RunReport:
+    return replace(run, notes=(*run.notes, note))
 
 
 def _with_their_ladders(runs: dict[str, RunReport]) -> dict[str, RunReport]:

@@ -10,7 +10,12 @@ def validation_warning(run: RunReport) -> str | None:
     """The warning for the validation set of one run; None if it is large enough, or its size is not recorded."""
     if run.validation_documents is None or run.validation_tokens is None:
         return None
-    return small_validation(run.validation_documents, run.validation_tokens)
+    return small_validation(
+        run.validation_documents,
+        run.validation_tokens,
+        max_sequences=run.conditions.get("evaluation.max_sequences"),
+        sequence_length=run.conditions.get("training.sequence_length", 1),
+    )
 
 
 def validation_warnings(runs: Sequence[RunReport]) -> list[str]:

@@ -41,7 +41,7 @@ class RunDataset:
         dataset = self._whole(*first, directory)
         if change := text_change(self.schedule.data, dataset):
             self.screen.message(
-                f"WARNING: data.source {self.schedule.data.source!r} {change} {dataset} was prepared from it; this run "
+                f"warning: data.source {self.schedule.data.source!r} {change} {dataset} was prepared from it; this run "
                 "goes on with that dataset. To train on the text as it is now, start a run with another --name"
             )
         return dataset
@@ -61,7 +61,7 @@ class RunDataset:
             # Rename only datasets in our own datasets directory: the ledger may name any path.
             ours = known.exists() and known.resolve().parent == self.runs.datasets.resolve()
             aside = f"moved to {set_aside(known).name}, " if ours else ""
-            self.screen.message(f"{error}; {aside}preparing it again")
+            self.screen.verbatim(f"{error}; {aside}preparing it again")
         dataset = self.prepared()
         now = read_dataset_manifest(dataset).fingerprint
         if fingerprint not in (None, now):
@@ -75,7 +75,7 @@ class RunDataset:
     def _told_of_size(self, dataset: Path) -> Path:
         """Returns `dataset`; prints a message if it is too large to check the hashes of its files at every start."""
         if (num_bytes := read_dataset_manifest(dataset).num_file_bytes) > HASHED_BYTES:
-            self.screen.message(
+            self.screen.verbatim(
                 f"{dataset} has {byte_count(num_bytes)}: only the sizes of its files were checked; `growctl verify "
                 f"--integrity {dataset}` checks their hashes too"
             )
@@ -104,7 +104,7 @@ class RunDataset:
         TrainingSamples(dataset, length, self.schedule.seed)  # raises DataError if the text is shorter than a sequence
         EvaluationWindows(dataset, "validation", length)
         for warning in dataset_warnings(self.schedule, DatasetSizes.of(manifest)):
-            self.screen.message(f"WARNING: {warning}")
+            self.screen.message(f"warning: {self.screen.explained(warning)}")
         return self._told_of_size(dataset)
 
 

@@ -103,11 +103,11 @@ def reuse(spec: TrainSpec, training: TrainingHistory, own: int, sources: Sequenc
     directory.
     """
     keys = Path(spec.keys)
-    for found in find_further(training, own, sources, keys, screen.message):
+    for found in find_further(training, own, sources, keys, screen.verbatim):
         try:
             take_over(found, spec, own, partial(screen.copying, spec.stage))
         except CheckpointError as error:
-            screen.message(f"not reused: {error}")
+            screen.verbatim(f"not reused: {error}")
         else:
             screen.message(_announcement(found, spec, own))
             return True

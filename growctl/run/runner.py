@@ -68,7 +68,7 @@ def run(request: LadderRequest, screen: Screen) -> None:
     check_space(request.checked(machines), request.runs_dir, devices, request.last_stage)
     machines.check(request.runs_dir)
     if crowded := crowded_cores(request.ladder.schedule, devices):
-        screen.message(f"WARNING: {crowded}")
+        screen.message(f"warning: {crowded}")
     controls = [request.directory(control) for control in request.controls()]
     ladder = Execution(request.ladder, request.runs_dir, machines, screen, controls, request.sources)
     ladder.run(request.last_stage, request.record_choices)
@@ -187,7 +187,7 @@ class Execution:
             return Ledger.open(path)
         except BrokenLedger as error:
             aside = move_aside(path).name
-            self.screen.message(f"{path} is broken: {error.why}; moved to {aside}, rebuilding it from metrics.jsonl")
+            self.screen.verbatim(f"{path} is broken: {error.why}; moved to {aside}, rebuilding it from metrics.jsonl")
             return Ledger.open(path)
 
     def _open_books(self) -> None:
@@ -221,7 +221,7 @@ class Execution:
                 self.screen.message(f"released {plan.branch_of}, a finished model: {stage.final}")
         clear_stage(stage.directory)
         self.screen.stage_finished(plan)
-        if written := write_new_samples(stage, self.schedule.samples.request(), self.screen.message):
+        if written := write_new_samples(stage, self.schedule.samples.request(), self.screen.verbatim):
             self.screen.sampled(plan, written)
 
     def _from_the_start(self, plan: StagePlan) -> tuple[StageHistory, StageBooks]:
@@ -264,7 +264,7 @@ class Execution:
         while True:
             left_out = self._left_out(plan)
             wanted = partial(trained_without, left_out)
-            resume = checkpoint_to_resume(stage.directory, self._world(plan), self.keys, self.screen.message, wanted)
+            resume = checkpoint_to_resume(stage.directory, self._world(plan), self.keys, self.screen.verbatim, wanted)
             failures = failures if resume == start else 0
             start = resume
             self._catch_up(plan, history, books)  # a worker that outlived its runner may have written records since
@@ -288,7 +288,7 @@ class Execution:
             if outcome.kind == "failed" or failures > most:
                 often = f" ({failures} times in a row, with no checkpoint in between)" if failures > 1 else ""
                 raise RunFailed(f"{failed}{often}\nfull log: {stage.log}")
-            self.screen.message(f"{failed}; restarting it ({failures} of {most})")
+            self.screen.verbatim(f"{failed}; restarting it ({failures} of {most})")
             time.sleep(pause_after(failures))
 
     def _left_out(self, plan: StagePlan) -> tuple[LeftOut, ...]:
@@ -407,7 +407,7 @@ class Execution:
         """Prints a message if a growth moved the validation loss."""
         if record.get("point") == "after_growth" and plan.is_grown:
             before = self._loss_before(plan, record["num_tokens"])
-            if message := growth_message(plan, self.stage(plan), before, record["loss"]):
+            if message := growth_message(plan, self.stage(plan), before, record["loss"], self.screen.explained):
                 self.screen.message(message)
 
     def _loss_before(self, plan: StagePlan, num_tokens: int) -> float | None:
@@ -425,7 +425,7 @@ class Execution:
         try:
             verify_checkpoint(checkpoint)
         except CheckpointError as error:
-            self.screen.message(f"{error}; moved to {set_aside(checkpoint).name}")
+            self.screen.verbatim(f"{error}; moved to {set_aside(checkpoint).name}")
             return False
         return True
 

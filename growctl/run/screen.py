@@ -7,7 +7,6 @@ from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.text import Text
 
 from growctl.ladder.stage_plans import StagePlan, total_flops
 from growctl.progress.facts import line
@@ -17,6 +16,7 @@ from growctl.progress.view import View
 from growctl.schema.blocks import Schedule
 from growctl.text.first_use import FirstUse
 from growctl.text.formatting import indented, scientific, short_count, wrapped
+from growctl.text.verbatim import Verbatim
 from stages.checkpoint.manifest import Manifest
 from stages.counted import counted
 from stages.generate.text_samples import TextSamples
@@ -30,6 +30,9 @@ LATER_SECONDS = 60.0
 
 FIRST_SECONDS = 600.0
 
+WRITES = "writes:"
+"""Ends the line above a text that a stage's model wrote. Each line of the text is indented, or empty."""
+
 
 class Screen:
     """Prints plain lines. `LiveScreen` is the live view for a terminal."""
@@ -39,7 +42,10 @@ class Screen:
         self.console = console
         self.ladder = LadderProgress("", None, [], None)
         self._timestamps = timestamps
-        self._words = FirstUse()
+        self.explained = FirstUse().explained
+        """Explains growctl's own words at their first use on this screen. For its own phrases only: a name, an error or
+        a text of a model may hold the same words."""
+
         self._first = time.monotonic()
         self._last_line = 0.0
         self._last_phase = ""
@@ -65,12 +71,18 @@ class Screen:
         self.message(f"{self.ladder.name}: done")
 
     def message(self, text: str) -> None:
-        """Prints a message for the user, usually of one line."""
-        text = self._words.explained(text)
+        """Prints a message for the user, usually of one line. A terminal may show it in more lines."""
+        self.verbatim(text)
+
+    def verbatim(self, text: str) -> None:
+        """Prints a message that holds an error or a command to copy: without line feeds of its own."""
         if self._timestamps:
             now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
-            text = "\n".join(f"{now} {part}".rstrip() for part in text.split("\n"))
-        self.console.print(Text(text), soft_wrap=True)
+            text = "\n".join(f"{now} {part}" if part else now for part in text.split("\n"))
+        self._print(text)
+
+    def _print(self, text: str) -> None:
+        self.console.print(Verbatim(text), soft_wrap=True)
 
     def preparing(self, phase: str, fraction: float | None) -> None:
         """The dataset is being prepared."""
@@ -133,8 +145,8 @@ class Screen:
             self.message(f"stage {plan.name} step {record['step']}: {anomaly_words(record)}")
         elif record["event"] == "trigger" and record["fired"] and record["slope"] is not None:
             self.message(
-                f"stage {plan.name} ends at step {record['step']}: its loss falls by {record['slope']:.2e} nats per "
-                f"FLOP, less than {record['threshold']:.2e}"
+                f"stage {plan.name} ends at step {record['step']}: its loss falls by {record['slope']:.2e} "
+                f"{self.explained('nats per FLOP')}, less than {record['threshold']:.2e}"
             )
 
     def progress(self, stage: StageProgress) -> None:
@@ -150,9 +162,10 @@ class Screen:
         self.stages[plan.name].state = "done"
 
     def sampled(self, plan: StagePlan, written: TextSamples) -> None:
-        """The model of a finished stage wrote texts."""
+        """The model of a finished stage wrote texts. Prints them as they are, but indented."""
         for sample in written.samples:
-            self.message(f"stage {plan.name} writes:\n{indented(sample.whole)}")
+            self.verbatim(f"stage {plan.name} {WRITES}")
+            self._print(indented(sample.whole))
 
     def __enter__(self) -> "Screen":
         return self
@@ -178,7 +191,7 @@ class LiveScreen(Screen):
 
     def message(self, text: str) -> None:
         """Prints a message for the user. Breaks lines between words; a longer word, such as a path, stays whole."""
-        self.console.print(Text(wrapped(self._words.explained(text), self.console.width)), soft_wrap=True)
+        self.verbatim(wrapped(text, self.console.width))
 
     def preparing(self, phase: str, fraction: float | None) -> None:
         """The dataset is being prepared."""

@@ -94,7 +94,7 @@ class Start:
         message(f"starting from {self.base.path}{trained}; data {self.first_sample(dataset)[1]}")
         if self.base.tokenizer_sha256 not in (None, dataset.tokenizer_sha256):
             message(
-                "WARNING: the start checkpoint was trained with another tokenizer than that of the dataset, so its "
+                "warning: the start checkpoint was trained with another tokenizer than that of the dataset, so its "
                 "embedding means other tokens; set data.tokenizer to the checkpoint's tokenizer"
             )
 

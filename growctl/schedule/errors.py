@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from growctl.schedule.other_names import our_key
+from growctl.schedule.other_names import no_key_but, our_key
 from growctl.schema.tree import blocks_by_path, user_keys
 from growctl.text.formatting import short_count
 from growctl.text.suggestion import did_you_mean
@@ -162,6 +162,8 @@ def _unknown_key(location: tuple[int | str, ...], root: type[BaseModel]) -> tupl
     allowed = f"(allowed here: {', '.join(known)})"
     if here == "stages.N" and key in blocks["model"].model_fields:
         return None, f"a stage cannot change this; set model.{key} for all stages"
+    if instead := no_key_but(here, key):
+        return None, f"no such key; {instead}"
     if (ours := our_key(here, key)) and ours != ".".join(filter(None, (here, key))):
         block, _, name = ours.rpartition(".")
         where = dotted((*parents, name)) if block == here else ours

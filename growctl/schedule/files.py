@@ -1,11 +1,13 @@
 """Finds the files that the names of schedules and block choices stand for."""
 
+import shlex
 from collections.abc import Sequence
 from os.path import exists, isdir, isfile, normpath
 from pathlib import Path
 
 from pydantic import BaseModel
 
+from growctl.runs_dir import RunPaths
 from growctl.schedule.errors import ScheduleError, shown
 from growctl.schema.blocks import Schedule
 from growctl.text.suggestion import did_you_mean
@@ -29,16 +31,30 @@ def shipped_schedules() -> dict[str, Path]:
     return {name.with_suffix("").as_posix(): path for name, path in files if name.parts[0] not in GROUPS}
 
 
-def find_schedule(reference: str) -> Path:
-    """The file for `reference`: a path that exists, else a shipped name (`quickstart`). Raises ScheduleError."""
+def find_schedule(reference: str, runs_dir: Path | None = None) -> Path:
+    """The file for `reference`: a path that exists, else a shipped name (`quickstart`).
+
+    Raises ScheduleError, which names the schedule of a run if `reference` is a run's folder, or its name in `runs_dir`.
+    """
     if exists(reference) and not isdir(reference):
         return Path(reference).absolute()
     names = shipped_schedules()
     name = reference.removeprefix("schedules/").removesuffix(".yaml")
     if name in names:
         return names[name]
+    if run := _run_called(reference, runs_dir):
+        where = [] if run.directory.parent == Path("runs") else ["--runs-dir", str(run.directory.parent)]
+        command = shlex.join(["growctl", "run", str(run.schedule), *where])
+        raise ScheduleError(f"{shown(reference)}: is a run, not a schedule; to resume it: {command}")
     hint = did_you_mean(name, list(names)) or did_you_mean(Path(name).name, list(names))
     raise ScheduleError(f"{shown(reference)}: no such file; growctl comes with {', '.join(names)}{hint}")
+
+
+def _run_called(reference: str, runs_dir: Path | None) -> RunPaths | None:
+    """The run in the folder `reference`, or else of that name in `runs_dir`; None if there is none."""
+    folders = [Path(reference)] if reference else []
+    folders += [runs_dir / reference] if reference and runs_dir else []
+    return next((RunPaths(folder) for folder in folders if isfile(RunPaths(folder).schedule)), None)
 
 
 def find_file(name: str, folders: Sequence[Path]) -> Path | None:

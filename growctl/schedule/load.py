@@ -54,7 +54,7 @@ def load_schedule(
     from growctl.schedule.compose import Composition
     from growctl.schedule.paths import with_absolute_paths
 
-    path = find_schedule(reference)
+    path = find_schedule(reference, runs_dir)
     composed = Composition(path, [*_folder_name(path, runs_dir, run), *overrides], reference)
     name = run or (composed.data.get("name") if isinstance(composed.data, dict) else None) or path.stem
     own = RunsPaths(runs_dir).run(str(name))
@@ -93,6 +93,24 @@ def _folder_name(path: Path, runs_dir: Path, run: str | None) -> list[str]:
             return []
         raise ScheduleError(error)
     return [f'name="{folder.name}"']
+
+
+def check_runs_dir(reference: str, runs_dir: Path, run: str | None) -> None:
+    """Raises ScheduleError if `reference` is the schedule of a run that is not in `runs_dir`: it would begin anew.
+
+    `run` is the name that the user gives the run; another name than its folder's means another run.
+    """
+    path = find_schedule(reference, runs_dir)
+    folder = RunPaths(path.parent)
+    is_run = path.name == folder.schedule.name and folder.ledger.exists()
+    name, home = folder.directory.name, folder.directory.parent
+    if not is_run or run not in (None, name) or home.resolve() == runs_dir.resolve():
+        return
+    command = shlex.join(["growctl", "run", reference, "--runs-dir", str(home)])
+    raise ScheduleError(
+        f"{reference}: is the schedule of the run {name} in {home}, and {runs_dir.absolute()} would get a new run of "
+        f"that name; to resume {name}: {command}; for a new run, give --runs-dir {runs_dir} or another --name"
+    )
 
 
 def folder_name_error(folder: Path) -> str | None:

@@ -13,7 +13,7 @@ _BY_KEY = {
     "data.text_key": ("text_column", "text_field", "text_column_name"),
     "data.tokenizer": ("tokenizer_name", "tokenizer_path", "tokenizer_file", "vocab_file"),
     "data.validation_fraction": ("val_fraction", "val_split", "validation_split", "test_size"),
-    "model.num_layers": ("n_layer", "n_layers", "num_hidden_layers", "depth"),
+    "model.num_layers": ("n_layer", "n_layers", "num_hidden_layers", "depth", "model.layers"),
     "model.hidden_size": ("d_model", "n_embd", "hidden_dim", "embed_dim", "embedding_size", "model_dim"),
     "model.num_heads": ("n_head", "n_heads", "num_attention_heads"),
     "model.ffn_size": ("intermediate_size", "ffn_hidden_size", "d_ff", "ffn_dim"),
@@ -56,6 +56,20 @@ only."""
 OPTIONS = dict.fromkeys(("output_dir", "out_dir", "save_dir", "checkpoint_dir"), "--runs-dir")
 """What others write into a schedule and growctl takes as an option."""
 
+_EPOCHS = (
+    "growctl counts tokens, not epochs: set stages.N.train_tokens; `growctl plan` then shows how often a run reads its "
+    "text"
+)
+_PARAMETERS = (
+    "the size of a stage follows from attention_tokens and ffn_tokens, or for a transformer from num_layers and "
+    "hidden_size; `growctl init --params 350M` chooses them"
+)
+_ELSEWHERE = dict.fromkeys(("epochs", "num_epochs", "num_train_epochs", "max_epochs"), _EPOCHS) | dict.fromkeys(
+    (f"{block}.{name}" for block in ("stages.N", "model") for name in ("params", "parameters", "num_parameters")),
+    _PARAMETERS,
+)
+"""What to do instead, for names of what growctl has no key for."""
+
 OUR_KEYS = {name: key for key, names in _BY_KEY.items() for name in names}
 
 
@@ -69,3 +83,9 @@ def our_key(here: str, key: str) -> str | None:
     if known and here == "stages.N" and known in ("model.num_layers", "model.hidden_size", "model.ffn_size"):
         return known.replace("model", here)
     return known
+
+
+def no_key_but(here: str, key: str) -> str | None:
+    """What to do instead of setting the unknown `key` of the block `here`, if growctl has no such key; else None."""
+    name = key.lower().replace("-", "_")
+    return _ELSEWHERE.get(f"{here}.{name}") or _ELSEWHERE.get(name)

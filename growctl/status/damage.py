@@ -5,6 +5,7 @@ from pathlib import Path
 
 from growctl.runs_dir import RunPaths
 from growctl.status.stages import PlannedStage, StageStatus
+from stages.stage_dir import StagePaths
 
 _AGAIN = "if this is a copy, copy the run again"
 
@@ -27,6 +28,11 @@ def missing_files(
                 f"{paths.final} is missing, although the ledger records the end of its stage: {_AGAIN}; otherwise "
                 "`growctl run` trains the stage again from the newest checkpoint that is there"
             )
-        elif stage.state == "done" and not paths.metrics.exists():
+        elif lacks_records(stage):
             notes.append(f"{paths.metrics} is missing: {_AGAIN}")
     return notes
+
+
+def lacks_records(stage: StageStatus) -> bool:
+    """Whether a finished stage has lost its metrics.jsonl, which no command can write again."""
+    return stage.state == "done" and not (stage.directory and StagePaths(Path(stage.directory)).metrics.exists())

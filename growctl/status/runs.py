@@ -3,14 +3,13 @@
 Imports no torch and writes nothing. Files that cannot be read are reported in `notes`; they raise no error.
 """
 
-import difflib
 import fcntl
 import json
 import os
 import shlex
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,8 +26,9 @@ from growctl.run.run_set import RunSet, read_run_set
 from growctl.runs_dir import CONTROL_INFIX, CONTROLS_LEFT_OUT, IMPORTED, RunPaths, RunsPaths
 from growctl.schedule.load import RUN_NAME, ScheduleError, folder_name_error, load_resolved
 from growctl.schema.blocks import Schedule
-from growctl.status.damage import missing_files
+from growctl.status.damage import lacks_records, missing_files
 from growctl.status.stages import PlannedStage, StageStatus, in_utc, modified, read_stage
+from growctl.text.suggestion import nearest
 from model.errors import UserError
 from stages.stage_dir import StagePaths
 
@@ -64,7 +64,7 @@ class RunStatus:
     reason: str | None = None
     """Why the run failed."""
     resume_command: str | None = None
-    """The command that starts or resumes the run; null if there is nothing to do, or a growctl is at work."""
+    """The command that starts or resumes the run; null if it would repair nothing, or a growctl is at work."""
     jobs: dict[str, str] = field(default_factory=dict)
     """The SLURM jobs last submitted for the run: {name: id}."""
     stages: tuple[StageStatus, ...] = ()
@@ -119,9 +119,7 @@ def find_status(runs_dir: Path, names: Sequence[str] = ()) -> list[RunStatus]:
         runs |= {run.name: run for run in _completed(family, runs_dir)}
     for name in names:
         if name not in runs:
-            near = difflib.get_close_matches(name, runs, n=3, cutoff=0.4) or list(runs)[:5]
-            hint = f"; the nearest are {', '.join(near)}" if near else "; it holds no runs"
-            raise RunNotFoundError(f"no run {name!r} in {runs_dir}{hint}")
+            raise RunNotFoundError(f"no run {name!r} in {runs_dir}; {nearest(name, runs) or 'it holds no runs'}")
     found: dict[str, RunStatus] = {}
     for name in names or runs:
         found |= {other.name: other for other in runs.values() if name in (other.name, other.control_of)}
@@ -159,14 +157,15 @@ def _read_run(directory: Path) -> tuple[RunStatus, list[RunStatus]]:
     holder = _holder(directory, notes)
     schedule = _schedule(paths.schedule, notes, at_work=holder is not None)
     queued = paths.jobs.exists() and not paths.has_begun()
-    entry, recorded, ended = _ledger(paths.ledger, notes, may_be_missing=holder is not None or queued)
+    entry, recorded, ended, booked = _ledger(paths.ledger, notes, may_be_missing=holder is not None or queued)
     damaged = bool(notes)
     stages: list[StageStatus] = []
     all_planned = _planned(directory, schedule, recorded)
     for planned in all_planned:
         reached = all(stage.state == "done" for stage in stages)
         since = holder.since if holder and reached else None
-        stages.append(read_stage(directory, planned, reached=reached, held_since=since, notes=notes))
+        stage = read_stage(directory, planned, reached=reached, held_since=since, notes=notes)
+        stages.append(_dated(stage, booked.get(stage.name, {})))
     ladder, _, kind = (entry.control_of or "", "", entry.control) if entry else directory.name.partition(CONTROL_INFIX)
     failed = next((stage for stage in stages if stage.state == "failed"), None)
     missing = [] if holder else missing_files(directory, all_planned, stages, ended)
@@ -280,10 +279,11 @@ def _completed(family: list[RunStatus], runs_dir: Path) -> list[RunStatus]:
     if cannot:
         return [run if run.state in over else replace(run, notes=(*run.notes, cannot)) for run in family]
     family = sorted(family, key=lambda run: (run.control is not None, run.name))
+    lost = [run.name for run in family if run.state == "damaged" and any(map(lacks_records, run.stages))]
     asks = ["--controls"] if RunsPaths(runs_dir).run(ladder).no_controls.exists() else []
     return [
         run
-        if run.state in over
+        if run.state in over or run.name in lost
         else replace(run, resume_command=shlex.join([*command, *(asks if run.control else ())]))
         for run in family
     ]
@@ -380,26 +380,43 @@ def _schedule(path: Path, notes: list[str], at_work: bool) -> Schedule | None:
     return None
 
 
-def _ledger(path: Path, notes: list[str], may_be_missing: bool) -> tuple[RunEntry | None, list[StageEntry], set[str]]:
-    """The recorded run, its stages, and the names of those whose end is recorded.
+def _dated(stage: StageStatus, booked: Mapping[int, str]) -> StageStatus:
+    """`stage`, with the time at which the ledger booked its newest checkpoint if that is before the file's time.
+
+    A copy of a run has new file times.
+    """
+    paths = StagePaths(Path())
+    names = {paths.step(step).name: moment for step, moment in booked.items()}
+    names |= {paths.final.name: booked[stage.step]} if stage.step in booked else {}
+    recorded = names.get(stage.checkpoint or "")
+    if stage.checkpoint_at is None or recorded is None:
+        return stage
+    return replace(stage, checkpoint_at=min(stage.checkpoint_at, recorded))
+
+
+def _ledger(
+    path: Path, notes: list[str], may_be_missing: bool
+) -> tuple[RunEntry | None, list[StageEntry], set[str], dict[str, dict[int, str]]]:
+    """The recorded run, its stages, the names of those whose end is recorded, and when each one's steps were booked.
 
     Adds a note if the ledger is missing, unless it `may_be_missing`.
     """
     if may_be_missing and not path.exists():
-        return None, [], set()
+        return None, [], set(), {}
     try:
         with Ledger.open(path, read_only=True) as ledger:
             run, stages = ledger.run(), ledger.stages()
+            booked = {stage.name: ledger.booked_at(stage.name) for stage in stages}
             ended = {stage.name for stage in stages if ledger.finished(stage.name)}
         ladder = [stage.name for stage in stages if not stage.branch_of]
         names = [*([run.control_of] if run.control else []), *ladder]
         releases = all(stage.branch_of in ladder for stage in stages if stage.branch_of)
         if releases and all(isinstance(name, str) and RUN_NAME.fullmatch(name) for name in names):
-            return run, stages, ended
+            return run, stages, ended, booked
         notes.append(f"{path} holds names that no run or stage can have")  # such names must not become paths
     except LedgerError as error:
         notes.append(str(error))
-    return None, [], set()
+    return None, [], set(), {}
 
 
 def _run_set(entry: RunEntry | None, ladder: Path) -> RunSet | None:

@@ -119,7 +119,7 @@ def _sets(runs: Sequence[RunStatus]) -> dict[str, list[str]]:
 def _print_remarks(run: RunStatus, console: Console, words: FirstUse, named: bool) -> None:
     prefix = f"{run.name}: " if named else ""
     if run.reason:
-        console.print(Text(words.explained(f"{prefix}failed: {run.reason}")), style=BAD, soft_wrap=True)
+        console.print(Text(f"{prefix}failed: {run.reason}"), style=BAD, soft_wrap=True)
     if run.jobs and run.state != "finished":
         jobs = ", ".join(f"{number} ({name})" for name, number in run.jobs.items())
         asks = f"squeue --jobs={','.join(run.jobs.values())}"
@@ -129,7 +129,7 @@ def _print_remarks(run: RunStatus, console: Console, words: FirstUse, named: boo
     for line in _reused(run):
         console.print(Text(f"{prefix}{line}"), soft_wrap=True)
     for note in run.notes:
-        console.print(Text(words.explained(f"{prefix}{note}")), style=WARNING, soft_wrap=True)
+        console.print(Text(prefix + words.explained(note)), style=WARNING, soft_wrap=True)
 
 
 def _reused(run: RunStatus) -> list[str]:
@@ -142,7 +142,7 @@ def _reused(run: RunStatus) -> list[str]:
 
 
 def print_commands(runs: Sequence[RunStatus], console: Console) -> None:
-    """Prints how to resume; a command that resumes several runs is printed once."""
+    """Prints how to resume or train; a command for several runs is printed once."""
     commands: dict[str, list[RunStatus]] = {}
     for run in runs:
         if run.resume_command:
@@ -150,7 +150,8 @@ def print_commands(runs: Sequence[RunStatus], console: Console) -> None:
     for command, stopped in commands.items():
         others = f" and {len(stopped) - 1} more" if len(stopped) > 1 else ""
         jobs = ", once none of its jobs is queued or running" if any(run.jobs for run in stopped) else ""
-        console.print(Text(f"to resume {stopped[0].name}{others}{jobs}: {command}"), soft_wrap=True)
+        verb = "train" if all(run.state == "not started" for run in stopped) else "resume"
+        console.print(Text(f"to {verb} {stopped[0].name}{others}{jobs}: {command}"), soft_wrap=True)
 
 
 def _table(*left: str, **right: int) -> Table:

@@ -34,11 +34,27 @@ def duration(seconds: float) -> str:
 
 
 def indented(text: str) -> str:
-    """`text` with every line indented by four spaces."""
-    return "\n".join(f"    {line}".rstrip() for line in text.split("\n"))
+    """`text` with every line but empty ones indented by four spaces."""
+    return "\n".join(f"    {line}" if line else "" for line in text.split("\n"))
 
 
 def wrapped(text: str, width: int) -> str:
-    """`text` with its lines broken between words at `width` characters; a longer word, such as a path, stays whole."""
-    lines = (textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) for line in text.split("\n"))
-    return "\n".join("\n".join(parts) for parts in lines)
+    """`text` with its lines broken between words at `width` characters; a longer word, such as a path, stays whole.
+
+    All parts of a line keep its indentation.
+    """
+    return "\n".join(_wrapped_line(line, width) for line in text.split("\n"))
+
+
+def _wrapped_line(line: str, width: int) -> str:
+    indent = line[: len(line) - len(line.lstrip())]
+    parts = textwrap.wrap(
+        line,
+        width,
+        subsequent_indent=indent,
+        expand_tabs=False,
+        replace_whitespace=False,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join(parts)

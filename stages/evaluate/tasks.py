@@ -17,6 +17,7 @@ from lm_eval.tasks import TaskManager
 from lm_eval.tasks._yaml_loader import load_yaml
 
 from model.errors import UserError
+from stages.counted import plural
 from stages.data.source_errors import reason
 
 BOOTSTRAP_ITERATIONS = 1000
@@ -79,7 +80,7 @@ def find_tasks(names: Sequence[str], include_path: Path | None) -> tuple[TaskMan
     if include_path is not None:
         _require_readable(include_path)
     nearest = difflib.get_close_matches(unknown[0], manager.all_tasks, n=NEAREST)
-    near = f"; the nearest are {', '.join(nearest)}" if nearest else ""
+    near = f"; the nearest {plural(len(nearest), 'is', 'are')} {', '.join(nearest)}" if nearest else ""
     raise UserError(f"--tasks {unknown[0]}: lm_eval {version('lm_eval')} has no such task{near}")
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import typer
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -88,8 +89,9 @@ def test_the_longest_run_names_still_give_valid_control_names():
 
 @pytest.mark.parametrize("name", [name for name in HOSTILE if not is_plain(name)] + ["a" * 101])
 def test_a_hostile_name_on_the_command_line_is_rejected(name, tmp_path):
+    context = typer.Context(typer.main.get_command(app.app))
     with pytest.raises(ScheduleError, match="--name"):
-        app.run("quickstart", name=name, runs_dir=tmp_path / "runs", dry_run=True)
+        app.run(context, "quickstart", name=name, runs_dir=tmp_path / "runs", dry_run=True)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -165,6 +165,13 @@ def test_invalid_input_gives_one_message_and_exit_code_2(tmp_path, arguments, me
     assert sorted(p.name for p in tmp_path.iterdir()) == ["empty", "file", "final"]
 
 
+@pytest.mark.parametrize("command", ["schema", "plan", "status"])
+def test_an_error_repeats_the_users_words_without_explaining_them(command):
+    _, err = run_here(command, "ledger", expect=2)
+    assert "ledger" in err
+    assert "a run's record of costs" not in err
+
+
 @pytest.mark.parametrize(
     ("command", "said"),
     [

@@ -109,12 +109,15 @@ def test_a_growth_that_does_not_fit_is_refused_with_the_estimate_and_the_tokens_
         expand("quick", "--add-tokens", 9_999_999)
     assert str(refused.value) == (
         "--add-tokens 9999999: takes about 15.4 GB on disk and 7.68 GB of memory, but only 1 GB are free in "
-        "runs/quick/stages/0-small and 2 GB of memory are available; free some space, write to another disk with "
-        "--output, free some memory, or add fewer tokens: about 650000 fit"
+        "runs/quick/stages/0-small and 2 GB of memory are available; free some space or write to another disk with "
+        "--output, and free some memory, or add fewer tokens: about 650000 fit"
     )
     assert sorted(path.name for path in STAGE.directory.iterdir()) == ["final"]
     monkeypatch.setattr("growctl.checkpoints.room.free_bytes", lambda path: 10**12)
-    with pytest.raises(UserError, match="available; free some memory, or add fewer tokens: about 2600000 fit"):
+    short = (
+        r"of memory, but only 2 GB of memory are available; free some memory, or add fewer tokens: about 2600000 fit"
+    )
+    with pytest.raises(UserError, match=short):
         expand("quick", "--add-tokens", 9_999_999)
     expand("quick", "--add-tokens", 30)
 

@@ -1,6 +1,7 @@
 """`growctl prepare` describes the dataset that it prepared."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -21,7 +22,9 @@ def test_prepare_always_reports_the_documents_left_out_of_train(tmp_path: Path) 
     for _ in range(2):
         out, err = run_here("prepare", "quickstart", *values, "--runs-dir", tmp_path / "runs")
         assert "left out of train: 2 documents whose text is also in validation" in out.splitlines()
-        assert "\nwarning: Validation has " in err
+        assert all(re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ", line) for line in err.splitlines())
+        assert "Z warning: Validation has " in err
+        assert "0.05 nats per token (units of the natural logarithm) between" in err
     out, _ = run_here("prepare", "quickstart", *values, "--runs-dir", tmp_path / "runs", "--json")
     [warning] = json.loads(out)["warnings"]
     assert "fewer than 50 documents and 100,000 tokens" in warning

@@ -21,9 +21,9 @@ from tests.growctl.ladders import ladder
 from tests.growctl.runs import run_here
 from tests.growctl.schedules import file_of
 
-NEVER_DECAYS = (
+NO_PEAK = (
     "s-control-tokenformer-scratch-0.1x trains 9 steps, no more than the 40 of the warm-up: its learning rate never "
-    "decays."
+    "reaches its peak."
 )
 
 
@@ -37,14 +37,23 @@ def rate(warmup_steps: int, **others: Any) -> dict[str, Any]:
 
 def test_a_control_shorter_than_its_warm_up_gets_a_caveat() -> None:
     schedule = with_budgets(0.1, 1.0, **rate(40))
-    assert schedule_caveats(schedule) == [NEVER_DECAYS]
-    assert NEVER_DECAYS in plan_warnings(plan_costs(schedule))
+    assert schedule_caveats(schedule) == [NO_PEAK]
+    assert NO_PEAK in plan_warnings(plan_costs(schedule))
 
 
 def test_a_control_whose_warm_up_takes_most_of_its_decay_gets_a_caveat() -> None:
     assert schedule_caveats(with_budgets(0.5, **rate(40, decay=0.5))) == [
         "s-control-tokenformer-scratch-0.5x trains 45 steps, 40 of them warm-up: its decay takes 5 steps instead of 22."
     ]
+
+
+def test_a_warm_up_too_long_for_the_ladder_itself_is_one_warning_not_one_for_every_control() -> None:
+    schedule = with_budgets(0.1, 1.0, **rate(150))
+    assert schedule_caveats(schedule) == []
+    [warning] = [warning for warning in plan_warnings(plan_costs(schedule)) if "warm-up" in warning]
+    assert warning.startswith("learning_rate.warmup_steps = 150: the ladder trains 100 steps, ")
+    [control, _] = plan_controls(schedule)
+    assert control_caveats(control.kind, control.schedule, 1)
 
 
 @settings(max_examples=60)
@@ -84,7 +93,7 @@ def test_validate_warns_of_a_caveat_and_accepts_the_schedule(tmp_path: Path) -> 
     path = file_of(tmp_path, schedule_yaml(with_budgets(0.1, **rate(40))))
     out, err = run_here("validate", path)
     assert out.startswith(f"{path}: s, 3 stages: ")
-    assert err == f"{path}: warning: {NEVER_DECAYS}\n"
+    assert err == f"{path}: warning: {NO_PEAK}\n"
     out, err = run_here("validate", "--json", path)
-    assert json.loads(out)["schedules"][0]["warnings"] == [NEVER_DECAYS]
+    assert json.loads(out)["schedules"][0]["warnings"] == [NO_PEAK]
     assert err == ""

@@ -436,6 +436,20 @@ def test_little_space_is_a_warning(tmp_path, monkeypatch):
     assert_says(machine.disk_space(tmp_path), "ok", "1,000 GB free, 63 checkpoints")
 
 
+def test_a_disk_without_space_fails_with_megabytes(tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**12, 10**12, 20_000_000))
+    assert_says(machine.disk_space(tmp_path), "failed", "20 MB free, 0 checkpoints", "--runs-dir")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**12, 10**12, 200_000_000))
+    assert_says(machine.disk_space(tmp_path), "warning", "200 MB free, 0 checkpoints")
+
+
+def test_a_check_on_a_full_disk_says_to_free_space(tmp_path, monkeypatch):
+    full = carried_out("disk speed", lambda: refuses(errno.ENOSPC)())
+    assert_says(full, "failed", "the disk is full: No space left on device", "free some space, or store runs elsewhere")
+    monkeypatch.setattr(machine, "write_file", refuses(errno.ENOSPC))
+    assert_says(machine.runs_directory(tmp_path), "failed", "the disk is full", "free some space")
+
+
 def test_measuring_disk_speed_leaves_no_files(tmp_path):
     assert_says(
         machine.disk_speed(tmp_path, 2**22), machine.disk_speed(tmp_path, 2**22).state, "MB/s written and synced"

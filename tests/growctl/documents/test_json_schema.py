@@ -32,6 +32,11 @@ def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]
             yield "-".join((*path, name)), command
 
 
+def test_the_schema_of_a_command_is_named_as_the_command_is_written():
+    assert run_here("schema", "import", "official") == run_here("schema", "import-official")
+    assert "schema 'import-offical': must be" in run_here("schema", "import", "offical", expect=2)[1]
+
+
 def test_every_command_that_prints_json_has_a_schema_and_no_other_has():
     group = typer.main.get_group(app)
     with_json = {

@@ -4,10 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from growctl.draft.document import schedule_text
 from growctl.draft.recipe import batch_sequences, make_draft, peak_rate, stage_tokens
 from growctl.draft.sizes import Size
 from growctl.draft.wish import Wish
 from model.errors import UserError
+from stages.data.validation_size import ENOUGH_TOKENS
 
 
 def test_the_last_size_trains_on_half_of_the_tokens_and_the_others_share_the_rest_by_size() -> None:
@@ -48,6 +50,15 @@ def test_intervals_and_warm_up_follow_the_number_of_steps() -> None:
     assert (draft.num_steps, draft.warmup_steps, draft.evaluate_every, draft.save_every) == (53425, 1068, 2000, 1000)
     assert make_draft(Wish(10_000_000_000)).warmup_steps == 2000
     assert make_draft(Wish(1_000_000)).warmup_steps == 24
+
+
+@pytest.mark.parametrize("params", [150_000, 1_000_000, 30_000_000, 350_000_000])
+def test_an_evaluation_reads_enough_tokens_and_stays_cheap(params: int) -> None:
+    draft = make_draft(Wish(params))
+    assert draft.evaluate_sequences * draft.shape.sequence_length >= ENOUGH_TOKENS
+    assert draft.evaluate_sequences >= 1000
+    assert draft.evaluation_share < 0.5
+    assert f"\n  max_sequences: {draft.evaluate_sequences}  # " in schedule_text(draft)
 
 
 def test_too_few_tokens_are_rejected_with_about_how_many_are_needed() -> None:

@@ -286,6 +286,13 @@ def test_a_small_validation_set_is_a_warning_once_the_dataset_is_prepared(tmp_pa
     assert "data.validation_fraction" in warning
 
 
+def test_evaluations_that_read_little_of_a_validation_set_are_a_warning(tmp_path: Path) -> None:
+    schedule = optimal(evaluation={"max_sequences": 10})
+    write_dataset(RunsPaths(tmp_path).datasets / "text-0", schedule.data, validation=(80, 500_000))
+    [warning] = plan_warnings(plan_costs(schedule, tmp_path))
+    assert f"an evaluation reads {10 * schedule.training.sequence_length} of the tokens" in warning
+
+
 def test_entries_that_the_trained_tokenizer_lacks_are_a_warning_with_both_numbers(tmp_path: Path) -> None:
     def found(vocab_size: int, **blocks: Any) -> list[str]:
         schedule = optimal(data={"source": "text", "vocab_size": vocab_size}, **blocks)

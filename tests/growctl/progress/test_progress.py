@@ -8,8 +8,9 @@ import pytest
 from rich.console import Console
 
 from growctl.ladder.releases import plan_run
-from growctl.progress.facts import line
+from growctl.progress.facts import line, rows
 from growctl.progress.ladder import LadderProgress
+from growctl.progress.stage_table import stage_table
 from growctl.run import screen as screen_module
 from growctl.run.screen import Screen, make_screen
 from growctl.schema.blocks import Schedule
@@ -64,12 +65,32 @@ def test_a_line_names_both_losses_speed_ramp_times_compute_evaluation_and_growth
     assert "\n" not in written
 
 
+def test_a_stage_that_has_no_loss_yet_shows_those_of_the_stage_before() -> None:
+    run = progress(ladder(), stage="stage-1")
+    assert dict(rows(run))["loss"] == "no training loss yet, no validation loss yet"
+    for record in (train(20), evaluation(20)):
+        run.stages["stage-0"].update(record)
+    assert dict(rows(run))["loss"] == ("stage-0 ended with training loss 3.5000, last validation loss 3.2000 (step 20)")
+    run.stages["stage-1"].update(evaluation(0))
+    assert dict(rows(run))["loss"] == "no training loss yet, last validation loss 3.2000 (step 0)"
+
+
 def test_a_line_of_the_last_stage_after_its_ramp_has_neither_growth_nor_ramp() -> None:
     run = progress(ladder(growth={"ramp": 0.1}), START, train(40), stage="stage-2")
     written = line(run, run.stages["stage-2"])
     assert "growth" not in written
     assert "ramp" not in written
     assert "no validation loss yet" in written
+
+
+def test_a_validation_loss_that_is_not_finite_is_not_taken_for_one_not_measured_yet() -> None:
+    run = progress(ladder(), START, evaluation(5), evaluation(10, loss=None, perplexity=None), train(12))
+    assert "training loss 3.5000, last validation loss not finite (step 10), " in line(run, run.stages["stage-1"])
+    got = io.StringIO()
+    Console(file=got, width=120).print(stage_table(run, 120))
+    assert got.getvalue().count("not finite") == 1
+    run = progress(ladder(), START, evaluation(0, loss=None))
+    assert "last validation loss not finite (step 0)" in line(run, run.stages["stage-1"])
 
 
 def test_the_ramp_is_that_of_the_last_update_and_ends_with_it() -> None:

@@ -119,7 +119,7 @@ def test_naming_a_ladder_includes_its_controls_and_an_unknown_name_lists_the_nea
     assert [run.name for run in find_runs(runs)] == ["alone", "quick", f"{prefix}-500", f"{prefix}-900"]
     assert [run.name for run in find_runs(runs, ["quick"])] == ["quick", f"{prefix}-500", f"{prefix}-900"]
     assert [run.name for run in find_runs(runs, [f"{prefix}-900", "alone"])] == [f"{prefix}-900", "alone"]
-    with pytest.raises(RunNotFoundError, match=r"no run 'quikc' in .*; the nearest are quick"):
+    with pytest.raises(RunNotFoundError, match=r"no run 'quikc' in .*; the nearest is quick"):
         find_runs(runs, ["quikc"])
 
 

@@ -418,6 +418,27 @@ def test_copies_of_runs_are_named_and_left_out(runs: Path) -> None:
     assert [run.name for run in find_runs(runs, ["quick", "quick.bak"])] == [run.name for run in found]
 
 
+def test_a_copy_that_was_trained_further_is_shown_beside_its_original(runs: Path) -> None:
+    begun = ladder(runs, final=None)
+    shutil.copytree(runs / "quick", runs / "zz")
+    shutil.copytree(runs / "quick", runs / "same")
+    begun.path = runs / "zz" / "ledger.db"
+    begun.train(1, 1.28, start=1.42)
+    found = find_runs(runs)
+    assert [(run.name, run.finished) for run in found] == [("quick", False), ("zz", True)]
+    assert found[0].notes == ("same is a copy of quick and is left out.",)
+    [note] = found[1].notes
+    assert note.startswith("zz began as a copy of quick, ")
+    assert "do not add their costs" in note
+
+
+def test_the_note_of_a_requested_copy_names_it_as_the_copy(runs: Path) -> None:
+    ladder(runs)
+    shutil.copytree(runs / "quick", runs / "zz")
+    [found] = find_runs(runs, ["zz"])
+    assert found.notes == ("zz is a copy of quick; only zz is shown, as you asked.",)
+
+
 def test_a_requested_copy_and_a_renamed_run_are_named_by_their_directories(runs: Path) -> None:
     ladder(runs)
     control(runs, 933, 1.30)

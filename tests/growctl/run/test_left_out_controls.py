@@ -1,5 +1,6 @@
 """`--no-controls` is remembered: by the next command, by status and in the report; `--controls` takes it back."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -89,3 +90,11 @@ def test_the_report_says_it(tmp_path: Path) -> None:
     RunPaths(tmp_path / "tiny").no_controls.touch()
     [ladder] = find_runs(tmp_path)
     assert remarks(ladder) == ["Controls were left out: --no-controls."]
+
+
+def test_the_line_has_the_time_of_the_run_like_its_other_lines(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    request(runs.parent, False).record_choices()
+    monkeypatch.setattr("growctl.run.runner.run", lambda request, screen: None)
+    out, err = run_here("run", runs / "tiny/schedule.yaml", "--runs-dir", runs)
+    assert err == ""
+    assert re.match(rf"\d{{4}}-\S+Z tiny: its {LEFT_OUT}; to train them, add --controls\n", out)

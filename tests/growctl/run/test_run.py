@@ -57,7 +57,7 @@ def test_every_stage_and_control_writes_text_on_the_screen_and_in_the_report(fin
         assert_follows_schema(json.loads(path.read_bytes()), "samples")
     assert sorted(found) == ["0-small", "1-large"]
     assert len(list(runs.glob("tiny-control-*/stages/*/samples.json"))) == 2
-    assert len(re.findall(r" writes:\n\S+Z     def", out)) == 4
+    assert len(re.findall(r" writes:\n    def", out)) == 4
     documents = json.loads(run_here("report", "tiny", "--runs-dir", runs, "--json")[0])["runs"]
     samples = [sample for document in documents for sample in document["samples"]]
     assert [sample["stage"] for sample in samples] == ["small", "large", "large", "large"]
@@ -118,7 +118,7 @@ def test_the_screen_shows_plain_lines_without_library_output(finished_ladder):
     assert "stage large step 60: validation loss" in out.replace("\n", " ")
     assert "right after growth" in out.replace("\n", " ")
     assert "growctl report tiny" in out
-    for word in ("deepspeed", "DeepSpeed", "WARNING", "\x1b["):
+    for word in ("deepspeed", "DeepSpeed", "warning: growing", "\x1b["):
         assert word not in out + err
     assert "growctl.launch.start_ranks: starting" in (finished_ladder[0] / "tiny/stages/0-small/log.txt").read_text()
 

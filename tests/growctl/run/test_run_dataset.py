@@ -34,7 +34,7 @@ def test_a_resumed_run_warns_that_its_text_has_changed_and_names_the_dataset_it_
     assert resumed() == ""
     text.write_text("another text")
     assert resumed() == (
-        f"WARNING: data.source '{text}' has changed since {dataset} was prepared from it; this run goes on with that "
+        f"warning: data.source '{text}' has changed since {dataset} was prepared from it; this run goes on with that "
         "dataset. To train on the text as it is now, start a run with another --name"
     )
     text.unlink()

@@ -24,6 +24,7 @@ def test_every_key_and_option_that_is_suggested_exists() -> None:
         ("stages.0.tokens", "stages.0.train_tokens"),
         ("stages.1.max_steps", "stages.1.train_steps"),
         ("stages.0.n_layer", "stages.0.num_layers"),
+        ("model.layers", "model.num_layers"),
         ("data.path", "data.source"),
         ("dataset_name", "data.source"),
         ("lr", "learning_rate.peak"),
@@ -42,6 +43,19 @@ def test_every_key_and_option_that_is_suggested_exists() -> None:
 def test_a_key_of_another_program_is_answered_with_ours(key: str, ours: str) -> None:
     said = message_of(parse, changed({key: 7}))
     assert f"{key} = 7: no such key here; growctl calls it {ours} (allowed here: " in said
+
+
+@pytest.mark.parametrize(
+    ("key", "instead"),
+    [
+        ("training.epochs", "growctl counts tokens, not epochs: set stages.N.train_tokens; "),
+        ("num_train_epochs", "growctl counts tokens, not epochs: set stages.N.train_tokens; "),
+        ("stages.0.params", "the size of a stage follows from attention_tokens and ffn_tokens, "),
+        ("model.num-parameters", "the size of a stage follows from attention_tokens and ffn_tokens, "),
+    ],
+)
+def test_what_growctl_has_no_key_for_is_answered_with_what_to_do_instead(key: str, instead: str) -> None:
+    assert f"{key} = 7: no such key; {instead}" in message_of(parse, changed({key: 7}))
 
 
 def test_what_the_other_name_stands_for_is_not_also_missing() -> None:

@@ -1,11 +1,14 @@
 """Renamed runs and copies: a run is named as its folder, and what a copy lacks is said."""
 
+import os
 import shlex
 import shutil
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
+from growctl.ledger.ledger import Ledger
 from growctl.report.read import find_runs
 from growctl.report.table import remarks
 from growctl.schedule.load import ScheduleError, load_schedule
@@ -93,6 +96,31 @@ def test_a_schedule_of_the_users_that_is_called_like_a_runs_keeps_its_name(tmp_p
     assert load_schedule(str(path), runs_dir=tmp_path / "runs").name == "mine"
 
 
+def test_the_schedule_of_a_run_elsewhere_begins_no_other_run_unless_that_is_meant(runs: Path) -> None:
+    path = runs / "tiny/schedule.yaml"
+    _, err = run_here("run", path, "--dry-run", expect=2)
+    assert f"is the schedule of the run tiny in {runs}, and " in err
+    assert f"to resume tiny: growctl run {path} --runs-dir {runs};" in err
+    assert run_here("run", path, "--dry-run", "--runs-dir", runs)[0].startswith("# tiny: ladder")
+    assert run_here("run", path, "--dry-run", "--name", "other")[0].startswith("# other: ladder")
+    assert run_here("run", path, "--dry-run", "--runs-dir", runs / "more")[0].startswith("# tiny: ladder")
+
+
+def test_a_run_given_as_a_schedule_is_answered_with_its_schedule(runs: Path) -> None:
+    for reference in ("tiny", runs / "tiny"):
+        _, err = run_here("run", reference, "--runs-dir", runs, expect=2)
+        command = f"growctl run {runs}/tiny/schedule.yaml --runs-dir {runs}"
+        assert err.endswith(f": is a run, not a schedule; to resume it: {command}\n")
+
+
+def test_a_shipped_schedule_wins_over_a_run_of_its_name(runs: Path) -> None:
+    (runs / "tiny").rename(runs / "quickstart")
+    assert (
+        load_schedule("quickstart", runs_dir=runs).data.source
+        != load_schedule(str(runs / "quickstart/schedule.yaml"), runs_dir=runs).data.source
+    )
+
+
 def test_a_folder_that_cannot_name_a_run_is_refused_with_the_command_that_renames_it(runs: Path) -> None:
     (runs / "tiny").rename(runs / "tiny (copy)")
     with pytest.raises(ScheduleError) as refused:
@@ -135,6 +163,12 @@ def test_a_copy_that_lacks_something_is_never_reported_as_finished(finished: Han
     assert str(path) in " ".join(status.notes)
 
 
+def test_no_command_is_shown_for_lost_records_because_none_repairs_them(finished: HandMade) -> None:
+    (finished.stage("1-large") / "metrics.jsonl").unlink()
+    status = only(finished.directory.parent)
+    assert (status.state, status.resume_command) == ("damaged", None)
+
+
 def test_a_truncated_ledger_is_damage(finished: HandMade) -> None:
     ledger = finished.directory / "ledger.db"
     ledger.write_bytes(ledger.read_bytes()[: ledger.stat().st_size // 2])
@@ -145,12 +179,25 @@ def test_a_truncated_ledger_is_damage(finished: HandMade) -> None:
     assert str(ledger) in err
 
 
-def test_the_report_says_which_result_is_missing(finished: HandMade) -> None:
-    final = finished.stage("1-large") / "final"
-    shutil.rmtree(final)
+def test_a_copy_shows_when_its_checkpoint_was_booked_not_when_it_was_copied(finished: HandMade) -> None:
+    with Ledger.open(finished.directory / "ledger.db", read_only=True) as ledger:
+        booked = ledger.booked_at("large")
+    assert list(booked) == [60]
+    manifest = finished.stage("1-large") / "final/manifest.json"
+    for later, expected in ((5000, booked[60]), (-5000, None)):
+        os.utime(manifest, times=2 * (datetime.fromisoformat(booked[60]).timestamp() + later,))
+        shown = only(finished.directory.parent).stages[1].checkpoint_at
+        assert shown is not None
+        assert shown == expected if expected else shown < booked[60]
+
+
+@pytest.mark.parametrize("lost", ["final", "metrics.jsonl"])
+def test_the_report_says_which_result_is_missing(finished: HandMade, lost: str) -> None:
+    path = finished.stage("1-large") / lost
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
     [run] = find_runs(finished.directory.parent)
     assert remarks(run) == [
-        f"Incomplete: {final} is missing. If this is a copy, copy the run again. The figures of the stage are from the "
+        f"Incomplete: {path} is missing. If this is a copy, copy the run again. The figures of the stage are from the "
         "ledger."
     ]
 

@@ -159,6 +159,8 @@ def test_controls_are_listed_below_their_ladder_even_before_they_start(tmp_path)
     assert [status.state for status in find_status(tmp_path, ["tiny"])] == ["finished", "stopped", "not started"]
     assert find_status(tmp_path, [names[0]])[0].resume_command == command
     assert printed(tmp_path).count(command) == 1
+    shutil.rmtree(control.directory)
+    assert f"to train {names[0]} and 1 more: {command}" in printed(tmp_path)
     lines = [line.strip() for line in printed(tmp_path).splitlines()]
     assert any(line.startswith("tokenformer-scratch ") for line in lines)
 
@@ -325,7 +327,7 @@ def test_a_dataset_that_is_being_prepared_is_named(tmp_path):
 def test_an_unknown_run_gives_the_nearest_names(tmp_path):
     for name in ("quickstart", "wikitext"):
         HandMade(tmp_path, name)
-    with pytest.raises(RunNotFoundError, match=r"no run 'quikstart' in .*; the nearest are quickstart"):
+    with pytest.raises(RunNotFoundError, match=r"no run 'quikstart' in .*; the nearest are quickstart, wikitext"):
         find_status(tmp_path, ["quikstart"])
     out, err = run_here("status", "quikstart", "--runs-dir", tmp_path, expect=2)
     assert (out, "the nearest are quickstart" in err, "Traceback" in err) == ("", True, False)

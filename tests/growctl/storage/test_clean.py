@@ -380,7 +380,7 @@ def test_a_broken_dataset_is_named_and_never_removed(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("names", "message"), [(["tinny"], "no run 'tinny' in {}; the nearest are tiny"), (["x"], "no run 'x' in {}")]
+    ("names", "message"), [(["tinny"], "no run 'tinny' in {}; the nearest is tiny"), (["x"], "no run 'x' in {}")]
 )
 def test_an_unknown_run_is_rejected_with_the_nearest_names(tmp_path, names, message):
     finished_run(tmp_path)

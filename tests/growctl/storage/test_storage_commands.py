@@ -82,7 +82,7 @@ def test_both_commands_print_one_json_document(tmp_path):
 def test_unknown_names_and_directories_give_one_message_and_exit_code_2(tmp_path, command):
     finished_run(tmp_path)
     _, err = run_here(command, "tinny", "--runs-dir", tmp_path, expect=2)
-    assert err == f"growctl: no run 'tinny' in {tmp_path}; the nearest are tiny\n"
+    assert err == f"growctl: no run 'tinny' in {tmp_path}; the nearest is tiny\n"
     _, err = run_here(command, "--runs-dir", tmp_path / "gone", expect=2)
     assert (
         err == f"growctl: {tmp_path / 'gone'} does not exist; give the directory that holds the runs with --runs-dir\n"

@@ -286,7 +286,7 @@ def test_a_pattern_stands_for_the_tasks_that_it_matches(tasks: Path):
 def test_an_unknown_task_gets_the_nearest_names(tasks: Path, monkeypatch: pytest.MonkeyPatch):
     own = task_module.TaskManager
     monkeypatch.setattr(task_module, "TaskManager", lambda **settings: own(**settings | {"include_defaults": False}))
-    with pytest.raises(UserError, match=r"--tasks hen_choise: .* no such task; the nearest are hen_choice"):
+    with pytest.raises(UserError, match=r"--tasks hen_choise: .* no such task; the nearest is hen_choice"):
         find_tasks(["hen_choise"], tasks)
 
 

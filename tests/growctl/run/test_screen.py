@@ -1,0 +1,67 @@
+"""What a run prints stays as it was written: texts of models, names, errors and commands."""
+
+import io
+import re
+
+import pytest
+
+from growctl.ladder.releases import plan_run
+from growctl.run.screen import Screen, make_screen
+from growctl.text.console import Terminal
+from growctl.text.formatting import wrapped
+from stages.generate.text_samples import TextRequest, TextSample, TextSamples
+from tests.growctl.ladders import ladder
+
+WRITTEN = "def f(x):\n\tif x:  \n\n        return x  # the ledger of tau in nats, longer than a narrow terminal"
+
+
+def screen_of(width: int = 40, terminal: bool = False) -> tuple[Screen, io.StringIO]:
+    got = io.StringIO()
+    return make_screen(Terminal(file=got, width=width, force_terminal=terminal, color_system=None)), got
+
+
+def sampled(screen: Screen) -> None:
+    [plan] = plan_run(ladder((20,)))
+    sample = TextSample(prompt="def f", text=WRITTEN.removeprefix("def f"), finish_reason="length")
+    screen.sampled(plan, TextSamples(checkpoint="0" * 64, request=TextRequest(), samples=(sample,)))
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_text_that_a_model_wrote_is_printed_verbatim_below_its_heading(terminal: bool) -> None:
+    screen, got = screen_of(terminal=terminal)
+    sampled(screen)
+    heading, *lines = got.getvalue().splitlines()
+    assert heading.endswith("stage stage-0 writes:")
+    assert bool(re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ", heading)) is not terminal
+    assert lines == [f"    {line}" if line else "" for line in WRITTEN.splitlines()]
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_name_in_a_message_is_not_explained(terminal: bool) -> None:
+    screen, got = screen_of(80, terminal)
+    screen.message("stage tau: 'nats' failed")
+    assert got.getvalue().endswith("stage tau: 'nats' failed\n")
+
+
+def test_a_word_of_growctl_is_explained_at_its_first_use_and_not_again() -> None:
+    screen, got = screen_of(200)
+    [plan] = plan_run(ladder((20,)))
+    screen.run_started("tau", None, [plan])
+    record = {"event": "trigger", "step": 9, "fired": True, "slope": 1e-9, "threshold": 2e-9}
+    screen.record(plan, record)
+    screen.record(plan, record)
+    assert got.getvalue().count("1.00e-09 nats per FLOP (units of the natural logarithm), less than 2.00e-09") == 1
+    assert got.getvalue().count("1.00e-09 nats per FLOP, less than 2.00e-09") == 1
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_command_to_copy_is_never_broken(terminal: bool) -> None:
+    screen, got = screen_of(terminal=terminal)
+    text = "To see its cost and results: growctl report small --runs-dir /data/of/a/long/path"
+    screen.verbatim(text)
+    assert got.getvalue().endswith(f"{text}\n")
+
+
+def test_a_wrapped_message_keeps_indentation_and_tabs() -> None:
+    text = "a first line of words\n    an indented line of words\n\n\ttab\tand words"
+    assert wrapped(text, 16) == ("a first line of\nwords\n    an indented\n    line of\n    words\n\n\ttab\tand words")
