@@ -42,6 +42,7 @@ TRAIN = {
     "tokens_per_second": 45678.9,
 }
 START = {"device": "cpu", "num_devices": 1, "precision": "fp32", "zero_stage": 1, "resumed_from": None}
+START |= {"converted": False, "peak_flops": None, "price_per_device_hour": None}
 STAGE = StageEntry("small", 800_000, 200_000, 10**12, 10**9, 1000, Flops(6e5, 2e5, 1e5), 3000.0)
 RUN = RunEntry("benchmark", "benchmark", None, None, 1, "data", "f00d")
 

@@ -15,6 +15,9 @@ LOCK_STAND_IN = ".lock.held"
 CONTROL_INFIX = "-control-"
 """The text between the ladder's name and the control's kind in a control's name."""
 
+IMPORTED = "its ledger was imported from elsewhere, so that it has no checkpoints here"
+"""What status and report say of a run of which only the ledger is here."""
+
 CONTROLS_LEFT_OUT = "controls were left out: --no-controls"
 """What status and report say of a run that leaves its controls out."""
 
@@ -53,6 +56,10 @@ class RunsPaths:
         """Prepared datasets, shared by the runs."""
         return self.directory / ".datasets"
 
+    def tracker_store(self, tracker: str) -> Path:
+        """Where the tracker of that name writes. The runs share it: a ladder and its controls are one experiment."""
+        return self.directory / ".trackers" / tracker
+
     @property
     def datasets_log(self) -> Path:
         """The log of dataset preparation."""
@@ -86,6 +93,11 @@ class RunPaths:
         return self.directory / "ledger.db"
 
     @property
+    def imported(self) -> Path:
+        """Exists if `growctl ledger import` made the run: only its ledger is here. Says where it came from."""
+        return self.directory / "imported.json"
+
+    @property
     def run_id(self) -> Path:
         """The file with the run's unique id."""
         return self.directory / ".run_id"
@@ -94,6 +106,11 @@ class RunPaths:
     def no_controls(self) -> Path:
         """Exists if the run leaves its controls out, as `--no-controls` said. It outlives the ledger."""
         return self.directory / ".no_controls"
+
+    @property
+    def run_set(self) -> Path:
+        """The file that names the set of runs that a ladder belongs to; only if it belongs to one."""
+        return self.directory / ".run_set.json"
 
     @property
     def lock(self) -> Path:
@@ -119,6 +136,14 @@ class RunPaths:
     def report(self) -> "ReportPaths":
         """The files of `growctl report`."""
         return ReportPaths(self.directory / "report")
+
+    def tracker_memory(self, tracker: str) -> Path:
+        """The file with the run's id in the tracker of that name, and what the tracker has of the run."""
+        return self.directory / "trackers" / f"{tracker}.json"
+
+    def tracker_log(self, tracker: str) -> Path:
+        """What the tracker of that name prints."""
+        return self.directory / "trackers" / f"{tracker}.log"
 
     @property
     def jobs_folder(self) -> Path:

@@ -29,6 +29,9 @@ Positive = Annotated[int, Field(ge=1, le=MOST)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Seconds = Annotated[float, Field(ge=0, le=MOST, allow_inf_nan=False)]
 Speed = Annotated[float, Field(ge=0, allow_inf_nan=False), AfterValidator(_speed)]
+Price = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
+Joules = Annotated[float, Field(ge=0, le=1e18, allow_inf_nan=False)]
+Bytes = Annotated[int, Field(ge=0, le=2**63 - 1)]
 Text = Annotated[str, AfterValidator(_printable)]
 Crc = Annotated[str, Field(pattern="^[0-9a-f]{8}$")]
 
@@ -68,6 +71,31 @@ class Start(_Line):
 
     converted: bool
     """Whether that checkpoint was first converted, for other ranks or another ZeRO stage."""
+
+    peak_flops: Speed | None
+    """Peak FLOPs per second of one device, as `launch.hardware.flops` says; null if it says nothing."""
+
+    price_per_device_hour: Price | None
+    """`launch.hardware.price_per_device_hour`; null if there is none."""
+
+
+class Usage(_Line):
+    """What the attempt has used since its `start` line. Written after that line, and before each line of `train`,
+    `checkpoint` and `end`."""
+
+    event: Literal["usage"]
+    gpu_joules: Joules | None
+    """Joules of all GPUs together, from NVML's counters; null if unknown."""
+
+    cpu_joules: Joules | None
+    """Joules of all machines' processors and their memory, from RAPL's counters, whichever process used them; null if
+    unknown."""
+
+    peak_gpu_bytes: Bytes | None
+    """Bytes that torch had allocated on a GPU at the peak, on the GPU where they were most; null on CPUs."""
+
+    peak_resident_bytes: Bytes | None
+    """Resident memory (RSS) of a rank's process at its peak, of the rank where it was largest; null if unknown."""
 
 
 class Train(_Line):
@@ -201,7 +229,8 @@ class End(_Line):
 
 
 Line = Annotated[
-    Start | Train | Evaluation | Anomaly | Trigger | Checkpoint | Saved | Reused | End, Field(discriminator="event")
+    Start | Usage | Train | Evaluation | Anomaly | Trigger | Checkpoint | Saved | Reused | End,
+    Field(discriminator="event"),
 ]
 """Any line of metrics.jsonl."""
 

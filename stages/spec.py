@@ -254,6 +254,12 @@ class TrainSpec(Strict):
     made_in: str | None = None
     """The run and the stage, for people who later look at a checkpoint."""
 
+    peak_flops: PositiveFloat | None = None
+    """Peak FLOPs per second of one device, if the schedule gives it; for the record only."""
+
+    price_per_device_hour: NonNegativeFloat | None = None
+    """Price of one device for one hour, if the schedule gives it; for the record only."""
+
     launched_at: float = Field(description="Unix time at which the runner launched this attempt, in seconds.")
 
     @property

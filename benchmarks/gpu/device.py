@@ -61,13 +61,12 @@ def peak_flops(device: torch.device) -> float | None:
     if device.type != "cuda":
         return None
     try:
-        from growctl.progress.peak import known_device
-        from growctl.schema.launch_block import DEVICES
+        from growctl.schema.known_devices import known_device
     except ImportError:  # pydantic is missing; the sections that can still run have no MFU
         return None
     properties = torch.cuda.get_device_properties(device)
-    name = known_device(properties.name)
-    return DEVICES[name].bf16_flops if name else None
+    known = known_device(properties.name)
+    return known.bf16_flops if known else None
 
 
 def machine(device: torch.device) -> dict[str, Any]:

@@ -14,15 +14,21 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from growctl.cli import checkpoints, evaluate, exchange, generate, machine, schedules, storage
+from growctl.cli import checkpoints, evaluate, exchange, generate, ledger, machine, schedules, storage, sweep
 from growctl.cli import inspect as inspection
 from growctl.cli import verify as verification
 from growctl.cli.options import (
     DEFAULT_RUNS_DIR,
     AsJson,
+    NoReuse,
     Overrides,
+    ReuseFrom,
+    RunName,
     RunsDir,
     ScheduleName,
+    Until,
+    WithControls,
+    check_name,
     default_runs_dir,
     runs_argument,
 )
@@ -69,32 +75,26 @@ def common(
 def run(
     schedule: ScheduleName,
     overrides: Overrides = None,
-    name: Annotated[str | None, typer.Option(help="Name of the run (default: the schedule's name).")] = None,
+    name: RunName = None,
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
-    controls: Annotated[
-        bool | None,
-        typer.Option(
-            "--controls/--no-controls",
-            help="Train the ladder's controls after it, or only the ladder (default: as an earlier command said for "
-            "this run; at first, with controls).",
-            show_default=False,
-        ),
-    ] = None,
-    until: Annotated[
+    controls: WithControls = None,
+    until: Until = None,
+    no_reuse: NoReuse = False,
+    reuse_from: ReuseFrom = None,
+    seeds: Annotated[
         str | None,
-        typer.Option(help="Train up to and including this stage, and no controls.", metavar="STAGE"),
-    ] = None,
-    no_reuse: Annotated[
-        bool, typer.Option("--no-reuse", help="Take over nothing from other runs; what this run has taken over stays.")
-    ] = False,
-    reuse_from: Annotated[
-        list[Path] | None,
-        typer.Option(help="Another runs directory to reuse checkpoints from; repeatable.", metavar="DIR"),
+        typer.Option(
+            help="Train a run for each of these seeds, one after another: 0,1,2 gives NAME-seed-0, NAME-seed-1, "
+            "NAME-seed-2.",
+            metavar="SEED,...",
+        ),
     ] = None,
     dry_run: Annotated[
         bool,
         typer.Option(
-            "--dry-run", help="Print the commands, environment and sbatch scripts of the run, and write nothing."
+            "--dry-run",
+            help="Print the commands, environment and sbatch scripts of the run, and write nothing; with --seeds, list "
+            "the runs with their sizes and FLOPs.",
         ),
     ] = False,
 ) -> None:
@@ -103,19 +103,33 @@ def run(
     With launch.cluster=slurm, submit the jobs and return.
 
     Example: growctl run quickstart stages.0.train_tokens=200k seed=1 --name try-seed-1
+
+    Example: growctl run quickstart --seeds 0,1,2
     """
     from growctl.run.requests import LadderRequest, reuse_sources
     from growctl.run.screen import Screen, make_screen
     from growctl.runs_dir import CONTROLS_LEFT_OUT
-    from growctl.schedule.load import RUN_NAME, ScheduleError, load_schedule
+    from growctl.schedule.load import load_schedule
     from growctl.text.console import Terminal
 
-    if name is not None and not RUN_NAME.fullmatch(name):
-        raise ScheduleError(
-            f"--name {name!r}: a run's name is letters, digits, . _ - and starts with a letter or digit"
-        )
-    loaded = load_schedule(schedule, overrides or [], runs_dir=runs_dir, run=name, tell=_tell)
+    check_name(name)
     sources = reuse_sources(runs_dir, reuse_from or [], no_reuse)
+    if seeds is not None:
+        from growctl.sweep.grid import seed_grid
+        from growctl.sweep.requests import set_requests
+
+        points = seed_grid(seeds, overrides or [])
+        requests = set_requests(
+            *(schedule, points, runs_dir),
+            name=name,
+            with_controls=controls,
+            sources=sources,
+            until=until,
+            tell=_tell,
+        )
+        sweep.train_requests(requests, runs_dir, dry_run)
+        return
+    loaded = load_schedule(schedule, overrides or [], runs_dir=runs_dir, run=name, tell=_tell)
     request = LadderRequest.of(loaded, schedule, runs_dir, name, controls, sources, until, overrides or [])
     ladder = request.ladder.name
     where = "" if runs_dir == DEFAULT_RUNS_DIR else f" --runs-dir {runs_dir}"
@@ -192,6 +206,7 @@ def prepare(
 
     Example: growctl prepare quickstart
     """
+    from growctl.plan.datasets import DatasetSizes, dataset_warnings
     from growctl.run.screen import Screen
     from growctl.runs_dir import RunsPaths
     from growctl.schedule.load import load_schedule
@@ -199,21 +214,24 @@ def prepare(
     from stages.counted import counted
     from stages.data.dataset import read_dataset_manifest
     from stages.data.prepare import prepare as prepare_dataset
-    from stages.data.validation_size import small_validation
 
     loaded = load_schedule(schedule, overrides or [], runs_dir=runs_dir, tell=_tell)
     screen = Screen(Terminal(stderr=True))
     runs = RunsPaths(runs_dir)
-    path = prepare_dataset(loaded.data, runs.datasets, log_path=runs.datasets_log, on_progress=screen.preparing)
+    warnings: list[str] = []
+    path = prepare_dataset(
+        *(loaded.data, runs.datasets),
+        log_path=runs.datasets_log,
+        on_progress=screen.preparing,
+        tell=warnings.append,
+    )
     manifest = read_dataset_manifest(path)
-    validation = manifest.splits["validation"]
-    fraction = manifest.spec.validation_fraction
-    warning = small_validation(validation.num_documents, validation.num_tokens, fraction)
+    warnings += dataset_warnings(loaded, DatasetSizes.of(manifest))
     if as_json:
         from growctl.documents.output import print_document
         from growctl.run.prepared import PrepareDocument
 
-        print_document(PrepareDocument(path, manifest, (warning,) if warning else ()))
+        print_document(PrepareDocument(path, manifest, tuple(warnings)))
     else:
         for split, content in manifest.splits.items():
             say(
@@ -222,7 +240,7 @@ def prepare(
             )
         if manifest.num_dropped:
             say(f"left out of train: {counted(manifest.num_dropped, 'document')} whose text is also in validation")
-        if warning:
+        for warning in warnings:
             say(f"warning: {warning}", error=True)
         say(str(path))
 
@@ -256,9 +274,11 @@ def report(
     say(f"\nCharts and tables: {page}")
 
 
+app.command(rich_help_panel=TRAINING)(sweep.sweep)
 app.command(rich_help_panel=TRAINING)(schedules.init)
 app.command(rich_help_panel=TRAINING)(schedules.validate)
 app.command(rich_help_panel=TRAINING)(schedules.schema)
+app.add_typer(ledger.ledger_app, rich_help_panel=TRAINING)
 app.command(rich_help_panel=CHECKPOINTS)(checkpoints.show)
 app.command(rich_help_panel=CHECKPOINTS)(checkpoints.expand)
 app.command(rich_help_panel=CHECKPOINTS)(checkpoints.shrink)
@@ -285,7 +305,7 @@ def main() -> NoReturn:
         _fail(f"{path}{error.strerror or error}", 2 if error.errno in UNUSABLE_PATH else 1)
     except signals.Stopped as stop:
         word = "interrupted" if stop.number == signal.SIGINT else "terminated"
-        resumes = sys.argv[1:2] == ["run"]  # the others start over
+        resumes = sys.argv[1:2] in (["run"], ["sweep"])  # the others start over
         _fail(word + ("; run the same command again to resume" if resumes else ""), stop.exit_code)
     except Exception as error:
         try:

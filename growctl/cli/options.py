@@ -35,6 +35,27 @@ RunsDir = Annotated[
     Path,
     typer.Option("--runs-dir", envvar=RUNS_DIR_VARIABLE, help="Directory that holds the runs.", show_default=True),
 ]
+RunName = Annotated[str | None, typer.Option("--name", help="Name of the run (default: the schedule's name).")]
+WithControls = Annotated[
+    bool | None,
+    typer.Option(
+        "--controls/--no-controls",
+        help="Train the ladder's controls after it, or only the ladder (default: as an earlier command said for "
+        "this run; at first, with controls).",
+        show_default=False,
+    ),
+]
+Until = Annotated[
+    str | None,
+    typer.Option("--until", help="Train up to and including this stage, and no controls.", metavar="STAGE"),
+]
+NoReuse = Annotated[
+    bool, typer.Option("--no-reuse", help="Take over nothing from other runs; what this run has taken over stays.")
+]
+ReuseFrom = Annotated[
+    list[Path] | None,
+    typer.Option("--reuse-from", help="Another runs directory to reuse checkpoints from; repeatable.", metavar="DIR"),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
 TokenizerFile = Annotated[
@@ -52,6 +73,16 @@ DeviceName = Annotated[
 DtypeName = Annotated[
     Literal["float32", "bfloat16"], typer.Option("--dtype", help="Precision of weights and computations.")
 ]
+
+
+def check_name(name: str | None) -> None:
+    """Raises ScheduleError if no run can have that name."""
+    from growctl.schedule.load import RUN_NAME, ScheduleError
+
+    if name is not None and not RUN_NAME.fullmatch(name):
+        raise ScheduleError(
+            f"--name {name!r}: a run's name is letters, digits, . _ - and starts with a letter or digit"
+        )
 
 
 def runs_argument(purpose: str) -> Any:

@@ -110,15 +110,19 @@ def validate(
     """
     from growctl.controls.brief import CheckedSchedule, ValidateDocument, checked
     from growctl.documents.output import print_document
+    from growctl.launch.ranks import planned_crowding
     from growctl.schedule.load import ScheduleError, check_text, load_schedule
+    from growctl.trackers.kinds import missing_package
 
     files, overrides = _files_and_overrides(files)
     results: list[CheckedSchedule] = []
     for file in files:
         try:
             loaded = load_schedule(file, overrides, runs_dir=runs_dir, tell=partial(say, error=True))
-            check_text(loaded, file)
-            results.append(checked(file, loaded))
+            check_text(loaded, file, runs_dir)
+            if missing := missing_package(loaded.trackers):
+                raise ScheduleError(f"{file}: {missing}")
+            results.append(checked(file, loaded, planned_crowding(loaded)))
         except ScheduleError as error:
             results.append(CheckedSchedule(file, valid=False, message=str(error)))
     if as_json:

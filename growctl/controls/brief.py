@@ -1,5 +1,6 @@
 """What `growctl validate` says of a schedule."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from growctl.controls.caveats import schedule_caveats
@@ -36,7 +37,7 @@ class CheckedSchedule:
 
     stages: tuple[StageBrief, ...] = ()
     warnings: tuple[str, ...] = ()
-    """Warnings about its controls and steps, one sentence each."""
+    """Warnings about its controls, steps and ranks, one sentence each."""
 
     def line(self) -> str:
         """A valid schedule, on one line."""
@@ -54,8 +55,8 @@ class ValidateDocument:
     schedules: tuple[CheckedSchedule, ...]
 
 
-def checked(file: str, schedule: Schedule) -> CheckedSchedule:
-    """The brief of the valid schedule in `file`."""
+def checked(file: str, schedule: Schedule, further: Sequence[str] = ()) -> CheckedSchedule:
+    """The brief of the valid schedule in `file`, with `further` warnings."""
     tokens_per_step = schedule.training.batch_size * schedule.training.sequence_length
     stages = tuple(
         StageBrief(
@@ -65,5 +66,5 @@ def checked(file: str, schedule: Schedule) -> CheckedSchedule:
         )
         for index, stage in enumerate(schedule.stages)
     )
-    warnings = (*schedule_caveats(schedule), *short_stage_warnings(schedule))
+    warnings = (*schedule_caveats(schedule), *short_stage_warnings(schedule), *further)
     return CheckedSchedule(file, valid=True, name=schedule.name, stages=stages, warnings=warnings)

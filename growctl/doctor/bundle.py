@@ -46,7 +46,10 @@ were.
 
 
 class BundleError(Exception):
-    """The bundle cannot be written to that file; the message says why and what to do."""
+    """The bundle cannot be written to that file; the message says why and what to do.
+
+    No UserError: another package may shadow the one that defines it, and doctor must start all the same.
+    """
 
 
 def default_file() -> str:

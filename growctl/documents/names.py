@@ -19,6 +19,8 @@ COMMANDS = {
     "generate": "growctl.generate.document:GenerateDocument",
     "import-official": "growctl.cli.written:ImportDocument",
     "inspect": "growctl.inspect.document:InspectDocument",
+    "ledger-export": "growctl.ledger_exchange.export:LedgerExportDocument",
+    "ledger-import": "growctl.ledger_exchange.importing:LedgerImportDocument",
     "plan": "growctl.plan.document:PlanDocument",
     "prepare": "growctl.run.prepared:PrepareDocument",
     "report": "growctl.report.documents:ReportDocument",

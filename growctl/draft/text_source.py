@@ -63,8 +63,11 @@ def text_source(name: str | None, train_tokens: int, most_budget: float) -> Text
         return _shipped(name)
     if "://" in name:
         return _own(name, "")
-    if Path(name).expanduser().exists() or (glob.has_magic(name) and glob.glob(name)):
-        return _own(os.path.abspath(Path(name).expanduser()), "")  # the schedule's file may lie in another folder
+    folder = Path(name).expanduser()
+    if folder.is_dir() and not _has_files(folder):
+        raise UserError(f"--data {shown(name)}: the folder has no files; put the text into it first")
+    if folder.exists() or (glob.has_magic(name) and glob.glob(name)):
+        return _own(os.path.abspath(folder), "")  # the schedule's file may lie in another folder
     if _HUB_NAME.fullmatch(name):
         comment = "# From the Hugging Face hub. growctl reads text and JSON lines, not parquet.\n"
         return _own(f"hf://datasets/{name}", comment)
@@ -72,6 +75,15 @@ def text_source(name: str | None, train_tokens: int, most_budget: float) -> Text
         f"--data {shown(name)}: there is no such file; give a path, a URL (s3://..., hf://datasets/...), OWNER/NAME on "
         f"the Hugging Face hub, or one of {', '.join(known)}{did_you_mean(name, known)}"
     )
+
+
+def _has_files(folder: Path) -> bool:
+    """Whether a folder, or one below it, has a file or a link. Hidden ones do not count: growctl does not read them."""
+    for path, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        if any(not name.startswith(".") for name in files) or any(os.path.islink(f"{path}/{name}") for name in folders):
+            return True
+    return False
 
 
 def _own(source: str, comment: str) -> TextSource:

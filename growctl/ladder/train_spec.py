@@ -36,6 +36,8 @@ def worker_spec(schedule: Schedule, plan: StagePlan, **attempt: Any) -> TrainSpe
         "keep_every_steps": checkpoint.keep_every and checkpoint.keep_every * checkpoint.every,
         "evaluation_sequences": schedule.evaluation.max_sequences,
         "hang_seconds": float(schedule.launch.hang_timeout),
+        "peak_flops": schedule.launch.hardware.flops,
+        "price_per_device_hour": schedule.launch.hardware.price_per_device_hour,
     }
     return TrainSpec(**(settings | attempt))
 

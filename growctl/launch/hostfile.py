@@ -133,6 +133,11 @@ def read_hostfile(path: Path) -> dict[str, int]:
     """
     try:
         lines = path.read_text().splitlines()
+    except FileNotFoundError:
+        raise LaunchError(
+            f"launch.hostfile.path = {str(path)!r}: there is no such file; write one line for each machine into it, as "
+            "in: worker-1 slots=8, or set launch.hostfile.path to your hostfile"
+        ) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or ("is not text" if isinstance(error, UnicodeError) else error)
         raise LaunchError(f"launch.hostfile.path = {str(path)!r}: {reason}") from None

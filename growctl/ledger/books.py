@@ -7,6 +7,7 @@ from typing import Any
 
 from growctl.ledger.entries import Anomaly, Evaluation, StageEntry
 from growctl.ledger.file import LedgerFile
+from growctl.schema.known_devices import peak_flops
 from stages.metrics import Record
 
 UNKNOWN = "unknown"
@@ -15,6 +16,10 @@ UNKNOWN = "unknown"
 MEASURED = tuple(f.name for f in fields(Evaluation) if f.name != "flops")
 COLUMNS = {"evaluation": MEASURED, "anomaly": tuple(f.name for f in fields(Anomaly) if f.name != "attempt")}
 """The columns that the ledger keeps of evaluation and anomaly records, by event."""
+
+JOULES = ("gpu_joules", "cpu_joules")
+PEAKS = ("peak_gpu_bytes", "peak_resident_bytes")
+"""The figures of a `usage` record: sums since the attempt's start, and maxima."""
 
 LANDMARKS = ("start", "reused", "checkpoint")
 """Events whose records replace a lost `start`, even one that is much earlier in the file."""
@@ -34,6 +39,9 @@ class _Attempt:
     covered: int
     """Number of the attempt's records that rows cover."""
 
+    joules: dict[str, float | None]
+    """Joules booked so far, by counter; None where no row has any."""
+
     num_records: int = 0
     """Number of the attempt's records read so far."""
 
@@ -45,8 +53,14 @@ class _Attempt:
     open_seconds: float = 0.0
     open_evaluated: int = 0
     """Validation tokens."""
+    open_usage: Record | None = None
+    """The newest `usage` record."""
+    timed_step: int = 0
+    """The step up to which `train` records have timed steps."""
+    open_timed_steps: int = 0
+    open_timed_seconds: float = 0.0
 
-    def take(self, record: Record) -> None:
+    def take(self, record: Record, tokens_per_step: int) -> None:
         """Adds a record to the open part, unless a row covers it already."""
         self.num_records += 1
         if self.num_records <= self.covered:
@@ -56,6 +70,13 @@ class _Attempt:
         self.open_seconds = record["seconds"]
         if record["event"] == "evaluation":
             self.open_evaluated += record["num_tokens"]
+        elif record["event"] == "usage":
+            self.open_usage = record
+        elif record["event"] == "train" and (speed := record.get("tokens_per_second")):
+            num_steps = max(0, record["step"] - max(self.step, self.resumed_from, self.timed_step))
+            self.open_timed_steps += num_steps
+            self.open_timed_seconds += num_steps * tokens_per_step / speed
+            self.timed_step = record["step"]
 
     def close(
         self, stage: StageEntry, closed_by: str, device: Mapping[str, Any], reused: Record | None = None
@@ -64,7 +85,7 @@ class _Attempt:
         last_step = max(self.step, self.resumed_from, self.open_step)
         num_steps = last_step - self.step
         seconds = max(self.seconds, self.open_seconds)
-        wall_seconds = _milliseconds(seconds - self.seconds)
+        wall_seconds = _thousandths(seconds - self.seconds)
         self.paid_by = reused["run"] if reused else self.paid_by
         row = {
             "first_step": self.step,
@@ -76,15 +97,39 @@ class _Attempt:
             "evaluation_flops": stage.evaluation_flops_per_token * self.open_evaluated,
             "wall_seconds": wall_seconds,
             "device_seconds": reused["device_seconds"] if reused else wall_seconds * device["num_devices"],
+            "step_seconds": self._step_seconds(num_steps),
+            **self._used(),
             "device": device["device"],
             "num_devices": device["num_devices"],
             "precision": device["precision"],
+            "peak_flops": peak_flops(device.get("peak_flops"), device["device"], device["precision"]),
+            "price_per_device_hour": device.get("price_per_device_hour"),
             "paid_by": self.paid_by,
             "recorded_at": utc_now(),
         }
         self.step, self.seconds, self.covered = last_step, seconds, self.num_records
-        self.open_records = self.open_step = self.open_evaluated = 0
+        self.open_records = self.open_step = self.open_evaluated = self.open_timed_steps = 0
+        self.open_timed_seconds, self.open_usage = 0.0, None
         return flat(row)
+
+    def _step_seconds(self, num_steps: int) -> float | None:
+        """Wall seconds of the open steps, at the speed of those that were timed; None if none was."""
+        if num_steps and not self.open_timed_steps:
+            return None
+        return _thousandths(self.open_timed_seconds * num_steps / max(1, self.open_timed_steps))
+
+    def _used(self) -> dict[str, float | None]:
+        """Energy and memory of the open part, up to its newest `usage` record; books the energy."""
+        usage = self.open_usage or {}
+        used: dict[str, float | None] = {}
+        for name in JOULES:
+            booked, total = self.joules[name], usage.get(name)
+            if total is not None:
+                used[name] = max(0.0, _thousandths(total - (booked or 0.0)))
+                self.joules[name] = _thousandths((booked or 0.0) + (used[name] or 0.0))
+            else:  # what was used after the last measurement is lost, as the time after the last record is
+                used[name] = None if booked is None or self.open_usage else 0.0
+        return used | {name: usage.get(name) for name in PEAKS}
 
 
 class StageBooks:
@@ -107,7 +152,8 @@ class StageBooks:
             row["attempt"]: row
             for row in file.query(
                 """SELECT attempt, max(last_step) AS step, max(num_records) AS num_records,
-                   sum(wall_seconds) AS seconds FROM work WHERE stage = :stage GROUP BY attempt""",
+                   sum(wall_seconds) AS seconds, sum(gpu_joules) AS gpu_joules, sum(cpu_joules) AS cpu_joules
+                   FROM work WHERE stage = :stage GROUP BY attempt""",
                 stage=stage.name,
             )
         }
@@ -156,7 +202,11 @@ class StageBooks:
     def _book(self, number: int, records: Sequence[Record], over: bool, known: dict[int, _Attempt]) -> _Attempt:
         """Appends the rows that `records` add to an attempt, and returns the attempt's new state."""
         key = {"stage": self._stage.name, "attempt": number}
-        attempt = replace(known[number]) if number in known else self._opened(number, records)
+        attempt = (
+            replace(known[number], joules=dict(known[number].joules))
+            if number in known
+            else self._opened(number, records)
+        )
         if number in self._starts:
             attempt.resumed_from = self._starts[number]["resumed_from"] or 0
         # A checkpoint may be complete although its record was never written. The attempt that resumes from it then
@@ -171,7 +221,7 @@ class StageBooks:
             if columns := COLUMNS.get(record["event"]):
                 self._file.append(record["event"], key | {name: record.get(name) for name in columns}, once=True)
         for record in records:
-            attempt.take(record)
+            attempt.take(record, self._stage.tokens_per_step)
             if attempt.open_records and record["event"] in ("checkpoint", "end", "reused"):
                 reused = record if record["event"] == "reused" else None
                 row = attempt.close(self._stage, record["event"], self._device(number), reused)
@@ -183,13 +233,14 @@ class StageBooks:
     def _opened(self, number: int, records: Sequence[Record]) -> _Attempt:
         """An attempt before its first record is read, with what the ledger has booked of it."""
         row = self._booked.get(number)
-        booked = (row["step"], _milliseconds(row["seconds"]), row["num_records"]) if row else (0, 0.0, 0)
+        step, seconds, covered = (row["step"], row["seconds"], row["num_records"]) if row else (0, 0.0, 0)
+        joules = {name: None if row is None or row[name] is None else _thousandths(row[name]) for name in JOULES}
         resumed_from = self._resumed_from.get(number)
         if resumed_from is None:  # its `start` is lost: assume the newest checkpoint that it can have resumed from
             first = min(record["step"] for record in records)
             saved = [step for attempt, step in self._checkpoints if attempt < number and step <= first]
             resumed_from = max(saved, default=0)
-        return _Attempt(resumed_from, *booked)
+        return _Attempt(resumed_from, step, _thousandths(seconds), covered, joules)
 
     def _last_step_before(self, number: int, known: dict[int, _Attempt]) -> int:
         """The last step of the latest attempt before `number` that has rows; 0 if there is none."""
@@ -205,7 +256,9 @@ class StageBooks:
         if nearest is not None:
             return nearest
         rows = self._file.query(
-            "SELECT device, num_devices, precision FROM work WHERE stage = :stage LIMIT 1", stage=self._stage.name
+            """SELECT device, num_devices, precision, peak_flops, price_per_device_hour FROM work
+               WHERE stage = :stage LIMIT 1""",
+            stage=self._stage.name,
         )
         return dict(rows[0]) if rows else {"device": UNKNOWN, "num_devices": 1, "precision": UNKNOWN}
 
@@ -223,6 +276,7 @@ def utc_now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _milliseconds(seconds: float) -> float:
-    """`seconds` rounded to the precision of records, so that sums and differences do not depend on their order."""
-    return round(seconds, 3)
+def _thousandths(value: float) -> float:
+    """Seconds or joules rounded to the precision of records, so that sums and differences do not depend on their
+    order."""
+    return round(value, 3)

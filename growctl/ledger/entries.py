@@ -54,6 +54,10 @@ class RunEntry:
     """Documents in the validation split of its dataset; None if not recorded."""
     validation_tokens: int | None = None
     """Tokens in that split, including the end of text after each document."""
+    group: str | None = None
+    """The name of the set of runs that it belongs to, such as the seeds of one schedule; None for a run of its own."""
+    overrides: dict[str, Any] = field(default_factory=dict)
+    """What sets it apart in that set: the swept keys of the schedule, dotted, with its values."""
     run_id: str = field(default_factory=lambda: uuid4().hex)
     """Unique id of the run. A copy has the same id; another run of the same name does not."""
 
@@ -98,9 +102,25 @@ class Cost:
     wall_seconds: float = 0.0
     device_seconds: float = 0.0
     """Wall seconds x devices."""
+    step_seconds: float | None = 0.0
+    """The part of `wall_seconds` spent in optimizer steps: without start-up, evaluations and checkpoints. None, here
+    and below, if it is not known of all the work."""
+    available_flops: float | None = 0.0
+    """FLOPs that the devices could have done in `step_seconds` at their peak speed."""
+    gpu_joules: float | None = 0.0
+    """Energy of the GPUs."""
+    cpu_joules: float | None = 0.0
+    """Energy of the machines' processors and memory, whichever process used it."""
+    money: float | None = 0.0
+    """Device-hours x price, in the currency of the price."""
+
+    @property
+    def mfu(self) -> float | None:
+        """Model FLOPs utilisation: the share of the devices' peak speed that the optimizer steps reached."""
+        return self.flops.total / self.available_flops if self.available_flops else None
 
     def __add__(self, other: "Cost") -> "Cost":
-        return Cost(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+        return Cost(*(_sum(getattr(self, f.name), getattr(other, f.name)) for f in fields(self)))
 
     def share(self, fraction: float) -> "Cost":
         """The part of this cost that belongs to `fraction` of its steps."""
@@ -108,8 +128,36 @@ class Cost:
             round(self.steps * fraction),
             round(self.tokens * fraction),
             self.flops * fraction,
-            *(value * fraction for value in (self.evaluation_flops, self.wall_seconds, self.device_seconds)),
+            evaluation_flops=self.evaluation_flops * fraction,
+            wall_seconds=self.wall_seconds * fraction,
+            device_seconds=self.device_seconds * fraction,
+            step_seconds=_share(self.step_seconds, fraction),
+            available_flops=_share(self.available_flops, fraction),
+            gpu_joules=_share(self.gpu_joules, fraction),
+            cpu_joules=_share(self.cpu_joules, fraction),
+            money=_share(self.money, fraction),
         )
+
+
+def _sum(one: Any, other: Any) -> Any:
+    return None if one is None or other is None else one + other
+
+
+def _share(value: float | None, fraction: float) -> float | None:
+    """`value` times `fraction`. No part of an unknown value is 0."""
+    if value is None:
+        return None if fraction else 0.0
+    return value * fraction
+
+
+@dataclass(frozen=True)
+class PeakMemory:
+    """The most memory that a stage needed in any attempt."""
+
+    gpu_bytes: int | None = None
+    """Bytes that torch had allocated, on the GPU where they were most; None on CPUs."""
+    resident_bytes: int | None = None
+    """Resident memory (RSS) of the rank where it was largest; None if not known."""
 
 
 @dataclass(frozen=True)

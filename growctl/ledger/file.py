@@ -12,7 +12,7 @@ import json
 import math
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,8 @@ TABLES = {
         id INTEGER PRIMARY KEY CHECK (id = 1), run_id TEXT NOT NULL, name TEXT NOT NULL, schedule TEXT NOT NULL,
         control TEXT, control_of TEXT, ladder_id TEXT, seed INTEGER NOT NULL, dataset TEXT NOT NULL,
         dataset_fingerprint TEXT NOT NULL, conditions TEXT NOT NULL, decays INTEGER NOT NULL, caveats TEXT NOT NULL,
-        base TEXT NOT NULL, validation_documents INTEGER, validation_tokens INTEGER, created_at TEXT NOT NULL""",
+        base TEXT NOT NULL, validation_documents INTEGER, validation_tokens INTEGER, "group" TEXT,
+        overrides TEXT NOT NULL, created_at TEXT NOT NULL""",
     "stage": """
         position INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, num_parameters INTEGER NOT NULL,
         num_embedding_parameters INTEGER NOT NULL, train_tokens INTEGER NOT NULL, num_steps INTEGER NOT NULL,
@@ -46,8 +47,9 @@ TABLES = {
         stage TEXT NOT NULL, attempt INTEGER NOT NULL, first_step INTEGER NOT NULL, last_step INTEGER NOT NULL,
         num_records INTEGER NOT NULL, closed_by TEXT NOT NULL, tokens INTEGER NOT NULL, flops_parameters REAL NOT NULL,
         flops_attention REAL NOT NULL, flops_head REAL NOT NULL, evaluation_flops REAL NOT NULL,
-        wall_seconds REAL NOT NULL, device_seconds REAL NOT NULL, device TEXT NOT NULL, num_devices INTEGER NOT NULL,
-        precision TEXT NOT NULL, paid_by TEXT, recorded_at TEXT NOT NULL,
+        wall_seconds REAL NOT NULL, device_seconds REAL NOT NULL, step_seconds REAL, gpu_joules REAL, cpu_joules REAL,
+        peak_gpu_bytes INTEGER, peak_resident_bytes INTEGER, device TEXT NOT NULL, num_devices INTEGER NOT NULL,
+        precision TEXT NOT NULL, peak_flops REAL, price_per_device_hour REAL, paid_by TEXT, recorded_at TEXT NOT NULL,
         CHECK (first_step <= last_step),
         UNIQUE (stage, attempt, first_step, last_step, num_records),
         FOREIGN KEY (stage, attempt) REFERENCES attempt (stage, attempt)""",
@@ -68,7 +70,8 @@ TABLES = {
 }
 """A work row covers the steps (first_step, last_step] of one attempt. `num_records` counts the attempt's lines of
 metrics.jsonl that this row and the rows before it cover; `closed_by`: `checkpoint`, `end`, `interruption` or `reused`;
-`paid_by`: the run that paid for reused steps, null for this run's own."""
+`paid_by`: the run that paid for reused steps, null for this run's own; `step_seconds`: wall seconds of its optimizer
+steps alone; `peak_flops`: of one device. What is not known is null."""
 
 _SCHEMA = [
     statement
@@ -90,6 +93,13 @@ _DISK = {sqlite3.SQLITE_FULL: errno.ENOSPC, sqlite3.SQLITE_IOERR: errno.EIO}
 
 class LedgerError(UserError):
     """The ledger cannot be used, or new values contradict those in it."""
+
+
+class NothingRecorded(LedgerError):
+    """The ledger has no run yet: its runner has only just created it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"{path}: no run is recorded here yet")
 
 
 class BrokenLedger(LedgerError):
@@ -118,8 +128,10 @@ class LedgerFile:
         uri = f"{path.resolve().as_uri()}?mode={'ro' if read_only else 'rwc'}"
         with _explained(path):
             self._connection = sqlite3.connect(uri, uri=True, timeout=_BUSY_SECONDS, isolation_level=None)
-            self._connection.row_factory = sqlite3.Row
             try:
+                if read_only:
+                    self._connection = _snapshot(self._connection)
+                self._connection.row_factory = sqlite3.Row
                 self._recognise(read_only)
             except BaseException:
                 self._connection.close()
@@ -128,6 +140,11 @@ class LedgerFile:
     def close(self) -> None:
         """Closes the file."""
         self._connection.close()
+
+    def copy_to(self, path: Path) -> None:
+        """Copies the file as it is at one moment to the new file `path`."""
+        with _explained(path), closing(sqlite3.connect(path)) as copy:
+            self._connection.backup(copy)
 
     def query(self, sql: str, **values: Any) -> list[sqlite3.Row]:
         """Runs a statement and returns its rows."""
@@ -139,7 +156,8 @@ class LedgerFile:
         number, before = self._last
         row = {"entry": number + 1, **row}
         row["sha256"] = _row_hash(before, table, row)
-        sql = f"INSERT INTO {table} ({', '.join(row)}) VALUES (:{', :'.join(row)})"
+        columns = ", ".join(f'"{name}"' for name in row)  # `group` is a word of SQL
+        sql = f"INSERT INTO {table} ({columns}) VALUES (:{', :'.join(row)})"
         with _explained(self.path):
             added = self._connection.execute(f"{sql} ON CONFLICT DO NOTHING" if once else sql, row).rowcount
         if added:
@@ -182,7 +200,7 @@ class LedgerFile:
         [(application,)] = self.query("PRAGMA application_id")
         [(version,)] = self.query("PRAGMA user_version")
         if self.path.stat().st_size == 0:
-            raise LedgerError(f"{self.path}: no run is recorded here yet")
+            raise NothingRecorded(self.path)
         if application != _APPLICATION_ID:
             raise BrokenLedger(self.path, "this is not a growctl ledger")
         schema = {row[0] for row in self.query("SELECT sql FROM sqlite_master WHERE sql NOT NULL")}
@@ -209,6 +227,16 @@ class LedgerFile:
             if _row_hash(before, table, row) != row["sha256"]:
                 raise BrokenLedger(self.path, f"row {number}, of {table}, does not match its hash")
             before = row["sha256"]
+
+
+def _snapshot(source: sqlite3.Connection) -> sqlite3.Connection:
+    """A copy in memory of a file as it is at one moment; closes the file. A reader then neither sees half of what a
+    runner appends, nor makes the runner wait."""
+    copy = sqlite3.connect(":memory:", isolation_level=None)
+    with closing(source):
+        source.backup(copy)
+    copy.execute("PRAGMA query_only = ON")
+    return copy
 
 
 def move_aside(path: Path) -> Path:

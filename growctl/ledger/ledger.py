@@ -11,11 +11,20 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from growctl.ledger.books import MEASURED, UNKNOWN, StageBooks, flat, utc_now
-from growctl.ledger.entries import Anomaly, BaseEntry, Cost, Evaluation, RunEntry, SplitCost, StageEntry
-from growctl.ledger.file import BrokenLedger, LedgerError, LedgerFile
+from growctl.ledger.entries import (
+    Anomaly,
+    BaseEntry,
+    Cost,
+    Evaluation,
+    PeakMemory,
+    RunEntry,
+    SplitCost,
+    StageEntry,
+)
+from growctl.ledger.file import TABLES, BrokenLedger, LedgerError, LedgerFile, NothingRecorded
 from growctl.ledger.scores import ScoreEntry
 from model.flops import Flops
 from stages.metrics import Record
@@ -28,16 +37,21 @@ __all__ = [
     "Evaluation",
     "Ledger",
     "LedgerError",
+    "NothingRecorded",
+    "PeakMemory",
     "RunEntry",
     "ScoreEntry",
     "SplitCost",
     "StageEntry",
 ]
 
-_JSON = ("conditions", "caveats", "base")
+_JSON = ("conditions", "caveats", "base", "overrides")
 """Fields of a run that are stored as JSON."""
 
-_MAY_CHANGE = ("name", "control_of", "schedule", "dataset", "run_id", "ladder_id", "decays", "caveats")
+_MAY_CHANGE = (
+    *("name", "control_of", "schedule", "dataset", "run_id", "ladder_id", "decays", "caveats"),
+    *("group", "overrides"),
+)
 """Fields of a run that may differ when the run is recorded again."""
 
 
@@ -74,7 +88,7 @@ class Ledger:
         """Records the run and all stages of its schedule, before any work. Recording them again changes nothing.
 
         Raises LedgerError if they differ from those recorded. Only the fields in _MAY_CHANGE may differ: names, paths,
-        ids, decays and caveats. The ledger keeps the first values.
+        ids, sets, decays and caveats. The ledger keeps the first values.
         """
         now = {"run": asdict(run)} | {f"stage {stage.name}": asdict(stage) for stage in stages}
         with self._file.transaction():
@@ -114,10 +128,10 @@ class Ledger:
     # Read from the ledger.
 
     def run(self) -> RunEntry:
-        """The run; raises LedgerError if none is recorded yet."""
+        """The run; raises NothingRecorded if there is none yet."""
         rows = self._query("SELECT * FROM run")
         if not rows:
-            raise LedgerError(f"{self.path}: no run is recorded here yet")
+            raise NothingRecorded(self.path)
         values = {f.name: rows[0][f.name] for f in fields(RunEntry)}
         texts = {name: json.loads(values[name]) for name in _JSON}
         base = BaseEntry(**texts["base"]) if texts["base"] else None
@@ -162,26 +176,61 @@ class Ledger:
 
     def stage_cost(self, stage: str) -> SplitCost:
         """The cost of a stage so far, from its work rows. A row that was replayed in part is split by its steps."""
-        rows = self._query(
-            """SELECT *, (SELECT min(resumed_from) FROM attempt AS later
-                          WHERE later.stage = work.stage AND later.attempt > work.attempt) AS resumed_from
-               FROM work WHERE stage = :stage""",
-            stage=stage,
-        )
         split = SplitCost()
-        for row in rows:
-            num_steps, resumed_from = row["last_step"] - row["first_step"], row["resumed_from"]
-            if resumed_from is None or resumed_from > row["last_step"]:
-                kept = 1.0
-            else:
-                kept = max(0, resumed_from - row["first_step"]) / num_steps if num_steps else 0.0
-            spent = (row["evaluation_flops"], row["wall_seconds"], row["device_seconds"])
-            cost = Cost(num_steps, row["tokens"], _flops("flops", row), *spent)
+        for row, kept in self.work(stage):
+            cost = _cost(row)
             if row["paid_by"] is None:
                 split += SplitCost(cost.share(kept), cost.share(1.0 - kept))
             else:
                 split += SplitCost(reused=cost.share(kept))
         return split
+
+    def work(self, stage: str) -> list[tuple[sqlite3.Row, float]]:
+        """The work rows of a stage, in the order in which they were booked, each with the share that was kept."""
+        rows = self._query(
+            """SELECT *, (SELECT min(resumed_from) FROM attempt AS later
+                          WHERE later.stage = work.stage AND later.attempt > work.attempt) AS resumed_from
+               FROM work WHERE stage = :stage ORDER BY entry""",
+            stage=stage,
+        )
+        return [(row, _kept(row)) for row in rows]
+
+    def tables(self) -> dict[str, tuple[dict[str, str], list[dict[str, Any]]]]:
+        """Every table: {name: (types of SQLite by column, rows)}, without the hashes. A work row ends with `kept`, the
+        share of its steps that no later attempt repeated."""
+        found = {}
+        for table in TABLES:
+            known = self._query("SELECT name, type FROM pragma_table_info(:table) WHERE name != 'sha256'", table=table)
+            columns = {row["name"]: row["type"] for row in known}
+            rows = [dict(row) for row in self._query(f"SELECT {', '.join(columns)} FROM {table} ORDER BY entry")]
+            found[table] = (columns, rows)
+        columns, rows = found["work"]
+        kept = {row["entry"]: share for stage in self.stages() for row, share in self.work(stage.name)}
+        found["work"] = (columns | {"kept": "REAL"}, [row | {"kept": kept[row["entry"]]} for row in rows])
+        return found
+
+    def holds(self, other: "Ledger") -> bool:
+        """Whether this ledger has every row of `other`, which may be an earlier copy of it."""
+        last = other.last_entry()
+        same = [f"SELECT 1 FROM {table} WHERE entry = :entry AND sha256 = :sha256" for table in TABLES]
+        return last is None or bool(self._query(" UNION ALL ".join(same), entry=last[0], sha256=last[1]))
+
+    def last_entry(self) -> tuple[int, str] | None:
+        """Number and hash of the last row; None without rows."""
+        entries = " UNION ALL ".join(f"SELECT entry, sha256 FROM {table}" for table in TABLES)
+        rows = self._query(f"SELECT * FROM ({entries}) ORDER BY entry DESC LIMIT 1")
+        return (rows[0]["entry"], rows[0]["sha256"]) if rows else None
+
+    def copy_to(self, path: Path) -> None:
+        """Writes a copy of the ledger to the new file `path`, whole even if a runner appends to it meanwhile."""
+        self._file.copy_to(path)
+
+    def peak_memory(self, stage: str) -> PeakMemory:
+        """The most memory that a stage has needed so far, in all its attempts."""
+        [row] = self._query(
+            "SELECT max(peak_gpu_bytes), max(peak_resident_bytes) FROM work WHERE stage = :stage", stage=stage
+        )
+        return PeakMemory(*row)
 
     def payers(self, stage: str) -> list[str]:
         """The runs that paid for reused steps of a stage, in the order of the steps."""
@@ -222,6 +271,32 @@ class Ledger:
         """The stage's anomalies, in the order in which they occurred."""
         rows = self._query("SELECT * FROM anomaly WHERE stage = :stage ORDER BY attempt, seconds", stage=stage)
         return [Anomaly(**{f.name: row[f.name] for f in fields(Anomaly)}) for row in rows]
+
+
+def _kept(row: sqlite3.Row) -> float:
+    """The share of a row's steps before the step that a later attempt resumed from."""
+    num_steps, resumed_from = row["last_step"] - row["first_step"], row["resumed_from"]
+    if resumed_from is None or resumed_from > row["last_step"]:
+        return 1.0
+    return max(0, resumed_from - row["first_step"]) / num_steps if num_steps else 0.0
+
+
+def _cost(row: sqlite3.Row) -> Cost:
+    """The cost of a work row."""
+    step_seconds, peak, price = (row[name] for name in ("step_seconds", "peak_flops", "price_per_device_hour"))
+    return Cost(
+        steps=row["last_step"] - row["first_step"],
+        tokens=row["tokens"],
+        flops=_flops("flops", row),
+        evaluation_flops=row["evaluation_flops"],
+        wall_seconds=row["wall_seconds"],
+        device_seconds=row["device_seconds"],
+        step_seconds=step_seconds,
+        available_flops=None if None in (step_seconds, peak) else step_seconds * row["num_devices"] * peak,
+        gpu_joules=row["gpu_joules"],
+        cpu_joules=row["cpu_joules"],
+        money=None if price is None else row["device_seconds"] / 3600 * price,
+    )
 
 
 def _flops(prefix: str, row: sqlite3.Row) -> Flops:

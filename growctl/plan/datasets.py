@@ -1,56 +1,55 @@
-"""Looks up the sizes of a schedule's prepared dataset, reading manifests only."""
+"""Looks up the sizes of a schedule's prepared dataset, and words the warnings that follow from them."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from growctl.runs_dir import RunsPaths
-from growctl.schema.blocks import DataBlock
-from stages.data.corpus import DataSpec
+from growctl.schema.blocks import DataBlock, Schedule
+from stages.data.prepared import prepared_datasets
+from stages.data.validation_size import small_validation
+
+if TYPE_CHECKING:
+    from stages.data.dataset import DatasetManifest
 
 
 class DatasetSizes(NamedTuple):
-    """What `plan` must know of a prepared dataset."""
+    """What is to be known of a prepared dataset before a run."""
 
     training_tokens: int
     validation_documents: int
     validation_tokens: int
+    vocab_size: int
+    """Entries of its tokenizer."""
+
+    @classmethod
+    def of(cls, manifest: "DatasetManifest") -> "DatasetSizes":
+        """The sizes of the dataset that `manifest` describes."""
+        train, validation = manifest.splits["train"], manifest.splits["validation"]
+        return cls(train.num_tokens, validation.num_documents, validation.num_tokens, manifest.vocab_size)
 
 
 def prepared_sizes(data: DataBlock, runs_dir: Path | None) -> DatasetSizes | None:
-    """The sizes of the newest prepared dataset for `data`; None if there is none."""
-    for _, document in _prepared(data, runs_dir) if runs_dir else ():
+    """The sizes of the newest prepared dataset for `data`, from its manifest alone; None if there is none."""
+    for _, document in prepared_datasets(data, RunsPaths(runs_dir).datasets) if runs_dir else ():
         try:
             train, validation = document["splits"]["train"], document["splits"]["validation"]
             counts = (train["num_tokens"], validation["num_documents"], validation["num_tokens"])
-            return DatasetSizes(*map(int, counts))
+            return DatasetSizes(*map(int, (*counts, document["vocab_size"])))
         except (ValueError, LookupError, TypeError, OverflowError):
             continue  # damaged: `prepare` sets it aside with a message
     return None
 
 
-def prepared_datasets(data: DataBlock, runs_dir: Path) -> list[Path]:
-    """The datasets that were prepared for `data`, newest first: several if the source has changed in between."""
-    return [dataset for dataset, _ in _prepared(data, runs_dir)]
-
-
-def _prepared(data: DataBlock, runs_dir: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """The datasets that were prepared for `data`, newest first, each with its manifest's content."""
-    wanted = _determining(data.in_one_spelling().model_dump(mode="json"))
-    for manifest in sorted(RunsPaths(runs_dir).dataset_manifests(), key=_age):
-        try:
-            document = json.loads(manifest.read_bytes())
-            if _determining(document["spec"]) == wanted:
-                yield manifest.parent, document
-        except (OSError, ValueError, LookupError, TypeError, RecursionError):
-            continue
-
-
-def _determining(spec: dict[str, Any]) -> dict[str, Any]:
-    """The keys of a data block that determine the content of its dataset."""
-    return {name: spec[name] for name in DataSpec.model_fields if name != "workers"}
-
-
-def _age(manifest: Path) -> float:
-    return -manifest.stat().st_mtime
+def dataset_warnings(schedule: Schedule, sizes: DatasetSizes) -> Iterator[str]:
+    """A warning, in one sentence or two, for each size of the dataset that does not fit `schedule`."""
+    fraction = schedule.data.validation_fraction
+    if warning := small_validation(sizes.validation_documents, sizes.validation_tokens, fraction):
+        yield warning
+    asked = schedule.data.num_tokens
+    if asked and asked > sizes.vocab_size and schedule.model.vocab_size is None:
+        yield (
+            f"data.vocab_size is {asked:,}, but the tokenizer trained on this text has {sizes.vocab_size:,} entries: "
+            f"the embedding's other {asked - sizes.vocab_size:,} rows are never trained. Set data.vocab_size to "
+            f"{sizes.vocab_size}."
+        )

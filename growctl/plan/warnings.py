@@ -7,12 +7,13 @@ from typing import Any
 from growctl.controls.caveats import schedule_caveats
 from growctl.ladder.short_stages import short_stage_warnings
 from growctl.ladder.stage_plans import StagePlan, total_flops
+from growctl.launch.ranks import crowded_cores, uneven_batch
 from growctl.plan.costs import HEADROOM, PlanCosts, RunCost, StageCost, stage_memory
+from growctl.plan.datasets import dataset_warnings
 from growctl.schema.blocks import Schedule
 from growctl.text.formatting import byte_count, short_count
 from model.transformer_sizes import stack_tokens
 from stages.counted import counted, plural
-from stages.data.validation_size import small_validation
 
 LARGEST_GROWTH = 4.0
 """Factor in parameters above which a growth keeps little of the earlier stages' work: more than three quarters of the
@@ -33,7 +34,7 @@ MOST_EPOCHS = 4.0
 def plan_warnings(costs: PlanCosts) -> list[str]:
     """One sentence per problem that is likely to waste compute or to make the comparison unfair."""
     checks = (
-        *(_text, _validation, _growth_factors, _tokens_per_parameter, _epochs, _batches, _memory, _settings),
+        *(_text, _dataset, _growth_factors, _tokens_per_parameter, _epochs, _ranks, _memory, _settings),
         *(_caveats, _short_stages),
     )
     failures = costs.measurements.failures if costs.measurements else ()
@@ -102,15 +103,13 @@ def _text(costs: PlanCosts) -> Iterator[str]:
         end = "" if costs.missing.endswith("?") else "."
         needs = "`run` needs it here, `plan` does not."
         if costs.dataset:
-            needs = "Its dataset is prepared, which is enough for runs that have begun."
+            needs = "Its dataset is prepared, which is enough."
         yield f"{costs.missing}{end} {needs}"
 
 
-def _validation(costs: PlanCosts) -> Iterator[str]:
+def _dataset(costs: PlanCosts) -> Iterator[str]:
     if sizes := costs.dataset:
-        fraction = costs.ladder.schedule.data.validation_fraction
-        if warning := small_validation(sizes.validation_documents, sizes.validation_tokens, fraction):
-            yield warning
+        yield from dataset_warnings(costs.ladder.schedule, sizes)
 
 
 def _growth_factors(costs: PlanCosts) -> Iterator[str]:
@@ -167,16 +166,13 @@ def _epochs(costs: PlanCosts) -> Iterator[str]:
         yield f"Controls read the training tokens more than {MOST_EPOCHS:g} times: {', '.join(many)}."
 
 
-def _batches(costs: PlanCosts) -> Iterator[str]:
-    for run, cost in _each_once(costs, lambda cost: cost.num_devices):
-        training, micro = run.schedule.training, run.schedule.launch.micro_batch_size
-        share = cost.num_devices * run.schedule.launch.least_micro_batch_size
-        if training.batch_size % share:
-            per_pass = "" if micro == "auto" else f" x micro-batches of {micro}"
-            yield (
-                f"Stage {cost.plan.name} of {run.name} cannot run: a batch of {training.batch_size} cannot be split "
-                f"evenly over {counted(cost.num_devices, 'device')}{per_pass}."
-            )
+def _ranks(costs: PlanCosts) -> Iterator[str]:
+    per_machine = costs.devices.per_machine
+    for uneven in dict.fromkeys(uneven_batch(run.schedule, per_machine) for run in costs.runs):
+        if uneven:
+            yield f"{uneven}. `run` does not start with it."
+    if crowded := crowded_cores(costs.ladder.schedule, costs.devices):
+        yield crowded
 
 
 def _memory(costs: PlanCosts) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from growctl.ladder.stage_plans import StagePlan
-from growctl.progress.peak import peak_flops
+from growctl.schema.known_devices import peak_flops
 from growctl.schema.launch_block import HardwareBlock
 from model.config import TokenformerConfig
 from stages.metrics import Record
@@ -71,7 +71,7 @@ class StageProgress:
         """Model FLOPs utilisation: the share of the devices' peak that training reaches; None without a known peak."""
         if self.flops_per_second is None or not self._start:
             return None
-        peak = peak_flops(hardware, self._start["device"], self._start["precision"])
+        peak = peak_flops(hardware.flops, self._start["device"], self._start["precision"])
         return self.flops_per_second / (self._start["num_devices"] * peak) if peak else None
 
     @property

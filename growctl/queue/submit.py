@@ -75,6 +75,10 @@ _LONGEST_WARNING = 65_535
 """SLURM's limit for the time between the warning and the time limit, in seconds."""
 
 
+class AlreadySubmitted(RunError):
+    """Jobs of the run are queued or running."""
+
+
 @dataclass(frozen=True)
 class Job:
     """One job: a run, or one stage of it."""
@@ -216,7 +220,7 @@ def submit(request: LadderRequest, screen: Screen) -> None:
     with hold(run.jobs_folder):
         _check_no_jobs(run)
         write_file(run.schedule, schedule_yaml(request.ladder.schedule).encode())
-        request.record_controls()
+        request.record_choices()
         for job, number, log in _submitted(request, jobs, run):
             behind = f", after {job.after}" if job.after else ""
             machines_words = f"{counted(job.nodes, 'machine')} x {machines.devices}"
@@ -240,12 +244,15 @@ def _submitted(request: LadderRequest, jobs: list[Job], run: RunPaths) -> list[t
     except (FailedJobError, FailedSubmissionError) as error:
         if ids:
             subprocess.run(["scancel", *ids.values()], capture_output=True, check=False)
-        raise RunFailed(f"sbatch rejected the job {job.name}: {error}") from None
+        said = (str(error).strip() or type(error).__name__).splitlines()[-1]
+        raise RunFailed(
+            f"sbatch rejected the job {job.name}: {said}; `sinfo` shows whether SLURM answers here, and its partitions"
+        ) from None
     return list(zip(jobs, ids.values(), logs, strict=True))
 
 
 def _check_no_jobs(run: RunPaths) -> None:
-    """Raises RunError if jobs that were submitted earlier are queued or running."""
+    """Raises AlreadySubmitted if jobs that were submitted earlier are queued or running."""
     if not run.jobs.exists():
         return
     path = run.jobs
@@ -259,6 +266,6 @@ def _check_no_jobs(run: RunPaths) -> None:
     living = job_states(list(names))
     if living:
         words = ", ".join(f"{number} ({names.get(number, 'another')}, {state})" for number, state in living.items())
-        raise RunError(
+        raise AlreadySubmitted(
             f"this run already has jobs: {words}; wait for them, or cancel them first: scancel {' '.join(living)}"
         )

@@ -102,9 +102,19 @@ class Comparison:
         return tuple(point.run for point in self.points)
 
     @property
+    def missing_sizes(self) -> tuple[int, ...]:
+        """The sizes of the ladder without a control that counts, where the best of all sizes is to be compared."""
+        if self.control != BEST_SCRATCH:
+            return ()
+        there = {point.num_parameters for point in self.points}
+        return tuple(stage.num_parameters for stage in self.ladder.stages if stage.num_parameters not in there)
+
+    @property
     def flops_to_equal_loss(self) -> float | None:
-        """FLOPs that the controls need for the ladder's final loss; None if they do not bracket it."""
-        return self.equal_loss.flops if self.equal_loss and self.equal_loss.bracketed else None
+        """FLOPs that the controls need for the ladder's final loss; None if they do not bracket it or lack a size."""
+        if self.equal_loss is None or self.missing_sizes:
+            return None
+        return self.equal_loss.flops if self.equal_loss.bracketed else None
 
     @property
     def saving(self) -> float | None:

@@ -57,6 +57,26 @@ class StageEntry:
     """The runs that paid for `reused_flops`."""
     branch_of: str | None
     """The stage that a release branches from; None for a stage of the ladder."""
+    step_seconds: float | None
+    """The part of `wall_seconds` spent in optimizer steps: without start-up, evaluations and checkpoints. None, here
+    and below, if it is not known of all the work."""
+    mfu: float | None
+    """Model FLOPs utilisation: share of the devices' peak speed that those steps reached; None without a known
+    peak."""
+    peak_gpu_bytes: int | None
+    """Bytes that torch had allocated at the peak, on the GPU where they were most; None on CPUs."""
+    peak_resident_bytes: int | None
+    """Resident memory (RSS) at the peak, of the rank where it was largest."""
+    gpu_joules: float | None
+    """Energy of the GPUs, by NVML. Includes replayed steps, but not reused ones; so does what follows."""
+    cpu_joules: float | None
+    """Energy of the machines' processors and memory, by RAPL, whichever process used it."""
+    money: float | None
+    """Device-hours x `launch.hardware.price_per_device_hour`, in its currency."""
+    replayed_gpu_joules: float | None
+    """The part of `gpu_joules` that belongs to `replayed_device_seconds`; so of the next two."""
+    replayed_cpu_joules: float | None
+    replayed_money: float | None
 
     @classmethod
     def of(cls, stage: StageReport) -> "StageEntry":
@@ -147,6 +167,10 @@ class ReportedRun:
     """Path or shipped name, as the user gave it."""
     control: str | None
     """Kind of control; None for a ladder."""
+    group: str | None
+    """The name of the set of runs that it belongs to, such as the seeds of one schedule; None for a run of its own."""
+    overrides: dict[str, Any]
+    """What sets it apart in that set: the swept keys of the schedule, dotted, with its values."""
     base: BaseEntry | None
     """The checkpoint that it started from; None for a new model."""
     stages: tuple[StageEntry, ...]
@@ -186,6 +210,8 @@ def _run(run: RunReport, runs: Sequence[RunReport]) -> ReportedRun:
         name=run.name,
         schedule=run.schedule,
         control=run.control,
+        group=run.group,
+        overrides=run.overrides,
         base=run.base,
         stages=tuple(map(StageEntry.of, run.parts)),
         samples=tuple(SampleEntry.of(stage.name, sample) for stage in run.parts for sample in stage.samples),
@@ -213,7 +239,7 @@ def _figures(comparison: Comparison) -> dict[str, Any]:
         "control_runs": comparison.control_runs,
         "flops_to_equal_loss": comparison.flops_to_equal_loss,
         "saving": comparison.saving,
-        "equal_flops": comparison.equal_flops,
+        "equal_flops": None if comparison.missing_sizes else comparison.equal_flops,
         "verdict": verdict(comparison),
     }
 
@@ -248,11 +274,12 @@ def stages_csv(runs: Sequence[RunReport]) -> str:
     if rows:
         writer = csv.DictWriter(buffer, fieldnames=list(rows[0]), lineterminator="\n")
         writer.writeheader()
-        writer.writerows({key: _no_formula(value) for key, value in row.items()} for row in rows)
+        writer.writerows({key: for_spreadsheet(value) for key, value in row.items()} for row in rows)
     return buffer.getvalue()
 
 
-def _no_formula(value: Any) -> Any:
+def for_spreadsheet(value: Any) -> Any:
+    """A cell of a CSV file: text that a spreadsheet would read as a formula gets an apostrophe in front."""
     if isinstance(value, list):
         value = " ".join(value)
     if not isinstance(value, str):

@@ -11,8 +11,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from growctl.ledger.ledger import Anomaly, BaseEntry, Ledger, LedgerError, RunEntry, ScoreEntry, StageEntry
-from growctl.runs_dir import CONTROLS_LEFT_OUT, RunPaths, RunsPaths
+from growctl.ledger.ledger import (
+    Anomaly,
+    BaseEntry,
+    Ledger,
+    LedgerError,
+    NothingRecorded,
+    RunEntry,
+    ScoreEntry,
+    StageEntry,
+)
+from growctl.runs_dir import CONTROLS_LEFT_OUT, IMPORTED, RunPaths, RunsPaths
 from model.errors import UserError
 from stages.checkpoint.manifest import manifest_hash
 from stages.generate.text_samples import TextSample, read_samples
@@ -66,6 +75,24 @@ class StageReport:
     """The texts that its model wrote once it was finished, if the schedule has prompts."""
     scores: tuple[ScoreEntry, ...] = ()
     """The scores of its final checkpoint, the newest of each kind."""
+    step_seconds: float | None = None
+    """The part of `wall_seconds` spent in optimizer steps. None, here and below, if it is not known of all the work."""
+    mfu: float | None = None
+    """Share of the devices' peak speed that those steps reached; None without a known peak."""
+    peak_gpu_bytes: int | None = None
+    """Bytes that torch had allocated, on the GPU where they were most; None on CPUs."""
+    peak_resident_bytes: int | None = None
+    """Resident memory (RSS) of the rank where it was largest."""
+    gpu_joules: float | None = None
+    """Energy of the GPUs. This and what follows includes replayed steps, but not reused ones."""
+    cpu_joules: float | None = None
+    """Energy of the machines' processors and memory, whichever process used it."""
+    money: float | None = None
+    """Device-hours x `launch.hardware.price_per_device_hour`, in its currency."""
+    replayed_gpu_joules: float | None = None
+    """The part of `gpu_joules` that belongs to `replayed_device_seconds`; so of the next two."""
+    replayed_cpu_joules: float | None = None
+    replayed_money: float | None = None
 
     @property
     def jump(self) -> float | None:
@@ -121,6 +148,10 @@ class RunReport:
     """Training anomalies, each with the name of its stage."""
     base: BaseEntry | None = None
     """The checkpoint that it started from; None for a new model."""
+    group: str | None = None
+    """The name of the set of runs that it belongs to; None for a run of its own."""
+    overrides: dict[str, Any] = field(default_factory=dict)
+    """What sets it apart in that set: the swept keys of the schedule, dotted, with its values."""
     validation_documents: int | None = None
     """Documents in the validation split of its dataset; None if not recorded."""
     validation_tokens: int | None = None
@@ -214,6 +245,8 @@ def read_run(path: Path) -> RunReport:
         precisions=precisions,
         anomalies=tuple(anomalies),
         base=run.base,
+        group=run.group,
+        overrides=run.overrides,
         validation_documents=run.validation_documents,
         validation_tokens=run.validation_tokens,
         notes=tuple(_notes(run, RunPaths(path.parent), stages, releases)),
@@ -234,6 +267,8 @@ def _notes(
             )
     if run.control is None and paths.no_controls.exists():
         yield f"{CONTROLS_LEFT_OUT.capitalize()}."
+    if paths.imported.exists():
+        yield f"{IMPORTED.capitalize()}."
 
 
 def _stage_report(
@@ -241,6 +276,7 @@ def _stage_report(
 ) -> StageReport:
     """The report of a stage, or of a release, after the stages `before`, of the run in `directory`."""
     cost, finished = ledger.stage_cost(stage.name), ledger.finished(stage.name)
+    memory = ledger.peak_memory(stage.name)
     latest = {evaluation.point: evaluation for evaluation in ledger.evaluations(stage.name)}
     final, after_growth = latest.get("final") if finished else None, latest.get("after_growth")
     spent = before[-1].cumulative_flops if before else run.base_flops or 0.0
@@ -271,6 +307,16 @@ def _stage_report(
         decayed=stage.decayed,
         samples=_samples(directory, stage) if finished else (),
         scores=newest_scores(ledger.scores(stage.name)),
+        step_seconds=cost.spent.step_seconds,
+        mfu=cost.spent.mfu,
+        peak_gpu_bytes=memory.gpu_bytes,
+        peak_resident_bytes=memory.resident_bytes,
+        gpu_joules=cost.spent.gpu_joules,
+        cpu_joules=cost.spent.cpu_joules,
+        money=cost.spent.money,
+        replayed_gpu_joules=cost.replayed.gpu_joules,
+        replayed_cpu_joules=cost.replayed.cpu_joules,
+        replayed_money=cost.replayed.money,
     )
 
 
@@ -305,13 +351,8 @@ def find_runs(runs_dir: Path, names: Sequence[str] = ()) -> list[RunReport]:
     Raises RunNotFoundError for an unknown name or if there are no runs at all, LedgerError if the ledger of a requested
     run cannot be read.
     """
-    paths = {run.directory.name: run.ledger for run in RunsPaths(runs_dir).runs_with_ledgers()}
-    if not paths:
-        raise RunNotFoundError(f"there are no runs in {runs_dir} yet")
-    for name in names:
-        if name not in paths:
-            near = difflib.get_close_matches(name, paths, n=3, cutoff=0.4) or list(paths)[:5]
-            raise RunNotFoundError(f"no run {name!r} in {runs_dir}; the nearest are {', '.join(near)}")
+    find_ledgers(runs_dir, names)
+    paths = find_ledgers(runs_dir)
     runs: dict[str, RunReport] = {}
     unreadable: dict[str, LedgerError] = {}
     for name, path in paths.items():
@@ -321,8 +362,12 @@ def find_runs(runs_dir: Path, names: Sequence[str] = ()) -> list[RunReport]:
             unreadable[name] = error
     ladders = {known for name in names for known in (name, runs[name].recorded_name if name in runs else name)}
     for name, why in unreadable.items():
+        if name not in names and isinstance(why, NothingRecorded):
+            continue  # its runner has only just created it
         if not names or name in names or name.startswith(tuple(f"{ladder}-control-" for ladder in ladders)):
             raise why
+    if not runs:
+        raise RunNotFoundError(f"there are no runs in {runs_dir} yet")
     runs = _with_their_ladders(_without_copies(runs, names))
     found: dict[str, RunReport] = {}
     ladders_first = sorted(runs, key=lambda name: (runs[name].control is not None, name))
@@ -331,6 +376,21 @@ def find_runs(runs_dir: Path, names: Sequence[str] = ()) -> list[RunReport]:
         controls.sort(key=lambda other: (runs[other].control, runs[other].cumulative_flops))
         found |= {member: runs[member] for member in (name, *controls) if member not in found}
     return list(found.values())
+
+
+def find_ledgers(runs_dir: Path, names: Sequence[str] = ()) -> dict[str, Path]:
+    """The ledgers of the runs called `names`, or of all runs in `runs_dir`, by the name of the run.
+
+    Raises RunNotFoundError for an unknown name or if there are no runs at all.
+    """
+    paths = {run.directory.name: run.ledger for run in RunsPaths(runs_dir).runs_with_ledgers()}
+    if not paths:
+        raise RunNotFoundError(f"there are no runs in {runs_dir} yet")
+    for name in names:
+        if name not in paths:
+            near = difflib.get_close_matches(name, paths, n=3, cutoff=0.4) or list(paths)[:5]
+            raise RunNotFoundError(f"no run {name!r} in {runs_dir}; the nearest are {', '.join(near)}")
+    return {name: paths[name] for name in names or paths}
 
 
 def _without_copies(runs: dict[str, RunReport], names: Sequence[str]) -> dict[str, RunReport]:
@@ -355,6 +415,7 @@ def _with_their_ladders(runs: dict[str, RunReport]) -> dict[str, RunReport]:
     """The runs, with each control's `control_of` set to the directory name of its ladder.
 
     The ladder is the one that still has the name recorded by the control, or else the renamed one with the recorded id.
+    A control with a prefix before its name belongs to the ladder with the same prefix, if there is one.
     """
     ladders = [run for run in runs.values() if run.control is None]
     names = {run.recorded_name: run.name for run in ladders}
@@ -362,7 +423,12 @@ def _with_their_ladders(runs: dict[str, RunReport]) -> dict[str, RunReport]:
     by_id = {run.run_id: run.name for run in ladders}
 
     def ladder_of(run: RunReport) -> str | None:
-        if run.control_of is None or names.get(run.control_of) == run.control_of:
+        if run.control_of is None:
+            return None
+        alike = run.name.removesuffix(run.recorded_name) + run.control_of
+        if run.name != run.recorded_name and run.name.endswith(run.recorded_name) and alike in runs:
+            return alike
+        if names.get(run.control_of) == run.control_of:
             return run.control_of
         return by_id.get(run.ladder_id or "", names.get(run.control_of, run.control_of))
 

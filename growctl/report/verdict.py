@@ -25,6 +25,13 @@ def verdict(comparison: Comparison) -> tuple[str, ...]:
         return f"Nothing to compare yet: {ladder.name} {what}.", *comparison.excluded
     if not comparison.points:
         return "Nothing to compare with yet: no control counts.", *comparison.excluded
+    if sizes := comparison.missing_sizes:
+        names = " and ".join(short_count(size) for size in sizes)
+        return (
+            "Incomplete: the best size from scratch is not known, because no control of "
+            f"{names} parameters counts yet.",
+            *comparison.excluded,
+        )
     who = "growing" if is_scratch(comparison.control) else "this ladder"
     return (
         _equal_loss(who, comparison, loss),

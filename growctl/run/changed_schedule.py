@@ -17,7 +17,8 @@ _NO_EFFECT = {
     "data": ("workers", "approximate_tokens"),
     "checkpoint": ("keep", "keep_every", "keep_trunk", "check_space"),
 }
-"""By block: the keys that do not affect the result. `launch`, `controls` and `samples` do not affect it either."""
+"""By block: the keys that do not affect the result. `launch`, `controls`, `samples` and `trackers` do not affect it
+either."""
 _LONGEST_NAME = 100
 
 
@@ -126,7 +127,7 @@ def _other_stages(was: list[dict[str, Any]], now: list[dict[str, Any]]) -> str:
 def _comparable(schedule: Schedule) -> dict[str, Any]:
     """The settings that affect the result, as plain data. Paths of the same files are equal."""
     schedule = schedule.model_copy(update={"data": schedule.data.in_one_spelling()})
-    data = schedule.model_dump(mode="json", exclude={"launch", "controls", "samples"})
+    data = schedule.model_dump(mode="json", exclude={"launch", "controls", "samples", "trackers"})
     for block, keys in _NO_EFFECT.items():
         for key in keys:
             del data[block][key]

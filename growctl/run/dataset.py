@@ -7,6 +7,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from growctl.ledger.ledger import Ledger, LedgerError, RunEntry
+from growctl.plan.datasets import DatasetSizes, dataset_warnings
 from growctl.run.requests import RunError
 from growctl.run.screen import Screen
 from growctl.runs_dir import RunPaths, RunsPaths
@@ -14,10 +15,10 @@ from growctl.schema.blocks import Schedule
 from growctl.text.formatting import byte_count
 from stages.checkpoint.directory import set_aside
 from stages.checkpoint.manifest import CheckpointError, read_manifest
+from stages.data.changed_text import text_change
 from stages.data.corpus import DataError
 from stages.data.dataset import HASHED_BYTES, EvaluationWindows, TrainingSamples, check_dataset, read_dataset_manifest
 from stages.data.prepare import prepare
-from stages.data.validation_size import small_validation
 from stages.spec import TrainSpec
 
 
@@ -32,10 +33,18 @@ class RunDataset:
     def known(self, ledger: Ledger, directory: Path) -> Path:
         """The dataset that the run in `directory` started with; prepares it again if it is missing or damaged.
 
-        Raises RunError if the schedule's source now gives another dataset.
+        Says so if the text has changed since. Raises RunError if the dataset is gone and the text gives another one.
         """
         first = first_dataset(ledger, directory)
-        return self._whole(*first, directory) if first else self.prepared()
+        if first is None:
+            return self.prepared()
+        dataset = self._whole(*first, directory)
+        if change := text_change(self.schedule.data, dataset):
+            self.screen.message(
+                f"warning: data.source {self.schedule.data.source!r} {change} {dataset} was prepared from it; this run "
+                "goes on with that dataset. To train on the text as it is now, start a run with another --name"
+            )
+        return dataset
 
     def of_ladder(self, ladder: "RecordedLadder") -> Path:
         """The dataset that `ladder` was trained on, for one of its controls; raises as `known` does."""
@@ -83,6 +92,7 @@ class RunDataset:
             self.runs.datasets,
             log_path=self.runs.datasets_log,
             on_progress=self.screen.preparing,
+            tell=self.screen.message,
         )
         manifest = read_dataset_manifest(dataset)
         if manifest.vocab_size > self.schedule.vocab_size:
@@ -93,9 +103,7 @@ class RunDataset:
         length = self.schedule.training.sequence_length
         TrainingSamples(dataset, length, self.schedule.seed)  # raises DataError if the text is shorter than a sequence
         EvaluationWindows(dataset, "validation", length)
-        validation = manifest.splits["validation"]
-        fraction = self.schedule.data.validation_fraction
-        if warning := small_validation(validation.num_documents, validation.num_tokens, fraction):
+        for warning in dataset_warnings(self.schedule, DatasetSizes.of(manifest)):
             self.screen.message(f"warning: {self.screen.explained(warning)}")
         return self._told_of_size(dataset)
 

@@ -1,5 +1,7 @@
 """Checks before a run starts that everything it will write fits on the disk."""
 
+import errno
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -10,7 +12,7 @@ from growctl.run.lock import find_holder
 from growctl.run.requests import RunError, RunRequest, left_to_train
 from growctl.runs_dir import RunPaths
 from growctl.text.formatting import byte_count
-from stages.checkpoint.disk_full import free_bytes
+from stages.checkpoint.disk_full import existing_path, free_bytes
 
 
 def check_space(
@@ -21,6 +23,8 @@ def check_space(
     `devices`: those that the runs start on, which decide the precision. Counts the stages up to index `last_stage`;
     None: all of them.
 
+    Raises RunError too if `runs_dir` cannot be written.
+
     Skips runs whose schedule has `checkpoint.check_space: false`, and runs that another growctl holds: `hold` reports
     those.
     """
@@ -30,6 +34,7 @@ def check_space(
         if request.schedule.checkpoint.check_space and find_holder(runs_dir / request.name) is None
     ]
     needed = sum(remaining_bytes(request, runs_dir / request.name, devices, last_stage) for request in asked)
+    _require_writable(runs_dir)
     free = free_bytes(runs_dir)
     if needed > free:
         raise RunError(
@@ -37,6 +42,21 @@ def check_space(
             f"{byte_count(needed)}, but only {byte_count(free)} are free in {runs_dir}; free some space, keep fewer "
             "checkpoints (checkpoint.keep, checkpoint.keep_every), or start anyway with checkpoint.check_space=false"
         )
+
+
+def _require_writable(runs_dir: Path) -> None:
+    """Raises RunError if nothing can be written to `runs_dir`, or to the nearest folder above it that exists."""
+    there = existing_path(runs_dir)
+    found = os.statvfs(there)
+    if found.f_flag & os.ST_RDONLY:
+        why = os.strerror(errno.EROFS)
+    elif there.is_dir() and not os.access(there, os.W_OK | os.X_OK):
+        why = os.strerror(errno.EACCES)
+    elif found.f_blocks == 0:
+        why = "it takes no new files"
+    else:
+        return
+    raise RunError(f"--runs-dir {runs_dir}: {there} cannot be written ({why}); choose another folder")
 
 
 def remaining_bytes(request: RunRequest, directory: Path, devices: Devices, last_stage: int | None = None) -> int:

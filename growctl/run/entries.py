@@ -39,6 +39,8 @@ def run_entry(
         base=start.entry(manifest) if start else None,
         validation_documents=manifest.splits["validation"].num_documents,
         validation_tokens=manifest.splits["validation"].num_tokens,
+        group=request.run_set.group if request.run_set else None,
+        overrides=request.run_set.overrides if request.run_set else {},
     )
 
 

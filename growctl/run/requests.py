@@ -9,15 +9,17 @@ from growctl.controls.renamed import in_their_folders
 from growctl.ladder.releases import paths_of, plan_run
 from growctl.ladder.stage_plans import StagePlan
 from growctl.launch.machines import Machines
+from growctl.launch.ranks import uneven_batch
 from growctl.run.changed_schedule import advice, first_difference, free_name, shared_training
+from growctl.run.run_set import RunSet, read_run_set, write_run_set
 from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.schedule.load import ScheduleError, load_resolved
 from growctl.schema.blocks import Schedule
 from growctl.text.suggestion import did_you_mean
+from growctl.trackers.kinds import missing_package
 from model.errors import Failure, UserError
 from stages.checkpoint.manifest import CheckpointError, read_manifest
-from stages.counted import counted
-from stages.data.corpus import missing_text
+from stages.data.prepared import missing_unprepared
 
 
 class RunError(UserError):
@@ -39,6 +41,8 @@ class RunRequest:
 
     control: str | None = None
     control_of: str | None = None
+    run_set: RunSet | None = None
+    """The set of runs that it belongs to; None for a run of its own."""
 
 
 @dataclass(frozen=True)
@@ -67,17 +71,20 @@ class LadderRequest:
         sources: Sequence[Path] = (),
         until: str | None = None,
         overrides: Sequence[str] = (),
+        run_set: RunSet | None = None,
     ) -> "LadderRequest":
         """A request for the ladder of `schedule`, named `name` or else as the schedule is.
 
         `with_controls`: as the command says; None: as the run has recorded, at first with them. `until` is the name of
         the last stage to train. A ladder that is to end early has no controls, because their
-        budgets follow from all of its stages. Raises RunError if the schedule has no such stage.
+        budgets follow from all of its stages. `run_set`: the set of runs that it begins in; None: as the run has
+        recorded. Raises RunError if the schedule has no such stage.
         """
         name = name or schedule.name
         assert name is not None
         last_stage = None if until is None else stage_index(schedule, until)
-        ladder = RunRequest(name, schedule.model_copy(update={"name": name}), label)
+        run_set = run_set or read_run_set(RunPaths(runs_dir / name))
+        ladder = RunRequest(name, schedule.model_copy(update={"name": name}), label, run_set=run_set)
         if with_controls is None:
             with_controls = not RunPaths(runs_dir / name).no_controls.exists()
         return cls(ladder, runs_dir, with_controls, tuple(sources), last_stage, tuple(overrides))
@@ -92,9 +99,12 @@ class LadderRequest:
         """Whether the schedule has controls that are not to be trained."""
         return bool(self.ladder.schedule.controls) and not self.wants_controls
 
-    def record_controls(self) -> None:
-        """Records in the ladder's directory, which exists, whether the controls are left out."""
-        mark = RunPaths(self.directory(self.ladder)).no_controls
+    def record_choices(self) -> None:
+        """Records in the ladder's directory, which exists, its set and whether its controls are left out."""
+        run = RunPaths(self.directory(self.ladder))
+        if self.ladder.run_set:
+            write_run_set(run, self.ladder.run_set)
+        mark = run.no_controls
         if self.leaves_controls_out:
             mark.touch()
         else:
@@ -120,23 +130,28 @@ class LadderRequest:
         planned = plan_controls(schedule, self.steps_done(self.ladder))
         planned = in_their_folders(planned, RunPaths(self.directory(self.ladder)))
         return [
-            RunRequest(plan.name, plan.schedule, self.ladder.label, plan.kind, self.ladder.name) for plan in planned
+            RunRequest(
+                *(plan.name, plan.schedule, self.ladder.label, plan.kind, self.ladder.name), run_set=self.ladder.run_set
+            )
+            for plan in planned
         ]
 
     def checked(self, machines: Machines) -> list[RunRequest]:
         """The ladder and its controls; raises RunError if one of them cannot be started or resumed on `machines`.
 
-        A ladder that has begun has its dataset already, so it no longer needs the text.
+        A ladder that has begun, or whose dataset is prepared, no longer needs the text.
         """
         schedule = self.ladder.schedule
         over = len(self.steps_done(self.ladder)) == len(schedule.stages)
+        if missing := missing_package(schedule.trackers):
+            raise RunError(missing)
         requests = [self.ladder, *self.controls()]
         for request in requests:
             check_batch(request, machines.devices)
             if request.control is None or schedule.growth.when == "fixed" or over:
                 self.check_same_run(request)
         begun = RunPaths(self.directory(self.ladder)).has_begun()
-        if not begun and (missing := missing_text(schedule.data)):
+        if not begun and (missing := missing_unprepared(schedule.data, RunsPaths(self.runs_dir).datasets)):
             raise RunError(missing)
         return requests
 
@@ -147,6 +162,8 @@ class LadderRequest:
         """
         directory = self.directory(request)
         run = RunPaths(directory)
+        if run.imported.exists():
+            raise RunError(f"{directory} holds an imported ledger and no run; choose another name with --name")
         if not run.schedule.exists():
             if directory.exists() and any(not p.name.startswith(".") for p in directory.iterdir()):
                 raise RunError(f"{directory} exists and is not a growctl run; choose another name with --name")
@@ -236,19 +253,8 @@ def own_schedule(path: Path) -> Schedule:
 
 def check_batch(request: RunRequest, devices: int) -> None:
     """Raises RunError if a stage's ranks, with `devices` on each machine, cannot share the batch evenly."""
-    schedule, launch = request.schedule, request.schedule.launch
-    batch, micro = schedule.training.batch_size, launch.micro_batch_size
-    for index, stage in enumerate(schedule.stages):
-        nodes = launch.nodes_of(index)
-        ranks = nodes * devices
-        share = ranks * launch.least_micro_batch_size
-        if batch % share:
-            where = f" of stage {stage.name} ({counted(nodes, 'machine')} x {devices})" if nodes > 1 else ""
-            per_pass = "" if micro == "auto" else f" x launch.micro_batch_size {micro}"
-            raise RunError(
-                f"training.batch_size = {batch}: must be a multiple of the {counted(ranks, 'device')}{where}"
-                f"{per_pass}, {share}"
-            )
+    if uneven := uneven_batch(request.schedule, devices):
+        raise RunError(uneven)
 
 
 def schedule_yaml(schedule: Schedule) -> str:

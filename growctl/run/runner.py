@@ -11,6 +11,7 @@ from growctl.ladder.releases import paths_of, plan_release, plan_run
 from growctl.ladder.stage_plans import StagePlan, plan_stages
 from growctl.ladder.train_spec import worker_spec
 from growctl.launch.machines import Machines
+from growctl.launch.ranks import crowded_cores
 from growctl.launch.resolve import machines_of, run_devices
 from growctl.ledger.books import StageBooks
 from growctl.ledger.file import move_aside
@@ -37,6 +38,8 @@ from growctl.run.screen import Screen
 from growctl.run.stage_samples import write_new_samples
 from growctl.run.start import Start, started_from
 from growctl.runs_dir import RunsPaths
+from growctl.trackers.protocol import TrackedRun
+from growctl.trackers.tracking import Tracking
 from model.precision import Precision
 from stages.checkpoint.directory import set_aside
 from stages.checkpoint.files import write_file
@@ -64,9 +67,11 @@ def run(request: LadderRequest, screen: Screen) -> None:
     devices = run_devices(request.ladder.schedule, machines)
     check_space(request.checked(machines), request.runs_dir, devices, request.last_stage)
     machines.check(request.runs_dir)
+    if crowded := crowded_cores(request.ladder.schedule, devices):
+        screen.message(f"warning: {crowded}")
     controls = [request.directory(control) for control in request.controls()]
     ladder = Execution(request.ladder, request.runs_dir, machines, screen, controls, request.sources)
-    ladder.run(request.last_stage, request.record_controls)
+    ladder.run(request.last_stage, request.record_choices)
     for control in request.controls():
         request.check_same_run(control)
         Execution(control, request.runs_dir, machines, screen, sources=request.sources).run()
@@ -110,6 +115,7 @@ class Execution:
         self.ladder: RecordedLadder | None = None
         """The ladder of a control; set when the control runs."""
         self.ledger: Ledger
+        self.tracking: Tracking
 
     def run(self, last_stage: int | None = None, record: Callable[[], None] | None = None) -> None:
         """Prepares the data, then trains each stage up to index `last_stage` to its `final/`, growing in between.
@@ -141,14 +147,26 @@ class Execution:
                 self._open_books()
                 for control in self.controls:
                     RecordedLadder.read(self.paths.directory).check_control(control)
-                for index in range(len(self.plans) if last_stage is None else last_stage + 1):
-                    self._stage(self.plans[index])
-                    done = steps_done(self.schedule, self.paths.directory)
-                    self.plans = plan_stages(self.schedule, done[: index + 1])
-                    if release := plan_release(self.schedule, self.plans[index]):
-                        self._stage(release)
+                with self._tracking() as self.tracking:
+                    self._stages(len(self.plans) if last_stage is None else last_stage + 1)
         if last_stage is None or last_stage + 1 == len(self.plans):
             self.screen.run_finished()
+
+    def _stages(self, number: int) -> None:
+        """Trains the first `number` stages, each followed by its release."""
+        for index in range(number):
+            self._stage(self.plans[index])
+            done = steps_done(self.schedule, self.paths.directory)
+            self.plans = plan_stages(self.schedule, done[: index + 1])
+            if release := plan_release(self.schedule, self.plans[index]):
+                self._stage(release)
+
+    def _tracking(self) -> Tracking:
+        """The trackers of the run."""
+        request = self.request
+        group, kind = request.control_of or request.name, request.control or "ladder"
+        tracked = TrackedRun(request.name, group, kind, self.schedule.model_dump(mode="json"))
+        return Tracking(tracked, self.schedule, RunsPaths(self.runs_dir), self.screen.message)
 
     def stage(self, plan: StagePlan) -> StagePaths:
         """The paths of a stage or a release."""
@@ -208,6 +226,7 @@ class Execution:
     def _from_the_start(self, plan: StagePlan) -> tuple[StageHistory, StageBooks]:
         """The stage's history and books, to read and book its metrics.jsonl from the first line on."""
         history = StageHistory(self.stage(plan).metrics)
+        self.tracking.from_the_start(plan, self.plans)
         return history, self.ledger.books(plan.name, history.landmarks())
 
     def _catch_up(self, plan: StagePlan, history: StageHistory, books: StageBooks) -> None:
@@ -215,6 +234,7 @@ class Execution:
         for records in history.read():
             books.sync(records)
             self.screen.catch_up(plan, records)
+            self.tracking.records(records)
 
     def _reuse(self, plan: StagePlan, initial: Path | None, history: StageHistory, books: StageBooks) -> None:
         """Takes over the checkpoint of another run that is furthest along the stage, if it is further than our own."""
@@ -367,6 +387,7 @@ class Execution:
 
         def on_records(new: list[Record]) -> None:
             books.add(new)
+            self.tracking.records(new)
             for record in new:
                 self.screen.record(plan, record)
                 self._check_growth(plan, record)

@@ -90,6 +90,24 @@ class Composition:
         with bounded_interpolation(label):
             files = self._compose_files() if "defaults" in self._own or self._choices else self._own
             self.data = self._with_overrides(files, self._values)
+        self._drop_size_of_another_text()
+
+    def _drop_size_of_another_text(self) -> None:
+        """Removes a `data.approximate_tokens` that describes another text: `data.source` was set after it."""
+        data = self.data.get("data") if isinstance(self.data, dict) else None
+        if isinstance(data, dict) and "approximate_tokens" in data:
+            source, tokens = (self._setter(("data", key)) for key in ("source", "approximate_tokens"))
+            if source > tokens:
+                del data["approximate_tokens"]
+
+    def _setter(self, keys: tuple[str, ...]) -> int:
+        """The rank of what set the value at `keys` last: a file by the order of merging, or any override above them."""
+        if self._override_of(keys):
+            return len(self._layers)
+        layers = enumerate(self._layers)
+        return max(
+            (i for i, layer in layers if _value_at(layer.content, layer.package, keys) is not _ABSENT), default=-1
+        )
 
     def origin(self, path: str) -> str:
         """The start of a message about the value at a dotted path: the override or the other file that set it."""
@@ -162,7 +180,10 @@ class Composition:
             hint = "put text with special characters in quotes, inside the shell's quotes: 'key=\"...\"'"
             raise ScheduleError(f"override {shown(text)}: the value cannot be read; {hint}") from None
         if parsed.is_sweep_override():
-            raise ScheduleError(f"override {shown(text)}: gives several values; write a list as key=[1,2]")
+            raise ScheduleError(
+                f"override {shown(text)}: gives several values; write a list as key=[1,2]; growctl sweep trains a run "
+                "for each value"
+            )
         if key in GROUPS and value and isinstance(value, str) and "${" not in value and match[1] != "~":
             if not find_file(f"{key}/{value}", self._folders):
                 one = f"; to set one of its values, write {key}.KEY=VALUE"

@@ -21,7 +21,7 @@ from growctl.schedule.files import SHIPPED, find_schedule, shipped_schedules
 from growctl.schedule.start import with_base
 from growctl.schema.blocks import Schedule
 from model.errors import UserError
-from stages.data.corpus import missing_text
+from stages.data.prepared import missing_unprepared
 
 __all__ = [
     "RUN_NAME",
@@ -68,9 +68,12 @@ def load_schedule(
     return schedule
 
 
-def check_text(schedule: Schedule, label: str) -> None:
-    """Raises ScheduleError if the text or the tokenizer is a local path where nothing is. Messages call it `label`."""
-    if missing := missing_text(schedule.data):
+def check_text(schedule: Schedule, label: str, runs_dir: Path) -> None:
+    """Raises ScheduleError if the text or the tokenizer is a local path where nothing is. Messages call it `label`.
+
+    A dataset in `runs_dir` that was prepared with the same settings is enough.
+    """
+    if missing := missing_unprepared(schedule.data, RunsPaths(runs_dir).datasets):
         raise ScheduleError(f"{label}: {missing}")
 
 

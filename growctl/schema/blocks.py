@@ -3,9 +3,10 @@
 growctl/schedule/checks.py rejects bad combinations, after pydantic has accepted every single value.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
+    BeforeValidator,
     ConfigDict,
     Field,
     NonNegativeFloat,
@@ -19,6 +20,7 @@ from growctl.schema.growth_block import GrowthBlock
 from growctl.schema.launch_block import Block, LaunchBlock
 from growctl.schema.quantities import Count, CountOrZero, Vocabulary, parse_count
 from growctl.schema.start_block import BaseBlock, StartBlock
+from growctl.text.suggestion import did_you_mean
 from model.config import ScoreFunction
 from model.precision import RequestedPrecision
 from stages.data.corpus import DEFAULT_VOCAB_SIZE, DataSpec
@@ -299,6 +301,17 @@ class ControlBlock(Block):
     run per entry. With three or more, the report can find the point of equal loss."""
 
 
+TrackerName = Literal["tensorboard", "wandb", "mlflow", "trackio"]
+TRACKERS = get_args(TrackerName)
+
+
+def _known_tracker(name: Any) -> Any:
+    if name in TRACKERS:
+        return name
+    hint = did_you_mean(name, TRACKERS) if isinstance(name, str) else ""
+    raise ValueError(f"no such tracker{hint} (trackers: {', '.join(TRACKERS)})")
+
+
 class Schedule(Block):
     """A growth schedule: everything that defines a run."""
 
@@ -322,6 +335,13 @@ class Schedule(Block):
     """all: every stage ends in a finished model, by a release where its learning rate has not decayed. By default only
     the stages with a `release` do."""
     controls: list[ControlBlock] = []
+    trackers: Annotated[
+        list[Annotated[TrackerName, BeforeValidator(_known_tracker, json_schema_input_type=TrackerName)]],
+        example(["tensorboard", "wandb"]),
+    ] = []
+    """Experiment trackers that show the run too: tensorboard, wandb, mlflow, trackio (`pip install
+    'growctl[tensorboard]'`, ...). Offline, unless your environment variables name a server. You may change this when
+    you resume a run."""
     launch: LaunchBlock = LaunchBlock()
 
     def release_of(self, index: int) -> ReleaseBlock | None:
@@ -332,6 +352,13 @@ class Schedule(Block):
         release = self.stages[index].release
         asked = self.releases == "all" if release is None else release
         return asked if isinstance(asked, ReleaseBlock) else ReleaseBlock() if asked else None
+
+    @field_validator("trackers")
+    @classmethod
+    def _each_tracker_once(cls, names: list[TrackerName]) -> list[TrackerName]:
+        if len(set(names)) < len(names):
+            raise ValueError("must name each tracker once")
+        return names
 
     @property
     def vocab_size(self) -> int:

@@ -4,11 +4,12 @@ None of it changes the results beyond rounding, so you may change all of it when
 """
 
 from contextlib import suppress
-from typing import Annotated, Any, Literal, NamedTuple, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, NonNegativeFloat, PositiveInt, field_validator
 
 from growctl.schema.example import example
+from growctl.schema.known_devices import DEVICES, Device
 from growctl.schema.quantities import Count, Duration, FlopsPerSecond, Size, parse_count
 from model.config import Kernels
 from model.precision import Precision
@@ -16,34 +17,11 @@ from model.strict import Strict
 from stages.spec import Offload, ZeroStage
 
 Cluster = Literal["local", "hostfile", "slurm"]
-Device = Literal["a100-40gb", "a100-80gb", "h100", "h200", "b200", "l40s", "rtx-4090"]
 
-
-class KnownDevice(NamedTuple):
-    """A GPU's figures from its vendor's data sheet (SXM form factor; figures given with sparsity are halved)."""
-
-    bf16_flops: float
-    """Peak dense FLOPs per second in bf16."""
-    fp32_flops: float
-    """Peak FLOPs per second in fp32 without TF32: training multiplies in true float32, also in its Triton kernels."""
-    memory_bytes: int
-
-
-DEVICES: dict[str, KnownDevice] = {
-    "a100-40gb": KnownDevice(312e12, 19.5e12, 40 * 10**9),
-    "a100-80gb": KnownDevice(312e12, 19.5e12, 80 * 10**9),
-    "h100": KnownDevice(989e12, 67e12, 80 * 10**9),
-    "h200": KnownDevice(989e12, 67e12, 141 * 10**9),
-    "b200": KnownDevice(2250e12, 75e12, 180 * 10**9),
-    "l40s": KnownDevice(362e12, 91.6e12, 48 * 10**9),
-    "rtx-4090": KnownDevice(165e12, 82.6e12, 24 * 10**9),
-}
 
 MOST_MACHINES = 10**6
 Machines = Annotated[int, Field(gt=0, le=MOST_MACHINES)]
 """A number of machines, or of devices per machine."""
-
-assert DEVICES.keys() == set(get_args(Device))
 
 
 class Block(Strict):
@@ -101,8 +79,7 @@ class HardwareBlock(Block):
         """Peak FLOPs per second of one device in `precision`; None if unknown."""
         if self.flops or self.device is None:
             return self.flops
-        known = DEVICES[self.device]
-        return known.bf16_flops if precision == "bf16" else known.fp32_flops
+        return DEVICES[self.device].peak_flops(precision)
 
     @property
     def memory_bytes(self) -> int | None:

@@ -11,9 +11,10 @@ import shlex
 import socket
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from growctl.controls.generate import plan_controls
 from growctl.controls.renamed import in_their_folders, renamed_controls
@@ -22,7 +23,8 @@ from growctl.ladder.stage_plans import plan_stages
 from growctl.ledger.ledger import Ledger, LedgerError, RunEntry, StageEntry
 from growctl.report.read import RunNotFoundError
 from growctl.run.lock import Holder, find_holder, read_holder
-from growctl.runs_dir import CONTROL_INFIX, CONTROLS_LEFT_OUT, RunPaths, RunsPaths
+from growctl.run.run_set import RunSet, read_run_set
+from growctl.runs_dir import CONTROL_INFIX, CONTROLS_LEFT_OUT, IMPORTED, RunPaths, RunsPaths
 from growctl.schedule.load import RUN_NAME, ScheduleError, folder_name_error, load_resolved
 from growctl.schema.blocks import Schedule
 from growctl.status.damage import missing_files
@@ -30,7 +32,7 @@ from growctl.status.stages import PlannedStage, StageStatus, in_utc, modified, r
 from model.errors import UserError
 from stages.stage_dir import StagePaths
 
-RunState = Literal["finished", "running", "stopped", "failed", "not started", "damaged", "unreadable"]
+RunState = Literal["finished", "running", "stopped", "failed", "not started", "imported", "damaged", "unreadable"]
 FRESH_SECONDS = 60.0
 """A run whose files changed less than this many seconds ago may be running where its lock cannot be seen from here."""
 
@@ -47,6 +49,10 @@ class RunStatus:
     control: str | None = None
     """Kind of control; None for a ladder."""
     control_of: str | None = None
+    group: str | None = None
+    """The name of the set of runs that it belongs to, such as the seeds of one schedule; None for a run of its own."""
+    overrides: dict[str, Any] = field(default_factory=dict)
+    """What sets it apart in that set: the swept keys of the schedule, dotted, with its values."""
     process: int | None = None
     """Process id of the growctl that holds the run's lock."""
     host: str | None = None
@@ -148,6 +154,8 @@ def _read_run(directory: Path) -> tuple[RunStatus, list[RunStatus]]:
     """The run in `directory`, even if its files are damaged, and the controls that its schedule generates."""
     notes: list[str] = []
     paths = RunPaths(directory)
+    if paths.imported.exists():
+        return _imported(paths), []
     holder = _holder(directory, notes)
     schedule = _schedule(paths.schedule, notes, at_work=holder is not None)
     queued = paths.jobs.exists() and not paths.has_begun()
@@ -174,6 +182,7 @@ def _read_run(directory: Path) -> tuple[RunStatus, list[RunStatus]]:
         notes.append(f"{CONTROLS_LEFT_OUT}; `growctl run` with --controls trains them")
     if state in ("stopped", "failed"):
         notes += _fresh(stages, read_holder(paths.lock))
+    belongs = _run_set(entry, directory.with_name(ladder) if kind else directory)
     run = RunStatus(
         name=directory.name,
         state=state,
@@ -181,6 +190,8 @@ def _read_run(directory: Path) -> tuple[RunStatus, list[RunStatus]]:
         schedule=entry.schedule if entry else None,
         control=kind or None,
         control_of=ladder if kind else None,
+        group=belongs.group if belongs else None,
+        overrides=belongs.overrides if belongs else {},
         process=holder.process if holder else None,
         host=holder.host if holder else None,
         here=holder.here if holder else None,
@@ -197,6 +208,33 @@ def _read_run(directory: Path) -> tuple[RunStatus, list[RunStatus]]:
     except UserError as error:
         note = f"its controls cannot be planned: {error}"
         return replace(run, notes=(*run.notes, note)), []
+
+
+def _imported(paths: RunPaths) -> RunStatus:
+    """A run of which only the ledger is here."""
+    with Ledger.open(paths.ledger, read_only=True) as ledger:
+        entry = ledger.run()
+        stages = [(stage, ledger.stage_cost(stage.name), ledger.finished(stage.name)) for stage in ledger.stages()]
+    return RunStatus(
+        name=paths.directory.name,
+        state="imported",
+        directory=str(paths.directory),
+        schedule=entry.schedule,
+        control=entry.control,
+        control_of=entry.control_of,
+        stages=tuple(
+            StageStatus(
+                stage.name,
+                "done" if is_finished else "stopped" if cost.spent.wall_seconds else "waiting",
+                num_parameters=stage.num_parameters,
+                step=cost.model.steps,
+                num_steps=cost.model.steps if is_finished else stage.num_steps,
+                branch_of=stage.branch_of,
+            )
+            for stage, cost, is_finished in stages
+        ),
+        notes=(IMPORTED,),
+    )
 
 
 def _planned_controls(ladder: RunStatus, schedule: Schedule) -> list[RunStatus]:
@@ -216,6 +254,8 @@ def _planned_controls(ladder: RunStatus, schedule: Schedule) -> list[RunStatus]:
             schedule=ladder.schedule,
             control=control.kind,
             control_of=ladder.name,
+            group=ladder.group,
+            overrides=ladder.overrides,
             jobs=_jobs(Path(ladder.directory), control.name, []),
             stages=tuple(
                 StageStatus(plan.name, "waiting", num_parameters=plan.num_parameters, num_steps=plan.num_steps)
@@ -233,7 +273,9 @@ def _completed(family: list[RunStatus], runs_dir: Path) -> list[RunStatus]:
     command = ["growctl", "run", str(RunsPaths(runs_dir).run(ladder).schedule)]
     if runs_dir != Path("runs"):
         command += ["--runs-dir", str(runs_dir)]
-    over = ("finished", "running", "unreadable", *(("not started",) if at_work else ()))
+    over = ("finished", "running", "imported", "unreadable", *(("not started",) if at_work else ()))
+    if all(run.state == "imported" for run in family):
+        return family
     cannot = _why_not_resumed(family, RunsPaths(runs_dir).run(ladder))
     if cannot:
         return [run if run.state in over else replace(run, notes=(*run.notes, cannot)) for run in family]
@@ -358,6 +400,15 @@ def _ledger(path: Path, notes: list[str], may_be_missing: bool) -> tuple[RunEntr
     except LedgerError as error:
         notes.append(str(error))
     return None, [], set()
+
+
+def _run_set(entry: RunEntry | None, ladder: Path) -> RunSet | None:
+    """The set that a run belongs to: from its ledger, else from the directory of its ladder."""
+    if entry and entry.group is not None:
+        return RunSet(entry.group, entry.overrides)
+    with suppress(UserError, OSError):  # whoever resumes the run is told
+        return read_run_set(RunPaths(ladder))
+    return None
 
 
 def _jobs(ladder: Path, name: str, notes: list[str]) -> dict[str, str]:

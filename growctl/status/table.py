@@ -1,5 +1,6 @@
 """Formats the status of runs as tables of 80 columns."""
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 
@@ -8,13 +9,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from growctl.run.run_set import RunSet
 from growctl.runs_dir import CONTROL_INFIX
 from growctl.status.runs import RunStatus, StageStatus
 from growctl.text.colours import BAD, FAINT, GOOD, WARNING
 from growctl.text.first_use import FirstUse
 from growctl.text.formatting import duration, short_count
 from growctl.text.name_cell import NameCell
-from stages.counted import plural
+from stages.counted import counted, plural
 
 MANY_STEPS = 10_000
 
@@ -27,6 +29,7 @@ _STYLES = {
     "failed": BAD,
     "stopped": WARNING,
     "not started": FAINT,
+    "imported": FAINT,
     "damaged": BAD,
     "unreadable": BAD,
 }
@@ -49,6 +52,9 @@ def print_runs(runs: Sequence[RunStatus], ladders: Collection[str], console: Con
             *(_steps(stage, brief=True), *_losses(stage), _left(stage) if run.state == "running" else ""),
         )
     console.print(table)
+    for group, states in _sets(runs).items():
+        counts = ", ".join(f"{number} {state}" for state, number in Counter(states).items())
+        console.print(Text(f"set {group}, {counted(len(states), 'run')}: {counts}"), soft_wrap=True)
     words = FirstUse()
     for run in runs:
         _print_remarks(run, console, words, named=True)
@@ -60,7 +66,10 @@ def print_run(run: RunStatus, console: Console) -> None:
     sizes = " -> ".join(
         short_count(stage.num_parameters) for stage in run.stages if stage.num_parameters and not stage.branch_of
     )
-    title = Text.assemble((run.name, "bold"), "  ", (run.state, _STYLES[run.state]), f"{_holder(run)}\n{what} {sizes}")
+    belongs = f", of the set {RunSet(run.group, run.overrides)}" if run.group else ""
+    title = Text.assemble(
+        (run.name, "bold"), "  ", (run.state, _STYLES[run.state]), f"{_holder(run)}\n{what} {sizes}{belongs}"
+    )
     console.print(title, soft_wrap=True)
     table = _table("stage", "state", steps=13, **LOSSES, **{"tokens/s": 8, "left": 7})
     for stage in run.stages:
@@ -96,6 +105,15 @@ def print_details(runs: Sequence[RunStatus], console: Console) -> None:
         if controls:
             console.print()
             print_runs(controls, [run.name], console)
+
+
+def _sets(runs: Sequence[RunStatus]) -> dict[str, list[str]]:
+    """The states of the ladders of each set of runs."""
+    sets: dict[str, list[str]] = {}
+    for run in runs:
+        if run.group and run.control is None:
+            sets.setdefault(run.group, []).append(run.state)
+    return sets
 
 
 def _print_remarks(run: RunStatus, console: Console, words: FirstUse, named: bool) -> None:

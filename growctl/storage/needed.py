@@ -11,13 +11,13 @@ from pathlib import Path
 from growctl.ladder.stage_plans import plan_stages
 from growctl.ladder.train_spec import worker_spec
 from growctl.ledger.ledger import Ledger, LedgerError
-from growctl.plan.datasets import prepared_datasets
 from growctl.run.lock import Holder, find_holder, read_holder
 from growctl.run.requests import own_schedule
-from growctl.runs_dir import RunPaths
+from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.schema.blocks import Schedule
 from model.errors import UserError
 from stages.checkpoint.manifest import CheckpointError, Manifest, history_of, read_manifest
+from stages.data.prepared import prepared_datasets
 from stages.train.training_history import history_at_start
 
 _START = re.compile(rb"^start:(?! *null *$)", re.MULTILINE)
@@ -146,7 +146,8 @@ def _datasets(directory: Path) -> set[str] | None:
             with suppress(FileNotFoundError, ValueError, LookupError, TypeError, RecursionError):
                 names.add(Path(json.loads(stage.spec.read_bytes())["dataset"]).name)
         if not names:
-            names = {path.name for path in prepared_datasets(own_schedule(run.schedule).data, directory.parent)}
+            data = own_schedule(run.schedule).data
+            names = {path.name for path, _ in prepared_datasets(data, RunsPaths(directory.parent).datasets)}
             return names if names or not run.has_begun() else None
     except (UserError, OSError):
         return None

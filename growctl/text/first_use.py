@@ -7,7 +7,7 @@ WORDS = {
     "tau": "the factor on the scores",
     "ledger": "a run's record of costs",
 }
-_WORD = re.compile(rf"(?<![\w./-])({'|'.join(WORDS)})\b(?![./])(?: per (?:token|FLOP))?")
+_WORD = re.compile(rf"(?<![\w./-])({'|'.join(WORDS)})\b(?![./-])(?: per (?:token|FLOP))?")
 
 
 class FirstUse:

@@ -29,8 +29,12 @@ class DiskFull(Failure):
 
 def free_bytes(path: Path) -> int:
     """The free space on the file system of `path`, or of its nearest existing parent folder."""
-    there = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
-    return shutil.disk_usage(there).free
+    return shutil.disk_usage(existing_path(path)).free
+
+
+def existing_path(path: Path) -> Path:
+    """`path`, absolute, or its nearest parent folder that exists."""
+    return next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
 
 
 def last_checkpoint_bytes(stage_directory: Path) -> int | None:

@@ -10,18 +10,18 @@ import hashlib
 import sysconfig
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self, TextIO
 
 import fsspec
 import fsspec.compression
-import orjson
 from fsspec.implementations.local import LocalFileSystem
 from pydantic import ConfigDict, Field, PositiveInt, model_validator
 
 from model.strict import Strict
+from stages.data.cutting import as_line_feed, is_json_lines, json_texts, pieces, separated_texts
+from stages.data.file_kinds import kind_of_bytes, kind_of_name, no_text
 from stages.data.folders import LocalFolders
 from stages.data.hub import by_hand, local_tokenizer, make_local_copy
 from stages.data.location import (
@@ -33,18 +33,13 @@ from stages.data.location import (
     one_spelling,
     real_file,
 )
-from stages.data.source_errors import DataError, is_missing, reading
+from stages.data.source_errors import DataError, Unreadable, is_missing, reading
 from stages.data.source_hashes import SourceHashes
 
 DEFAULT_VOCAB_SIZE = 8192
 NOT_STDLIB = {"test", "tests", "site-packages", "dist-packages", "idlelib", "lib2to3", "__pycache__"}
-PIECE_CHARACTERS = 16 * 1024
-"""Length at which a plain text file without separators is cut, at the next end of a line."""
 LONG_FILE_BYTES = 1024 * 1024
 """A file of a folder is one document up to this size. Larger files are cut into pieces."""
-LONGEST_DOCUMENT_CHARACTERS = 64 * 1024 * 1024
-"""The most text between two separators. Beyond this, the file evidently uses another separator."""
-
 SplitName = Literal["train", "validation"]
 SPLITS: tuple[SplitName, ...] = ("train", "validation")
 Advance = Callable[[int], None]
@@ -180,14 +175,14 @@ class Corpus:
     def check_separator(self) -> None:
         """Raises DataError if a `document_separator` is set but occurs in no file of the source."""
         separator = self.spec.document_separator
-        texts = [file for file in self.files if not _is_json_lines(file.name)]
+        texts = [file for file in self.files if not is_json_lines(file.name)]
         if separator is None or any(len(list(islice(self._read(file), 2))) == 2 for file in texts):
             return
         source = repr(self.spec.source)
         where = f"any of the {len(texts):,} text files of {source}" if texts else f"{source}, which has only JSON lines"
         raise DataError(
             f"data.document_separator: {separator!r} does not occur in {where};"
-            " set the one that separates its documents, or none"
+            f" set the one that separates its documents, or none{as_line_feed(separator)}"
         )
 
     def documents(
@@ -218,38 +213,24 @@ class Corpus:
             ):
                 yield from self._cut(file, stream)
         except DataError as error:
-            if not (self.spec.source == PYTHON_STDLIB and isinstance(error.__cause__, UnicodeDecodeError | OSError)):
+            cause = error.__cause__
+            if isinstance(cause, UnicodeDecodeError) and (kind := kind_of_bytes(cause.object)):
+                raise no_text(file.path, kind, self.is_folder) from error
+            if not (self.spec.source == PYTHON_STDLIB and isinstance(cause, UnicodeDecodeError | OSError)):
                 raise
 
     def _cut(self, file: SourceFile, stream: TextIO) -> Iterator[Document]:
-        if _is_json_lines(file.name):
-            texts = self._json_texts(file, stream)
+        if is_json_lines(file.name):
+            texts = json_texts(file.path, stream, self.spec.text_key)
         elif self.spec.document_separator is not None:
-            texts = _separated_texts(file, stream, self.spec.document_separator)
+            texts = separated_texts(file.path, stream, self.spec.document_separator)
         elif self.is_folder and file.num_bytes <= LONG_FILE_BYTES:
             yield Document(file.name, stream.read())
             return
         else:
-            texts = _pieces(stream)
+            texts = pieces(stream)
         for number, text in enumerate(texts, start=1):
             yield Document(f"{file.name}#{number}", text)
-
-    def _json_texts(self, file: SourceFile, stream: TextIO) -> Iterator[str]:
-        """The text of every line. Strict, unlike datatrove's JsonlReader, which skips lines that it cannot read."""
-        key = self.spec.text_key
-        for number, line in enumerate(stream, start=1):
-            if line.isspace():
-                yield ""
-                continue
-            try:
-                record = orjson.loads(line)
-            except orjson.JSONDecodeError as error:
-                raise DataError(f"data.source: {file.path} line {number} is not JSON ({error})") from error
-            text = record.get(key) if isinstance(record, dict) else None
-            if not isinstance(text, str):
-                found = f"has the keys {sorted(record)}" if isinstance(record, dict) else "is not a JSON object"
-                raise DataError(f"data.text_key: {file.path} line {number} {found}; it must have a text under {key!r}")
-            yield text
 
 
 def open_corpus(spec: DataSpec) -> Corpus:
@@ -264,13 +245,19 @@ def open_corpus(spec: DataSpec) -> Corpus:
         fs = LocalFolders() if type(fs) is LocalFileSystem else fs
         info = _info(fs, path)
         files = _list_files(fs, path, info, spec.include)
+    if info is not None and info.get("mimetype") == "text/html" and str(info.get("url", path)).endswith("/"):
+        raise DataError(
+            f"data.source: {spec.source!r} is a web page, perhaps the listing of a folder; a web server has no folders"
+            " that growctl could list, so name one of its files, or download them and set data.source to the copies"
+        )
     is_folder = info is None or info["type"] != "file"
     if is_folder:
         files = [file for file in files if not any(part.startswith(".") for part in file.name.split("/"))]
     if not files and info is not None and info["type"] == "directory":
-        raise DataError(f"data.include: no file of the folder {spec.source!r} matches {spec.include!r}")
+        raise Unreadable(f"data.include: no file of the folder {spec.source!r} matches {spec.include!r}")
     if not files:
-        raise DataError(_no_source(spec))
+        raise Unreadable(_no_source(spec))
+    _require_text(files, is_folder)
     _require_decompressors(files)
     return Corpus(spec, fs, tuple(sorted(files, key=lambda file: file.name)), is_folder)
 
@@ -357,6 +344,13 @@ def _source_file(info: dict[str, Any], root: str) -> SourceFile:
     return SourceFile(info["name"], name, int(info.get("size") or 0), version)
 
 
+def _require_text(files: list[SourceFile], is_folder: bool) -> None:
+    """Raises DataError if the name of one of `files` says that it holds no plain text."""
+    for file in files:
+        if kind := kind_of_name(file.name, is_folder):
+            raise no_text(file.path, kind, is_folder)
+
+
 def _require_decompressors(files: list[SourceFile]) -> None:
     """Raises DataError if Zstandard files cannot be read completely.
 
@@ -365,34 +359,3 @@ def _require_decompressors(files: list[SourceFile]) -> None:
     zst = next((file.path for file in files if file.name.endswith(".zst")), None)
     if zst and getattr(fsspec.compression.compr.get("zstd"), "__name__", "") != "ZstdFile":
         raise DataError(f"data.source: {zst} is compressed by Zstandard; to read it, `pip install backports.zstd`")
-
-
-def _is_json_lines(name: str) -> bool:
-    stem, _, ending = name.rpartition(".")
-    return (stem if ending in fsspec.utils.compressions else name).endswith(".jsonl")
-
-
-def _pieces(stream: TextIO) -> Iterator[str]:
-    """Pieces of consecutive whole lines, each PIECE_CHARACTERS or slightly more. Longer lines are cut too."""
-    lines, size = [], 0
-    while line := stream.readline(PIECE_CHARACTERS):
-        lines.append(line)
-        size += len(line)
-        if size >= PIECE_CHARACTERS:
-            yield "".join(lines)
-            lines, size = [], 0
-    if lines:
-        yield "".join(lines)
-
-
-def _separated_texts(file: SourceFile, stream: TextIO, separator: str) -> Iterator[str]:
-    rest = ""
-    for chunk in iter(partial(stream.read, 1024 * 1024), ""):
-        *texts, rest = (rest + chunk).split(separator)
-        yield from texts
-        if len(rest) > LONGEST_DOCUMENT_CHARACTERS:
-            raise DataError(
-                f"data.document_separator: {separator!r} does not occur in {len(rest):,} characters of"
-                f" {file.path}; set the one that this file uses, or none"
-            )
-    yield rest

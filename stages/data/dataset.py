@@ -76,6 +76,9 @@ class DatasetManifest(Sealed):
     tokenizer_sha256: str
     end_of_text_id: int
     splits: dict[SplitName, DatasetSplit] = Field(min_length=len(SPLITS))
+    source_sha256: str | None = None
+    """sha256 over the names, sizes and content of the source's files; null if it was not prepared from a source."""
+
     num_dropped: Amount = 0
     """Documents left out of train because validation has the same text under another name."""
 

@@ -18,10 +18,10 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from tokenizers import Tokenizer
 
@@ -39,8 +39,10 @@ from stages.data.dataset import (
     dataset_fingerprint,
     dataset_manifest_bytes,
 )
+from stages.data.prepared import prepared_datasets
 from stages.data.progress import OnProgress, Progress
 from stages.data.shards import ShardTask, write_shards
+from stages.data.source_errors import Unreadable
 from stages.data.source_hashes import REMEMBERED_BYTES, SourceHashes
 from stages.data.tokenizer import given_tokenizer, tokenizer_file, train_tokenizer
 from stages.stage_dir import MANIFEST_NAME, TOKENIZER_NAME, preparation_lock, staging_directory
@@ -55,31 +57,65 @@ CHOICE_VERSION = 2
 
 
 def prepare(
-    spec: DataSpec, datasets_dir: Path, *, log_path: Path | None = None, on_progress: OnProgress | None = None
+    spec: DataSpec,
+    datasets_dir: Path,
+    *,
+    log_path: Path | None = None,
+    on_progress: OnProgress | None = None,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> Path:
     """Prepares the dataset that `spec` describes, or finds it. Returns its directory in `datasets_dir`.
 
     A damaged dataset is set aside, never deleted, and prepared again. A second process that needs the same dataset
     waits for the first. Paths that name the same files describe the same dataset. `on_progress` receives a description
-    of the work and the fraction done (None if unknown). Messages go to `log_path`; nothing is printed. Raises DataError
-    for every error that the user can fix, DiskFull if the disk is full; nothing incomplete remains then. If the source
-    or the tokenizer cannot be opened, nothing has been written.
+    of the work and the fraction done (None if unknown). Messages go to `log_path`; nothing is printed.
+
+    If the source or the tokenizer cannot be opened, the newest dataset that was prepared for the same `spec` is enough;
+    `tell` gets a line that says so. Raises DataError for every error that the user can fix, DiskFull if the disk is
+    full; nothing incomplete remains then. If the source cannot be opened, nothing has been written.
     """
+    spec = spec.in_one_spelling()
     with raise_when_full(datasets_dir):
-        return _found_or_built(spec.in_one_spelling(), datasets_dir, log_path, on_progress)
+        try:
+            source = _Source.read(spec, datasets_dir, Progress(None, on_progress))
+        except Unreadable as error:
+            found = (path for path, _ in prepared_datasets(spec, datasets_dir) if _damage(path, on_progress) is None)
+            if dataset := next(found, None):
+                tell(f"{dataset} was prepared with these settings and is used; its text could not be compared: {error}")
+                return dataset
+            raise
+        return _found_or_built(source, datasets_dir, log_path, on_progress)
 
 
-def _found_or_built(spec: DataSpec, datasets_dir: Path, log_path: Path | None, on_progress: OnProgress | None) -> Path:
-    """The dataset that `spec`, in one spelling, describes."""
-    if on_progress:
-        on_progress("reading the source", None)
-    corpus = open_corpus(spec)
-    hashes = SourceHashes(_memory(corpus, datasets_dir))
-    target = datasets_dir / f"{_name(spec.source)}-{_key(corpus, hashes, Progress(None, on_progress))}"
+class _Source(NamedTuple):
+    """The opened source of a dataset."""
+
+    corpus: Corpus
+    hashes: SourceHashes
+    contents: tuple[str, ...]
+    """An identifier of the content of each file of the corpus."""
+    tokenizer: str | None
+    """The hash of the file of a given tokenizer; None for one on the hub or one to train."""
+
+    @classmethod
+    def read(cls, spec: DataSpec, datasets_dir: Path, progress: Progress) -> "_Source":
+        """Opens the source of `spec` and hashes its files. Raises Unreadable if it or the tokenizer is not there."""
+        progress.say("reading the source")
+        corpus = open_corpus(spec)
+        hashes = remembered_hashes(corpus, datasets_dir)
+        contents = tuple(corpus.contents(hashes, progress.meter("reading the source", corpus.num_bytes)))
+        tokenizer = tokenizer_file(spec)
+        return cls(corpus, hashes, contents, hash_file(tokenizer) if tokenizer else None)
+
+
+def _found_or_built(source: _Source, datasets_dir: Path, log_path: Path | None, on_progress: OnProgress | None) -> Path:
+    """The dataset of `source`."""
+    spec = source.corpus.spec
+    target = datasets_dir / f"{_name(spec.source)}-{_key(source)}"
     if _damage(target, on_progress) is None:
-        hashes.save()
+        source.hashes.save()
         return target
-    corpus.check_separator()
+    source.corpus.check_separator()
     given = given_tokenizer(spec) if spec.tokenizer else None
     datasets_dir.mkdir(parents=True, exist_ok=True)
     progress = Progress(log_path, on_progress)
@@ -90,8 +126,8 @@ def _found_or_built(spec: DataSpec, datasets_dir: Path, log_path: Path | None, o
             if alone:
                 for leftover in datasets_dir.glob(f"{staging_directory(target).name}-*"):
                     shutil.rmtree(leftover)
-            _build(corpus, given, target, progress)
-            hashes.save()
+            _build(source, given, target, progress)
+            source.hashes.save()
     return target
 
 
@@ -109,37 +145,43 @@ def _name(source: str) -> str:
     return plain[:LONGEST_NAME].strip("-.") or "data"
 
 
-def _memory(corpus: Corpus, datasets_dir: Path) -> Path | None:
-    """The file that caches the hashes of the source's files. None if hashing them again takes no time."""
+def remembered_hashes(corpus: Corpus, datasets_dir: Path) -> SourceHashes:
+    """The hashes of the source's files, cached in a file of `datasets_dir` unless hashing them again takes no time."""
     if not corpus.is_local or corpus.num_bytes < REMEMBERED_BYTES:
-        return None
+        return SourceHashes(None)
     place = hashlib.sha256(corpus.spec.source.encode("utf-8", "surrogateescape")).hexdigest()[:12]
-    return datasets_dir / f".{_name(corpus.spec.source)}-{place}.hashes.json"
+    return SourceHashes(datasets_dir / f".{_name(corpus.spec.source)}-{place}.hashes.json")
 
 
-def _key(corpus: Corpus, hashes: SourceHashes, progress: Progress) -> str:
+def source_sha256(corpus: Corpus, contents: Iterable[str]) -> str:
+    """A hash of the source's files: their names and sizes, and the `contents` that `corpus.contents` gives."""
+    return hashlib.sha256(json.dumps(_files(corpus, contents)).encode()).hexdigest()
+
+
+def _files(corpus: Corpus, contents: Iterable[str]) -> list[tuple[str, int, str]]:
+    return [(file.name, file.num_bytes, content) for file, content in zip(corpus.files, contents, strict=True)]
+
+
+def _key(source: _Source) -> str:
     """A short hash of what determines a dataset: the spec without `workers`, the files' content, the tokenizer's."""
-    spec = corpus.spec
-    contents = corpus.contents(hashes, progress.meter("reading the source", corpus.num_bytes))
-    tokenizer = tokenizer_file(spec)
     determining = {
         "format_version": LAYOUT_VERSION,
         "choice_version": CHOICE_VERSION,
-        "spec": spec.model_dump(include=DataSpec.model_fields.keys() - {"workers"}),
-        "tokenizer": hash_file(tokenizer) if tokenizer else None,
-        "files": [(file.name, file.num_bytes, content) for file, content in zip(corpus.files, contents, strict=True)],
+        "spec": source.corpus.spec.model_dump(include=DataSpec.model_fields.keys() - {"workers"}),
+        "tokenizer": source.tokenizer,
+        "files": _files(source.corpus, source.contents),
     }
     return hashlib.sha256(json.dumps(determining, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def _build(corpus: Corpus, given: Tokenizer | None, target: Path, progress: Progress) -> None:
+def _build(source: _Source, given: Tokenizer | None, target: Path, progress: Progress) -> None:
     """Writes the dataset beside `target`, then renames it. If anything fails, nothing incomplete remains."""
     beside = staging_directory(target)
     staging = beside.with_name(f"{beside.name}-{os.getpid()}-{secrets.token_hex(4)}")
     try:
         for split in SPLITS:
             (staging / split).mkdir(parents=True)
-        manifest = _write_dataset(corpus, given, staging, progress)
+        manifest = _write_dataset(source, given, staging, progress)
         write_file(staging / MANIFEST_NAME, dataset_manifest_bytes(manifest))
         for folder in (*(staging / split for split in SPLITS), staging):
             sync_path(folder)
@@ -154,12 +196,13 @@ def _build(corpus: Corpus, given: Tokenizer | None, target: Path, progress: Prog
     progress.say(f"prepared {target.name}", 1.0)
 
 
-def _write_dataset(corpus: Corpus, given: Tokenizer | None, staging: Path, progress: Progress) -> DatasetManifest:
+def _write_dataset(source: _Source, given: Tokenizer | None, staging: Path, progress: Progress) -> DatasetManifest:
     """Writes the tokenizer and the shards. Returns the manifest, which the caller writes.
 
     Validation comes first: it is small, so errors in the source show up before the long work on train, and train leaves
     out the texts that validation holds. A new tokenizer is trained before that, on all documents of train.
     """
+    corpus = source.corpus
     spec, shards = corpus.spec, corpus.shards(SHARD_BYTES)
     tokenizer = given or train_tokenizer(corpus, shards, progress)
     tokenizer_sha256 = write_file(staging / TOKENIZER_NAME, tokenizer.to_str(pretty=True).encode()).sha256
@@ -187,6 +230,7 @@ def _write_dataset(corpus: Corpus, given: Tokenizer | None, staging: Path, progr
         tokenizer_sha256=tokenizer_sha256,
         end_of_text_id=end_of_text_id,
         splits={split: splits[split] for split in SPLITS},
+        source_sha256=source_sha256(corpus, source.contents),
         num_dropped=num_dropped,
         fingerprint=dataset_fingerprint(tokenizer_sha256, splits),
     )

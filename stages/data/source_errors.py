@@ -24,9 +24,15 @@ class DataError(UserError):
     """Data that cannot be used as configured. The message names the key, the value and a way to fix it."""
 
 
+class Unreadable(DataError):
+    """A text or a tokenizer that is missing or cannot be opened here."""
+
+
 @contextmanager
 def reading(what: str, way_out: str = "") -> Iterator[None]:
     """Turns any error inside the block into a DataError: `what` cannot be read, the reason, and how to fix it.
+
+    It is Unreadable, except for text that is not UTF-8.
 
     `what` is a key with its value. `way_out` starts in lower case, because it may follow the advice to install a
     missing package.
@@ -41,7 +47,7 @@ def reading(what: str, way_out: str = "") -> Iterator[None]:
         package = _missing_package(error)
         ways = ", or ".join(way for way in (package and f"to read it, `pip install {package}`", way_out) if way)
         advice = f". {ways[0].upper()}{ways[1:]}" if ways else ""
-        raise DataError(f"{what} cannot be read ({reason(error)}){advice}") from error
+        raise Unreadable(f"{what} cannot be read ({reason(error)}){advice}") from error
 
 
 def is_missing(error: Exception) -> bool:

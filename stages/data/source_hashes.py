@@ -27,6 +27,15 @@ class SourceHashes:
             except (OSError, ValueError, TypeError, RecursionError):
                 self._known = {}  # a damaged cache is written again
 
+    @property
+    def memory_exists(self) -> bool:
+        """Whether an earlier process has written the cache file."""
+        return bool(self._known)
+
+    def remembers(self, paths: Iterable[Path]) -> bool:
+        """Whether `of` takes little time: the hash of each file is in the cache, or the source is small."""
+        return self._memory is None or all(_stamp(path) in self._known for path in paths)
+
     def of(self, paths: Iterable[Path]) -> Iterator[str]:
         """Yields the hash of each file, in order. An error from reading a file is raised at its position."""
         stamped = {_stamp(path): path for path in paths}

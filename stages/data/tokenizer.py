@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from stages.data.corpus import DEFAULT_VOCAB_SIZE, Corpus, DataSpec, SourceFile, no_tokenizer
 from stages.data.hub import download_tokenizer, local_tokenizer
 from stages.data.progress import Progress
-from stages.data.source_errors import DataError, reason
+from stages.data.source_errors import DataError, Unreadable, reason
 
 TOKENIZER_SAMPLE_BYTES = 256 * 1024 * 1024
 """The most text that a tokenizer is trained on, in equal parts from the start of every shard."""
@@ -37,7 +37,7 @@ def tokenizer_file(spec: DataSpec) -> Path | None:
     """The local file that `data.tokenizer` names. None if it is not set or names a model on the hub."""
     path = local_tokenizer(spec.tokenizer) if spec.tokenizer else None
     if path and not path.is_file():
-        raise DataError(no_tokenizer(path))
+        raise Unreadable(no_tokenizer(path))
     return path
 
 

@@ -24,6 +24,7 @@ from stages.evaluate.documents import TokenStream
 from stages.evaluate.replicas import Replicas, device_of
 from stages.evaluate.text import Float64Array, OnProgress, perplexity, position_losses
 from stages.evaluate.windows import batches, sliding_windows
+from stages.usage.resident_memory import resident_bytes
 
 FIRST_BUCKET = 64
 """Positions of the first bucket; each further bucket ends at twice the position."""
@@ -168,18 +169,9 @@ def _start_measuring(device: torch.device) -> int | None:
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)  # gives back what glibc kept from earlier batches
         Path("/proc/self/clear_refs").write_text("5")  # resets the peak of resident memory
-        return _resident("VmRSS")
+        return resident_bytes("VmRSS")
     return None
 
 
 def _peak_bytes(device: torch.device) -> int | None:
-    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else _resident("VmHWM")
-
-
-def _resident(key: str) -> int | None:
-    """A size of resident memory in bytes: `VmRSS` now, `VmHWM` at its peak."""
-    with suppress(OSError):
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith(f"{key}:"):
-                return int(line.split()[1]) * 1024
-    return None
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else resident_bytes("VmHWM")

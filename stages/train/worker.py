@@ -62,6 +62,7 @@ from stages.train.evaluate import Evaluation, evaluate
 from stages.train.pending_losses import PendingLosses
 from stages.train.skipped_data import consumed, position
 from stages.train.training_history import TrainingHistory
+from stages.usage.meter import Meter
 
 LOOK_SECONDS = 0.5
 """About this often, the ranks check together whether one of them was asked to save and exit."""
@@ -96,6 +97,7 @@ class Worker:
         self.request = SaveRequest(Path(spec.save_request) if spec.save_request and self.rank == 0 else None)
         self.watchdog = Watchdog(self.paths.stack_file(spec.attempt, self.rank), spec.hang_seconds)
         self.history = TrainingHistory(spec, self.dataset.fingerprint, self.precision)
+        self.meter = Meter(device)
         self._started = time.monotonic() - max(0.0, time.time() - spec.launched_at)
 
     def run(self) -> None:
@@ -111,7 +113,10 @@ class Worker:
             zero_stage=spec.zero_stage,
             resumed_from=resumed and step,
             converted=resumed is not None and resumed.kind == "parameters",
+            peak_flops=spec.peak_flops,
+            price_per_device_hour=spec.price_per_device_hour,
         )
+        self.record_usage(step)
         engine = self.start_engine()
         with closing(self.micro_batches(step)) as micro_batches:
             step, over = self.train(engine, step, micro_batches)
@@ -270,6 +275,7 @@ class Worker:
         self.guard.learn(step, losses)
         tokens_per_step = self.spec.batch_size * self.spec.sequence_length
         norm = engine.get_global_grad_norm()
+        self.record_usage(step)
         self.record(
             "train",
             step,
@@ -298,6 +304,7 @@ class Worker:
             require_space(path, num_bytes)
         with clean_when_full(path, num_bytes):
             save_engine(engine, path, fields, Path(spec.keys))
+        self.record_usage(step)
         self.record("checkpoint", step, path=path.name)
         if self.rank == 0:
             trunk = () if spec.trunk_step is None else (spec.trunk_step,)
@@ -332,6 +339,7 @@ class Worker:
         files = save_parameters(final, states(), tokenizer=Path(spec.dataset) / TOKENIZER_NAME)
         result, state = self.evaluate(plain), self.state()
         self.record_evaluation("final", step, "fp32", result)
+        self.record_usage(step)
         self.record("end", step)
         if self.metrics:
             self.metrics.sync()
@@ -392,6 +400,10 @@ class Worker:
     def record_evaluation(self, point: str, step: int, precision: str, result: Evaluation) -> None:
         """Writes an evaluation's line of metrics.jsonl."""
         self.record("evaluation", step, point=point, precision=precision, **result._asdict())
+
+    def record_usage(self, step: int) -> None:
+        """Writes what all ranks have used so far as a line of metrics.jsonl. Collective."""
+        self.record("usage", step, **self.meter.read()._asdict())
 
 
 def train(spec: Path, device: torch.device) -> None:

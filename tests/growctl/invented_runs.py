@@ -36,13 +36,14 @@ class FakeRun:
         ladder_id: str | None = None,
         base: BaseEntry | None = None,
         validation: tuple[int, int] | None = None,
+        run_set: tuple[str, dict[str, Any]] = ("", {}),
         **conditions: Any,
     ):
-        """`validation`: documents and tokens of the validation split."""
+        """`validation`: documents and tokens of the validation split. `run_set`: its group and overrides."""
         self.stages, self.path, self.precision = stages, runs / name / "ledger.db", precision
         self.has_base = base is not None
         self.path.parent.mkdir(parents=True)
-        entry = RunEntry(
+        self.entry = RunEntry(
             name=name,
             schedule="quickstart",
             control=kind,
@@ -57,9 +58,11 @@ class FakeRun:
             base=base,
             validation_documents=validation and validation[0],
             validation_tokens=validation and validation[1],
+            group=run_set[0] or None,
+            overrides=run_set[1],
         )
         with Ledger.open(self.path) as ledger:
-            ledger.record_run(entry, stages)
+            ledger.record_run(self.entry, stages)
 
     def train(self, index: int, final: float | None, *, start: float = 4.0, killed_at: int = 0) -> "FakeRun":
         """Trains stage `index` from loss `start` to `final` (None: it dies before); `killed_at` a step, once."""

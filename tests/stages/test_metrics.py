@@ -19,6 +19,8 @@ START = {
     "zero_stage": 1,
     "resumed_from": None,
     "converted": False,
+    "peak_flops": None,
+    "price_per_device_hour": 2.5,
 }
 TRAIN = {
     "loss": 3.5,
@@ -54,6 +56,7 @@ EVENTS: dict[str, dict[str, Any]] = {
         "resumed_from": 0,
         "device_seconds": 12.5,
     },
+    "usage": {"gpu_joules": None, "cpu_joules": 12.5, "peak_gpu_bytes": None, "peak_resident_bytes": 2**30},
 }
 
 

@@ -31,6 +31,7 @@ COMMANDS = [
     "import",
     "init",
     "inspect",
+    "ledger",
     "plan",
     "prepare",
     "report",
@@ -40,6 +41,7 @@ COMMANDS = [
     "show",
     "shrink",
     "status",
+    "sweep",
     "validate",
     "verify",
 ]
@@ -165,7 +167,12 @@ def test_invalid_input_gives_one_message_and_exit_code_2(tmp_path, arguments, me
 
 @pytest.mark.parametrize(
     ("command", "said"),
-    [("run", "terminated; run the same command again to resume"), ("import", "terminated"), ("expand", "terminated")],
+    [
+        ("run", "terminated; run the same command again to resume"),
+        ("sweep", "terminated; run the same command again to resume"),
+        ("import", "terminated"),
+        ("expand", "terminated"),
+    ],
 )
 def test_only_a_run_that_is_stopped_says_that_it_can_be_resumed(monkeypatch, command, said):
     def stop(**_: object) -> None:

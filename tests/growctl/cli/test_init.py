@@ -71,6 +71,15 @@ def test_the_command_in_the_heading_writes_the_same_file_again() -> None:
     assert init("-", *command.split()) == text
 
 
+def test_a_folder_without_files_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "texts/below/.hidden").mkdir(parents=True)
+    (tmp_path / "texts/below/.hidden/file").touch()
+    assert "--data 'texts': the folder has no files" in error_of("mine.yaml", "--params", "1M", "--data", "texts")
+    assert not Path("mine.yaml").exists()
+    (tmp_path / "texts/below/file").touch()
+    init("mine.yaml", "--params", "1M", "--data", "texts")
+
+
 def test_an_existing_file_is_refused_and_stays_as_it_is() -> None:
     Path("350m.yaml").write_text("mine")
     assert error_of("--params", "350M").startswith("'350m.yaml': exists already")

@@ -1,6 +1,7 @@
 """`growctl prepare` describes the dataset that it prepared."""
 
 import json
+import shutil
 from pathlib import Path
 
 from stages.data.corpus import is_validation
@@ -24,3 +25,23 @@ def test_prepare_always_reports_the_documents_left_out_of_train(tmp_path: Path) 
     out, _ = run_here("prepare", "quickstart", *values, "--runs-dir", tmp_path / "runs", "--json")
     [warning] = json.loads(out)["warnings"]
     assert "fewer than 50 documents and 100,000 tokens" in warning
+    values = (values[0], "data.vocab_size=2000", values[2])
+    out, _ = run_here("prepare", "quickstart", *values, "--runs-dir", tmp_path / "runs", "--json")
+    assert json.loads(out)["warnings"][1].startswith("data.vocab_size is 2,000, but the tokenizer trained on this text")
+
+
+def test_a_prepared_text_may_be_gone_for_prepare_validate_and_a_new_run(tmp_path: Path) -> None:
+    text, runs = tmp_path / "text.txt", tmp_path / "runs"
+    text.write_text("".join(f"line {number} of a text\n" for number in range(9000)))
+    values = ("quickstart", f"data.source={text}", "data.vocab_size=300", "data.validation_fraction=0.2")
+    dataset = run_here("prepare", *values, "--runs-dir", runs)[0].splitlines()[-1]
+    text.unlink()
+    out, err = run_here("prepare", *values, "--runs-dir", runs)
+    assert out.splitlines()[-1] == dataset
+    assert f"warning: {dataset} was prepared with these settings and is used; its text could not be compared" in err
+    run_here("run", *values, "--name", "new", "--dry-run", "--runs-dir", runs)
+    run_here("validate", *values, "--runs-dir", runs)
+    shutil.rmtree(dataset)
+    for command in (("prepare",), ("validate",), ("run", "--dry-run")):
+        _, err = run_here(*command, *values, "--runs-dir", runs, expect=2)
+        assert f"data.source: '{text}' does not exist" in err

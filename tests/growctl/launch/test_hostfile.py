@@ -70,9 +70,13 @@ def test_an_invalid_line_is_reported_with_file_and_number(tmp_path, text, messag
     assert message in str(error.value)
 
 
-def test_a_missing_hostfile_is_reported(tmp_path):
-    with pytest.raises(LaunchError, match=r"launch.hostfile.path = '.*/none': No such file"):
+def test_a_missing_hostfile_is_reported_with_the_key_and_an_example(tmp_path):
+    with pytest.raises(LaunchError) as error:
         read_hostfile(tmp_path / "none")
+    assert str(error.value) == (
+        f"launch.hostfile.path = '{tmp_path}/none': there is no such file; write one line for each machine into it, as "
+        "in: worker-1 slots=8, or set launch.hostfile.path to your hostfile"
+    )
 
 
 @pytest.mark.parametrize(

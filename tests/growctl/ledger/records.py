@@ -14,19 +14,38 @@ SCORE = ScoreEntry("0-small", "final", "a" * 64, "2026-01-01T00:00:00.000+00:00"
 
 
 class Metrics:
-    """Writes the records of a stage, one attempt after another. A step takes one second, the start-up ten."""
+    """Writes the records of a stage, one attempt after another. A step takes one second, the start-up ten.
+
+    A device costs 3.6 an hour. A step of a device uses 100 J, and the processors use 1 J in a second.
+    """
 
     def __init__(self) -> None:
         self.records: list[dict[str, Any]] = []
 
     def start(self, attempt: int, resumed_from: int | None = None, num_devices: int = 2) -> None:
         self.attempt, self.step, self.seconds = attempt, resumed_from or 0, 9.0
-        self._write("start", device="cpu", num_devices=num_devices, resumed_from=resumed_from, precision="fp32")
+        self.num_devices, self.gpu_joules = num_devices, 0.0
+        self._write(
+            "start",
+            device="cpu",
+            num_devices=num_devices,
+            resumed_from=resumed_from,
+            precision="fp32",
+            peak_flops=1e6,
+            price_per_device_hour=3.6,
+        )
 
     def train(self, num_steps: int) -> None:
         self.step += num_steps
         self.seconds += num_steps - 1
-        self._write("train", loss=2.0, tokens_seen=self.step * 100)
+        self.gpu_joules += 100.0 * num_steps * self.num_devices
+        self._write("train", loss=2.0, tokens_seen=self.step * 100, tokens_per_second=100.0)
+
+    def usage(self, gpu_bytes: int = 5 * 10**9, **values: Any) -> None:
+        """Takes no time."""
+        used = {"gpu_joules": self.gpu_joules, "cpu_joules": self.seconds, "peak_gpu_bytes": gpu_bytes}
+        self.seconds -= 1
+        self._write("usage", **used | {"peak_resident_bytes": 10**9} | values)
 
     def evaluate(self, point: str = "interval", loss: float = 1.5) -> None:
         figures = {"loss": loss, "perplexity": 2.718**loss, "bits_per_byte": loss / 0.693}

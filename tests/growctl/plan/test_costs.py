@@ -26,7 +26,7 @@ from growctl.plan.datasets import DatasetSizes
 from growctl.runs_dir import RunsPaths
 from growctl.schedule.load import load_schedule
 from growctl.schema.blocks import Schedule
-from growctl.schema.launch_block import DEVICES
+from growctl.schema.known_devices import DEVICES
 from stages.checkpoint.retention import outdated
 from stages.data.corpus import DataSpec
 from tests.growctl.ladders import ladder
@@ -283,7 +283,9 @@ def test_releases_have_rows_of_their_own_and_count_in_the_totals() -> None:
 
 
 def test_a_release_reads_the_text_that_the_next_stage_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = DatasetSizes(training_tokens=48 * 16 * 100, validation_documents=99, validation_tokens=99_999)
+    sizes = DatasetSizes(
+        training_tokens=48 * 16 * 100, validation_documents=99, validation_tokens=99_999, vocab_size=300
+    )
     monkeypatch.setattr("growctl.plan.costs.prepared_sizes", lambda *_: sizes)
     epochs = [cost.epochs for cost in plan_costs(launched().model_copy(update={"releases": "all"})).ladder.parts]
     assert epochs == pytest.approx([0.2, 0.22, 0.5, 0.53, 1.0])

@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 from growctl.ladder.stage_plans import plan_stages
 from growctl.ladder.train_spec import slope_trigger
+from growctl.launch.ranks import planned_crowding
 from growctl.plan.costs import Measurements, plan_costs
 from growctl.plan.warnings import plan_notes, plan_warnings
+from growctl.run.requests import RunError, RunRequest, check_batch
 from growctl.runs_dir import RunsPaths
 from growctl.schedule.load import load_schedule
 from growctl.schema.blocks import Schedule
@@ -110,14 +112,37 @@ def test_a_micro_batch_that_does_not_fit_is_reported_with_the_largest_that_fits(
     assert len(tiny) == 2
 
 
-def test_a_batch_that_does_not_split_evenly_is_reported_once() -> None:
+def test_a_batch_that_does_not_split_evenly_is_reported_once_as_run_reports_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)))
     controls = [{"kind": "tokenformer-scratch"}]
-    found = warnings(optimal(launch={"devices": 3}, controls=controls))
-    assert found == ["Stage a of s cannot run: a batch of 8 cannot be split evenly over 3 devices."]
-    found = warnings(optimal(launch={"devices": 4, "micro_batch_size": 4}, controls=controls))
-    assert found == [
-        "Stage a of s cannot run: a batch of 8 cannot be split evenly over 4 devices x micro-batches of 4."
-    ]
+    for launch, reason in (
+        ({"devices": 3}, "training.batch_size = 8: must be a multiple of 3, for 3 devices; use 6 or 9"),
+        (
+            {"devices": 4, "micro_batch_size": 4},
+            "training.batch_size = 8: must be a multiple of 16, for 4 devices x launch.micro_batch_size 4; use 16",
+        ),
+    ):
+        schedule = optimal(launch=launch, controls=controls)
+        assert warnings(schedule) == [f"{reason}. `run` does not start with it."]
+        with pytest.raises(RunError) as refused:
+            check_batch(RunRequest("s", schedule, "s"), launch["devices"])
+        assert str(refused.value) == reason
+
+
+def test_more_ranks_than_cpu_cores_are_reported_on_this_machine_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})
+    expected = (
+        "launch.devices = 8: 8 ranks share the 2 CPU cores of this machine, which slows all of them down; set 2 or "
+        "less, or auto."
+    )
+    assert warnings(optimal(launch={"devices": 8})) == [expected]
+    assert planned_crowding(optimal(launch={"devices": 8})) == [expected]
+    for launch in ({"devices": 2}, {"devices": "auto"}, {"devices": 8, "hardware": {"device": "h100"}}):
+        assert warnings(optimal(launch=launch)) == []
+        assert planned_crowding(optimal(launch=launch)) == []
 
 
 def test_learning_rates_that_differ_between_compared_runs_are_reported() -> None:
@@ -250,7 +275,7 @@ def test_a_missing_text_whose_dataset_is_prepared_is_a_warning_that_says_so(tmp_
     schedule = optimal(data={"source": str(tmp_path / "gone"), "vocab_size": 300})
     write_dataset(RunsPaths(tmp_path).datasets / "gone-0", schedule.data, validation=(50, 100_000))
     [warning] = plan_warnings(plan_costs(schedule, tmp_path))
-    assert warning.endswith("Its dataset is prepared, which is enough for runs that have begun.")
+    assert warning.endswith("Its dataset is prepared, which is enough.")
 
 
 def test_a_small_validation_set_is_a_warning_once_the_dataset_is_prepared(tmp_path: Path) -> None:
@@ -259,3 +284,16 @@ def test_a_small_validation_set_is_a_warning_once_the_dataset_is_prepared(tmp_pa
     [warning] = plan_warnings(plan_costs(schedule, tmp_path))
     assert warning.startswith("Validation has 6 documents with 9,000 tokens, fewer than 50 documents and 100,000 ")
     assert "data.validation_fraction" in warning
+
+
+def test_entries_that_the_trained_tokenizer_lacks_are_a_warning_with_both_numbers(tmp_path: Path) -> None:
+    def found(vocab_size: int, **blocks: Any) -> list[str]:
+        schedule = optimal(data={"source": "text", "vocab_size": vocab_size}, **blocks)
+        write_dataset(RunsPaths(tmp_path).datasets / f"text-{vocab_size}", schedule.data)
+        return [warning for warning in plan_warnings(plan_costs(schedule, tmp_path)) if "vocab_size" in warning]
+
+    assert found(300) == []
+    assert found(1500) == [
+        "data.vocab_size is 1,500, but the tokenizer trained on this text has 300 entries: the embedding's other 1,200 "
+        "rows are never trained. Set data.vocab_size to 300."
+    ]

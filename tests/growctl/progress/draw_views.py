@@ -23,14 +23,21 @@ def stages(names: list[str], steps: int) -> list[dict[str, Any]]:
     ]
 
 
+RARELY = {"every": 500}
+
 BIG: dict[str, Any] = {
     "model": {"num_layers": 12, "hidden_size": 768, "num_heads": 12},
     "training": {"sequence_length": 1024, "batch_size": 512},
     "growth": {"ramp": 0.02},
+    "evaluation": RARELY,
 }
 
 RUNS: dict[str, tuple[Schedule, dict[str, int], dict[str, Any]]] = {
-    "small": (ladder(growth={"ramp": 0.5}), {"stage-0": 20, "stage-1": 9}, H100 | {"device": "CPU AMD EPYC"}),
+    "small": (
+        ladder(growth={"ramp": 0.5}, evaluation=RARELY),
+        {"stage-0": 20, "stage-1": 9},
+        H100 | {"device": "CPU AMD EPYC"},
+    ),
     "big": (
         parse_schedule(
             ladder().model_dump(exclude_unset=True)
@@ -44,7 +51,7 @@ RUNS: dict[str, tuple[Schedule, dict[str, int], dict[str, Any]]] = {
         H100,
     ),
     "many": (
-        ladder((50,) * 30, launch={"hardware": {"flops": "1T"}}),
+        ladder((50,) * 30, launch={"hardware": {"flops": "1T"}}, evaluation=RARELY),
         {f"stage-{index}": 50 for index in range(14)} | {"stage-14": 30},
         H100,
     ),

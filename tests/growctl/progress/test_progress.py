@@ -10,11 +10,11 @@ from rich.console import Console
 from growctl.ladder.releases import plan_run
 from growctl.progress.facts import line
 from growctl.progress.ladder import LadderProgress
-from growctl.progress.peak import known_device, peak_flops
 from growctl.progress.stage_table import stage_table
 from growctl.run import screen as screen_module
 from growctl.run.screen import Screen, make_screen
 from growctl.schema.blocks import Schedule
+from growctl.schema.known_devices import DEVICES, known_device, peak_flops
 from growctl.schema.launch_block import HardwareBlock
 from stages.metrics import Record
 from tests.growctl.ladders import ladder
@@ -130,9 +130,14 @@ def test_the_mfu_is_the_share_of_the_peak_of_all_devices_and_unknown_without_one
 
 
 def test_a_peak_is_the_schedules_or_that_of_the_reported_device() -> None:
-    assert peak_flops(HardwareBlock(), "NVIDIA H100 80GB HBM3", "fp32") == 67e12
-    assert peak_flops(HardwareBlock(device="a100-80gb"), "NVIDIA H100 80GB HBM3", "bf16") == 312e12
-    assert peak_flops(HardwareBlock(), "CPU AMD EPYC", "bf16") is None
+    assert peak_flops(None, "NVIDIA H100 80GB HBM3", "fp32") == 67e12
+    assert peak_flops(500e12, "NVIDIA H100 80GB HBM3", "bf16") == 500e12
+    assert peak_flops(None, "CPU AMD EPYC", "bf16") is None
+
+
+def test_the_device_that_plan_assumes_gives_no_mfu_on_another_one() -> None:
+    stage = progress(ladder(), START | {"device": "CPU AMD EPYC"}, train(10)).stages["stage-1"]
+    assert stage.mfu(HardwareBlock(device="h100")) is None
 
 
 @pytest.mark.parametrize(
@@ -153,7 +158,7 @@ def test_a_peak_is_the_schedules_or_that_of_the_reported_device() -> None:
     ],
 )
 def test_only_a_device_in_the_table_has_a_peak(name: str, device: str | None) -> None:
-    assert known_device(name) == device
+    assert known_device(name) == (device and DEVICES[device])
 
 
 STAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ "

@@ -136,6 +136,7 @@ def test_if_slurm_rejects_a_job_the_jobs_before_it_are_cancelled(two_ranks, tmp_
     _, err = run("run", two_ranks[0], *launch, expect=1)
     assert "sbatch rejected the job tiny.large: sbatch: error: Batch job submission failed: Invalid account" in err
     assert err.count("Invalid account") == 1
+    assert err.endswith("; `sinfo` shows whether SLURM answers here, and its partitions\n")
     assert "Traceback" not in err
     assert job_file(slurm, 101, "state") == "CANCELLED"
 
@@ -144,7 +145,7 @@ def test_if_slurm_rejects_a_job_the_jobs_before_it_are_cancelled(two_ranks, tmp_
     ("setting", "message"),
     [
         ("launch.devices=auto", "launch.devices = 'auto': a login node cannot count"),
-        ("launch.nodes=3", "must be a multiple of the 3 devices of stage small (3 machines x 1)"),
+        ("launch.nodes=3", "must be a multiple of 3, for 3 devices of stage small (3 machines x 1); use"),
         ("launch.slurm.options.nodes=3", "launch.slurm.options.nodes: set launch.nodes instead"),
     ],
 )

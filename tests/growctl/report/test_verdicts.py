@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from growctl.ledger.ledger import LedgerError
 from growctl.report.compare import Comparison, Point, compare, flops_to_loss
+from growctl.report.documents import report_document
 from growctl.report.read import RunReport, StageReport, find_runs
 from growctl.report.table import replayed_work, scientific, verdicts
 from growctl.report.verdict import verdict
@@ -187,6 +188,22 @@ def test_best_scratch_counts_the_last_sizes_own_control_and_misses_what_did_not_
     assert "Caution: some sizes have fewer budgets that count than others: 2.4M at 1 of 2." in said(best)
 
 
+def test_the_best_size_from_scratch_is_not_claimed_before_every_size_is_finished(runs: Path) -> None:
+    ladder(runs, 1.28)
+    from_scratch(runs, "800k", 800_000, 1400, 1.40)
+    from_scratch(runs, "800k", 800_000, 5600, 1.26)
+    from_scratch(runs, "2m", 2_400_000, 933, None)
+    found = find_runs(runs, ["quick"])
+    [comparison] = compare(found[0], found)
+    assert comparison.saving is comparison.flops_to_equal_loss is None
+    assert verdict(comparison)[0] == (
+        "Incomplete: the best size from scratch is not known, because no control of 2.4M parameters counts yet."
+    )
+    assert "quick-control-best-scratch-2m-933 does not count: it is not finished." in said(comparison)
+    assert "won" not in said(comparison)
+    assert report_document(found).runs[0].comparisons[0].equal_flops is None
+
+
 SIZES = {"800k": 800_000, "1m": 1_200_000, "2m": 2_400_000}
 LADDER_WORK = 1000 * 800_000 + 600 * 2_400_000
 """The cost of the invented ladder, in steps times parameters."""
@@ -284,10 +301,15 @@ CONTROLS = st.lists(
 
 
 def against(controls: list[tuple[int, int, float, float]], ladder_replays: float = 0.0) -> Comparison:
-    """The invented ladder against best-scratch controls of (parameters, steps, loss, share of replays)."""
+    """The invented ladder against best-scratch controls of (parameters, steps, loss, share of replays).
+
+    A size without any gets a hopeless one, so that every size has been tried.
+    """
     stages = [(800_000, 400), (1_200_000, 400), (2_400_000, 600)]
     runs = [invented("quick", stages, 1.28, None, ladder_replays)]
-    for size, steps, loss, replayed in controls:
+    tried = {size for size, *_ in controls}
+    hopeless = [(size, 10**6, 9.0, 0.0) for size, _ in stages if size not in tried]
+    for size, steps, loss, replayed in [*controls, *hopeless]:
         runs.append(invented(f"{size}-{steps}", [(size, steps)], loss, "best-scratch", replayed))
     [comparison] = compare(runs[0], runs)
     return comparison

@@ -18,6 +18,7 @@ from stages.metrics import Record
 from stages.stage_dir import StagePaths
 from tests.stages.checkpoints import small_config
 from tests.stages.specs import small_spec
+from tests.stages.test_metrics import START
 from tests.workers import HANG_SECONDS, REPOSITORY
 
 WORKER = """
@@ -36,7 +37,7 @@ watchdog = Watchdog(StagePaths(stage).stack_file(1, rank), {hang_seconds})
 request = SaveRequest(stage / ".save_request.1")
 
 def start():
-    metrics.write("start", 0, 0.0, device="none", num_devices=1, precision="fp32", zero_stage=1, resumed_from=None)
+    metrics.write("start", 0, 0.0, **{start_values})
 
 def train_until_asked():
     while not request.made:
@@ -80,7 +81,7 @@ class Stage:
         command = [
             sys.executable,
             "-c",
-            WORKER.replace("{hang_seconds}", str(hang_seconds)) + code,
+            WORKER.replace("{hang_seconds}", str(hang_seconds)).replace("{start_values}", repr(START)) + code,
             str(self.directory),
         ]
         alive = StagePaths(self.directory).lifeline(1) if elsewhere else None

@@ -146,3 +146,9 @@ def test_another_spelling_of_the_same_text_is_no_difference(tmp_path: Path) -> N
         assert first_difference(first, reading(f"{tmp_path}/{same}")) is None
     assert first_difference(first, reading(f"file://{tmp_path}/texts")) is None
     assert str(first_difference(first, reading(f"{tmp_path}/other"))).startswith("data.source = ")
+
+
+def test_a_run_may_be_resumed_with_other_trackers(schedule: Path) -> None:
+    run_here("run", schedule, "--runs-dir", schedule.parent / "runs", "trackers=[]", "--dry-run")
+    first, other = (load_schedule(str(schedule), [f"trackers=[{names}]"]) for names in ("", "tensorboard,mlflow"))
+    assert first_difference(first, other) is None

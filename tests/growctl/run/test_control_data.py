@@ -29,7 +29,7 @@ def test_a_control_reuses_its_ladders_data_after_the_source_changed_and_rejects_
     schedule = write_schedule(tmp_path, text + "\ncontrols: [{kind: tokenformer-scratch}]\n")
     run("run", schedule, "--runs-dir", runs, "--no-controls")
     (source / "new.py").write_text("print('other words than before')\n" * 500)
-    run("run", schedule, "--runs-dir", runs)
+    run("run", schedule, "--runs-dir", runs, "--controls")
     assert fingerprint(runs / CONTROL) == fingerprint(runs / "tiny")
     assert len(list((runs / ".datasets").glob("*/manifest.json"))) == 1
 

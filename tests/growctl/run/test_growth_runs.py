@@ -49,7 +49,8 @@ def test_the_official_growth_reports_its_jump_and_restarts_optimizer_and_learnin
     jump = found["1-large", 0, "after_growth"] - found["0-small", 12, "final"]
     assert abs(jump) > 1e-4
     assert f"growing to large moved the validation loss by {jump:+.2e} nats" in out
-    assert "warning: growing" not in out
+    warned = [line for line in out.splitlines() if "warning:" in line.lower()]
+    assert all("Validation has" in line for line in warned)
     assert find_runs(tmp_path)[0].stages[1].jump == pytest.approx(jump)
     large = read_manifest(tmp_path / "tiny/stages/1-large/final")
     assert large.group_steps == {"generation-0-decay": 15, "generation-0-no-decay": 15, "generation-1-decay": 15}

@@ -36,28 +36,28 @@ def test_the_last_command_that_said_so_decides_whether_controls_are_trained(runs
     said = [(None, 2), (False, 0), (None, 0), (True, 2), (None, 2)]
     for with_controls, num_controls in said:
         asked = request(runs.parent, with_controls)
-        asked.record_controls()
+        asked.record_choices()
         assert len(asked.controls()) == num_controls
-    request(runs.parent, False, until="small").record_controls()
+    request(runs.parent, False, until="small").record_choices()
     assert request(runs.parent, None).controls() == []
-    request(runs.parent, None, until="small").record_controls()
+    request(runs.parent, None, until="small").record_choices()
     assert request(runs.parent, None).controls() == []
 
 
 def test_a_schedule_without_controls_leaves_none_out(runs: Path) -> None:
-    request(runs.parent, False, text="").record_controls()
+    request(runs.parent, False, text="").record_choices()
     assert len(request(runs.parent, None).controls()) == 2
 
 
 def test_another_run_of_the_schedule_has_its_controls(runs: Path) -> None:
-    request(runs.parent, False).record_controls()
+    request(runs.parent, False).record_choices()
     schedule = load_schedule(str(runs / "tiny/schedule.yaml"))
     assert len(LadderRequest.of(schedule, "tiny", runs, "other").controls()) == 2
 
 
 def test_status_says_it_and_lists_no_controls_that_were_never_started(runs: Path) -> None:
     assert len(find_status(runs)) == 3
-    request(runs.parent, False).record_controls()
+    request(runs.parent, False).record_choices()
     [ladder] = find_status(runs)
     assert (ladder.state, ladder.resume_command) == ("finished", None)
     said = printed(runs)
@@ -68,14 +68,14 @@ def test_status_says_it_and_lists_no_controls_that_were_never_started(runs: Path
 def test_a_control_that_had_started_is_resumed_by_asking_for_controls(runs: Path) -> None:
     name = "tiny-control-tokenformer-scratch"
     HandMade(runs, name, text=SCHEDULE, control="tokenformer-scratch").trains("0-small", 10)
-    request(runs.parent, False).record_controls()
+    request(runs.parent, False).record_choices()
     _, control = find_status(runs)
     assert control.name == name
     assert control.resume_command == f"growctl run {runs}/tiny/schedule.yaml --runs-dir {runs} --controls"
 
 
 def test_the_next_command_says_that_it_trains_no_controls(runs: Path) -> None:
-    request(runs.parent, False).record_controls()
+    request(runs.parent, False).record_choices()
     out, err = run_here("run", runs / "tiny/schedule.yaml", "--runs-dir", runs, "--dry-run")
     assert err == f"tiny: its {LEFT_OUT}; to train them, add --controls\n"
     assert "control" not in out

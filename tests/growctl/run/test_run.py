@@ -196,7 +196,10 @@ def test_a_directory_that_is_not_a_run_is_left_alone(tmp_path):
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("training.batch_size=9 launch.devices=2", "training.batch_size = 9: must be a multiple of the 2 devices"),
+        (
+            "training.batch_size=9 launch.devices=2",
+            "training.batch_size = 9: must be a multiple of 2, for 2 devices; use 8 or 10",
+        ),
         ("training.sequence_length=100000", "one sample of 100000 needs 100001; use more text, a shorter sequence"),
         ("data.source=/no/such/text", "data.source: '/no/such/text' does not exist"),
         ("launch.zero_stage=0", "launch.zero_stage = 0: "),
@@ -211,3 +214,10 @@ def test_bad_input_is_one_message_and_writes_nothing(tmp_path, override, message
     assert "Traceback" not in out + err
     assert not (tmp_path / "runs/tiny").exists()
     assert not (tmp_path / "runs").exists() or "sequence_length" in override  # only the prepared text shows it
+
+
+def test_a_runs_directory_that_takes_no_files_is_refused_as_one_that_cannot_be_written(tmp_path):
+    _, err = run_here("run", write_schedule(tmp_path), "--runs-dir", "/proc/growctl/runs", expect=2)
+    assert err.splitlines()[-1] == (
+        "growctl: --runs-dir /proc/growctl/runs: /proc cannot be written (it takes no new files); choose another folder"
+    )

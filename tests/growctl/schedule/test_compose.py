@@ -553,3 +553,22 @@ def test_the_last_setter_of_a_value_wins_and_errors_name_it(
         setting = [(values[key], origin) for values, origin in layers if key in values]
         found = OmegaConf.select(OmegaConf.create(composed.data), key)
         assert (found, composed.origin(key)) == (setting[-1] if setting else (None, ""))
+
+
+def test_the_size_of_a_text_is_not_inherited_by_another_text(folder: Path) -> None:
+    def tokens(reference: Path | str, *overrides: str) -> int | None:
+        return load_schedule(str(reference), list(overrides)).data.approximate_tokens
+
+    text = str(folder / "my.txt")
+    assert tokens("quickstart") == tokens("quickstart", "data.workers=2") == 4_100_000
+    assert tokens("quickstart", f"data.source={text}") is None
+    assert tokens("quickstart", f"data.source={text}", "data.approximate_tokens=5M") == 5_000_000
+    assert tokens("quickstart", "data.approximate_tokens=5M", f"data.source={text}") == 5_000_000
+    (folder / "own.yaml").write_text(f"defaults: [quickstart, _self_]\ndata: {{source: {text}}}\n")
+    assert tokens(folder / "own.yaml") is None
+    (folder / "own.yaml").write_text(
+        f"defaults: [quickstart, _self_]\ndata: {{source: {text}, approximate_tokens: 3}}\n"
+    )
+    assert tokens(folder / "own.yaml") == 3
+    (folder / "own.yaml").write_text("defaults: [quickstart, _self_]\nseed: 1\n")
+    assert tokens(folder / "own.yaml") == 4_100_000

@@ -125,8 +125,16 @@ def test_importing_schedules_and_plans_imports_nothing_heavy() -> None:
         ),
         ("~nothing", "override '~nothing': Could not delete from config. 'nothing' does not exist."),
         ("+seed=1", "override '+seed=1': Could not append to config. An item is already at 'seed'."),
-        ("seed=1,2", "override 'seed=1,2': gives several values; write a list as key=[1,2]"),
-        ("seed=range(1,3)", "override 'seed=range(1,3)': gives several values; write a list as key=[1,2]"),
+        (
+            "seed=1,2",
+            "override 'seed=1,2': gives several values; write a list as key=[1,2]; growctl sweep trains a run for "
+            "each value",
+        ),
+        (
+            "seed=range(1,3)",
+            "override 'seed=range(1,3)': gives several values; write a list as key=[1,2]; growctl sweep trains a run "
+            "for each value",
+        ),
         (
             "seed=[1",
             "override 'seed=[1': the value cannot be read; put text with special characters in quotes, inside "

@@ -31,7 +31,7 @@ MODEL_KEYS = (
 )
 TOP_KEYS = (
     "name, seed, data, model, start, stages, training, learning_rate, optimizer, growth, evaluation, samples, "
-    "checkpoint, anomalies, releases, controls, launch"
+    "checkpoint, anomalies, releases, controls, trackers, launch"
 )
 COUNT = "must be a whole number; 2.5k, 300M and 15B are fine"
 NAME = "letters, digits, . _ - (a letter or digit first, 100 at most)"

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from growctl.schema.launch_block import DEVICES, LaunchBlock
+from growctl.schema.known_devices import DEVICES
+from growctl.schema.launch_block import LaunchBlock
 from growctl.schema.quantities import parse_count, parse_duration, parse_size
 from tests.growctl.schedules import DELETE, changed, message_of, parse
 

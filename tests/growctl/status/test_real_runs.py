@@ -75,7 +75,7 @@ def test_a_finished_run_as_json_for_scripts(two_ranks):
     large = tiny["stages"][1]
     assert (large["state"], large["step"], large["checkpoint"]) == ("done", 60, "final")
     assert large["device"].startswith("2 x CPU")
-    assert large["validation_loss"] < large["loss"] + 0.1
+    assert large["validation_loss"] < large["training_loss"] + 0.1
     assert large["last_record_at"].endswith("+00:00")
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from stages.data import corpus
+from stages.data import corpus, cutting
 from stages.data.corpus import SPLITS, DataError, DataSpec, Document, is_validation, open_corpus
 
 
@@ -59,7 +59,7 @@ def test_a_folder_whose_name_looks_like_a_glob_is_read_as_a_folder(tmp_path: Pat
 @given(st.text(st.sampled_from("ab \n\r\té€𝄞"), max_size=300))
 def test_a_file_is_cut_into_pieces_of_whole_lines_that_join_to_its_text(text: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(corpus, "PIECE_CHARACTERS", 20)
+        patch.setattr(cutting, "PIECE_CHARACTERS", 20)
         with fsspec.open("memory://pieces.txt", "wb") as file:
             file.write(text.encode())
         found = open_corpus(DataSpec(source="memory://pieces.txt"))
@@ -90,7 +90,7 @@ def test_a_separator_cuts_wherever_it_occurs_and_belongs_to_no_document(tmp_path
 def test_a_separator_that_does_not_occur_is_reported_before_memory_runs_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(corpus, "LONGEST_DOCUMENT_CHARACTERS", 1000)
+    monkeypatch.setattr(cutting, "LONGEST_DOCUMENT_CHARACTERS", 1000)
     (tmp_path / "text").write_text("x" * 2000)
     with pytest.raises(DataError, match=r"data\.document_separator: '==' does not occur in 2,000 characters"):
         read(DataSpec(source=str(tmp_path / "text"), document_separator="=="))
@@ -212,7 +212,10 @@ def test_each_json_line_is_a_document(tmp_path: Path, ending: str) -> None:
             '{"texts": "a"}',
             r"data\.text_key: .*d\.jsonl line 2 has the keys \['texts'\]; it must have a text under 'text'",
         ),
-        ('{"text": 1}', r"data\.text_key: .* line 2"),
+        ('{"text": 1}', r"data\.text_key: .* line 2 has a number under 'text'; it must have a text under 'text'"),
+        ('{"text": null}', r"data\.text_key: .* line 2 has null under 'text'"),
+        ('{"text": true}', r"data\.text_key: .* line 2 has true or false under 'text'"),
+        ('{"text": ["a"]}', r"data\.text_key: .* line 2 has a list under 'text'"),
         ('["text"]', r"data\.text_key: .* line 2 is not a JSON object"),
     ],
 )
@@ -220,6 +223,82 @@ def test_a_line_that_is_not_a_document_is_an_error_and_not_skipped(tmp_path: Pat
     (tmp_path / "d.jsonl").write_text('{"text": "fine"}\n' + line + "\n")
     with pytest.raises(DataError, match=message):
         read(DataSpec(source=str(tmp_path / "d.jsonl")))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("docs.tar.gz", "is a tar archive, .*; unpack it, and set data.source to the folder"),
+        ("docs.ZIP", "is a zip archive"),
+        ("text.txt.zip", "is a zip archive"),
+        (
+            "docs.parquet",
+            r"is a Parquet file, .* a later version will read it; today, convert it to JSON lines .*datasets",
+        ),
+        (
+            "train.arrow",
+            r"is an Arrow file, .*load_dataset\(\"arrow\", data_files=\"train\.arrow\", .*\"train\.jsonl\"",
+        ),
+        ("docs.csv", r"is a table, .*load_dataset\(\"csv\""),
+        ("tokens.npy", "is a NumPy array, .*; give the text itself"),
+        ("train.bin", "is a binary file"),
+        ("book.v1.pdf", r"is a PDF, .*`pdftotext book\.v1\.pdf book\.txt`"),
+        ("book.docx", "is a Word document, .*pandoc"),
+        ("docs.json", r"is a JSON document, .*jq -c '\.\[\]' docs\.json > docs\.jsonl"),
+    ],
+)
+def test_a_file_that_holds_no_text_is_refused_by_name_with_what_to_do(tmp_path: Path, name: str, message: str) -> None:
+    (tmp_path / name).write_text("the beginning says nothing")
+    with pytest.raises(DataError, match=rf"data\.source: .*/{name} {message}") as refused:
+        open_corpus(DataSpec(source=str(tmp_path / name)))
+    assert "data.include" not in str(refused.value)
+
+
+def test_a_file_without_text_in_a_folder_may_be_left_out_and_json_there_is_text(tmp_path: Path) -> None:
+    (tmp_path / "settings.json").write_text("[1]")
+    assert texts(DataSpec(source=str(tmp_path))) == {"settings.json": "[1]"}
+    (tmp_path / "a.zip").touch()
+    with pytest.raises(DataError, match=r"/a\.zip is a zip archive, .*; or set data\.include so that it is left out"):
+        open_corpus(DataSpec(source=str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("beginning", "what"),
+    [
+        (b"PAR1", "a Parquet file"),
+        (b"PK\x03\x04", "a zip archive"),
+        (b"%PDF-1.7\n", "a PDF"),
+        (b"\x93NUMPY", "a NumPy array"),
+        (b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
+    ],
+)
+def test_a_file_that_holds_no_text_is_known_by_its_first_bytes(tmp_path: Path, beginning: bytes, what: str) -> None:
+    (tmp_path / "texts").write_bytes(beginning + b"\xff\xfe" * 10_000)
+    with pytest.raises(DataError, match=rf"data\.source: .*/texts is {what}, but growctl reads plain text"):
+        read(DataSpec(source=str(tmp_path / "texts")))
+
+
+@pytest.mark.parametrize(("mimetype", "refused"), [("text/html", True), ("text/plain", False)])
+def test_the_listing_of_a_folder_on_a_web_server_is_not_read_as_text(
+    monkeypatch: pytest.MonkeyPatch, mimetype: str, refused: bool
+) -> None:
+    info = {"name": "https://host/texts", "type": "file", "mimetype": mimetype, "url": "https://host/texts/"}
+    monkeypatch.setattr(corpus, "_info", lambda fs, path: info)
+    if refused:
+        with pytest.raises(DataError, match=r"data\.source: 'memory://texts' is a web page, perhaps the listing"):
+            open_corpus(DataSpec(source="memory://texts"))
+    else:
+        assert len(open_corpus(DataSpec(source="memory://texts")).files) == 1
+
+
+@pytest.mark.parametrize(("separator", "hint"), [(r"\n---\n", True), (r"\t", True), ("---", False)])
+def test_a_separator_with_a_backslash_that_does_not_occur_gets_a_hint_how_to_write_a_line_feed(
+    tmp_path: Path, separator: str, hint: bool
+) -> None:
+    (tmp_path / "a.txt").write_text("one\n===\ntwo")
+    with pytest.raises(DataError) as error:
+        open_corpus(DataSpec(source=str(tmp_path / "a.txt"), document_separator=separator)).check_separator()
+    assert (f"or $'data.document_separator=\"{separator}\"' on the command line" in str(error.value)) is hint
 
 
 def test_an_error_while_reading_names_the_file(tmp_path: Path) -> None:

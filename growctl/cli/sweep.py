@@ -1,0 +1,100 @@
+"""The command `sweep`, and what `run --seeds` shares with it.
+
+Slow modules are imported on use.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from growctl.cli.options import (
+    DEFAULT_RUNS_DIR,
+    NoReuse,
+    ReuseFrom,
+    RunsDir,
+    ScheduleName,
+    Until,
+    WithControls,
+    check_name,
+)
+from growctl.text.escaping import say
+
+if TYPE_CHECKING:
+    from growctl.run.requests import LadderRequest
+
+MOST_NAMES = 10
+"""Runs to name in a command that the user may copy; of more, all runs are shown."""
+
+
+def sweep(
+    schedule: ScheduleName,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Overrides of the schedule, in hydra's syntax; one or more of them with several values: 1,2 or "
+            "choice(1,2) or range(1,3).",
+            metavar="KEY=VALUE,VALUE",
+        ),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the set; its runs' names begin with it (default: the schedule's name).")
+    ] = None,
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
+    controls: WithControls = None,
+    until: Until = None,
+    no_reuse: NoReuse = False,
+    reuse_from: ReuseFrom = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the runs with their sizes and FLOPs, and write nothing.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Train more than 100 runs.")] = False,
+) -> None:
+    """Train a run for every combination of values, one after another. Run the same command again to resume.
+
+    Finished runs are skipped. A run that fails does not stop the others; the same command tries it again. With
+    launch=slurm, submit the jobs of every run and return.
+
+    Example: growctl sweep quickstart learning_rate.peak=2e-3,4e-3,8e-3 seed=0,1,2 --dry-run
+    """
+    from growctl.run.requests import reuse_sources
+    from growctl.sweep.grid import grid
+    from growctl.sweep.requests import set_requests
+
+    check_name(name)
+    points = grid(overrides or [], large=yes)
+    sources = reuse_sources(runs_dir, reuse_from or [], no_reuse)
+    tell = partial(say, error=True)
+    requests = set_requests(
+        *(schedule, points, runs_dir), name=name, with_controls=controls, sources=sources, until=until, tell=tell
+    )
+    train_requests(requests, runs_dir, dry_run)
+
+
+def train_requests(requests: Sequence["LadderRequest"], runs_dir: Path, dry_run: bool) -> None:
+    """Trains the runs of a set and prints how they ended, or only lists them. Raises RunFailed if one failed."""
+    from growctl.run.requests import RunFailed
+    from growctl.run.screen import make_screen
+    from growctl.status.runs import find_status
+    from growctl.sweep.table import print_costs, print_outcomes
+    from growctl.sweep.train import train_set
+    from growctl.text.console import Terminal
+
+    console = Terminal(highlight=False)
+    if dry_run:
+        print_costs(requests, console)
+        return
+    with make_screen(Terminal()) as screen:
+        failures = train_set(requests, screen)
+    names = [request.ladder.name for request in requests]
+    print_outcomes(find_status(runs_dir, names), failures, console)
+    where = "" if runs_dir == DEFAULT_RUNS_DIR else f" --runs-dir {runs_dir}"
+    which = f" {' '.join(names)}" if len(names) <= MOST_NAMES else ""
+    say(f"\nTo see their cost and results: growctl report{which}{where}")
+    if failures:
+        raise RunFailed(
+            f"{len(failures)} of {len(requests)} runs failed: {', '.join(failures)}; run the same command again to try "
+            "again"
+        )

@@ -1,0 +1,1 @@
+"""Ledgers in and out: export as CSV, Parquet or JSON, and import from other machines."""

@@ -1,0 +1,97 @@
+"""Cuts the text of one file into documents: JSON lines, texts between separators, or pieces of whole lines."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, TextIO
+
+import fsspec.utils
+import orjson
+
+from stages.data.source_errors import DataError
+
+PIECE_CHARACTERS = 16 * 1024
+"""Length at which a plain text file without separators is cut, at the next end of a line."""
+LONGEST_DOCUMENT_CHARACTERS = 64 * 1024 * 1024
+"""The most text between two separators. Beyond this, the file evidently uses another separator."""
+
+_JSON_TYPES = {
+    int: "a number",
+    float: "a number",
+    bool: "true or false",
+    type(None): "null",
+    list: "a list",
+    dict: "an object",
+}
+
+
+def is_json_lines(name: str) -> bool:
+    """Whether the name of a file, under any compression, says that it holds JSON lines."""
+    stem, _, ending = name.rpartition(".")
+    return (stem if ending in fsspec.utils.compressions else name).endswith(".jsonl")
+
+
+def json_texts(path: str, stream: TextIO, key: str) -> Iterator[str]:
+    """The text of every line. Strict, unlike datatrove's JsonlReader, which skips lines that it cannot read."""
+    for number, line in enumerate(stream, start=1):
+        if line.isspace():
+            yield ""
+            continue
+        try:
+            record = orjson.loads(line)
+        except orjson.JSONDecodeError as error:
+            raise DataError(f"data.source: {path} line {number} is not JSON ({error})") from error
+        text = record.get(key) if isinstance(record, dict) else None
+        if not isinstance(text, str):
+            raise DataError(
+                f"data.text_key: {path} line {number} {_found(record, key)}; it must have a text under {key!r}"
+            )
+        yield text
+
+
+def _found(record: Any, key: str) -> str:
+    """What a line of JSON has instead of a text under `key`."""
+    if not isinstance(record, dict):
+        return "is not a JSON object"
+    if key not in record:
+        return f"has the keys {sorted(record)}"
+    return f"has {_JSON_TYPES[type(record[key])]} under {key!r}"
+
+
+def pieces(stream: TextIO) -> Iterator[str]:
+    """Pieces of consecutive whole lines, each PIECE_CHARACTERS or slightly more. Longer lines are cut too."""
+    lines, size = [], 0
+    while line := stream.readline(PIECE_CHARACTERS):
+        lines.append(line)
+        size += len(line)
+        if size >= PIECE_CHARACTERS:
+            yield "".join(lines)
+            lines, size = [], 0
+    if lines:
+        yield "".join(lines)
+
+
+def separated_texts(path: str, stream: TextIO, separator: str) -> Iterator[str]:
+    """The texts between the separators. Raises DataError if a text between two of them is too long for one."""
+    rest = ""
+    for chunk in iter(partial(stream.read, 1024 * 1024), ""):
+        *texts, rest = (rest + chunk).split(separator)
+        yield from texts
+        if len(rest) > LONGEST_DOCUMENT_CHARACTERS:
+            raise DataError(
+                f"data.document_separator: {separator!r} does not occur in {len(rest):,} characters of"
+                f" {path}; set the one that this file uses, or none{as_line_feed(separator)}"
+            )
+    yield rest
+
+
+def as_line_feed(separator: str) -> str:
+    """How to write a separator that has `\\n` or `\\t` as two characters, for the end of a message; else nothing.
+
+    growctl does not read them as a line feed or a tab: `\\newpage` and `\\title` are likely separators too.
+    """
+    if "\\n" not in separator and "\\t" not in separator:
+        return ""
+    return (
+        f'. It has a backslash and a letter; for a line feed or a tab, write "{separator}" in double quotes in the'
+        f" schedule, or $'data.document_separator=\"{separator}\"' on the command line"
+    )

@@ -1,0 +1,39 @@
+"""Finds the datasets that were prepared for a data block. Reads manifests only, and imports nothing slow."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from stages.data.corpus import DataSpec, missing_text
+from stages.stage_dir import MANIFEST_NAME
+
+
+def prepared_datasets(spec: DataSpec, datasets_dir: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """The datasets that were prepared for `spec`, newest first, each with its manifest's content.
+
+    There are several if the text has changed in between. Their files are not checked.
+    """
+    wanted = _determining(spec.in_one_spelling().model_dump(mode="json"))
+    for manifest in sorted(sorted(datasets_dir.glob(f"*/{MANIFEST_NAME}")), key=_age):
+        try:
+            document = json.loads(manifest.read_bytes())
+            if _determining(document["spec"]) == wanted:
+                yield manifest.parent, document
+        except (OSError, ValueError, LookupError, TypeError, RecursionError):
+            continue
+
+
+def missing_unprepared(spec: DataSpec, datasets_dir: Path) -> str | None:
+    """The message for a local text or tokenizer that is missing and was not prepared before; None if all is there."""
+    missing = missing_text(spec)
+    return missing if missing and next(prepared_datasets(spec, datasets_dir), None) is None else None
+
+
+def _determining(spec: dict[str, Any]) -> dict[str, Any]:
+    """The keys of a data block that determine the content of its dataset."""
+    return {name: spec[name] for name in DataSpec.model_fields if name != "workers"}
+
+
+def _age(manifest: Path) -> float:
+    return -manifest.stat().st_mtime

@@ -1,0 +1,141 @@
+"""Runs and reports of one runs directory at the same time, in real processes."""
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from growctl.ledger.ledger import Ledger, LedgerError
+from growctl.report.read import RunNotFoundError, find_runs
+from growctl.runs_dir import RunPaths
+from tests.growctl.invented_runs import LARGE, SMALL, FakeRun, ladder
+from tests.workers import HANG_SECONDS, REPOSITORY
+
+WRITER = """
+import sys
+from pathlib import Path
+from growctl.ledger.ledger import Ledger
+from tests.growctl.invented_runs import LARGE, SMALL, FakeRun
+from tests.growctl.ledger.records import Metrics
+
+name, runs = sys.argv[1], Path(sys.argv[2])
+run = FakeRun(runs, name, [SMALL, LARGE])
+print("ready", flush=True)
+sys.stdin.readline()
+with Ledger.open(run.path) as ledger:
+    books = ledger.books(SMALL.name)
+    metrics = Metrics()
+    metrics.start(1)
+    for _ in range(100):
+        metrics.train(10)
+        metrics.checkpoint()
+        books.sync(metrics.records)
+        metrics.records.clear()
+    metrics.evaluate("final")
+    metrics.end()
+    books.sync(metrics.records)
+"""
+
+REPORTER = """
+import json, sys
+from pathlib import Path
+from growctl.report.page import write_report
+from growctl.report.read import find_runs
+from growctl.runs_dir import RunPaths
+
+runs = Path(sys.argv[1])
+print("ready", flush=True)
+sys.stdin.readline()
+seen = []
+for _ in range(3):
+    found = find_runs(runs)
+    seen += [(run.name, run.stages[0].num_steps, run.stages[0].finished, len(run.points)) for run in found]
+    write_report(found, RunPaths(runs / "still").report)
+print(json.dumps(seen))
+"""
+
+
+def start(code: str, *arguments: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=REPOSITORY,
+    )
+
+
+@pytest.mark.slow
+def test_two_runs_that_write_and_two_reports_that_read_do_not_disturb_each_other(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    ladder(runs, name="still")
+    writers = [start(WRITER, name, runs) for name in ("first", "second")]
+    reporters = [start(REPORTER, runs) for _ in range(2)]
+    processes = [*writers, *reporters]
+    try:
+        assert [process.stdout.readline() for process in processes] == ["ready\n"] * 4
+        for process in processes:  # only now, so that all of them work at the same time
+            process.stdin.write("\n")
+            process.stdin.flush()
+        ends = [process.communicate(timeout=HANG_SECONDS) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert [process.returncode for process in processes] == [0] * 4, [err for _, err in ends]
+
+    for name in ("first", "second"):
+        with Ledger.open(runs / name / "ledger.db") as ledger:  # which checks every hash
+            assert ledger.stage_cost(SMALL.name).kept.steps == SMALL.num_steps
+            assert ledger.stage_cost(SMALL.name).replayed.steps == 0
+    for out, _ in ends[2:]:
+        steps = {"first": 0, "second": 0, "still": 0}
+        for name, num_steps, finished, num_points in json.loads(out):
+            assert num_steps >= steps[name], "a reader never goes back"
+            assert finished == (num_steps == SMALL.num_steps and num_points > 0), (
+                "and never sees half of what is booked"
+            )
+            steps[name] = num_steps
+    report = RunPaths(runs / "still").report
+    assert {path.name for path in report.directory.iterdir()} == {
+        path.name for path in (report.page, report.chart, report.table)
+    }, "no temporary file stays"
+    assert report.page.read_text().rstrip().endswith("</html>")
+    with report.table.open(newline="") as table:
+        assert {row["run"] for row in csv.DictReader(table)} == {"first", "second", "still"}
+
+
+def test_a_reader_sees_a_ledger_as_it_was_when_it_was_opened(tmp_path: Path) -> None:
+    run = FakeRun(tmp_path, "quick", [SMALL, LARGE]).train(0, 1.42)
+    with Ledger.open(run.path, read_only=True) as reader:
+        run.train(1, 1.3, start=1.42)
+        assert not reader.finished(LARGE.name)
+        assert reader.stage_cost(LARGE.name).spent.steps == 0
+    assert find_runs(tmp_path)[0].stages[1].finished
+
+
+def test_a_reader_that_stays_open_does_not_make_the_runner_wait(tmp_path: Path) -> None:
+    run = FakeRun(tmp_path, "quick", [SMALL, LARGE])
+    with Ledger.open(run.path, read_only=True) as reader:
+        run.train(0, 1.42)
+        reader.stages()
+    assert find_runs(tmp_path)[0].stages[0].finished
+
+
+def test_a_run_that_is_only_just_starting_does_not_stop_the_report_on_the_others(tmp_path: Path) -> None:
+    ladder(tmp_path, name="still")
+    for name in ("created", "opened"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "created/ledger.db").touch()
+    Ledger.open(tmp_path / "opened/ledger.db").close()  # has its tables, but no run yet
+    assert [run.name for run in find_runs(tmp_path)] == ["still"]
+    for name in ("created", "opened"):
+        with pytest.raises(LedgerError, match=f"{name}/ledger.db: no run is recorded here yet"):
+            find_runs(tmp_path, [name])
+    (tmp_path / "still/ledger.db").unlink()
+    with pytest.raises(RunNotFoundError, match=r"there are no runs in .* yet"):
+        find_runs(tmp_path)
