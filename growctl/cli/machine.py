@@ -68,6 +68,7 @@ def doctor(
     console = Terminal(highlight=False)
     checks: list[Check] = []
     texts: dict[str, str] = {}
+    values: set[str] = set()
 
     def done(check: Check) -> None:
         checks.append(check)
@@ -84,9 +85,9 @@ def doctor(
             from growctl.doctor.diagnosis import diagnose
 
             if bundle:
-                from growctl.doctor.run_texts import texts_of_runs
+                from growctl.doctor.run_texts import environment_values, texts_of_runs
 
-                texts = texts_of_runs(runs_dir, run or [])
+                texts, values = texts_of_runs(runs_dir, run or []), environment_values(runs_dir)
             done(imports)
             for check in diagnose(runs_dir, ranks, progress.update):
                 done(check)
@@ -94,7 +95,9 @@ def doctor(
     written: Bundle | None = None
     if target:
         try:
-            names = write_bundle(target, machine_texts(checks, os.environ) | texts, Redaction.of(os.environ))
+            names = write_bundle(target, machine_texts(checks, os.environ) | texts, Redaction.of(os.environ, values))
+        except BundleError as error:
+            raise _unusable(str(error)) from None
         except OSError as error:
             say(f"growctl: {target}: could not be written: {error.strerror}", error=True)
             raise typer.Exit(1) from None

@@ -9,12 +9,11 @@ import json
 import os
 import platform
 import sys
-import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from growctl.bugs import growctl_version
 from growctl.doctor.check import Check
@@ -32,6 +31,8 @@ ALLOWED_VARIABLES = (
 )
 """The only environment variables whose values a bundle holds."""
 
+_EXISTS = "{}: exists already, and doctor replaces no file; name another, or remove it"
+
 _README = """\
 This file was written by `growctl doctor --bundle` for a bug report.
 
@@ -45,7 +46,10 @@ were.
 
 
 class BundleError(Exception):
-    """The bundle cannot be written to that file; the message says why and what to do."""
+    """The bundle cannot be written to that file; the message says why and what to do.
+
+    No UserError: another package may shadow the one that defines it, and doctor must start all the same.
+    """
 
 
 def default_file() -> str:
@@ -57,7 +61,7 @@ def new_file(file: str) -> Path:
     """The path of a bundle to write. Raises BundleError if it exists, or cannot be written there."""
     path = Path(file)
     if os.path.lexists(path):
-        raise BundleError(f"{file}: exists already, and doctor replaces no file; name another, or remove it")
+        raise BundleError(_EXISTS.format(file))
     if path.suffix != SUFFIX:
         raise BundleError(f"{file}: a bundle ends in {SUFFIX}; write {file}{SUFFIX}")
     if not path.parent.is_dir():
@@ -70,26 +74,55 @@ def new_file(file: str) -> Path:
 def write_bundle(path: Path, texts: Mapping[str, str], redaction: Redaction) -> list[str]:
     """Writes the redacted `texts`, by name, as the new file `path`, or leaves nothing. Returns the names in the file.
 
-    Raises OSError.
+    Raises BundleError if there is such a file by now, else OSError.
     """
-    clean = {redaction(name): redaction(text) for name, text in texts.items()}
+    clean: dict[str, str] = {}
+    for name, text in texts.items():
+        clean[_new_name(redaction(name), clean)] = redacted(name, text, redaction)
     listed = "".join(f"{len(text.encode(errors='replace')):>9,} bytes  {name}\n" for name, text in clean.items())
     clean = {"README.txt": _README.format(removed=REMOVED, files=listed)} | clean
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, text in clean.items():
             archive.writestr(name, text.encode(errors="backslashreplace"))
-    descriptor, temporary = tempfile.mkstemp(SUFFIX, ".growctl-bundle-", path.parent)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise BundleError(_EXISTS.format(path)) from None
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data.getvalue())
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
     except BaseException:
-        os.unlink(temporary)
+        os.unlink(path)
         raise
     return list(clean)
+
+
+def redacted(name: str, text: str, redaction: Redaction) -> str:
+    """The redacted text of the file `name`. JSON stays JSON, if it was."""
+    if name.endswith(".jsonl"):
+        return "\n".join(_redacted_json(line, redaction, indent=None) for line in text.split("\n"))
+    return _redacted_json(text, redaction, indent=1) if name.endswith(".json") else redaction(text)
+
+
+def _redacted_json(text: str, redaction: Redaction, indent: int | None) -> str:
+    try:
+        data = json.loads(text)
+    except ValueError:
+        return redaction(text)
+    end = "\n" if text.endswith("\n") else ""
+    return json.dumps(redaction.of_data(data), indent=indent, ensure_ascii=False) + end
+
+
+def _new_name(name: str, names: Container[str]) -> str:
+    """`name`, with a number if it is among `names`: two names may be equal once they are redacted."""
+    numbered, number, path = name, 1, PurePosixPath(name)
+    while numbered in names:
+        number += 1
+        numbered = str(path.with_stem(f"{path.stem}-{number}"))
+    return numbered
 
 
 def machine_texts(checks: Sequence[Check], environment: Mapping[str, str]) -> dict[str, str]:

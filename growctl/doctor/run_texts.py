@@ -1,19 +1,22 @@
 """The parts of a bug report about runs: tracebacks, schedules, manifests, ledgers, and ends of metrics and logs."""
 
 import os
+import re
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from growctl.doctor.bundle import as_json
-from growctl.doctor.redaction import REMOVED
+from growctl.doctor.bundle import ALLOWED_VARIABLES, as_json
+from growctl.doctor.redaction import REMOVED, is_harmless
 from growctl.ledger.file import TABLES
+from growctl.run.screen import WRITES
 from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.status.runs import run_directories
+from growctl.text.formatting import INDENT
 from growctl.text.suggestion import did_you_mean
 from model.errors import UserError
 from stages.stage_dir import StagePaths
@@ -75,13 +78,37 @@ def tail(path: Path, num_bytes: int = TAIL_BYTES) -> str:
     return text if size <= num_bytes else f"[the last {num_bytes} of {size} bytes]\n{text.partition(chr(10))[2]}"
 
 
+def without_samples(log: str) -> str:
+    """What a run printed, without the texts that its models wrote and without its prompts.
+
+    The lines of such a text are indented or empty. The end of a log may begin within one.
+    """
+    lines, hidden = [], log.startswith("[the last ")
+    for number, line in enumerate(log.split("\n")):
+        if hidden and (not line or line.startswith(INDENT)):
+            continue
+        hidden = line.endswith(WRITES) or (hidden and number == 0)
+        lines.append(_PROMPT.sub(rf"\1{REMOVED}", line) + (f" {REMOVED}" if line.endswith(WRITES) else ""))
+    return "\n".join(lines)
+
+
+def environment_values(runs_dir: Path) -> set[str]:
+    """What the runs in `runs_dir` set in the environment of their workers, but harmless values."""
+    values: set[str] = set()
+    for directory in run_directories(runs_dir):
+        with suppress(OSError, ValueError, yaml.YAMLError, AttributeError, KeyError, TypeError):
+            environment = yaml.safe_load(RunPaths(directory).schedule.read_text())["launch"]["environment"]
+            values |= {str(value) for name, value in environment.items() if name not in ALLOWED_VARIABLES}
+    return {value for value in values if not is_harmless(value)}
+
+
 def _texts(run: RunPaths) -> Iterator[tuple[str, str]]:
     if run.schedule.is_file():
         yield run.schedule.name, _schedule(run.schedule)
     if run.ledger.is_file():
         yield "ledger.json", as_json(_ledger(run.ledger))
     for log in sorted(run.jobs_folder.glob("*log.*")):
-        yield f"{run.jobs_folder.name}/{log.name}", tail(log)
+        yield f"{run.jobs_folder.name}/{log.name}", without_samples(tail(log))
     for _, _, stage in run.stages_found():
         yield from _stage_texts(stage, str(stage.directory.relative_to(run.directory)))
 
@@ -131,5 +158,7 @@ def _ledger(path: Path) -> dict[str, Any]:
     except sqlite3.Error as error:
         return {"could not be read": str(error)}
 
+
+_PROMPT = re.compile(r"""(no text after )(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")""")
 
 _LAST = "SELECT * FROM {table} ORDER BY entry DESC LIMIT ?"

@@ -2,6 +2,8 @@
 
 import textwrap
 
+INDENT = " " * 4
+
 
 def short_count(value: float) -> str:
     """1310000000 -> '1.31B': three digits and a suffix."""
@@ -34,8 +36,8 @@ def duration(seconds: float) -> str:
 
 
 def indented(text: str) -> str:
-    """`text` with every line but empty ones indented by four spaces."""
-    return "\n".join(f"    {line}" if line else "" for line in text.split("\n"))
+    """`text` with every line but empty ones indented by INDENT."""
+    return "\n".join(f"{INDENT}{line}" if line else "" for line in text.split("\n"))
 
 
 def wrapped(text: str, width: int) -> str:

@@ -3,6 +3,7 @@
 import json
 import os
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,21 @@ SECRETS = (
     "private prompt",
     "text of the dataset",
     "signing key",
+    "generated text",
+    "open sesame",
 )
+
+STAMP = "2026-01-31T09:30:00Z"
+JOB_LOG = f"""{STAMP} stage a writes:
+    private prompt and a generated text
+    an indented generated text
+
+    generated text
+{STAMP} no text after 'private prompt': the generated token is open
+{STAMP} stage b writes:
+    private prompt
+srun: error
+"""
 
 
 @pytest.fixture
@@ -38,18 +53,21 @@ def runs(tmp_path: Path) -> Path:
     schedule = {
         "data": {"source": "s3://ada:pa55word@bucket/books?sig=swordfish"},
         "samples": {"prompts": ["private prompt"]},
-        "launch": {"environment": {"MY_SETTING": "swordfish"}, "slurm": {"setup": ["export HF_TOKEN=swordfish"]}},
+        "launch": {
+            "environment": {"MY_SETTING": "open sesame", "SWITCH": "true", "NCCL_DEBUG": "INFO"},
+            "slurm": {"setup": ["export HF_TOKEN=swordfish"]},
+        },
     }
     contents = {
         run / "schedule.yaml": yaml.safe_dump(schedule),
         stage / "metrics.jsonl": '{"event": "train", "step": 1, "tokens_seen": 40960}\n' * 2000,
-        stage / "log.txt": "line\n" * 50_000 + "reading /home/ada/books with hf_abcdefghijklmn\n",
+        stage / "log.txt": "line\n" * 50_000 + "open sesame, reading /home/ada/books with hf_abcdefghijklmn\n",
         stage / "samples.json": "text of the dataset",
         stage / "final/manifest.json": '{"kind": "parameters", "lineage": "/home/ada/runs"}',
         stage / "final/tokenizer.json": "text of the dataset",
         stage / "final/parameters/head.safetensors": "text of the dataset",
         stage / "release/metrics.jsonl": '{"event": "end"}\n',
-        run / "slurm/1234_0_log.out": "srun: error\n",
+        run / "slurm/1234_0_log.out": JOB_LOG,
         runs / ".datasets/data/train.bin": "text of the dataset",
         runs / ".keys": "signing key",
     }
@@ -107,8 +125,19 @@ def test_a_bundle_holds_no_secret_no_user_and_no_text_of_datasets(runs: Path) ->
         for secret in SECRETS:
             assert secret not in text.replace("text of a dataset", ""), (name, secret)
     schedule = yaml.safe_load(texts_in(Path("bug.zip"))["runs/ladder/schedule.yaml"])
-    assert schedule["launch"]["environment"] == {"MY_SETTING": REMOVED}
+    assert schedule["launch"]["environment"] == dict.fromkeys(("MY_SETTING", "SWITCH", "NCCL_DEBUG"), REMOVED)
     assert schedule["data"]["source"] == f"s3://{REMOVED}@bucket/books?{REMOVED}"
+
+
+def test_the_log_of_a_job_is_bundled_without_the_texts_that_models_wrote() -> None:
+    assert run_texts.without_samples(JOB_LOG) == (
+        f"{STAMP} stage a writes: {REMOVED}\n"
+        f"{STAMP} no text after {REMOVED}: the generated token is open\n"
+        f"{STAMP} stage b writes: {REMOVED}\n"
+        "srun: error\n"
+    )
+    end = JOB_LOG.partition("\n")[2]
+    assert "generated text" not in run_texts.without_samples(f"[the last 99 of 999 bytes]\n{end}")
 
 
 def test_only_the_ends_of_metrics_and_logs_are_in_a_bundle(runs: Path) -> None:
@@ -184,6 +213,34 @@ def test_a_disk_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch, ca
 def test_names_in_a_bundle_are_redacted_too(tmp_path: Path) -> None:
     names = bundle.write_bundle(tmp_path / "b.zip", {"runs/ada/log.txt": ""}, Redaction(users=("ada",)))
     assert names == ["README.txt", f"runs/{REMOVED}/log.txt"]
+
+
+def test_names_that_become_equal_are_numbered(tmp_path: Path) -> None:
+    texts = {"runs/ada/log.txt": "1", "runs/eve/log.txt": "2", "runs/bob/log.txt": "3"}
+    names = bundle.write_bundle(tmp_path / "b.zip", texts, Redaction(users=("ada", "eve", "bob")))
+    assert names[1:] == [f"runs/{REMOVED}/log.txt", f"runs/{REMOVED}/log-2.txt", f"runs/{REMOVED}/log-3.txt"]
+    assert list(texts_in(tmp_path / "b.zip").values())[1:] == ["1", "2", "3"]
+
+
+def test_a_file_that_appears_during_the_checks_is_kept(tmp_path: Path, monkeypatch, capsys) -> None:
+    def slow(*_: object) -> Iterator[Check]:
+        (tmp_path / "bug.zip").write_text("of another")
+        yield Check("disk", "ok", "fast")
+
+    monkeypatch.setattr(diagnosis, "diagnose", slow)
+    with pytest.raises(typer.Exit) as ended:
+        commands.doctor(tmp_path / "runs", "1", True, "bug.zip", None, True)
+    assert ended.value.exit_code == 2
+    assert "growctl: bug.zip: exists already, and doctor replaces no file; " in capsys.readouterr().err
+    assert (tmp_path / "bug.zip").read_text() == "of another"
+
+
+def test_json_in_a_bundle_stays_json(tmp_path: Path) -> None:
+    texts = {"a.json": '{"pad_token": "</s>", "log": "password: x y"}\n', "b.jsonl": '[cut]\n{"log": "Cookie: x"}\n'}
+    bundle.write_bundle(tmp_path / "b.zip", texts, Redaction())
+    written = texts_in(tmp_path / "b.zip")
+    assert json.loads(written["a.json"]) == {"pad_token": REMOVED, "log": f"password: {REMOVED}"}
+    assert written["b.jsonl"] == f'[cut]\n{{"log": "Cookie: {REMOVED}"}}\n'
 
 
 def test_a_shadowed_installation_can_still_be_bundled(runs: Path, monkeypatch) -> None:

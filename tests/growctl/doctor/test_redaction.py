@@ -59,11 +59,38 @@ def test_no_value_of_a_secret_name_is_kept(name: str, value: str, noise: str) ->
         ("by Ada Lovelace <ada@example.org>", f"by {REMOVED} <{REMOVED}>"),
         ("s3://key:word@bucket/a?X-Amz-Signature=1 b", f"s3://{REMOVED}@bucket/a?{REMOVED} b"),
         ("https://host/x?sig=abc", f"https://host/x?{REMOVED}"),
-        ("Authorization: Bearer abcdef123456", f"Authorization: {REMOVED} {REMOVED}"),
+        ("Authorization: Bearer abcdef123456", f"Authorization: {REMOVED}"),
+        ("Authorization: ApiKey abcdefgh==\nrest", f"Authorization: {REMOVED}\nrest"),
+        ("password: correct horse battery\nrest", f"password: {REMOVED}\nrest"),
+        ("Set-Cookie: session=abcdefgh; Path=/", f"Set-Cookie: {REMOVED}"),
+        ("DB_PASS=correct horse", f"DB_PASS={REMOVED}"),
+        ("MYSQL_PWD: hunter22", f"MYSQL_PWD: {REMOVED}"),
+        ("SENTRY_DSN=https://abc@host/1 x", f"SENTRY_DSN={REMOVED}"),
+        ("AccountName=x;AccountKey=abcdefgh==;Suffix=y", f"AccountName=x;AccountKey={REMOVED};Suffix=y"),
+        ("SQL_CONNECTION_STRING=Server=h;Pwd=hunter22;", f"SQL_CONNECTION_STRING={REMOVED}"),
+        ("the key AIzaSyA1234567890abcdefghijklmnopqrstuv leaked", f"the key {REMOVED} leaked"),
+        ("post to https://hooks.slack.com/services/T0/B0/xyz now", f"post to https://hooks.slack.com/{REMOVED} now"),
+        ("https://discord.com/api/webhooks/12/xyz", f"https://discord.com/api/webhooks/{REMOVED}"),
+        ('{"pad_token": "</s>", "step": 3}', f'{{"pad_token": "{REMOVED}", "step": 3}}'),
+        ('{"api_key": 12345, "step": 3}', f'{{"api_key": "{REMOVED}", "step": 3}}'),
+        (r'"{\"api_key\": \"hunter22\"}"', rf'"{{\"api_key\": {REMOVED}}}"'),
+        ("growctl run q launch.environment.FOO=abc def\nrest", f"growctl run q launch.environment.FOO={REMOVED}\nrest"),
+        ("'samples.prompts=[my text, b]'", f"'samples.prompts={REMOVED}"),
+        ('"environment": {"FOO": "hunter22"}, 3', f'"environment": "{REMOVED}", 3'),
+        (
+            "launch:\n  environment:\n    FOO: hunter22\n    BAR: |\n      a b\n\n  devices: 2\n",
+            f"launch:\n  environment:\n    FOO: '{REMOVED}'\n    BAR: '{REMOVED}'\n\n  devices: 2\n",
+        ),
+        ("ValueError: environment:\n  FOO: hunter22\nrest", f"ValueError: environment:\n  FOO: '{REMOVED}'\nrest"),
+        (
+            "[0]: environment:\n[0]:   FOO: hunter22\n[0]: rest",
+            f"[0]: environment:\n[0]:   FOO: '{REMOVED}'\n[0]: rest",
+        ),
+        ("launch.environment:\n  FOO: hunter22\nrest", f"launch.environment:\n  FOO: '{REMOVED}'\nrest"),
         ("login with hf_abcdefghijklmnop now", f"login with {REMOVED} now"),
         ("AKIAIOSFODNN7EXAMPLE", REMOVED),
         ("ghp_abcdefghijklmnopqrstuvwxyz", REMOVED),
-        ("growctl x --token abc --password 'a b'", f"growctl x --token {REMOVED} --password {REMOVED}"),
+        ("growctl x --token abc --password 'a b'", f"growctl x --token {REMOVED} --password '{REMOVED}'"),
         ("run q launch.environment.A=b 'launch.environment={C: d}'", None),
         ("-----BEGIN RSA PRIVATE KEY-----\nabc\n-----END RSA PRIVATE KEY-----\nrest", f"{REMOVED}\nrest"),
         ("-----BEGIN PRIVATE KEY-----\nabc", REMOVED),
@@ -92,12 +119,32 @@ def test_schedules_and_sources_stay_as_they_are(path) -> None:
         '{"tokens_seen": 40960, "tokens_per_second": 1.9, "bits_per_token": 1.5e-3, "token": null}',
         "tokenizer: EleutherAI/gpt-neox-20b\ntokenizer_sha256: 0f",
         "text_key: content",
+        "forward_pass: 12 ms; PWD=/data/runs",
+        "a" * 2**16,
+        "Preparing the environment: done\n  next",
         "torch==2.13.0+cpu",
         "https://pytorch.org/get-started/locally",
     ],
 )
 def test_numbers_of_tokens_and_plain_addresses_stay(text: str) -> None:
     assert ADA(text) == text
+
+
+def test_a_json_document_stays_valid_and_keeps_what_is_not_secret() -> None:
+    data = {
+        "log": "Cookie: a=b",
+        "password": "hunter22",
+        "environment": {"FOO": ["hunter22"]},
+        "text_key": "content",
+        "bits_per_token": 1.5,
+        "steps": [{"reason": "at /home/ada", "token": None}],
+    }
+    assert ADA.of_data(data) == data | {
+        "log": f"Cookie: {REMOVED}",
+        "password": REMOVED,
+        "environment": {"FOO": [REMOVED]},
+        "steps": [{"reason": "at ~", "token": None}],
+    }
 
 
 def test_the_environment_gives_secrets_home_and_user() -> None:
@@ -115,6 +162,15 @@ def test_the_environment_gives_secrets_home_and_user() -> None:
         ("AWS_SECRET_ACCESS_KEY", True),
         ("MLFLOW_TRACKING_PASSWORD", True),
         ("GITHUB_PAT", True),
+        ("DB_PASS", True),
+        ("MYSQL_PWD", True),
+        ("SESSION_COOKIE", True),
+        ("SLACK_WEBHOOK", True),
+        ("SENTRY_DSN", True),
+        ("AZURE_STORAGE_CONNECTION_STRING", True),
+        ("PWD", False),
+        ("OLDPWD", False),
+        ("SSH_ASKPASS", False),
         ("TOKENIZERS_PARALLELISM", False),
         ("NUM_TOKENS", False),
         ("PATH", False),
