@@ -202,7 +202,8 @@ class Ledger:
         for table in TABLES:
             known = self._query("SELECT name, type FROM pragma_table_info(:table) WHERE name != 'sha256'", table=table)
             columns = {row["name"]: row["type"] for row in known}
-            rows = [dict(row) for row in self._query(f"SELECT {', '.join(columns)} FROM {table} ORDER BY entry")]
+            quoted = ", ".join(f'"{name}"' for name in columns)  # `group` is a word of SQL
+            rows = [dict(row) for row in self._query(f"SELECT {quoted} FROM {table} ORDER BY entry")]
             found[table] = (columns, rows)
         columns, rows = found["work"]
         kept = {row["entry"]: share for stage in self.stages() for row, share in self.work(stage.name)}

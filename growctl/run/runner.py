@@ -115,7 +115,7 @@ class Execution:
         self.ladder: RecordedLadder | None = None
         """The ladder of a control; set when the control runs."""
         self.ledger: Ledger
-        self.tracking: Tracking
+        self.tracking = self._trackers()
 
     def run(self, last_stage: int | None = None, record: Callable[[], None] | None = None) -> None:
         """Prepares the data, then trains each stage up to index `last_stage` to its `final/`, growing in between.
@@ -147,7 +147,7 @@ class Execution:
                 self._open_books()
                 for control in self.controls:
                     RecordedLadder.read(self.paths.directory).check_control(control)
-                with self._tracking() as self.tracking:
+                with self.tracking:
                     self._stages(len(self.plans) if last_stage is None else last_stage + 1)
         if last_stage is None or last_stage + 1 == len(self.plans):
             self.screen.run_finished()
@@ -161,7 +161,7 @@ class Execution:
             if release := plan_release(self.schedule, self.plans[index]):
                 self._stage(release)
 
-    def _tracking(self) -> Tracking:
+    def _trackers(self) -> Tracking:
         """The trackers of the run."""
         request = self.request
         ladder = request.control_of or request.name

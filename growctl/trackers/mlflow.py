@@ -1,7 +1,7 @@
-"""MLflow: an experiment per ladder, with the ladder and its controls as runs. A SQLite store, unless
-MLFLOW_TRACKING_URI names a server.
+"""MLflow: an experiment per ladder, with the ladder and its controls as runs.
 
-Its x axis is one whole number, so each value is written once per axis.
+A SQLite store, unless MLFLOW_TRACKING_URI names a server. Its x axis is one whole number, so each value is written once
+per axis.
 """
 
 import os

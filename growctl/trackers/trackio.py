@@ -1,5 +1,7 @@
-"""trackio: one trackio run per run, in the group of its ladder. Local, unless TRACKIO_SPACE_ID or TRACKIO_SERVER_URL
-names where else."""
+"""trackio: one trackio run per run, in the group of its ladder.
+
+Local, unless TRACKIO_SPACE_ID or TRACKIO_SERVER_URL names where else.
+"""
 
 import os
 from collections.abc import Mapping
