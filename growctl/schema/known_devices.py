@@ -51,10 +51,10 @@ assert DEVICES.keys() == set(get_args(Device))
 def known_device(name: str) -> KnownDevice | None:
     """The device of the table whose every part is a word of the GPU's `name`; None if there is none.
 
-    PCIe and NVL cards are slower than SXM modules, and so count as unknown.
+    PCIe and NVL cards are slower than SXM modules, and a MIG slice is a part of one, so they count as unknown.
     """
     words = set(re.split(r"[^a-z0-9]+", name.lower()))
-    if words & {"pcie", "nvl"}:
+    if words & {"pcie", "nvl", "mig"}:
         return None
     return next((known for device, known in DEVICES.items() if set(device.split("-")) <= words), None)
 

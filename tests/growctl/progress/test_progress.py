@@ -161,6 +161,7 @@ def test_the_device_that_plan_assumes_gives_no_mfu_on_another_one() -> None:
         ("NVIDIA GeForce RTX 4090", "rtx-4090"),
         ("NVIDIA L40S", "l40s"),
         ("NVIDIA H100 PCIe", None),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None),
         ("NVIDIA H200 NVL", None),
         ("NVIDIA GB200", None),
         ("NVIDIA L40", None),
