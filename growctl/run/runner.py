@@ -41,7 +41,7 @@ from model.precision import Precision
 from stages.checkpoint.directory import set_aside
 from stages.checkpoint.files import write_file
 from stages.checkpoint.manifest import CheckpointError, Manifest, history_of, read_manifest
-from stages.checkpoint.retention import clear_stage
+from stages.checkpoint.retention import clear_leftovers, clear_stage
 from stages.checkpoint.signatures import check_keys
 from stages.checkpoint.verify import verify_checkpoint
 from stages.data.dataset import read_dataset_manifest
@@ -194,6 +194,7 @@ class Execution:
             self.screen.message(complaint)
         if not self._whole(stage.final):
             stage.directory.mkdir(parents=True, exist_ok=True)
+            clear_leftovers(stage.directory)  # whichever machine their processes ran on: this one holds the run now
             initial = self._initial(plan)
             self._reuse(plan, initial, history, books)
             if not self._whole(stage.final):

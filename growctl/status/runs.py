@@ -21,13 +21,14 @@ from growctl.ladder.releases import plan_run
 from growctl.ladder.stage_plans import plan_stages
 from growctl.ledger.ledger import Ledger, LedgerError, RunEntry, StageEntry
 from growctl.report.read import RunNotFoundError
-from growctl.run.lock import Holder, find_holder, read_holder
+from growctl.run.lock import find_holder
 from growctl.runs_dir import CONTROL_INFIX, CONTROLS_LEFT_OUT, RunPaths, RunsPaths
 from growctl.schedule.load import RUN_NAME, ScheduleError, folder_name_error, load_resolved
 from growctl.schema.blocks import Schedule
 from growctl.status.damage import missing_files
 from growctl.status.stages import PlannedStage, StageStatus, in_utc, modified, read_stage
 from model.errors import UserError
+from stages.process.holder import Holder, read_holder
 from stages.stage_dir import StagePaths
 
 RunState = Literal["finished", "running", "stopped", "failed", "not started", "damaged", "unreadable"]
