@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from growctl.controls.generate import plan_controls
-from growctl.controls.renamed import in_their_folders, renamed_controls
+from growctl.controls.renamed import further_controls, in_their_folders, renamed_controls
 from growctl.ladder.releases import plan_run
 from growctl.ladder.stage_plans import plan_stages
 from growctl.ledger.ledger import Ledger, LedgerError, RunEntry, StageEntry
@@ -105,6 +105,9 @@ def find_status(runs_dir: Path, names: Sequence[str] = ()) -> list[RunStatus]:
             run, planned = _read_run(directory)
         except (OSError, UserError) as error:
             run, planned = RunStatus(directory.name, "unreadable", str(directory), notes=(str(error),)), []
+        further = further_controls(RunPaths(directory)).items()
+        notes = [f"{other} is not among its controls: {own} is the same control, of this run" for other, own in further]
+        run = replace(run, notes=(*run.notes, *notes))
         if run.name in ladders:
             run = replace(run, control_of=ladders[run.name])
         family = families.setdefault(run.control_of or run.name, [])

@@ -152,6 +152,17 @@ def set_aside(directory: Path) -> Path:
     raise CheckpointError(f"{directory.parent} has a thousand broken copies of {directory.name}; check the disk")
 
 
+def whole_or_set_aside(directory: Path, tell: Callable[[str], None]) -> Manifest | None:
+    """The manifest of a checkpoint that is whole, else None; sets a broken one aside with a message to `tell`."""
+    if not directory.exists():
+        return None
+    try:
+        return verify_checkpoint(directory)
+    except CheckpointError as error:
+        tell(f"{error}; moved to {set_aside(directory).name}")
+        return None
+
+
 def newest_checkpoint(
     stage_directory: Path, tell: Callable[[str], None], wanted: Callable[[Manifest], bool] = lambda _: True
 ) -> Path | None:

@@ -1,7 +1,6 @@
 """What a killed process left behind is removed, and what another process is writing, or may be, is not."""
 
 import errno
-import json
 import os
 import shutil
 import signal
@@ -19,6 +18,7 @@ from stages.checkpoint.manifest import CheckpointError
 from stages.checkpoint.staging import is_being_written, remove_abandoned
 from stages.stage_dir import WRITING_MARK, staging_directory
 from tests.stages.checkpoints import write_checkpoint
+from tests.stages.unfinished import left
 from tests.workers import REPOSITORY
 
 WRITES = """
@@ -41,26 +41,6 @@ def writer(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     yield process
     process.kill()
     process.communicate()
-
-
-def own_mark(folder: Path) -> dict[str, object]:
-    """The mark that this process writes."""
-    values: dict[str, object] = json.loads((begin_directory(folder / "own") / WRITING_MARK).read_text())
-    shutil.rmtree(staging_directory(folder / "own"))
-    return values
-
-
-def left(directory: Path, **changes: object) -> Path:
-    """The staging directory of `directory` as a killed process leaves it. `changes`: what its mark says otherwise."""
-    directory.parent.mkdir(exist_ok=True)
-    mark = own_mark(directory.parent)
-    start = mark["process_start"]
-    assert isinstance(start, int)
-    staging = staging_directory(directory)
-    (staging / "parameters").mkdir(parents=True)
-    (staging / "parameters/half").touch()
-    (staging / WRITING_MARK).write_text(json.dumps(mark | {"process_start": start - 1} | changes))
-    return staging
 
 
 def test_writing_a_directory_removes_what_killed_processes_left_beside_it(tmp_path: Path) -> None:
@@ -91,7 +71,7 @@ def test_what_another_process_is_writing_stays_until_the_process_is_killed(
 
 @pytest.mark.parametrize("changes", [{"host": "node-9"}, {"pid_namespace": "another container"}], ids=str)
 def test_what_another_machine_or_container_may_be_writing_stays_and_is_named(
-    tmp_path: Path, changes: dict[str, object]
+    tmp_path: Path, changes: dict[str, str]
 ) -> None:
     staging, said = left(tmp_path / "new", **changes), list[str]()
     with pytest.raises(CheckpointError, match=rf"complete, or remove {staging} if that process has ended$"):
