@@ -16,7 +16,8 @@ from pydantic import (
     PositiveInt,
 )
 
-from model.config import Kernels, ModelConfig
+from model.config import Kernels, ModelConfig, TokenformerConfig, TransformerConfig
+from model.policy import anneal_config, ramp_config
 from model.precision import RequestedPrecision
 from model.strict import Strict
 
@@ -281,6 +282,13 @@ class TrainSpec(Strict):
         """AdamW's weight decay on the matrices of `generation`."""
         own = self.rule(generation).weight_decay
         return self.optimizer.weight_decay if own is None else own
+
+    def model_after(self, step: int) -> TokenformerConfig | TransformerConfig:
+        """The model after `step` steps, with the key ramps and tau of the last update."""
+        if step == 0 or not isinstance(self.model, TokenformerConfig):
+            return self.model
+        config = ramp_config(self.model, progress_at(step - 1, self.ramp_steps))
+        return config if self.anneal_steps is None else anneal_config(config, progress_at(step - 1, self.anneal_steps))
 
     @property
     def settled_step(self) -> int:

@@ -14,7 +14,7 @@ TOKENIZER_NAME = "tokenizer.json"
 """The tokenizer of a dataset or of a checkpoint that was trained on one."""
 
 WRITING_MARK = ".writing"
-"""The locked file in a hidden directory that is being written (stages/checkpoint/staging.py)."""
+"""The file in a hidden directory that names the process that is writing it (stages/checkpoint/staging.py)."""
 
 _STEP = "step_"
 _CONVERTED = "converted_"
@@ -70,9 +70,10 @@ class StagePaths:
         return sorted(self.directory.glob(f"{_CONVERTED}*"), reverse=True)
 
     def leftovers(self) -> list[Path]:
-        """What a process was writing or removing when it died. Never `initial/`, which workers do not write."""
+        """What a process of the run was writing or removing when it died."""
         steps, conversions = Path(f"{_STEP}*"), Path(f"{_CONVERTED}*")
-        unfinished = (removal_directory(steps), *map(staging_directory, (steps, conversions, self.final)))
+        written = (steps, conversions, self.initial, self.converted_start, self.final)
+        unfinished = (removal_directory(steps), *map(staging_directory, written))
         return [path for pattern in unfinished for path in self.directory.glob(pattern.name)]
 
     def unfinished_conversions(self) -> list[Path]:

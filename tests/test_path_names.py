@@ -97,10 +97,12 @@ def test_a_stage_knows_its_checkpoints_by_their_steps(tmp_path: Path) -> None:
 
 def test_what_died_while_it_was_written_is_left_over_and_no_checkpoint(tmp_path: Path) -> None:
     stage = StagePaths(tmp_path)
-    for whole in (stage.final, stage.step(5), tmp_path / "converted_00000005"):
+    for whole in (stage.initial, stage.converted_start, stage.final, stage.step(5), tmp_path / "converted_00000005"):
         whole.mkdir()
         staging_directory(whole).mkdir()
     assert {path.name for path in stage.leftovers()} == {
+        ".initial.incomplete",
+        ".start.incomplete",
         ".final.incomplete",
         ".step_00000005.incomplete",
         ".converted_00000005.incomplete",

@@ -164,7 +164,7 @@ def show_document(facts: CheckpointFacts) -> ShowDocument:
         lineage=LineageEntry(lineage.operation, lineage.parent, tuple(map(StepEntry.of, lineage.history))),
         files=FilesEntry(
             num_files=len(manifest.files),
-            bytes=sum(file.bytes for file in manifest.files.values()),
+            bytes=manifest.num_bytes,
             shared_with=facts.shared.by_checkpoint,
             shared_elsewhere=facts.shared.elsewhere,
         ),

@@ -10,6 +10,7 @@ from pathlib import Path
 from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.text.suggestion import did_you_mean
 from stages.checkpoint.manifest import CheckpointError, parameter_file
+from stages.checkpoint.staging import why_unfinished
 from stages.stage_dir import MANIFEST_NAME, StagePaths, is_checkpoint_name, staging_directory
 
 NO_SUCH_PATH = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
@@ -120,7 +121,7 @@ def _by_name(reference: Path, runs_dir: Path) -> tuple[Path, str]:
 def _check_written(path: Path) -> None:
     """Raises CheckpointError if a checkpoint is being written at `path`, or was left unfinished."""
     if path.name and _exists(staging_directory(path)):
-        raise CheckpointError(f"{path} is being written, or was left unfinished; wait until it is complete")
+        raise CheckpointError(f"{path} {why_unfinished(staging_directory(path))}")
 
 
 def _stage(run: RunPaths, name: str) -> StagePaths:

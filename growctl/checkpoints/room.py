@@ -11,7 +11,7 @@ from growctl.checkpoints.memory import available_memory
 from growctl.text.formatting import byte_count
 from model.config import TokenformerConfig, parameter_shapes
 from model.errors import UserError
-from stages.checkpoint.disk_full import MARGIN_BYTES, free_bytes
+from stages.checkpoint.disk_full import MARGIN_BYTES, conversion_bytes, free_bytes
 from stages.checkpoint.manifest import Manifest
 
 PARAMETER_BYTES = 4
@@ -34,17 +34,25 @@ class Room:
     """New parameters, on disk."""
     copied_bytes: int = 0
     """The source's files, if they cannot become hard links."""
+    conversion_bytes: int = 0
+    """What converting the source, an engine checkpoint, takes for a while, before there are new parameters."""
     memory_bytes: int = 0
 
     @property
+    def disk_bytes(self) -> int:
+        """The most disk space that is taken at a time."""
+        return max(self.conversion_bytes, self.copied_bytes + self.new_bytes)
+
+    @property
     def for_new_bytes(self) -> int:
-        """The free disk space that copies leave for new parameters; below 0 if they do not fit themselves."""
-        return free_bytes(self.output) - MARGIN_BYTES - self.copied_bytes
+        """The free disk space that is left for new parameters; 0 if not even the source's files fit."""
+        free = free_bytes(self.output) - MARGIN_BYTES
+        return free - self.copied_bytes if free >= max(self.conversion_bytes, self.copied_bytes) else 0
 
     @property
     def is_on_disk(self) -> bool:
         """Whether there is enough disk space."""
-        return self.for_new_bytes >= self.new_bytes
+        return free_bytes(self.output) - MARGIN_BYTES >= self.disk_bytes
 
     @property
     def is_in_memory(self) -> bool:
@@ -54,7 +62,7 @@ class Room:
 
     def lack(self) -> str:
         """What it takes, what there is too little of, and what to do, as a clause."""
-        takes, short, ways = f"about {byte_count(self.new_bytes + self.copied_bytes)} on disk", [], []
+        takes, short, ways = f"about {byte_count(self.disk_bytes)} on disk", [], []
         available = available_memory()
         if self.memory_bytes and available is not None:
             takes += f" and {byte_count(self.memory_bytes)} of memory"
@@ -89,6 +97,7 @@ def check_expansion(
         output,
         new_bytes=PARAMETER_BYTES * sum(sizes),
         copied_bytes=copied_bytes(source, manifest, output),
+        conversion_bytes=conversion_bytes(manifest),
         memory_bytes=PARAMETER_BYTES * at_once * max(sizes, default=0),
     )
     if room.is_on_disk and room.is_in_memory:
@@ -103,18 +112,20 @@ def check_expansion(
 
 
 def check_copies(source: Path, manifest: Manifest, output: Path) -> None:
-    """Raises UserError if the files of `source` must be copied to `output` and there is too little disk space."""
-    room = Room(output, copied_bytes=copied_bytes(source, manifest, output))
-    if room.copied_bytes and not room.is_on_disk:
+    """Raises UserError if the files of `source` must be converted or copied to `output` and do not fit on its disk."""
+    room = Room(output, 0, copied_bytes(source, manifest, output), conversion_bytes(manifest))
+    if room.disk_bytes and not room.is_on_disk:
         raise UserError(f"--output {output}: {room.lack()}")
 
 
 def copied_bytes(source: Path, manifest: Manifest, output: Path) -> int:
-    """The size of the files of `source` if `output` is on another file system, where they cannot become hard links."""
+    """The size of the files of `source` that do not become hard links at `output`.
+
+    They do not if it is on another file system, or if they must be converted first; their new size is about the same.
+    """
     place = next(folder for folder in output.absolute().parents if folder.exists())
-    if source.stat().st_dev == place.stat().st_dev:
-        return 0
-    return sum(entry.bytes for entry in manifest.files.values())
+    same_disk = source.stat().st_dev == place.stat().st_dev
+    return 0 if same_disk and manifest.kind == "parameters" else manifest.num_bytes
 
 
 def _two_digits(value: float) -> int:

@@ -67,7 +67,7 @@ def fact_rows(facts: CheckpointFacts) -> Iterator[tuple[str, str]]:
     kind = {"parameters": "one file per parameter", "engine": "an engine checkpoint, to resume its stage"}[
         manifest.kind
     ]
-    num_bytes = byte_count(sum(file.bytes for file in manifest.files.values()))
+    num_bytes = byte_count(manifest.num_bytes)
     yield "parameters", f"{short_count(facts.num_parameters)} ({facts.num_parameters:,})"
     yield (
         "model",

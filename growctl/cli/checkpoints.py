@@ -210,8 +210,7 @@ def _new(output: Path) -> Path:
     from stages.checkpoint.staging import remove_abandoned
 
     check_new(output, "--output")
-    for path in remove_abandoned(output.parent):
-        _tell(f"removed {path}, which a killed process left unfinished")
+    remove_abandoned(output.parent, _tell)
     return output
 
 

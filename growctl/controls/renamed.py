@@ -26,18 +26,32 @@ def renamed_controls(ladder: RunPaths) -> dict[str, str]:
 
     Empty for a ladder that still has its first name, and for a copy beside its original, which the controls belong to.
     """
+    return {part: folders[0] for part, folders in _found_controls(ladder).items()}
+
+
+def further_controls(ladder: RunPaths) -> dict[str, str]:
+    """The folders of controls that are not among `renamed_controls`, because another does the same: that one's folder.
+
+    Once the original of a copied ladder is gone, the copy has its own controls and the original's.
+    """
+    return {other: first for first, *others in _found_controls(ladder).values() for other in others}
+
+
+def _found_controls(ladder: RunPaths) -> dict[str, list[str]]:
+    """The folders of `renamed_controls`, several if several do the same: first those that the ladder itself trained."""
     entry, runs = _entry(ladder), RunsPaths(ladder.directory.parent)
     if entry is None or entry.control or entry.name == ladder.directory.name:
         return {}
     original = _entry(runs.run(entry.name))
     if original and original.run_id == entry.run_id:
         return {}
-    found = {}
+    found: dict[str, list[tuple[bool, bool, str]]] = {}
     for run in runs.runs_with_ledgers():
         control = _entry(run)
         if control and control.control and control.ladder_id == entry.run_id:
-            found[control.name.removeprefix(f"{control.control_of}{CONTROL_INFIX}")] = run.directory.name
-    return found
+            place = (control.control_of != ladder.directory.name, control.control_of != entry.name, run.directory.name)
+            found.setdefault(control.name.removeprefix(f"{control.control_of}{CONTROL_INFIX}"), []).append(place)
+    return {part: [folder for *_, folder in sorted(places)] for part, places in found.items()}
 
 
 def _entry(run: RunPaths) -> RunEntry | None:

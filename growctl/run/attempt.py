@@ -25,6 +25,9 @@ from stages.process.watchdog import Stalls
 from stages.spec import TrainSpec
 from stages.stage_dir import StagePaths
 
+LONGEST_PAUSE = 60.0
+"""The longest pause before a restart, in seconds. Pauses are 1, 10, 60, 60, ...: problems of a machine often pass."""
+
 POLL_SECONDS = 0.2
 STALL_POLL_SECONDS = 3.0
 SETTLE_SECONDS = 3.0
@@ -153,3 +156,8 @@ class Attempt:
             return False
         self._log_read = size
         return unreached_machine(self._log, self._log_start) is not None
+
+
+def pause_after(failures: int) -> float:
+    """Seconds to wait before the next attempt after `failures` failures in a row: 1, 10, 60, 60, ..."""
+    return min(LONGEST_PAUSE, 10 ** (failures - 1))

@@ -1,9 +1,8 @@
-"""The lock of a run, which one growctl process holds, identified by machine, process and start time.
+"""The lock of a run, which one growctl process holds and names itself in.
 
 The kernel holds the lock and releases it when the process ends, however it ends; the content of the lock file only
 informs people. On file systems without locks, a second file stands in for the lock. A killed process leaves it behind;
-the next process on the same machine replaces it if the process that wrote it is gone. The start time tells processes
-apart, because the kernel reuses process ids.
+the next process on the same machine replaces it if the process that wrote it is gone (stages/process/holder.py).
 """
 
 import errno
@@ -13,47 +12,15 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from growctl.run.requests import RunError
 from growctl.runs_dir import LOCK, LOCK_STAND_IN
+from stages.process.holder import Holder, read_holder
 
 HELD = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP)
-
-
-@dataclass(frozen=True)
-class Holder:
-    """The growctl process that holds or held a run, as its lock file describes it."""
-
-    process: int | None = None
-    host: str | None = None
-    since: str | None = None
-    """ISO 8601, in UTC."""
-    process_start: int | None = None
-    """When the process started, in clock ticks since boot."""
-
-    @classmethod
-    def me(cls) -> "Holder":
-        """This process."""
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        return cls(os.getpid(), socket.gethostname(), now, _process_start(os.getpid()))
-
-    @property
-    def gone(self) -> bool:
-        """Whether the process ran on this machine and has ended."""
-        if self.host != socket.gethostname() or self.process is None or self.process_start is None:
-            return False
-        return _process_start(self.process) != self.process_start
-
-    def __str__(self) -> str:
-        if self.process is None:
-            return "an unknown process"
-        where = f" on {self.host}" if self.host else ""
-        return f"process {self.process}{where}" + (f" since {_local(self.since)}" if self.since else "")
 
 
 @contextmanager
@@ -101,19 +68,6 @@ def find_holder(directory: Path) -> Holder | None:
     return None
 
 
-def read_holder(path: Path) -> Holder:
-    """The holder that a lock file names; all its fields are None if the file is empty, missing or unreadable."""
-    try:
-        said = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return Holder()
-    if type(said) is int:
-        return Holder(said)
-    values: dict[str, Any] = said if isinstance(said, dict) else {}
-    kinds = {"process": int, "host": str, "since": str, "process_start": int}
-    return Holder(**{key: values[key] for key, kind in kinds.items() if type(values.get(key)) is kind})
-
-
 @contextmanager
 def _stand_in(directory: Path) -> Iterator[None]:
     path = directory / LOCK_STAND_IN
@@ -148,20 +102,3 @@ def _clear(path: Path, stale: Holder) -> None:
         mine.unlink()
     else:
         mine.rename(path)
-
-
-def _process_start(process: int) -> int | None:
-    """When a process on this machine started, in clock ticks since boot; None if there is no such process."""
-    try:
-        status = Path(f"/proc/{process}/stat").read_text()
-    except OSError:
-        return None
-    return int(status.rpartition(")")[2].split()[19])  # the process name may contain spaces and parentheses
-
-
-def _local(moment: str | None) -> str:
-    """A time in the local time zone, to the minute; the text unchanged if it is not a time."""
-    try:
-        return f"{datetime.fromisoformat(moment or '').astimezone():%Y-%m-%d %H:%M}"
-    except (ValueError, OverflowError):
-        return str(moment)

@@ -90,7 +90,7 @@ class LadderRequest:
         return cls(ladder, runs_dir, with_controls, tuple(sources), last_stage, tuple(overrides))
 
     @property
-    def with_controls(self) -> bool:
+    def trains_controls(self) -> bool:
         """Whether this command trains the controls, after the whole ladder."""
         return self.wants_controls and self.last_stage is None
 
@@ -124,7 +124,7 @@ class LadderRequest:
 
     def controls(self) -> list[RunRequest]:
         """The controls. With `growth.when: slope`, their budgets are final only after the ladder is done."""
-        if not self.with_controls:
+        if not self.trains_controls:
             return []
         schedule = self.ladder.schedule
         planned = plan_controls(schedule, self.steps_done(self.ladder))

@@ -10,11 +10,10 @@ from growctl.launch.machines import Launch
 from growctl.launch.worker_logs import ending_signal, failure_reason, logged_reason, signal_reason
 from growctl.launch.workers import Workers
 from growctl.run.requests import RunFailed
-from stages.checkpoint.directory import newest_checkpoint, remove_converted, set_aside
-from stages.checkpoint.manifest import CheckpointError, Manifest, manifest_hash, read_manifest
+from stages.checkpoint.directory import newest_checkpoint, remove_converted, set_aside, whole_or_set_aside
+from stages.checkpoint.manifest import Manifest, manifest_hash, read_manifest
 from stages.checkpoint.retention import clear_leftovers
 from stages.checkpoint.signatures import check_origin
-from stages.checkpoint.verify import verify_checkpoint
 from stages.counted import plural
 from stages.process.lifeline import STDIN, VARIABLE
 from stages.stage_dir import StagePaths, converted_directory
@@ -93,10 +92,8 @@ def _whole(
 ) -> bool:
     """Whether a conversion is intact, `wanted`, and made from `checkpoint` if one is given; else sets it aside with a
     message."""
-    try:
-        manifest = verify_checkpoint(converted)
-    except CheckpointError as error:
-        tell(f"{error}; moved to {set_aside(converted).name}")
+    manifest = whole_or_set_aside(converted, tell)
+    if manifest is None:
         return False
     if checkpoint and manifest.lineage.parent != manifest_hash(checkpoint):
         tell(f"{converted} was not made from {checkpoint.name}; moved to {set_aside(converted).name}")

@@ -18,7 +18,7 @@ from growctl.ledger.file import move_aside
 from growctl.ledger.ledger import BrokenLedger, Ledger
 from growctl.ledger.scores import read_scores
 from growctl.plan.costs import planned_micro_batch
-from growctl.run.attempt import Attempt, Outcome
+from growctl.run.attempt import Attempt, Outcome, pause_after
 from growctl.run.dataset import RecordedLadder, RunDataset
 from growctl.run.disk_space import check_space
 from growctl.run.entries import run_entry, stage_entry
@@ -41,21 +41,17 @@ from growctl.runs_dir import RunsPaths
 from growctl.trackers.protocol import TrackedRun
 from growctl.trackers.tracking import Tracking
 from model.precision import Precision
-from stages.checkpoint.directory import set_aside
+from stages.checkpoint.directory import whole_or_set_aside
 from stages.checkpoint.files import write_file
-from stages.checkpoint.manifest import CheckpointError, Manifest, history_of, read_manifest
-from stages.checkpoint.retention import clear_stage
+from stages.checkpoint.manifest import Manifest, history_of, read_manifest
+from stages.checkpoint.retention import clear_leftovers, clear_stage
 from stages.checkpoint.signatures import check_keys
-from stages.checkpoint.verify import verify_checkpoint
 from stages.data.dataset import read_dataset_manifest
 from stages.metrics import Record
 from stages.spec import TrainSpec
 from stages.stage_dir import StagePaths
 from stages.train.skipped_data import LeftOut, rollbacks_in_place, skipped_ranges, trained_without
 from stages.train.training_history import TrainingHistory
-
-LONGEST_PAUSE = 60.0
-"""The longest pause before a restart, in seconds. Pauses are 1, 10, 60, 60, ...: problems of a machine often pass."""
 
 
 def run(request: LadderRequest, screen: Screen) -> None:
@@ -213,6 +209,7 @@ class Execution:
             self.screen.message(complaint)
         if not self._whole(stage.final):
             stage.directory.mkdir(parents=True, exist_ok=True)
+            clear_leftovers(stage.directory)  # whichever machine their processes ran on: this one holds the run now
             initial = self._initial(plan)
             self._reuse(plan, initial, history, books)
             if not self._whole(stage.final):
@@ -420,16 +417,4 @@ class Execution:
 
     def _whole(self, checkpoint: Path) -> bool:
         """Whether `checkpoint` exists and is intact; sets a broken one aside with a message."""
-        if not checkpoint.exists():
-            return False
-        try:
-            verify_checkpoint(checkpoint)
-        except CheckpointError as error:
-            self.screen.verbatim(f"{error}; moved to {set_aside(checkpoint).name}")
-            return False
-        return True
-
-
-def pause_after(failures: int) -> float:
-    """Seconds to wait before a restart after `failures` failures in a row: 1, 10, 60, 60, ..."""
-    return min(LONGEST_PAUSE, 10 ** (failures - 1))
+        return whole_or_set_aside(checkpoint, self.screen.verbatim) is not None

@@ -8,13 +8,13 @@ last bit of its manifest, so what was grown from one names the next one as its p
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory, gettempdir
+from tempfile import gettempdir
 
 from growctl.run.resume import convert
 from growctl.runs_dir import RunsPaths
 from stages.checkpoint.manifest import read_manifest
 from stages.checkpoint.signatures import check_origin
-from stages.checkpoint.staging import marked_as_written, remove_abandoned
+from stages.checkpoint.staging import remove_abandoned, temporary_directory
 from stages.checkpoint.verify import verify_checkpoint
 from stages.stage_dir import StagePaths, converted_directory, staging_directory
 
@@ -41,13 +41,12 @@ def as_parameters(
         return
     verify_checkpoint(checkpoint)
     check_origin(checkpoint, manifest, _keys(checkpoint, runs_dir))
-    place = _existing(output.absolute().parent) if output else None
-    prefix = staging_directory(output or checkpoint).name
-    remove_abandoned(place or Path(gettempdir()))
-    with TemporaryDirectory(prefix=f"{prefix}-", dir=place) as folder, marked_as_written(Path(folder)):
+    place = _existing(output.absolute().parent) if output else Path(gettempdir())
+    remove_abandoned(place)
+    with temporary_directory(place / staging_directory(output or checkpoint).name) as folder:
         tell(f"{checkpoint} is an engine checkpoint; converting it in {folder}")
-        target = Path(folder) / converted_directory(checkpoint).name
-        yield convert(checkpoint, target, log=StagePaths(Path(folder)).log)
+        target = folder / converted_directory(checkpoint).name
+        yield convert(checkpoint, target, log=StagePaths(folder).log)
 
 
 def _keys(checkpoint: Path, runs_dir: Path) -> Path:

@@ -29,6 +29,7 @@ __all__ = [
     "ScheduleError",
     "check_text",
     "find_schedule",
+    "folder_name_error",
     "load_resolved",
     "load_schedule",
     "parse_schedule",

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from growctl.controls.generate import plan_controls
-from growctl.controls.renamed import in_their_folders, renamed_controls
+from growctl.controls.renamed import further_controls, in_their_folders, renamed_controls
 from growctl.ladder.releases import plan_run
 from growctl.ladder.stage_plans import plan_stages
 from growctl.ledger.ledger import Ledger, LedgerError, RunEntry, StageEntry
 from growctl.report.read import RunNotFoundError
-from growctl.run.lock import Holder, find_holder, read_holder
+from growctl.run.lock import find_holder
 from growctl.run.run_set import RunSet, read_run_set
 from growctl.runs_dir import CONTROL_INFIX, CONTROLS_LEFT_OUT, IMPORTED, RunPaths, RunsPaths
 from growctl.schedule.load import RUN_NAME, ScheduleError, folder_name_error, load_resolved
@@ -30,6 +30,7 @@ from growctl.status.damage import lacks_records, missing_files
 from growctl.status.stages import PlannedStage, StageStatus, in_utc, modified, read_stage
 from growctl.text.suggestion import nearest
 from model.errors import UserError
+from stages.process.holder import Holder, read_holder
 from stages.stage_dir import StagePaths
 
 RunState = Literal["finished", "running", "stopped", "failed", "not started", "imported", "damaged", "unreadable"]
@@ -110,6 +111,9 @@ def find_status(runs_dir: Path, names: Sequence[str] = ()) -> list[RunStatus]:
             run, planned = _read_run(directory)
         except (OSError, UserError) as error:
             run, planned = RunStatus(directory.name, "unreadable", str(directory), notes=(str(error),)), []
+        further = further_controls(RunPaths(directory)).items()
+        notes = [f"{other} is not among its controls: {own} is the same control, of this run" for other, own in further]
+        run = replace(run, notes=(*run.notes, *notes))
         if run.name in ladders:
             run = replace(run, control_of=ladders[run.name])
         family = families.setdefault(run.control_of or run.name, [])

@@ -11,13 +11,14 @@ from pathlib import Path
 from growctl.ladder.stage_plans import plan_stages
 from growctl.ladder.train_spec import worker_spec
 from growctl.ledger.ledger import Ledger, LedgerError
-from growctl.run.lock import Holder, find_holder, read_holder
+from growctl.run.lock import find_holder
 from growctl.run.requests import own_schedule
 from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.schema.blocks import Schedule
 from model.errors import UserError
 from stages.checkpoint.manifest import CheckpointError, Manifest, history_of, read_manifest
 from stages.data.prepared import prepared_datasets
+from stages.process.holder import Holder, read_holder
 from stages.train.training_history import history_at_start
 
 _START = re.compile(rb"^start:(?! *null *$)", re.MULTILINE)

@@ -134,9 +134,10 @@ def _in_stage(
     def removable(path: Path, kind: Kind, relies_on: Path | None = None) -> Removable:
         return Removable(path, kind, directory.name, place, relies_on)
 
+    leftovers = stage.leftovers()  # only the run's own processes write these, and the run is idle
     for path in sorted(stage.directory.iterdir()):
         if is_unfinished(path) and _is_folder(path):
-            live = is_being_written(path)
+            live = path not in leftovers and is_being_written(path)
             yield Kept(path, "a growctl is writing it") if live else removable(path, "leftover")
         elif is_set_aside(path):
             yield Kept(path, "it was set aside; look at it, and remove it yourself")

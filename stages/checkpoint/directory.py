@@ -8,9 +8,17 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from stages.checkpoint.disk_full import raise_when_full
 from stages.checkpoint.files import link_or_copy, sync_path, write_file
 from stages.checkpoint.manifest import CheckpointError, Manifest, read_manifest, sealed_manifest
-from stages.checkpoint.staging import is_being_written, marked_as_written, remove_abandoned
+from stages.checkpoint.staging import (
+    NOT_EMPTY,
+    create_marked,
+    discard,
+    remove_abandoned,
+    remove_unless_written,
+    why_unfinished,
+)
 from stages.checkpoint.verify import verify_checkpoint
 from stages.stage_dir import (
     MANIFEST_NAME,
@@ -25,14 +33,19 @@ from stages.stage_dir import (
 def begin_directory(directory: Path) -> Path:
     """Creates an empty staging directory for `directory`. Removes one that a killed process left behind.
 
-    Raises CheckpointError if another process is writing there.
+    Raises CheckpointError if another process is writing there, or may be.
     """
     staging = staging_directory(directory)
-    if staging.exists():
-        if is_being_written(staging):
-            raise CheckpointError(f"{directory} is being written by another growctl; wait until it is complete")
-        shutil.rmtree(staging)
-    staging.mkdir(parents=True)
+    remove_unless_written(staging)
+    with raise_when_full(directory):
+        marked = create_marked(staging)
+    try:
+        os.rename(marked, staging)
+    except OSError as error:
+        discard(marked)
+        if error.errno not in NOT_EMPTY:
+            raise
+        raise CheckpointError(f"{directory} {why_unfinished(staging)}") from None
     return staging
 
 
@@ -80,11 +93,12 @@ def publish_directory(directory: Path) -> None:
     The files must be synced already.
     """
     staging = staging_directory(directory)
-    (staging / WRITING_MARK).unlink(missing_ok=True)
     for folder in [*(path for path in staging.rglob("*") if path.is_dir()), staging]:
         sync_path(folder)
     os.rename(staging, directory)
-    sync_path(directory.parent)
+    (directory / WRITING_MARK).unlink(missing_ok=True)
+    for folder in (directory, directory.parent):
+        sync_path(folder)
 
 
 @contextmanager
@@ -92,17 +106,15 @@ def whole_directory(directory: Path) -> Iterator[Path]:
     """Yields a staging directory to fill and complete with `finish_directory` or `publish_directory`. Removes it on an
     error, and first of all the staging directories beside it whose processes have died.
 
-    Raises CheckpointError if `check_new` rejects `directory`, or if another process is writing there.
+    Raises CheckpointError if `check_new` rejects `directory`, or if another process is writing there, or may be.
     """
     check_new(directory)
     remove_abandoned(directory.parent)
     staging = begin_directory(directory)
-    with marked_as_written(staging):
-        try:
-            yield staging
-        finally:
-            if staging.exists():
-                shutil.rmtree(staging)
+    try:
+        yield staging
+    finally:
+        discard(staging)
 
 
 def check_new(directory: Path, option: str = "") -> None:
@@ -138,6 +150,17 @@ def set_aside(directory: Path) -> Path:
             os.rename(directory, target)
             return target
     raise CheckpointError(f"{directory.parent} has a thousand broken copies of {directory.name}; check the disk")
+
+
+def whole_or_set_aside(directory: Path, tell: Callable[[str], None]) -> Manifest | None:
+    """The manifest of a checkpoint that is whole, else None; sets a broken one aside with a message to `tell`."""
+    if not directory.exists():
+        return None
+    try:
+        return verify_checkpoint(directory)
+    except CheckpointError as error:
+        tell(f"{error}; moved to {set_aside(directory).name}")
+        return None
 
 
 def newest_checkpoint(

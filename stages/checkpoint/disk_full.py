@@ -10,11 +10,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from model.errors import Failure
-from stages.checkpoint.manifest import CheckpointError, read_manifest
+from stages.checkpoint.manifest import CheckpointError, Manifest, read_manifest
 from stages.stage_dir import StagePaths, staging_directory
 
 MARGIN_BYTES = 65536
 """Space for a checkpoint's manifest and folders, in addition to its files."""
+
+CONVERSION_SIZES = 1.5
+"""Sizes of an engine checkpoint that its conversion takes for a while: the ranks' parts are deleted as the new files
+are written."""
 
 RESUMES = ": it resumes from the previous checkpoint"
 """What running the command again does for a stage."""
@@ -41,8 +45,13 @@ def last_checkpoint_bytes(stage_directory: Path) -> int | None:
     """The total size of the files of a stage's newest checkpoint, from its manifest; None if it is unknown."""
     for newest in list(StagePaths(stage_directory).checkpoints().values())[-1:]:
         with suppress(CheckpointError):
-            return sum(file.bytes for file in read_manifest(newest).files.values())
+            return read_manifest(newest).num_bytes
     return None
+
+
+def conversion_bytes(manifest: Manifest) -> int:
+    """The disk space that converting an engine checkpoint takes for a while; 0 for other checkpoints."""
+    return int(CONVERSION_SIZES * manifest.num_bytes) if manifest.kind == "engine" else 0
 
 
 def require_space(directory: Path, num_bytes: int, again: str = RESUMES) -> None:

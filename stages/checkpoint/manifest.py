@@ -70,6 +70,11 @@ class Manifest(Sealed):
 
     lineage: Lineage
 
+    @property
+    def num_bytes(self) -> int:
+        """The total size of the checkpoint's files."""
+        return sum(entry.bytes for entry in self.files.values())
+
     @model_validator(mode="after")
     def _history_is_of_this_model(self) -> Self:
         history = self.lineage.history

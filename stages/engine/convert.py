@@ -22,18 +22,12 @@ from model.config import parameter_shapes
 from model.errors import Failure, UserError
 from model.growth import ParameterState
 from stages.checkpoint.directory import finish_directory, whole_directory
+from stages.checkpoint.disk_full import conversion_bytes, require_space
 from stages.checkpoint.manifest import CheckpointError, Manifest, manifest_hash, read_manifest
 from stages.checkpoint.parameters import MOMENTS, write_parameters
 from stages.checkpoint.signatures import check_pickles, list_pickles
 from stages.engine.engine_state import ENGINE_TAG
 from stages.process.lifeline import end_with_runner
-
-ROOM = 1.5
-"""Disk space needed, in sizes of the engine checkpoint. The ranks' parts are deleted as the new files are written."""
-
-
-class ConversionFailed(Failure):
-    """An intact checkpoint could not be converted; the message is one sentence for the user."""
 
 
 def convert(source: Path, target: Path) -> Manifest:
@@ -42,19 +36,13 @@ def convert(source: Path, target: Path) -> Manifest:
     All values stay the same, bit for bit. DeepSpeed unpickles `source`, so this runs directory must have signed it
     (stages/checkpoint/signatures.py). The new manifest repeats that of `source` and names `source` as its parent.
     Raises CheckpointError if `source` is not an engine checkpoint, holds files that DeepSpeed does not write, or lacks
-    a parameter; raises ConversionFailed if the disk has too little space.
+    a parameter; raises DiskFull if the disk has too little space.
     """
     manifest = read_manifest(source)
     if manifest.kind != "engine":
         raise CheckpointError(f"{source} is not an engine checkpoint: nothing to convert")
     check_pickles(source, list_pickles(source, manifest))
-    needed = ROOM * sum(entry.bytes for entry in manifest.files.values())
-    free = shutil.disk_usage(target.parent).free
-    if free < needed:
-        raise ConversionFailed(
-            f"{source} cannot be converted: this needs {needed / 1e9:.2f} GB for a while, but {target.parent} has only "
-            f"{free / 1e9:.2f} GB free"
-        )
+    require_space(target, conversion_bytes(manifest), again="")
     with whole_directory(target) as staging:
         fragments = staging / "fragments"
         _take_apart(source / ENGINE_TAG, fragments)

@@ -24,11 +24,10 @@ import torch.distributed as dist
 from deepspeed import DeepSpeedEngine
 from torch import Tensor
 
-from model.config import TokenformerConfig, TransformerConfig, num_parameters
+from model.config import TokenformerConfig, num_parameters
 from model.errors import Failure
 from model.initialization import build_model
 from model.language_model import LanguageModel
-from model.policy import anneal_config, ramp_config
 from model.precision import Precision
 from stages.checkpoint.directory import finish_directory, remove_converted
 from stages.checkpoint.disk_full import clean_when_full, last_checkpoint_bytes, raise_when_full, require_space
@@ -219,7 +218,7 @@ class Worker:
             group["lr"] = learning_rate * spec.rule(group["generation"]).factor(step)
         progress = progress_at(step, spec.ramp_steps), progress_at(step, spec.anneal_steps or 0)
         if progress != self.progress and isinstance(spec.model, TokenformerConfig):
-            engine.module.set_scales(self.model_config(step + 1))
+            engine.module.set_scales(self.spec.model_after(step + 1))
             self.progress = progress
         num_micro_batches = spec.batch_size // (spec.micro_batch_size * self.world_size)
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
@@ -327,7 +326,7 @@ class Worker:
     def write_final(self, engine: DeepSpeedEngine, step: int, final: Path) -> None:
         """Writes the engine's parameters, measures their loss in float32, then writes the manifest and renames."""
         spec = self.spec
-        plain = build_model(self.model_config(step), device=self.device)
+        plain = build_model(spec.model_after(step), device=self.device)
         targets = dict(plain.named_parameters())
 
         def states() -> Any:
@@ -351,16 +350,6 @@ class Worker:
             fields = self.manifest_fields(engine, step)
             finish_directory(final, Manifest(kind="parameters", files=files, lineage=lineage, **fields))
 
-    def model_config(self, step: int) -> TokenformerConfig | TransformerConfig:
-        """The model configuration after `step` steps, with the key ramps and tau of the last update."""
-        config = self.spec.model
-        if step == 0 or not isinstance(config, TokenformerConfig):
-            return config
-        config = ramp_config(config, progress_at(step - 1, self.spec.ramp_steps))
-        if self.spec.anneal_steps is None:
-            return config
-        return anneal_config(config, progress_at(step - 1, self.spec.anneal_steps))
-
     def state(self) -> dict[str, Any]:
         """What a checkpoint stores besides tensors, for training that goes on from it. Collective."""
         return {
@@ -379,7 +368,7 @@ class Worker:
     def manifest_fields(self, engine: DeepSpeedEngine, step: int) -> dict[str, Any]:
         """The fields of a manifest after `step` steps, except kind, files and lineage."""
         return {
-            "model": self.model_config(step),
+            "model": self.spec.model_after(step),
             "step": step,
             "group_steps": group_steps(engine),
             "samples_seen": self.spec.samples_seen + consumed(step, self.spec.left_out) * self.spec.batch_size,

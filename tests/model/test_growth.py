@@ -14,7 +14,6 @@ from model.growth import added_parameters, draw_added
 from model.initialization import build_model, initial_parameter
 from model.parameter_names import generation_of
 from model.policy import GrowthPolicy, grow_config, is_published, preserves, ramp_config, shrink_config
-from stages.train.worker import Worker
 from tests.model.growths import (
     EXACT,
     IDS,
@@ -326,12 +325,10 @@ def test_undoing_a_growth_restores_the_old_model_bit_for_bit(drawn):
 
 
 def scales_at(model: Grown, growth: Growth, step: int) -> Grown:
-    """The model with the scales that a worker sets for update number `step` of the stage, counted from 0."""
+    """The model with the scales that it has for update number `step` of the stage, counted from 0."""
     tau = growth.policy.tau
     spec = small_spec(model.config, ramp_steps=5 if tau == "ramp" else 0, anneal_steps=5 if tau == "anneal" else None)
-    worker = object.__new__(Worker)
-    worker.spec = spec
-    config = worker.model_config(step + 1)
+    config = spec.model_after(step + 1)
     assert isinstance(config, TokenformerConfig)
     return model._replace(config=config)
 

@@ -145,33 +145,27 @@ def test_a_spec_comes_back_from_its_json():
 # Ramps and annealing
 
 
-def scales_after(spec: TrainSpec, step: int):
-    worker = object.__new__(Worker)
-    worker.spec = spec
-    return worker.model_config(step)
-
-
 def test_a_stages_scales_begin_as_grown_and_end_at_the_formula():
     ramped = grown_twice()
     spec = small_spec(ramped, ramp_steps=3)
-    assert scales_after(spec, 0) == ramped
-    assert [scales_after(spec, step) for step in (1, 2, 3)] == [ramp_config(ramped, g) for g in (0.25, 0.5, 0.75)]
-    assert scales_after(spec, 4) == scales_after(spec, 9) == ramp_config(ramped, 1.0)
-    assert scales_after(small_spec(ramped, ramp_steps=0), 1) == ramp_config(ramped, 1.0)
+    assert spec.model_after(0) == ramped
+    assert [spec.model_after(step) for step in (1, 2, 3)] == [ramp_config(ramped, g) for g in (0.25, 0.5, 0.75)]
+    assert spec.model_after(4) == spec.model_after(9) == ramp_config(ramped, 1.0)
+    assert small_spec(ramped, ramp_steps=0).model_after(1) == ramp_config(ramped, 1.0)
 
 
 def test_tau_moves_only_where_annealing_is_asked_for():
     frozen = grow_config(
         small_config(), attention_tokens=4, ffn_tokens=4, policy=GrowthPolicy(init="zero-key", tau="frozen")
     )
-    assert scales_after(small_spec(frozen), 3) == frozen
+    assert small_spec(frozen).model_after(3) == frozen
     spec = small_spec(frozen, anneal_steps=3)
-    assert scales_after(spec, 0) == frozen
-    assert [scales_after(spec, step) for step in (1, 3)] == [anneal_config(frozen, share) for share in (0.25, 0.75)]
-    assert scales_after(spec, 4).blocks[0].query.tau == math.sqrt(9)
-    assert scales_after(small_spec(frozen, anneal_steps=0), 1) == anneal_config(frozen, 1.0)
+    assert spec.model_after(0) == frozen
+    assert [spec.model_after(step) for step in (1, 3)] == [anneal_config(frozen, share) for share in (0.25, 0.75)]
+    assert spec.model_after(4).blocks[0].query.tau == math.sqrt(9)
+    assert small_spec(frozen, anneal_steps=0).model_after(1) == anneal_config(frozen, 1.0)
     transformer = TransformerConfig(vocab_size=31, hidden_size=16, num_heads=1, num_layers=1, ffn_size=64)
-    assert scales_after(small_spec(transformer, anneal_steps=3, ramp_steps=3), 2) == transformer
+    assert small_spec(transformer, anneal_steps=3, ramp_steps=3).model_after(2) == transformer
 
 
 @pytest.mark.parametrize("first_step", [0, 2])  # also where an attempt goes on from within the ramp

@@ -6,6 +6,7 @@ import pytest
 
 from growctl.checkpoints.find import find_checkpoint
 from stages.checkpoint.manifest import CheckpointError
+from tests.stages.unfinished import left
 
 STAGES = {
     "0-small": ("final", "step_00000020"),
@@ -24,7 +25,8 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             folder.mkdir(parents=True)
             (folder / "manifest.json").touch()
     (tmp_path / "runs/tiny/schedule.yaml").touch()
-    (tmp_path / "runs/tiny/stages/2-huge/.final.incomplete").mkdir()
+    left(tmp_path / "runs/tiny/stages/2-huge/final")
+    left(tmp_path / "runs/tiny/stages/2-huge/step_00000030", host="node-9")
     (tmp_path / "runs/other/stages").mkdir(parents=True)
     (tmp_path / "runs/.datasets").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -104,7 +106,12 @@ def test_a_path_wins_over_a_run_of_the_same_name(runs):
             "you mean 'step_00000024'?",
         ),
         ("tiny/huge/release/final", "runs/tiny/stages/2-huge/release/final does not exist: the stage has initial, st"),
-        ("tiny/huge/final", "runs/tiny/stages/2-huge/final is being written, or was left unfinished; wait until it is"),
+        (
+            "tiny/huge/final",
+            "runs/tiny/stages/2-huge/final was left unfinished by a killed process; run the command again, or remove "
+            "runs/tiny/stages/2-huge/.final.incomplete",
+        ),
+        ("tiny/huge/step_00000030", "runs/tiny/stages/2-huge/step_00000030 is being written by another growctl ("),
         ("other", "the run runs/other has no checkpoint yet: none of its stages has started"),
         ("other/small", "the run runs/other has no stage yet"),
         ("runs", "runs is a runs directory; name one of its runs: other, tiny"),

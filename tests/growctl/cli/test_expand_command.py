@@ -14,10 +14,12 @@ from growctl.launch.devices import Devices
 from growctl.run.disk_space import remaining_bytes
 from growctl.run.requests import RunRequest, steps_done
 from growctl.status.stages import PlannedStage, read_stage
+from growctl.text.formatting import byte_count
 from growctl.verify.integrity import find_targets
 from model.errors import UserError
 from stages.checkpoint.directory import newest_checkpoint
-from stages.checkpoint.manifest import manifest_hash, read_manifest
+from stages.checkpoint.disk_full import MARGIN_BYTES
+from stages.checkpoint.manifest import manifest_hash, read_manifest, sealed_manifest
 from stages.checkpoint.retention import clear_stage, prune
 from stages.stage_dir import StagePaths
 from tests.growctl.runs import wait_for
@@ -120,6 +122,19 @@ def test_a_growth_that_does_not_fit_is_refused_with_the_estimate_and_the_tokens_
     with pytest.raises(UserError, match=short):
         expand("quick", "--add-tokens", 9_999_999)
     expand("quick", "--add-tokens", 30)
+
+
+@pytest.mark.parametrize("command", [["expand", "--add-tokens", "3"], ["shrink"]], ids=lambda command: command[0])
+def test_an_engine_checkpoint_is_refused_before_its_conversion_if_that_does_not_fit(monkeypatch, command):
+    engine = STAGE.step(10)
+    manifest = write_checkpoint(engine).model_copy(update={"kind": "engine"})
+    (engine / "manifest.json").write_text(sealed_manifest(manifest).model_dump_json())
+    monkeypatch.setattr(
+        "growctl.checkpoints.room.free_bytes", lambda path: MARGIN_BYTES + manifest.num_bytes * 3 // 2 - 1
+    )
+    with pytest.raises(UserError, match=rf"takes about {byte_count(manifest.num_bytes * 3 // 2)} on disk"):
+        CliRunner().invoke(app, [*command, str(engine), "--output", "new"], catch_exceptions=False)
+    assert not list(Path().glob(".new*"))
 
 
 @pytest.mark.slow

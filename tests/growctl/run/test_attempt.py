@@ -11,9 +11,8 @@ import pytest
 
 from growctl.launch.machines import Launch
 from growctl.run import signals as stop_signals
-from growctl.run.attempt import Attempt, Outcome
+from growctl.run.attempt import Attempt, Outcome, pause_after
 from growctl.run.history import StageHistory
-from growctl.run.runner import pause_after
 from stages.metrics import Record
 from stages.stage_dir import StagePaths
 from tests.stages.checkpoints import small_config

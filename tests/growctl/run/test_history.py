@@ -28,6 +28,7 @@ from stages.metrics import MetricsWriter, Record, read_metrics
 from tests.growctl.runs import SCHEDULE, write_schedule
 from tests.stages.checkpoints import write_checkpoint
 from tests.stages.test_metrics import START, TRAIN, line
+from tests.stages.unfinished import left
 
 START_LINE, TRAIN_LINE = line("start"), line("train")
 LINES = (START_LINE, TRAIN_LINE, line("checkpoint"), line("end", attempt=2), b"damaged\n", b"\n")
@@ -144,6 +145,18 @@ def test_a_stage_that_is_complete_although_its_workers_failed_says_so_in_plain_w
     monkeypatch.setattr(runner, "Attempt", Failing(num_attempts=1, num_events=1))
     execution._stage(execution.plans[0])
     assert "stage small is complete, but its workers failed: the loss is nan" in capsys.readouterr().out
+
+
+def test_a_run_that_resumes_on_another_machine_removes_what_the_first_was_growing(
+    execution: Execution, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "Attempt", Attempts(num_attempts=1, num_events=1))
+    monkeypatch.setattr(runner, "growth_message", lambda *_: None)
+    execution._stage(execution.plans[0])
+    unfinished = left(execution.stage(execution.plans[1]).initial, host="node-9")
+    execution._stage(execution.plans[1])
+    assert not unfinished.exists()
+    assert execution.stage(execution.plans[1]).initial.is_dir()
 
 
 def test_a_resumed_run_has_read_the_earlier_records_of_its_stage(

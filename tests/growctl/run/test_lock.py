@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 
-from growctl.run.lock import Holder, find_holder, hold, read_holder
+from growctl.run.lock import find_holder, hold
 from growctl.run.requests import RunError
 from growctl.runs_dir import LOCK, LOCK_STAND_IN
+from stages.process.holder import Holder, read_holder
 from tests.workers import REPOSITORY
 
 HOLDS = """

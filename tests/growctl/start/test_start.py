@@ -163,7 +163,9 @@ def test_a_start_that_names_nothing_or_too_much_is_one_clear_line(base: Path) ->
         folder, f"start.checkpoint={folder / 'empty'}"
     )
     (folder / ".final.incomplete").mkdir()
-    assert "is being written, or was left unfinished" in refusal(folder, f"start.checkpoint={folder / 'final'}")
+    assert "final was left unfinished by a killed process; run the command again, or remove" in refusal(
+        folder, f"start.checkpoint={folder / 'final'}"
+    )
     (folder / ".base.incomplete").mkdir()  # left behind by a process that was killed before the checkpoint was written
     assert started(base).base
 

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from growctl.controls.renamed import renamed_controls
 from growctl.ledger.ledger import Ledger
 from growctl.report.read import find_runs
 from growctl.report.table import remarks
+from growctl.runs_dir import RunPaths
 from growctl.schedule.load import ScheduleError, load_schedule
 from growctl.status.runs import RunStatus, find_status
 from tests.growctl.runs import CONTROL, SCHEDULE, run_here
@@ -29,12 +31,12 @@ def runs(tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
-def with_control(runs: Path) -> None:
-    """Adds a control of `tiny` that has stopped."""
+def with_control(runs: Path, ladder: str = "tiny") -> None:
+    """Adds a control of `ladder`, which is `tiny` or a copy of it, that has stopped."""
     one_stage = "".join(line for line in SCHEDULE.splitlines(keepends=True) if "name: small" not in line)
     one_stage = one_stage.replace("train_steps: 60", "train_steps: 82")  # equal FLOPs
     ladder_id = find_runs(runs)[0].run_id
-    HandMade(runs, SCRATCH, one_stage, "tokenformer-scratch", ladder_id).trains("0-large", 10)
+    HandMade(runs, SCRATCH.replace("tiny", ladder), one_stage, "tokenformer-scratch", ladder_id).trains("0-large", 10)
 
 
 def resumed(status: RunStatus) -> str:
@@ -79,6 +81,19 @@ def test_a_copy_beside_its_original_does_not_take_the_controls(runs: Path) -> No
     assert [(status.name, status.control_of) for status in find_status(runs)] == [
         *(("b", None), ("b-control-tokenformer-scratch", "b"), ("tiny", None), (SCRATCH, "tiny"))
     ]
+
+
+@pytest.mark.parametrize("copy", ["a", "z"])
+def test_a_copy_whose_original_is_gone_keeps_its_own_controls_and_names_the_others(runs: Path, copy: str) -> None:
+    shutil.copytree(runs / "tiny", runs / copy)
+    with_control(runs)
+    with_control(runs, copy)
+    shutil.rmtree(runs / "tiny")
+    own = SCRATCH.replace("tiny", copy)
+    assert renamed_controls(RunPaths(runs / copy)) == {"tokenformer-scratch": own}
+    ladder, control, other = sorted(find_status(runs), key=lambda run: (run.name == SCRATCH, run.name))
+    assert (control.name, control.control_of, other.name, other.control_of) == (own, copy, SCRATCH, "tiny")
+    assert ladder.notes == (f"{SCRATCH} is not among its controls: {own} is the same control, of this run",)
 
 
 def test_a_name_that_is_given_wins_over_the_folder(runs: Path) -> None:

@@ -35,6 +35,7 @@ from tests.growctl.storage.stored import (
     save,
     spec_of,
 )
+from tests.stages.unfinished import left
 
 TRUNK = f"1-large/step_{TRUNK_STEP:08d}"
 
@@ -156,6 +157,19 @@ def test_leftovers_of_dead_processes_are_removed(tmp_path):
     }
     remove(cleanup)
     assert not [path for path in tmp_path.rglob(".*") if path.name.endswith((".removed", ".incomplete"))]
+
+
+def test_what_another_machine_was_writing_is_removed_if_only_the_idle_run_wrote_it(tmp_path):
+    stage = finished_run(tmp_path).stage("1-large")
+    left(stage / "step_00000050", host="node-9")
+    users = left(stage / "final+100", host="node-9")
+    dead = left(stage / "final+200")
+    cleanup = find_removable(tmp_path)
+    assert {place for place, kind in listed(cleanup).items() if kind == "leftover"} == {
+        "1-large/.step_00000050.incomplete",
+        f"1-large/{dead.name}",
+    }
+    assert why_kept(cleanup, users.name) == "a growctl is writing it"
 
 
 def test_a_run_that_another_growctl_holds_is_left_alone(tmp_path):

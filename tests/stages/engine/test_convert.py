@@ -8,8 +8,9 @@ import shutil
 import pytest
 
 from stages.checkpoint.directory import newest_checkpoint, remove_converted
+from stages.checkpoint.disk_full import DiskFull
 from stages.checkpoint.manifest import CheckpointError, sealed_manifest
-from stages.engine.convert import ConversionFailed, convert
+from stages.engine.convert import convert
 from stages.stage_dir import converted_directory, staging_directory
 from tests.stages.checkpoints import write_checkpoint
 
@@ -19,7 +20,9 @@ def test_a_full_disk_is_reported_before_anything_is_written(tmp_path, monkeypatc
     manifest = write_checkpoint(engine).model_copy(update={"kind": "engine"})
     (engine / "manifest.json").write_text(sealed_manifest(manifest).model_dump_json())
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**12, 10**12, 1000))
-    with pytest.raises(ConversionFailed, match=r"needs 0\.00 GB for a while, but .* has only 0\.00 GB free"):
+    needed = 3 * sum(entry.bytes for entry in manifest.files.values()) // 2
+    said = rf"converted_00000003 takes {needed:,} bytes and only 1,000 are free there; nothing was written\. Free some "
+    with pytest.raises(DiskFull, match=said + r"space and run the same command again$"):
         convert(engine, tmp_path / "converted_00000003")
     assert list(tmp_path.iterdir()) == [engine]
 
