@@ -270,7 +270,7 @@ def report(
     """
     from growctl.documents.output import print_document
     from growctl.report.documents import report_document
-    from growctl.report.read import find_runs
+    from growctl.report.find import find_runs
     from growctl.runs_dir import RunPaths
     from growctl.text.console import Terminal
 

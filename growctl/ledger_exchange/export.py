@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from growctl.ledger.ledger import Ledger
 from growctl.report.documents import for_spreadsheet
-from growctl.report.read import find_ledgers
+from growctl.report.find import find_ledgers
 from model.errors import UserError
 
 Format = Literal["csv", "json", "parquet"]

@@ -3,12 +3,9 @@
 Imports no torch and writes nothing. Files that cannot be read are reported in `notes`; they raise no error.
 """
 
-import fcntl
 import json
 import os
 import shlex
-import socket
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -20,22 +17,20 @@ from growctl.controls.renamed import further_controls, in_their_folders, renamed
 from growctl.ladder.releases import plan_run
 from growctl.ladder.stage_plans import plan_stages
 from growctl.ledger.ledger import Ledger, LedgerError, RunEntry, StageEntry
-from growctl.report.read import RunNotFoundError
-from growctl.run.lock import find_holder
+from growctl.report.find import RunNotFoundError
 from growctl.run.run_set import RunSet, read_run_set
 from growctl.runs_dir import CONTROL_INFIX, CONTROLS_LEFT_OUT, IMPORTED, RunPaths, RunsPaths
 from growctl.schedule.load import RUN_NAME, ScheduleError, folder_name_error, load_resolved
 from growctl.schema.blocks import Schedule
 from growctl.status.damage import lacks_records, missing_files
-from growctl.status.stages import PlannedStage, StageStatus, in_utc, modified, read_stage
+from growctl.status.holders import changed_a_moment_ago, is_held, process_in
+from growctl.status.stages import PlannedStage, StageStatus, in_utc, read_stage
 from growctl.text.suggestion import nearest
 from model.errors import UserError
-from stages.process.holder import Holder, read_holder
+from stages.process.holder import read_holder
 from stages.stage_dir import StagePaths
 
 RunState = Literal["finished", "running", "stopped", "failed", "not started", "imported", "damaged", "unreadable"]
-FRESH_SECONDS = 60.0
-"""A run whose files changed less than this many seconds ago may be running where its lock cannot be seen from here."""
 
 
 @dataclass(frozen=True)
@@ -88,16 +83,6 @@ class StatusDocument:
     runs: tuple[RunStatus, ...]
 
 
-@dataclass(frozen=True)
-class _Holder:
-    """The process that holds a run directory."""
-
-    process: int | None
-    host: str | None
-    here: bool
-    since: float
-
-
 def find_status(runs_dir: Path, names: Sequence[str] = ()) -> list[RunStatus]:
     """The runs called `names`, or all runs in `runs_dir`; each ladder is followed by its controls, started or not.
 
@@ -144,7 +129,7 @@ def run_directories(runs_dir: Path) -> list[Path]:
 
 def being_prepared(runs_dir: Path) -> list[str]:
     """Names of the datasets below `runs_dir` that a process is preparing now."""
-    return [name for name, lock in RunsPaths(runs_dir).dataset_locks().items() if _is_held(lock)]
+    return [name for name, lock in RunsPaths(runs_dir).dataset_locks().items() if is_held(lock)]
 
 
 def status_document(runs_dir: Path, runs: Sequence[RunStatus]) -> StatusDocument:
@@ -158,7 +143,7 @@ def _read_run(directory: Path) -> tuple[RunStatus, list[RunStatus]]:
     paths = RunPaths(directory)
     if paths.imported.exists():
         return _imported(paths), []
-    holder = _holder(directory, notes)
+    holder = process_in(directory, notes)
     schedule = _schedule(paths.schedule, notes, at_work=holder is not None)
     queued = paths.jobs.exists() and not paths.has_begun()
     entry, recorded, ended, booked = _ledger(paths.ledger, notes, may_be_missing=holder is not None or queued)
@@ -184,7 +169,7 @@ def _read_run(directory: Path) -> tuple[RunStatus, list[RunStatus]]:
     if paths.no_controls.exists():
         notes.append(f"{CONTROLS_LEFT_OUT}; `growctl run` with --controls trains them")
     if state in ("stopped", "failed"):
-        notes += _fresh(stages, read_holder(paths.lock))
+        notes += changed_a_moment_ago(stages, read_holder(paths.lock))
     belongs = _run_set(entry, directory.with_name(ladder) if kind else directory)
     run = RunStatus(
         name=directory.name,
@@ -335,42 +320,6 @@ def _found(directory: Path) -> Iterator[PlannedStage]:
             yield PlannedStage(index, f"{name}/release", branch_of=name)
 
 
-def _holder(directory: Path, notes: list[str]) -> _Holder | None:
-    """The process that holds a run directory; None if no process does. The lock file outlives the lock."""
-    lock = RunPaths(directory).lock
-    try:
-        holder = find_holder(directory)
-        if holder is None:
-            return None
-        status = lock.stat()
-    except OSError as error:
-        notes.append(f"{lock}: cannot check whether a growctl holds the run: {error.strerror}")
-        return None
-    here = _locked_here(status.st_ino, holder.process) or holder.host == socket.gethostname()
-    return _Holder(holder.process, holder.host, here, status.st_mtime)
-
-
-def _is_held(lock: Path) -> bool:
-    """Whether a process holds `lock`. Takes a shared lock for an instant to find out."""
-    if not lock.is_file():
-        return False
-    with lock.open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
-
-
-def _locked_here(inode: int, process: int | None) -> bool:
-    """Whether `process` holds a lock on the file with that inode, according to this machine's kernel."""
-    try:
-        locks = Path("/proc/locks").read_text().splitlines()
-    except OSError:
-        return False
-    return any(f" {process} " in line and f":{inode} " in line for line in locks)
-
-
 def _schedule(path: Path, notes: list[str], at_work: bool) -> Schedule | None:
     """The run's schedule; None if it cannot be read. While a growctl holds the run, it may be missing without a
     note."""
@@ -443,19 +392,3 @@ def _jobs(ladder: Path, name: str, notes: list[str]) -> dict[str, str]:
     except (OSError, ValueError, AttributeError, RecursionError) as error:
         notes.append(f"{path} cannot be read: {error}")
         return {}
-
-
-def _fresh(stages: Sequence[StageStatus], last: Holder) -> list[str]:
-    """A warning if the run's files changed a moment ago although no process holds the run.
-
-    There is no warning if the `last` holder exited cleanly, or ran on this machine, where its lock would be seen.
-    """
-    directories = [StagePaths(Path(stage.directory)) for stage in stages if stage.directory]
-    times = [modified(path) for stage in directories for path in (stage.metrics, stage.log)]
-    age = time.time() - max((moment for moment in times if moment), default=0.0)
-    if abs(age) > FRESH_SECONDS or last == Holder() or last.host == socket.gethostname():
-        return []
-    return [
-        f"its files changed {max(0, round(age))} s ago; it may be running on another machine whose lock cannot be seen "
-        "here"
-    ]

@@ -6,7 +6,7 @@ from typing import Any
 
 from growctl.ledger.ledger import BaseEntry, Ledger, RunEntry, StageEntry
 from growctl.report.compare import Comparison, compare
-from growctl.report.read import find_runs
+from growctl.report.find import find_runs
 from growctl.report.verdict import verdict
 from model.flops import Flops
 

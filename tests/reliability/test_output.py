@@ -17,8 +17,8 @@ from growctl.cli import app
 from growctl.launch.worker_logs import failure_reason
 from growctl.ledger.ledger import Ledger, RunEntry, StageEntry
 from growctl.report.documents import stages_csv
+from growctl.report.find import find_runs
 from growctl.report.page import render_page
-from growctl.report.read import find_runs
 from growctl.run.screen import LiveScreen, Screen
 from growctl.text.console import Terminal
 from growctl.text.escaping import visible

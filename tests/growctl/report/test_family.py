@@ -13,9 +13,10 @@ from growctl.ledger.ledger import StageEntry
 from growctl.report.compare import compare
 from growctl.report.documents import report_document, stages_csv
 from growctl.report.family import Family, compare_family, price
+from growctl.report.find import find_runs
 from growctl.report.page import render_page
 from growctl.report.plots import draw
-from growctl.report.read import RunReport, find_runs
+from growctl.report.read import RunReport
 from growctl.report.table import COLUMNS, DROPPED, print_report, stage_cells, verdicts
 from growctl.report.verdict import verdict
 from tests.growctl.documents.schemas import assert_follows_schema

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from growctl.ledger.ledger import Ledger, LedgerError
-from growctl.report.read import RunNotFoundError, find_runs
+from growctl.report.find import RunNotFoundError, find_runs
 from growctl.runs_dir import RunPaths
 from tests.growctl.invented_runs import LARGE, SMALL, FakeRun, ladder
 from tests.workers import HANG_SECONDS, REPOSITORY
@@ -43,7 +43,7 @@ REPORTER = """
 import json, sys
 from pathlib import Path
 from growctl.report.page import write_report
-from growctl.report.read import find_runs
+from growctl.report.find import find_runs
 from growctl.runs_dir import RunPaths
 
 runs = Path(sys.argv[1])

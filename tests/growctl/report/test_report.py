@@ -13,9 +13,10 @@ from rich.console import Console
 from growctl.documents.output import plain
 from growctl.ledger.ledger import BaseEntry, Ledger, LedgerError
 from growctl.report.documents import report_document, stages_csv
+from growctl.report.find import RunNotFoundError, find_runs
 from growctl.report.page import render_page, write_report
 from growctl.report.plots import png, svg
-from growctl.report.read import RunNotFoundError, find_runs, read_run
+from growctl.report.read import read_run
 from growctl.report.table import print_report, remarks, scientific
 from growctl.runs_dir import ReportPaths
 from growctl.text.console import Terminal

@@ -11,8 +11,9 @@ from rich.console import Console
 from growctl.documents.output import plain
 from growctl.ledger.ledger import Ledger, ScoreEntry
 from growctl.report.documents import report_document
+from growctl.report.find import find_runs
 from growctl.report.page import render_page
-from growctl.report.read import RunReport, find_runs
+from growctl.report.read import RunReport
 from growctl.report.scores import COLUMNS, other_scores, zero_shot_rows
 from growctl.report.table import print_report
 from tests.growctl.invented_runs import FakeRun, stage_of

@@ -9,8 +9,8 @@ from rich.console import Console
 
 from growctl.documents.output import plain
 from growctl.report.documents import report_document
+from growctl.report.find import find_runs
 from growctl.report.page import render_page
-from growctl.report.read import find_runs
 from growctl.report.table import print_report
 from growctl.report.validation import validation_warnings
 from stages.data.validation_size import small_validation

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from growctl.ledger.ledger import LedgerError
 from growctl.report.compare import Comparison, Point, compare, flops_to_loss
 from growctl.report.documents import report_document
-from growctl.report.read import RunReport, StageReport, find_runs
+from growctl.report.find import find_runs
+from growctl.report.read import RunReport, StageReport
 from growctl.report.table import replayed_work, scientific, verdicts
 from growctl.report.verdict import verdict
 from tests.growctl.invented_runs import (

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from growctl.report.read import find_runs
+from growctl.report.find import find_runs
 from growctl.report.table import remarks
 from growctl.run.requests import LadderRequest
 from growctl.runs_dir import RunPaths

@@ -11,7 +11,7 @@ import pytest
 
 from growctl.ledger.ledger import Ledger
 from growctl.report.documents import report_document
-from growctl.report.read import find_runs
+from growctl.report.find import find_runs
 from growctl.run.entries import run_entry
 from growctl.run.requests import LadderRequest, RunFailed, RunRequest, schedule_yaml
 from growctl.run.run_set import RunSet, read_run_set
