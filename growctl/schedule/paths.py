@@ -35,12 +35,13 @@ def with_absolute_paths(composed: "Composition", run: RunPaths, tell: Callable[[
     data = composed.data
     for key in PATHS:
         keys = tuple(key.split("."))
-        value, folder = _value(data, keys), composed.folder_of(key)
+        value = stated = _value(data, keys)
         if key == HOSTFILE and _value(data, ("launch", "cluster")) != "hostfile":
             continue  # nothing reads it
         if key == HOSTFILE and value is None:
-            value, folder = HostfileBlock().path, None
+            value = HostfileBlock().path
         if isinstance(value, str) and (relative := _relative(key, value)) is not None:
+            folder = None if stated is None else composed.folder_of(key)
             other = Path.cwd() if folder else composed.folder
             data = _with(data, keys, _absolute(key, relative, folder, other, run, tell))
     return data

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from growctl.runs_dir import RunPaths
 from growctl.trackers.protocol import Place, Status, TrackedRun
 from growctl.trackers.tables import figures, markdown, schedule_yaml
 
@@ -41,7 +42,7 @@ class MLflow:
         params = [Param(name, str(value)[:LONGEST_PARAM]) for name, value in _flat(run.schedule)]
         for first in range(0, len(params), MOST_PARAMS):
             self._client.log_batch(self.id, params=params[first : first + MOST_PARAMS])
-        self._client.log_text(self.id, schedule_yaml(run), "schedule.yaml")
+        self._client.log_text(self.id, schedule_yaml(run), RunPaths(Path()).schedule.name)
 
     def _continues(self, known: str) -> bool:
         """Whether the run of an earlier start is still there; it then goes on."""

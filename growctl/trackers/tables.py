@@ -25,10 +25,10 @@ def markdown(table: list[dict[str, str]]) -> str:
 
 
 def figures(table: list[dict[str, str]]) -> dict[str, float]:
-    """The numbers of the report's table, as `report/STAGE/COLUMN`."""
+    """The numbers of the report's table, as `table/STAGE/COLUMN`."""
     found = {}
     for row in table:
         for name in COLUMNS[1:]:
             if text := row.get(name):
-                found[f"report/{row['stage']}/{name}"] = float(text)
+                found[f"table/{row['stage']}/{name}"] = float(text)
     return found

@@ -110,7 +110,7 @@ def test_mlflow_has_the_ladder_and_its_control_as_runs_of_one_experiment(resumed
 
     assert points("loss/training")[:3] == [(5, 4.5), (10, 4.0), (16, pytest.approx(3.4))]
     assert points("by_tokens/loss/validation")[:2] == [(1280, 4.0), (2048, 4.0)]
-    assert ladder.data.metrics["report/large/validation_loss"] == 3.5
+    assert ladder.data.metrics["table/large/validation_loss"] == 3.5
     artifacts = store / "artifacts" / ladder.info.run_id / "artifacts"
     assert "| large | 2000 |" in (artifacts / "report.md").read_text()
     assert "hidden_size: 32" in (artifacts / "schedule.yaml").read_text()
@@ -129,7 +129,7 @@ def test_trackio_has_the_ladder_and_its_control_in_one_group(resumed):
     assert len([row for _, row in rows if row.get("loss/validation")]) == 4  # none twice
     assert rows[0][1]["tokens"] == 5 * 128
     assert alerts == [("growth", 16)]
-    assert rows[-1][1]["report/large/validation_loss"] == 3.5
+    assert rows[-1][1]["table/large/validation_loss"] == 3.5
     assert {name: config["_Group"] for name, config in configs.items()} == {"tiny": "tiny", CONTROL: "tiny"}
     assert configs[CONTROL]["kind"] == "tokenformer-scratch"
     assert configs["tiny"]["schedule"]["model"]["hidden_size"] == 32
@@ -146,7 +146,7 @@ def test_wandb_writes_offline_runs_that_continue_under_one_id(resumed):
     assert b"loss/training" in first
     assert b"grown to stage large" not in first
     assert b"grown to stage large" in second
-    assert b"report/large/validation_loss" in second
+    assert b"table/large/validation_loss" in second
     rows = len([record for record in (*SMALL, *LARGE) if record["event"] in ("train", "evaluation")])
     assert (store / f"{run}.count").read_text() == str(rows + 3)  # and the growth, and the table twice
     control = id_of(resumed, "wandb", CONTROL)
