@@ -1,7 +1,7 @@
 """The colours, markers and lines of charts: the page and the figures for papers tell series apart in the same way."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from growctl.content.chart import Chart, Role, Series
 
@@ -36,24 +36,25 @@ GREY = Colour("#6a6f78", "#a3a9b3")
 class Marker:
     """The shape of a point."""
 
+    name: str
     path: str
     """Its outline as an SVG path around (0, 0), about 1 in radius."""
     matplotlib: str
     """Its name in matplotlib."""
 
 
-CIRCLE = Marker("M-1 0A1 1 0 1 1 1 0A1 1 0 1 1-1 0Z", "o")
-UP = Marker("M0-1.2L1.1 .8H-1.1Z", "^")
-HEXAGON = Marker("M0-1.1L.95-.55V.55L0 1.1L-.95 .55V-.55Z", "h")
-SQUARE = Marker("M-.9-.9H.9V.9H-.9Z", "s")
-PLUS = Marker("M-.35-1.1H.35V-.35H1.1V.35H.35V1.1H-.35V.35H-1.1V-.35H-.35Z", "P")
-CROSS = Marker("M0-.5L.6-1.1L1.1-.6L.5 0L1.1 .6L.6 1.1L0 .5L-.6 1.1L-1.1 .6L-.5 0L-1.1-.6L-.6-1.1Z", "X")
-DIAMOND = Marker("M0-1.3L1.1 0L0 1.3L-1.1 0Z", "D")
-THIN_DIAMOND = Marker("M0-1.4L.7 0L0 1.4L-.7 0Z", "d")
-STAR = Marker("M0-1.3L.32-.42H1.24L.5 .16L.78 1.06L0 .52L-.78 1.06L-.5 .16L-1.24-.42H-.32Z", "*")
-DOWN = Marker("M0 1.2L1.1-.8H-1.1Z", "v")
-RIGHT = Marker("M1.2 0L-.8 1.1V-1.1Z", ">")
-LEFT = Marker("M-1.2 0L.8 1.1V-1.1Z", "<")
+CIRCLE = Marker("circle", "M-1 0A1 1 0 1 1 1 0A1 1 0 1 1-1 0Z", "o")
+UP = Marker("up", "M0-1.2L1.1 .8H-1.1Z", "^")
+HEXAGON = Marker("hexagon", "M0-1.1L.95-.55V.55L0 1.1L-.95 .55V-.55Z", "h")
+SQUARE = Marker("square", "M-.9-.9H.9V.9H-.9Z", "s")
+PLUS = Marker("plus", "M-.35-1.1H.35V-.35H1.1V.35H.35V1.1H-.35V.35H-1.1V-.35H-.35Z", "P")
+CROSS = Marker("cross", "M0-.5L.6-1.1L1.1-.6L.5 0L1.1 .6L.6 1.1L0 .5L-.6 1.1L-1.1 .6L-.5 0L-1.1-.6L-.6-1.1Z", "X")
+DIAMOND = Marker("diamond", "M0-1.3L1.1 0L0 1.3L-1.1 0Z", "D")
+THIN_DIAMOND = Marker("thin-diamond", "M0-1.4L.7 0L0 1.4L-.7 0Z", "d")
+STAR = Marker("star", "M0-1.3L.32-.42H1.24L.5 .16L.78 1.06L0 .52L-.78 1.06L-.5 .16L-1.24-.42H-.32Z", "*")
+DOWN = Marker("down", "M0 1.2L1.1-.8H-1.1Z", "v")
+RIGHT = Marker("right", "M1.2 0L-.8 1.1V-1.1Z", ">")
+LEFT = Marker("left", "M-1.2 0L.8 1.1V-1.1Z", "<")
 
 MARKERS: dict[Role, tuple[Marker, ...]] = {
     "ladder": (CIRCLE, UP, HEXAGON),
@@ -62,7 +63,8 @@ MARKERS: dict[Role, tuple[Marker, ...]] = {
     "published": (DOWN, RIGHT, LEFT),
     "plain": (CIRCLE, UP, HEXAGON),
 }
-"""The markers of a role: the first goes with every colour, then the second, and so on. No role shares another's."""
+"""The markers of a role: the first goes with every colour, then the second, and so on. Only `plain`
+series, which have a chart to themselves, share theirs with ladders."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,8 @@ LINES: dict[Role, Line] = {
     "published": Line(1.25, (1, 4)),
     "plain": Line(1.75),
 }
+_PLAIN_DASHES = ((), (8, 3), (8, 3, 2, 3))
+"""Plain series may have too many points for markers. Then dashes tell those of one colour apart."""
 
 
 @dataclass(frozen=True)
@@ -103,13 +107,18 @@ class Look:
 
 def looks(chart: Chart) -> tuple[Look, ...]:
     """How each series of a chart is drawn. Groups get colours in the order in which they appear."""
-    places = group_places(chart.series)
-    return tuple(_look(series, places.get(group_of(series), 0)) for series in chart.series)
+    measured, published = group_places(chart.series), group_places(chart.series, are_published=True)
+    return tuple(
+        _published_look(published[group_of(series)])
+        if series.role == "published"
+        else _look(series.role, measured[group_of(series)])
+        for series in chart.series
+    )
 
 
-def group_places(series: Sequence[Series]) -> dict[str, int]:
-    """The place of each group among those that need a colour. A series without a group is one of its own."""
-    groups = dict.fromkeys(group_of(each) for each in series if each.role != "published")
+def group_places(series: Sequence[Series], are_published: bool = False) -> dict[str, int]:
+    """The place of each group in order of appearance, counting either the measured groups or the published ones."""
+    groups = dict.fromkeys(group_of(each) for each in series if (each.role == "published") == are_published)
     return {group: place for place, group in enumerate(groups)}
 
 
@@ -118,8 +127,14 @@ def group_of(series: Series) -> str:
     return series.group or series.name
 
 
-def _look(series: Series, place: int) -> Look:
-    markers = MARKERS[series.role]
+def _look(role: Role, place: int) -> Look:
     cycle, number = divmod(place, len(COLOURS))
-    is_published = series.role == "published"
-    return Look(-1 if is_published else number, markers[cycle % len(markers)], LINES[series.role], is_published)
+    line = LINES[role]
+    if role == "plain":
+        line = replace(line, dashes=_PLAIN_DASHES[cycle % len(_PLAIN_DASHES)])
+    return Look(number, MARKERS[role][cycle % len(MARKERS[role])], line, is_hollow=False)
+
+
+def _published_look(place: int) -> Look:
+    markers = MARKERS["published"]
+    return Look(-1, markers[place % len(markers)], LINES["published"], is_hollow=True)
