@@ -34,14 +34,14 @@ def data_table(chart: Chart) -> Markup:
 def figures_of(mark: Mark, chart: Chart) -> dict[str, str]:
     """The exact figures of a point by name: its facts, or its place on each axis if it has none."""
     facts = mark.facts or (
-        (chart.y_axis.label, f"{mark.y:.6g}"),
-        *((axis.label, f"{mark.x[axis.key]:.6g}") for axis in chart.x_axes if axis.key in mark.x),
+        (chart.y_axis.label, _exact(mark.y)),
+        *((axis.label, _exact(mark.x[axis.key])) for axis in chart.x_axes if axis.key in mark.x),
     )
     figures: dict[str, str] = {}
     for name, value in facts:
         figures[name] = f"{figures[name]}; {value}" if name in figures else value
     if mark.interval and INTERVAL not in figures:
-        figures[INTERVAL] = f"{mark.interval[0]:.6g} to {mark.interval[1]:.6g}"
+        figures[INTERVAL] = f"{_exact(mark.interval[0])} to {_exact(mark.interval[1])}"
     return figures
 
 
@@ -61,4 +61,8 @@ def _rules(chart: Chart) -> Markup:
 
 
 def _place(x: dict[str, float], axes: Sequence[Axis]) -> str:
-    return "; ".join(f"{axis.label} {x[axis.key]:.4g}" for axis in axes if axis.key in x)
+    return "; ".join(f"{axis.label} {_exact(x[axis.key])}" for axis in axes if axis.key in x)
+
+
+def _exact(value: float) -> str:
+    return f"{value:.6g}".replace("e+", "e")
