@@ -34,7 +34,9 @@ def read_grouping(runs: Sequence[RunReport], keys: Sequence[str]) -> Grouping:
     return Grouping(
         tuple(chosen),
         {
-            run.name: {key: (values.get(run.name, {}) | {SEED: run.seed, SCHEDULE: run.schedule}).get(key) for key in chosen}
+            run.name: {
+                key: (values.get(run.name, {}) | {SEED: run.seed, SCHEDULE: run.schedule}).get(key) for key in chosen
+            }
             for run in ladders
         },
     )

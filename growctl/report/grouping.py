@@ -82,22 +82,24 @@ def replicates(runs: Sequence[RunReport], grouping: Grouping = BY_SCHEDULE) -> l
     for run in sorted(runs, key=lambda run: run.name):
         if run.control is None:
             alike.setdefault(recipe(run, grouping), []).append(run)
-    found = [
-        _replicates(ladders, runs, grouping) for same in alike.values() for ladders in _of_one_precision(same)
-    ]
+    found = [_replicates(ladders, runs, grouping) for same in alike.values() for ladders in _of_one_precision(same)]
     often = Counter(group.name for group in found)
     named = [group if often[group.name] == 1 else replace(group, name=group.first.name) for group in found]
     return sorted(named, key=lambda group: (*map(_order, (*group.values.values(), *group.swept.values())), group.name))
 
 
-def recipe(run: RunReport, grouping: Grouping = BY_SCHEDULE) -> str:
-    """Text that is equal for runs that differ in nothing but their seed, as far as their ledgers record it."""
+def recipe(run: RunReport, grouping: Grouping = BY_SCHEDULE, with_steps: bool = True) -> str:
+    """Text that is equal for runs that differ in nothing but their seed, as far as their ledgers record it.
+
+    A ladder that grows when its loss flattens trains another number of steps with each seed, and so do its controls;
+    their recipes are compared without the steps.
+    """
     recorded = {
         "control": run.control,
         "conditions": {key: value for key, value in run.conditions.items() if key != SEED},
         "data": run.dataset_fingerprint,
         "start": run.base.manifest if run.base else None,
-        "stages": [_shape(part) for part in run.parts],
+        "stages": [_shape(part, with_steps) for part in run.parts],
         "overrides": {key: value for key, value in run.overrides.items() if key.partition(".")[0] not in _RECORDED},
         "values": {} if run.control else grouping.of(run),
     }
@@ -124,9 +126,10 @@ def seeds_text(seeds: Sequence[int]) -> str:
     return f"seed{'s' if len(ordered) != 1 else ''} {', '.join(map(str, ordered))}"
 
 
-def _shape(part: StageReport) -> tuple[Any, ...]:
+def _shape(part: StageReport, with_steps: bool) -> tuple[Any, ...]:
     """What a stage or a release is, apart from how far it came."""
-    return part.name, part.num_parameters, part.planned_steps, part.branch_of, part.decayed
+    steps = part.planned_steps if with_steps else None
+    return part.name, part.num_parameters, steps, part.branch_of, part.decayed
 
 
 def _of_one_precision(ladders: Sequence[RunReport]) -> list[list[RunReport]]:
