@@ -42,7 +42,7 @@ class Headline:
 
 
 def headline(figures: SeedFigures) -> Headline:
-    """The result of the strictest comparison that has one: at equal loss if controls bracket it, else at equal FLOPs."""
+    """The result of the strictest comparison that has one, at equal loss where controls bracket it."""
     ladder = figures.arms[0]
     for comparison in sorted(figures.comparisons, key=_strictness):
         found = _of_loss(figures, ladder, comparison) or _of_flops(figures, ladder, comparison)
@@ -74,7 +74,10 @@ def _of_loss(figures: SeedFigures, ladder: Arm, comparison: SeedComparison) -> H
     who, against = _who(ladder, comparison), bar(comparison)
     if found.saving is None:
         return _bound(figures, who, against, comparison, found)
-    outcome, known = _outcome(found.saving, found.within_noise), _certainty(found.interval, comparison.seeds)
+    outcome, known = (
+        _outcome(found.saving, found.within_noise),
+        _certainty(times_interval(found.interval) if found.interval else None, comparison.seeds, figures),
+    )
     said = f"{who} {cost(found.saving)} {against} at equal loss ({known})"
     if outcome == "within noise":
         said = f"{said}, which is within the noise between seeds"
@@ -84,7 +87,7 @@ def _of_loss(figures: SeedFigures, ladder: Arm, comparison: SeedComparison) -> H
 
 def _bound(figures: SeedFigures, who: str, against: str, comparison: SeedComparison, found: Saving) -> Headline | None:
     """What is known where the controls do not bracket the ladder's loss; None if equal FLOPs say more."""
-    seeds = _counted_seeds(comparison.seeds)
+    seeds = _counted_seeds(comparison.seeds, figures)
     if found.at_least is not None and found.at_least > 1.0 + EQUAL_FLOPS_TOLERANCE:
         sentence = (
             f"{who} won against {against}: with up to {found.at_least:.2f}x its FLOPs, no control reached its loss, so "
@@ -114,7 +117,7 @@ def _of_flops(figures: SeedFigures, ladder: Arm, comparison: SeedComparison) -> 
     if abs(mean) < _EVEN_NATS:
         outcome = "even"
     sentence = f"{_who(ladder, comparison)} {_ended(found)} {bar(comparison)} at equal FLOPs"
-    known = f"95 % interval {interval_text(interval)}, {_counted_seeds(seeds)}" if interval else _certainty(None, seeds)
+    known = _certainty(interval_text(interval) if interval else None, seeds, figures)
     noise = ", which is within the noise between seeds" if outcome == "within noise" else ""
     shared = (comparison.control, None, mean, interval, seeds)
     return Headline(figures.name, f"{sentence} ({known}){noise}.", outcome, "equal flops", *shared)
@@ -140,15 +143,17 @@ def _outcome(saving: float, within_noise: bool | None) -> Outcome:
     return "won" if saving > 1.0 else "lost"
 
 
-def _certainty(interval: Interval | None, seeds: Sequence[int]) -> str:
+def _certainty(interval: str | None, seeds: Sequence[int], figures: SeedFigures) -> str:
     if interval is not None:
-        return f"95 % interval {times_interval(interval)}, {_counted_seeds(seeds)}"
+        return f"95 % interval {interval}, {_counted_seeds(seeds, figures)}"
     if len(seeds) == 1:
-        return "one seed, so the noise is unknown"
-    return f"{_counted_seeds(seeds)}, no interval"
+        return f"{_counted_seeds(seeds, figures)}, so the noise is unknown"
+    return f"{_counted_seeds(seeds, figures)}, no interval"
 
 
-def _counted_seeds(seeds: Sequence[int]) -> str:
+def _counted_seeds(seeds: Sequence[int], figures: SeedFigures) -> str:
+    if len(seeds) < len(figures.seeds):
+        return f"{len(seeds)} of {counted(len(figures.seeds), 'seed')}"
     return counted(len(seeds), "seed")
 
 
