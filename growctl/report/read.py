@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from growctl.ledger.entries import Cost
 from growctl.ledger.ledger import (
     Anomaly,
     BaseEntry,
@@ -85,6 +86,8 @@ class StageReport:
     """The part of `gpu_joules` that belongs to `replayed_device_seconds`; so of the next two."""
     replayed_cpu_joules: float | None = None
     replayed_money: float | None = None
+    model_cost: Cost | None = None
+    """What the model has cost in this stage, by the rule of `flops`: without replayed work, with reused work."""
 
     @property
     def jump(self) -> float | None:
@@ -311,6 +314,7 @@ def _stage_report(
         replayed_gpu_joules=cost.replayed.gpu_joules,
         replayed_cpu_joules=cost.replayed.cpu_joules,
         replayed_money=cost.replayed.money,
+        model_cost=cost.model,
     )
 
 
