@@ -13,7 +13,7 @@ INTERVAL = "95 % interval"
 def data_table(chart: Chart) -> Markup:
     """The table of all points, a row each in the order of the series, and the list of vertical lines.
 
-    The page hides it from view, but not from screen readers. Row n is the n-th point of all series.
+    The page hides it from view, but not from screen readers. Row n is the n-th point of all series but guides.
     """
     columns = _columns(chart)
     head = Markup().join(Markup('<th scope="col">{}</th>').format(visible(name)) for name in ("Series", *columns))
@@ -23,6 +23,7 @@ def data_table(chart: Chart) -> Markup:
             Markup().join(Markup("<td>{}</td>").format(visible(figures.get(name, ""))) for name in columns),
         )
         for series in chart.series
+        if not series.is_guide
         for figures in (figures_of(mark, chart) for mark in series.marks)
     )
     table = "<table><caption>{}. {}</caption><thead><tr>{}</tr></thead><tbody>{}</tbody></table>"
@@ -46,7 +47,7 @@ def figures_of(mark: Mark, chart: Chart) -> dict[str, str]:
 
 
 def _columns(chart: Chart) -> list[str]:
-    marks = (mark for series in chart.series for mark in series.marks)
+    marks = (mark for series in chart.series if not series.is_guide for mark in series.marks)
     return list(dict.fromkeys(name for mark in marks for name in figures_of(mark, chart)))
 
 
