@@ -7,7 +7,7 @@ models whose learning rate has decayed, linear in loss and log cost, and never b
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from growctl.report.compare import compare
+from growctl.report.compare import Comparison, compare
 from growctl.report.costs import CURRENCIES, Currency
 from growctl.report.envelope import crossing, lower_envelope
 from growctl.report.family import compare_family, finished_models
@@ -99,7 +99,7 @@ def cost_of_loss(curve: Curve, loss: float, currency: Currency) -> Reach:
             return Reach(None, f"The {currency.name} of {model.run} is not known: {part}.", "unknown")
     envelope = lower_envelope(curve.models, cost)
     if not envelope:
-        return Reach(None, f"{curve.name} has no model whose {currency.name} is above 0.", "unknown")
+        return Reach(None, f"{curve.name} has no model that cost any {currency.name}.", "unknown")
     best, cheapest = envelope[-1], envelope[0]
     found = crossing(curve.models, loss, cost)
     if found is None:
@@ -143,6 +143,21 @@ def known_currencies(boards: Sequence[Board]) -> list[Currency]:
     return [currency for currency in CURRENCIES if any(known.get(currency.key) for known in costs)]
 
 
+def family_from_scratch(ladder: RunReport, runs: Sequence[RunReport], currency: Currency) -> Reach:
+    """What the losses of all finished models of `ladder` cost, each from scratch at its own size."""
+    family = compare_family(ladder, runs)
+    total = 0.0
+    for comparison in family.models if family else ():
+        loss, name = comparison.ladder.final_loss, comparison.ladder.name
+        if loss is None:
+            return Reach(None, f"{name} is not finished.", "unknown")
+        found = cost_of_loss(Curve(f"From scratch, {name}", _control_models(comparison, runs)), loss, currency)
+        if found.cost is None:
+            return found
+        total += found.cost
+    return Reach(total) if family else Reach(None, f"{ladder.name} has no family.", "unknown")
+
+
 def _models(ladder: RunReport) -> tuple[FinishedModel, ...]:
     """The finished, fully decayed models of a ladder, in the order of their stages."""
     models = finished_models(ladder)
@@ -153,15 +168,21 @@ def _models(ladder: RunReport) -> tuple[FinishedModel, ...]:
 
 def _control_curves(ladder: RunReport, runs: Sequence[RunReport]) -> Iterator[Curve]:
     """A curve for each kind and size of controls that count and decay."""
-    by_name = {run.name: run for run in runs}
     family = compare_family(ladder, runs)
     known: set[frozenset[str]] = set()
     for comparison in (*compare(ladder, runs), *(family.models if family else ())):
-        controls = [by_name[point.run] for point in comparison.points if by_name[point.run].decays]
         if comparison.missing_sizes:
             continue  # the best of all sizes is not known yet
-        kind, size, names = comparison.control, comparison.num_parameters, frozenset(run.name for run in controls)
+        models = _control_models(comparison, runs)
+        kind, size, names = comparison.control, comparison.num_parameters, frozenset(model.run for model in models)
         if names and names not in known:
             known.add(names)
             label = f"{kind} {short_count(size)}" if size else kind
-            yield Curve(label, tuple(FinishedModel.of(run, run.name) for run in controls), kind, size)
+            yield Curve(label, models, kind, size)
+
+
+def _control_models(comparison: Comparison, runs: Sequence[RunReport]) -> tuple[FinishedModel, ...]:
+    """The models of the controls that count in a comparison and decay."""
+    by_name = {run.name: run for run in runs}
+    controls = (by_name[point.run] for point in comparison.points)
+    return tuple(FinishedModel.of(run, run.name) for run in controls if run.decays)
