@@ -72,7 +72,7 @@
       for (const mark of marks) {
         const at = place(mark);
         const distance = Math.hypot(at.x - x, at.y - y);
-        if (distance <= reach) [found, reach] = [mark, distance];
+        if (distance < reach) [found, reach] = [mark, distance];
       }
       return found;
     }
@@ -133,10 +133,11 @@
     function toggle(button) {
       const isHidden = button.getAttribute("aria-pressed") === "true";
       button.setAttribute("aria-pressed", String(!isHidden));
-      const each = series.find((one) => one.dataset.series === button.dataset.series);
-      each.toggleAttribute("hidden", isHidden);
+      for (const each of plot.querySelectorAll(`[data-entry="${button.dataset.entry}"]`)) {
+        each.toggleAttribute("hidden", isHidden);
+      }
       hide();
-      makeReachable(each);
+      series.forEach(makeReachable);
     }
 
     /* The drawing is one picture until here; now its points are what a screen reader finds in it. */
