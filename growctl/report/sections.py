@@ -19,7 +19,6 @@ from growctl.report import (
     validation,
 )
 from growctl.report.grouping import BY_SCHEDULE, Grouping
->>>>>>> 245c14edeeca95361e5e5a15eaced6fea09688a3
 from growctl.report.read import RunReport
 from growctl.report.results import results
 
