@@ -7,6 +7,7 @@ from growctl.report import (
     anomalies,
     headline,
     ladders,
+    method,
     over_seeds,
     samples,
     savings,
@@ -34,5 +35,6 @@ def report_sections(runs: Sequence[RunReport], grouping: Grouping = BY_SCHEDULE)
         anomalies.section(runs),
         scores.section(runs),
         samples.section(runs),
+        method.section(),
     )
     return [section for section in topics if section]

@@ -24,7 +24,9 @@ def sections(text: str = "some text") -> list[Section]:
         "sizes",
         (Column(text, is_number=False), Column(text), Column("loss")),
         (
-            Rows(((Cell(text), Cell("9", 9.0), Cell("-", why=WHY)), (Cell(text), Cell("10", 10.0, text), Cell("2", 2.0)))),
+            Rows(
+                ((Cell(text), Cell("9", 9.0), Cell("-", why=WHY)), (Cell(text), Cell("10", 10.0, text), Cell("2", 2.0)))
+            ),
             Rows(((Cell(text), Cell(text), Cell("-", why=WHY)),), text, text, (text,)),
         ),
         caption=text,
