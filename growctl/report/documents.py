@@ -202,15 +202,19 @@ class ReportDocument:
 
     runs: tuple[ReportedRun, ...]
     """Each ladder is followed by its controls."""
-    equal_loss: EqualLossDocument
-    """What each run would have had to spend for the losses that the others reached."""
     results: Results
     """What they show together: headlines, seeds, sweeps, ladders compared."""
+    equal_loss: EqualLossDocument
+    """What each run would have had to spend for the losses that the others reached."""
 
 
 def report_document(runs: Sequence[RunReport], grouping: Grouping = BY_SCHEDULE) -> ReportDocument:
     """The report on `runs` for scripts."""
-    return ReportDocument(tuple(_run(run, runs) for run in runs), equal_loss_document(runs), results(runs, grouping))
+    return ReportDocument(
+        runs=tuple(_run(run, runs) for run in runs),
+        results=results(runs, grouping),
+        equal_loss=equal_loss_document(runs),
+    )
 
 
 def _run(run: RunReport, runs: Sequence[RunReport]) -> ReportedRun:

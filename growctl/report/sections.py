@@ -10,6 +10,7 @@ from growctl.report import (
     equal_loss_sections,
     headline,
     ladders,
+    method,
     over_seeds,
     samples,
     savings,
@@ -41,5 +42,6 @@ def report_sections(runs: Sequence[RunReport], grouping: Grouping = BY_SCHEDULE)
         anomalies.section(runs),
         scores.section(runs),
         samples.section(runs),
+        method.section(),
     )
     return [section for section in topics if section]
