@@ -54,7 +54,8 @@
       const name = document.createElement("strong");
       name.textContent = mark.parentNode.dataset.name;
       const list = document.createElement("dl");
-      for (const [term, value] of figures(mark)) {
+      const told = figures(mark).filter(([, value]) => value !== name.textContent);
+      for (const [term, value] of told) {
         list.append(document.createElement("dt"), document.createElement("dd"));
         list.lastChild.previousSibling.textContent = term;
         list.lastChild.textContent = value;

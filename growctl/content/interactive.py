@@ -38,20 +38,27 @@ _QUIET = 40
 """A joined series of more marks shows the line alone; its marks appear when a reader points at them."""
 
 
-def chart_html(chart: Chart) -> Markup:
-    """A chart as a `<figure>`; the page needs STYLE for it, and SCRIPT for what is interactive."""
+def chart_html(chart: Chart, heading: str = "") -> Markup:
+    """A chart as a `<figure>`; the page needs STYLE for it, and SCRIPT for what is interactive.
+
+    Its title is not shown again if the `heading` above it says the same.
+    """
     marks = [mark for series in chart.series if not series.is_guide for mark in series.marks if _has_room(mark, chart)]
     axes = [axis for axis in chart.x_axes if any(is_drawable(mark.x.get(axis.key), axis) for mark in marks)]
     drawing = _drawing(chart, axes, marks) if axes else Markup("<p>{}</p>").format(visible(chart.summary))
-    return Markup('<figure class="chart" id="chart-{}"><figcaption>{}</figcaption>{}{}</figure>\n').format(
-        chart.key, visible(chart.title), drawing, data_table(chart)
+    return Markup('<figure class="chart" id="chart-{}"><figcaption{}>{}</figcaption>{}{}</figure>\n').format(
+        chart.key,
+        Markup(' class="chart-data"') if chart.title == heading else "",
+        visible(chart.title),
+        drawing,
+        data_table(chart),
     )
 
 
 def _drawing(chart: Chart, axes: Sequence[Axis], marks: Sequence[Mark]) -> Markup:
     return Markup('{}<div class="chart-box"><p class="chart-y">{}</p>{}{}</div>{}{}').format(
         _axis_choice(chart, axes),
-        visible(chart.y_axis.label),
+        _axis_label(chart.y_axis),
         *_Plot(chart, axes, marks).parts(),
         _legend(chart),
         Markup('<div class="chart-tip" role="tooltip" hidden=""></div>'),
@@ -64,7 +71,7 @@ def _axis_choice(chart: Chart, axes: Sequence[Axis]) -> Markup:
         return Markup()
     radio = '<label><input type="radio" name="chart-{}-axis" value="{}"{}/>{}</label>'
     choices = (
-        Markup(radio).format(chart.key, number, Markup(' checked=""') if not number else "", visible(axis.label))
+        Markup(radio).format(chart.key, number, Markup(' checked=""') if not number else "", _axis_label(axis))
         for number, axis in enumerate(axes)
     )
     legend = Markup("<legend>Horizontal axis</legend>")
@@ -155,7 +162,7 @@ class _Plot:
         )
         names = self._for_each_axis(
             [
-                Markup('<text class="chart-x" x="50%" y="100%" dy="40">{}</text>').format(visible(axis.label))
+                Markup('<text class="chart-x" x="50%" y="100%" dy="40">{}</text>').format(_axis_label(axis))
                 for axis in self.axes
             ]
         )
@@ -328,6 +335,10 @@ def _stroke(look: Look) -> Markup:
 def _symbol(chart: Chart, look: Look, is_end: bool) -> str:
     """The id of a marker."""
     return f"chart-{chart.key}-{look.marker.name}-{'large' if is_end else 'small'}"
+
+
+def _axis_label(axis: Axis) -> str:
+    return visible(axis.label[:1].upper() + axis.label[1:])
 
 
 def _percent(share: float) -> str:
