@@ -5,10 +5,12 @@ from collections.abc import Sequence
 from growctl.content.section import Section
 from growctl.report import (
     anomalies,
+    charts,
     cost_by_stage,
     equal_loss_sections,
     headline,
     ladders,
+    method,
     over_seeds,
     samples,
     savings,
@@ -29,6 +31,7 @@ def report_sections(runs: Sequence[RunReport], grouping: Grouping = BY_SCHEDULE)
         headline.section(found.headlines),
         validation.section(runs),
         savings.section(runs),
+        charts.section(runs),
         over_seeds.section(found.seeds),
         sweep.section(found.sweeps),
         ladders.section(found.ladders),
@@ -39,5 +42,6 @@ def report_sections(runs: Sequence[RunReport], grouping: Grouping = BY_SCHEDULE)
         anomalies.section(runs),
         scores.section(runs),
         samples.section(runs),
+        method.section(),
     )
     return [section for section in topics if section]
