@@ -9,6 +9,7 @@ from typing import Any
 from growctl.documents.output import plain
 from growctl.ledger.ledger import Anomaly, BaseEntry, ScoreEntry
 from growctl.report.compare import Comparison, EqualFlops, compare
+from growctl.report.documents_equal_loss import EqualLossDocument, equal_loss_document
 from growctl.report.family import Family, compare_family, price
 from growctl.report.grouping import BY_SCHEDULE, Grouping
 from growctl.report.read import RunReport, StageReport
@@ -203,11 +204,17 @@ class ReportDocument:
     """Each ladder is followed by its controls."""
     results: Results
     """What they show together: headlines, seeds, sweeps, ladders compared."""
+    equal_loss: EqualLossDocument
+    """What each run would have had to spend for the losses that the others reached."""
 
 
 def report_document(runs: Sequence[RunReport], grouping: Grouping = BY_SCHEDULE) -> ReportDocument:
     """The report on `runs` for scripts."""
-    return ReportDocument(tuple(_run(run, runs) for run in runs), results(runs, grouping))
+    return ReportDocument(
+        runs=tuple(_run(run, runs) for run in runs),
+        results=results(runs, grouping),
+        equal_loss=equal_loss_document(runs),
+    )
 
 
 def _run(run: RunReport, runs: Sequence[RunReport]) -> ReportedRun:

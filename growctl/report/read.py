@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from growctl.ledger.entries import Cost
 from growctl.ledger.ledger import (
     Anomaly,
     BaseEntry,
@@ -85,6 +86,8 @@ class StageReport:
     """The part of `gpu_joules` that belongs to `replayed_device_seconds`; so of the next two."""
     replayed_cpu_joules: float | None = None
     replayed_money: float | None = None
+    model_cost: Cost | None = None
+    """What the model has cost in this stage, by the rule of `flops`: without replayed work, with reused work."""
     planned_steps: int | None = None
     """Optimizer steps of its budget, also while it is unfinished."""
 
@@ -107,6 +110,9 @@ class EvaluationPoint:
     """Training FLOPs of all steps before it, without replayed ones."""
     loss: float
     perplexity: float
+    bits_per_byte: float | None = None
+    step: int = 0
+    """Steps of its stage before it."""
 
 
 @dataclass(frozen=True)
@@ -231,7 +237,11 @@ def read_run(path: Path) -> RunReport:
                 continue
             spent = stages[-1].cumulative_flops if stages else run.base_flops or 0.0
             points += [
-                EvaluationPoint(stage.name, e.point, spent + e.step * stage.step_flops.total, e.loss, e.perplexity)
+                EvaluationPoint(
+                    *(stage.name, e.point, spent + e.step * stage.step_flops.total, e.loss, e.perplexity),
+                    bits_per_byte=e.bits_per_byte,
+                    step=e.step,
+                )
                 for e in ledger.evaluations(stage.name)
                 if e.loss is not None and e.perplexity is not None and math.isfinite(e.perplexity)
             ]
@@ -330,6 +340,7 @@ def _stage_report(
         replayed_gpu_joules=cost.replayed.gpu_joules,
         replayed_cpu_joules=cost.replayed.cpu_joules,
         replayed_money=cost.replayed.money,
+        model_cost=cost.model,
         planned_steps=stage.num_steps,
     )
 

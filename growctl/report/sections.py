@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from growctl.content.section import Section
 from growctl.report import (
     anomalies,
+    cost_by_stage,
+    equal_loss_sections,
     headline,
     ladders,
     over_seeds,
@@ -30,7 +32,10 @@ def report_sections(runs: Sequence[RunReport], grouping: Grouping = BY_SCHEDULE)
         over_seeds.section(found.seeds),
         sweep.section(found.sweeps),
         ladders.section(found.ladders),
+        equal_loss_sections.section(runs),
+        equal_loss_sections.section_of_other_costs(runs),
         stages.section(runs),
+        cost_by_stage.section(runs),
         anomalies.section(runs),
         scores.section(runs),
         samples.section(runs),
