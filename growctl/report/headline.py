@@ -1,7 +1,7 @@
 """The result in one sentence, with its interval; or why there is none yet."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from growctl.content.section import Paragraph, Section
@@ -39,6 +39,8 @@ class Headline:
     """95 %, of whichever of the two decides; None if the noise is not known."""
     seeds: tuple[int, ...]
     """The seeds that count."""
+    cautions: tuple[str, ...] = ()
+    """What may make the result worth less, one sentence each."""
 
 
 def headline(figures: SeedFigures) -> Headline:
@@ -47,17 +49,17 @@ def headline(figures: SeedFigures) -> Headline:
     for comparison in sorted(figures.comparisons, key=_strictness):
         found = _of_loss(figures, ladder, comparison) or _of_flops(figures, ladder, comparison)
         if found:
-            return found
+            return replace(found, cautions=comparison.cautions)
     return Headline(figures.name, _unknown(figures, ladder), "unknown", None, None, None, None, None, ())
 
 
 def section(headlines: Sequence[Headline]) -> Section | None:
-    """The results, one sentence each; None without a ladder."""
-    several = len(headlines) > 1
-    parts = tuple(
-        Paragraph(f"{one.ladder}: {one.sentence}" if several else one.sentence, "strong") for one in headlines
-    )
-    return Section("headline", "Result", parts) if parts else None
+    """The results, one sentence each, with what may make them worth less below; None without a ladder."""
+    parts = []
+    for one in headlines:
+        name = f"{one.ladder}: " if len(headlines) > 1 else ""
+        parts += [Paragraph(name + one.sentence, "strong"), *(Paragraph(text, "note") for text in one.cautions)]
+    return Section("headline", "Result", tuple(parts)) if parts else None
 
 
 def _strictness(comparison: SeedComparison) -> tuple[int, float]:

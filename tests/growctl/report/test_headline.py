@@ -93,5 +93,6 @@ def test_several_ladders_have_a_sentence_each_with_the_name_first() -> None:
     found = results([*seed_runs(0, 1.9, {1.0: 2.0, 2.0: 1.8}), other]).headlines
     shown = section(found)
     assert shown
-    texts = [part.text for part in shown.parts if isinstance(part, Paragraph)]
-    assert [text.partition(":")[0] for text in texts] == ["other", "q-seed-0"]
+    texts = [(part.tone, part.text) for part in shown.parts if isinstance(part, Paragraph)]
+    assert [text.partition(":")[0] for tone, text in texts if tone == "strong"] == ["other", "q-seed-0"]
+    assert texts[-1] == ("note", "Caution: only 2 control budgets; a fair curve needs 3 or more.")
