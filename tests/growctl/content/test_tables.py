@@ -1,6 +1,7 @@
 """Tables as Markdown and as LaTeX show every text unchanged, whatever characters it has."""
 
 import re
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -80,6 +81,11 @@ def test_markdown_aligns_numbers_right_and_gives_a_group_its_own_row_and_notes()
     ]
 
 
+@pytest.mark.parametrize("text", ["`a`", "*a*", "_a_", "~~a~~", "[a](b)", "<b>a</b>", "&lt;", "a|b", "a\\\\|b"])
+def test_a_markdown_parser_finds_no_markup_in_a_cell(text: str) -> None:
+    assert cells_of(markdown.markdown_table(table(text)))[1][0] == text
+
+
 @pytest.mark.parametrize("address", ["https://a.b", "www.a.b", "a@b.c"])
 def test_github_does_not_make_an_address_a_link(address: str) -> None:
     assert not re.search(r"(?<!\\)://|www\.|(?<!\\)@", markdown.escape(address))
@@ -129,5 +135,5 @@ def test_latex_aligns_numbers_right_and_writes_powers_of_ten() -> None:
 
 
 @pytest.mark.parametrize("rendered", [markdown.markdown_table, latex.latex_table])
-def test_a_table_without_rows_is_its_headings(rendered) -> None:  # type: ignore[no-untyped-def]
+def test_a_table_without_rows_is_its_headings(rendered: Callable[[Table], str]) -> None:
     assert "FLOPs so far" in rendered(Table.of("empty", COLUMNS, []))
