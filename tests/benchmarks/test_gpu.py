@@ -107,6 +107,7 @@ def test_the_documentation_refuses_the_results_of_a_trial(trial) -> None:
         gpu_tables(trial["path"].parent)
 
 
+@pytest.mark.slow
 def test_without_a_gpu_or_trial_it_reports_that_and_writes_nothing(tmp_path) -> None:
     process = started("--only", "device", "--output", tmp_path / "gpu.json")
     _, err = process.communicate(timeout=HANG_SECONDS)

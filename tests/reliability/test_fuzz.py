@@ -417,6 +417,7 @@ TEXTS = [json.dumps(EVENTS[r["event"]] | r).encode() for r in RECORDS]
 LINES = [with_crc(text).rstrip() for text in TEXTS]
 
 
+@pytest.mark.slow
 @cases(0.15)
 @given(data=st.data())
 def test_no_metrics_line_stops_a_run_or_a_command_that_reads_it(folder: Path, data: st.DataObject) -> None:

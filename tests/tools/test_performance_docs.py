@@ -139,6 +139,7 @@ def test_the_picture_has_a_panel_for_each_dtype(tmp_path) -> None:
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_generating_writes_every_page(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(formats, "SCHEMAS", tmp_path / "schemas")
     for module in (generate, file_tables, performance, inspection, formats, keys):

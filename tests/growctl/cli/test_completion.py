@@ -59,6 +59,7 @@ def test_stages_are_completed_after_a_run_and_paths_are_left_to_the_shell(folder
     assert completed(folder, "growctl show runs/tiny/st") == []
 
 
+@pytest.mark.slow
 def test_checkpoints_and_the_release_are_completed_after_a_stage(folder):
     stage = folder / "runs/tiny/stages/0-small"
     for name in ("final", "step_00000010", "release/final", "release/step_00000012", "logs"):

@@ -108,6 +108,7 @@ def test_best_scratch_is_every_size_of_the_ladder_alone() -> None:
 LADDER = ladder()
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(
     names=st.lists(st.from_regex(r"[ab](-(0?\.?5|1|2|1e-05)x?){0,2}", fullmatch=True), min_size=2, unique=True),

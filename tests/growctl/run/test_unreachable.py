@@ -110,6 +110,7 @@ def test_the_message_names_offline_mode(tmp_path: Path) -> None:
         assert re.search("offline|disabled", message), message
 
 
+@pytest.mark.slow
 def test_a_working_hub_is_read(tmp_path: Path) -> None:
     """Shows that the tests above fail for the reason in their messages."""
     with hub() as healthy:

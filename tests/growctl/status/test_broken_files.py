@@ -71,6 +71,7 @@ def test_a_schedule_that_is_no_longer_yaml_gives_a_note(tmp_path, content):
     assert any("schedule.yaml cannot be read" in note for note in seen(tmp_path)[0].notes)
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(file=st.sampled_from(FILES), data=st.binary(max_size=80))
 def test_no_bytes_in_any_file_crash_status(tmp_path_factory, file, data):
@@ -79,6 +80,7 @@ def test_no_bytes_in_any_file_crash_status(tmp_path_factory, file, data):
     assert seen(runs_dir)[0].name == "tiny"
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(
     values=st.dictionaries(

@@ -47,6 +47,7 @@ def test_clean_with_yes_removes_without_asking(tmp_path):
     assert "there is nothing to remove" in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("answer", "left"), [(b"y\n", {"step_00000043"}), (b"\n", STEPS)])
 def test_clean_asks_on_a_terminal(tmp_path, answer, left):
     finished_run(tmp_path)

@@ -125,6 +125,7 @@ def test_the_tokenizer_is_trained_on_the_train_split_only(tmp_path: Path) -> Non
     assert read_dataset_manifest(dataset).vocab_size < 600, "what was reached, not what was asked for"
 
 
+@pytest.mark.slow
 def test_the_result_is_the_same_for_any_number_of_workers_and_every_time(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,6 +198,7 @@ def test_no_text_is_in_both_splits(numbers: list[int], kind: str, fraction: floa
         assert read_dataset_manifest(dataset).num_dropped == len(named["train"]) - len(left)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_number_of_documents_left_out_of_train_is_reported(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int

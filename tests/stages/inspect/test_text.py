@@ -40,6 +40,7 @@ def test_documents_are_read_as_eval_reads_them(file):
     assert tokens_ST.tolist() == [[a, a, a, a, END, b], [b, b, b, b, END, c], [c, c, c, c, c, END]]
 
 
+@pytest.mark.slow
 def test_a_text_is_read_only_as_far_as_windows_are_wanted(file):
     every_ST, _ = text_windows([file], byte_tokenizer(), END, 1000, 10, 1)
     with file.open("a") as more:

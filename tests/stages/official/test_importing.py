@@ -234,6 +234,7 @@ def test_shards_of_deepspeed_get_the_command_that_merges_them(tmp_path, file):
         assert command in message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("max_shard_size", [20_000, "5GB"])
 def test_a_merged_model_is_imported_although_deepspeeds_own_shards_lie_beside_it(tmp_path, monkeypatch, max_shard_size):
     """As after `zero_to_fp32.py . .`."""

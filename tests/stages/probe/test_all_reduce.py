@@ -66,6 +66,7 @@ def test_wrong_sums_are_counted(second_of_two, reduce, wrong):
 
 def test_a_failed_import_of_deepspeed_is_reported_and_torch_still_is(monkeypatch):
     monkeypatch.setitem(sys.modules, "deepspeed", None)
+    monkeypatch.delitem(sys.modules, "stages.engine.deepspeed_api", raising=False)
     facts = describe()
     assert facts.torch == torch.__version__
     assert (facts.deepspeed, facts.devices) == (None, ())
