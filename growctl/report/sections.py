@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from growctl.content.section import Section
 from growctl.report import (
     anomalies,
+    charts,
     commands,
     cost_by_stage,
     environment,
@@ -36,6 +37,7 @@ def report_sections(
         headline.section(found.headlines),
         validation.section(runs),
         savings.section(runs),
+        charts.section(runs),
         over_seeds.section(found.seeds),
         sweep.section(found.sweeps),
         ladders.section(found.ladders),
