@@ -94,6 +94,7 @@ def test_group_by_averages_over_seeds_only_and_names_no_best_among_seeds() -> No
     assert "Best" in said(sweep.section(by_peak.sweeps))
     by_seed = results(runs, Grouping(("seed",), values))
     assert [row[1] for row in table(by_seed)] == ["0", "0", "1", "1"]
+    assert not by_seed.ladders
     assert "Best" not in said(sweep.section(by_seed.sweeps))
 
 
