@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import matplotlib.style
 from matplotlib.axis import XAxis, YAxis
@@ -17,18 +17,11 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedFormatter, FixedLocator, LogLocator, NullFormatter, NullLocator
 
 from growctl.content.chart import Axis, Chart, Mark, Series
+from growctl.content.formats import FigureFormat, FigureStyle
 from growctl.content.palette import Look, group_of, looks
 from growctl.content.rule_labels import CHARACTER_WIDTH, place_labels, rows_used
 from growctl.content.scale import Scale, is_drawable, tick_labels
 from growctl.text.escaping import visible
-
-FigureFormat = Literal["png", "svg", "pdf"]
-"""A kind of file."""
-FIGURE_FORMATS: tuple[FigureFormat, ...] = get_args(FigureFormat)
-
-FigureStyle = Literal["screen", "paper", "paper-wide"]
-"""`screen`: for slides and documents. `paper`: one column, 3.25 inches. `paper-wide`: both columns, 6.75 inches."""
-FIGURE_STYLES: tuple[FigureStyle, ...] = get_args(FigureStyle)
 
 _INK, _FAINT = "#222222", "#8a8f98"
 _QUIET = 40
