@@ -1,5 +1,6 @@
 """The command `report`. Slow modules are imported on use."""
 
+import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -86,7 +87,7 @@ def report(
     from growctl.report_files.write import write_report
     from growctl.runs_dir import ReportPaths
 
-    sections = report_sections(found, grouping)
+    sections = report_sections(found, grouping, ["growctl", *sys.argv[1:]])
     if not as_json:
         print_sections(sections, Terminal())
     paths = ReportPaths(output) if output else report_folder(found, runs_dir, are_all=not runs)
