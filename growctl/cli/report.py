@@ -1,5 +1,6 @@
 """The command `report`. Slow modules are imported on use."""
 
+import sys
 from typing import Annotated
 
 import typer
@@ -45,7 +46,7 @@ def report(
     from growctl.report.sections import report_sections
     from growctl.report_page.files import write_report
 
-    sections = report_sections(found, grouping)
+    sections = report_sections(found, grouping, ["growctl", *sys.argv[1:]])
     print_sections(sections, Terminal())
     ladder = next((run for run in found if run.control is None), found[0])
     page = write_report(found, sections, RunPaths(ladder.directory).report)

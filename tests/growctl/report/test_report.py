@@ -111,6 +111,17 @@ def test_the_json_follows_its_schema_and_says_null_for_what_is_not_finite(runs: 
     assert found[2]["stages"][1] | {"finished": False, "validation_loss": None} == found[2]["stages"][1]
 
 
+def test_the_name_of_a_set_stands_for_its_ladders_and_their_controls(runs: Path) -> None:
+    for seed in (0, 1):
+        FakeRun(runs, f"quick-seed-{seed}", [SMALL], run_set=("quick", {"seed": seed})).train(0, 1.3)
+    control(runs, 500, 1.30, of="quick-seed-1")
+    ladder(runs, name="alone")
+    names = ["quick-seed-0", "quick-seed-1", f"quick-seed-1-control-{SCRATCH}-500"]
+    assert [run.name for run in find_runs(runs, ["quick"])] == names
+    with pytest.raises(RunNotFoundError, match=r"no run 'quack' in .*; the nearest (is|are) .*\bquick\b"):
+        find_runs(runs, ["quack"])
+
+
 def test_naming_a_ladder_includes_its_controls_and_an_unknown_name_lists_the_nearest(runs: Path) -> None:
     for names in ([], ["quick"]):
         with pytest.raises(RunNotFoundError, match=r"there are no runs in .* yet"):

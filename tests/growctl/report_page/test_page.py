@@ -5,13 +5,14 @@ import hashlib
 import re
 from functools import cache
 from itertools import pairwise
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from growctl.content.chart import Axis, Chart, Mark, Rule, Series
-from growctl.content.section import Cell, Column, Listing, Paragraph, Rows, Section, Table
+from growctl.content.section import Cell, Column, Listing, Paragraph, Rows, Section, Table, Tone
 from growctl.report_page.page import render_page
 from tests.growctl.report_page.parsed import ParsedPage
 
@@ -34,10 +35,9 @@ def sections(text: str = "some text") -> list[Section]:
     marks = (Mark({"flops": 1e9}, 3.0, ((text, text),)), Mark({"flops": 2e9}, 2.0, interval=(1.5, 2.5), is_end=True))
     axes, rules = (Axis("flops", text, is_log=True),), (Rule({"flops": 1.5e9}, text),)
     chart = Chart("curve", text, text, axes, Axis("loss", text), (Series(text, marks, "ladder"),), rules)
-    tones = ("plain", "heading", "strong", "note", "warning")
     return [
         Section("headline", "Headline", (Paragraph(text, "strong"), Paragraph(text))),
-        Section("first", text, tuple(Paragraph(text, tone) for tone in tones)),
+        Section("first", text, tuple(Paragraph(text, tone) for tone in get_args(Tone))),
         Section("figures", text, (table, chart, Listing(text, text, is_command=True), Listing(text, text))),
         Section("method", "Method", (Paragraph(text),), is_detail=True),
     ]
