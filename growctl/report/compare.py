@@ -168,7 +168,7 @@ def compare_with(
     return Comparison(
         *(ladder, kind, size, tuple(points), tuple(excluded), tuple(caveats)),
         equal_loss=None if loss is None else flops_to_loss(points, loss),
-        equal_flops=None if loss is None else _at_equal_flops(ladder.cumulative_flops, loss, points),
+        equal_flops=None if loss is None else at_equal_flops(ladder.cumulative_flops, loss, points),
         what=what,
     )
 
@@ -226,7 +226,7 @@ def slack(point: Point, flops: float) -> float:
     return max(EQUAL_FLOPS_TOLERANCE * flops, point.step_flops)
 
 
-def _at_equal_flops(flops: float, loss: float, points: Sequence[Point]) -> EqualFlops | None:
+def at_equal_flops(flops: float, loss: float, points: Sequence[Point]) -> EqualFlops | None:
     """Compares a ladder of that cost and loss with the best control that had no more FLOPs.
 
     None if no control had about as many FLOPs, unless one with fewer already ended below the ladder's loss.

@@ -88,6 +88,8 @@ class StageReport:
     replayed_money: float | None = None
     model_cost: Cost | None = None
     """What the model has cost in this stage, by the rule of `flops`: without replayed work, with reused work."""
+    planned_steps: int | None = None
+    """Optimizer steps of its budget, also while it is unfinished."""
 
     @property
     def jump(self) -> float | None:
@@ -108,6 +110,18 @@ class EvaluationPoint:
     """Training FLOPs of all steps before it, without replayed ones."""
     loss: float
     perplexity: float
+
+
+@dataclass(frozen=True)
+class ControlToCome:
+    """A control that a ladder's schedule asks for and that is not finished."""
+
+    name: str
+    kind: str
+    num_parameters: int | None
+    """None if not known."""
+    state: str
+    """As `growctl status` calls it: `not started`, `running`, `stopped`, `failed`, ..."""
 
 
 @dataclass(frozen=True)
@@ -153,6 +167,10 @@ class RunReport:
     """Tokens in that split."""
     notes: tuple[str, ...] = ()
     """Notes for the reader, one sentence each."""
+    seed: int = 0
+    """The seed of the weights and of the order of the data."""
+    controls_to_come: tuple[ControlToCome, ...] = ()
+    """The controls of a ladder that are not finished. Empty unless growctl/status/controls_to_come.py looked."""
     releases: tuple[StageReport, ...] = ()
     """Branches from the stages that end in finished models, in the order of their stages."""
 
@@ -242,6 +260,7 @@ def read_run(path: Path) -> RunReport:
         base=run.base,
         group=run.group,
         overrides=run.overrides,
+        seed=run.seed,
         validation_documents=run.validation_documents,
         validation_tokens=run.validation_tokens,
         notes=tuple(_notes(run, RunPaths(path.parent), stages, releases)),
@@ -315,6 +334,7 @@ def _stage_report(
         replayed_cpu_joules=cost.replayed.cpu_joules,
         replayed_money=cost.replayed.money,
         model_cost=cost.model,
+        planned_steps=stage.num_steps,
     )
 
 

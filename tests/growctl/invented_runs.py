@@ -48,7 +48,7 @@ class FakeRun:
             schedule="quickstart",
             control=kind,
             control_of=name.split("-control-")[0] if kind else None,
-            seed=1,
+            seed=conditions.get("seed", 1),
             dataset="data",
             dataset_fingerprint=data,
             conditions={"seed": 1, "training.sequence_length": 64} | conditions,
