@@ -210,8 +210,11 @@ class ReportDocument:
 
 def report_document(runs: Sequence[RunReport], grouping: Grouping = BY_SCHEDULE) -> ReportDocument:
     """The report on `runs` for scripts."""
-    found = tuple(_run(run, runs) for run in runs)
-    return ReportDocument(found, results(runs, grouping), equal_loss_document(runs))
+    return ReportDocument(
+        runs=tuple(_run(run, runs) for run in runs),
+        results=results(runs, grouping),
+        equal_loss=equal_loss_document(runs),
+    )
 
 
 def _run(run: RunReport, runs: Sequence[RunReport]) -> ReportedRun:

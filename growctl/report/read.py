@@ -110,6 +110,9 @@ class EvaluationPoint:
     """Training FLOPs of all steps before it, without replayed ones."""
     loss: float
     perplexity: float
+    bits_per_byte: float | None = None
+    step: int = 0
+    """Steps of its stage before it."""
 
 
 @dataclass(frozen=True)
@@ -234,7 +237,11 @@ def read_run(path: Path) -> RunReport:
                 continue
             spent = stages[-1].cumulative_flops if stages else run.base_flops or 0.0
             points += [
-                EvaluationPoint(stage.name, e.point, spent + e.step * stage.step_flops.total, e.loss, e.perplexity)
+                EvaluationPoint(
+                    *(stage.name, e.point, spent + e.step * stage.step_flops.total, e.loss, e.perplexity),
+                    bits_per_byte=e.bits_per_byte,
+                    step=e.step,
+                )
                 for e in ledger.evaluations(stage.name)
                 if e.loss is not None and e.perplexity is not None and math.isfinite(e.perplexity)
             ]
