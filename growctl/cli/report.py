@@ -20,6 +20,16 @@ def report(
             metavar="KEY",
         ),
     ] = None,
+    overlay: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--overlay",
+            help="Show published figures beside the runs: paper-openwebtext, paper-growth-methods, paper-pile, "
+            "readme-openwebtext2, or a file like theirs. They are labelled as published, and no verdict uses them. "
+            "Repeatable.",
+            metavar="NAME|FILE",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare compute and perplexity for every stage and growth, and show what growing saved or lost.
@@ -27,25 +37,29 @@ def report(
     Example: growctl report quickstart
 
     Example: growctl report --group-by learning_rate.peak
+
+    Example: growctl report quickstart --overlay paper-openwebtext
     """
     from growctl.documents.output import print_document
     from growctl.report.documents import report_document
     from growctl.report.find import find_runs
     from growctl.report.group_by import read_grouping
+    from growctl.report.overlays import load_overlay
     from growctl.runs_dir import RunPaths
     from growctl.status.controls_to_come import with_controls_to_come
     from growctl.text.console import Terminal
 
+    overlays = [load_overlay(name) for name in overlay or []]
     found = with_controls_to_come(find_runs(runs_dir, runs or []), runs_dir)
     grouping = read_grouping(found, group_by or [])
     if as_json:
-        print_document(report_document(found, grouping))
+        print_document(report_document(found, grouping, overlays))
         return
     from growctl.content.terminal import print_sections
     from growctl.report.page import write_report
     from growctl.report.sections import report_sections
 
-    print_sections(report_sections(found, grouping), Terminal())
+    print_sections(report_sections(found, grouping, overlays), Terminal())
     ladder = next((run for run in found if run.control is None), found[0])
     page = write_report(found, RunPaths(ladder.directory).report)
     say(f"\nCharts and tables: {page}")

@@ -9,6 +9,8 @@ from typing import Any
 from growctl.content.chart import Axis, Chart, Mark, Role, Rule, Series
 from growctl.ledger.entries import Cost
 from growctl.report.grouping import replicates
+from growctl.report.overlays import Published
+from growctl.report.published_figures import published_series
 from growctl.report.read import EvaluationPoint, RunReport, StageReport
 from growctl.text.formatting import duration, exact, scientific, short_count
 from stages.counted import counted
@@ -35,13 +37,14 @@ Costs = Mapping[str, float]
 """What a model cost, by the key of the axis; without the axes on which it is not known."""
 
 
-def compute_chart(runs: Sequence[RunReport]) -> Chart:
+def compute_chart(runs: Sequence[RunReport], overlays: Sequence[Published] = ()) -> Chart:
     """Validation perplexity against cumulative cost, for ladders, their releases and their controls.
 
     The x axes are FLOPs, device-hours, money and energy; those that are not known for all work of all runs are left
     out. Replayed work does not count, reused work does. FLOPs of an evaluation are exact. The other costs are known by
     stage, so an evaluation after a share of a stage's steps is placed at that share of what the stage's kept work cost,
-    after all stages before: start-up, evaluations and checkpoints are spread evenly over the steps.
+    after all stages before: start-up, evaluations and checkpoints are spread evenly over the steps. `overlays` are
+    series of their own; they move no other mark.
     """
     costs = {run.name: _stage_costs(run) for run in runs}
     keys = _known_axes([after for of_run in costs.values() for _, after in of_run.values()])
@@ -53,6 +56,7 @@ def compute_chart(runs: Sequence[RunReport]) -> Chart:
         *(release for each in ladders for release in each.releases()),
         *(each.series() for each in controls),
         *_budgets(controls, look),
+        *(published for overlay in overlays for published in published_series(overlay)),
     ]
     ends = [mark.y for each in series for mark in each.marks if mark.is_end]
     return Chart(

@@ -10,6 +10,7 @@ from growctl.report import (
     headline,
     ladders,
     over_seeds,
+    published_figures,
     samples,
     savings,
     scores,
@@ -18,12 +19,15 @@ from growctl.report import (
     validation,
 )
 from growctl.report.grouping import BY_SCHEDULE, Grouping
+from growctl.report.overlays import Published
 from growctl.report.read import RunReport
 from growctl.report.results import results
 
 
-def report_sections(runs: Sequence[RunReport], grouping: Grouping = BY_SCHEDULE) -> list[Section]:
-    """The sections of the report on `runs`, the most important first."""
+def report_sections(
+    runs: Sequence[RunReport], grouping: Grouping = BY_SCHEDULE, overlays: Sequence[Published] = ()
+) -> list[Section]:
+    """The sections of the report on `runs`, the most important first. `overlays`: published figures to show apart."""
     found = results(runs, grouping)
     topics = (
         headline.section(found.headlines),
@@ -38,6 +42,7 @@ def report_sections(runs: Sequence[RunReport], grouping: Grouping = BY_SCHEDULE)
         cost_by_stage.section(runs),
         anomalies.section(runs),
         scores.section(runs),
+        published_figures.section(overlays),
         samples.section(runs),
     )
     return [section for section in topics if section]
