@@ -1,6 +1,6 @@
 """The command `report`. Slow modules are imported on use."""
 
-from collections.abc import Sequence
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,6 +11,7 @@ from model.errors import UserError
 
 if TYPE_CHECKING:
     from growctl.content.section import Section
+    from growctl.report.grouping import Grouping
     from growctl.report.read import RunReport
     from growctl.text.console import Terminal
 
@@ -67,51 +68,48 @@ def report(
     from growctl.text.console import Terminal
 
     console = Terminal()
-    if watch:
-        _check_watch(console, plain=plain, as_json=as_json)
-    if plain and as_json:
-        raise UserError("--plain and --json: give one of them; --json prints no colour and no columns either")
+    _check_output(console, watch=watch, plain=plain, as_json=as_json)
     overlays = [load_overlay(name) for name in overlay or []]
     reader = ChangedRuns()
 
-    def read() -> "list[RunReport]":
-        return with_controls_to_come(find_runs(runs_dir, runs or [], reader.read), runs_dir)
-
-    def sections(found: "Sequence[RunReport]", *, draws: bool = True) -> "list[Section]":
-        shown = report_sections(found, read_grouping(found, group_by or []), overlays)
-        lines = sparklines.section(found, draws=draws)
-        keys = [section.key for section in shown]
-        place = 0 if watch or "stages" not in keys else keys.index("stages") + 1
-        return [*shown[:place], *([lines] if lines else []), *shown[place:]]
+    def read() -> "tuple[list[RunReport], Grouping]":
+        found = with_controls_to_come(find_runs(runs_dir, runs or [], reader.read), runs_dir)
+        return found, read_grouping(found, group_by or [])
 
     if as_json:
-        found = read()
-        print_document(report_document(found, read_grouping(found, group_by or []), overlays))
+        print_document(report_document(*read(), overlays))
         return
     from growctl.content.plain import print_plain
     from growctl.content.terminal import print_sections
-    from growctl.report import sparklines
-    from growctl.report.page import write_report
     from growctl.report.sections import report_sections
+    from growctl.report.sparklines import with_losses
 
     if watch:
-        from growctl.cli.watch import watch as watch_report
+        from growctl.cli.watch import watch_report
 
-        watch_report(lambda: sections(read()), console)
+        def draw() -> "list[Section]":
+            found, grouping = read()
+            return with_losses(report_sections(found, grouping, overlays=overlays), found, after=None)
+
+        watch_report(draw, console)
         return
-    found = read()
+    from growctl.report_page.files import write_report
+
+    found, grouping = read()
+    sections = report_sections(found, grouping, ["growctl", *sys.argv[1:]], overlays)
     if plain:
-        print_plain(sections(found, draws=False), say)
+        print_plain(with_losses(sections, found, after="stages", draws=False), say)
     else:
-        print_sections(sections(found), console)
+        print_sections(with_losses(sections, found, after="stages"), console)
     ladder = next((run for run in found if run.control is None), found[0])
-    page = write_report(found, RunPaths(ladder.directory).report)
+    page = write_report(found, sections, RunPaths(ladder.directory).report)
     say(f"\nCharts and tables: {page}")
 
 
-def _check_watch(console: "Terminal", *, plain: bool, as_json: bool) -> None:
-    """Raises UserError unless a report can be drawn again and again."""
-    if plain or as_json:
-        raise UserError(f"--watch and --{'plain' if plain else 'json'}: give one of them; --watch redraws the screen")
-    if not console.is_terminal:
+def _check_output(console: "Terminal", *, watch: bool, plain: bool, as_json: bool) -> None:
+    """Raises UserError for options that exclude each other, and if nothing can be drawn again and again."""
+    chosen = [name for name, given in (("--watch", watch), ("--plain", plain), ("--json", as_json)) if given]
+    if len(chosen) > 1:
+        raise UserError(f"{' and '.join(chosen[:2])}: give one of them, because each is another form of the report")
+    if watch and not console.is_terminal:
         raise UserError("--watch: standard output is not a terminal; leave --watch out to print the report once")

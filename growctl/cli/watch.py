@@ -19,7 +19,7 @@ SECONDS = 3.0
 """Between two looks at the ledgers."""
 
 
-def watch(
+def watch_report(
     report: Callable[[], Sequence[Section]], console: Terminal, wait: Callable[[float], None] = time.sleep
 ) -> None:
     """Draws `report` until Ctrl-C, which leaves the last one on the screen. Raises what the first one raises."""

@@ -5,14 +5,20 @@ from collections.abc import Sequence
 from growctl.content.section import Section
 from growctl.report import (
     anomalies,
+    charts,
+    commands,
     cost_by_stage,
+    environment,
     equal_loss_sections,
+    growths,
     headline,
     ladders,
+    method,
     over_seeds,
     published_figures,
     samples,
     savings,
+    schedules,
     scores,
     stages,
     sweep,
@@ -25,14 +31,21 @@ from growctl.report.results import results
 
 
 def report_sections(
-    runs: Sequence[RunReport], grouping: Grouping = BY_SCHEDULE, overlays: Sequence[Published] = ()
+    runs: Sequence[RunReport],
+    grouping: Grouping = BY_SCHEDULE,
+    command: Sequence[str] = (),
+    overlays: Sequence[Published] = (),
 ) -> list[Section]:
-    """The sections of the report on `runs`, the most important first. `overlays`: published figures to show apart."""
+    """The sections of the report on `runs` that `command` makes, the most important first.
+
+    `overlays`: published figures, which are shown apart and change nothing else.
+    """
     found = results(runs, grouping)
     topics = (
         headline.section(found.headlines),
         validation.section(runs),
         savings.section(runs),
+        charts.section(runs, overlays),
         over_seeds.section(found.seeds),
         sweep.section(found.sweeps),
         ladders.section(found.ladders),
@@ -41,8 +54,13 @@ def report_sections(
         stages.section(runs),
         cost_by_stage.section(runs),
         anomalies.section(runs),
+        growths.section(runs),
         scores.section(runs),
         published_figures.section(overlays),
         samples.section(runs),
+        environment.section(runs),
+        schedules.section(runs),
+        commands.section(runs, command),
+        method.section(),
     )
     return [section for section in topics if section]

@@ -32,6 +32,15 @@ def section(runs: Sequence[RunReport], *, draws: bool = True) -> Section | None:
     return Section("losses-so-far", "Losses so far", (table,))
 
 
+def with_losses(
+    sections: Sequence[Section], runs: Sequence[RunReport], *, after: str | None, draws: bool = True
+) -> list[Section]:
+    """`sections` with that of the losses after the one with the key `after`, or first."""
+    losses = section(runs, draws=draws)
+    place = next((number for number, each in enumerate(sections, 1) if each.key == after), 0)
+    return [*sections[:place], *([losses] if losses else []), *sections[place:]]
+
+
 def _name(run: RunReport, runs: Sequence[RunReport]) -> str:
     """The name of a run; below its ladder, that of a control without the ladder's."""
     if run.control_of is None or all(other.name != run.control_of for other in runs):
@@ -57,7 +66,7 @@ def sparkline(points: Sequence[tuple[float, float]], width: int = WIDTH) -> str:
     for share_ys in shares:
         heights.append(fmean(share_ys) if share_ys else heights[-1])
     low = min(heights)
-    top = low + _HEADROOM * (median(heights) - low)
+    top = min(max(heights), low + _HEADROOM * (median(heights) - low))
     top = top if top > low else max(heights)
     steps = len(LEVELS) - 1
     return "".join(
