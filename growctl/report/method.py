@@ -27,8 +27,8 @@ _COUNTED = (
      "decay."),
     ("What each loss costs",
      "The same in FLOPs, device time, money and energy, for every finished model whose learning rate has decayed. Each "
-     "cost includes the start checkpoint, every stage before and reused work, and leaves out replayed work. If a part of "
-     "it is not known, neither is the cost."),
+     "cost includes the start checkpoint, every stage before and reused work, and leaves out replayed work. A cost of "
+     "which any part is not known is not known."),
     ("The best size from scratch",
      "It trains every size of the ladder alone for the same FLOPs and puts all of them under one envelope. A small "
      "model trained longer may beat both the ladder and the largest size."),
