@@ -88,7 +88,7 @@ def test_published_figures_change_no_verdict_headline_or_measured_mark(runs: Pat
     assert [section for section in with_them if section.key not in ("published", "compute")] == [
         section for section in without if section.key != "compute"
     ]
-    alone, together = compute_chart(found), compute_chart(found, overlays)
+    alone, together = compute_chart(found), compute_chart(found, overlays=overlays)
     measured = tuple(series for series in together.series if series.role != "published")
     assert measured == alone.series
     assert len(together.series) > len(measured)
