@@ -2,12 +2,19 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, RunsDir, runs_argument
 from growctl.text.escaping import say
+from model.errors import UserError
+
+if TYPE_CHECKING:
+    from growctl.content.section import Section
+    from growctl.report.grouping import Grouping
+    from growctl.report.read import RunReport
+    from growctl.text.console import Terminal
 
 
 def report(
@@ -56,6 +63,23 @@ def report(
             metavar="FORMATS",
         ),
     ] = None,
+    overlay: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--overlay",
+            help="Show published figures beside the runs: paper-openwebtext, paper-growth-methods, paper-pile, "
+            "readme-openwebtext2, or a file like theirs. They are labelled as published, and no verdict uses them. "
+            "Repeatable.",
+            metavar="NAME|FILE",
+        ),
+    ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Draw the report again every few seconds while runs go on. Writes no files.")
+    ] = False,
+    plain: Annotated[
+        bool,
+        typer.Option("--plain", help="Print plain lines without colour and columns, for logs and screen readers."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare compute and perplexity for every stage and growth, and show what growing saved or lost.
@@ -65,31 +89,59 @@ def report(
     Example: growctl report --group-by learning_rate.peak
 
     Example: growctl report quickstart --figures pdf --style paper --tables tex --output paper
+
+    Example: growctl report quickstart --overlay paper-openwebtext
+
+    Example: growctl report quickstart --watch
     """
     from growctl.documents.output import print_document
+    from growctl.report.changed_runs import ChangedRuns
     from growctl.report.documents import report_document
     from growctl.report.find import find_runs
     from growctl.report.group_by import read_grouping
+    from growctl.report.overlays import load_overlay
     from growctl.report_files.extras import Extras
     from growctl.status.controls_to_come import with_controls_to_come
     from growctl.text.console import Terminal
 
+    console = Terminal()
+    _check_output(console, watch=watch, plain=plain, as_json=as_json)
     extras = Extras.read(figures, style, tables)
-    found = with_controls_to_come(find_runs(runs_dir, runs or []), runs_dir)
-    grouping = read_grouping(found, group_by or [])
+    overlays = [load_overlay(name) for name in overlay or []]
+    reader = ChangedRuns()
+
+    def read() -> "tuple[list[RunReport], Grouping]":
+        found = with_controls_to_come(find_runs(runs_dir, runs or [], reader.read), runs_dir)
+        return found, read_grouping(found, group_by or [])
+
+    from growctl.report.sections import report_sections
+    from growctl.report.sparklines import with_losses
+
+    if watch:
+        from growctl.cli.watch import watch_report
+
+        def draw() -> "list[Section]":
+            found, grouping = read()
+            return with_losses(report_sections(found, grouping, overlays=overlays), found, after=None)
+
+        watch_report(draw, console)
+        return
+    found, grouping = read()
     if as_json:
-        print_document(report_document(found, grouping))
+        print_document(report_document(found, grouping, overlays))
         if not output:
             return
+    from growctl.content.plain import print_plain
     from growctl.content.terminal import print_sections
-    from growctl.report.sections import report_sections
     from growctl.report_files.folder import report_folder
     from growctl.report_files.write import write_report
     from growctl.runs_dir import ReportPaths
 
-    sections = report_sections(found, grouping, ["growctl", *sys.argv[1:]])
-    if not as_json:
-        print_sections(sections, Terminal())
+    sections = report_sections(found, grouping, ["growctl", *sys.argv[1:]], overlays)
+    if plain:
+        print_plain(with_losses(sections, found, after="stages", draws=False), say)
+    elif not as_json:
+        print_sections(with_losses(sections, found, after="stages"), console)
     paths = ReportPaths(output) if output else report_folder(found, runs_dir, are_all=not runs)
     try:
         page = write_report(found, sections, paths, extras)
@@ -101,3 +153,12 @@ def report(
         return
     if not as_json:
         say(f"\nCharts and tables: {page}")
+
+
+def _check_output(console: "Terminal", *, watch: bool, plain: bool, as_json: bool) -> None:
+    """Raises UserError for options that exclude each other, and if nothing can be drawn again and again."""
+    chosen = [name for name, given in (("--watch", watch), ("--plain", plain), ("--json", as_json)) if given]
+    if len(chosen) > 1:
+        raise UserError(f"{' and '.join(chosen[:2])}: give one of them, because each is another form of the report")
+    if watch and not console.is_terminal:
+        raise UserError("--watch: standard output is not a terminal; leave --watch out to print the report once")

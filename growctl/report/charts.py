@@ -10,6 +10,8 @@ from growctl.content.chart import Axis, Chart, Mark, Role, Rule, Series
 from growctl.content.section import Section
 from growctl.report.costs import CURRENCIES
 from growctl.report.grouping import BY_SCHEDULE, Grouping, replicates
+from growctl.report.overlays import Published
+from growctl.report.published_figures import published_series
 from growctl.report.read import EvaluationPoint, RunReport, StageReport
 from growctl.text.formatting import exact, scientific, short_count
 from stages.counted import counted
@@ -39,18 +41,22 @@ Costs = Mapping[str, float]
 """What a model cost, by the key of the axis; without the axes on which it is not known."""
 
 
-def section(runs: Sequence[RunReport], grouping: Grouping = BY_SCHEDULE) -> Section:
+def section(runs: Sequence[RunReport], grouping: Grouping = BY_SCHEDULE, overlays: Sequence[Published] = ()) -> Section:
     """The chart as a section, for the page."""
-    return Section("compute", "Compute against perplexity", (compute_chart(runs, grouping),), in_terminal=False)
+    chart = compute_chart(runs, grouping, overlays)
+    return Section("compute", "Compute against perplexity", (chart,), in_terminal=False)
 
 
-def compute_chart(runs: Sequence[RunReport], grouping: Grouping = BY_SCHEDULE) -> Chart:
+def compute_chart(
+    runs: Sequence[RunReport], grouping: Grouping = BY_SCHEDULE, overlays: Sequence[Published] = ()
+) -> Chart:
     """Validation perplexity against cumulative cost, for ladders, their releases and their controls.
 
     The x axes are FLOPs, device-hours, money and energy; those that are not known for all work of all runs are left
     out. Replayed work does not count, reused work does. FLOPs of an evaluation are exact. The other costs are known by
     stage, so an evaluation after a share of a stage's steps is placed at that share of what the stage's kept work cost,
-    after all stages before: start-up, evaluations and checkpoints are spread evenly over the steps.
+    after all stages before: start-up, evaluations and checkpoints are spread evenly over the steps. `overlays` are
+    series of their own; they move no other mark.
     """
     costs = {run.name: _stage_costs(run) for run in runs}
     keys = _known_axes([after for of_run in costs.values() for _, after in of_run.values()])
@@ -62,6 +68,7 @@ def compute_chart(runs: Sequence[RunReport], grouping: Grouping = BY_SCHEDULE) -
         *(release for each in ladders for release in each.releases()),
         *(each.series() for each in controls),
         *_budgets(controls, look),
+        *(published for overlay in overlays for published in published_series(overlay)),
     ]
     ends = [mark.y for each in series for mark in each.marks if mark.is_end]
     return Chart(

@@ -15,6 +15,7 @@ from growctl.report import (
     ladders,
     method,
     over_seeds,
+    published_figures,
     samples,
     savings,
     schedules,
@@ -24,20 +25,27 @@ from growctl.report import (
     validation,
 )
 from growctl.report.grouping import BY_SCHEDULE, Grouping
+from growctl.report.overlays import Published
 from growctl.report.read import RunReport
 from growctl.report.results import results
 
 
 def report_sections(
-    runs: Sequence[RunReport], grouping: Grouping = BY_SCHEDULE, command: Sequence[str] = ()
+    runs: Sequence[RunReport],
+    grouping: Grouping = BY_SCHEDULE,
+    command: Sequence[str] = (),
+    overlays: Sequence[Published] = (),
 ) -> list[Section]:
-    """The sections of the report on `runs` that `command` makes, the most important first."""
+    """The sections of the report on `runs` that `command` makes, the most important first.
+
+    `overlays`: published figures, which are shown apart and change nothing else.
+    """
     found = results(runs, grouping)
     topics = (
         headline.section(found.headlines),
         validation.section(runs),
         savings.section(runs),
-        charts.section(runs, grouping),
+        charts.section(runs, grouping, overlays),
         over_seeds.section(found.seeds),
         sweep.section(found.sweeps),
         ladders.section(found.ladders),
@@ -48,6 +56,7 @@ def report_sections(
         anomalies.section(runs),
         growths.section(runs),
         scores.section(runs),
+        published_figures.section(overlays),
         samples.section(runs),
         environment.section(runs),
         schedules.section(runs),
