@@ -25,6 +25,20 @@ from stages.stage_dir import MANIFEST_NAME, StagePaths
 
 
 @dataclass(frozen=True)
+class Work:
+    """Work that the run itself did in a stage, as the ledger booked it: a piece of one attempt. The pieces of an
+    attempt follow each other without a gap, from its launch on."""
+
+    attempt: int
+    wall_seconds: float
+    device_seconds: float
+    step_seconds: float | None
+    """The part of `wall_seconds` spent in optimizer steps; None if not known."""
+    kept: float
+    """The share that no later attempt repeated, 0 to 1."""
+
+
+@dataclass(frozen=True)
 class StageReport:
     """The size, cost and quality of one stage, or of its release."""
 
@@ -85,6 +99,12 @@ class StageReport:
     """The part of `gpu_joules` that belongs to `replayed_device_seconds`; so of the next two."""
     replayed_cpu_joules: float | None = None
     replayed_money: float | None = None
+    tokens_per_step: int = 0
+    """Data tokens of an optimizer step."""
+    step_flops: float = 0.0
+    """Training FLOPs of an optimizer step."""
+    work: tuple[Work, ...] = ()
+    """What `device_seconds` sums up, in the order in which it was done."""
 
     @property
     def jump(self) -> float | None:
@@ -105,6 +125,8 @@ class EvaluationPoint:
     """Training FLOPs of all steps before it, without replayed ones."""
     loss: float
     perplexity: float
+    step: int = 0
+    """Optimizer steps of the stage before it."""
 
 
 @dataclass(frozen=True)
@@ -213,7 +235,9 @@ def read_run(path: Path) -> RunReport:
                 continue
             spent = stages[-1].cumulative_flops if stages else run.base_flops or 0.0
             points += [
-                EvaluationPoint(stage.name, e.point, spent + e.step * stage.step_flops.total, e.loss, e.perplexity)
+                EvaluationPoint(
+                    stage.name, e.point, spent + e.step * stage.step_flops.total, e.loss, e.perplexity, e.step
+                )
                 for e in ledger.evaluations(stage.name)
                 if e.loss is not None and e.perplexity is not None and math.isfinite(e.perplexity)
             ]
@@ -311,6 +335,13 @@ def _stage_report(
         replayed_gpu_joules=cost.replayed.gpu_joules,
         replayed_cpu_joules=cost.replayed.cpu_joules,
         replayed_money=cost.replayed.money,
+        tokens_per_step=stage.tokens_per_step,
+        step_flops=stage.step_flops.total,
+        work=tuple(
+            Work(row["attempt"], row["wall_seconds"], row["device_seconds"], row["step_seconds"], kept)
+            for row, kept in ledger.work(stage.name)
+            if row["paid_by"] is None
+        ),
     )
 
 
