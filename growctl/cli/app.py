@@ -14,7 +14,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from growctl.cli import checkpoints, evaluate, exchange, generate, ledger, machine, schedules, storage, sweep
+from growctl.cli import checkpoints, evaluate, exchange, generate, ledger, machine, report, schedules, storage, sweep
 from growctl.cli import inspect as inspection
 from growctl.cli import verify as verification
 from growctl.cli.options import (
@@ -30,7 +30,6 @@ from growctl.cli.options import (
     WithControls,
     check_name,
     default_runs_dir,
-    runs_argument,
 )
 from growctl.run import signals
 from growctl.text.escaping import say
@@ -258,35 +257,7 @@ def prepare(
         say(str(path))
 
 
-@app.command(rich_help_panel=TRAINING)
-def report(
-    runs: Annotated[list[str] | None, runs_argument("Runs to report on (default: all).")] = None,
-    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
-    as_json: AsJson = False,
-) -> None:
-    """Compare compute and perplexity for every stage and growth, and show what growing saved or lost.
-
-    Example: growctl report quickstart
-    """
-    from growctl.documents.output import print_document
-    from growctl.report.documents import report_document
-    from growctl.report.find import find_runs
-    from growctl.runs_dir import RunPaths
-    from growctl.text.console import Terminal
-
-    found = find_runs(runs_dir, runs or [])
-    if as_json:
-        print_document(report_document(found))
-        return
-    from growctl.report.page import write_report
-    from growctl.report.table import print_report
-
-    print_report(found, Terminal())
-    ladder = next((run for run in found if run.control is None), found[0])
-    page = write_report(found, RunPaths(ladder.directory).report)
-    say(f"\nCharts and tables: {page}")
-
-
+app.command(rich_help_panel=TRAINING)(report.report)
 app.command(rich_help_panel=TRAINING)(sweep.sweep)
 app.command(rich_help_panel=TRAINING)(schedules.init)
 app.command(rich_help_panel=TRAINING)(schedules.validate)

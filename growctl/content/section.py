@@ -12,8 +12,9 @@ class Paragraph:
     """One or more sentences of plain text."""
 
     text: str
-    tone: Literal["plain", "strong", "note", "warning"] = "plain"
-    """`strong`: the result. `note`: an aside. `warning`: what may make the result worthless."""
+    tone: Literal["plain", "heading", "strong", "note", "warning"] = "plain"
+    """`heading`: what the parts below it are about. `strong`: the result. `note`: an aside. `warning`: a reason to
+    doubt the result."""
 
 
 @dataclass(frozen=True)

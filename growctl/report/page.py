@@ -5,9 +5,11 @@ from html import escape
 from pathlib import Path
 
 from growctl.report import plots
+from growctl.report.anomalies import anomalies
 from growctl.report.documents import stages_csv
 from growctl.report.read import RunReport
 from growctl.report.samples import texts_by_prompt
+from growctl.report.savings import verdicts
 from growctl.report.scores import (
     HEADERS,
     HEADING,
@@ -17,7 +19,7 @@ from growctl.report.scores import (
     other_scores,
     zero_shot_rows,
 )
-from growctl.report.table import COLUMNS, WENT_WRONG, anomalies, describe, remarks, stage_cells, verdicts
+from growctl.report.stages import COLUMNS, describe, remarks, stage_cells
 from growctl.report.validation import validation_warnings
 from growctl.runs_dir import ReportPaths
 from growctl.text.escaping import visible
@@ -103,9 +105,12 @@ def _table(runs: Sequence[RunReport]) -> str:
         span = f'colspan="{len(COLUMNS)}"'
         head = f"<tr><th {span}>{escape(run.name)} <span>{escape(describe(run))}</span></th></tr>"
         note = "".join(f'<tr><td {span} class="note">{escape(text)}</td></tr>' for text in remarks(run))
-        return f"<tbody>{head}{''.join(row(stage_cells(stage), 'td') for stage in run.parts)}{note}</tbody>"
+        rows = [row([cell.text for cell in stage_cells(stage)], "td") for stage in run.parts]
+        return f"<tbody>{head}{''.join(rows)}{note}</tbody>"
 
-    return f"<table><thead>{row(COLUMNS, 'th')}</thead>{''.join(map(body, runs))}</table>"
+    return (
+        f"<table><thead>{row([column.heading for column in COLUMNS], 'th')}</thead>{''.join(map(body, runs))}</table>"
+    )
 
 
 def _scores(runs: Sequence[RunReport]) -> str:
@@ -131,7 +136,7 @@ def _scores(runs: Sequence[RunReport]) -> str:
 def _anomalies(runs: Sequence[RunReport]) -> str:
     """A section for each run with anomalies."""
     return "".join(
-        f"<section><h3>{escape(run.name)}: {WENT_WRONG}</h3>"
+        f"<section><h3>{escape(run.name)}: training anomalies</h3>"
         + "".join(f"<p>{escape(sentence)}</p>" for sentence in anomalies(run))
         + "</section>"
         for run in runs

@@ -1,13 +1,10 @@
-"""The texts that the models of a report wrote, by prompt, and how the terminal shows them."""
+"""The texts that the models of a report wrote, by prompt."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from growctl.content.section import Listing, Paragraph, Section
 from growctl.report.read import RunReport
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 
 @dataclass(frozen=True)
@@ -34,16 +31,9 @@ def texts_by_prompt(runs: Sequence[RunReport]) -> list[Texts]:
     return [Texts(prompt, tuple(writers.items())) for prompt, writers in found.items()]
 
 
-def print_samples(runs: Sequence[RunReport], console: "Console") -> None:
-    """Prints the texts of all runs; nothing if there are none."""
-    from rich.padding import Padding
-    from rich.text import Text
-
-    from growctl.text.colours import FAINT
-
+def section(runs: Sequence[RunReport]) -> Section | None:
+    """The texts of all runs; None if there are none."""
+    parts: list[Paragraph | Listing] = []
     for texts in texts_by_prompt(runs):
-        console.print()
-        console.print(Text(texts.heading, "bold"))
-        for writer, text in texts.by_writer:
-            console.print(Padding(Text(writer, FAINT), (0, 0, 0, 2)))
-            console.print(Padding(Text(text.rstrip()), (0, 0, 0, 4)))
+        parts += [Paragraph(texts.heading, "heading"), *(Listing(*written) for written in texts.by_writer)]
+    return Section("samples", "Text after each stage", tuple(parts)) if parts else None

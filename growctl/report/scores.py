@@ -1,20 +1,15 @@
 """The scores of a report's models: the paper's zero-shot table with its published rows, and all other scores."""
 
-import re
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from growctl.content.section import Cell, Column, Paragraph, Rows, Section, Table
 from growctl.ledger.ledger import ScoreEntry
 from growctl.report.read import RunReport, StageReport
-from growctl.text.colours import FAINT
 from growctl.text.formatting import short_count
 from stages.counted import counted
-
-if TYPE_CHECKING:
-    from rich.align import VerticalAlignMethod
-    from rich.console import Console, JustifyMethod
 
 HEADING = "Zero-shot scores"
 
@@ -31,7 +26,7 @@ OTHER_HEADING = "Other scores"
 OTHER_HEADERS = ("model", "evaluated on", "scores")
 
 
-class Column(NamedTuple):
+class TaskColumn(NamedTuple):
     """One column of the zero-shot table."""
 
     name: str
@@ -41,13 +36,13 @@ class Column(NamedTuple):
 
 
 COLUMNS = (
-    Column("LAMBADA ppl", "lambada_openai", "perplexity", percent=False),
-    Column("LAMBADA", "lambada_openai", "acc"),
-    Column("HellaSwag", "hellaswag", "acc_norm"),
-    Column("PIQA", "piqa", "acc"),
-    Column("ARC-E", "arc_easy", "acc"),
-    Column("ARC-C", "arc_challenge", "acc_norm"),
-    Column("WinoGrande", "winogrande", "acc"),
+    TaskColumn("LAMBADA ppl", "lambada_openai", "perplexity", percent=False),
+    TaskColumn("LAMBADA", "lambada_openai", "acc"),
+    TaskColumn("HellaSwag", "hellaswag", "acc_norm"),
+    TaskColumn("PIQA", "piqa", "acc"),
+    TaskColumn("ARC-E", "arc_easy", "acc"),
+    TaskColumn("ARC-C", "arc_challenge", "acc_norm"),
+    TaskColumn("WinoGrande", "winogrande", "acc"),
 )
 """The tasks of the paper's table. It does not name the metrics; these are those of Mamba's table of the same models:
 accuracy, normalised by the answers' length for HellaSwag and ARC-Challenge."""
@@ -112,40 +107,30 @@ def other_scores(runs: Sequence[RunReport]) -> list[tuple[str, str, str]]:
     return rows
 
 
-def print_scores(runs: Sequence[RunReport], console: "Console") -> None:
-    """Prints the zero-shot table, with its published rows, and all other scores."""
-    from rich.padding import Padding
-    from rich.table import Table
-    from rich.text import Text
-
-    from growctl.text.name_cell import NameCell
-
-    def print_table(heading: str, headers: Sequence[str], rows: Sequence[Sequence[str]], note: str | None) -> None:
-        table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
-        has_figures = headers is HEADERS
-        vertical: VerticalAlignMethod = "bottom" if has_figures else "top"
-        table.add_column(headers[0], vertical=vertical)
-        for header in headers[1:]:
-            justify: JustifyMethod = "right" if has_figures else "left"
-            name = _in_lines(header) if has_figures else header
-            table.add_column(name, justify=justify, vertical=vertical, overflow="fold")
-        for name, *cells in rows:
-            table.add_row(NameCell(name), *map(Text, cells))
-        console.print()
-        console.print(Text(heading, "bold"))
-        console.print(Padding(table, (0, 0, 0, 2)))
-        if note:
-            console.print(Padding(Text(note, FAINT), (0, 0, 0, 2)))
-
+def section(runs: Sequence[RunReport]) -> Section | None:
+    """The zero-shot table, with its published rows, and all other scores; None without scores."""
+    parts: list[Paragraph | Table] = []
     if found := zero_shot_rows(runs):
-        print_table(HEADING, HEADERS, [row.cells for row in found], PUBLISHED_NOTE)
+        columns = [Column(header, is_number=header not in HEADERS[:1]) for header in HEADERS]
+        own, published = (
+            tuple(tuple(map(_number, row.cells)) for row in found if row.is_published is wanted)
+            for wanted in (False, True)
+        )
+        groups = (Rows(own), Rows(published, "published"))
+        parts += [Paragraph(HEADING, "heading"), Table("zero-shot", tuple(columns), groups, PUBLISHED_NOTE)]
     if others := other_scores(runs):
-        print_table(OTHER_HEADING, OTHER_HEADERS, others, None)
+        texts = [Column(header, is_number=False) for header in OTHER_HEADERS]
+        parts += [Paragraph(OTHER_HEADING, "heading")]
+        parts += [Table.of("other-scores", texts, [list(map(Cell, row)) for row in others])]
+    return Section("scores", "Scores", tuple(parts)) if parts else None
 
 
-def _in_lines(header: str) -> str:
-    """A header of a narrow column: `LAMBADA ppl` and `HellaSwag` take two lines each."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-\n", header.replace(" ", "\n", 1))
+def _number(text: str) -> Cell:
+    """A cell with the figure that it shows, if it shows one."""
+    try:
+        return Cell(text, float(text))
+    except ValueError:
+        return Cell(text)
 
 
 def _row(run: RunReport, part: StageReport) -> ScoreRow:
@@ -157,7 +142,7 @@ def _row(run: RunReport, part: StageReport) -> ScoreRow:
     return ScoreRow((f"{run.name}/{part.name}", short_count(part.num_parameters), *cells, average), False)
 
 
-def _found(scores: Sequence[ScoreEntry]) -> dict[Column, ScoreEntry]:
+def _found(scores: Sequence[ScoreEntry]) -> dict[TaskColumn, ScoreEntry]:
     """The newest comparable score of each column."""
     return {
         column: score
@@ -176,7 +161,7 @@ def _is_comparable(score: ScoreEntry) -> bool:
     return not changed and not score.num_shots and context_as_trained and settings.get("dtype", _DTYPE) == _DTYPE
 
 
-def _cell(column: Column, score: ScoreEntry | None) -> str:
+def _cell(column: TaskColumn, score: ScoreEntry | None) -> str:
     if score is None or score.value is None:
         return "-"
     return f"{100 * score.value:.1f}" if column.percent else f"{score.value:.2f}"

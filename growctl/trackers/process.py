@@ -17,6 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from growctl.text.html import replace_file
 from growctl.trackers.protocol import TrackedRun, Tracker
 from growctl.trackers.records import Part, track, track_growth
 
@@ -39,9 +40,7 @@ class Memory:
 
     def write(self) -> None:
         """Replaces the file as a whole."""
-        temporary = self._path.with_name(f".{self._path.name}.tmp")
-        temporary.write_text(json.dumps({"id": self.id, "records": self.records}, indent=1) + "\n")
-        os.replace(temporary, self._path)
+        replace_file(self._path, (json.dumps({"id": self.id, "records": self.records}, indent=1) + "\n").encode())
 
 
 def follow(tracker: Tracker, memory: Memory, message: dict[str, Any]) -> None:

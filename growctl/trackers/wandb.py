@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from growctl.text.html import replace_file
 from growctl.trackers.protocol import Place, Status, TrackedRun
 from growctl.trackers.tables import COLUMNS, figures
 
@@ -55,7 +56,7 @@ class WeightsAndBiases:
 
     def flush(self) -> None:
         """Remembers the number of rows. W&B's own process writes the rows themselves."""
-        self._counter.write_text(str(self._rows))
+        replace_file(self._counter, str(self._rows).encode())
 
     def finish(self, status: Status, table: list[dict[str, str]]) -> None:
         """Writes the report's table and its figures into the summary."""

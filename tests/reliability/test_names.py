@@ -17,7 +17,7 @@ import typer
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from growctl.cli import app
+from growctl.cli import app, report
 from growctl.cli.dry_run import _launch
 from growctl.controls.generate import plan_controls
 from growctl.launch.devices import Devices
@@ -259,7 +259,7 @@ def test_a_run_is_selected_by_name_and_never_by_path(tmp_path, name):
 def test_a_report_is_written_beside_its_ledger_whatever_name_the_ledger_has(tmp_path, name):
     directory = run_of(tmp_path / "runs", "quick", name.format(tmp_path=tmp_path))
     before = set(tmp_path.rglob("*"))
-    app.report(["quick"], runs_dir=tmp_path / "runs")
+    report.report(["quick"], runs_dir=tmp_path / "runs")
     written = set(tmp_path.rglob("*")) - before
     assert (directory / "report" / "report.html") in written
     assert {path for path in written if not path.is_relative_to(directory)} == set()

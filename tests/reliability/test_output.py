@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 
-from growctl.cli import app
+from growctl.cli import app, report
 from growctl.launch.worker_logs import failure_reason
 from growctl.ledger.ledger import Ledger, RunEntry, StageEntry
 from growctl.report.documents import stages_csv
@@ -160,7 +160,7 @@ def test_commands_show_the_names_in_a_ledger_as_text(text, command, tmp_path, re
     told = io.StringIO()
     with redirect_stdout(told):
         if command == "report":
-            app.report([], runs_dir=tmp_path / "runs")
+            report.report([], runs_dir=tmp_path / "runs")
         else:
             app.machine.status([], runs_dir=tmp_path / "runs")
     warnings = "".join(str(warning.message) for warning in recwarn)  # of fonts: they name missing characters

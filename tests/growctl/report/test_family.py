@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from growctl.content.terminal import print_sections
 from growctl.documents.output import plain
 from growctl.ledger.ledger import StageEntry
 from growctl.report.compare import compare
@@ -17,7 +18,8 @@ from growctl.report.find import find_runs
 from growctl.report.page import render_page
 from growctl.report.plots import draw
 from growctl.report.read import RunReport
-from growctl.report.table import COLUMNS, DROPPED, print_report, stage_cells, verdicts
+from growctl.report.savings import verdicts
+from growctl.report.stages import COLUMNS, section, stage_cells
 from growctl.report.verdict import verdict
 from tests.growctl.documents.schemas import assert_follows_schema
 from tests.growctl.invented_runs import LARGE, SMALL, FakeRun, control, ladder, stage_of
@@ -73,18 +75,20 @@ def test_a_release_counts_the_stages_up_to_its_own_and_no_later_stage_counts_the
     assert {point.stage for point in quick.points} == {"0-800k", "1-2m"}
 
 
-@pytest.mark.parametrize(("width", "dropped"), [(80, ()), (64, ("FLOPs",)), (52, DROPPED)])
+@pytest.mark.parametrize(
+    ("width", "dropped"), [(80, ()), (64, ("FLOPs",)), (52, ("FLOPs", "device time", "parameters"))]
+)
 def test_a_narrow_table_of_a_run_with_a_release_drops_columns_and_cuts_nothing(
     runs: Path, width: int, dropped: tuple[str, ...]
 ) -> None:
     out = io.StringIO()
-    print_report(find_runs(runs), Console(file=out, width=width))
-    lines = out.getvalue().splitlines()
-    assert max(map(len, lines)) <= width
-    words = " ".join(lines[: lines.index("")]).split()
+    print_sections([section(find_runs(runs))], Console(file=out, width=width))
+    assert max(map(len, out.getvalue().splitlines())) <= width
+    words = out.getvalue().split()
     [quick] = [run for run in find_runs(runs) if run.name == "quick"]
-    for cells in (COLUMNS, *map(stage_cells, quick.parts)):
-        kept = [cell for column, cell in zip(COLUMNS, cells, strict=True) if column not in ("stage", *dropped)]
+    headings = [column.heading for column in COLUMNS]
+    for cells in (headings, *([cell.text for cell in stage_cells(part)] for part in quick.parts)):
+        kept = [cell for heading, cell in zip(headings, cells, strict=True) if heading not in ("stage", *dropped)]
         assert {word for cell in kept for word in cell.split()} <= set(words)
     assert ("device" in words) == ("device time" not in dropped)
     assert "0-800k/release" in words or words[words.index("0-800k/") :].count("release")
@@ -99,7 +103,7 @@ def test_a_release_is_below_its_stage_in_tables_json_csv_and_on_the_page(runs: P
     ]
     assert [line.split(",")[3] for line in stages_csv(found).splitlines()[1:]] == names
     output = io.StringIO()
-    print_report(found, Console(file=output, width=100))
+    print_sections([section(found)], Console(file=output, width=100))
     shown = [line.split()[0] for line in output.getvalue().splitlines() if line.startswith("  ") and "800k" in line]
     assert shown[:2] == names[:2]
     assert "Releases are branches of 4.40e11 FLOPs in all" in output.getvalue()

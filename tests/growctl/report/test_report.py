@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from growctl.content.terminal import print_sections
 from growctl.documents.output import plain
 from growctl.ledger.ledger import BaseEntry, Ledger, LedgerError
 from growctl.report.documents import report_document, stages_csv
@@ -17,10 +18,11 @@ from growctl.report.find import RunNotFoundError, find_runs
 from growctl.report.page import render_page, write_report
 from growctl.report.plots import png, svg
 from growctl.report.read import read_run
-from growctl.report.table import print_report, remarks, scientific
+from growctl.report.sections import report_sections
+from growctl.report.stages import remarks
 from growctl.runs_dir import ReportPaths
 from growctl.text.console import Terminal
-from growctl.text.formatting import short_count
+from growctl.text.formatting import scientific, short_count
 from stages.generate.text_samples import TextRequest, TextSample, TextSamples
 from tests.growctl.documents.schemas import assert_follows_schema
 from tests.growctl.invented_runs import LARGE, SCRATCH, SMALL, FakeRun, control, ladder, stage_of
@@ -151,7 +153,7 @@ def large_report(runs: Path) -> Path:
 
 def printed(found: list[Any], width: int = 100) -> str:
     console = Terminal(width=width, file=io.StringIO(), color_system=None)
-    print_report(found, console)
+    print_sections(report_sections(found), console)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -229,9 +231,9 @@ def test_anomalies_appear_on_screen_on_the_page_and_in_json(runs: Path) -> None:
         ledger.books("1-2m").sync(records)
     found = find_runs(runs)
     out = io.StringIO()
-    print_report(found, Console(file=out, width=120))
+    print_sections(report_sections(found), Console(file=out, width=120))
     said = " ".join(out.getvalue().split())
-    assert "quick: training anomalies 2 earlier anomalies are in the JSON report. 1-2m, attempt 1" in said
+    assert "Training anomalies quick 2 earlier anomalies are in the JSON report. 1-2m, attempt 1" in said
     spike_said = (
         "1-2m, attempt 1, step 70: a spike, 9.5 against 6; rolled back, skipping the data of 20 steps from step 60 on."
     )

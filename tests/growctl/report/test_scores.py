@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from growctl.content.terminal import print_sections
 from growctl.documents.output import plain
 from growctl.ledger.ledger import Ledger, ScoreEntry
 from growctl.report.documents import report_document
@@ -15,7 +16,7 @@ from growctl.report.find import find_runs
 from growctl.report.page import render_page
 from growctl.report.read import RunReport
 from growctl.report.scores import COLUMNS, other_scores, zero_shot_rows
-from growctl.report.table import print_report
+from growctl.report.sections import report_sections
 from tests.growctl.invented_runs import FakeRun, stage_of
 
 FINAL = ScoreEntry(
@@ -39,7 +40,7 @@ def report(folder: Path, *scores: ScoreEntry) -> list[RunReport]:
 
 def printed(runs: list[RunReport], width: int = 120) -> str:
     out = StringIO()
-    print_report(runs, Console(file=out, width=width))
+    print_sections(report_sections(runs), Console(file=out, width=width))
     return out.getvalue()
 
 

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from growctl.content.terminal import print_sections
 from growctl.documents.output import plain
 from growctl.report.documents import report_document
 from growctl.report.find import find_runs
 from growctl.report.page import render_page
-from growctl.report.table import print_report
+from growctl.report.sections import report_sections
 from growctl.report.validation import validation_warnings
 from stages.data.validation_size import small_validation
 from tests.growctl.invented_runs import LARGE, SMALL, FakeRun
@@ -29,7 +30,7 @@ def run_of(runs: Path, name: str, validation: tuple[int, int] | None) -> None:
 
 def printed(runs: Path) -> str:
     out = io.StringIO()
-    print_report(find_runs(runs), Console(file=out, width=100))
+    print_sections(report_sections(find_runs(runs)), Console(file=out, width=100))
     return " ".join(out.getvalue().split()).replace(" (units of the natural logarithm)", "")
 
 

@@ -15,8 +15,10 @@ from growctl.report.compare import Comparison, Point, compare, flops_to_loss
 from growctl.report.documents import report_document
 from growctl.report.find import find_runs
 from growctl.report.read import RunReport, StageReport
-from growctl.report.table import replayed_work, scientific, verdicts
+from growctl.report.savings import verdicts
+from growctl.report.stages import replayed_work
 from growctl.report.verdict import verdict
+from growctl.text.formatting import scientific
 from tests.growctl.invented_runs import (
     LARGE,
     SCRATCH,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from growctl.report.find import find_runs
-from growctl.report.table import remarks
+from growctl.report.stages import remarks
 from growctl.run.requests import LadderRequest
 from growctl.runs_dir import RunPaths
 from growctl.schedule.load import load_schedule

@@ -1,0 +1,35 @@
+"""The command `report`. Slow modules are imported on use."""
+
+from typing import Annotated
+
+from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, RunsDir, runs_argument
+from growctl.text.escaping import say
+
+
+def report(
+    runs: Annotated[list[str] | None, runs_argument("Runs to report on (default: all).")] = None,
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
+    as_json: AsJson = False,
+) -> None:
+    """Compare compute and perplexity for every stage and growth, and show what growing saved or lost.
+
+    Example: growctl report quickstart
+    """
+    from growctl.documents.output import print_document
+    from growctl.report.documents import report_document
+    from growctl.report.find import find_runs
+    from growctl.runs_dir import RunPaths
+    from growctl.text.console import Terminal
+
+    found = find_runs(runs_dir, runs or [])
+    if as_json:
+        print_document(report_document(found))
+        return
+    from growctl.content.terminal import print_sections
+    from growctl.report.page import write_report
+    from growctl.report.sections import report_sections
+
+    print_sections(report_sections(found), Terminal())
+    ladder = next((run for run in found if run.control is None), found[0])
+    page = write_report(found, RunPaths(ladder.directory).report)
+    say(f"\nCharts and tables: {page}")

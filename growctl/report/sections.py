@@ -1,0 +1,20 @@
+"""All that a report says, topic by topic, in the order in which a reader wants it."""
+
+from collections.abc import Sequence
+
+from growctl.content.section import Section
+from growctl.report import anomalies, samples, savings, scores, stages, validation
+from growctl.report.read import RunReport
+
+
+def report_sections(runs: Sequence[RunReport]) -> list[Section]:
+    """The sections of the report on `runs`, the most important first."""
+    topics = (
+        validation.section(runs),
+        savings.section(runs),
+        stages.section(runs),
+        anomalies.section(runs),
+        scores.section(runs),
+        samples.section(runs),
+    )
+    return [section for section in topics if section]

@@ -1,0 +1,97 @@
+"""The table of stages: what each stage of each run cost, and how good its model is."""
+
+from collections.abc import Sequence
+
+from growctl.content.section import Cell, Column, Rows, Section, Table
+from growctl.report.read import RunReport, StageReport
+from growctl.text.formatting import duration, scientific, short_count
+
+COLUMNS = (
+    Column("stage", is_number=False),
+    Column("parameters", drop=3),
+    Column("tokens"),
+    Column("FLOPs", drop=1),
+    Column("FLOPs so far"),
+    Column("device time", drop=2),
+    Column("perplexity"),
+    Column("jump"),
+)
+"""The columns that `stage_cells` fills. The jump is in nats per token; the other cells carry their units."""
+
+
+def section(runs: Sequence[RunReport]) -> Section:
+    """The stages of every run, with notes below them."""
+    groups = [
+        Rows(tuple(stage_cells(part) for part in run.parts), run.name, describe(run), tuple(remarks(run)))
+        for run in runs
+    ]
+    return Section("stages", "Stages", (Table("stages", COLUMNS, tuple(groups)),))
+
+
+def stage_cells(stage: StageReport) -> tuple[Cell, ...]:
+    """The cells of a stage, one for each of COLUMNS."""
+    jump = "-" if stage.jump is None else f"{stage.jump:+.1e}" if stage.jump else "0"
+    perplexity = "-" if stage.perplexity is None else f"{stage.perplexity:.4g}"
+    if not stage.finished and stage.train_tokens:
+        perplexity = "unfinished"
+    return (
+        Cell(stage.name),
+        Cell(short_count(stage.num_parameters), stage.num_parameters),
+        Cell(short_count(stage.train_tokens), stage.train_tokens),
+        Cell(scientific(stage.flops), stage.flops),
+        Cell(scientific(stage.cumulative_flops), stage.cumulative_flops),
+        Cell(duration(stage.device_seconds), stage.device_seconds),
+        Cell(perplexity, stage.perplexity),
+        Cell(jump, stage.jump),
+    )
+
+
+def describe(run: RunReport) -> str:
+    """What kind of run it is, to print beside its name."""
+    return f"{run.control}, control of {run.control_of}" if run.control else f"ladder, {run.schedule}"
+
+
+def replayed_work(run: RunReport) -> str | None:
+    """The cost of replayed work, in one sentence; None if there is none."""
+    flops = sum(part.replayed_flops for part in run.parts)
+    seconds = round(sum(part.replayed_device_seconds for part in run.parts))
+    share = f" (+{flops / run.total_flops:.1%})" if run.total_flops else ""
+    parts = [f"{scientific(flops)} FLOPs{share}, not counted above"] if flops else []
+    parts += [f"{duration(seconds)} of device time, counted above"] if seconds else []
+    return f"Replayed after interruptions: {', and '.join(parts)}." if parts else None
+
+
+def reused_work(run: RunReport) -> str | None:
+    """The work taken over from other runs, in one sentence; None if there is none."""
+    if not run.reused_from:
+        return None
+    flops, whole = run.reused_flops, run.total_flops
+    return (
+        f"Reused from {' and '.join(run.reused_from)}: {scientific(flops)} FLOPs ({flops / whole:.1%}), counted above "
+        "as part of the model's cost; this run did not spend them, nor their device time."
+    )
+
+
+def base_cost(run: RunReport) -> str | None:
+    """The checkpoint that a run started from and its cost, in one sentence; None for a new model."""
+    if run.base is None:
+        return None
+    whose = f"trained in run {run.base.run}" if run.base.run else run.base.path
+    size = f"{short_count(run.base.num_parameters)} parameters, {whose}"
+    if run.base.flops is None:
+        return f"Start checkpoint: {size}. Its cost is not known and not counted; start.flops can give it."
+    return f"Start checkpoint: {scientific(run.base.flops)} FLOPs, counted in FLOPs so far ({size})."
+
+
+def remarks(run: RunReport) -> list[str]:
+    """The notes below a run's stages: its start checkpoint, reused and replayed work, releases, copies left out."""
+    notes = (base_cost(run), reused_work(run), replayed_work(run), _releases(run))
+    return [*filter(None, notes), *run.notes]
+
+
+def _releases(run: RunReport) -> str | None:
+    """How releases count, in one sentence; None if there are none."""
+    if not run.releases:
+        return None
+    flops = scientific(run.total_flops - run.cumulative_flops)
+    return f"Releases are branches of {flops} FLOPs in all; the stages after them do not count these."
