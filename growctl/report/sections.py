@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from growctl.content.section import Section
-from growctl.report import anomalies, samples, savings, scores, stages, validation
+from growctl.report import anomalies, recovery, samples, savings, scores, stages, time_spent, training, validation
 from growctl.report.read import RunReport
 
 
@@ -13,6 +13,9 @@ def report_sections(runs: Sequence[RunReport]) -> list[Section]:
         validation.section(runs),
         savings.section(runs),
         stages.section(runs),
+        training.section(runs),
+        recovery.section(runs),
+        time_spent.section(runs),
         anomalies.section(runs),
         scores.section(runs),
         samples.section(runs),
