@@ -136,8 +136,8 @@ _CAPTION = (
     "Losses are validation losses in nats per token: at the end of the stage before, at step 0 of the new stage, and "
     "the highest until the old loss is reached again. Tokens and FLOPs needed: what the new stage trained up to the "
     "first evaluation that is as low again, within 0.001 nats. Evaluations are some steps apart, so that it may have "
-    "been earlier. By training: the same in tokens, by the training loss, smoothed within the stage; “within” where its "
-    "first mean is as low already."
+    "been earlier. By training: the same in tokens, by the training loss, smoothed within the stage; “within” "
+    "where its first mean is as low already."
 )
 
 
@@ -163,7 +163,7 @@ def _said(found: Sequence[Recovery]) -> str:
         return "No evaluation after a growth was above the loss before it."
     said = f"After {len(found) - at_once} of {len(found)} growths, an evaluation was above the loss before the growth."
     if not_yet:
-        said += f" {len(not_yet)} of them have not reached the old loss again so far."
+        said += f" So far, {len(not_yet)} of them did not reach the old loss again."
     return said
 
 

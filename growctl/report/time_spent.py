@@ -1,5 +1,6 @@
 """Where the time went: the device time of each stage by what the devices did."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import get_args
@@ -93,9 +94,10 @@ def time_spent(run: RunReport, part: StageReport) -> TimeSpent:
 def _seconds(spans: Sequence[Span], begin: float, end: float) -> dict[Phase, float]:
     """Wall seconds by phase of an attempt, between two moments of it."""
     found = dict.fromkeys(get_args(Phase), 0.0)
-    before = 0.0
-    for span in spans:
-        found[span.phase] += max(0.0, min(span.until, end) - max(before, begin))
+    before = begin
+    for place in range(bisect_right(spans, begin, key=lambda span: span.until), len(spans)):
+        span = spans[place]
+        found[span.phase] += max(0.0, min(span.until, end) - before)
         before = span.until
         if before >= end:
             break

@@ -29,8 +29,8 @@ def training_charts(runs: Sequence[RunLines]) -> Iterator[Chart]:
     ladders = [lines for lines in runs if not lines.run.control]
     controls = [lines for lines in runs if lines.run.control]
     rules = growth_rules(runs)
-    for lines in ladders:
-        yield _losses(lines, len(ladders))
+    for number, lines in enumerate(ladders, 1):
+        yield _losses(lines, "training-loss" if number == 1 else f"training-loss-{number}", len(ladders))
 
     def learning_rate(stage: StageLines) -> Sequence[float]:
         return stage.recorded.learning_rate
@@ -75,9 +75,9 @@ def _smoothed(stage: StageLines) -> Sequence[float]:
     return smoothed(losses, window_of(len(losses)))
 
 
-def _losses(lines: RunLines, num_charts: int) -> Chart:
+def _losses(lines: RunLines, key: str, num_charts: int) -> Chart:
     """Training loss, as logged and smoothed, and validation loss of one run. `num_charts`: charts of this kind."""
-    name, most = lines.run.name, share_of_marks(num_charts * (2 + len(lines.releases)))
+    most = share_of_marks(num_charts * (2 + len(lines.releases)))
     nats = "{:.4f}".format
     validation = tuple(_validation(lines))
     places = thinned([mark.y for mark in validation], most)
@@ -92,7 +92,7 @@ def _losses(lines: RunLines, num_charts: int) -> Chart:
         ),
     )  # fmt: skip
     drawn = tuple(one for one in series if one.marks)
-    return _chart(f"training-loss-{name}", f"Loss of {name}", _NATS, drawn, growth_rules([lines]))
+    return _chart(key, f"Loss of {lines.run.name}", _NATS, drawn, growth_rules([lines]))
 
 
 def _validation(lines: RunLines) -> Iterator[Mark]:
