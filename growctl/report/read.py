@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from growctl.ledger.entries import Cost
 from growctl.ledger.ledger import (
     Anomaly,
     BaseEntry,
@@ -99,6 +100,10 @@ class StageReport:
     """The part of `gpu_joules` that belongs to `replayed_device_seconds`; so of the next two."""
     replayed_cpu_joules: float | None = None
     replayed_money: float | None = None
+    model_cost: Cost | None = None
+    """What the model has cost in this stage, by the rule of `flops`: without replayed work, with reused work."""
+    planned_steps: int | None = None
+    """Optimizer steps of its budget, also while it is unfinished."""
     tokens_per_step: int = 0
     """Data tokens of an optimizer step."""
     step_flops: float = 0.0
@@ -125,8 +130,21 @@ class EvaluationPoint:
     """Training FLOPs of all steps before it, without replayed ones."""
     loss: float
     perplexity: float
+    bits_per_byte: float | None = None
     step: int = 0
-    """Optimizer steps of the stage before it."""
+    """Steps of its stage before it."""
+
+
+@dataclass(frozen=True)
+class ControlToCome:
+    """A control that a ladder's schedule asks for and that is not finished."""
+
+    name: str
+    kind: str
+    num_parameters: int | None
+    """None if not known."""
+    state: str
+    """As `growctl status` calls it: `not started`, `running`, `stopped`, `failed`, ..."""
 
 
 @dataclass(frozen=True)
@@ -172,6 +190,10 @@ class RunReport:
     """Tokens in that split."""
     notes: tuple[str, ...] = ()
     """Notes for the reader, one sentence each."""
+    seed: int = 0
+    """The seed of the weights and of the order of the data."""
+    controls_to_come: tuple[ControlToCome, ...] = ()
+    """The controls of a ladder that are not finished. Empty unless growctl/status/controls_to_come.py looked."""
     releases: tuple[StageReport, ...] = ()
     """Branches from the stages that end in finished models, in the order of their stages."""
 
@@ -236,7 +258,9 @@ def read_run(path: Path) -> RunReport:
             spent = stages[-1].cumulative_flops if stages else run.base_flops or 0.0
             points += [
                 EvaluationPoint(
-                    stage.name, e.point, spent + e.step * stage.step_flops.total, e.loss, e.perplexity, e.step
+                    *(stage.name, e.point, spent + e.step * stage.step_flops.total, e.loss, e.perplexity),
+                    bits_per_byte=e.bits_per_byte,
+                    step=e.step,
                 )
                 for e in ledger.evaluations(stage.name)
                 if e.loss is not None and e.perplexity is not None and math.isfinite(e.perplexity)
@@ -263,6 +287,7 @@ def read_run(path: Path) -> RunReport:
         base=run.base,
         group=run.group,
         overrides=run.overrides,
+        seed=run.seed,
         validation_documents=run.validation_documents,
         validation_tokens=run.validation_tokens,
         notes=tuple(_notes(run, RunPaths(path.parent), stages, releases)),
@@ -342,6 +367,8 @@ def _stage_report(
             for row, kept in ledger.work(stage.name)
             if row["paid_by"] is None
         ),
+        model_cost=cost.model,
+        planned_steps=stage.num_steps,
     )
 
 

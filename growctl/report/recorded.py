@@ -100,7 +100,7 @@ def read_recorded(stage: StagePaths, followed: frozenset[Path] = frozenset()) ->
 @lru_cache(maxsize=256)
 def _read(stage: StagePaths, _: tuple[int, int], followed: frozenset[Path]) -> Recorded:
     found, notes = Recorded(), []
-    devices: Record = {}
+    peak = math.nan
     clocks: dict[int, _Clock] = {}
     unreadable = 0
     try:
@@ -111,12 +111,12 @@ def _read(stage: StagePaths, _: tuple[int, int], followed: frozenset[Path]) -> R
             event, step = record["event"], record["step"]
             clocks.setdefault(record["attempt"], _Clock()).add(record)
             if event == "start":
-                devices = record
+                peak = _peak(record)
                 found.cut(record["resumed_from"] or 0)
             elif event == "train":
                 columns = ("loss", "learning_rate", "gradient_norm", "tokens_per_second")
                 figures = (math.nan if record[name] is None else record[name] for name in columns)
-                found.append(step, *figures, _peak(devices))
+                found.append(step, *figures, peak)
             elif event == "reused":
                 found.cut(record["resumed_from"])
                 source = StagePaths(Path(record["checkpoint"]).parent)
@@ -157,7 +157,7 @@ def _records(path: Path) -> Iterator[Record | None]:
 
 def _peak(start: Record) -> float:
     """FLOPs per second of all devices of an attempt; NaN if not known."""
-    peak = start and peak_flops(start["peak_flops"], start["device"], start["precision"])
+    peak = peak_flops(start["peak_flops"], start["device"], start["precision"])
     return peak * start["num_devices"] if peak else math.nan
 
 

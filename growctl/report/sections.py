@@ -3,16 +3,42 @@
 from collections.abc import Sequence
 
 from growctl.content.section import Section
-from growctl.report import anomalies, recovery, samples, savings, scores, stages, time_spent, training, validation
+from growctl.report import (
+    anomalies,
+    cost_by_stage,
+    equal_loss_sections,
+    headline,
+    ladders,
+    over_seeds,
+    recovery,
+    samples,
+    savings,
+    scores,
+    stages,
+    sweep,
+    time_spent,
+    training,
+    validation,
+)
+from growctl.report.grouping import BY_SCHEDULE, Grouping
 from growctl.report.read import RunReport
+from growctl.report.results import results
 
 
-def report_sections(runs: Sequence[RunReport]) -> list[Section]:
+def report_sections(runs: Sequence[RunReport], grouping: Grouping = BY_SCHEDULE) -> list[Section]:
     """The sections of the report on `runs`, the most important first."""
+    found = results(runs, grouping)
     topics = (
+        headline.section(found.headlines),
         validation.section(runs),
         savings.section(runs),
+        over_seeds.section(found.seeds),
+        sweep.section(found.sweeps),
+        ladders.section(found.ladders),
+        equal_loss_sections.section(runs),
+        equal_loss_sections.section_of_other_costs(runs),
         stages.section(runs),
+        cost_by_stage.section(runs),
         training.section(runs),
         recovery.section(runs),
         time_spent.section(runs),

@@ -1,6 +1,7 @@
 """Recovery after growth, held against curves whose answer is known."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +12,8 @@ from hypothesis import strategies as st
 from growctl.content.chart import Chart
 from growctl.content.section import Paragraph, Table
 from growctl.report.find import find_runs
-from growctl.report.read import EvaluationPoint, RunReport, StageReport
-from growctl.report.recovery import Regained, Recovery, first_regained, recoveries, regain, section
+from growctl.report.read import EvaluationPoint, RunReport
+from growctl.report.recovery import Recovery, Regained, first_regained, recoveries, regain, section
 from growctl.report.smoothing import LEAST, MOST, mean_of_last, smoothed, window_of
 from growctl.runs_dir import RunPaths
 from tests.growctl.invented_runs import LARGE, ladder
@@ -36,7 +37,7 @@ def after(step: int) -> Regained:
 def with_evaluations(run: RunReport, *losses: tuple[int, float]) -> RunReport:
     """That run with these evaluations after the growth."""
     (_, first), *later = losses
-    points = (EvaluationPoint("1-2m", "interval", 0.0, loss, math.exp(loss), step) for step, loss in later)
+    points = (EvaluationPoint("1-2m", "interval", 0.0, loss, math.exp(loss), step=step) for step, loss in later)
     base, grown = run.stages
     return replace(run, stages=(base, replace(grown, loss_after_growth=first)), points=tuple(points))
 
@@ -73,9 +74,9 @@ def test_the_old_loss_is_reached_again_at_the_first_evaluation_that_is_as_low(
 
 @given(rise=st.floats(0.01, 5), fall=st.integers(1, 400), count=st.integers(1, 60))
 def test_a_loss_that_rises_and_falls_in_a_line_is_regained_where_the_line_crosses(
-    rise: float, fall: int, count: int
+    run: RunReport, rise: float, fall: int, count: int
 ) -> None:
-    stage = StageReport("s", 1, 1, 1, 1.0, 1.0, 0.0, 1.0, 1.0, 0.0, *[None] * 5, True, tokens_per_step=10, step_flops=3)
+    stage = replace(run.stages[1], tokens_per_step=10, step_flops=3.0)
     curve = [(10 * n, 2.0 + rise * (1 - n / fall)) for n in range(count)]
     highest, found = regain(2.0, curve, stage)
     assert highest == 2.0 + rise
@@ -97,7 +98,7 @@ def test_a_growth_without_a_known_loss_before_or_after_is_left_out(
     assert section([replace(run, stages=(base, unknown))]) is None
 
 
-def logged(run: RunReport, folder: Path, base: list[float | None], grown: list[float | None]) -> RunReport:
+def logged(run: RunReport, folder: Path, base: Sequence[float | None], grown: Sequence[float | None]) -> RunReport:
     """That run in `folder`, with a log line of these training losses every 10 steps of both stages."""
     for index, losses in enumerate((base, grown)):
         steps = range(10, 10 * len(losses) + 1, 10)

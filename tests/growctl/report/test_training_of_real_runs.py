@@ -1,5 +1,6 @@
 """Training, recovery and time of a run that really trained."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ def run(two_ranks: tuple[Path, Path]) -> RunReport:
 def test_a_reader_can_tell_evaluating_from_loading_and_writing_weights(run: RunReport) -> None:
     for index, stage in enumerate(run.stages):
         records = read_metrics(RunPaths(run.directory).stage(index, stage.name).metrics)
-        before = {record.get("point"): last["event"] for last, record in zip(records, records[1:], strict=False)}
+        before = {record.get("point"): last["event"] for last, record in pairwise(records)}
         assert before["final"] == "usage"
         assert before.get("after_growth", "usage") == "usage"
         assert before["interval"] == "train"
