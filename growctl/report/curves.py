@@ -13,8 +13,8 @@ from growctl.text.formatting import short_count
 AXES = (Axis("tokens", "data tokens"), Axis("flops", "training FLOPs"))
 """The x axes: what the run, and its start checkpoint, had spent."""
 
-MOST_MARKS = 900
-"""Marks of all series of a chart together: eight charts of so many take about a megabyte of a page."""
+MOST_MARKS = 600
+"""Marks of all series of a chart together: eight charts of so many take 1.4 MB of a page at most."""
 
 LEAST_MARKS, MOST_PER_SERIES = 16, 300
 
