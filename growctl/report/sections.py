@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from growctl.content.section import Section
 from growctl.report import (
     anomalies,
+    by_position,
     charts,
     commands,
     cost_by_stage,
@@ -54,6 +55,7 @@ def report_sections(
         anomalies.section(runs),
         growths.section(runs),
         scores.section(runs),
+        by_position.section(runs),
         samples.section(runs),
         environment.section(runs),
         schedules.section(runs),

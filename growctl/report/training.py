@@ -79,6 +79,13 @@ _SMOOTHED = (
 )
 
 
+_NOT_MEASURED = (
+    "Training does not measure the loss by position or by source. `growctl eval RUN --text FILE --contexts 1024` "
+    "measures it by position, and `growctl eval RUN --text FILE` on the text of one source at a time; the next report "
+    "shows both."
+)
+
+
 def section(runs: Sequence[RunReport]) -> Section | None:
     """The training of all runs; None if none has trained."""
     if not any(part.train_tokens for run in runs for part in run.parts):
@@ -93,6 +100,7 @@ def section(runs: Sequence[RunReport]) -> Section | None:
         parts.append(Paragraph(f"No log lines are here of {', '.join(missing)}.", "note"))
     notes = (note for lines in found for stage in (*lines.stages, *lines.releases) for note in stage.recorded.notes)
     parts += [Paragraph(note, "note") for note in dict.fromkeys(notes)]
+    parts.append(Paragraph(_NOT_MEASURED, "note"))
     return Section("training", "Training", tuple(parts), in_terminal=False)
 
 
