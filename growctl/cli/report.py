@@ -1,7 +1,8 @@
 """The command `report`. Slow modules are imported on use."""
 
 import sys
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Literal
 
 import typer
 
@@ -21,6 +22,40 @@ def report(
             metavar="KEY",
         ),
     ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            help="Write the files into this directory. Default: RUN/report for one ladder with its controls, "
+            ".reports/NAME in the runs directory for several.",
+            metavar="DIR",
+            show_default=False,
+        ),
+    ] = None,
+    figures: Annotated[
+        str | None,
+        typer.Option(
+            "--figures",
+            help="Write every chart, on each of its horizontal axes, as png, svg or pdf; several separated by commas.",
+            metavar="FORMATS",
+        ),
+    ] = None,
+    style: Annotated[
+        Literal["screen", "paper", "paper-wide"] | None,
+        typer.Option(
+            "--style",
+            help="How to draw them: for slides and documents, or for one or both columns of a paper (3.25 and 6.75 "
+            "inches).",
+        ),
+    ] = None,
+    tables: Annotated[
+        str | None,
+        typer.Option(
+            "--tables",
+            help="Write every table as md (GitHub Markdown) or tex (LaTeX with booktabs); both separated by a comma.",
+            metavar="FORMATS",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare compute and perplexity for every stage and growth, and show what growing saved or lost.
@@ -28,26 +63,41 @@ def report(
     Example: growctl report quickstart
 
     Example: growctl report --group-by learning_rate.peak
+
+    Example: growctl report quickstart --figures pdf --style paper --tables tex --output paper
     """
     from growctl.documents.output import print_document
     from growctl.report.documents import report_document
     from growctl.report.find import find_runs
     from growctl.report.group_by import read_grouping
-    from growctl.runs_dir import RunPaths
+    from growctl.report_files.extras import Extras
     from growctl.status.controls_to_come import with_controls_to_come
     from growctl.text.console import Terminal
 
+    extras = Extras.read(figures, style, tables)
     found = with_controls_to_come(find_runs(runs_dir, runs or []), runs_dir)
     grouping = read_grouping(found, group_by or [])
     if as_json:
         print_document(report_document(found, grouping))
-        return
+        if not output:
+            return
     from growctl.content.terminal import print_sections
     from growctl.report.sections import report_sections
-    from growctl.report_page.files import write_report
+    from growctl.report_files.folder import report_folder
+    from growctl.report_files.write import write_report
+    from growctl.runs_dir import ReportPaths
 
     sections = report_sections(found, grouping, ["growctl", *sys.argv[1:]])
-    print_sections(sections, Terminal())
-    ladder = next((run for run in found if run.control is None), found[0])
-    page = write_report(found, sections, RunPaths(ladder.directory).report)
-    say(f"\nCharts and tables: {page}")
+    if not as_json:
+        print_sections(sections, Terminal())
+    paths = ReportPaths(output) if output else report_folder(found, runs_dir, are_all=not runs)
+    try:
+        page = write_report(found, sections, paths, extras)
+    except OSError as error:
+        reason = f"the report cannot be written there: {error.strerror}"
+        if output:
+            raise OSError(error.errno, reason, str(output)) from error
+        say(f"\nNo page was written. {paths.directory}: {reason}. --output DIR writes it elsewhere.", error=True)
+        return
+    if not as_json:
+        say(f"\nCharts and tables: {page}")

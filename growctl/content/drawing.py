@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import matplotlib.style
 from matplotlib.axis import XAxis, YAxis
@@ -17,18 +17,11 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedFormatter, FixedLocator, LogLocator, NullFormatter, NullLocator
 
 from growctl.content.chart import Axis, Chart, Mark, Series
+from growctl.content.formats import FigureFormat, FigureStyle
 from growctl.content.palette import Look, group_of, looks
 from growctl.content.rule_labels import CHARACTER_WIDTH, place_labels, rows_used
 from growctl.content.scale import Scale, is_drawable, tick_labels
 from growctl.text.escaping import visible
-
-FigureFormat = Literal["png", "svg", "pdf"]
-"""A kind of file."""
-FIGURE_FORMATS: tuple[FigureFormat, ...] = get_args(FigureFormat)
-
-FigureStyle = Literal["screen", "paper", "paper-wide"]
-"""`screen`: for slides and documents. `paper`: one column, 3.25 inches. `paper-wide`: both columns, 6.75 inches."""
-FIGURE_STYLES: tuple[FigureStyle, ...] = get_args(FigureStyle)
 
 _INK, _FAINT = "#222222", "#8a8f98"
 _QUIET = 40
@@ -75,13 +68,15 @@ class _Sizes:
     """Markers on the way."""
     row: float
     """Height of a row of labels."""
+    character: float
+    """Width of a character, relative to the size of the font."""
 
     @classmethod
     def of(cls, style: FigureStyle) -> "_Sizes":
         """The sizes of a style."""
         if style == "screen":
-            return cls(8.0, 5.0, 0.9, 2.6, 14.0)
-        return cls(6.75 if style == "paper-wide" else 3.25, 2.6, 0.55, 1.4, 9.5)
+            return cls(8.0, 5.0, 0.9, 2.6, 14.0, 0.56)
+        return cls(6.75 if style == "paper-wide" else 3.25, 2.6, 0.55, 1.4, 9.5, 0.46)
 
 
 class _Drawing:
@@ -115,8 +110,9 @@ class _Drawing:
             )
         if series.is_guide:
             return
-        ends = [mark for mark in marks if mark.is_end or not series.is_joined]
-        ways = [mark for mark in marks if not mark.is_end and mark.facts and series.is_joined]
+        all_large = not series.is_joined or series.role == "published"
+        ends = [mark for mark in marks if mark.is_end or all_large]
+        ways = [mark for mark in marks if not (mark.is_end or all_large) and mark.facts]
         if len(series.marks) <= _QUIET:
             fade = 0.45 if series.role == "control" else 0.9
             self.axes.plot(
@@ -177,14 +173,14 @@ class _Drawing:
     def _legend(self) -> None:
         """An entry for each label, below the axes, in as many columns as fit; the figure grows by its height."""
         size = matplotlib.rcParams["legend.fontsize"]
-        characters = int(self.sizes.width * 72 / (0.5 * size))
+        characters = int(self.sizes.width * 72 / (self.sizes.character * size))
         entries: dict[str, Line2D] = {}
         for series, look in zip(self.chart.series, self.looks, strict=True):
             if not series.is_guide and series.entry not in entries:
                 entries[series.entry] = self._swatch(series, look)
         if not entries:
             return
-        room = 6  # characters that a swatch takes
+        room = 10  # characters that a swatch and the gap between columns take
         longest = max(map(len, entries)) + room
         columns = max(1, min(len(entries), characters // longest))
         names = ["\n".join(textwrap.wrap(_literal(name), characters - room)) for name in entries]
@@ -219,7 +215,7 @@ class _Drawing:
         rules = [(rule.x[self.axis.key], rule) for rule in self.chart.rules if self.axis.key in rule.x]
         seen = [(x, rule) for x, rule in rules if is_drawable(x, self.axis) and 0 <= scale.place(x) <= 1]
         labels = [(scale.place(x), _literal(rule.label), colours.get(rule.group, _INK)) for x, rule in seen]
-        placed = place_labels(labels, points * CHARACTER_WIDTH / (0.52 * size))
+        placed = place_labels(labels, points * CHARACTER_WIDTH / (self.sizes.character * size))
         tops = {(label.place, label.style): label.row for label in placed}
         rule: dict[str, Any] = {"linestyle": (0, (1, 2)), "linewidth": self.sizes.line, "alpha": 0.8, "zorder": 1}
         for (x, _), (place, _, colour) in zip(seen, labels, strict=True):

@@ -9,10 +9,13 @@ from typing import Any
 from growctl.content.chart import Axis, Chart, Mark, Role, Rule, Series
 from growctl.content.section import Section
 from growctl.report.costs import CURRENCIES
-from growctl.report.grouping import replicates
+from growctl.report.grouping import BY_SCHEDULE, Grouping, replicates
 from growctl.report.read import EvaluationPoint, RunReport, StageReport
 from growctl.text.formatting import exact, scientific, short_count
 from stages.counted import counted
+
+COMPUTE = "compute-against-perplexity"
+"""The key of the chart."""
 
 _HEADROOM = 1.8
 """The top of the chart, relative to the worst final perplexity. It cuts off the start of training."""
@@ -36,12 +39,12 @@ Costs = Mapping[str, float]
 """What a model cost, by the key of the axis; without the axes on which it is not known."""
 
 
-def section(runs: Sequence[RunReport]) -> Section:
+def section(runs: Sequence[RunReport], grouping: Grouping = BY_SCHEDULE) -> Section:
     """The chart as a section, for the page."""
-    return Section("compute", "Compute against perplexity", (compute_chart(runs),), in_terminal=False)
+    return Section("compute", "Compute against perplexity", (compute_chart(runs, grouping),), in_terminal=False)
 
 
-def compute_chart(runs: Sequence[RunReport]) -> Chart:
+def compute_chart(runs: Sequence[RunReport], grouping: Grouping = BY_SCHEDULE) -> Chart:
     """Validation perplexity against cumulative cost, for ladders, their releases and their controls.
 
     The x axes are FLOPs, device-hours, money and energy; those that are not known for all work of all runs are left
@@ -51,7 +54,7 @@ def compute_chart(runs: Sequence[RunReport]) -> Chart:
     """
     costs = {run.name: _stage_costs(run) for run in runs}
     keys = _known_axes([after for of_run in costs.values() for _, after in of_run.values()])
-    look = _Look.of(runs)
+    look = _Look.of(runs, grouping)
     drawn = [_DrawnRun(run, look, costs[run.name], keys) for run in runs]
     ladders, controls = ([each for each in drawn if (each.run.control is None) == is_ladder] for is_ladder in (1, 0))
     series = [
@@ -62,7 +65,7 @@ def compute_chart(runs: Sequence[RunReport]) -> Chart:
     ]
     ends = [mark.y for each in series for mark in each.marks if mark.is_end]
     return Chart(
-        key="compute-against-perplexity",
+        key=COMPUTE,
         title="Compute against perplexity",
         summary=_summary(runs),
         x_axes=tuple(Axis(key, _LABELS[key], is_log=True) for key in keys),
@@ -83,11 +86,11 @@ class _Look:
     """By group: its runs."""
 
     @classmethod
-    def of(cls, runs: Sequence[RunReport]) -> "_Look":
+    def of(cls, runs: Sequence[RunReport], grouping: Grouping) -> "_Look":
         """How to group `runs`."""
         found = {
             run.name: together.name
-            for together in replicates(runs)
+            for together in replicates(runs, grouping)
             for member in together.members
             for run in (member.ladder, *member.controls)
         }

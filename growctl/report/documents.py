@@ -11,8 +11,10 @@ from growctl.ledger.ledger import Anomaly, BaseEntry, ScoreEntry
 from growctl.report.compare import Comparison, EqualFlops, compare
 from growctl.report.documents_equal_loss import EqualLossDocument, equal_loss_document
 from growctl.report.documents_training import StageTraining, stages_trained
+from growctl.report.environment import Environment, environments
 from growctl.report.family import Family, compare_family, price
 from growctl.report.grouping import BY_SCHEDULE, Grouping
+from growctl.report.growths import Growth, growths
 from growctl.report.read import RunReport, StageReport
 from growctl.report.results import Results, results
 from growctl.report.validation import validation_warning
@@ -187,6 +189,10 @@ class ReportedRun:
     scores: tuple[ScoreEntry, ...]
     """What `growctl eval` found on the final checkpoints of its stages."""
     anomalies: tuple[AnomalyEntry, ...]
+    growths: tuple[Growth, ...]
+    """What each growth did to the validation loss."""
+    environments: tuple[Environment, ...]
+    """What the run itself was trained on, in the order of the work."""
     notes: tuple[str, ...]
     """Notes for the reader, one sentence each."""
     validation: ValidationSize | None
@@ -235,6 +241,8 @@ def _run(run: RunReport, runs: Sequence[RunReport]) -> ReportedRun:
         samples=tuple(SampleEntry.of(stage.name, sample) for stage in run.parts for sample in stage.samples),
         scores=tuple(score for stage in run.parts for score in stage.scores),
         anomalies=tuple(AnomalyEntry(stage=stage, **asdict(anomaly)) for stage, anomaly in run.anomalies),
+        growths=growths(run),
+        environments=environments(run),
         notes=tuple(run.notes),
         validation=_validation(run),
         warnings=(warning,) if (warning := validation_warning(run)) else (),

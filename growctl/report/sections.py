@@ -41,7 +41,7 @@ def report_sections(
         headline.section(found.headlines),
         validation.section(runs),
         savings.section(runs),
-        charts.section(runs),
+        charts.section(runs, grouping),
         over_seeds.section(found.seeds),
         sweep.section(found.sweeps),
         ladders.section(found.ladders),
