@@ -85,6 +85,8 @@ class StageReport:
     """The part of `gpu_joules` that belongs to `replayed_device_seconds`; so of the next two."""
     replayed_cpu_joules: float | None = None
     replayed_money: float | None = None
+    num_embedding_parameters: int | None = None
+    """The part of `num_parameters` in the embedding and the output layer."""
 
     @property
     def jump(self) -> float | None:
@@ -105,6 +107,7 @@ class EvaluationPoint:
     """Training FLOPs of all steps before it, without replayed ones."""
     loss: float
     perplexity: float
+    bits_per_byte: float | None = None
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,8 @@ class RunReport:
     points: tuple[EvaluationPoint, ...]
     dataset_fingerprint: str
     directory: Path
+    dataset: str = ""
+    """The path of its dataset, on the machine that trained it."""
     conditions: dict[str, Any] = field(default_factory=dict)
     """Settings that two runs must share for a fair comparison, by dotted path."""
     decays: bool = True
@@ -213,7 +218,9 @@ def read_run(path: Path) -> RunReport:
                 continue
             spent = stages[-1].cumulative_flops if stages else run.base_flops or 0.0
             points += [
-                EvaluationPoint(stage.name, e.point, spent + e.step * stage.step_flops.total, e.loss, e.perplexity)
+                EvaluationPoint(
+                    stage.name, e.point, spent + e.step * stage.step_flops.total, e.loss, e.perplexity, e.bits_per_byte
+                )
                 for e in ledger.evaluations(stage.name)
                 if e.loss is not None and e.perplexity is not None and math.isfinite(e.perplexity)
             ]
@@ -231,6 +238,7 @@ def read_run(path: Path) -> RunReport:
         points=tuple(points),
         dataset_fingerprint=run.dataset_fingerprint,
         directory=path.parent,
+        dataset=run.dataset,
         conditions=run.conditions,
         decays=run.decays,
         caveats=tuple(run.caveats),
@@ -281,6 +289,7 @@ def _stage_report(
     return StageReport(
         name=stage.name,
         num_parameters=stage.num_parameters,
+        num_embedding_parameters=stage.num_embedding_parameters,
         num_steps=cost.model.steps,
         train_tokens=cost.model.tokens,
         flops=cost.model.flops.total,
