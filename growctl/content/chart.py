@@ -43,6 +43,16 @@ class Series:
     group: str = ""
     """Series of one group share a colour: a ladder and its releases, the seeds of one schedule."""
     is_joined: bool = True
+    label: str = ""
+    """Its entry in the legend, which several series may share, such as the seeds of a schedule. Empty: its name."""
+    is_guide: bool = False
+    """Whether it only guides the eye through marks of other series, such as the budgets of a control: a thin dashed
+    line without marks, nothing to point at."""
+
+    @property
+    def entry(self) -> str:
+        """Its entry in the legend."""
+        return self.label or self.name
 
 
 @dataclass(frozen=True)
@@ -68,3 +78,5 @@ class Chart:
     y_axis: Axis
     series: tuple[Series, ...]
     rules: tuple[Rule, ...] = field(default=())
+    y_limit: float | None = None
+    """Where the chart ends at the top, to cut off the start of training. None: where its marks end."""

@@ -1,13 +1,12 @@
 """Losses in bits per byte: what compares runs of different tokenizers on the same validation text."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from growctl.content.chart import Axis, Chart, Mark, Rule, Series
-from growctl.content.section import Cell, Column, Paragraph, Rows, Section, Table
-from growctl.report.data_groups import DataGroup, comparable_groups
-from growctl.report.read import EvaluationPoint, RunReport, StageReport
-from growctl.text.formatting import scientific, short_count
+from growctl.content.chart import Axis, Chart
+from growctl.content.section import Column, Paragraph, Section, Table
+from growctl.report.data_groups import comparable_groups
+from growctl.report.read import RunReport
 from stages.counted import counted
 
 FLOPS = Axis("flops", "training FLOPs, cumulative", is_log=True)

@@ -9,8 +9,8 @@ less changes the saving by at most that step.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
+from growctl.report import envelope
 from growctl.report.fairness import EQUAL_FLOPS_TOLERANCE, unmeant_conditions
 from growctl.report.read import RunReport
 from growctl.text.formatting import short_count
@@ -165,7 +165,7 @@ def compare_with(
     return Comparison(
         *(ladder, kind, size, tuple(points), tuple(excluded), tuple(caveats)),
         equal_loss=None if loss is None else flops_to_loss(points, loss),
-        equal_flops=None if loss is None else _at_equal_flops(ladder.cumulative_flops, loss, points),
+        equal_flops=None if loss is None else at_equal_flops(ladder.cumulative_flops, loss, points),
         what=what,
     )
 
@@ -188,26 +188,8 @@ def reason_not_to_count(ladder: RunReport, control: RunReport) -> str | None:
 
 
 def lower_envelope(points: Sequence[Point]) -> list[Point]:
-    """The points on the lower convex envelope of the losses, sorted by FLOPs, down to the lowest loss.
-
-    The envelope is convex in log FLOPs, as losses of well-tuned models are. It leaves out a point with more FLOPs than
-    another and no lower loss, and a point above the line between two others, such as a size too large or too small for
-    its budget.
-    """
-    envelope: list[Point] = []
-    for point in sorted(points, key=lambda point: (point.flops, point.loss)):
-        if envelope and point.loss >= envelope[-1].loss:
-            continue
-        while len(envelope) > 1 and _loss_between(envelope[-2], point, envelope[-1].flops) <= envelope[-1].loss:
-            envelope.pop()
-        envelope.append(point)
-    return envelope
-
-
-def _loss_between(low: Point, high: Point, flops: float) -> float:
-    """The loss at `flops`, interpolated linearly in log FLOPs between two points."""
-    share = math.log(flops / low.flops) / math.log(high.flops / low.flops)
-    return low.loss + share * (high.loss - low.loss)
+    """The points on the lower convex envelope of the losses, sorted by FLOPs (see growctl/report/envelope.py)."""
+    return envelope.lower_envelope(points, _flops)
 
 
 def flops_to_loss(points: Sequence[Point], loss: float) -> EqualLoss | None:
@@ -216,14 +198,12 @@ def flops_to_loss(points: Sequence[Point], loss: float) -> EqualLoss | None:
     If the first point of the envelope is already below `loss`, its FLOPs are an upper bound, and the result is not
     bracketed.
     """
-    envelope = lower_envelope(points)
-    if not envelope or envelope[-1].loss > loss:
-        return None
-    if envelope[0].loss <= loss:
-        return EqualLoss(envelope[0].flops, envelope[0].loss == loss, envelope[0].run)
-    low, high = next((low, high) for low, high in pairwise(envelope) if high.loss <= loss)
-    share = (low.loss - loss) / (low.loss - high.loss)
-    return EqualLoss(low.flops * (high.flops / low.flops) ** share, True, high.run)
+    found = envelope.crossing(points, loss, _flops)
+    return EqualLoss(found.cost, found.bracketed, found.model.run) if found else None
+
+
+def _flops(point: Point) -> float:
+    return point.flops
 
 
 def slack(point: Point, flops: float) -> float:
@@ -231,7 +211,7 @@ def slack(point: Point, flops: float) -> float:
     return max(EQUAL_FLOPS_TOLERANCE * flops, point.step_flops)
 
 
-def _at_equal_flops(flops: float, loss: float, points: Sequence[Point]) -> EqualFlops | None:
+def at_equal_flops(flops: float, loss: float, points: Sequence[Point]) -> EqualFlops | None:
     """Compares a ladder of that cost and loss with the best control that had no more FLOPs.
 
     None if no control had about as many FLOPs, unless one with fewer already ended below the ladder's loss.

@@ -9,6 +9,7 @@ from typing import Any
 from growctl.documents.output import plain
 from growctl.ledger.ledger import Anomaly, BaseEntry, ScoreEntry
 from growctl.report.compare import Comparison, EqualFlops, compare
+from growctl.report.documents_equal_loss import EqualLossDocument, equal_loss_document
 from growctl.report.family import Family, compare_family, price
 from growctl.report.read import RunReport, StageReport
 from growctl.report.validation import validation_warning
@@ -197,11 +198,13 @@ class ReportDocument:
 
     runs: tuple[ReportedRun, ...]
     """Each ladder is followed by its controls."""
+    equal_loss: EqualLossDocument
+    """What each run would have had to spend for the losses that the others reached."""
 
 
 def report_document(runs: Sequence[RunReport]) -> ReportDocument:
     """The report on `runs` for scripts."""
-    return ReportDocument(tuple(_run(run, runs) for run in runs))
+    return ReportDocument(tuple(_run(run, runs) for run in runs), equal_loss_document(runs))
 
 
 def _run(run: RunReport, runs: Sequence[RunReport]) -> ReportedRun:

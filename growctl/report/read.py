@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from growctl.ledger.entries import Cost
 from growctl.ledger.ledger import (
     Anomaly,
     BaseEntry,
@@ -87,6 +88,10 @@ class StageReport:
     replayed_money: float | None = None
     num_embedding_parameters: int | None = None
     """The part of `num_parameters` in the embedding and the output layer."""
+    model_cost: Cost | None = None
+    """What the model has cost in this stage, by the rule of `flops`: without replayed work, with reused work."""
+    planned_steps: int | None = None
+    """Optimizer steps of its budget, also while it is unfinished."""
 
     @property
     def jump(self) -> float | None:
@@ -108,6 +113,20 @@ class EvaluationPoint:
     loss: float
     perplexity: float
     bits_per_byte: float | None = None
+    step: int = 0
+    """Steps of its stage before it."""
+
+
+@dataclass(frozen=True)
+class ControlToCome:
+    """A control that a ladder's schedule asks for and that is not finished."""
+
+    name: str
+    kind: str
+    num_parameters: int | None
+    """None if not known."""
+    state: str
+    """As `growctl status` calls it: `not started`, `running`, `stopped`, `failed`, ..."""
 
 
 @dataclass(frozen=True)
@@ -155,6 +174,10 @@ class RunReport:
     """Tokens in that split."""
     notes: tuple[str, ...] = ()
     """Notes for the reader, one sentence each."""
+    seed: int = 0
+    """The seed of the weights and of the order of the data."""
+    controls_to_come: tuple[ControlToCome, ...] = ()
+    """The controls of a ladder that are not finished. Empty unless growctl/status/controls_to_come.py looked."""
     releases: tuple[StageReport, ...] = ()
     """Branches from the stages that end in finished models, in the order of their stages."""
 
@@ -219,7 +242,9 @@ def read_run(path: Path) -> RunReport:
             spent = stages[-1].cumulative_flops if stages else run.base_flops or 0.0
             points += [
                 EvaluationPoint(
-                    stage.name, e.point, spent + e.step * stage.step_flops.total, e.loss, e.perplexity, e.bits_per_byte
+                    *(stage.name, e.point, spent + e.step * stage.step_flops.total, e.loss, e.perplexity),
+                    bits_per_byte=e.bits_per_byte,
+                    step=e.step,
                 )
                 for e in ledger.evaluations(stage.name)
                 if e.loss is not None and e.perplexity is not None and math.isfinite(e.perplexity)
@@ -247,6 +272,7 @@ def read_run(path: Path) -> RunReport:
         base=run.base,
         group=run.group,
         overrides=run.overrides,
+        seed=run.seed,
         validation_documents=run.validation_documents,
         validation_tokens=run.validation_tokens,
         notes=tuple(_notes(run, RunPaths(path.parent), stages, releases)),
@@ -320,6 +346,8 @@ def _stage_report(
         replayed_gpu_joules=cost.replayed.gpu_joules,
         replayed_cpu_joules=cost.replayed.cpu_joules,
         replayed_money=cost.replayed.money,
+        model_cost=cost.model,
+        planned_steps=stage.num_steps,
     )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from growctl.content.section import Section
-from growctl.report import anomalies, samples, savings, scores, stages, validation
+from growctl.report import anomalies, cost_by_stage, equal_loss_sections, samples, savings, scores, stages, validation
 from growctl.report.read import RunReport
 
 
@@ -12,7 +12,10 @@ def report_sections(runs: Sequence[RunReport]) -> list[Section]:
     topics = (
         validation.section(runs),
         savings.section(runs),
+        equal_loss_sections.section(runs),
+        equal_loss_sections.section_of_other_costs(runs),
         stages.section(runs),
+        cost_by_stage.section(runs),
         anomalies.section(runs),
         scores.section(runs),
         samples.section(runs),

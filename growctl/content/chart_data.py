@@ -1,0 +1,64 @@
+"""A chart's points as a table: for readers who cannot see the chart, and for the script that shows exact figures."""
+
+from collections.abc import Sequence
+
+from markupsafe import Markup
+
+from growctl.content.chart import Axis, Chart, Mark
+from growctl.text.escaping import visible
+
+INTERVAL = "95 % interval"
+
+
+def data_table(chart: Chart) -> Markup:
+    """The table of all points, a row each in the order of the series, and the list of vertical lines.
+
+    The page hides it from view, but not from screen readers. Row n is the n-th point of all series.
+    """
+    columns = _columns(chart)
+    head = Markup().join(Markup('<th scope="col">{}</th>').format(visible(name)) for name in ("Series", *columns))
+    rows = Markup().join(
+        Markup('<tr><th scope="row">{}</th>{}</tr>').format(
+            visible(series.name),
+            Markup().join(Markup("<td>{}</td>").format(visible(figures.get(name, ""))) for name in columns),
+        )
+        for series in chart.series
+        for figures in (figures_of(mark, chart) for mark in series.marks)
+    )
+    table = "<table><caption>{}. {}</caption><thead><tr>{}</tr></thead><tbody>{}</tbody></table>"
+    return Markup('<div class="chart-data">{}{}</div>').format(
+        Markup(table).format(visible(chart.title), visible(chart.summary), head, rows), _rules(chart)
+    )
+
+
+def figures_of(mark: Mark, chart: Chart) -> dict[str, str]:
+    """The exact figures of a point by name: its facts, or its place on each axis if it has none."""
+    facts = mark.facts or (
+        (chart.y_axis.label, f"{mark.y:.6g}"),
+        *((axis.label, f"{mark.x[axis.key]:.6g}") for axis in chart.x_axes if axis.key in mark.x),
+    )
+    figures: dict[str, str] = {}
+    for name, value in facts:
+        figures[name] = f"{figures[name]}; {value}" if name in figures else value
+    if mark.interval and INTERVAL not in figures:
+        figures[INTERVAL] = f"{mark.interval[0]:.6g} to {mark.interval[1]:.6g}"
+    return figures
+
+
+def _columns(chart: Chart) -> list[str]:
+    marks = (mark for series in chart.series for mark in series.marks)
+    return list(dict.fromkeys(name for mark in marks for name in figures_of(mark, chart)))
+
+
+def _rules(chart: Chart) -> Markup:
+    if not chart.rules:
+        return Markup()
+    items = Markup().join(
+        Markup("<li>{}: {}</li>").format(visible(rule.label), visible(_place(rule.x, chart.x_axes)))
+        for rule in chart.rules
+    )
+    return Markup("<p>Vertical lines</p><ul>{}</ul>").format(items)
+
+
+def _place(x: dict[str, float], axes: Sequence[Axis]) -> str:
+    return "; ".join(f"{axis.label} {x[axis.key]:.4g}" for axis in axes if axis.key in x)

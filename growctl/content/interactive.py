@@ -1,0 +1,312 @@
+"""Draws charts for pages: inline SVG that is complete without scripts, and one small script that makes it interactive.
+
+The drawing fills whatever room it has: places are percentages, so lettering keeps its size on a phone. What depends on
+the room (how many ticks, how labels of vertical lines stack) is there twice, for wide and narrow, and CSS picks one.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from markupsafe import Markup
+
+from growctl.content.chart import Axis, Chart, Mark, Role, Series
+from growctl.content.chart_data import data_table
+from growctl.content.palette import COLOURS, GREY, Look, group_of, looks
+from growctl.content.rule_labels import ROW_HEIGHT, PlacedLabel, place_labels, rows_used
+from growctl.content.scale import Scale, is_drawable, tick_labels
+from growctl.text.escaping import visible
+
+_FILES = Path(__file__).parent
+_COLOURS_CSS = "".join(
+    f"--chart-{name}: light-dark({colour.light}, {colour.dark});"
+    for name, colour in [*enumerate(COLOURS), ("grey", GREY)]
+)
+STYLE = f".chart {{ {_COLOURS_CSS} }}\n{(_FILES / 'chart.css').read_text()}"
+"""The style sheet of all charts of a page."""
+SCRIPT = (_FILES / "chart.js").read_text()
+"""The script of all charts of a page; it may run before or after the page has loaded."""
+
+_ROOM = {"wide": (8, 7, 520.0), "narrow": (5, 6, 270.0)}
+"""For each layout: the most ticks of the x axis and of the y axis, and the least width of the plot in pixels."""
+_RADII = {True: 5.5, False: 2.0}
+"""Of the markers, in pixels: at the end of a stage or run, and on the way."""
+_DRAWN_FIRST: tuple[Role, ...] = ("published", "plain", "control", "release", "ladder")
+"""What is drawn later covers what was drawn before."""
+_QUIET = 40
+"""A joined series of more marks shows the line alone; its marks appear when a reader points at them."""
+
+
+def chart_html(chart: Chart) -> Markup:
+    """A chart as a `<figure>`; the page needs STYLE for it, and SCRIPT for what is interactive."""
+    marks = [mark for series in chart.series for mark in series.marks if is_drawable(mark.y, chart.y_axis)]
+    axes = [axis for axis in chart.x_axes if any(is_drawable(mark.x.get(axis.key), axis) for mark in marks)]
+    drawing = _drawing(chart, axes, marks) if axes else Markup("<p>{}</p>").format(visible(chart.summary))
+    return Markup('<figure class="chart" id="chart-{}"><figcaption>{}</figcaption>{}{}</figure>\n').format(
+        chart.key, visible(chart.title), drawing, data_table(chart)
+    )
+
+
+def _drawing(chart: Chart, axes: Sequence[Axis], marks: Sequence[Mark]) -> Markup:
+    return Markup('{}<div class="chart-box"><p class="chart-y">{}</p>{}{}</div>{}{}').format(
+        _axis_choice(chart, axes),
+        visible(chart.y_axis.label),
+        *_Plot(chart, axes, marks).parts(),
+        _legend(chart),
+        Markup('<div class="chart-tip" role="tooltip" hidden></div>'),
+    )
+
+
+def _axis_choice(chart: Chart, axes: Sequence[Axis]) -> Markup:
+    """Radio buttons for the x axes, if there is a choice. Without the script they are not shown."""
+    if len(axes) < 2:
+        return Markup()
+    radio = '<label><input type="radio" name="chart-{}-axis" value="{}"{}>{}</label>'
+    choices = (
+        Markup(radio).format(chart.key, number, Markup(" checked") if not number else "", visible(axis.label))
+        for number, axis in enumerate(axes)
+    )
+    legend = Markup("<legend>Horizontal axis</legend>")
+    return Markup('<fieldset class="chart-axes">{}{}</fieldset>').format(legend, Markup().join(choices))
+
+
+def _legend(chart: Chart) -> Markup:
+    """The series with their markers. The script lets a reader hide each."""
+    entries = (
+        Markup(
+            '<li><button type="button" data-series="{}" aria-pressed="true" disabled>'
+            '<svg class="chart-swatch {}" width="34" height="16" aria-hidden="true">'
+            '<line x1="0" x2="34" y1="8" y2="8"{}/>{}</svg>{}</button></li>'
+        ).format(
+            number,
+            _classes(look, series),
+            _stroke(look),
+            "" if _is_quiet(series) else Markup('<use href="#{}" x="17" y="8"/>').format(_symbol(chart, look, True)),
+            visible(series.name),
+        )
+        for number, (series, look) in enumerate(zip(chart.series, looks(chart), strict=True))
+    )
+    return Markup('<ul class="chart-legend">{}</ul>').format(Markup().join(entries))
+
+
+class _Plot:
+    """The drawing itself, with the scale of each axis."""
+
+    def __init__(self, chart: Chart, axes: Sequence[Axis], marks: Sequence[Mark]):
+        self.chart, self.axes, self.looks = chart, axes, looks(chart)
+        self.x_scales = [
+            Scale.over((mark.x[axis.key] for mark in marks if is_drawable(mark.x.get(axis.key), axis)), axis.is_log)
+            for axis in axes
+        ]
+        ends = (end for mark in marks for end in (mark.y, *(mark.interval or ())) if is_drawable(end, chart.y_axis))
+        self.y_scale = Scale.over(ends, chart.y_axis.is_log)
+
+    def parts(self) -> tuple[Markup, Markup]:
+        """The labels of the vertical lines, which stand above the plot, and the plot."""
+        labels = {layout: self._placed_labels(width) for layout, (_, _, width) in _ROOM.items()}
+        above = (
+            Markup('<svg class="chart-rules chart-{}" width="100%" height="{}" aria-hidden="true">{}</svg>').format(
+                layout,
+                max(map(rows_used, by_axis)) * ROW_HEIGHT,
+                self._for_each_axis([self._labels(placed, max(map(rows_used, by_axis))) for placed in by_axis]),
+            )
+            for layout, by_axis in labels.items()
+        )
+        plot = Markup(
+            '<svg class="chart-plot" width="100%" role="img" aria-labelledby="chart-{0}-title" '
+            'aria-describedby="chart-{0}-summary"><title id="chart-{0}-title">{1}</title>'
+            '<desc id="chart-{0}-summary">{2}</desc><defs>{3}</defs>{4}{5}'
+            '<circle class="chart-cursor" r="9" hidden=""/></svg>'
+        ).format(
+            self.chart.key, visible(self.chart.title), visible(self.chart.summary), self._symbols(), self._frame(),
+            Markup().join(self._series(number) for number in self._drawing_order()),
+        )  # fmt: skip
+        return Markup().join(above), plot
+
+    def _for_each_axis(self, parts: Sequence[Markup]) -> Markup:
+        """A group for each x axis, of which the first is shown."""
+        return Markup().join(
+            Markup('<g data-axis="{}"{}>{}</g>').format(number, Markup(' hidden=""') if number else "", part)
+            for number, part in enumerate(parts)
+        )
+
+    def _frame(self) -> Markup:
+        """Grid, ticks and axis labels, and the vertical lines."""
+        rules = [self._rules(axis, scale) for axis, scale in zip(self.axes, self.x_scales, strict=True)]
+        layouts = (
+            Markup('<g class="chart-{}">{}{}</g>').format(
+                layout,
+                self._y_ticks(y_ticks),
+                self._for_each_axis([self._x_ticks(scale, x_ticks) for scale in self.x_scales]),
+            )
+            for layout, (x_ticks, y_ticks, _) in _ROOM.items()
+        )
+        names = self._for_each_axis(
+            [
+                Markup('<text class="chart-x" x="50%" y="100%" dy="40">{}</text>').format(visible(axis.label))
+                for axis in self.axes
+            ]
+        )
+        base = Markup('<line class="chart-base" x1="0" x2="100%" y1="100%" y2="100%"/>')
+        return Markup('<g aria-hidden="true">{}{}{}{}</g>').format(
+            Markup().join(layouts), names, base, self._for_each_axis(rules)
+        )
+
+    def _x_ticks(self, scale: Scale, most: int) -> Markup:
+        ticks = scale.ticks(most)
+        tick = '<line x1="{0}" x2="{0}" y1="0" y2="100%"/><text x="{0}" y="100%" dy="18">{1}</text>'
+        return Markup().join(
+            Markup(tick).format(_percent(scale.place(value)), label)
+            for value, label in zip(ticks, tick_labels(ticks), strict=True)
+        )
+
+    def _y_ticks(self, most: int) -> Markup:
+        ticks = self.y_scale.ticks(most)
+        tick = '<line x1="0" x2="100%" y1="{0}" y2="{0}"/><text class="chart-yt" y="{0}" dx="-8" dy="4">{1}</text>'
+        return Markup().join(
+            Markup(tick).format(self._height(value), label)
+            for value, label in zip(ticks, tick_labels(ticks), strict=True)
+        )
+
+    def _rules(self, axis: Axis, scale: Scale) -> Markup:
+        line = '<line class="chart-rule {1}" x1="{0}" x2="{0}" y1="0" y2="100%"/>'
+        places = {
+            (_percent(scale.place(rule.x[axis.key])), self._class_of(rule.group))
+            for rule in self.chart.rules
+            if is_drawable(rule.x.get(axis.key), axis) and 0 <= scale.place(rule.x[axis.key]) <= 1
+        }
+        return Markup().join(Markup(line).format(*place) for place in sorted(places))
+
+    def _placed_labels(self, width: float) -> list[list[PlacedLabel]]:
+        """For each x axis, the labels of the vertical lines on a plot of `width` pixels."""
+        return [
+            place_labels(
+                [
+                    (scale.place(rule.x[axis.key]), visible(rule.label), self._class_of(rule.group))
+                    for rule in self.chart.rules
+                    if is_drawable(rule.x.get(axis.key), axis)
+                ],
+                width,
+            )
+            for axis, scale in zip(self.axes, self.x_scales, strict=True)
+        ]
+
+    def _labels(self, labels: Sequence[PlacedLabel], rows: int) -> Markup:
+        drawn = (
+            '<line class="chart-rule {1}" x1="{0}" x2="{0}" y1="{2}" y2="100%"/>'
+            '<text x="{0}" y="{3}" dx="{4}" text-anchor="{5}">{6}</text>'
+        )
+        return Markup().join(
+            Markup(drawn).format(
+                _percent(label.place),
+                label.style,
+                (top := (rows - 1 - label.row) * ROW_HEIGHT),
+                top + ROW_HEIGHT - 4,
+                -5 if label.is_left else 5,
+                "end" if label.is_left else "start",
+                label.text,
+            )
+            for label in labels
+        )
+
+    def _symbols(self) -> Markup:
+        """The markers that the series use, large and small."""
+        used = {_symbol(self.chart, look, is_end): (look, is_end) for look in self.looks for is_end in (True, False)}
+        return Markup().join(
+            Markup('<path id="{}" d="{}" transform="scale({})"/>').format(name, look.marker.path, _RADII[is_end])
+            for name, (look, is_end) in used.items()
+        )
+
+    def _drawing_order(self) -> list[int]:
+        return sorted(range(len(self.looks)), key=lambda number: _DRAWN_FIRST.index(self.chart.series[number].role))
+
+    def _series(self, number: int) -> Markup:
+        series, look = self.chart.series[number], self.looks[number]
+        first_row = sum(len(before.marks) for before in self.chart.series[:number])
+        lines = (
+            self._for_each_axis([self._line(series, look, number) for number in range(len(self.axes))])
+            if series.is_joined and len(series.marks) > 1
+            else ""
+        )
+        return Markup('<g class="chart-series {}" data-series="{}" data-name="{}">{}{}</g>').format(
+            _classes(look, series) + (" chart-quiet" if _is_quiet(series) else ""),
+            number,
+            visible(series.name),
+            lines,
+            Markup().join(self._mark(mark, look, first_row + place) for place, mark in enumerate(series.marks)),
+        )
+
+    def _line(self, series: Series, look: Look, number: int) -> Markup:
+        """The line through the marks of a series, in a square of 1000 units that is stretched over the plot."""
+        axis, scale = self.axes[number], self.x_scales[number]
+        points = [
+            f"{1000 * scale.place(mark.x[axis.key]):.1f} {1000 - 1000 * self.y_scale.place(mark.y):.1f}"
+            for mark in series.marks
+            if is_drawable(mark.x.get(axis.key), axis) and is_drawable(mark.y, self.chart.y_axis)
+        ]
+        if not points:
+            return Markup()
+        return Markup(
+            '<svg viewBox="0 0 1000 1000" preserveAspectRatio="none" width="100%" height="100%">'
+            '<polyline points="{}"{}/></svg>'
+        ).format(" ".join(points), _stroke(look))
+
+    def _mark(self, mark: Mark, look: Look, row: int) -> Markup:
+        """A point; `row` is the row of the table that has its figures."""
+        places = [
+            _percent(scale.place(mark.x[axis.key])) if is_drawable(mark.x.get(axis.key), axis) else ""
+            for axis, scale in zip(self.axes, self.x_scales, strict=True)
+        ]
+        if not any(places) or not is_drawable(mark.y, self.chart.y_axis):
+            return Markup()
+        kind = "chart-mark chart-end" if mark.is_end else "chart-mark"
+        shown = Markup(' x="{}"').format(places[0]) if places[0] else Markup(' x="0" hidden=""')
+        about = Markup(' data-x="{}" data-row="{}"').format(",".join(places), row)
+        use = Markup('<use href="#{}"{} y="{}"{}/>')
+        symbol, height = _symbol(self.chart, look, mark.is_end), self._height(mark.y)
+        if not mark.interval or not all(is_drawable(end, self.chart.y_axis) for end in mark.interval):
+            return use.format(symbol, Markup(' class="{}"{}{}').format(kind, shown, about), height, "")
+        return Markup('<svg class="{}" overflow="visible"{}{} data-y="{}">{}{}</svg>').format(
+            kind, shown, about, height, self._whisker(mark.interval), use.format(symbol, "", height, "")
+        )
+
+    def _whisker(self, interval: tuple[float, float]) -> Markup:
+        low, high = map(self._height, interval)
+        cap = '<line class="chart-whisker" x1="-4" x2="4" y1="{0}" y2="{0}"/>'
+        line = '<line class="chart-whisker" x1="0" x2="0" y1="{}" y2="{}"/>'
+        return Markup(line).format(low, high) + Markup(cap).format(low) + Markup(cap).format(high)
+
+    def _height(self, value: float) -> str:
+        return _percent(1 - self.y_scale.place(value))
+
+    def _class_of(self, group: str) -> str:
+        """The colour of the first series of a group."""
+        for series, look in zip(self.chart.series, self.looks, strict=True):
+            if group and group_of(series) == group:
+                return _colour_class(look)
+        return "chart-ink"
+
+
+def _is_quiet(series: Series) -> bool:
+    return series.is_joined and len(series.marks) > _QUIET
+
+
+def _classes(look: Look, series: Series) -> str:
+    return f"{_colour_class(look)} chart-{series.role}{' chart-hollow' if look.is_hollow else ''}"
+
+
+def _colour_class(look: Look) -> str:
+    return f"chart-c{look.number}" if look.number >= 0 else "chart-grey"
+
+
+def _stroke(look: Look) -> Markup:
+    dashes = Markup(' stroke-dasharray="{}"').format(" ".join(map(str, look.line.dashes))) if look.line.dashes else ""
+    return Markup(' class="chart-line" stroke-width="{}"{}').format(look.line.width, dashes)
+
+
+def _symbol(chart: Chart, look: Look, is_end: bool) -> str:
+    """The id of a marker."""
+    return f"chart-{chart.key}-{look.marker.name}-{'large' if is_end else 'small'}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3f}".rstrip("0").rstrip(".") + "%"

@@ -1,0 +1,308 @@
+"""The chart of compute against perplexity, as data: ladders, their releases and their controls, at what they cost."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from growctl.content.chart import Axis, Chart, Mark, Role, Rule, Series
+from growctl.ledger.entries import Cost
+from growctl.report.grouping import replicates
+from growctl.report.read import EvaluationPoint, RunReport, StageReport
+from growctl.text.formatting import duration, exact, scientific, short_count
+from stages.counted import counted
+
+_HEADROOM = 1.8
+"""The top of the chart, relative to the worst final perplexity. It cuts off the start of training."""
+
+_AXES = {
+    "flops": Axis("flops", "cumulative training compute (FLOPs)", is_log=True),
+    "device_hours": Axis("device_hours", "cumulative device time (device-hours)", is_log=True),
+    "money": Axis("money", "cumulative cost (in the currency of the price per device-hour)", is_log=True),
+    "gpu_energy": Axis("gpu_energy", "cumulative energy of the GPUs (kWh)", is_log=True),
+    "cpu_energy": Axis("cpu_energy", "cumulative energy of processors and memory (kWh)", is_log=True),
+}
+"""Energies of GPUs and of processors stay apart: one is often measured without the other."""
+
+_MEASURED = {
+    "interval": "on the way, before the learning rate decays",
+    "after_growth": "right after the growth",
+    "final": "at the end of the stage",
+}
+
+Costs = Mapping[str, float]
+"""What a model cost, by the key of the axis; without the axes on which it is not known."""
+
+
+def compute_chart(runs: Sequence[RunReport]) -> Chart:
+    """Validation perplexity against cumulative cost, for ladders, their releases and their controls.
+
+    The x axes are FLOPs, device-hours, money and energy; those that are not known for all work of all runs are left
+    out. Replayed work does not count, reused work does. FLOPs of an evaluation are exact. The other costs are known by
+    stage, so an evaluation after a share of a stage's steps is placed at that share of what the stage's kept work cost,
+    after all stages before: start-up, evaluations and checkpoints are spread evenly over the steps.
+    """
+    costs = {run.name: _stage_costs(run) for run in runs}
+    keys = _known_axes([after for of_run in costs.values() for _, after in of_run.values()])
+    look = _Look.of(runs)
+    drawn = [_DrawnRun(run, look, costs[run.name], keys) for run in runs]
+    ladders, controls = ([each for each in drawn if (each.run.control is None) == is_ladder] for is_ladder in (1, 0))
+    series = [
+        *(each.series() for each in ladders),
+        *(release for each in ladders for release in each.releases()),
+        *(each.series() for each in controls),
+        *_budgets(controls, look),
+    ]
+    ends = [mark.y for each in series for mark in each.marks if mark.is_end]
+    return Chart(
+        key="compute-against-perplexity",
+        title="Compute against perplexity",
+        summary=_summary(runs),
+        x_axes=tuple(_AXES[key] for key in keys),
+        y_axis=Axis("perplexity", "validation perplexity", is_log=True),
+        series=tuple(series),
+        rules=_merged([rule for each in ladders for rule in each.growths()]),
+        y_limit=_HEADROOM * max(ends) if ends else None,
+    )
+
+
+@dataclass(frozen=True)
+class _Look:
+    """Which runs belong together, and what the legend calls them."""
+
+    ladders: Mapping[str, str]
+    """By the name of a run: what its ladder and that ladder's seeds are called."""
+    members: Mapping[str, Sequence[RunReport]]
+    """By group: its runs."""
+
+    @classmethod
+    def of(cls, runs: Sequence[RunReport]) -> "_Look":
+        """How to group `runs`."""
+        found = {
+            run.name: together.name
+            for together in replicates(runs)
+            for member in together.members
+            for run in (member.ladder, *member.controls)
+        }
+        ladders = {run.name: found.get(run.name, run.control_of or run.name) for run in runs}
+        members: dict[str, list[RunReport]] = {}
+        for run in runs:
+            members.setdefault(_group(run, ladders), []).append(run)
+        return cls(ladders, members)
+
+    def group(self, run: RunReport) -> str:
+        """The group whose colour a run has."""
+        return _group(run, self.ladders)
+
+    def entry(self, run: RunReport) -> str:
+        """The entry of a run and its seeds in the legend. A run without a point has one, too."""
+        group = self.group(run)
+        if run.control is None:
+            first = run.base or (run.stages[0] if run.stages else None)
+            group += f", ladder from {short_count(first.num_parameters)}" if first else ", ladder"
+        elif len(set(self.ladders.values())) == 1:
+            group = _what(run)
+        alike = self.members[self.group(run)]
+        seeds = len({(each.control_of, each.name if each.control is None else "") for each in alike})
+        unfinished = sum(not each.finished for each in alike)
+        words = [group] + [counted(seeds, "seed")] * (seeds > 1)
+        if unfinished:
+            words.append("unfinished" if unfinished == len(alike) else f"{unfinished} of {len(alike)} runs unfinished")
+        return ", ".join(words)
+
+
+def _group(run: RunReport, ladders: Mapping[str, str]) -> str:
+    return ladders[run.name] if run.control is None else f"{ladders[run.name]}: {_what(run)}"
+
+
+def _what(control: RunReport) -> str:
+    """The kind of a control, and its size."""
+    size = f", {short_count(control.stages[-1].num_parameters)}" if control.stages else ""
+    return f"{control.control}{size}"
+
+
+@dataclass(frozen=True)
+class _DrawnRun:
+    """A run with the cost of its model before and after each stage and release, on the axes `keys`."""
+
+    run: RunReport
+    look: _Look
+    costs: Mapping[str, tuple[Costs, Costs]]
+    keys: Sequence[str]
+
+    def series(self) -> Series:
+        """The evaluations of its stages."""
+        is_ladder = self.run.control is None
+        stages = {stage.name: stage for stage in self.run.stages}
+        marks = []
+        for point in self.run.points:
+            stage = stages[point.stage]
+            cost = self._cost_at(point, stage)
+            share = point.step / stage.num_steps if stage.num_steps else 0.0
+            tokens = self._tokens_before(stage.name) + round(share * stage.train_tokens)
+            facts = _facts(self.run, stage, cost, tokens, point)
+            is_end = point.point == "final" and (is_ladder or stage is self.run.stages[-1])
+            marks.append(Mark(self._drawn(cost), point.perplexity, facts, is_end=is_end))
+        role: Role = "ladder" if is_ladder else "control"
+        return Series(self.run.name, tuple(marks), role, self.look.group(self.run), label=self.look.entry(self.run))
+
+    def releases(self) -> Iterator[Series]:
+        """A branch for each release, from the end of its stage to its own end."""
+        ends = {point.stage: point for point in self.run.points if point.point == "final"}
+        for release in self.run.releases:
+            branch, end = release.branch_of or "", _end(release)
+            before, after = self.costs[release.name]
+            marks = []
+            if branch in ends and end:
+                marks.append(Mark(self._drawn(before), ends[branch].perplexity))
+            if end:
+                trunk = next((stage.train_tokens for stage in self.run.stages if stage.name == branch), 0)
+                tokens = self._tokens_before(branch) + trunk + release.train_tokens
+                facts = _facts(self.run, release, after, tokens, end)
+                marks.append(Mark(self._drawn(after), end.perplexity, facts, is_end=True))
+            label = f"{self.look.ladders[self.run.name]}, releases"
+            group = self.look.group(self.run)
+            yield Series(f"{release.name} of {self.run.name}", tuple(marks), "release", group, label=label)
+
+    def growths(self) -> Iterator[Rule]:
+        """A rule for each growth that has happened."""
+        stages, base = self.run.stages, self.run.base
+        grown = [stage for _, stage in pairwise(stages)]
+        if base and base.flops and stages and stages[0].num_parameters > base.num_parameters:
+            grown.insert(0, stages[0])
+        for stage in grown:
+            if stage.train_tokens or stage.loss_after_growth is not None:
+                x = self._drawn(self.costs[stage.name][0])
+                yield Rule(x, f"grown to {short_count(stage.num_parameters)}", self.look.group(self.run))
+
+    def end(self) -> Mark:
+        """Its end without facts, for a line to pass through."""
+        last = self.run.stages[-1]
+        return Mark(self._drawn(self.costs[last.name][1]), math.exp(last.validation_loss or math.nan))
+
+    def _cost_at(self, point: EvaluationPoint, stage: StageReport) -> Costs:
+        """The cost up to an evaluation, without what is not booked yet: a running stage books its steps in turns."""
+        before, after = self.costs[stage.name]
+        share = 1.0 if point.point == "final" else 0.0
+        if point.step and not share:
+            share = point.step / stage.num_steps if stage.num_steps else math.inf
+        known = {key: before[key] + share * (after[key] - before[key]) for key in after} if share <= 1.0 else {}
+        return known | {"flops": point.cumulative_flops}
+
+    def _drawn(self, cost: Costs) -> dict[str, float]:
+        """`cost` on the chart's axes, which are logarithmic: 0 has no place on them."""
+        return {key: cost[key] for key in self.keys if cost.get(key, 0.0) > 0.0}
+
+    def _tokens_before(self, stage_name: str) -> int:
+        total = 0
+        for stage in self.run.stages:
+            if stage.name == stage_name:
+                break
+            total += stage.train_tokens
+        return total
+
+
+def _stage_costs(run: RunReport) -> dict[str, tuple[Costs, Costs]]:
+    """What the model had cost before and after each stage and release, by its name."""
+    before: Costs = dict.fromkeys(_AXES, 0.0) if run.base is None else {"flops": run.base.flops or 0.0}
+    found: dict[str, tuple[Costs, Costs]] = {}
+    for stage in run.stages:
+        found[stage.name] = (before, _after(before, stage))
+        before = found[stage.name][1]
+    for release in run.releases:
+        before = found[release.branch_of][1] if release.branch_of in found else {}
+        found[release.name] = (before, _after(before, release))
+    return found
+
+
+def _after(before: Costs, stage: StageReport) -> Costs:
+    """The cost of a model after a stage or release, without what is not known."""
+    cost = stage.model_cost or Cost()
+    joules_per_kwh = 3.6e6
+    own: dict[str, float | None] = {
+        "flops": stage.flops,
+        "device_hours": cost.device_seconds / 3600,
+        "money": cost.money,
+        "gpu_energy": None if cost.gpu_joules is None else cost.gpu_joules / joules_per_kwh,
+        "cpu_energy": None if cost.cpu_joules is None else cost.cpu_joules / joules_per_kwh,
+    }
+    known = {key: value for key, value in own.items() if value is not None and key in before}
+    return {key: before[key] + value for key, value in known.items()}
+
+
+def _known_axes(ends: Sequence[Costs]) -> list[str]:
+    """The axes on which each of `ends` is known and something cost more than 0; FLOPs if there is none."""
+    known = [key for key in _AXES if ends and all(key in end for end in ends) and any(end[key] > 0 for end in ends)]
+    return known or ["flops"]
+
+
+def _end(release: StageReport) -> EvaluationPoint | None:
+    """The end of a release as a point; None without a finite loss."""
+    loss, perplexity = release.validation_loss, release.perplexity
+    if loss is None or perplexity is None or not math.isfinite(perplexity):
+        return None
+    return EvaluationPoint(release.name, "final", release.cumulative_flops, loss, perplexity, release.bits_per_byte)
+
+
+def _facts(
+    run: RunReport, stage: StageReport, cost: Costs, tokens: int, point: EvaluationPoint
+) -> tuple[tuple[str, str], ...]:
+    """The exact figures of an evaluation."""
+    facts: dict[str, Any] = {
+        "run": run.name,
+        "stage": stage.name,
+        "measured": _MEASURED[point.point],
+        "parameters": f"{stage.num_parameters:,}",
+        "FLOPs": exact(point.cumulative_flops),
+        "tokens": f"{tokens:,}",
+        "loss": f"{point.loss:.4f} nats per token",
+        "perplexity": f"{point.perplexity:.3f}",
+        "bits per byte": f"{point.bits_per_byte:.4f}" if point.bits_per_byte is not None else None,
+        "device time": duration(cost["device_hours"] * 3600) if "device_hours" in cost else None,
+        "money": f"{cost['money']:.4g}" if "money" in cost else None,
+        "energy of the GPUs": f"{cost['gpu_energy']:.4g} kWh" if "gpu_energy" in cost else None,
+        "energy of processors and memory": f"{cost['cpu_energy']:.4g} kWh" if "cpu_energy" in cost else None,
+    }
+    return tuple((name, value) for name, value in facts.items() if value is not None)
+
+
+def _budgets(controls: Sequence[_DrawnRun], look: _Look) -> Iterator[Series]:
+    """Guides through the ends of the controls of one ladder, kind and size: the budgets of one model."""
+    curves: dict[tuple[str | None, str], list[_DrawnRun]] = {}
+    for each in controls:
+        if each.run.final_loss is not None:
+            curves.setdefault((each.run.control_of, look.group(each.run)), []).append(each)
+    for (ladder, group), members in curves.items():
+        members.sort(key=lambda each: each.run.cumulative_flops)
+        if len(members) > 1:
+            first = members[0].run
+            name = f"{_what(first)}, budgets for {ladder}"
+            marks = tuple(each.end() for each in members)
+            yield Series(name, marks, "control", group, label=look.entry(first), is_guide=True)
+
+
+def _merged(rules: Sequence[Rule]) -> tuple[Rule, ...]:
+    """`rules`, with those of one group, label and number of FLOPs as one, in the middle of the seeds."""
+    found: dict[tuple[str, str, str], list[Rule]] = {}
+    for rule in rules:
+        found.setdefault((rule.group, rule.label, scientific(rule.x.get("flops", 0.0))), []).append(rule)
+    return tuple(
+        Rule({key: sum(rule.x[key] for rule in same) / len(same) for key in same[0].x}, label, group)
+        for (group, label, _), same in found.items()
+    )
+
+
+def _summary(runs: Sequence[RunReport]) -> str:
+    """What the chart shows, for readers who cannot see it."""
+    ladders = sum(run.control is None for run in runs)
+    what = f"{counted(ladders, 'ladder')} and {counted(len(runs) - ladders, 'control')}"
+    ended = [run for run in runs if run.final_loss is not None]
+    if not ended:
+        return f"Validation perplexity against cumulative cost, for {what}. No run has a final loss yet."
+    best = min(ended, key=lambda run: run.final_loss or math.inf)
+    return (
+        f"Validation perplexity against cumulative cost, for {what}, of which {len(ended)} have a final loss. "
+        f"{best.name} ends lowest, at perplexity {math.exp(best.final_loss or 0.0):.2f} "
+        f"for {scientific(best.cumulative_flops)} FLOPs."
+    )
