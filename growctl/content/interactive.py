@@ -52,7 +52,7 @@ def _drawing(chart: Chart, axes: Sequence[Axis], marks: Sequence[Mark]) -> Marku
         visible(chart.y_axis.label),
         *_Plot(chart, axes, marks).parts(),
         _legend(chart),
-        Markup('<div class="chart-tip" role="tooltip" hidden></div>'),
+        Markup('<div class="chart-tip" role="tooltip" hidden=""></div>'),
     )
 
 
@@ -60,9 +60,9 @@ def _axis_choice(chart: Chart, axes: Sequence[Axis]) -> Markup:
     """Radio buttons for the x axes, if there is a choice. Without the script they are not shown."""
     if len(axes) < 2:
         return Markup()
-    radio = '<label><input type="radio" name="chart-{}-axis" value="{}"{}>{}</label>'
+    radio = '<label><input type="radio" name="chart-{}-axis" value="{}"{}/>{}</label>'
     choices = (
-        Markup(radio).format(chart.key, number, Markup(" checked") if not number else "", visible(axis.label))
+        Markup(radio).format(chart.key, number, Markup(' checked=""') if not number else "", visible(axis.label))
         for number, axis in enumerate(axes)
     )
     legend = Markup("<legend>Horizontal axis</legend>")
@@ -73,7 +73,7 @@ def _legend(chart: Chart) -> Markup:
     """The series with their markers. The script lets a reader hide each."""
     entries = (
         Markup(
-            '<li><button type="button" data-series="{}" aria-pressed="true" disabled>'
+            '<li><button type="button" data-series="{}" aria-pressed="true" disabled="">'
             '<svg class="chart-swatch {}" width="34" height="16" aria-hidden="true">'
             '<line x1="0" x2="34" y1="8" y2="8"{}/>{}</svg>{}</button></li>'
         ).format(

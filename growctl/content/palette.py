@@ -18,7 +18,7 @@ class Colour:
 
 COLOURS = (
     Colour("#103ac0", "#69a5ff"),
-    Colour("#e03a10", "#ff6c2c"),
+    Colour("#f73e12", "#ff6c2c"),
     Colour("#04805a", "#14e59a"),
     Colour("#b03a8c", "#e28aba"),
     Colour("#85831e", "#eccf31"),

@@ -1,6 +1,7 @@
 """Axes as arithmetic: where a value lies on an axis, and which values get a tick."""
 
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -75,7 +76,7 @@ def tick_labels(ticks: list[float]) -> list[str]:
     """The labels of one axis, in one style: 0.05, 250, 20k, 1.5M; with exponents if a value is very large or small."""
     sizes = [abs(tick) for tick in ticks if tick]
     if sizes and (max(sizes) >= 1e12 or min(sizes) < 1e-3):
-        return [f"{tick:.3g}".replace("e+", "e").replace("e-0", "e-") if tick else "0" for tick in ticks]
+        return [re.sub(r"e\+?(-?)0*", r"e\1", f"{tick:.3g}") if tick else "0" for tick in ticks]
     if sizes and max(sizes) >= 1000:
         digits = [short_count(tick) for tick in ticks]
         return digits if len(set(digits)) == len(digits) else [f"{tick:,.12g}" for tick in ticks]

@@ -1,0 +1,1 @@
+"""The page of `growctl report`: sections as one self-contained HTML file."""
