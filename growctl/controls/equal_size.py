@@ -3,7 +3,7 @@
 import math
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, lru_cache
 
 from model.config import TokenformerConfig, TransformerConfig, num_parameters
 
@@ -18,6 +18,7 @@ _MISS, _SKEW, _FFN_SKEW = 10.0, 0.02, 0.1
 ratio that is off by more than a factor of 2 also adds the excess in full."""
 
 
+@lru_cache(maxsize=64)
 def equal_size_transformer(model: TokenformerConfig | TransformerConfig) -> TransformerConfig:
     """The Transformer nearest to `model` in parameters, with its vocabulary and head width and nearly its aspect ratio.
 

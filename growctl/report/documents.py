@@ -11,7 +11,9 @@ from growctl.ledger.ledger import Anomaly, BaseEntry, ScoreEntry
 from growctl.report.compare import Comparison, EqualFlops, compare
 from growctl.report.documents_equal_loss import EqualLossDocument, equal_loss_document
 from growctl.report.family import Family, compare_family, price
+from growctl.report.grouping import BY_SCHEDULE, Grouping
 from growctl.report.read import RunReport, StageReport
+from growctl.report.results import Results, results
 from growctl.report.validation import validation_warning
 from growctl.report.verdict import verdict
 from growctl.text.escaping import visible
@@ -168,6 +170,8 @@ class ReportedRun:
     """Path or shipped name, as the user gave it."""
     control: str | None
     """Kind of control; None for a ladder."""
+    seed: int
+    """The seed of the weights and of the order of the data."""
     group: str | None
     """The name of the set of runs that it belongs to, such as the seeds of one schedule; None for a run of its own."""
     overrides: dict[str, Any]
@@ -200,11 +204,17 @@ class ReportDocument:
     """Each ladder is followed by its controls."""
     equal_loss: EqualLossDocument
     """What each run would have had to spend for the losses that the others reached."""
+    results: Results
+    """What they show together: headlines, seeds, sweeps, ladders compared."""
 
 
-def report_document(runs: Sequence[RunReport]) -> ReportDocument:
+def report_document(runs: Sequence[RunReport], grouping: Grouping = BY_SCHEDULE) -> ReportDocument:
     """The report on `runs` for scripts."""
-    return ReportDocument(tuple(_run(run, runs) for run in runs), equal_loss_document(runs))
+    return ReportDocument(
+        tuple(_run(run, runs) for run in runs),
+        equal_loss=equal_loss_document(runs),
+        results=results(runs, grouping),
+    )
 
 
 def _run(run: RunReport, runs: Sequence[RunReport]) -> ReportedRun:
@@ -213,6 +223,7 @@ def _run(run: RunReport, runs: Sequence[RunReport]) -> ReportedRun:
         name=run.name,
         schedule=run.schedule,
         control=run.control,
+        seed=run.seed,
         group=run.group,
         overrides=run.overrides,
         base=run.base,

@@ -26,6 +26,9 @@ from growctl.runs_dir import CONTROL_INFIX
 LADDER = "ladder"
 """The name of the arm that is no control."""
 
+UNFINISHED = "not finished"
+"""Why a run does not count, unless it is known whether it is running."""
+
 FEW_SEEDS = 6
 """With fewer, a bootstrap alone is too narrow."""
 
@@ -113,8 +116,8 @@ class SeedComparison:
     """None for `best-scratch`, which compares with every size of the ladder."""
     seeds: tuple[int, ...]
     """The seeds that count at equal loss."""
-    missing: tuple[str, ...]
-    """What keeps seeds or controls from counting, a clause each."""
+    left_out: tuple[str, ...]
+    """Controls that are left out, because most seeds do not have them."""
     missing_sizes: tuple[int, ...]
     """The sizes of the ladder without a control that counts, where the best of all sizes is to be compared."""
     at_equal_flops: LossDifference | None
@@ -204,7 +207,7 @@ def _control_arms(members: Sequence[Member]) -> dict[str, Arm]:
         first = next(iter(by_seed.values()))
         name = label(first.recorded_name)
         results = [
-            _result(run, member.seed, _why_not(member.ladder, run))
+            _result(run, member.seed, _why_not(member.ladder, run, _state_to_come(member.ladder, name)))
             if (run := by_seed.get(member.seed))
             else SeedResult(member.seed, None, None, None, _state_to_come(member.ladder, name) or "no such run")
             for member in members
@@ -228,11 +231,12 @@ def _state_to_come(ladder: RunReport, name: str) -> str | None:
 def _why_no_loss(run: RunReport) -> str | None:
     if run.final_loss is not None:
         return None
-    return "diverged" if run.finished else "not finished"
+    return "diverged" if run.finished else UNFINISHED
 
 
-def _why_not(ladder: RunReport, control: RunReport) -> str | None:
-    return _why_no_loss(control) or reason_not_to_count(ladder, control)
+def _why_not(ladder: RunReport, control: RunReport, state: str | None) -> str | None:
+    why = _why_no_loss(control)
+    return (state or why if why == UNFINISHED else why) or reason_not_to_count(ladder, control)
 
 
 def _result(run: RunReport, seed: int, why: str | None) -> SeedResult:
@@ -269,7 +273,7 @@ class _Curves:
         is_known = bool(seeds) and not missing_sizes
         return SeedComparison(
             *(control, num_parameters, tuple(seeds)),
-            missing=tuple(self._missing(control, num_parameters, kept)),
+            left_out=tuple(sorted(self.arms[key].name for key in self.points if key not in kept)),
             missing_sizes=missing_sizes,
             at_equal_flops=None if missing_sizes else self._difference(kept),
             at_equal_loss=self._saving(kept, seeds) if is_known else None,
@@ -344,24 +348,3 @@ class _Curves:
             at_least=lower_envelope(points)[-1].flops / flops if equal is None else None,
             at_most=equal.flops / flops if equal and not equal.bracketed else None,
         )
-
-    def _missing(self, control: str, num_parameters: int | None, kept: Sequence[str]) -> list[str]:
-        """A clause for each arm of the comparison that lacks seeds, and for ladders without a final loss."""
-        concerned = [self.arms[LADDER]]
-        concerned += [
-            arm
-            for key, arm in self.arms.items()
-            if key in self.points or (arm.control == control and num_parameters in (None, arm.num_parameters))
-        ]
-        kept_names = {self.arms[key].name for key in kept}
-        clauses = []
-        for arm in concerned:
-            reasons: dict[str, list[int]] = {}
-            for result in arm.results:
-                if result.why:
-                    reasons.setdefault(result.why, []).append(result.seed)
-            for why, seeds in reasons.items():
-                clauses.append(f"{arm.name} of seed {', '.join(map(str, seeds))} is missing ({why})")
-            if arm.losses and arm.name != LADDER and arm.name not in kept_names:
-                clauses.append(f"{arm.name} is left out, because most seeds do not have it yet")
-        return clauses

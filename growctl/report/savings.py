@@ -6,6 +6,7 @@ from growctl.content.section import Paragraph, Section
 from growctl.report.compare import compare
 from growctl.report.family import compare_family, price
 from growctl.report.read import RunReport
+from growctl.report.replicates import label
 from growctl.report.verdict import verdict
 from growctl.text.formatting import short_count
 
@@ -28,9 +29,18 @@ def verdicts(runs: Sequence[RunReport]) -> list[tuple[str, tuple[str, ...]]]:
             what = f"{comparison.control}, {short_count(size)} parameters" if size else "the best size from scratch"
             said.append((f"{ladder.name} against {what}", verdict(comparison)))
         if not comparisons and not (family and any(model.points or model.excluded for model in family.models)):
-            said.append((ladder.name, ("It has no controls, so the saving from growing is unknown.",)))
+            why = to_come(ladder) or "It has no controls, so the saving from growing is unknown."
+            said.append((ladder.name, (why,)))
+        elif waiting := to_come(ladder):
+            said.append((f"{ladder.name}: controls to come", (waiting,)))
         if family:
             for model in family.models:
                 said.append((f"{model.ladder.name} against its size from scratch", verdict(model)))
             said.append((f"{ladder.name}: the price of a finished model of {len(family.models)} sizes", price(family)))
     return said
+
+
+def to_come(ladder: RunReport) -> str | None:
+    """A sentence on the controls that are not finished; None if there are none."""
+    names = [f"{label(control.name)} ({control.state})" for control in ladder.controls_to_come]
+    return f"Still to come: {', '.join(names)}." if names else None

@@ -3,17 +3,39 @@
 from collections.abc import Sequence
 
 from growctl.content.section import Section
-from growctl.report import anomalies, cost_by_stage, equal_loss_sections, samples, savings, scores, stages, validation
+from growctl.report import (
+    anomalies,
+    bits_per_byte,
+    cost_by_stage,
+    equal_loss_sections,
+    headline,
+    ladders,
+    over_seeds,
+    samples,
+    savings,
+    scores,
+    stages,
+    sweep,
+    warnings,
+)
+from growctl.report.grouping import BY_SCHEDULE, Grouping
 from growctl.report.read import RunReport
+from growctl.report.results import results
 
 
-def report_sections(runs: Sequence[RunReport]) -> list[Section]:
+def report_sections(runs: Sequence[RunReport], grouping: Grouping = BY_SCHEDULE) -> list[Section]:
     """The sections of the report on `runs`, the most important first."""
+    found = results(runs, grouping)
     topics = (
-        validation.section(runs),
+        headline.section(found.headlines),
+        warnings.section(runs),
         savings.section(runs),
+        over_seeds.section(found.seeds),
+        sweep.section(found.sweeps),
+        ladders.section(found.ladders),
         equal_loss_sections.section(runs),
         equal_loss_sections.section_of_other_costs(runs),
+        bits_per_byte.section(runs),
         stages.section(runs),
         cost_by_stage.section(runs),
         anomalies.section(runs),

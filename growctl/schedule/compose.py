@@ -1,18 +1,16 @@
 """Merges a schedule's file, its defaults and overrides into plain data, with the origin of each value.
 
-hydra composes in two steps: first the files, then the overrides. It looks for the files of a defaults list in the
-schedule's own folder, then among the shipped ones. It never imports or calls anything that a schedule names.
+hydra finds the files of the defaults lists and their order: it looks in the schedule's own folder, then among the
+shipped ones. OmegaConf merges them, then come the overrides. Nothing that a schedule names is imported or called.
 """
 
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hydra import compose, initialize
-from hydra.conf import HydraConf
+from hydra import initialize
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_store import ConfigNode, ConfigStore
 from hydra.core.global_hydra import GlobalHydra
@@ -38,9 +36,9 @@ _NODE = "<schedule>"
 
 _ABSENT = object()
 _OVERRIDE = re.compile(r"(~|\+{0,2})([A-Za-z_]\w*)(?:\.\w+)*(=.*)?", re.DOTALL | re.ASCII)
-_NO_CHOICES = ConfigNode("config.yaml", OmegaConf.structured(HydraConf(defaults=[])), "hydra", None, None)
-"""hydra's own settings without the choices for them. It would compose its logging, launchers, sweepers and help pages
-with every schedule, which takes longer than the schedule itself, and growctl uses none of them."""
+_NO_SETTINGS = ConfigNode("config.yaml", OmegaConf.create(), "hydra", None, None)
+"""In place of hydra's own settings, its logging, launchers, sweepers and help pages, which growctl does not use. To go
+through them with every schedule would take longer than the schedule itself."""
 
 _FAILURES = (HydraException, OmegaConfBaseException, YAMLError, OSError, ValueError, TypeError, RecursionError)
 
@@ -50,11 +48,36 @@ class _Override(NamedTuple):
 
     text: str
     """The override as the user wrote it."""
-    written: str
-    """The override as hydra gets it."""
+    sign: str
+    """`~` deletes the key, `+` adds a new one; `++` and no sign set it, whether it is there or not."""
     keys: tuple[str, ...]
-    value: Any
-    """The new value; None if the override deletes the key."""
+    given: Any
+    """The value in the text."""
+
+    @property
+    def value(self) -> Any:
+        """The new value; None if the override deletes the key."""
+        return None if self.sign == "~" else self.given
+
+    def apply(self, config: DictConfig) -> None:
+        """Changes `config`, as hydra would. Raises an error that `innermost_reason` explains."""
+        key = ".".join(self.keys)
+        if self.sign in ("~", "+"):
+            before = OmegaConf.select(config, key, throw_on_missing=False)
+            if self.sign == "+" and before is not None and not isinstance(self.given, dict | list):
+                raise ValueError(f"Could not append to config. An item is already at '{key}'.")
+            if self.sign == "~":
+                self._delete_from(config, key, before)
+                return
+        OmegaConf.update(config, key, self.given, merge=True, force_add=True)
+
+    def _delete_from(self, config: DictConfig, key: str, before: Any) -> None:
+        if before is None:
+            raise ValueError(f"Could not delete from config. '{key}' does not exist.")
+        if self.given is not None and self.given != before:
+            raise ValueError(f"Could not delete from config. The value of '{key}' is {before} and not {self.given}.")
+        block, _, name = key.rpartition(".")
+        del (OmegaConf.select(config, block) if block else config)[name]
 
 
 class _Layer(NamedTuple):
@@ -66,6 +89,13 @@ class _Layer(NamedTuple):
     folder: Path
     """The folder of the file."""
 
+    def config(self) -> DictConfig:
+        """The content at its place in a schedule, without the defaults list."""
+        content: Any = {key: value for key, value in self.content.items() if key != "defaults"}
+        for key in reversed(self.package):
+            content = {key: content}
+        return OmegaConf.create(content)
+
 
 class Composition:
     """The plain data of a schedule, and where each of its values comes from."""
@@ -74,8 +104,8 @@ class Composition:
         """Composes the file at `path` with `overrides`. Messages call it `label`. Raises ScheduleError."""
         self._label = label
         self._folders = (path.parent, SHIPPED)
-        self._own = read_file(path, label) or OmegaConf.create()
-        self._plain: Any = OmegaConf.to_container(self._own, resolve=False)
+        self._own = read_file(path, label) or {}
+        self._layers = [_Layer("", (), self._own, path.parent)]
         group, keys = path.parent.name, {str(key) for key in self._own} - {"defaults"}
         if group in GROUPS and keys and not keys & Schedule.model_fields.keys():
             raise ScheduleError(
@@ -86,10 +116,10 @@ class Composition:
         self._values: list[_Override] = []
         for text in overrides:
             self._take(text)
-        self._chosen: list[str] = []
         with bounded_interpolation(label):
-            files = self._compose_files() if "defaults" in self._own or self._choices else self._own
-            self.data = self._with_overrides(files, self._values)
+            if "defaults" in self._own or self._choices:
+                self._layers = self._find_layers()
+            self.data = self._with_overrides(self._values)
         self._drop_size_of_another_text()
 
     def _drop_size_of_another_text(self) -> None:
@@ -143,25 +173,6 @@ class Composition:
             return ""  # no file set it, or several files set parts of a block
         return set_by[-1][0]
 
-    @cached_property
-    def _layers(self) -> list[_Layer]:
-        """The content of every file, in the order in which hydra merges them."""
-        own = _Layer("", (), self._plain, self._folders[0])
-        if "defaults" not in self._own and not self._chosen:
-            return [own]
-        layers = []
-        with _searching(self._own, self._folders) as loader:
-            defaults = loader.compute_defaults_list(_NODE, self._chosen, RunMode.RUN).defaults
-        for default in defaults:
-            file = find_file(default.config_path, self._folders)
-            if default.config_path == _NODE:
-                layers.append(own)
-            elif file:
-                content = OmegaConf.to_container(read_file(file, file_label(file)), resolve=False)
-                package = tuple(filter(None, default.package.split(".")))
-                layers.append(_Layer(f"in {file_label(file)}: ", package, content, file.parent))
-        return layers
-
     def _take(self, text: str) -> None:
         """Stores an override as a choice for a block or as a change of a value."""
         match = _OVERRIDE.fullmatch(text)
@@ -190,19 +201,18 @@ class Composition:
                 raise ScheduleError(f"override {shown(text)}: {self._no_choice(key, value, otherwise=one)}")
             self._choices[key] = value
             return
-        written = text if match[1] else f"++{text}"
-        self._values.append(_Override(text, written, keys, None if match[1] == "~" else value))
+        self._values.append(_Override(text, match[1], keys, value))
 
-    def _compose_files(self) -> Any:
-        """The schedule merged with the files in its defaults list."""
+    def _find_layers(self) -> list[_Layer]:
+        """The content of every file, in the order in which they are merged: hydra follows the defaults lists."""
         try:
             with _searching(self._own, self._folders) as loader:
                 named: Any = {}
                 if self._choices:
                     named = loader.compute_defaults_list(_NODE, [], RunMode.MULTIRUN).overrides.known_choices
                 # replaces a choice that the schedule makes, and appends one that it does not make
-                self._chosen = [f"{'' if g in named else '+'}{g}={c}" for g, c in self._choices.items()]
-                composed = compose(_NODE, self._chosen)
+                chosen = [f"{'' if group in named else '+'}{group}={name}" for group, name in self._choices.items()]
+                defaults = loader.compute_defaults_list(_NODE, chosen, RunMode.RUN).defaults
         except ScheduleError as error:
             raise ScheduleError(f"{self._label}: in {error}") from error
         except MissingConfigException as error:
@@ -212,20 +222,36 @@ class Composition:
             raise ScheduleError(f"{self._label}: {reason}") from error
         except _FAILURES as error:
             raise ScheduleError(f"{self._label}: {self._in_our_words(error)}") from error
-        OmegaConf.set_struct(composed, None)
-        return composed
+        own, layers = self._layers[0], []
+        for default in defaults:
+            file = find_file(default.config_path, self._folders)
+            if default.config_path == _NODE:
+                layers.append(own)
+            elif file and not default.config_path.startswith("hydra/"):
+                package = tuple(filter(None, default.package.split(".")))
+                content = read_file(file, file_label(file)) or {}
+                layers.append(_Layer(f"in {file_label(file)}: ", package, content, file.parent))
+        return layers
 
-    def _with_overrides(self, config: Any, overrides: Sequence[_Override]) -> Any:
-        """The plain data after `overrides`, with every interpolation resolved."""
+    def _merged(self) -> DictConfig:
+        """The files merged, with interpolations unresolved. Raises ScheduleError."""
         try:
-            if overrides:
-                # without a search path: hydra would take a folder data/ beside the file for choices of `data`
-                with _initialized(config):
-                    composed = compose(_NODE, [override.written for override in overrides])
-            return OmegaConf.to_container(composed if overrides else config, resolve=True, throw_on_missing=True)
+            merged = OmegaConf.unsafe_merge(*(layer.config() for layer in self._layers))
+        except _FAILURES as error:
+            raise ScheduleError(f"{self._label}: {self._clash() or innermost_reason(error)}") from error
+        assert isinstance(merged, DictConfig)
+        return merged
+
+    def _with_overrides(self, overrides: Sequence[_Override]) -> Any:
+        """The plain data after `overrides`, with every interpolation resolved."""
+        config = self._merged()
+        try:
+            for override in overrides:
+                override.apply(config)
+            return OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
         except _FAILURES as error:
             if overrides:
-                self._with_overrides(config, overrides[:-1])  # raises if an earlier override already fails
+                self._with_overrides(overrides[:-1])  # raises if an earlier override already fails
                 where = f"override {shown(overrides[-1].text)}: "
             else:
                 where = f"{self._label}: {self._file_of(_keys_of(error))}"
@@ -239,7 +265,7 @@ class Composition:
         name = error.missing_cfg_file or ""
         group, _, choice = name.partition("/")
         if group in GROUPS and choice:
-            if {f"/{group}": choice} in [_without_keywords(entry) for entry in self._plain["defaults"]]:
+            if {f"/{group}": choice} in [_without_keywords(entry) for entry in self._own["defaults"]]:
                 where = ""  # the schedule itself overrides the choice of another file
             return f"{where}defaults: {self._no_choice(group, choice)}"
         known = list(shipped_schedules())
@@ -264,8 +290,6 @@ class Composition:
             return f"defaults: the override of {early[1]} must come after what it overrides"
         if unknown := re.match(r"Error resolving interpolation '(.*)'", reason):
             return f"defaults: {shown(unknown[1])} is not known yet; a defaults list can only use ${{oc.env:NAME}}"
-        if reason.endswith("raised while composing config:"):
-            return self._clash() or reason
         return reason
 
     def _clash(self) -> str:
@@ -295,14 +319,14 @@ class _Folder(ConfigSource):
     def load_config(self, config_path: str) -> ConfigResult:
         file = find_file(config_path, (Path(self.path),))
         assert file is not None, f"hydra loads {config_path}, which is_config() reported missing"
-        config = read_file(file, file_label(file))
-        if config is None:
+        content = read_file(file, file_label(file))
+        if content is None:
             raise ScheduleError(f"{file_label(file)}: must be a block of keys")
         group, slash, _ = config_path.partition("/")
         return ConfigResult(
             provider=self.provider,
             path=str(file),
-            config=config,
+            config=_defaults_of(content),
             header={"package": group if slash and group in GROUPS else "_global_"},
         )
 
@@ -326,7 +350,7 @@ def _initialized(content: Any) -> Iterator[None]:
     running, store, base = GlobalHydra.instance(), ConfigStore.instance(), VersionBase.instance()
     hydra, group, version = running.hydra, store.repo["hydra"], base.version_base
     settings = group["config.yaml"]
-    running.hydra, group["config.yaml"] = None, _NO_CHOICES
+    running.hydra, group["config.yaml"] = None, _NO_SETTINGS
     store.store(_NODE, content)
     try:
         with initialize(None, version_base="1.3"):
@@ -338,12 +362,17 @@ def _initialized(content: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _searching(own: DictConfig, folders: Sequence[Path]) -> Iterator[ConfigLoader]:
+def _searching(own: dict[str, Any], folders: Sequence[Path]) -> Iterator[ConfigLoader]:
     """Initialises hydra with a schedule; it looks for other files in `folders`, in that order."""
     Plugins.instance().register(_Folder)
     places = [f"{_Folder.scheme()}://{folder}".replace("${", r"\${") for folder in folders]
-    with _initialized(OmegaConf.merge(own, {"hydra": {"searchpath": places}})):
+    with _initialized(OmegaConf.merge(_defaults_of(own), {"hydra": {"searchpath": places}})):
         yield GlobalHydra.instance().config_loader()
+
+
+def _defaults_of(content: dict[str, Any]) -> DictConfig:
+    """The defaults list of a file, all that hydra needs of it."""
+    return OmegaConf.create({key: content[key] for key in content.keys() & {"defaults"}})
 
 
 def _without_keywords(entry: Any) -> Any:

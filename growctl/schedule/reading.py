@@ -3,13 +3,14 @@
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from io import StringIO
 from os.path import normpath
 from pathlib import Path
 from typing import Any
 
 import yaml
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from omegaconf.base import Container, Node
 from omegaconf.grammar_parser import parse as parse_interpolation
 
@@ -29,35 +30,42 @@ _RESOLVERS = ("oc.env", "oc.select", "oc.decode")
 """The resolvers that an interpolation may use: these only look values up. Others compute new ones, such as the time."""
 
 
-def read_file(path: Path, label: str) -> DictConfig | None:
+def read_file(path: Path, label: str) -> dict[str, Any] | None:
     """Reads the mapping in a YAML file, with its defaults list in hydra's form; None if the file holds no mapping.
 
     Interpolations stay unresolved. growctl reads the file itself, so that it may have any name and errors name the
     line. Raises ScheduleError.
     """
     try:
-        text = read_text(path, _KIND)
-        data = parse(text, _KIND)
-        config = OmegaConf.create(data) if isinstance(data, dict) else OmegaConf.load(StringIO(text))
+        content = _content(read_text(path, _KIND))
     except UnicodeDecodeError:
         raise ScheduleError(f"{label}: is not UTF-8 text; a schedule is a YAML file") from None
     except yaml.MarkedYAMLError as error:
         raise ScheduleError(f"{label}: {_yaml_problem(error)}") from None
     except (OSError, *UNREADABLE) as error:
         raise ScheduleError(f"{label}: cannot be read: {_reason(error)}") from None
-    if not isinstance(config, DictConfig):
+    if not isinstance(content, dict):
         return None
-    if "hydra" in config:
+    if "hydra" in content:
         raise ScheduleError(f"{label}: hydra: {NOT_HYDRA}")
-    refuse_code(OmegaConf.to_container(config, resolve=False), f"{label}: ")
-    if "defaults" in config:
-        written = OmegaConf.to_container(config, resolve=False)
-        assert isinstance(written, dict)
+    refuse_code(content, f"{label}: ")
+    if "defaults" in content:
         try:
-            config["defaults"] = _defaults(written["defaults"], path)
+            return content | {"defaults": _defaults(content["defaults"], path)}
         except UserError as error:
             raise ScheduleError(f"{label}: defaults{error}") from None
-    return config
+    return content
+
+
+@lru_cache(maxsize=256)
+def _content(text: str) -> Any:
+    """The plain data of a YAML text as OmegaConf takes it, which nobody may change. Raises what `read_file` catches.
+
+    A file is read several times while a schedule is composed, and a shipped one for many schedules.
+    """
+    data = parse(text, _KIND)
+    config = OmegaConf.create(data) if isinstance(data, dict) else OmegaConf.load(StringIO(text))
+    return OmegaConf.to_container(config, resolve=False)
 
 
 def read_plain(path: Path) -> Any:

@@ -1,0 +1,24 @@
+"""Tells a report which controls its ladders still wait for."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from growctl.report.read import ControlToCome, RunReport
+from growctl.status.runs import RunStatus, find_status
+
+_OVER = ("finished", "imported")
+
+
+def with_controls_to_come(runs: Sequence[RunReport], runs_dir: Path) -> list[RunReport]:
+    """`runs` of `runs_dir`, each ladder with the controls that its schedule asks for and that are not finished."""
+    waiting: dict[str, list[ControlToCome]] = {}
+    for status in find_status(runs_dir):
+        if status.control and status.control_of and status.state not in _OVER:
+            waiting.setdefault(status.control_of, []).append(_to_come(status))
+    return [replace(run, controls_to_come=tuple(waiting.get(run.name, ()))) for run in runs]
+
+
+def _to_come(status: RunStatus) -> ControlToCome:
+    sizes = [stage.num_parameters for stage in status.stages if not stage.branch_of]
+    return ControlToCome(status.name, status.control or "", sizes[-1] if sizes else None, status.state)
