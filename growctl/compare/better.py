@@ -63,9 +63,9 @@ def _incomparable(a: RunReport, b: RunReport) -> str | None:
     if compared != "loss":
         other = "Compare their bits per byte." if compared == "bits per byte" else "Nothing here compares them."
         return f"Which is better is not known: losses of different datasets cannot be compared. {other}"
-    for run in (a, b):
-        if run.final_loss is None:
-            return f"Which is better is not known yet: {run.name} has no final loss."
+    unfinished = sorted(run.name for run in (a, b) if run.final_loss is None)
+    if unfinished:
+        return f"Which is better is not known yet: no final loss of {' and '.join(unfinished)}."
     if a.decays != b.decays:
         undecayed = a if b.decays else b
         return f"Which is better is not known: the learning rate of {undecayed.name} never decays."

@@ -16,8 +16,8 @@ class ComparedFigure:
     """A cost or a loss of runs A and B."""
 
     name: str
-    """`validation_loss`, `perplexity`, `bits_per_byte`, `parameters`, `steps`, `tokens`, `flops`, `device_hours`, `money`,
-    `gpu_energy` or `cpu_energy`."""
+    """`validation_loss`, `perplexity`, `bits_per_byte`, `parameters`, `steps`, `tokens`, `flops`, `device_hours`,
+    `money`, `gpu_energy` or `cpu_energy`."""
     unit: str
     """Empty for counts."""
     a: float | None

@@ -51,9 +51,10 @@ def runs_of_sets(a: RunReport, b: RunReport) -> list[RunReport]:
 
 def _ledger(name: str, runs_dir: Path) -> Path:
     """The ledger of the run called `name` in `runs_dir`, or else in the directory `name`."""
-    ledger = RunPaths(Path(name)).ledger
-    if not RunsPaths(runs_dir).run(name).ledger.is_file() and ledger.is_file():
-        return ledger
+    by_path, by_name = RunPaths(Path(name)), RunsPaths(runs_dir).run(name)
+    is_name = by_name.directory.name == name and by_name.ledger.is_file()
+    if not is_name and by_path.ledger.is_file():
+        return by_path.ledger
     return find_ledgers(runs_dir, [name])[name]
 
 

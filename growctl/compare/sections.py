@@ -55,8 +55,8 @@ def _graded(differences: Sequence[Difference]) -> Iterator[Rows]:
 def _result(a: RunReport, b: RunReport, differences: Sequence[Difference]) -> Section:
     first, *rest = outcome(a, b).sentences
     parts = [Paragraph(first, "strong"), *map(Paragraph, rest)]
-    if {key for found in differences for key in found.keys} == {"seed"} and len(parts) > 1:
-        parts.append(Paragraph("Of the conditions only the seed differs, so a difference of the losses is chance."))
+    if [found.what for found in differences] == ["seed"] and len(parts) > 1:
+        parts.append(Paragraph("Nothing but the seed differs, so the difference of the losses is chance."))
     doubts = [found.what for found in differences if found.grade != "minor" and not found.by_design]
     if doubts and len(parts) > 1:
         parts.append(Paragraph(f"What else differs may be the reason: {', '.join(doubts)}.", "warning"))

@@ -27,6 +27,27 @@ class DataGroup:
     runs: tuple[RunReport, ...]
 
 
+@dataclass(frozen=True)
+class DatasetEntry:
+    """A dataset and the runs that were trained on it."""
+
+    name: str
+    fingerprint: str
+    """A hash of its tokens and its tokenizer."""
+    validation_text: str | None
+    """A hash of its validation text, whatever the tokenizer; None if the ledgers do not record it."""
+    runs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class DataDocument:
+    """The datasets of a report. Losses and perplexities of two datasets cannot be compared."""
+
+    datasets: tuple[DatasetEntry, ...]
+    warning: str | None
+    """The warning that there are several, and what compares them nevertheless; None if there is one."""
+
+
 def dataset_name(run: RunReport) -> str:
     """The name of a run's dataset, with the start of its fingerprint."""
     name, fingerprint = Path(run.dataset).name, run.dataset_fingerprint[:8]
@@ -83,6 +104,15 @@ def data_warning(runs: Sequence[RunReport]) -> str | None:
     else:
         sentences.append("Nothing here compares them, because they validate on different texts.")
     return " ".join(sentences)
+
+
+def data_document(runs: Sequence[RunReport]) -> DataDocument:
+    """The datasets of `runs` for scripts."""
+    entries = (
+        DatasetEntry(group.name, group.fingerprint, group.validation_text, tuple(run.name for run in group.runs))
+        for group in data_groups(runs)
+    )
+    return DataDocument(tuple(entries), data_warning(runs))
 
 
 _MOST_NAMES = 3

@@ -9,6 +9,7 @@ from typing import Any
 from growctl.documents.output import plain
 from growctl.ledger.ledger import Anomaly, BaseEntry, ScoreEntry
 from growctl.report.compare import Comparison, EqualFlops, compare
+from growctl.report.data_groups import DataDocument, data_document
 from growctl.report.documents_equal_loss import EqualLossDocument, equal_loss_document
 from growctl.report.family import Family, compare_family, price
 from growctl.report.grouping import BY_SCHEDULE, Grouping
@@ -204,6 +205,8 @@ class ReportDocument:
     """Each ladder is followed by its controls."""
     equal_loss: EqualLossDocument
     """What each run would have had to spend for the losses that the others reached."""
+    data: DataDocument
+    """The datasets of the runs."""
     results: Results
     """What they show together: headlines, seeds, sweeps, ladders compared."""
 
@@ -213,6 +216,7 @@ def report_document(runs: Sequence[RunReport], grouping: Grouping = BY_SCHEDULE)
     return ReportDocument(
         tuple(_run(run, runs) for run in runs),
         equal_loss=equal_loss_document(runs),
+        data=data_document(runs),
         results=results(runs, grouping),
     )
 

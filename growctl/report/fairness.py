@@ -58,6 +58,12 @@ class _Topic:
     why: str
 
 
+_AMOUNT = _Topic(
+    *("amount of validation text", ("evaluation.max_sequences",), "matters"),
+    "The losses were measured on different shares of the validation text, and one part of a text is easier than "
+    "another.",
+)
+
 _TOPICS = (
     _Topic(
         *("start checkpoint", ("start.",), "decides"),
@@ -68,11 +74,7 @@ _TOPICS = (
         *("context", ("training.sequence_length",), "matters"),
         "With a longer context, a model sees more text before each token that it predicts, so its loss is lower.",
     ),
-    _Topic(
-        *("amount of validation text", ("evaluation.max_sequences",), "matters"),
-        "The losses were measured on different shares of the validation text, and one part of a text is easier than "
-        "another.",
-    ),
+    _AMOUNT,
     _Topic(*("evaluation", ("evaluation.",), "matters"), "The losses were not measured in the same way."),
     _Topic(
         *("model family", ("model.family",), "matters"),
@@ -165,6 +167,22 @@ def _data(a: RunReport, b: RunReport) -> Iterator[Difference]:
             *("order of the documents", dataset_name(a), dataset_name(b), "minor"),
             "Both datasets hold the same text and tokenizer, but in another order.",
         )
+    if "data.validation_text" not in differing and not _differs_in(a, b, _AMOUNT):
+        share, other_share = _measured_share(a), _measured_share(b)
+        if None not in (share, other_share) and share != other_share:
+            yield Difference(_AMOUNT.what, f"{share:.0%}", f"{other_share:.0%}", _AMOUNT.grade, _AMOUNT.why)
+
+
+def _differs_in(a: RunReport, b: RunReport, topic: _Topic) -> bool:
+    return any(a.conditions.get(path) != b.conditions.get(path) for path in topic.prefixes)
+
+
+def _measured_share(run: RunReport) -> float | None:
+    """The share of the validation text that losses are measured on, to a hundredth; None if it is not known."""
+    most, length = (run.conditions.get(path) for path in ("evaluation.max_sequences", "training.sequence_length"))
+    if most is None:
+        return 1.0
+    return round(min(1.0, most * length / run.validation_tokens), 2) if run.validation_tokens and length else None
 
 
 _DATA = {
@@ -225,7 +243,7 @@ def _is_by_design(path: str, a: RunReport, b: RunReport) -> bool:
 def _shown(topic: _Topic, found: Sequence[tuple[str, Any, Any]], side: Literal[1, 2]) -> str:
     """The values of one run; with their keys, if there are several."""
     if len(found) == 1 and found[0][0] in topic.prefixes:
-        return _text(found[0][side])
+        return "all" if topic is _AMOUNT and found[0][side] is None else _text(found[0][side])
     texts = [f"{entry[0].rpartition('.')[2]} {_text(entry[side])}" for entry in found[:_SHOWN_SETTINGS]]
     left_out = len(found) - len(texts)
     return ", ".join([*texts, f"{left_out} more"] if left_out else texts)
