@@ -5,27 +5,37 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DOCS_INSTALLED := $(VENV)/.docs-installed
+BROWSER_INSTALLED := $(VENV)/.browser-installed
+AXE_VERSION := 4.14.1
 
 # Containers often set it. The suite would rewrite the assertions of every test file in each of its processes again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart test test-fast test-interop test-services test-wheel soak lint-docker check format docs docs-site setup clean
+.PHONY: quickstart test test-fast test-interop test-services test-browser test-wheel soak lint-docker check format docs docs-site setup clean
 
 quickstart: setup  ## Train the quickstart ladder and its control on this machine, then report on them.
 	$(BIN)/growctl run schedules/quickstart.yaml
 	$(BIN)/growctl report quickstart
 
 test: setup  ## The whole test suite, with the slowest tests named.
-	$(BIN)/python -m pytest --numprocesses=3
+	$(BIN)/python -m pytest --numprocesses=3 -m 'not browser'
 
 test-fast: setup  ## All but the tests that train or take seconds each: two minutes instead of eleven.
-	$(BIN)/python -m pytest -m 'not trains and not slow'
+	$(BIN)/python -m pytest -m 'not trains and not slow and not browser'
 
 test-interop: setup  ## Exports in fresh environments with the oldest and the newest supported Transformers. Needs PyPI.
 	$(BIN)/python -m tests.interop
 
 test-services: setup  ## growctl on real services, started on loopback: SLURM and others. Needs root; skips what is missing.
 	$(BIN)/python -m tests.services
+
+test-browser: $(BROWSER_INSTALLED)  ## The report's page in a headless Chromium, with axe-core. Skips where there is no Chromium.
+	$(BIN)/python -m pytest -m browser -n0 -rs tests/browser
+
+$(BROWSER_INSTALLED): $(INSTALLED) Makefile
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[browser]'
+	npm install --silent --no-save --prefix build/browser axe-core@$(AXE_VERSION)
+	touch $(BROWSER_INSTALLED)
 
 soak: setup  ## Kills at a hundred random points and times; a table, and build/soak.json. Takes an hour or so.
 	$(BIN)/python -m tests.reliability.soak --kills 100 --json build/soak.json

@@ -113,6 +113,11 @@ class RunPaths:
         return self.directory / ".run_set.json"
 
     @property
+    def starts(self) -> Path:
+        """A line for each start of a ladder: when, by what command, with what software."""
+        return self.directory / ".starts.jsonl"
+
+    @property
     def lock(self) -> Path:
         """The lock file, held by the growctl that drives the run."""
         return self.directory / LOCK

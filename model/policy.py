@@ -27,6 +27,9 @@ from model.config import (
 from model.errors import UserError
 from model.strict import Strict
 
+EXACT_GROWTH = 1e-5
+"""Nats by which a growth that preserves the function may move the validation loss: float32 rounding."""
+
 Init = Literal["random", "matched", "zero-key", "zero-value", "copy"]
 """What new tokens start as."""
 

@@ -1,5 +1,6 @@
 """The command `report`. Slow modules are imported on use."""
 
+import sys
 from typing import Annotated
 
 import typer
@@ -42,10 +43,11 @@ def report(
         print_document(report_document(found, grouping))
         return
     from growctl.content.terminal import print_sections
-    from growctl.report.page import write_report
     from growctl.report.sections import report_sections
+    from growctl.report_page.files import write_report
 
-    print_sections(report_sections(found, grouping), Terminal())
+    sections = report_sections(found, grouping, ["growctl", *sys.argv[1:]])
+    print_sections(sections, Terminal())
     ladder = next((run for run in found if run.control is None), found[0])
-    page = write_report(found, RunPaths(ladder.directory).report)
+    page = write_report(found, sections, RunPaths(ladder.directory).report)
     say(f"\nCharts and tables: {page}")

@@ -54,7 +54,8 @@
       const name = document.createElement("strong");
       name.textContent = mark.parentNode.dataset.name;
       const list = document.createElement("dl");
-      for (const [term, value] of figures(mark)) {
+      const told = figures(mark).filter(([, value]) => value !== name.textContent);
+      for (const [term, value] of told) {
         list.append(document.createElement("dt"), document.createElement("dd"));
         list.lastChild.previousSibling.textContent = term;
         list.lastChild.textContent = value;
@@ -72,7 +73,7 @@
       for (const mark of marks) {
         const at = place(mark);
         const distance = Math.hypot(at.x - x, at.y - y);
-        if (distance <= reach) [found, reach] = [mark, distance];
+        if (distance < reach) [found, reach] = [mark, distance];
       }
       return found;
     }
@@ -133,10 +134,11 @@
     function toggle(button) {
       const isHidden = button.getAttribute("aria-pressed") === "true";
       button.setAttribute("aria-pressed", String(!isHidden));
-      const each = series.find((one) => one.dataset.series === button.dataset.series);
-      each.toggleAttribute("hidden", isHidden);
+      for (const each of plot.querySelectorAll(`[data-entry="${button.dataset.entry}"]`)) {
+        each.toggleAttribute("hidden", isHidden);
+      }
       hide();
-      makeReachable(each);
+      series.forEach(makeReachable);
     }
 
     /* The drawing is one picture until here; now its points are what a screen reader finds in it. */

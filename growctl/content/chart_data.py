@@ -13,7 +13,7 @@ INTERVAL = "95 % interval"
 def data_table(chart: Chart) -> Markup:
     """The table of all points, a row each in the order of the series, and the list of vertical lines.
 
-    The page hides it from view, but not from screen readers. Row n is the n-th point of all series.
+    The page hides it from view, but not from screen readers. Row n is the n-th point of all series but guides.
     """
     columns = _columns(chart)
     head = Markup().join(Markup('<th scope="col">{}</th>').format(visible(name)) for name in ("Series", *columns))
@@ -23,6 +23,7 @@ def data_table(chart: Chart) -> Markup:
             Markup().join(Markup("<td>{}</td>").format(visible(figures.get(name, ""))) for name in columns),
         )
         for series in chart.series
+        if not series.is_guide
         for figures in (figures_of(mark, chart) for mark in series.marks)
     )
     table = "<table><caption>{}. {}</caption><thead><tr>{}</tr></thead><tbody>{}</tbody></table>"
@@ -34,19 +35,19 @@ def data_table(chart: Chart) -> Markup:
 def figures_of(mark: Mark, chart: Chart) -> dict[str, str]:
     """The exact figures of a point by name: its facts, or its place on each axis if it has none."""
     facts = mark.facts or (
-        (chart.y_axis.label, f"{mark.y:.6g}"),
-        *((axis.label, f"{mark.x[axis.key]:.6g}") for axis in chart.x_axes if axis.key in mark.x),
+        (chart.y_axis.label, _exact(mark.y)),
+        *((axis.label, _exact(mark.x[axis.key])) for axis in chart.x_axes if axis.key in mark.x),
     )
     figures: dict[str, str] = {}
     for name, value in facts:
         figures[name] = f"{figures[name]}; {value}" if name in figures else value
     if mark.interval and INTERVAL not in figures:
-        figures[INTERVAL] = f"{mark.interval[0]:.6g} to {mark.interval[1]:.6g}"
+        figures[INTERVAL] = f"{_exact(mark.interval[0])} to {_exact(mark.interval[1])}"
     return figures
 
 
 def _columns(chart: Chart) -> list[str]:
-    marks = (mark for series in chart.series for mark in series.marks)
+    marks = (mark for series in chart.series if not series.is_guide for mark in series.marks)
     return list(dict.fromkeys(name for mark in marks for name in figures_of(mark, chart)))
 
 
@@ -61,4 +62,8 @@ def _rules(chart: Chart) -> Markup:
 
 
 def _place(x: dict[str, float], axes: Sequence[Axis]) -> str:
-    return "; ".join(f"{axis.label} {x[axis.key]:.4g}" for axis in axes if axis.key in x)
+    return "; ".join(f"{axis.label} {_exact(x[axis.key])}" for axis in axes if axis.key in x)
+
+
+def _exact(value: float) -> str:
+    return f"{value:.6g}".replace("e+", "e")

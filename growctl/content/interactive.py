@@ -5,6 +5,8 @@ the room (how many ticks, how labels of vertical lines stack) is there twice, fo
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 
 from markupsafe import Markup
@@ -36,20 +38,27 @@ _QUIET = 40
 """A joined series of more marks shows the line alone; its marks appear when a reader points at them."""
 
 
-def chart_html(chart: Chart) -> Markup:
-    """A chart as a `<figure>`; the page needs STYLE for it, and SCRIPT for what is interactive."""
-    marks = [mark for series in chart.series for mark in series.marks if is_drawable(mark.y, chart.y_axis)]
+def chart_html(chart: Chart, heading: str = "") -> Markup:
+    """A chart as a `<figure>`; the page needs STYLE for it, and SCRIPT for what is interactive.
+
+    Its title is not shown again if the `heading` above it says the same.
+    """
+    marks = [mark for series in chart.series if not series.is_guide for mark in series.marks if _has_room(mark, chart)]
     axes = [axis for axis in chart.x_axes if any(is_drawable(mark.x.get(axis.key), axis) for mark in marks)]
     drawing = _drawing(chart, axes, marks) if axes else Markup("<p>{}</p>").format(visible(chart.summary))
-    return Markup('<figure class="chart" id="chart-{}"><figcaption>{}</figcaption>{}{}</figure>\n').format(
-        chart.key, visible(chart.title), drawing, data_table(chart)
+    return Markup('<figure class="chart" id="chart-{}"><figcaption{}>{}</figcaption>{}{}</figure>\n').format(
+        chart.key,
+        Markup(' class="chart-data"') if chart.title == heading else "",
+        visible(chart.title),
+        drawing,
+        data_table(chart),
     )
 
 
 def _drawing(chart: Chart, axes: Sequence[Axis], marks: Sequence[Mark]) -> Markup:
     return Markup('{}<div class="chart-box"><p class="chart-y">{}</p>{}{}</div>{}{}').format(
         _axis_choice(chart, axes),
-        visible(chart.y_axis.label),
+        _axis_label(chart.y_axis),
         *_Plot(chart, axes, marks).parts(),
         _legend(chart),
         Markup('<div class="chart-tip" role="tooltip" hidden=""></div>'),
@@ -62,7 +71,7 @@ def _axis_choice(chart: Chart, axes: Sequence[Axis]) -> Markup:
         return Markup()
     radio = '<label><input type="radio" name="chart-{}-axis" value="{}"{}/>{}</label>'
     choices = (
-        Markup(radio).format(chart.key, number, Markup(' checked=""') if not number else "", visible(axis.label))
+        Markup(radio).format(chart.key, number, Markup(' checked=""') if not number else "", _axis_label(axis))
         for number, axis in enumerate(axes)
     )
     legend = Markup("<legend>Horizontal axis</legend>")
@@ -70,20 +79,24 @@ def _axis_choice(chart: Chart, axes: Sequence[Axis]) -> Markup:
 
 
 def _legend(chart: Chart) -> Markup:
-    """The series with their markers. The script lets a reader hide each."""
+    """A button for each entry with its marker. The script lets it hide the entry's series."""
+    drawn: dict[str, tuple[Series, Look]] = {}
+    for series, look in zip(chart.series, looks(chart), strict=True):
+        if series.entry not in drawn or drawn[series.entry][0].is_guide:
+            drawn[series.entry] = series, look
     entries = (
         Markup(
-            '<li><button type="button" data-series="{}" aria-pressed="true" disabled="">'
+            '<li><button type="button" data-entry="{}" aria-pressed="true" disabled="">'
             '<svg class="chart-swatch {}" width="34" height="16" aria-hidden="true">'
             '<line x1="0" x2="34" y1="8" y2="8"{}/>{}</svg>{}</button></li>'
         ).format(
             number,
             _classes(look, series),
             _stroke(look),
-            "" if _is_quiet(series) else Markup('<use href="#{}" x="17" y="8"/>').format(_symbol(chart, look, True)),
-            visible(series.name),
+            Markup('<use href="#{}" x="17" y="8"/>').format(_symbol(chart, look, True)) if _has_markers(series) else "",
+            visible(entry),
         )
-        for number, (series, look) in enumerate(zip(chart.series, looks(chart), strict=True))
+        for number, (entry, (series, look)) in enumerate(drawn.items())
     )
     return Markup('<ul class="chart-legend">{}</ul>').format(Markup().join(entries))
 
@@ -97,8 +110,15 @@ class _Plot:
             Scale.over((mark.x[axis.key] for mark in marks if is_drawable(mark.x.get(axis.key), axis)), axis.is_log)
             for axis in axes
         ]
-        ends = (end for mark in marks for end in (mark.y, *(mark.interval or ())) if is_drawable(end, chart.y_axis))
+        ends = [end for mark in marks for end in (mark.y, *(mark.interval or ())) if is_drawable(end, chart.y_axis)]
         self.y_scale = Scale.over(ends, chart.y_axis.is_log)
+        if chart.y_limit and any(mark.y > chart.y_limit for series in chart.series for mark in series.marks):
+            self.y_scale = replace(self.y_scale, high=max(chart.y_limit, *ends))  # lines end at the edge
+        self.entries = {
+            entry: number for number, entry in enumerate(dict.fromkeys(series.entry for series in chart.series))
+        }
+        rows = accumulate((0 if series.is_guide else len(series.marks) for series in chart.series), initial=0)
+        self.first_rows = list(rows)
 
     def parts(self) -> tuple[Markup, Markup]:
         """The labels of the vertical lines, which stand above the plot, and the plot."""
@@ -142,7 +162,7 @@ class _Plot:
         )
         names = self._for_each_axis(
             [
-                Markup('<text class="chart-x" x="50%" y="100%" dy="40">{}</text>').format(visible(axis.label))
+                Markup('<text class="chart-x" x="50%" y="100%" dy="40">{}</text>').format(_axis_label(axis))
                 for axis in self.axes
             ]
         )
@@ -221,18 +241,21 @@ class _Plot:
 
     def _series(self, number: int) -> Markup:
         series, look = self.chart.series[number], self.looks[number]
-        first_row = sum(len(before.marks) for before in self.chart.series[:number])
         lines = (
-            self._for_each_axis([self._line(series, look, number) for number in range(len(self.axes))])
+            self._for_each_axis([self._line(series, look, axis) for axis in range(len(self.axes))])
             if series.is_joined and len(series.marks) > 1
             else ""
         )
-        return Markup('<g class="chart-series {}" data-series="{}" data-name="{}">{}{}</g>').format(
-            _classes(look, series) + (" chart-quiet" if _is_quiet(series) else ""),
+        marks = () if series.is_guide else enumerate(series.marks, self.first_rows[number])
+        kind = "chart-guide" if series.is_guide else "chart-series"
+        return Markup('<g class="{} {}" data-series="{}" data-entry="{}" data-name="{}">{}{}</g>').format(
+            kind,
+            _classes(look, series),
             number,
+            self.entries[series.entry],
             visible(series.name),
             lines,
-            Markup().join(self._mark(mark, look, first_row + place) for place, mark in enumerate(series.marks)),
+            Markup().join(self._mark(mark, look, row) for row, mark in marks),
         )
 
     def _line(self, series: Series, look: Look, number: int) -> Markup:
@@ -246,7 +269,7 @@ class _Plot:
         if not points:
             return Markup()
         return Markup(
-            '<svg viewBox="0 0 1000 1000" preserveAspectRatio="none" width="100%" height="100%">'
+            '<svg class="chart-lines" viewBox="0 0 1000 1000" preserveAspectRatio="none" width="100%" height="100%">'
             '<polyline points="{}"{}/></svg>'
         ).format(" ".join(points), _stroke(look))
 
@@ -256,7 +279,7 @@ class _Plot:
             _percent(scale.place(mark.x[axis.key])) if is_drawable(mark.x.get(axis.key), axis) else ""
             for axis, scale in zip(self.axes, self.x_scales, strict=True)
         ]
-        if not any(places) or not is_drawable(mark.y, self.chart.y_axis):
+        if not any(places) or not _has_room(mark, self.chart):
             return Markup()
         kind = "chart-mark chart-end" if mark.is_end else "chart-mark"
         shown = Markup(' x="{}"').format(places[0]) if places[0] else Markup(' x="0" hidden=""')
@@ -286,12 +309,18 @@ class _Plot:
         return "chart-ink"
 
 
-def _is_quiet(series: Series) -> bool:
-    return series.is_joined and len(series.marks) > _QUIET
+def _has_room(mark: Mark, chart: Chart) -> bool:
+    """Whether a point can be drawn, as far as its height goes."""
+    return is_drawable(mark.y, chart.y_axis) and (chart.y_limit is None or mark.y <= chart.y_limit)
+
+
+def _has_markers(series: Series) -> bool:
+    return not series.is_guide and (len(series.marks) <= _QUIET or not series.is_joined)
 
 
 def _classes(look: Look, series: Series) -> str:
-    return f"{_colour_class(look)} chart-{series.role}{' chart-hollow' if look.is_hollow else ''}"
+    kind = f"{_colour_class(look)} chart-{series.role}{' chart-hollow' if look.is_hollow else ''}"
+    return kind if _has_markers(series) or series.is_guide else f"{kind} chart-quiet"
 
 
 def _colour_class(look: Look) -> str:
@@ -306,6 +335,10 @@ def _stroke(look: Look) -> Markup:
 def _symbol(chart: Chart, look: Look, is_end: bool) -> str:
     """The id of a marker."""
     return f"chart-{chart.key}-{look.marker.name}-{'large' if is_end else 'small'}"
+
+
+def _axis_label(axis: Axis) -> str:
+    return visible(axis.label[:1].upper() + axis.label[1:])
 
 
 def _percent(share: float) -> str:

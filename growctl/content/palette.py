@@ -63,8 +63,9 @@ MARKERS: dict[Role, tuple[Marker, ...]] = {
     "published": (DOWN, RIGHT, LEFT),
     "plain": (CIRCLE, UP, HEXAGON),
 }
-"""The markers of a role: the first goes with every colour, then the second, and so on. Only `plain`
-series, which have a chart to themselves, share theirs with ladders."""
+"""The markers of a role, which its groups take in turns: without colours, in greyscale, markers tell groups apart, and
+as their number has no divisor in common with that of the colours, 24 groups are all different. Only `plain` series,
+which have a chart to themselves, share theirs with ladders."""
 
 
 @dataclass(frozen=True)
@@ -108,10 +109,11 @@ class Look:
 def looks(chart: Chart) -> tuple[Look, ...]:
     """How each series of a chart is drawn. Groups get colours in the order in which they appear."""
     measured, published = group_places(chart.series), group_places(chart.series, are_published=True)
+    places = {role: group_places([each for each in chart.series if each.role == role]) for role in MARKERS}
     return tuple(
         _published_look(published[group_of(series)])
         if series.role == "published"
-        else _look(series.role, measured[group_of(series)])
+        else _look(series.role, measured[group_of(series)], places[series.role][group_of(series)])
         for series in chart.series
     )
 
@@ -127,12 +129,12 @@ def group_of(series: Series) -> str:
     return series.group or series.name
 
 
-def _look(role: Role, place: int) -> Look:
+def _look(role: Role, place: int, place_in_role: int) -> Look:
     cycle, number = divmod(place, len(COLOURS))
     line = LINES[role]
     if role == "plain":
         line = replace(line, dashes=_PLAIN_DASHES[cycle % len(_PLAIN_DASHES)])
-    return Look(number, MARKERS[role][cycle % len(MARKERS[role])], line, is_hollow=False)
+    return Look(number, MARKERS[role][place_in_role % len(MARKERS[role])], line, is_hollow=False)
 
 
 def _published_look(place: int) -> Look:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 ROW_HEIGHT = 16
 """Pixels."""
-_CHARACTER_WIDTH = 6.6
+CHARACTER_WIDTH = 6.6
 """Pixels of an average character at the size of these labels, rounded up."""
 _GAP = 12.0
 """Pixels between labels of one row, with the room between a line and its label."""
@@ -39,7 +39,7 @@ def place_labels(labels: Sequence[tuple[float, str, str]], width: float) -> list
         if not 0 <= place <= 1:
             continue
         text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
-        length = len(text) * _CHARACTER_WIDTH + _GAP
+        length = len(text) * CHARACTER_WIDTH + _GAP
         is_left = place * width + length > width and place > 0.5
         start = place * width - (length if is_left else 0.0)
         end = start + length

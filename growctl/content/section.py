@@ -6,13 +6,15 @@ from typing import Literal
 
 from growctl.content.chart import Chart
 
+Tone = Literal["plain", "heading", "strong", "note", "warning"]
+
 
 @dataclass(frozen=True)
 class Paragraph:
     """One or more sentences of plain text."""
 
     text: str
-    tone: Literal["plain", "heading", "strong", "note", "warning"] = "plain"
+    tone: Tone = "plain"
     """`heading`: what the parts below it are about. `strong`: the result. `note`: an aside. `warning`: a reason to
     doubt the result."""
 

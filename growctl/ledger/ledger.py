@@ -141,6 +141,11 @@ class Ledger:
         """The precisions that the run has trained in so far: `bf16`, `fp32`."""
         return {row[0] for row in self._query("SELECT DISTINCT precision FROM work")} - {UNKNOWN}
 
+    def machines(self) -> list[tuple[str, int, str]]:
+        """The device, the number of devices and the precision that the run itself has trained on and in, in order."""
+        rows = self._query("SELECT device, num_devices, precision FROM work WHERE paid_by IS NULL ORDER BY entry")
+        return list(dict.fromkeys(map(tuple, rows)))
+
     def stages(self) -> list[StageEntry]:
         """Every stage of the schedule, in order, each followed by its release if it has one."""
         names = [f.name for f in fields(StageEntry) if f.name not in ("step_flops", "decayed")]

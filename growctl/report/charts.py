@@ -7,23 +7,24 @@ from itertools import pairwise
 from typing import Any
 
 from growctl.content.chart import Axis, Chart, Mark, Role, Rule, Series
-from growctl.ledger.entries import Cost
+from growctl.content.section import Section
+from growctl.report.costs import CURRENCIES
 from growctl.report.grouping import replicates
 from growctl.report.read import EvaluationPoint, RunReport, StageReport
-from growctl.text.formatting import duration, exact, scientific, short_count
+from growctl.text.formatting import exact, scientific, short_count
 from stages.counted import counted
 
 _HEADROOM = 1.8
 """The top of the chart, relative to the worst final perplexity. It cuts off the start of training."""
 
-_AXES = {
-    "flops": Axis("flops", "cumulative training compute (FLOPs)", is_log=True),
-    "device_hours": Axis("device_hours", "cumulative device time (device-hours)", is_log=True),
-    "money": Axis("money", "cumulative cost (in the currency of the price per device-hour)", is_log=True),
-    "gpu_energy": Axis("gpu_energy", "cumulative energy of the GPUs (kWh)", is_log=True),
-    "cpu_energy": Axis("cpu_energy", "cumulative energy of processors and memory (kWh)", is_log=True),
+_LABELS = {
+    "flops": "cumulative training compute (FLOPs)",
+    "device_hours": "cumulative device time (device-hours)",
+    "money": "cumulative cost (in the currency of the price per device-hour)",
+    "gpu_energy": "cumulative energy of the GPUs (kWh)",
+    "cpu_energy": "cumulative energy of processors and memory (kWh)",
 }
-"""Energies of GPUs and of processors stay apart: one is often measured without the other."""
+"""The axes: one for each currency (growctl/report/costs.py)."""
 
 _MEASURED = {
     "interval": "on the way, before the learning rate decays",
@@ -33,6 +34,11 @@ _MEASURED = {
 
 Costs = Mapping[str, float]
 """What a model cost, by the key of the axis; without the axes on which it is not known."""
+
+
+def section(runs: Sequence[RunReport]) -> Section:
+    """The chart as a section, for the page."""
+    return Section("compute", "Compute against perplexity", (compute_chart(runs),), in_terminal=False)
 
 
 def compute_chart(runs: Sequence[RunReport]) -> Chart:
@@ -59,7 +65,7 @@ def compute_chart(runs: Sequence[RunReport]) -> Chart:
         key="compute-against-perplexity",
         title="Compute against perplexity",
         summary=_summary(runs),
-        x_axes=tuple(_AXES[key] for key in keys),
+        x_axes=tuple(Axis(key, _LABELS[key], is_log=True) for key in keys),
         y_axis=Axis("perplexity", "validation perplexity", is_log=True),
         series=tuple(series),
         rules=_merged([rule for each in ladders for rule in each.growths()]),
@@ -205,7 +211,10 @@ class _DrawnRun:
 
 def _stage_costs(run: RunReport) -> dict[str, tuple[Costs, Costs]]:
     """What the model had cost before and after each stage and release, by its name."""
-    before: Costs = dict.fromkeys(_AXES, 0.0) if run.base is None else {"flops": run.base.flops or 0.0}
+    before: Costs = {currency.key: 0.0 for currency in CURRENCIES}
+    if run.base:
+        bases = {currency.key: currency.of_base(run.base) for currency in CURRENCIES}
+        before = {key: cost for key, cost in bases.items() if cost is not None} or {"flops": 0.0}
     found: dict[str, tuple[Costs, Costs]] = {}
     for stage in run.stages:
         found[stage.name] = (before, _after(before, stage))
@@ -218,22 +227,13 @@ def _stage_costs(run: RunReport) -> dict[str, tuple[Costs, Costs]]:
 
 def _after(before: Costs, stage: StageReport) -> Costs:
     """The cost of a model after a stage or release, without what is not known."""
-    cost = stage.model_cost or Cost()
-    joules_per_kwh = 3.6e6
-    own: dict[str, float | None] = {
-        "flops": stage.flops,
-        "device_hours": cost.device_seconds / 3600,
-        "money": cost.money,
-        "gpu_energy": None if cost.gpu_joules is None else cost.gpu_joules / joules_per_kwh,
-        "cpu_energy": None if cost.cpu_joules is None else cost.cpu_joules / joules_per_kwh,
-    }
-    known = {key: value for key, value in own.items() if value is not None and key in before}
-    return {key: before[key] + value for key, value in known.items()}
+    own = {currency.key: currency.of_stage(stage) for currency in CURRENCIES if currency.key in before}
+    return {key: before[key] + value for key, value in own.items() if value is not None}
 
 
 def _known_axes(ends: Sequence[Costs]) -> list[str]:
     """The axes on which each of `ends` is known and something cost more than 0; FLOPs if there is none."""
-    known = [key for key in _AXES if ends and all(key in end for end in ends) and any(end[key] > 0 for end in ends)]
+    known = [key for key in _LABELS if ends and all(key in end for end in ends) and any(end[key] > 0 for end in ends)]
     return known or ["flops"]
 
 
@@ -259,10 +259,7 @@ def _facts(
         "loss": f"{point.loss:.4f} nats per token",
         "perplexity": f"{point.perplexity:.3f}",
         "bits per byte": f"{point.bits_per_byte:.4f}" if point.bits_per_byte is not None else None,
-        "device time": duration(cost["device_hours"] * 3600) if "device_hours" in cost else None,
-        "money": f"{cost['money']:.4g}" if "money" in cost else None,
-        "energy of the GPUs": f"{cost['gpu_energy']:.4g} kWh" if "gpu_energy" in cost else None,
-        "energy of processors and memory": f"{cost['cpu_energy']:.4g} kWh" if "cpu_energy" in cost else None,
+        **{currency.name: currency.shown(cost[currency.key]) for currency in CURRENCIES[1:] if currency.key in cost},
     }
     return tuple((name, value) for name, value in facts.items() if value is not None)
 

@@ -203,21 +203,21 @@ class ReportDocument:
 
     runs: tuple[ReportedRun, ...]
     """Each ladder is followed by its controls."""
+    results: Results
+    """What they show together: headlines, seeds, sweeps, ladders compared."""
     equal_loss: EqualLossDocument
     """What each run would have had to spend for the losses that the others reached."""
     data: DataDocument
     """The datasets of the runs."""
-    results: Results
-    """What they show together: headlines, seeds, sweeps, ladders compared."""
 
 
 def report_document(runs: Sequence[RunReport], grouping: Grouping = BY_SCHEDULE) -> ReportDocument:
     """The report on `runs` for scripts."""
     return ReportDocument(
-        tuple(_run(run, runs) for run in runs),
+        runs=tuple(_run(run, runs) for run in runs),
+        results=results(runs, grouping),
         equal_loss=equal_loss_document(runs),
         data=data_document(runs),
-        results=results(runs, grouping),
     )
 
 

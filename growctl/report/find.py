@@ -1,6 +1,6 @@
 """Finds the runs of a report, each ladder with its controls and without copies."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,11 @@ class RunNotFoundError(UserError):
 def find_runs(runs_dir: Path, names: Sequence[str] = ()) -> list[RunReport]:
     """The runs called `names`, or all runs in `runs_dir`; each ladder is followed by its controls.
 
+    The name of a set, such as the seeds of one schedule, stands for its ladders, unless a run has that name.
+
     Raises RunNotFoundError for an unknown name or if there are no runs at all, LedgerError if the ledger of a requested
     run cannot be read.
     """
-    find_ledgers(runs_dir, names)
     paths = find_ledgers(runs_dir)
     runs: dict[str, RunReport] = {}
     unreadable: dict[str, LedgerError] = {}
@@ -31,6 +32,9 @@ def find_runs(runs_dir: Path, names: Sequence[str] = ()) -> list[RunReport]:
             runs[name] = read_run(path)
         except LedgerError as error:
             unreadable[name] = error
+    sets = _sets(runs.values())
+    _check_known(names, [*paths, *sets], runs_dir)
+    names = [member for name in names for member in ([name] if name in paths else sets[name])]
     ladders = {known for name in names for known in (name, runs[name].recorded_name if name in runs else name)}
     for name, why in unreadable.items():
         if name not in names and isinstance(why, NothingRecorded):
@@ -57,10 +61,24 @@ def find_ledgers(runs_dir: Path, names: Sequence[str] = ()) -> dict[str, Path]:
     paths = {run.directory.name: run.ledger for run in RunsPaths(runs_dir).runs_with_ledgers()}
     if not paths:
         raise RunNotFoundError(f"there are no runs in {runs_dir} yet")
-    for name in names:
-        if name not in paths:
-            raise RunNotFoundError(f"no run {name!r} in {runs_dir}; {nearest(name, paths)}")
+    _check_known(names, paths, runs_dir)
     return {name: paths[name] for name in names or paths}
+
+
+def _check_known(names: Sequence[str], known: Collection[str], runs_dir: Path) -> None:
+    """Raises RunNotFoundError for the first of `names` that is not known."""
+    for name in names:
+        if name not in known:
+            raise RunNotFoundError(f"no run {name!r} in {runs_dir}; {nearest(name, known)}")
+
+
+def _sets(runs: Iterable[RunReport]) -> dict[str, list[str]]:
+    """The ladders of each set of runs, by the set's name."""
+    found: dict[str, list[str]] = {}
+    for run in runs:
+        if run.group is not None and run.control is None:
+            found.setdefault(run.group, []).append(run.name)
+    return found
 
 
 def _without_copies(runs: dict[str, RunReport], names: Sequence[str]) -> dict[str, RunReport]:

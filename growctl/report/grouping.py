@@ -85,7 +85,7 @@ def replicates(runs: Sequence[RunReport], grouping: Grouping = BY_SCHEDULE) -> l
     found = [_replicates(ladders, runs, grouping) for same in alike.values() for ladders in _of_one_precision(same)]
     often = Counter(group.name for group in found)
     named = [group if often[group.name] == 1 else replace(group, name=group.first.name) for group in found]
-    return sorted(named, key=lambda group: (*map(_order, (*group.values.values(), *group.swept.values())), group.name))
+    return sorted(named, key=lambda group: ([*map(_order, (group.values | group.swept).values())], group.name))
 
 
 def recipe(run: RunReport, grouping: Grouping = BY_SCHEDULE, with_steps: bool = True) -> str:

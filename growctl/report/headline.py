@@ -1,7 +1,7 @@
 """The result in one sentence, with its interval; or why there is none yet."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from growctl.content.section import Paragraph, Section
@@ -39,6 +39,8 @@ class Headline:
     """95 %, of whichever of the two decides; None if the noise is not known."""
     seeds: tuple[int, ...]
     """The seeds that count."""
+    cautions: tuple[str, ...] = ()
+    """What may make the result worth less, one sentence each."""
 
 
 def headline(figures: SeedFigures) -> Headline:
@@ -47,17 +49,17 @@ def headline(figures: SeedFigures) -> Headline:
     for comparison in sorted(figures.comparisons, key=_strictness):
         found = _of_loss(figures, ladder, comparison) or _of_flops(figures, ladder, comparison)
         if found:
-            return found
+            return replace(found, cautions=comparison.cautions)
     return Headline(figures.name, _unknown(figures, ladder), "unknown", None, None, None, None, None, ())
 
 
 def section(headlines: Sequence[Headline]) -> Section | None:
-    """The results, one sentence each; None without a ladder."""
-    several = len(headlines) > 1
-    parts = tuple(
-        Paragraph(f"{one.ladder}: {one.sentence}" if several else one.sentence, "strong") for one in headlines
-    )
-    return Section("headline", "Result", parts) if parts else None
+    """The results, one sentence each, with what may make them worth less below; None without a ladder."""
+    parts = []
+    for one in headlines:
+        name = f"{one.ladder}: " if len(headlines) > 1 else ""
+        parts += [Paragraph(name + one.sentence, "strong"), *(Paragraph(text, "note") for text in one.cautions)]
+    return Section("headline", "Result", tuple(parts)) if parts else None
 
 
 def _strictness(comparison: SeedComparison) -> tuple[int, float]:
@@ -75,7 +77,7 @@ def _of_loss(figures: SeedFigures, ladder: Arm, comparison: SeedComparison) -> H
     if found.saving is None:
         return _bound(figures, who, against, comparison, found)
     outcome, known = (
-        _outcome(found.saving, found.within_noise),
+        _outcome(found.saving - 1.0, _less_one(found.interval), EQUAL_FLOPS_TOLERANCE),
         _certainty(times_interval(found.interval) if found.interval else None, comparison.seeds, figures),
     )
     said = f"{who} {cost(found.saving)} {against} at equal loss ({known})"
@@ -111,11 +113,7 @@ def _of_flops(figures: SeedFigures, ladder: Arm, comparison: SeedComparison) -> 
     if found is None:
         return None
     mean, interval, seeds = found.difference.mean, found.difference.interval, found.difference.seeds
-    outcome: Outcome = "won" if mean < 0 else "lost"
-    if found.difference.within_noise:
-        outcome = "within noise"
-    if abs(mean) < _EVEN_NATS:
-        outcome = "even"
+    outcome = _outcome(-mean, interval and Interval(-interval.high, -interval.low), _EVEN_NATS)
     sentence = f"{_who(ladder, comparison)} {_ended(found)} {bar(comparison)} at equal FLOPs"
     known = _certainty(interval_text(interval) if interval else None, seeds, figures)
     noise = ", which is within the noise between seeds" if outcome == "within noise" else ""
@@ -135,12 +133,17 @@ def _who(ladder: Arm, comparison: SeedComparison) -> str:
     return f"Growing to {size}" if is_scratch(comparison.control) else f"This ladder, to {size},"
 
 
-def _outcome(saving: float, within_noise: bool | None) -> Outcome:
-    if abs(saving - 1.0) <= EQUAL_FLOPS_TOLERANCE:
-        return "even"
-    if within_noise:
+def _less_one(interval: Interval | None) -> Interval | None:
+    return interval and Interval(interval.low - 1.0, interval.high - 1.0)
+
+
+def _outcome(gain: float, interval: Interval | None, even: float) -> Outcome:
+    """The outcome of a gain, negative where growing lost, with its interval; less than `even` is no difference."""
+    if interval and 0.0 in interval and max(-interval.low, interval.high) > even:
         return "within noise"
-    return "won" if saving > 1.0 else "lost"
+    if abs(gain) <= even:
+        return "even"
+    return "won" if gain > 0.0 else "lost"
 
 
 def _certainty(interval: str | None, seeds: Sequence[int], figures: SeedFigures) -> str:

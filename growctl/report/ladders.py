@@ -7,7 +7,7 @@ from itertools import combinations
 from growctl.content.section import Paragraph, Part, Section
 from growctl.report.compare import EQUAL_FLOPS_TOLERANCE, Point, flops_to_loss
 from growctl.report.family import finished_models
-from growctl.report.grouping import Replicates
+from growctl.report.grouping import Replicates, recipe
 from growctl.report.over_seeds import interval_text
 from growctl.report.read import RunReport
 from growctl.report.replicates import SeedFigures
@@ -43,10 +43,10 @@ class LadderPair:
 def ladder_pairs(groups: Sequence[Replicates], figures: Sequence[SeedFigures]) -> list[LadderPair]:
     """The pairs of ladders with final losses; `figures` come in the order of `groups`.
 
-    The points of one sweep are left to its table.
+    The points of one sweep are left to its table, and the seeds of one schedule to theirs.
     """
     ended = [pair for pair in zip(groups, figures, strict=True) if pair[1].arms[0].losses]
-    pairs = [(one, other) for one, other in combinations(ended, 2) if not _of_one_sweep(one[0], other[0])]
+    pairs = [(one, other) for one, other in combinations(ended, 2) if not _belong_together(one[0], other[0])]
     if len(pairs) > MOST_PAIRS:
         best = min(ended, key=lambda pair: pair[1].arms[0].mean or 0.0)
         pairs = [(one, other) for one, other in pairs if one is best or other is best]
@@ -62,8 +62,9 @@ def section(pairs: Sequence[LadderPair]) -> Section | None:
     return Section("ladders", "Ladders compared", tuple(parts)) if parts else None
 
 
-def _of_one_sweep(one: Replicates, other: Replicates) -> bool:
-    return one.first.group is not None and one.first.group == other.first.group and one.swept != other.swept
+def _belong_together(one: Replicates, other: Replicates) -> bool:
+    same_set = one.first.group is not None and one.first.group == other.first.group
+    return (same_set and one.swept != other.swept) or recipe(one.first) == recipe(other.first)
 
 
 def _pair_of(one: tuple[Replicates, SeedFigures], other: tuple[Replicates, SeedFigures]) -> LadderPair:

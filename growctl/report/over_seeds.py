@@ -49,7 +49,7 @@ def _table(figures: Sequence[SeedFigures]) -> Table:
         Column("run", is_number=False),
         Column("FLOPs", drop=1),
         Column("mean loss"),
-        Column("95 % interval"),
+        Column("interval (95 %)"),
         *(Column(f"seed {seed}", drop=3) for seed in seeds),
     )
     groups = [

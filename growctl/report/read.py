@@ -178,6 +178,8 @@ class RunReport:
     """The seed of the weights and of the order of the data."""
     controls_to_come: tuple[ControlToCome, ...] = ()
     """The controls of a ladder that are not finished. Empty unless growctl/status/controls_to_come.py looked."""
+    machines: tuple[tuple[str, int, str], ...] = ()
+    """The device, the number of devices and the precision of its own training, in the order of the work."""
     releases: tuple[StageReport, ...] = ()
     """Branches from the stages that end in finished models, in the order of their stages."""
 
@@ -229,7 +231,7 @@ class RunReport:
 def read_run(path: Path) -> RunReport:
     """The report of the run whose ledger is `path`; raises LedgerError if the ledger cannot be read."""
     with Ledger.open(path, read_only=True) as ledger:
-        run, precisions = ledger.run(), frozenset(ledger.precisions())
+        run, precisions, machines = ledger.run(), frozenset(ledger.precisions()), tuple(ledger.machines())
         stages: list[StageReport] = []
         releases: list[StageReport] = []
         points: list[EvaluationPoint] = []
@@ -269,6 +271,7 @@ def read_run(path: Path) -> RunReport:
         caveats=tuple(run.caveats),
         precisions=precisions,
         anomalies=tuple(anomalies),
+        machines=machines,
         base=run.base,
         group=run.group,
         overrides=run.overrides,

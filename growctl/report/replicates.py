@@ -21,6 +21,7 @@ from growctl.report.compare import (
 from growctl.report.grouping import Member, Replicates, recipe
 from growctl.report.read import RunReport
 from growctl.report.seeds import Difference, Interval, bootstrap, difference, group, mean_interval
+from growctl.report.verdict import cautions
 from growctl.runs_dir import CONTROL_INFIX
 
 LADDER = "ladder"
@@ -120,6 +121,8 @@ class SeedComparison:
     """Controls that are left out, because most seeds do not have them."""
     missing_sizes: tuple[int, ...]
     """The sizes of the ladder without a control that counts, where the best of all sizes is to be compared."""
+    cautions: tuple[str, ...]
+    """What may make the result worth less, as the first seed that counts has it."""
     at_equal_flops: LossDifference | None
     at_equal_loss: Saving | None
     """None if no seed counts, or a size is missing."""
@@ -142,15 +145,18 @@ def seed_figures(group: Replicates) -> SeedFigures:
     """The figures of `group`."""
     arms = {LADDER: _ladder_arm(group.members), **_control_arms(group.members)}
     found: dict[tuple[str, int | None], dict[str, dict[int, Point]]] = {}
+    warned: dict[tuple[str, int | None], dict[int, tuple[str, ...]]] = {}
     for member in group.members:
         labels = {run.name: _key(run) for run in member.controls}
         for comparison in compare(member.ladder, member.controls):
-            points = found.setdefault((comparison.control, comparison.num_parameters), {})
+            kind = comparison.control, comparison.num_parameters
+            points = found.setdefault(kind, {})
+            warned.setdefault(kind, {})[member.seed] = tuple(cautions(comparison)) if comparison.points else ()
             for point in comparison.points:
                 points.setdefault(labels[point.run], {})[member.seed] = point
     ladders = {m.seed: m.ladder for m in group.members if m.ladder.final_loss is not None}
     comparisons = [
-        _Curves(group.first, ladders, points, arms).comparison(kind, size) for (kind, size), points in found.items()
+        _Curves(group.first, ladders, points, arms, warned[kind]).comparison(*kind) for kind, points in found.items()
     ]
     ordered = sorted(arms.values(), key=lambda arm: (arm.control is not None, arm.flops or math.inf, arm.name))
     comparisons.sort(key=lambda found: (found.control, found.num_parameters or 0))
@@ -263,6 +269,8 @@ class _Curves:
     points: Mapping[str, Mapping[int, Point]]
     """The controls that count, by arm and seed."""
     arms: Mapping[str, Arm]
+    cautions: Mapping[int, tuple[str, ...]]
+    """The cautions of the comparison, by seed."""
 
     def comparison(self, control: str, num_parameters: int | None) -> SeedComparison:
         kept = self._kept(control)
@@ -275,6 +283,7 @@ class _Curves:
             *(control, num_parameters, tuple(seeds)),
             left_out=tuple(sorted(self.arms[key].name for key in self.points if key not in kept)),
             missing_sizes=missing_sizes,
+            cautions=self.cautions[seeds[0]] if seeds else (),
             at_equal_flops=None if missing_sizes else self._difference(kept),
             at_equal_loss=self._saving(kept, seeds) if is_known else None,
         )

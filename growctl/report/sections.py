@@ -6,13 +6,19 @@ from growctl.content.section import Section
 from growctl.report import (
     anomalies,
     bits_per_byte,
+    charts,
+    commands,
     cost_by_stage,
+    environment,
     equal_loss_sections,
+    growths,
     headline,
     ladders,
+    method,
     over_seeds,
     samples,
     savings,
+    schedules,
     scores,
     stages,
     sweep,
@@ -23,13 +29,16 @@ from growctl.report.read import RunReport
 from growctl.report.results import results
 
 
-def report_sections(runs: Sequence[RunReport], grouping: Grouping = BY_SCHEDULE) -> list[Section]:
-    """The sections of the report on `runs`, the most important first."""
+def report_sections(
+    runs: Sequence[RunReport], grouping: Grouping = BY_SCHEDULE, command: Sequence[str] = ()
+) -> list[Section]:
+    """The sections of the report on `runs` that `command` makes, the most important first."""
     found = results(runs, grouping)
     topics = (
         headline.section(found.headlines),
         warnings.section(runs),
         savings.section(runs),
+        charts.section(runs),
         over_seeds.section(found.seeds),
         sweep.section(found.sweeps),
         ladders.section(found.ladders),
@@ -39,7 +48,12 @@ def report_sections(runs: Sequence[RunReport], grouping: Grouping = BY_SCHEDULE)
         stages.section(runs),
         cost_by_stage.section(runs),
         anomalies.section(runs),
+        growths.section(runs),
         scores.section(runs),
         samples.section(runs),
+        environment.section(runs),
+        schedules.section(runs),
+        commands.section(runs, command),
+        method.section(),
     )
     return [section for section in topics if section]

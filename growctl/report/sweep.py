@@ -198,7 +198,7 @@ def _table(sweep: Sweep) -> Table:
         *(Column(heading, is_number=numeric) for heading in _headings(sweep.keys)),
         Column("FLOPs", drop=1),
         Column("mean loss"),
-        Column("95 % interval"),
+        Column("interval (95 %)"),
         Column("seeds", drop=2),
         Column("finished"),
     )

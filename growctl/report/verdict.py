@@ -36,7 +36,7 @@ def verdict(comparison: Comparison) -> tuple[str, ...]:
     return (
         _equal_loss(who, comparison, loss),
         _equal_flops(who, comparison),
-        *_cautions(comparison),
+        *cautions(comparison),
         *_replays(comparison),
         *comparison.excluded,
     )
@@ -85,26 +85,27 @@ def _equal_flops(who: str, comparison: Comparison) -> str:
     )
 
 
-def _cautions(comparison: Comparison) -> list[str]:
-    cautions = []
+def cautions(comparison: Comparison) -> list[str]:
+    """What may make the result of a comparison with points worth less, one sentence each."""
+    said = []
     curves = {size: _losses_by_budget(comparison, size) for size in {p.num_parameters for p in comparison.points}}
     most = max(len(curve) for curve in curves.values())
     if most < HONEST_NUM_BUDGETS:
-        cautions.append(
+        said.append(
             f"Caution: only {counted(most, 'control budget')}; a fair curve needs {HONEST_NUM_BUDGETS} or more."
         )
     if any(larger > smaller for curve in curves.values() for smaller, larger in pairwise(curve)):
-        cautions.append(
+        said.append(
             "Caution: a larger budget for one size ended with a higher loss than a smaller one; the smaller one counts."
         )
     if comparison.control == BEST_SCRATCH:
         sizes = {stage.num_parameters: len(curves.get(stage.num_parameters, ())) for stage in comparison.ladder.stages}
         lacking = [f"{short_count(size)} at {number} of {most}" for size, number in sizes.items() if number < most]
         if lacking:
-            cautions.append(f"Caution: some sizes have fewer budgets that count than others: {', '.join(lacking)}.")
+            said.append(f"Caution: some sizes have fewer budgets that count than others: {', '.join(lacking)}.")
     if not comparison.ladder.decays:
-        cautions.append(f"Caution: the learning rate of {comparison.ladder.name} never decays; its controls' do.")
-    return [*cautions, *(f"Caution: {caveat}" for caveat in comparison.caveats)]
+        said.append(f"Caution: the learning rate of {comparison.ladder.name} never decays; its controls' do.")
+    return [*said, *(f"Caution: {caveat}" for caveat in comparison.caveats)]
 
 
 def _losses_by_budget(comparison: Comparison, size: int) -> list[float]:

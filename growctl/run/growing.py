@@ -6,11 +6,9 @@ from pathlib import Path
 from growctl.ladder.stage_plans import StagePlan
 from growctl.schema.blocks import Schedule
 from model.config import TransformerConfig
+from model.policy import EXACT_GROWTH
 from stages.checkpoint.manifest import Manifest, read_manifest
 from stages.stage_dir import StagePaths
-
-EXACT_GROWTH = 1e-5
-"""Nats by which a growth that preserves the function may move the validation loss: float32 rounding."""
 
 
 def grow(schedule: Schedule, plan: StagePlan, previous: Path, initial: Path) -> Manifest:

@@ -10,6 +10,7 @@ from growctl.ladder.releases import paths_of, plan_run
 from growctl.ladder.stage_plans import StagePlan
 from growctl.launch.machines import Machines
 from growctl.launch.ranks import uneven_batch
+from growctl.ledger.starts import record_start
 from growctl.run.changed_schedule import advice, first_difference, free_name, shared_training
 from growctl.run.run_set import RunSet, read_run_set, write_run_set
 from growctl.runs_dir import RunPaths, RunsPaths
@@ -100,8 +101,9 @@ class LadderRequest:
         return bool(self.ladder.schedule.controls) and not self.wants_controls
 
     def record_choices(self) -> None:
-        """Records in the ladder's directory, which exists, its set and whether its controls are left out."""
+        """Records in the ladder's directory, which exists, this start, its set and whether it leaves out controls."""
         run = RunPaths(self.directory(self.ladder))
+        record_start(run, self.command(self.ladder.name))
         if self.ladder.run_set:
             write_run_set(run, self.ladder.run_set)
         mark = run.no_controls
@@ -175,12 +177,12 @@ class LadderRequest:
             shared, overrides = shared_training(old, request.schedule)
             if request.control is not None:  # the ladder has passed this check, so it is taken over
                 shared, overrides = True, []
-            said = advice(shared and bool(self.sources), overrides, self._under_another_name(overrides))
+            name = free_name(self.ladder.name, self.runs_dir)
+            said = advice(shared and bool(self.sources), overrides, self.command(name, overrides))
             raise RunError(f"{directory} keeps its schedule: {difference}. {said}")
 
-    def _under_another_name(self, overrides: Sequence[str]) -> list[str]:
-        """The command that makes this request, with further overrides, for a run whose name is free."""
-        name = free_name(self.ladder.name, self.runs_dir)
+    def command(self, name: str, overrides: Sequence[str] = ()) -> list[str]:
+        """The command that makes this request for a run called `name`, with further overrides."""
         command = ["growctl", "run", self.ladder.label, *self.overrides, *overrides, "--name", name]
         if self.runs_dir != Path("runs"):
             command += ["--runs-dir", str(self.runs_dir)]

@@ -42,8 +42,9 @@ with Ledger.open(run.path) as ledger:
 REPORTER = """
 import json, sys
 from pathlib import Path
-from growctl.report.page import write_report
 from growctl.report.find import find_runs
+from growctl.report.sections import report_sections
+from growctl.report_page.files import write_report
 from growctl.runs_dir import RunPaths
 
 runs = Path(sys.argv[1])
@@ -53,7 +54,7 @@ seen = []
 for _ in range(3):
     found = find_runs(runs)
     seen += [(run.name, run.stages[0].num_steps, run.stages[0].finished, len(run.points)) for run in found]
-    write_report(found, RunPaths(runs / "still").report)
+    write_report(found, report_sections(found), RunPaths(runs / "still").report)
 print(json.dumps(seen))
 """
 

@@ -3,7 +3,6 @@
 import csv
 import io
 import math
-import re
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +14,19 @@ from growctl.documents.output import plain
 from growctl.ledger.ledger import BaseEntry, Ledger, LedgerError
 from growctl.report.documents import report_document, stages_csv
 from growctl.report.find import RunNotFoundError, find_runs
-from growctl.report.page import render_page, write_report
 from growctl.report.plots import png, svg
 from growctl.report.read import read_run
 from growctl.report.sections import report_sections
 from growctl.report.stages import remarks
+from growctl.report_page.files import write_report
 from growctl.runs_dir import ReportPaths
 from growctl.text.console import Terminal
 from growctl.text.formatting import scientific, short_count
 from stages.generate.text_samples import TextRequest, TextSample, TextSamples
 from tests.growctl.documents.schemas import assert_follows_schema
 from tests.growctl.invented_runs import LARGE, SCRATCH, SMALL, FakeRun, control, ladder, stage_of
+from tests.growctl.report_page.parsed import ParsedPage
+from tests.growctl.report_page.rendered import page_of
 
 
 @pytest.fixture
@@ -81,7 +82,7 @@ def test_the_cost_of_the_start_checkpoint_is_part_of_cumulative_flops_and_said_i
     what = "400k parameters, trained in run first, stage small"
     line = f"Start checkpoint: 7.00e12 FLOPs, counted in FLOPs so far ({what})."
     assert remarks(run) == [line]
-    assert line in render_page([run])
+    assert line in page_of([run])
     png([run])
 
 
@@ -108,6 +109,17 @@ def test_the_json_follows_its_schema_and_says_null_for_what_is_not_finite(runs: 
     assert unfinished.stages[1].name == found[2]["stages"][1]["name"]
     assert found[2]["stages"][0]["validation_loss"] is None, "infinity is no JSON"
     assert found[2]["stages"][1] | {"finished": False, "validation_loss": None} == found[2]["stages"][1]
+
+
+def test_the_name_of_a_set_stands_for_its_ladders_and_their_controls(runs: Path) -> None:
+    for seed in (0, 1):
+        FakeRun(runs, f"quick-seed-{seed}", [SMALL], run_set=("quick", {"seed": seed})).train(0, 1.3)
+    control(runs, 500, 1.30, of="quick-seed-1")
+    ladder(runs, name="alone")
+    names = ["quick-seed-0", "quick-seed-1", f"quick-seed-1-control-{SCRATCH}-500"]
+    assert [run.name for run in find_runs(runs, ["quick"])] == names
+    with pytest.raises(RunNotFoundError, match=r"no run 'quack' in .*; the nearest (is|are) .*\bquick\b"):
+        find_runs(runs, ["quack"])
 
 
 def test_naming_a_ladder_includes_its_controls_and_an_unknown_name_lists_the_nearest(runs: Path) -> None:
@@ -151,6 +163,10 @@ def large_report(runs: Path) -> Path:
     return runs
 
 
+def page_written(found: list[Any], paths: ReportPaths) -> Path:
+    return write_report(found, report_sections(found), paths)
+
+
 def printed(found: list[Any], width: int = 100) -> str:
     console = Terminal(width=width, file=io.StringIO(), color_system=None)
     print_sections(report_sections(found), console)
@@ -173,13 +189,12 @@ def test_the_table_shows_markup_in_names_unchanged(runs: Path) -> None:
     assert "a[red]b" in printed(find_runs(runs))
 
 
-def test_the_page_loads_nothing_and_escapes_names(runs: Path, tmp_path: Path) -> None:
+def test_the_files_are_the_page_the_chart_and_the_table_and_the_page_escapes_names(runs: Path, tmp_path: Path) -> None:
     ladder(runs, name="<script>alert(1)&", killed_at=200)
     control(runs, 500, 1.30, of="<script>alert(1)&")
-    page = write_report(find_runs(runs), ReportPaths(tmp_path / "report")).read_text()
-    assert "<script" not in page
+    page = page_written(find_runs(runs), ReportPaths(tmp_path / "report")).read_text()
+    assert "<script>alert" not in page
     assert "&lt;script&gt;alert(1)&amp;" in page
-    assert not re.search(r"https?://|src=|@import|url\((?!#)", page)
     assert "growing" in page
     assert "Replayed after interruptions" in page
     assert {path.name for path in (tmp_path / "report").iterdir()} == {
@@ -207,14 +222,14 @@ def test_the_chart_is_a_png_of_1200_by_750(runs: Path) -> None:
 def test_few_or_no_points_still_make_a_chart_and_a_page(runs: Path) -> None:
     assert png([]).startswith(b"\x89PNG")
     FakeRun(runs, "diverged", [SMALL]).train(0, float("inf"))
-    assert "has no final loss" not in render_page(find_runs(runs))
+    assert "has no final loss" not in page_of(find_runs(runs))
     control(runs, 500, 1.30, of="diverged")
-    assert "Nothing to compare yet: diverged has no final loss." in render_page(find_runs(runs))
+    assert "Nothing to compare yet: diverged has no final loss." in page_of(find_runs(runs))
     FakeRun(runs, "new $run_ with $", [SMALL, LARGE])
     assert "</svg>" in svg(find_runs(runs))
     FakeRun(runs, "_one", [SMALL]).train(0, 1.4)
     assert "-" in printed(find_runs(runs))
-    assert "no controls" in render_page(find_runs(runs))
+    assert "no controls" in page_of(find_runs(runs))
 
 
 def test_flops_are_printed_for_people() -> None:
@@ -239,7 +254,7 @@ def test_anomalies_appear_on_screen_on_the_page_and_in_json(runs: Path) -> None:
     )
     assert said.count(spike_said) == 9
     assert "a non-finite value; <stop>." in said
-    page = render_page(found)
+    page = page_of(found)
     assert spike_said in page
     assert "&lt;stop&gt;" in page
     document = plain(report_document(found))["runs"][0]
@@ -247,7 +262,7 @@ def test_anomalies_appear_on_screen_on_the_page_and_in_json(runs: Path) -> None:
     stop = {key: document["anomalies"][-1][key] for key in ("stage", "seconds", "kind", "value", "action")}
     assert stop == {"stage": "1-2m", "seconds": 90.0, "kind": "non_finite", "value": None, "action": "<stop>"}
     ladder(runs, name="well")
-    assert "anomalies" not in render_page(find_runs(runs, ["well"]))
+    assert "anomalies" not in page_of(find_runs(runs, ["well"]))
 
 
 def test_the_texts_of_all_stages_stand_below_their_prompt_on_screen_and_page(runs: Path, tmp_path: Path) -> None:
@@ -272,7 +287,10 @@ def test_the_texts_of_all_stages_stand_below_their_prompt_on_screen_and_page(run
     (final / "manifest.json").write_text("of another training")
     assert "quick/1-2m" not in printed(find_runs(runs)).partition("Text after")[2]
     (final / "manifest.json").unlink()
-    page = write_report(find_runs(runs), ReportPaths(tmp_path / "report")).read_text()
-    assert "<h3>Text after &#x27;def &#x27;</h3>" in page
-    assert "<figcaption>quick/0-800k</figcaption><pre>def &lt;b&gt;one\\x1b[2J</pre>" in page
-    assert page.count("<pre>") == 2
+    page = ParsedPage(page_written(find_runs(runs), ReportPaths(tmp_path / "report")).read_text())
+    [heading] = [heading for heading in page.all("h3") if heading.text == "Text after 'def '"]
+    texts = [pre.text for pre in page.all("pre") if heading.parents[-1] in pre.parents]
+    assert texts == ["def <b>one\\x1b[2J", "def two\nlines"]
+    assert [label.text for label in page.all("figcaption") if heading.parents[-1] in label.parents] == [
+        *("quick/0-800k", "quick/1-2m")
+    ]

@@ -13,11 +13,12 @@ from growctl.documents.output import plain
 from growctl.ledger.ledger import Ledger, ScoreEntry
 from growctl.report.documents import report_document
 from growctl.report.find import find_runs
-from growctl.report.page import render_page
 from growctl.report.read import RunReport
 from growctl.report.scores import COLUMNS, other_scores, zero_shot_rows
 from growctl.report.sections import report_sections
 from tests.growctl.invented_runs import FakeRun, stage_of
+from tests.growctl.report_page.parsed import ParsedPage
+from tests.growctl.report_page.rendered import page_of
 
 FINAL = ScoreEntry(
     "small", "final", "a" * 64, "2026-01-01T00:00:00.000+00:00", "piqa", "acc", "none", 0.6, 0.01, 1838, 0
@@ -75,7 +76,7 @@ def test_nothing_is_shown_without_scores(tmp_path: Path):
     runs = report(tmp_path)
     assert (zero_shot_rows(runs), other_scores(runs)) == ([], [])
     assert "Zero-shot" not in printed(runs)
-    assert "published" not in render_page(runs).split("</style>")[1]
+    assert "published" not in ParsedPage(page_of(runs)).all("main")[0].text
 
 
 @pytest.mark.parametrize(
@@ -177,9 +178,9 @@ def test_terminal_page_and_document_show_scores_and_mark_the_published_ones(tmp_
     assert "Zero-shot scores" in shown
     assert "† TokenFormer-1.5B" in shown
     assert "growctl did not measure them" in " ".join(shown.split())
-    page = render_page(runs)
-    assert page.count('<tr class="published">') == 11
-    assert "<td>ladder/small</td>" in page
+    rows = ParsedPage(page_of(runs)).all("th", scope="row")
+    assert [row.text for row in rows if row.text[0] == "†"][::10] == ["† Pythia-160M", "† TokenFormer-1.5B"]
+    assert "ladder/small" in [row.text for row in rows]
     (document,) = plain(report_document(runs))["runs"]
     assert [score["value"] for score in document["scores"]] == list(VALUES)
     assert "TokenFormer" not in str(document), "published figures are no results of a run"

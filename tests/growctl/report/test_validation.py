@@ -11,11 +11,11 @@ from growctl.content.terminal import print_sections
 from growctl.documents.output import plain
 from growctl.report.documents import report_document
 from growctl.report.find import find_runs
-from growctl.report.page import render_page
 from growctl.report.sections import report_sections
 from growctl.report.validation import validation_warnings
 from stages.data.validation_size import small_validation
 from tests.growctl.invented_runs import LARGE, SMALL, FakeRun
+from tests.growctl.report_page.rendered import page_of
 
 FEW = (
     "Validation has 6 documents with 9,000 tokens, fewer than 50 documents and 100,000 tokens: a difference of 0.05 "
@@ -41,7 +41,7 @@ def test_a_small_validation_set_is_reported_once_on_the_screen_in_the_page_and_f
     run_of(tmp_path, "b", (6, 9_000))
     assert printed(tmp_path).count(f"warning: {FEW}") == 1
     found = find_runs(tmp_path)
-    assert render_page(found).count(FEW) == 1
+    assert page_of(found).count("Warning:</strong> Validation has 6 documents") == 1
     for run in plain(report_document(found))["runs"]:
         assert run["warnings"] == [FEW]
         assert run["validation"] == {"num_documents": 6, "num_tokens": 9_000}

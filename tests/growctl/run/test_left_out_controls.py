@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 
 from growctl.report.find import find_runs
+from growctl.report.savings import verdicts
 from growctl.report.stages import remarks
 from growctl.run.requests import LadderRequest
 from growctl.runs_dir import RunPaths
 from growctl.schedule.load import load_schedule
+from growctl.status.controls_to_come import with_controls_to_come
 from growctl.status.runs import find_status
 from tests.growctl.invented_runs import FakeRun, stage_of
 from tests.growctl.runs import CONTROL, SCHEDULE, run_here, write_schedule
@@ -54,6 +56,16 @@ def test_another_run_of_the_schedule_has_its_controls(runs: Path) -> None:
     request(runs.parent, False).record_choices()
     schedule = load_schedule(str(runs / "tiny/schedule.yaml"))
     assert len(LadderRequest.of(schedule, "tiny", runs, "other").controls()) == 2
+
+
+def test_the_report_names_controls_that_are_still_to_come_until_they_are_left_out(runs: Path) -> None:
+    HandMade(runs, "tiny-control-tokenformer-scratch", control="tokenformer-scratch")
+    found = with_controls_to_come(find_runs(runs), runs)
+    said = " ".join(sentence for _, sentences in verdicts(found) for sentence in sentences)
+    assert re.search(r"Still to come: .*tokenformer-scratch \((running|stopped)\), .* \(not started\)\.", said)
+    request(runs.parent, False).record_choices()
+    [ladder] = [run for run in with_controls_to_come(find_runs(runs), runs) if run.control is None]
+    assert [control.name for control in ladder.controls_to_come] == ["tiny-control-tokenformer-scratch"]
 
 
 def test_status_says_it_and_lists_no_controls_that_were_never_started(runs: Path) -> None:

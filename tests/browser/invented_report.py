@@ -1,0 +1,37 @@
+"""The page of an invented report that has everything: seeds, two ladders, controls, a release, runs that go on."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from growctl.content.section import Listing, Section
+from growctl.report.find import find_runs
+from growctl.report.read import RunReport
+from growctl.report.sections import report_sections
+from growctl.report_page.page import render_page
+from tests.growctl.invented_runs import LARGE, SMALL, FakeRun, control, stage_of
+
+EVIL = "<script>alert(1)</script>"
+COMMAND = f"growctl run quick.yaml 'name={EVIL}'"
+RELEASE = replace(stage_of("0-800k/release", 800_000, 200), branch_of="0-800k", decayed=True)
+
+
+def invented_runs(folder: Path) -> list[RunReport]:
+    """Writes the runs into `folder`, and reads them as a report does."""
+    for seed in range(3):
+        name, worse = f"quick-seed-{seed}", 0.012 * seed
+        run_set = ("quick", {"seed": seed})
+        ladder = FakeRun(folder, name, [SMALL, RELEASE, LARGE], run_set=run_set, seed=seed)
+        ladder.train(0, 1.42 + worse).train(1, 1.38 + worse, start=1.42).train(2, 1.28 + worse, start=1.42)
+        for budget, loss in ((466, 1.38), (933, 1.315), (1866, 1.262)):
+            control(folder, budget, loss + worse / 2, of=name, seed=seed)
+    control(folder, 3732, None, of="quick-seed-0", seed=0)
+    FakeRun(folder, "second", [SMALL, LARGE]).train(0, 1.45).train(1, None, start=1.45)
+    FakeRun(folder, "waiting", [SMALL, LARGE])
+    renamed = {"second": EVIL}
+    return [replace(run, name=renamed.get(run.name, run.name)) for run in find_runs(folder, [])]
+
+
+def invented_page(runs: list[RunReport]) -> str:
+    """The page of these runs, with one more section: a command to copy."""
+    command = Section("again", "Run it again", (Listing("The command", COMMAND, is_command=True),))
+    return render_page(f"Report of {EVIL}", [*report_sections(runs), command])

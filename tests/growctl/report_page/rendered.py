@@ -1,0 +1,13 @@
+"""The page of a report."""
+
+from collections.abc import Sequence
+
+from growctl.report.read import RunReport
+from growctl.report.sections import report_sections
+from growctl.report_page.files import report_title
+from growctl.report_page.page import render_page
+
+
+def page_of(runs: Sequence[RunReport]) -> str:
+    """The page of the report on `runs`."""
+    return render_page(report_title(runs), report_sections(runs))
