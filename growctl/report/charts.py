@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 from growctl.content.chart import Axis, Chart, Mark, Role, Rule, Series
 from growctl.content.section import Section
 from growctl.report.costs import CURRENCIES
+from growctl.report.data_groups import data_groups
 from growctl.report.grouping import replicates
 from growctl.report.read import EvaluationPoint, RunReport, StageReport
 from growctl.text.formatting import exact, scientific, short_count
@@ -37,8 +38,20 @@ Costs = Mapping[str, float]
 
 
 def section(runs: Sequence[RunReport]) -> Section:
-    """The chart as a section, for the page."""
-    return Section("compute", "Compute against perplexity", (compute_chart(runs),), in_terminal=False)
+    """The chart as a section, for the page. Each dataset has a chart of its own: their perplexities share no axis."""
+    return Section("compute", "Compute against perplexity", compute_charts(runs), in_terminal=False)
+
+
+def compute_charts(runs: Sequence[RunReport]) -> tuple[Chart, ...]:
+    """A chart for each dataset of `runs`, with its name in the title if there are several."""
+    groups = data_groups(runs)
+    if len(groups) < 2:
+        return (compute_chart(runs),)
+    charts = [(group.name, compute_chart(group.runs)) for group in groups]
+    return tuple(
+        replace(chart, key=f"{chart.key}-{number}", title=f"{chart.title}, {name}")
+        for number, (name, chart) in enumerate(charts, 1)
+    )
 
 
 def compute_chart(runs: Sequence[RunReport]) -> Chart:

@@ -57,6 +57,9 @@ def test_two_tokenizers_on_one_validation_text_are_split_warned_of_and_compared_
     assert warning.startswith("These runs are of 2 datasets, and losses and perplexities of different datasets cannot")
     assert "data (beef): coarse; data (f00d): fine" in warning
     assert warning.endswith("validate on the same text, so that bits per byte compare them.")
+    for chart, name in zip(found["compute"].parts, ("coarse", "fine"), strict=True):
+        assert isinstance(chart, Chart)
+        assert {series.group for series in chart.series} == {name}
     tables = [part for part in found["stages"].parts if isinstance(part, Table)]
     assert [[rows.heading for rows in table.groups] for table in tables] == [["coarse"], ["fine"]]
     [chart] = [part for part in found["bits-per-byte"].parts if isinstance(part, Chart)]
@@ -103,4 +106,4 @@ def test_one_dataset_gets_no_warning_and_one_table(tmp_path: Path) -> None:
     found = sections(tmp_path)
     assert "bits-per-byte" not in found
     assert "warnings" not in found
-    assert len(found["stages"].parts) == 1
+    assert len(found["stages"].parts) == len(found["compute"].parts) == 1
