@@ -11,6 +11,7 @@ from growctl.report.compare import Comparison, compare
 from growctl.report.costs import CURRENCIES, Currency
 from growctl.report.envelope import crossing, lower_envelope
 from growctl.report.family import compare_family, finished_models
+from growctl.report.ladders import MEASUREMENT
 from growctl.report.read import RunReport
 from growctl.text.formatting import short_count
 
@@ -125,14 +126,15 @@ def ladder_boards(runs: Sequence[RunReport]) -> list[Board]:
 
     Runs of other seeds are left out: seeds are compared by their means, not one by one.
     """
-    groups: dict[tuple[str, object], list[Curve]] = {}
+    groups: dict[tuple[object, ...], list[Curve]] = {}
     for ladder in (run for run in runs if run.control is None):
-        key = (ladder.dataset_fingerprint, ladder.conditions.get("seed"))
+        measured = (pair for pair in sorted(ladder.conditions.items()) if pair[0].startswith(MEASUREMENT))
+        key = (ladder.seed, ladder.dataset_fingerprint, *measured)
         if models := models_of(ladder):
             groups.setdefault(key, []).append(Curve(ladder.name, models))
     return [
         Board(f"ladders on the same data, seed {seed}", tuple(curves))
-        for (_, seed), curves in groups.items()
+        for (seed, *_), curves in groups.items()
         if len(curves) > 1
     ]
 
