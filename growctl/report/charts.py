@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 from growctl.content.chart import Axis, Chart, Mark, Role, Rule, Series
 from growctl.content.section import Section
 from growctl.report.costs import CURRENCIES
+from growctl.report.data_groups import data_groups
 from growctl.report.grouping import BY_SCHEDULE, Grouping, replicates
 from growctl.report.overlays import Published
 from growctl.report.published_figures import published_series
@@ -42,9 +43,23 @@ Costs = Mapping[str, float]
 
 
 def section(runs: Sequence[RunReport], grouping: Grouping = BY_SCHEDULE, overlays: Sequence[Published] = ()) -> Section:
-    """The chart as a section, for the page."""
-    chart = compute_chart(runs, grouping, overlays)
-    return Section("compute", "Compute against perplexity", (chart,), in_terminal=False)
+    """The chart as a section, for the page. Each dataset has a chart of its own: their perplexities share no axis."""
+    charts = compute_charts(runs, grouping, overlays)
+    return Section("compute", "Compute against perplexity", charts, in_terminal=False)
+
+
+def compute_charts(
+    runs: Sequence[RunReport], grouping: Grouping = BY_SCHEDULE, overlays: Sequence[Published] = ()
+) -> tuple[Chart, ...]:
+    """A chart for each dataset of `runs`, with its name in the title if there are several."""
+    groups = data_groups(runs)
+    if len(groups) < 2:
+        return (compute_chart(runs, grouping, overlays),)
+    charts = [(group.name, compute_chart(group.runs, grouping, overlays)) for group in groups]
+    return tuple(
+        replace(chart, key=f"{chart.key}-{number}", title=f"{chart.title}, {name}")
+        for number, (name, chart) in enumerate(charts, 1)
+    )
 
 
 def compute_chart(

@@ -9,6 +9,7 @@ from typing import Any
 from growctl.documents.output import plain
 from growctl.ledger.ledger import Anomaly, BaseEntry, ScoreEntry
 from growctl.report.compare import Comparison, EqualFlops, compare
+from growctl.report.data_groups import DataDocument, data_document
 from growctl.report.documents_equal_loss import EqualLossDocument, equal_loss_document
 from growctl.report.documents_published import PublishedEntry, published_entry
 from growctl.report.documents_training import StageTraining, stages_trained
@@ -217,6 +218,8 @@ class ReportDocument:
     """What they show together: headlines, seeds, sweeps, ladders compared."""
     equal_loss: EqualLossDocument
     """What each run would have had to spend for the losses that the others reached."""
+    data: DataDocument
+    """The datasets of the runs."""
     published: tuple[PublishedEntry, ...]
     """The figures of --overlay, which nothing else in this document uses."""
 
@@ -229,6 +232,7 @@ def report_document(
         runs=tuple(_run(run, runs) for run in runs),
         results=results(runs, grouping),
         equal_loss=equal_loss_document(runs),
+        data=data_document(runs),
         published=tuple(map(published_entry, overlays)),
     )
 

@@ -100,6 +100,8 @@ class StageReport:
     """The part of `gpu_joules` that belongs to `replayed_device_seconds`; so of the next two."""
     replayed_cpu_joules: float | None = None
     replayed_money: float | None = None
+    num_embedding_parameters: int | None = None
+    """The part of `num_parameters` in the embedding and the output layer."""
     model_cost: Cost | None = None
     """What the model has cost in this stage, by the rule of `flops`: without replayed work, with reused work."""
     planned_steps: int | None = None
@@ -168,6 +170,8 @@ class RunReport:
     points: tuple[EvaluationPoint, ...]
     dataset_fingerprint: str
     directory: Path
+    dataset: str = ""
+    """The path of its dataset, on the machine that trained it."""
     conditions: dict[str, Any] = field(default_factory=dict)
     """Settings that two runs must share for a fair comparison, by dotted path."""
     decays: bool = True
@@ -281,6 +285,7 @@ def read_run(path: Path) -> RunReport:
         points=tuple(points),
         dataset_fingerprint=run.dataset_fingerprint,
         directory=path.parent,
+        dataset=run.dataset,
         conditions=run.conditions,
         decays=run.decays,
         caveats=tuple(run.caveats),
@@ -333,6 +338,7 @@ def _stage_report(
     return StageReport(
         name=stage.name,
         num_parameters=stage.num_parameters,
+        num_embedding_parameters=stage.num_embedding_parameters,
         num_steps=cost.model.steps,
         train_tokens=cost.model.tokens,
         flops=cost.model.flops.total,

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from growctl.content.section import Section
 from growctl.report import (
     anomalies,
+    bits_per_byte,
     by_position,
     charts,
     commands,
@@ -26,7 +27,7 @@ from growctl.report import (
     sweep,
     time_spent,
     training,
-    validation,
+    warnings,
 )
 from growctl.report.grouping import BY_SCHEDULE, Grouping
 from growctl.report.overlays import Published
@@ -47,7 +48,7 @@ def report_sections(
     found = results(runs, grouping)
     topics = (
         headline.section(found.headlines),
-        validation.section(runs),
+        warnings.section(runs),
         savings.section(runs),
         charts.section(runs, grouping, overlays),
         over_seeds.section(found.seeds),
@@ -55,6 +56,7 @@ def report_sections(
         ladders.section(found.ladders),
         equal_loss_sections.section(runs),
         equal_loss_sections.section_of_other_costs(runs),
+        bits_per_byte.section(runs),
         stages.section(runs),
         cost_by_stage.section(runs),
         training.section(runs),
