@@ -4,9 +4,10 @@ import io
 import math
 import textwrap
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -160,11 +161,12 @@ class _Drawing:
         ends = [end for mark in seen for end in (mark.y, *(mark.interval or ())) if is_drawable(end, self.chart.y_axis)]
         x_scale = Scale.over((mark.x[self.axis.key] for mark in seen), self.axis.is_log)
         y_scale = Scale.over(ends, self.chart.y_axis.is_log)
-        room = self.sizes.width - 1.0
         self.axes.set_xscale("log" if x_scale.is_log else "linear")
         self.axes.set_yscale("log" if y_scale.is_log else "linear")
-        _set_ticks(self.axes.xaxis, x_scale, max(3, int(room * (1.25 if self.style == "screen" else 1.8))))
-        _set_ticks(self.axes.yaxis, y_scale, 7)
+        size = matplotlib.rcParams["xtick.labelsize"]
+        room = (self.sizes.width * 72 - 60) / (size * self.sizes.character)
+        _set_ticks(self.axes.xaxis, x_scale, lambda label: (len(label) + (4 if "e" in label else 1)) / room)
+        _set_ticks(self.axes.yaxis, y_scale, lambda label: 2.2 * size / (self.sizes.height * 72 - 60))
         self.axes.set_xlim(x_scale.low, x_scale.high)
         self.axes.set_ylim(y_scale.low, y_scale.high)
         self.axes.grid(color=_INK, alpha=0.1, linewidth=0.6)
@@ -258,11 +260,19 @@ def _literal(text: str) -> str:
     return visible(text).replace("$", r"\$")
 
 
-def _set_ticks(axis: XAxis | YAxis, scale: Scale, most: int) -> None:
-    """Ticks of an axis: `most` labelled ones at most, and on a logarithmic one all whole digits without labels."""
-    ticks = scale.ticks(most)
+def _set_ticks(axis: XAxis | YAxis, scale: Scale, room: Callable[[str], float]) -> None:
+    """As many labelled ticks as have room, and on a logarithmic axis all whole digits without labels.
+
+    `room`: the share of the axis that a label takes.
+    """
+    for most in range(10, 1, -1):
+        ticks = scale.ticks(most)
+        labels = tick_labels(ticks)
+        gaps = [scale.place(high) - scale.place(low) for low, high in pairwise(ticks)]
+        if all(gap >= max(map(room, two)) for gap, two in zip(gaps, pairwise(labels), strict=True)):
+            break
     axis.set_major_locator(FixedLocator(ticks))
-    axis.set_major_formatter(FixedFormatter([_power(label) for label in tick_labels(ticks)]))
+    axis.set_major_formatter(FixedFormatter([_power(label) for label in labels]))
     is_fine = scale.is_log and scale.high / scale.low < 1e4
     axis.set_minor_locator(LogLocator(subs=range(2, 10)) if is_fine else NullLocator())
     axis.set_minor_formatter(NullFormatter())

@@ -8,6 +8,7 @@ FIGURE_FORMATS: tuple[FigureFormat, ...] = get_args(FigureFormat)
 
 FigureStyle = Literal["screen", "paper", "paper-wide"]
 """`screen`: for slides and documents. `paper`: one column, 3.25 inches. `paper-wide`: both columns, 6.75 inches."""
+FIGURE_STYLES: tuple[FigureStyle, ...] = get_args(FigureStyle)
 
 TableFormat = Literal["md", "tex"]
 """A kind of file with a table: GitHub Markdown, or LaTeX."""

@@ -55,6 +55,8 @@ def place_labels(labels: Sequence[tuple[float, str, str]], width: float) -> list
         if number == len(rows):
             rows.append([])
         rows[number].append((start, end, text, style))
+        for row in rows[:number]:
+            row.append((place * width, place * width, "", ""))  # its line passes through
         placed.append(PlacedLabel(place, text, style, number, is_left))
     return placed
 
