@@ -1,6 +1,7 @@
 """Fixtures and settings that tests of every floor share."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,11 @@ from tests.workers import TrainingGuard
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 """Before anything imports torch. pytest has a process per core: a second thread for models this small only waits."""
+
+IN_MEMORY = Path("/dev/shm")
+if IN_MEMORY.is_dir() and os.access(IN_MEMORY, os.W_OK) and shutil.disk_usage(IN_MEMORY).free > 4 * 2**30:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(IN_MEMORY))
+"""The tests' temporary folders, where there is room. growctl waits for the disk whenever it must not lose anything."""
 
 SHARED = Path(__file__).resolve().parent.parent.parent / "shared"
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hydra import initialize
+from hydra import initialize_config_module
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_store import ConfigNode, ConfigStore
 from hydra.core.global_hydra import GlobalHydra
@@ -353,7 +353,7 @@ def _initialized(content: Any) -> Iterator[None]:
     running.hydra, group["config.yaml"] = None, _NO_SETTINGS
     store.store(_NODE, content)
     try:
-        with initialize(None, version_base="1.3"):
+        with initialize_config_module("growctl.schedule", version_base="1.3"):  # initialize() inspects the stack: slow
             yield
     finally:
         running.hydra, group["config.yaml"], base.version_base = hydra, settings, version

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from functools import lru_cache
 from io import StringIO
 from os.path import normpath
@@ -74,9 +75,15 @@ def read_plain(path: Path) -> Any:
     Raises ScheduleError if it is no longer valid YAML, OSError if it cannot be read.
     """
     try:
-        return parse(path.read_text(encoding="utf-8"), _KIND)
+        return deepcopy(_written(path.read_text(encoding="utf-8")))
     except (UserError, *UNREADABLE) as error:
         raise ScheduleError(why_unreadable(error) if isinstance(error, ODD_TAG) else str(error)) from None
+
+
+@lru_cache(maxsize=256)
+def _written(text: str) -> Any:
+    """The plain data of a YAML text. `growctl status` reads the schedules of all runs again and again."""
+    return parse(text, _KIND)
 
 
 def _reason(error: Exception) -> str:

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from deepspeed.checkpoint import DeepSpeedCheckpoint, ds_to_universal
 from torch import Tensor
 
 from model.config import parameter_shapes
@@ -26,6 +25,7 @@ from stages.checkpoint.disk_full import conversion_bytes, require_space
 from stages.checkpoint.manifest import CheckpointError, Manifest, manifest_hash, read_manifest
 from stages.checkpoint.parameters import MOMENTS, write_parameters
 from stages.checkpoint.signatures import check_pickles, list_pickles
+from stages.engine.deepspeed_api import DeepSpeedCheckpoint, ds_to_universal
 from stages.engine.engine_state import ENGINE_TAG
 from stages.process.lifeline import end_with_runner
 

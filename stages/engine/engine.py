@@ -6,14 +6,14 @@ import socket
 from contextlib import suppress
 from typing import Any
 
-import deepspeed
 import torch
 import torch.distributed as dist
-from deepspeed.constants import default_pg_timeout
 
 from model.language_model import LanguageModel
 from model.parameter_groups import parameter_groups
 from model.precision import Precision, RequestedPrecision
+from stages.engine.adamw import EagerAdamW
+from stages.engine.deepspeed_api import DeepSpeedEngine, deepspeed, default_pg_timeout
 from stages.engine.device_memory import reduce_bucket
 from stages.engine.devices import is_fast_at_bf16, visible_gpus
 from stages.engine.precision import resolve_precision
@@ -85,7 +85,7 @@ def adamw(model: LanguageModel, spec: TrainSpec) -> torch.optim.AdamW:
 
     Fused: one pass over each tensor without temporary memory; the default makes a dozen passes.
     """
-    return torch.optim.AdamW(
+    return EagerAdamW(
         parameter_groups(model, spec.weight_decay),
         lr=spec.learning_rate.at(0),
         betas=spec.optimizer.betas,
@@ -119,7 +119,7 @@ def _leave_uncompiled(*arguments: Any, **options: Any) -> Any:
     return arguments[0] if arguments and callable(arguments[0]) else lambda function: function
 
 
-def build_engine(model: LanguageModel, spec: TrainSpec, precision: Precision) -> deepspeed.DeepSpeedEngine:
+def build_engine(model: LanguageModel, spec: TrainSpec, precision: Precision) -> DeepSpeedEngine:
     """Wraps `model` in an engine: ZeRO, gradient accumulation in float32, clipping, AdamW on float32 master weights.
 
     The training loop sets the learning rate; DeepSpeed's schedulers are not used.

@@ -11,15 +11,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from deepspeed import DeepSpeedEngine
-from deepspeed.utils import (
-    safe_get_full_fp32_param,
-    safe_get_full_optimizer_state,
-    safe_set_full_fp32_param,
-    safe_set_full_optimizer_state,
-    safe_set_local_fp32_param,
-    safe_set_local_optimizer_state,
-)
 from torch import Tensor
 
 from model.growth import ParameterState
@@ -30,6 +21,15 @@ from stages.checkpoint.manifest import CheckpointError, Manifest, read_manifest
 from stages.checkpoint.parameters import MOMENTS, read_parameter, write_parameter
 from stages.checkpoint.signatures import check_origin, check_pickles, list_pickles, sign
 from stages.counted import plural
+from stages.engine.deepspeed_api import (
+    DeepSpeedEngine,
+    safe_get_full_fp32_param,
+    safe_get_full_optimizer_state,
+    safe_set_full_fp32_param,
+    safe_set_full_optimizer_state,
+    safe_set_local_fp32_param,
+    safe_set_local_optimizer_state,
+)
 from stages.stage_dir import TOKENIZER_NAME, staging_directory
 
 ENGINE_TAG = "engine"

@@ -33,7 +33,7 @@ def describe() -> MachineFacts:
     problem: str | None = None
     found: tuple[DeviceFacts, ...] = ()
     try:
-        import deepspeed
+        from stages.engine.deepspeed_api import deepspeed
 
         version, found = deepspeed.__version__, find_devices()
     except Exception as error:  # an import can run any code

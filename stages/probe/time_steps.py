@@ -15,11 +15,11 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from deepspeed import DeepSpeedEngine
 from torch import Tensor
 
 from model.initialization import build_model
 from stages.checkpoint.files import write_file
+from stages.engine.deepspeed_api import DeepSpeedEngine
 from stages.engine.devices import device_name, wait_for
 from stages.engine.engine import build_engine, choose_precision
 from stages.engine.engine_state import start_moments

@@ -21,7 +21,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from deepspeed import DeepSpeedEngine
 from torch import Tensor
 
 from model.config import TokenformerConfig, num_parameters
@@ -37,6 +36,7 @@ from stages.checkpoint.parameters import fill_model
 from stages.checkpoint.retention import prune
 from stages.data.dataset import EvaluationWindows, TrainingSamples, read_dataset_manifest
 from stages.data.read_ahead import read_ahead
+from stages.engine.deepspeed_api import DeepSpeedEngine
 from stages.engine.device_memory import engine_checkpoint_bytes, parameters_checkpoint_bytes
 from stages.engine.devices import device_name
 from stages.engine.engine import build_engine, choose_precision

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 from omegaconf import OmegaConf
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from growctl.schedule.json_schema import schedule_schema
 from growctl.schema.blocks import Schedule
@@ -58,6 +58,11 @@ NEEDED: dict[str, dict[str, Any]] = {
     "growth.operator": TRANSFORMER | TWO_STAGES | {"stages.1.hidden_size": 64},
 }
 """The other keys that some examples need: those that only make sense together with them."""
+COUNTS = {"1k": 1000, "512k": 512_000, "4.1M": 4_100_000, "1.4B": 1_400_000_000, "989T": 989e12}
+SECONDS = {"5m": 5 * 60, "10m": 10 * 60, "1h": 60 * 60, "36h": 36 * 60 * 60}
+BYTES = {"40GiB": 40 * 2**30, "200GiB": 200 * 2**30}
+IN_BASE_UNITS: dict[str, float] = COUNTS | SECONDS | BYTES
+"""What the examples with suffixes stand for."""
 
 
 def set_to_its_example(key: Key) -> dict[str, Any]:
@@ -65,9 +70,26 @@ def set_to_its_example(key: Key) -> dict[str, Any]:
     assert key.example, f"{key.path} has no example"
     [(name, value)] = OmegaConf.to_container(OmegaConf.create(key.example)).items()
     assert name == key.name
-    entry = "stages.1" if key.path.startswith("stages") else "controls.0"
-    path = re.sub(r"^(stages|controls)\.N", entry, key.path)
-    return changed(NEEDED.get(key.path, {}) | {path: value})
+    return changed(NEEDED.get(key.path, {}) | {in_small_schedule(key.path): value})
+
+
+def in_small_schedule(path: str) -> str:
+    """The dotted path with the number of an entry in place of N."""
+    return re.sub(r"^(stages|controls)\.N", "stages.1" if path.startswith("stages") else "controls.0", path)
+
+
+def value_at(schedule: Any, path: str) -> Any:
+    """The value at a dotted path in a schedule, or in its plain data."""
+    for part in in_small_schedule(path).split("."):
+        schedule = schedule[int(part)] if isinstance(schedule, list) else dict(schedule)[part]
+    return schedule
+
+
+def in_base_units(value: Any) -> Any:
+    """The value of an example in tokens, steps, seconds, bytes or FLOPs."""
+    if isinstance(value, dict):
+        return {key: in_base_units(below) for key, below in value.items()}
+    return IN_BASE_UNITS.get(value, value) if isinstance(value, str) else value
 
 
 def test_the_page_is_not_stale() -> None:
@@ -92,8 +114,11 @@ def test_every_key_with_numbers_has_a_unit() -> None:
 
 
 @pytest.mark.parametrize("path", KEYS)
-def test_every_example_is_accepted_in_a_schedule(path: str) -> None:
-    parse(set_to_its_example(KEYS[path]))
+def test_a_schedule_with_a_keys_example_holds_that_value(path: str) -> None:
+    written = set_to_its_example(KEYS[path])
+    found = value_at(parse(written), path)
+    held = found.model_dump(exclude_unset=True) if isinstance(found, BaseModel) else found
+    assert held == in_base_units(value_at(written, path))
 
 
 @pytest.mark.parametrize("path", KEYS)

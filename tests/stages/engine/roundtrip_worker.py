@@ -33,6 +33,8 @@ from stages.engine.engine_state import (
 from stages.stage_dir import staging_directory
 from tests.stages.specs import small_spec
 
+SLOW_TO_IMPORT = {"mlflow", "torch._dynamo", "torch._inductor"}
+"""What an engine that trains eagerly does without: MLflow, and torch's compiler."""
 SEQUENCES, LENGTH, STEPS = 4, 10, 3
 KINDS: list[tuple[str, int, Any, str]] = [
     (f"zero{stage}-{precision}", stage, precision, "none") for stage in (1, 2, 3) for precision in ("fp32", "bf16")
@@ -73,7 +75,7 @@ def main() -> None:
             "steps_trained": group_steps(engine),
             "losses": losses,
             "decay": {g["name"]: g["weight_decay"] for g in engine.optimizer.param_groups},
-            "compiler": "torch._inductor.compile_fx" in sys.modules,
+            "slow": sorted(SLOW_TO_IMPORT & sys.modules.keys()),
         }
         fields = {
             **manifest.model_dump(include={"model", "samples_seen", "seed", "dataset_fingerprint"}),

@@ -17,11 +17,11 @@ from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
-from deepspeed import DeepSpeedEngine
 from torch import Tensor
 
 from model.initialization import build_model
 from model.policy import ramp_config
+from stages.engine.deepspeed_api import DeepSpeedEngine
 from stages.engine.engine import build_engine, start_distributed
 from stages.engine.engine_state import drop_rejected_gradient, engine_states, group_steps, start_moments
 from stages.spec import Anomalies
