@@ -11,6 +11,7 @@ from growctl.ledger.ledger import Anomaly, BaseEntry, ScoreEntry
 from growctl.report.compare import Comparison, EqualFlops, compare
 from growctl.report.documents_equal_loss import EqualLossDocument, equal_loss_document
 from growctl.report.documents_published import PublishedEntry, published_entry
+from growctl.report.documents_training import StageTraining, stages_trained
 from growctl.report.environment import Environment, environments
 from growctl.report.family import Family, compare_family, price
 from growctl.report.grouping import BY_SCHEDULE, Grouping
@@ -184,6 +185,8 @@ class ReportedRun:
     """The checkpoint that it started from; None for a new model."""
     stages: tuple[StageEntry, ...]
     """A stage's release follows it."""
+    training: tuple[StageTraining, ...]
+    """How each of them trained, without the curves: metrics.jsonl has these."""
     samples: tuple[SampleEntry, ...]
     scores: tuple[ScoreEntry, ...]
     """What `growctl eval` found on the final checkpoints of its stages."""
@@ -241,6 +244,7 @@ def _run(run: RunReport, runs: Sequence[RunReport]) -> ReportedRun:
         overrides=run.overrides,
         base=run.base,
         stages=tuple(map(StageEntry.of, run.parts)),
+        training=stages_trained(run),
         samples=tuple(SampleEntry.of(stage.name, sample) for stage in run.parts for sample in stage.samples),
         scores=tuple(score for stage in run.parts for score in stage.scores),
         anomalies=tuple(AnomalyEntry(stage=stage, **asdict(anomaly)) for stage, anomaly in run.anomalies),

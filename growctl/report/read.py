@@ -26,6 +26,20 @@ from stages.stage_dir import MANIFEST_NAME, StagePaths
 
 
 @dataclass(frozen=True)
+class Work:
+    """Work that the run itself did in a stage, as the ledger booked it: a piece of one attempt. The pieces of an
+    attempt follow each other without a gap, from its launch on."""
+
+    attempt: int
+    wall_seconds: float
+    device_seconds: float
+    step_seconds: float | None
+    """The part of `wall_seconds` spent in optimizer steps; None if not known."""
+    kept: float
+    """The share that no later attempt repeated, 0 to 1."""
+
+
+@dataclass(frozen=True)
 class StageReport:
     """The size, cost and quality of one stage, or of its release."""
 
@@ -90,6 +104,12 @@ class StageReport:
     """What the model has cost in this stage, by the rule of `flops`: without replayed work, with reused work."""
     planned_steps: int | None = None
     """Optimizer steps of its budget, also while it is unfinished."""
+    tokens_per_step: int = 0
+    """Data tokens of an optimizer step."""
+    step_flops: float = 0.0
+    """Training FLOPs of an optimizer step."""
+    work: tuple[Work, ...] = ()
+    """What `device_seconds` sums up, in the order in which it was done."""
 
     @property
     def jump(self) -> float | None:
@@ -343,6 +363,13 @@ def _stage_report(
         replayed_gpu_joules=cost.replayed.gpu_joules,
         replayed_cpu_joules=cost.replayed.cpu_joules,
         replayed_money=cost.replayed.money,
+        tokens_per_step=stage.tokens_per_step,
+        step_flops=stage.step_flops.total,
+        work=tuple(
+            Work(row["attempt"], row["wall_seconds"], row["device_seconds"], row["step_seconds"], kept)
+            for row, kept in ledger.work(stage.name)
+            if row["paid_by"] is None
+        ),
         model_cost=cost.model,
         planned_steps=stage.num_steps,
     )

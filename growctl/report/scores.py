@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from growctl.content.section import Cell, Column, Paragraph, Rows, Section, Table
 from growctl.ledger.ledger import ScoreEntry
+from growctl.ledger.scores import positions_of
 from growctl.report.overlays import Row, shipped
 from growctl.report.read import RunReport, StageReport
 from growctl.text.formatting import short_count
@@ -75,14 +76,17 @@ def zero_shot_rows(runs: Sequence[RunReport]) -> list[ScoreRow]:
 
 
 def other_scores(runs: Sequence[RunReport]) -> list[tuple[str, str, str]]:
-    """The model, what it was evaluated on, and all metrics, for every evaluation that the table does not show whole."""
+    """The model, what it was evaluated on, and all metrics, for every evaluation that the table does not show whole.
+
+    Without losses by position, which growctl/report/by_position.py shows.
+    """
     rows: list[tuple[str, str, str]] = []
     for run in runs:
         for part in run.parts:
             shown = _found(part.scores).values()
             evaluations: dict[str, list[ScoreEntry]] = {}
             for score in part.scores:
-                if score not in shown:
+                if score not in shown and not positions_of(score.metric):
                     evaluations.setdefault(score.evaluation, []).append(score)
             labels = _labels([scores[0] for scores in evaluations.values()])
             for label, scores in zip(labels, evaluations.values(), strict=True):

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from growctl.content.section import Section
 from growctl.report import (
     anomalies,
+    by_position,
     charts,
     commands,
     cost_by_stage,
@@ -16,12 +17,15 @@ from growctl.report import (
     method,
     over_seeds,
     published_figures,
+    recovery,
     samples,
     savings,
     schedules,
     scores,
     stages,
     sweep,
+    time_spent,
+    training,
     validation,
 )
 from growctl.report.grouping import BY_SCHEDULE, Grouping
@@ -53,10 +57,14 @@ def report_sections(
         equal_loss_sections.section_of_other_costs(runs),
         stages.section(runs),
         cost_by_stage.section(runs),
+        training.section(runs),
+        recovery.section(runs),
+        time_spent.section(runs),
         anomalies.section(runs),
         growths.section(runs),
         scores.section(runs),
         published_figures.section(overlays),
+        by_position.section(runs),
         samples.section(runs),
         environment.section(runs),
         schedules.section(runs),
