@@ -1,6 +1,5 @@
 """The family of a ladder: finished models of several sizes, each against its own size from scratch, and their price."""
 
-import csv
 import io
 from dataclasses import replace
 from pathlib import Path
@@ -101,14 +100,14 @@ def test_a_release_is_below_its_stage_in_tables_json_csv_and_on_the_page(runs: P
     assert [(stage["name"], stage["branch_of"]) for stage in document["stages"]] == [
         *zip(names, (None, "0-800k", None), strict=True)
     ]
-    assert [row["stage"] for row in csv.DictReader(io.StringIO(stages_csv(found)))] == names
+    assert [line.split(",")[3] for line in stages_csv(found).splitlines()[1:]] == names
     output = io.StringIO()
     print_sections([section(found)], Console(file=output, width=100))
     shown = [line.split()[0] for line in output.getvalue().splitlines() if line.startswith("  ") and "800k" in line]
     assert shown[:2] == names[:2]
     assert "Releases are branches of 4.40e11 FLOPs in all" in output.getvalue()
-    headings = [cell.text for cell in ParsedPage(page_of(found)).all("th", scope="row")]
-    assert [text for text in headings if text in names][:3] == names
+    rows = [cell.text for cell in ParsedPage(page_of(found)).all("th", scope="row")]
+    assert names in [rows[first : first + 3] for first in range(len(rows))]
 
 
 def test_each_finished_model_is_compared_with_its_own_size_at_its_own_cost(runs: Path) -> None:
