@@ -11,6 +11,8 @@ from growctl.text.escaping import say
 from model.errors import UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from growctl.content.section import Section
     from growctl.report.grouping import Grouping
     from growctl.report.read import RunReport
@@ -105,7 +107,9 @@ def report(
     from growctl.text.console import Terminal
 
     console = Terminal()
-    _check_output(console, watch=watch, plain=plain, as_json=as_json)
+    files = {"--output": output, "--figures": figures, "--style": style, "--tables": tables}
+    wanted = [option for option, value in files.items() if value is not None]
+    _check_output(console, wanted, watch=watch, plain=plain, as_json=as_json)
     extras = Extras.read(figures, style, tables)
     overlays = [load_overlay(name) for name in overlay or []]
     reader = ChangedRuns()
@@ -129,7 +133,7 @@ def report(
     found, grouping = read()
     if as_json:
         print_document(report_document(found, grouping, overlays))
-        if not output:
+        if not wanted:
             return
     from growctl.content.plain import print_plain
     from growctl.content.terminal import print_sections
@@ -155,10 +159,12 @@ def report(
         say(f"\nCharts and tables: {page}")
 
 
-def _check_output(console: "Terminal", *, watch: bool, plain: bool, as_json: bool) -> None:
+def _check_output(console: "Terminal", wanted: "Sequence[str]", *, watch: bool, plain: bool, as_json: bool) -> None:
     """Raises UserError for options that exclude each other, and if nothing can be drawn again and again."""
     chosen = [name for name, given in (("--watch", watch), ("--plain", plain), ("--json", as_json)) if given]
     if len(chosen) > 1:
         raise UserError(f"{' and '.join(chosen[:2])}: give one of them, because each is another form of the report")
+    if watch and wanted:
+        raise UserError(f"--watch and {wanted[0]}: give one of them, because --watch writes no files")
     if watch and not console.is_terminal:
         raise UserError("--watch: standard output is not a terminal; leave --watch out to print the report once")

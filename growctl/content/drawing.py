@@ -205,7 +205,7 @@ class _Drawing:
         """What stands for a series in the legend."""
         width = look.line.width * self.sizes.line if series.is_joined else 0.0
         line: dict[str, Any] = {"color": look.colour.light, "linewidth": width}
-        marker = self._marker(series, look) if _has_markers(series) else {}
+        marker = self._marker(series, look) if _has_large_marks(series) else {}
         return Line2D([], [], **line | marker, linestyle=_dashes(look.line.dashes))
 
     def _rules(self, scale: Scale) -> int:
@@ -247,8 +247,10 @@ def _places(marks: Sequence[Mark], axis: Axis) -> tuple[list[float], list[float]
     return [mark.x[axis.key] for mark in marks], [mark.y for mark in marks]
 
 
-def _has_markers(series: Series) -> bool:
-    return len(series.marks) <= _QUIET or any(mark.is_end for mark in series.marks)
+def _has_large_marks(series: Series) -> bool:
+    """Whether its legend shows a marker; a series that has not begun gets the one that it will have."""
+    is_line = series.is_joined and series.role != "published"
+    return not is_line or not series.marks or any(mark.is_end for mark in series.marks)
 
 
 def _dashes(lengths: Sequence[float]) -> Any:

@@ -3,6 +3,7 @@
 import fcntl
 import glob
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -65,12 +66,13 @@ def _files(
 
 def _parts(sections: Sequence[Section]) -> Iterator[Part]:
     """The parts of all sections. Keys become file names, each its own: one that was there before gets a number."""
-    seen: dict[str, int] = {}
+    seen: Counter[tuple[type, str]] = Counter()
     for part in (part for section in sections for part in section.parts):
         if isinstance(part, Chart | Table):
             key = file_name(part.key)
-            seen[key] = seen.get(key, 0) + 1
-            part = replace(part, key=key if seen[key] == 1 else f"{key}-{seen[key]}")
+            seen[type(part), key] += 1
+            number = seen[type(part), key]
+            part = replace(part, key=key if number == 1 else f"{key}-{number}")
         yield part
 
 

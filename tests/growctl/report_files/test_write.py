@@ -99,6 +99,14 @@ def test_figures_and_tables_are_written_as_asked_for_and_each_has_its_own_file(t
     assert r"a\textbar{}b\_c" in (tmp_path / "out/tables/stages.tex").read_text()
 
 
+def test_a_chart_and_a_table_of_one_key_keep_its_name(tmp_path: Path) -> None:
+    same = [
+        Section("one", "One", (replace(COMPUTE, key="loss", x_axes=COMPUTE.x_axes[:1]), replace(TABLE, key="loss")))
+    ]
+    write_report([], same, ReportPaths(tmp_path), Extras(("svg",), tables=("md",)))
+    assert {"figures/loss.svg", "tables/loss.md"} <= files(ReportPaths(tmp_path))
+
+
 @pytest.mark.parametrize("option", ["figures", "tables"])
 @pytest.mark.parametrize("value", ["jpg", "png,gif", ",", ""])
 def test_an_unknown_kind_of_file_is_rejected_with_those_that_are_allowed(option: str, value: str) -> None:
@@ -203,3 +211,10 @@ def test_json_and_output_print_one_document_and_write_the_files(tmp_path: Path) 
     assert result.stdout.startswith("{")
     assert result.stdout.rstrip().endswith("}")
     assert (output / "report.html").is_file()
+
+
+def test_watch_writes_no_files_and_says_so(tmp_path: Path) -> None:
+    ladder(tmp_path)
+    result = CliRunner().invoke(app, ["report", "--watch", "--figures", "png", "--runs-dir", str(tmp_path)])
+    assert isinstance(result.exception, UserError)
+    assert str(result.exception).startswith("--watch and --figures: give one of them")
