@@ -60,6 +60,10 @@ class RunsPaths:
         """Where the tracker of that name writes. The runs share it: a ladder and its controls are one experiment."""
         return self.directory / ".trackers" / tracker
 
+    def report(self, name: str) -> "ReportPaths":
+        """The files of a report on several ladders, which belongs to no run."""
+        return ReportPaths(self.directory / ".reports" / name)
+
     @property
     def datasets_log(self) -> Path:
         """The log of dataset preparation."""
@@ -182,10 +186,18 @@ class ReportPaths:
 
     @property
     def chart(self) -> Path:
-        """The page's chart."""
-        return self.directory / "compute_vs_perplexity.png"
+        """The chart of compute against perplexity, for slides and chats."""
+        return self.directory / "compute-against-perplexity.png"
 
     @property
     def table(self) -> Path:
         """The figures of every stage."""
         return self.directory / "stages.csv"
+
+    def figure(self, key: str, suffix: str) -> Path:
+        """The chart of that key, as a file for papers."""
+        return self.directory / "figures" / f"{key}.{suffix}"
+
+    def text_table(self, key: str, suffix: str) -> Path:
+        """The table of that key, as a file for papers."""
+        return self.directory / "tables" / f"{key}.{suffix}"

@@ -80,8 +80,8 @@ class Start(_Line):
 
 
 class Usage(_Line):
-    """What the attempt has used since its `start` line. Written after that line, and before each line of `train`,
-    `checkpoint` and `end`."""
+    """What the attempt has used since its `start` line. Written after that line, before each line of `train`,
+    `checkpoint` and `end`, and at the moment when the first and the last evaluation of the stage begin."""
 
     event: Literal["usage"]
     gpu_joules: Joules | None

@@ -13,7 +13,7 @@ from tests.workers import REPOSITORY
 
 OWNERS = {"growctl/runs_dir.py", "stages/stage_dir.py"}
 FILES = r"log\.txt|metrics\.jsonl|spec\.json|schedule\.yaml|ledger\.db|jobs\.json|manifest\.json|environment\.json"
-REPORT = r"report\.html|compute_vs_perplexity\.png|stages\.csv"
+REPORT = r"report\.html|compute-against-perplexity\.png|stages\.csv"
 HIDDEN = r"\.run_id|\.bugs|\.keys|\.datasets|\.lock|\.lock\.held|\.(save_request|lifeline)(\..*)?"
 SPELLED = re.compile(rf"(.*/)?({FILES}|{REPORT}|{HIDDEN})|\.?(step|converted)_(\*.*|\d+)?|broken-|stages/.*\*.*")
 """A text that is nothing but one of these names, or a pattern of them; messages have more words."""

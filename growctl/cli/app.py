@@ -14,7 +14,19 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from growctl.cli import checkpoints, evaluate, exchange, generate, ledger, machine, report, schedules, storage, sweep
+from growctl.cli import (
+    checkpoints,
+    compare,
+    evaluate,
+    exchange,
+    generate,
+    ledger,
+    machine,
+    report,
+    schedules,
+    storage,
+    sweep,
+)
 from growctl.cli import inspect as inspection
 from growctl.cli import verify as verification
 from growctl.cli.options import (
@@ -258,6 +270,7 @@ def prepare(
 
 
 app.command(rich_help_panel=TRAINING)(report.report)
+app.command(rich_help_panel=TRAINING)(compare.compare)
 app.command(rich_help_panel=TRAINING)(sweep.sweep)
 app.command(rich_help_panel=TRAINING)(schedules.init)
 app.command(rich_help_panel=TRAINING)(schedules.validate)

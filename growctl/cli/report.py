@@ -1,12 +1,22 @@
 """The command `report`. Slow modules are imported on use."""
 
 import sys
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, RunsDir, runs_argument
 from growctl.text.escaping import say
+from model.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from growctl.content.section import Section
+    from growctl.report.grouping import Grouping
+    from growctl.report.read import RunReport
+    from growctl.text.console import Terminal
 
 
 def report(
@@ -21,6 +31,57 @@ def report(
             metavar="KEY",
         ),
     ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            help="Write the files into this directory. Default: RUN/report for one ladder with its controls, "
+            ".reports/NAME in the runs directory for several.",
+            metavar="DIR",
+            show_default=False,
+        ),
+    ] = None,
+    figures: Annotated[
+        str | None,
+        typer.Option(
+            "--figures",
+            help="Write every chart, on each of its horizontal axes, as png, svg or pdf; several separated by commas.",
+            metavar="FORMATS",
+        ),
+    ] = None,
+    style: Annotated[
+        Literal["screen", "paper", "paper-wide"] | None,
+        typer.Option(
+            "--style",
+            help="How to draw them: for slides and documents, or for one or both columns of a paper (3.25 and 6.75 "
+            "inches).",
+        ),
+    ] = None,
+    tables: Annotated[
+        str | None,
+        typer.Option(
+            "--tables",
+            help="Write every table as md (GitHub Markdown) or tex (LaTeX with booktabs); both separated by a comma.",
+            metavar="FORMATS",
+        ),
+    ] = None,
+    overlay: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--overlay",
+            help="Show published figures beside the runs: paper-openwebtext, paper-growth-methods, paper-pile, "
+            "readme-openwebtext2, or a file like theirs. They are labelled as published, and no verdict uses them. "
+            "Repeatable.",
+            metavar="NAME|FILE",
+        ),
+    ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Draw the report again every few seconds while runs go on. Writes no files.")
+    ] = False,
+    plain: Annotated[
+        bool,
+        typer.Option("--plain", help="Print plain lines without colour and columns, for logs and screen readers."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare compute and perplexity for every stage and growth, and show what growing saved or lost.
@@ -28,26 +89,82 @@ def report(
     Example: growctl report quickstart
 
     Example: growctl report --group-by learning_rate.peak
+
+    Example: growctl report quickstart --figures pdf --style paper --tables tex --output paper
+
+    Example: growctl report quickstart --overlay paper-openwebtext
+
+    Example: growctl report quickstart --watch
     """
     from growctl.documents.output import print_document
+    from growctl.report.changed_runs import ChangedRuns
     from growctl.report.documents import report_document
     from growctl.report.find import find_runs
     from growctl.report.group_by import read_grouping
-    from growctl.runs_dir import RunPaths
+    from growctl.report.overlays import load_overlay
+    from growctl.report_files.extras import Extras
     from growctl.status.controls_to_come import with_controls_to_come
     from growctl.text.console import Terminal
 
-    found = with_controls_to_come(find_runs(runs_dir, runs or []), runs_dir)
-    grouping = read_grouping(found, group_by or [])
-    if as_json:
-        print_document(report_document(found, grouping))
-        return
-    from growctl.content.terminal import print_sections
-    from growctl.report.sections import report_sections
-    from growctl.report_page.files import write_report
+    console = Terminal()
+    files = {"--output": output, "--figures": figures, "--style": style, "--tables": tables}
+    wanted = [option for option, value in files.items() if value is not None]
+    _check_output(console, wanted, watch=watch, plain=plain, as_json=as_json)
+    extras = Extras.read(figures, style, tables)
+    overlays = [load_overlay(name) for name in overlay or []]
+    reader = ChangedRuns()
 
-    sections = report_sections(found, grouping, ["growctl", *sys.argv[1:]])
-    print_sections(sections, Terminal())
-    ladder = next((run for run in found if run.control is None), found[0])
-    page = write_report(found, sections, RunPaths(ladder.directory).report)
-    say(f"\nCharts and tables: {page}")
+    def read() -> "tuple[list[RunReport], Grouping]":
+        found = with_controls_to_come(find_runs(runs_dir, runs or [], reader.read), runs_dir)
+        return found, read_grouping(found, group_by or [])
+
+    from growctl.report.sections import report_sections
+    from growctl.report.sparklines import with_losses
+
+    if watch:
+        from growctl.cli.watch import watch_report
+
+        def draw() -> "list[Section]":
+            found, grouping = read()
+            return with_losses(report_sections(found, grouping, overlays=overlays), found, after=None)
+
+        watch_report(draw, console)
+        return
+    found, grouping = read()
+    if as_json:
+        print_document(report_document(found, grouping, overlays))
+        if not wanted:
+            return
+    from growctl.content.plain import print_plain
+    from growctl.content.terminal import print_sections
+    from growctl.report_files.folder import report_folder
+    from growctl.report_files.write import write_report
+    from growctl.runs_dir import ReportPaths
+
+    sections = report_sections(found, grouping, ["growctl", *sys.argv[1:]], overlays)
+    if plain:
+        print_plain(with_losses(sections, found, after="stages", draws=False), say)
+    elif not as_json:
+        print_sections(with_losses(sections, found, after="stages"), console)
+    paths = ReportPaths(output) if output else report_folder(found, runs_dir, are_all=not runs)
+    try:
+        page = write_report(found, sections, paths, extras)
+    except OSError as error:
+        reason = f"the report cannot be written there: {error.strerror}"
+        if output:
+            raise OSError(error.errno, reason, str(output)) from error
+        say(f"\nNo page was written. {paths.directory}: {reason}. --output DIR writes it elsewhere.", error=True)
+        return
+    if not as_json:
+        say(f"\nCharts and tables: {page}")
+
+
+def _check_output(console: "Terminal", wanted: "Sequence[str]", *, watch: bool, plain: bool, as_json: bool) -> None:
+    """Raises UserError for options that exclude each other, and if nothing can be drawn again and again."""
+    chosen = [name for name, given in (("--watch", watch), ("--plain", plain), ("--json", as_json)) if given]
+    if len(chosen) > 1:
+        raise UserError(f"{' and '.join(chosen[:2])}: give one of them, because each is another form of the report")
+    if watch and wanted:
+        raise UserError(f"--watch and {wanted[0]}: give one of them, because --watch writes no files")
+    if watch and not console.is_terminal:
+        raise UserError("--watch: standard output is not a terminal; leave --watch out to print the report once")

@@ -4,11 +4,12 @@ import io
 import math
 import textwrap
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import matplotlib.style
 from matplotlib.axis import XAxis, YAxis
@@ -17,18 +18,11 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedFormatter, FixedLocator, LogLocator, NullFormatter, NullLocator
 
 from growctl.content.chart import Axis, Chart, Mark, Series
+from growctl.content.formats import FigureFormat, FigureStyle
 from growctl.content.palette import Look, group_of, looks
 from growctl.content.rule_labels import CHARACTER_WIDTH, place_labels, rows_used
 from growctl.content.scale import Scale, is_drawable, tick_labels
 from growctl.text.escaping import visible
-
-FigureFormat = Literal["png", "svg", "pdf"]
-"""A kind of file."""
-FIGURE_FORMATS: tuple[FigureFormat, ...] = get_args(FigureFormat)
-
-FigureStyle = Literal["screen", "paper", "paper-wide"]
-"""`screen`: for slides and documents. `paper`: one column, 3.25 inches. `paper-wide`: both columns, 6.75 inches."""
-FIGURE_STYLES: tuple[FigureStyle, ...] = get_args(FigureStyle)
 
 _INK, _FAINT = "#222222", "#8a8f98"
 _QUIET = 40
@@ -75,13 +69,15 @@ class _Sizes:
     """Markers on the way."""
     row: float
     """Height of a row of labels."""
+    character: float
+    """Width of a character, relative to the size of the font."""
 
     @classmethod
     def of(cls, style: FigureStyle) -> "_Sizes":
         """The sizes of a style."""
         if style == "screen":
-            return cls(8.0, 5.0, 0.9, 2.6, 14.0)
-        return cls(6.75 if style == "paper-wide" else 3.25, 2.6, 0.55, 1.4, 9.5)
+            return cls(8.0, 5.0, 0.9, 2.6, 14.0, 0.56)
+        return cls(6.75 if style == "paper-wide" else 3.25, 2.6, 0.55, 1.4, 9.5, 0.46)
 
 
 class _Drawing:
@@ -115,8 +111,9 @@ class _Drawing:
             )
         if series.is_guide:
             return
-        ends = [mark for mark in marks if mark.is_end or not series.is_joined]
-        ways = [mark for mark in marks if not mark.is_end and mark.facts and series.is_joined]
+        all_large = not series.is_joined or series.role == "published"
+        ends = [mark for mark in marks if mark.is_end or all_large]
+        ways = [mark for mark in marks if not (mark.is_end or all_large) and mark.facts]
         if len(series.marks) <= _QUIET:
             fade = 0.45 if series.role == "control" else 0.9
             self.axes.plot(
@@ -164,11 +161,12 @@ class _Drawing:
         ends = [end for mark in seen for end in (mark.y, *(mark.interval or ())) if is_drawable(end, self.chart.y_axis)]
         x_scale = Scale.over((mark.x[self.axis.key] for mark in seen), self.axis.is_log)
         y_scale = Scale.over(ends, self.chart.y_axis.is_log)
-        room = self.sizes.width - 1.0
         self.axes.set_xscale("log" if x_scale.is_log else "linear")
         self.axes.set_yscale("log" if y_scale.is_log else "linear")
-        _set_ticks(self.axes.xaxis, x_scale, max(3, int(room * (1.25 if self.style == "screen" else 1.8))))
-        _set_ticks(self.axes.yaxis, y_scale, 7)
+        size = matplotlib.rcParams["xtick.labelsize"]
+        room = (self.sizes.width * 72 - 60) / (size * self.sizes.character)
+        _set_ticks(self.axes.xaxis, x_scale, lambda label: (len(label) + (4 if "e" in label else 1)) / room)
+        _set_ticks(self.axes.yaxis, y_scale, lambda label: 2.2 * size / (self.sizes.height * 72 - 60))
         self.axes.set_xlim(x_scale.low, x_scale.high)
         self.axes.set_ylim(y_scale.low, y_scale.high)
         self.axes.grid(color=_INK, alpha=0.1, linewidth=0.6)
@@ -177,14 +175,14 @@ class _Drawing:
     def _legend(self) -> None:
         """An entry for each label, below the axes, in as many columns as fit; the figure grows by its height."""
         size = matplotlib.rcParams["legend.fontsize"]
-        characters = int(self.sizes.width * 72 / (0.5 * size))
+        characters = int(self.sizes.width * 72 / (self.sizes.character * size))
         entries: dict[str, Line2D] = {}
         for series, look in zip(self.chart.series, self.looks, strict=True):
             if not series.is_guide and series.entry not in entries:
                 entries[series.entry] = self._swatch(series, look)
         if not entries:
             return
-        room = 6  # characters that a swatch takes
+        room = 10  # characters that a swatch and the gap between columns take
         longest = max(map(len, entries)) + room
         columns = max(1, min(len(entries), characters // longest))
         names = ["\n".join(textwrap.wrap(_literal(name), characters - room)) for name in entries]
@@ -207,7 +205,7 @@ class _Drawing:
         """What stands for a series in the legend."""
         width = look.line.width * self.sizes.line if series.is_joined else 0.0
         line: dict[str, Any] = {"color": look.colour.light, "linewidth": width}
-        marker = self._marker(series, look) if _has_markers(series) else {}
+        marker = self._marker(series, look) if _has_large_marks(series) else {}
         return Line2D([], [], **line | marker, linestyle=_dashes(look.line.dashes))
 
     def _rules(self, scale: Scale) -> int:
@@ -219,7 +217,7 @@ class _Drawing:
         rules = [(rule.x[self.axis.key], rule) for rule in self.chart.rules if self.axis.key in rule.x]
         seen = [(x, rule) for x, rule in rules if is_drawable(x, self.axis) and 0 <= scale.place(x) <= 1]
         labels = [(scale.place(x), _literal(rule.label), colours.get(rule.group, _INK)) for x, rule in seen]
-        placed = place_labels(labels, points * CHARACTER_WIDTH / (0.52 * size))
+        placed = place_labels(labels, points * CHARACTER_WIDTH / (self.sizes.character * size))
         tops = {(label.place, label.style): label.row for label in placed}
         rule: dict[str, Any] = {"linestyle": (0, (1, 2)), "linewidth": self.sizes.line, "alpha": 0.8, "zorder": 1}
         for (x, _), (place, _, colour) in zip(seen, labels, strict=True):
@@ -249,8 +247,10 @@ def _places(marks: Sequence[Mark], axis: Axis) -> tuple[list[float], list[float]
     return [mark.x[axis.key] for mark in marks], [mark.y for mark in marks]
 
 
-def _has_markers(series: Series) -> bool:
-    return len(series.marks) <= _QUIET or any(mark.is_end for mark in series.marks)
+def _has_large_marks(series: Series) -> bool:
+    """Whether its legend shows a marker; a series that has not begun gets the one that it will have."""
+    is_line = series.is_joined and series.role != "published"
+    return not is_line or not series.marks or any(mark.is_end for mark in series.marks)
 
 
 def _dashes(lengths: Sequence[float]) -> Any:
@@ -262,11 +262,19 @@ def _literal(text: str) -> str:
     return visible(text).replace("$", r"\$")
 
 
-def _set_ticks(axis: XAxis | YAxis, scale: Scale, most: int) -> None:
-    """Ticks of an axis: `most` labelled ones at most, and on a logarithmic one all whole digits without labels."""
-    ticks = scale.ticks(most)
+def _set_ticks(axis: XAxis | YAxis, scale: Scale, room: Callable[[str], float]) -> None:
+    """As many labelled ticks as have room, and on a logarithmic axis all whole digits without labels.
+
+    `room`: the share of the axis that a label takes.
+    """
+    for most in range(10, 1, -1):
+        ticks = scale.ticks(most)
+        labels = tick_labels(ticks)
+        gaps = [scale.place(high) - scale.place(low) for low, high in pairwise(ticks)]
+        if all(gap >= max(map(room, two)) for gap, two in zip(gaps, pairwise(labels), strict=True)):
+            break
     axis.set_major_locator(FixedLocator(ticks))
-    axis.set_major_formatter(FixedFormatter([_power(label) for label in tick_labels(ticks)]))
+    axis.set_major_formatter(FixedFormatter([_power(label) for label in labels]))
     is_fine = scale.is_log and scale.high / scale.low < 1e4
     axis.set_minor_locator(LogLocator(subs=range(2, 10)) if is_fine else NullLocator())
     axis.set_minor_formatter(NullFormatter())

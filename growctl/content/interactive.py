@@ -173,7 +173,7 @@ class _Plot:
 
     def _x_ticks(self, scale: Scale, most: int) -> Markup:
         ticks = scale.ticks(most)
-        tick = '<line x1="{0}" x2="{0}" y1="0" y2="100%"/><text x="{0}" y="100%" dy="18">{1}</text>'
+        tick = '<line x1="{0}" x2="{0}" y1="0" y2="100%"/><text class="chart-xt" x="{0}" y="100%" dy="18">{1}</text>'
         return Markup().join(
             Markup(tick).format(_percent(scale.place(value)), label)
             for value, label in zip(ticks, tick_labels(ticks), strict=True)

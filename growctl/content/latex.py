@@ -30,7 +30,7 @@ SPECIAL = {
 the row before."""
 
 _ESCAPED = re.compile("|".join(map(re.escape, SPECIAL)) + "|-(?=-)")
-_NUMBER = re.compile(r"([+-]?)(\d[\d,]*(?:\.\d+)?)(?:e([+-]?)0*(\d+))?")
+_NUMBER = re.compile(r"(?<![\w.-])([+-]?)(\d+(?:,\d{3})*(?:\.\d+)?)(?:e([+-]?\d+))?(?![\w.]*\d)")
 
 
 def latex_table(table: Table) -> str:
@@ -64,8 +64,11 @@ def latex_table(table: Table) -> str:
 
 def escape(text: str) -> str:
     """`text` as LaTeX that prints it unchanged, in one line."""
-    shown = visible(" ".join(text.split()))
-    return _ESCAPED.sub(lambda found: SPECIAL.get(found[0], "-{}"), shown)
+    return _printed(visible(" ".join(text.split())))
+
+
+def _printed(text: str) -> str:
+    return _ESCAPED.sub(lambda found: SPECIAL.get(found[0], "-{}"), text)
 
 
 def _row(cells: list[str]) -> str:
@@ -73,12 +76,18 @@ def _row(cells: list[str]) -> str:
 
 
 def _cell(cell: Cell, column: Column) -> str:
-    """A cell; a number gets a minus sign, and an exponent as a power of ten."""
-    number = _NUMBER.fullmatch(cell.text) if column.is_number else None
-    if number is None:
+    """A cell; numbers get minus signs, and exponents as powers of ten."""
+    if not column.is_number:
         return escape(cell.text)
-    sign, digits, exponent_sign, exponent = number.groups()
-    if exponent is None:
-        return f"${sign}{digits.replace(',', '{,}')}$" if sign or "," in digits else digits
-    power = f"10^{{{exponent_sign.replace('+', '')}{exponent}}}"
-    return f"${sign}{digits.replace(',', '{,}')} \\times {power}$"
+    text, found, end = visible(" ".join(cell.text.split())), [], 0
+    for number in _NUMBER.finditer(text):
+        found += [_printed(text[end : number.start()]), _number(*number.groups())]
+        end = number.end()
+    return "".join([*found, _printed(text[end:])])
+
+
+def _number(sign: str, digits: str, exponent: str | None) -> str:
+    if not (sign or exponent):
+        return digits
+    power = f" \\times 10^{{{int(exponent)}}}" if exponent else ""
+    return f"${sign}{digits.replace(',', '{,}')}{power}$"

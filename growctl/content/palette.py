@@ -108,19 +108,21 @@ class Look:
 
 def looks(chart: Chart) -> tuple[Look, ...]:
     """How each series of a chart is drawn. Groups get colours in the order in which they appear."""
-    measured, published = group_places(chart.series), group_places(chart.series, are_published=True)
+    measured = group_places(chart.series)
+    published = [series.entry for series in chart.series if series.role == "published"]
+    published = list(dict.fromkeys(published))  # they have no colour, so that each needs a marker
     places = {role: group_places([each for each in chart.series if each.role == role]) for role in MARKERS}
     return tuple(
-        _published_look(published[group_of(series)])
+        _published_look(published.index(series.entry))
         if series.role == "published"
         else _look(series.role, measured[group_of(series)], places[series.role][group_of(series)])
         for series in chart.series
     )
 
 
-def group_places(series: Sequence[Series], are_published: bool = False) -> dict[str, int]:
-    """The place of each group in order of appearance, counting either the measured groups or the published ones."""
-    groups = dict.fromkeys(group_of(each) for each in series if (each.role == "published") == are_published)
+def group_places(series: Sequence[Series]) -> dict[str, int]:
+    """The place of each measured group in order of appearance."""
+    groups = dict.fromkeys(group_of(each) for each in series if each.role != "published")
     return {group: place for place, group in enumerate(groups)}
 
 

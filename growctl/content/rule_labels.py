@@ -9,6 +9,8 @@ CHARACTER_WIDTH = 6.6
 """Pixels of an average character at the size of these labels, rounded up."""
 _GAP = 12.0
 """Pixels between labels of one row, with the room between a line and its label."""
+_COINCIDE = 3.0
+"""Pixels between lines below which they look like one."""
 _LONGEST = 30
 """Characters; longer labels are cut. The table of the chart's data has all of them."""
 
@@ -31,7 +33,8 @@ class PlacedLabel:
 def place_labels(labels: Sequence[tuple[float, str, str]], width: float) -> list[PlacedLabel]:
     """Places labels, each (place of its line, text, style), above a plot of `width` pixels, the last line first.
 
-    Where lines of one style with the same label crowd, one label is enough. Labels outside the plot are left out.
+    Where lines of one style with the same label crowd, one label is enough; so it is for lines of any style that
+    coincide. Labels outside the plot are left out.
     """
     rows: list[list[tuple[float, float, str, str]]] = []
     placed: list[PlacedLabel] = []
@@ -44,12 +47,16 @@ def place_labels(labels: Sequence[tuple[float, str, str]], width: float) -> list
         start = place * width - (length if is_left else 0.0)
         end = start + length
         overlapping = [[said for low, high, *said in row if low < end and start < high] for row in rows]
-        if any([text, style] in row for row in overlapping):
+        if any([text, style] in row for row in overlapping) or any(
+            text == other.text and abs(place - other.place) * width < _COINCIDE for other in placed
+        ):
             continue
         number = next((number for number, row in enumerate(overlapping) if not row), len(rows))
         if number == len(rows):
             rows.append([])
         rows[number].append((start, end, text, style))
+        for row in rows[:number]:
+            row.append((place * width, place * width, "", ""))  # its line passes through
         placed.append(PlacedLabel(place, text, style, number, is_left))
     return placed
 

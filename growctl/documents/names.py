@@ -12,6 +12,7 @@ FILES = {
 
 COMMANDS = {
     "clean": "growctl.storage.document:CleanDocument",
+    "compare": "growctl.compare.document:CompareDocument",
     "doctor": "growctl.doctor.check:DoctorDocument",
     "eval": "growctl.evaluate.document:EvalDocument",
     "expand": "growctl.cli.written:ExpandDocument",

@@ -4,26 +4,27 @@ import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from growctl.ledger.scores import position_metric
+
 if TYPE_CHECKING:
     from rich.console import Console
 
     from stages.evaluate.long_context import ContextLoss
 
+_METRICS = ("loss", "seconds_per_token", "bytes_per_token")
+
 
 def contexts_scores(found: "Sequence[ContextLoss]") -> list[dict[str, Any]]:
-    """The loss, time and memory at each context as the fields of ledger entries."""
-    metrics = ("loss", "seconds_per_token", "bytes_per_token")
-    return [
-        {
-            "task": f"context-{each.context}",
-            "metric": name,
-            "filter": "none",
-            "value": getattr(each, name),
-            "num_samples": each.num_scored,
-        }
-        for each in found
-        for name in metrics
-    ]
+    """The loss, time and memory at each context, and the loss by position, as the fields of ledger entries."""
+    scores = []
+    for each in found:
+        figures = [(name, getattr(each, name), each.num_scored) for name in _METRICS]
+        figures += [(position_metric(own.first, own.last), own.loss, own.num_scored) for own in each.buckets]
+        scores += [
+            {"task": f"context-{each.context}", "metric": name, "filter": "none", "value": value, "num_samples": count}
+            for name, value, count in figures
+        ]
+    return scores
 
 
 def print_contexts(found: "Sequence[ContextLoss]", trained_length: int, console: "Console") -> None:

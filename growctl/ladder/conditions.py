@@ -7,6 +7,7 @@ from model.policy import GrowthPolicy
 
 if TYPE_CHECKING:
     from growctl.schema.blocks import Schedule
+    from stages.data.dataset import DatasetManifest
 
 _BLOCKS = ("seed", "model", "training", "optimizer", "learning_rate", "growth", "evaluation")
 _IRRELEVANT = ("training.log_every", "training.batch_tokens", "evaluation.every")
@@ -21,13 +22,25 @@ _SHAPE = frozenset({"family", "num_layers", "hidden_size", "num_heads", "ffn_siz
 def comparison_conditions(schedule: "Schedule") -> dict[str, Any]:
     """Values by dotted path: seed, model, context, batch, precision, optimizer, learning rate, growth, evaluation.
 
-    The dataset is missing: the ledger stores its fingerprint in a separate column.
+    The dataset is missing: see `data_conditions`.
     """
     blocks = schedule.model_dump(mode="json", include=set(_BLOCKS))
     values = dict(_leaves(blocks)) | {"model.vocab_size": schedule.vocab_size}
     if schedule.base:
         values["start.manifest"] = schedule.base.manifest
     return {path: value for path, value in sorted(values.items()) if path not in _IRRELEVANT}
+
+
+def data_conditions(dataset: "DatasetManifest") -> dict[str, Any]:
+    """What tells in which way two datasets of different fingerprints differ: hashes of the tokenizer and of each text.
+
+    The ledger stores the fingerprint itself in a separate column.
+    """
+    return {
+        "data.tokenizer": dataset.tokenizer_sha256,
+        "data.train_text": dataset.splits["train"].text_hash,
+        "data.validation_text": dataset.splits["validation"].text_hash,
+    }
 
 
 def meant_to_differ(path: str, control: str, family: str | None) -> bool:

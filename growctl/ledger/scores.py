@@ -5,6 +5,7 @@ The file is written first. A run that rebuilds its ledger reads the scores from 
 
 import json
 import os
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
@@ -44,6 +45,17 @@ class ScoreEntry:
     def evaluation(self) -> str:
         """Equal for the metrics of one evaluation, and for its repetitions on the same or another checkpoint."""
         return json.dumps([self.task, self.filter, self.num_shots, self.version, self.settings], sort_keys=True)
+
+
+def position_metric(first: int, last: int) -> str:
+    """The metric of the loss at the positions `first` to `last` of windows, both included."""
+    return f"loss_at_{first}_to_{last}"
+
+
+def positions_of(metric: str) -> tuple[int, int] | None:
+    """The first and last position of such a metric; None for any other."""
+    found = re.fullmatch(r"loss_at_(\d+)_to_(\d+)", metric)
+    return (int(found[1]), int(found[2])) if found else None
 
 
 def append_scores(path: Path, scores: Iterable[ScoreEntry]) -> None:

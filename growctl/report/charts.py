@@ -2,17 +2,23 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 from growctl.content.chart import Axis, Chart, Mark, Role, Rule, Series
 from growctl.content.section import Section
 from growctl.report.costs import CURRENCIES
-from growctl.report.grouping import replicates
+from growctl.report.data_groups import data_groups
+from growctl.report.grouping import BY_SCHEDULE, Grouping, replicates
+from growctl.report.overlays import Published
+from growctl.report.published_figures import published_series
 from growctl.report.read import EvaluationPoint, RunReport, StageReport
 from growctl.text.formatting import exact, scientific, short_count
 from stages.counted import counted
+
+COMPUTE = "compute-against-perplexity"
+"""The key of the chart."""
 
 _HEADROOM = 1.8
 """The top of the chart, relative to the worst final perplexity. It cuts off the start of training."""
@@ -36,22 +42,40 @@ Costs = Mapping[str, float]
 """What a model cost, by the key of the axis; without the axes on which it is not known."""
 
 
-def section(runs: Sequence[RunReport]) -> Section:
-    """The chart as a section, for the page."""
-    return Section("compute", "Compute against perplexity", (compute_chart(runs),), in_terminal=False)
+def section(runs: Sequence[RunReport], grouping: Grouping = BY_SCHEDULE, overlays: Sequence[Published] = ()) -> Section:
+    """The chart as a section, for the page. Each dataset has a chart of its own: their perplexities share no axis."""
+    charts = compute_charts(runs, grouping, overlays)
+    return Section("compute", "Compute against perplexity", charts, in_terminal=False)
 
 
-def compute_chart(runs: Sequence[RunReport]) -> Chart:
+def compute_charts(
+    runs: Sequence[RunReport], grouping: Grouping = BY_SCHEDULE, overlays: Sequence[Published] = ()
+) -> tuple[Chart, ...]:
+    """A chart for each dataset of `runs`, with its name in the title if there are several."""
+    groups = data_groups(runs)
+    if len(groups) < 2:
+        return (compute_chart(runs, grouping, overlays),)
+    charts = [(group.name, compute_chart(group.runs, grouping, overlays)) for group in groups]
+    return tuple(
+        replace(chart, key=f"{chart.key}-{number}", title=f"{chart.title}, {name}")
+        for number, (name, chart) in enumerate(charts, 1)
+    )
+
+
+def compute_chart(
+    runs: Sequence[RunReport], grouping: Grouping = BY_SCHEDULE, overlays: Sequence[Published] = ()
+) -> Chart:
     """Validation perplexity against cumulative cost, for ladders, their releases and their controls.
 
     The x axes are FLOPs, device-hours, money and energy; those that are not known for all work of all runs are left
     out. Replayed work does not count, reused work does. FLOPs of an evaluation are exact. The other costs are known by
     stage, so an evaluation after a share of a stage's steps is placed at that share of what the stage's kept work cost,
-    after all stages before: start-up, evaluations and checkpoints are spread evenly over the steps.
+    after all stages before: start-up, evaluations and checkpoints are spread evenly over the steps. `overlays` are
+    series of their own; they move no other mark.
     """
     costs = {run.name: _stage_costs(run) for run in runs}
     keys = _known_axes([after for of_run in costs.values() for _, after in of_run.values()])
-    look = _Look.of(runs)
+    look = _Look.of(runs, grouping)
     drawn = [_DrawnRun(run, look, costs[run.name], keys) for run in runs]
     ladders, controls = ([each for each in drawn if (each.run.control is None) == is_ladder] for is_ladder in (1, 0))
     series = [
@@ -59,10 +83,11 @@ def compute_chart(runs: Sequence[RunReport]) -> Chart:
         *(release for each in ladders for release in each.releases()),
         *(each.series() for each in controls),
         *_budgets(controls, look),
+        *(published for overlay in overlays for published in published_series(overlay)),
     ]
     ends = [mark.y for each in series for mark in each.marks if mark.is_end]
     return Chart(
-        key="compute-against-perplexity",
+        key=COMPUTE,
         title="Compute against perplexity",
         summary=_summary(runs),
         x_axes=tuple(Axis(key, _LABELS[key], is_log=True) for key in keys),
@@ -83,11 +108,11 @@ class _Look:
     """By group: its runs."""
 
     @classmethod
-    def of(cls, runs: Sequence[RunReport]) -> "_Look":
+    def of(cls, runs: Sequence[RunReport], grouping: Grouping) -> "_Look":
         """How to group `runs`."""
         found = {
             run.name: together.name
-            for together in replicates(runs)
+            for together in replicates(runs, grouping)
             for member in together.members
             for run in (member.ladder, *member.controls)
         }

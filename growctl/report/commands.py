@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from growctl.content.section import Listing, Paragraph, Section
-from growctl.doctor.redaction import REMOVED, Redaction
 from growctl.ledger.starts import read_starts
 from growctl.report.read import RunReport
 from growctl.runs_dir import RunPaths
+from growctl.text.redaction import REMOVED, Redaction
 
 HIDDEN = f"What looks like a secret, such as a variable in launch.environment, is replaced by {REMOVED}."
 _NOT_TEXT = "samples.prompts"

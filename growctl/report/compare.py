@@ -7,16 +7,13 @@ less changes the saving by at most that step.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from growctl.ladder.conditions import meant_to_differ
 from growctl.report import envelope
+from growctl.report.fairness import EQUAL_FLOPS_TOLERANCE, unmeant_conditions
 from growctl.report.read import RunReport
 from growctl.text.formatting import short_count
-
-EQUAL_FLOPS_TOLERANCE = 0.02
-"""The largest relative difference from the ladder's FLOPs at which a control counts as one at equal FLOPs."""
 
 BEST_SCRATCH = "best-scratch"
 """The control that trains every size of the ladder from scratch: the strictest bar for growing."""
@@ -186,20 +183,8 @@ def reason_not_to_count(ladder: RunReport, control: RunReport) -> str | None:
         return f"it has {short_count(size)} parameters, the ladder's last stage {short_count(sizes[-1])}"
     if control.control in _OF_SOME_SIZE and size not in sizes:
         return f"it has {short_count(size)} parameters, unlike every stage of the ladder"
-    if differing := list(_differing_conditions(ladder, control)):
-        return f"it differs from the ladder in {', '.join(differing)}"
-    return None
-
-
-def _differing_conditions(ladder: RunReport, control: RunReport) -> Iterator[str]:
-    kind, family = control.control or "", control.conditions.get("model.family")
-    for path in sorted(ladder.conditions | control.conditions):
-        its, ladders = control.conditions.get(path), ladder.conditions.get(path)
-        if its != ladders and not meant_to_differ(path, kind, family):
-            yield f"{path} ({its}, the ladder {ladders})"
-    if ladder.precisions and control.precisions and control.precisions != ladder.precisions:
-        its, ladders = (" and ".join(sorted(run.precisions)) for run in (control, ladder))
-        yield f"precision ({its}, the ladder {ladders})"
+    differing = [f"{path} ({its}, the ladder {ladders})" for path, ladders, its in unmeant_conditions(ladder, control)]
+    return f"it differs from the ladder in {', '.join(differing)}" if differing else None
 
 
 def lower_envelope(points: Sequence[Point]) -> list[Point]:

@@ -9,9 +9,15 @@ from typing import Any
 from growctl.documents.output import plain
 from growctl.ledger.ledger import Anomaly, BaseEntry, ScoreEntry
 from growctl.report.compare import Comparison, EqualFlops, compare
+from growctl.report.data_groups import DataDocument, data_document
 from growctl.report.documents_equal_loss import EqualLossDocument, equal_loss_document
+from growctl.report.documents_published import PublishedEntry, published_entry
+from growctl.report.documents_training import StageTraining, stages_trained
+from growctl.report.environment import Environment, environments
 from growctl.report.family import Family, compare_family, price
 from growctl.report.grouping import BY_SCHEDULE, Grouping
+from growctl.report.growths import Growth, growths
+from growctl.report.overlays import Published
 from growctl.report.read import RunReport, StageReport
 from growctl.report.results import Results, results
 from growctl.report.validation import validation_warning
@@ -180,10 +186,16 @@ class ReportedRun:
     """The checkpoint that it started from; None for a new model."""
     stages: tuple[StageEntry, ...]
     """A stage's release follows it."""
+    training: tuple[StageTraining, ...]
+    """How each of them trained, without the curves: metrics.jsonl has these."""
     samples: tuple[SampleEntry, ...]
     scores: tuple[ScoreEntry, ...]
     """What `growctl eval` found on the final checkpoints of its stages."""
     anomalies: tuple[AnomalyEntry, ...]
+    growths: tuple[Growth, ...]
+    """What each growth did to the validation loss."""
+    environments: tuple[Environment, ...]
+    """What the run itself was trained on, in the order of the work."""
     notes: tuple[str, ...]
     """Notes for the reader, one sentence each."""
     validation: ValidationSize | None
@@ -206,14 +218,22 @@ class ReportDocument:
     """What they show together: headlines, seeds, sweeps, ladders compared."""
     equal_loss: EqualLossDocument
     """What each run would have had to spend for the losses that the others reached."""
+    data: DataDocument
+    """The datasets of the runs."""
+    published: tuple[PublishedEntry, ...]
+    """The figures of --overlay, which nothing else in this document uses."""
 
 
-def report_document(runs: Sequence[RunReport], grouping: Grouping = BY_SCHEDULE) -> ReportDocument:
-    """The report on `runs` for scripts."""
+def report_document(
+    runs: Sequence[RunReport], grouping: Grouping = BY_SCHEDULE, overlays: Sequence[Published] = ()
+) -> ReportDocument:
+    """The report on `runs` for scripts. `overlays`: published figures to list apart."""
     return ReportDocument(
         runs=tuple(_run(run, runs) for run in runs),
         results=results(runs, grouping),
         equal_loss=equal_loss_document(runs),
+        data=data_document(runs),
+        published=tuple(map(published_entry, overlays)),
     )
 
 
@@ -228,9 +248,12 @@ def _run(run: RunReport, runs: Sequence[RunReport]) -> ReportedRun:
         overrides=run.overrides,
         base=run.base,
         stages=tuple(map(StageEntry.of, run.parts)),
+        training=stages_trained(run),
         samples=tuple(SampleEntry.of(stage.name, sample) for stage in run.parts for sample in stage.samples),
         scores=tuple(score for stage in run.parts for score in stage.scores),
         anomalies=tuple(AnomalyEntry(stage=stage, **asdict(anomaly)) for stage, anomaly in run.anomalies),
+        growths=growths(run),
+        environments=environments(run),
         notes=tuple(run.notes),
         validation=_validation(run),
         warnings=(warning,) if (warning := validation_warning(run)) else (),

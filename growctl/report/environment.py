@@ -17,7 +17,7 @@ _COLUMNS = (
     Column("device", is_number=False),
     Column("devices"),
     Column("precision", is_number=False),
-    Column("ZeRO"),
+    Column("ZeRO stage"),
     *(Column(label, is_number=False) for label in SOFTWARE.values()),
 )
 _NO_METRICS = "The training log (metrics.jsonl) is not here, only the ledger, which does not record it."

@@ -11,6 +11,7 @@ from growctl.report.compare import Comparison, compare
 from growctl.report.costs import CURRENCIES, Currency
 from growctl.report.envelope import crossing, lower_envelope
 from growctl.report.family import compare_family, finished_models
+from growctl.report.ladders import MEASUREMENT
 from growctl.report.read import RunReport
 from growctl.text.formatting import short_count
 
@@ -114,7 +115,7 @@ def boards(runs: Sequence[RunReport]) -> list[Board]:
     """A board for each ladder among `runs` that has controls to compare it with."""
     found = []
     for ladder in (run for run in runs if run.control is None):
-        curves = (Curve("this ladder", _models(ladder)), *_control_curves(ladder, runs))
+        curves = (Curve("this ladder", models_of(ladder)), *_control_curves(ladder, runs))
         if sum(bool(curve.models) for curve in curves) > 1:
             found.append(Board(ladder.name, curves))
     return found
@@ -125,14 +126,15 @@ def ladder_boards(runs: Sequence[RunReport]) -> list[Board]:
 
     Runs of other seeds are left out: seeds are compared by their means, not one by one.
     """
-    groups: dict[tuple[str, object], list[Curve]] = {}
+    groups: dict[tuple[object, ...], list[Curve]] = {}
     for ladder in (run for run in runs if run.control is None):
-        key = (ladder.dataset_fingerprint, ladder.conditions.get("seed"))
-        if models := _models(ladder):
+        measured = (pair for pair in sorted(ladder.conditions.items()) if pair[0].startswith(MEASUREMENT))
+        key = (ladder.seed, ladder.dataset_fingerprint, *measured)
+        if models := models_of(ladder):
             groups.setdefault(key, []).append(Curve(ladder.name, models))
     return [
         Board(f"ladders on the same data, seed {seed}", tuple(curves))
-        for (_, seed), curves in groups.items()
+        for (seed, *_), curves in groups.items()
         if len(curves) > 1
     ]
 
@@ -158,7 +160,7 @@ def family_from_scratch(ladder: RunReport, runs: Sequence[RunReport], currency: 
     return Reach(total) if family else Reach(None, f"{ladder.name} has no family.", "unknown")
 
 
-def _models(ladder: RunReport) -> tuple[FinishedModel, ...]:
+def models_of(ladder: RunReport) -> tuple[FinishedModel, ...]:
     """The finished, fully decayed models of a ladder, in the order of their stages."""
     models = finished_models(ladder)
     if ladder.decays and ladder.stages and not ladder.stages[-1].decayed:

@@ -15,6 +15,7 @@ from growctl.report.equal_loss import (
     ladder_boards,
 )
 from growctl.report.read import RunReport
+from growctl.runs_dir import CONTROL_INFIX
 
 RULES = (
     "What each column would have cost at each loss, and how many times what the model itself cost. Read off between "
@@ -127,7 +128,7 @@ def _short(model: FinishedModel, board: Board) -> str:
     if model.run == board.name:
         return model.stage
     if board.has_controls:
-        return model.run.removeprefix(f"{board.name}-control-")
+        return model.run.removeprefix(f"{board.name}{CONTROL_INFIX}")
     return model.run
 
 

@@ -16,7 +16,7 @@ from growctl.report.seeds import Difference, difference
 MOST_PAIRS = 10
 """With more pairs, each ladder is compared with the best one alone."""
 
-_MEASUREMENT = ("evaluation.", "model.vocab_size", "training.sequence_length")
+MEASUREMENT = ("evaluation.", "model.vocab_size", "training.sequence_length")
 """Conditions without which losses are not of the same thing."""
 
 
@@ -85,7 +85,7 @@ def _pair(one: Replicates, its: SeedFigures, other: Replicates, others: SeedFigu
 def _why_not(one: RunReport, other: RunReport) -> str | None:
     if one.dataset_fingerprint != other.dataset_fingerprint:
         return "they were trained and validated on different data"
-    measured = [path for path in _differing(one, other) if path.startswith(_MEASUREMENT)]
+    measured = [path for path in _differing(one, other) if path.startswith(MEASUREMENT)]
     return f"their losses are measured differently: they differ in {', '.join(measured)}" if measured else None
 
 

@@ -25,6 +25,10 @@ _COUNTED = (
      "without extrapolation. Only finished controls count, and only if they were trained like the ladder: same data, "
      "seed, model, context, batch, precision, optimizer, learning rate and validation windows, each with its own "
      "decay."),
+    ("What each loss costs",
+     "The same in FLOPs, device time, money and energy, for every finished model whose learning rate has decayed. Each "
+     "cost includes the start checkpoint, every stage before and reused work, and leaves out replayed work. A cost of "
+     "which any part is not known is not known."),
     ("The best size from scratch",
      "It trains every size of the ladder alone for the same FLOPs and puts all of them under one envelope. A small "
      "model trained longer may beat both the ladder and the largest size."),

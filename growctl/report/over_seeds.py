@@ -16,7 +16,8 @@ def section(figures: Sequence[SeedFigures]) -> Section | None:
     single = [found for found in figures if len(found.seeds) == 1]
     parts: list[Part] = [_table(several)] if several else []
     for found in several:
-        parts += [Paragraph(found.name, "heading"), *_conclusions(found)]
+        conclusions = list(_conclusions(found))
+        parts += [Paragraph(found.name, "heading"), *conclusions] if conclusions else []
     parts += [_one_seed(single)] if single else []
     parts += [Paragraph(sentence, "note") for found in single for sentence in found.repeated]
     return Section("seeds", "Seeds", tuple(parts)) if parts else None
@@ -83,8 +84,6 @@ def _row(arm: Arm, seeds: Sequence[int]) -> tuple[Cell, ...]:
 
 def _conclusions(figures: SeedFigures) -> Iterator[Paragraph]:
     """What the seeds say of each comparison, then which seeds and controls are missing."""
-    if not figures.comparisons:
-        yield Paragraph("There is no control to compare with.")
     for comparison in figures.comparisons:
         if text := _at_equal_loss(comparison):
             yield Paragraph(text)

@@ -26,6 +26,20 @@ from stages.stage_dir import MANIFEST_NAME, StagePaths
 
 
 @dataclass(frozen=True)
+class Work:
+    """Work that the run itself did in a stage, as the ledger booked it: a piece of one attempt. The pieces of an
+    attempt follow each other without a gap, from its launch on."""
+
+    attempt: int
+    wall_seconds: float
+    device_seconds: float
+    step_seconds: float | None
+    """The part of `wall_seconds` spent in optimizer steps; None if not known."""
+    kept: float
+    """The share that no later attempt repeated, 0 to 1."""
+
+
+@dataclass(frozen=True)
 class StageReport:
     """The size, cost and quality of one stage, or of its release."""
 
@@ -86,10 +100,18 @@ class StageReport:
     """The part of `gpu_joules` that belongs to `replayed_device_seconds`; so of the next two."""
     replayed_cpu_joules: float | None = None
     replayed_money: float | None = None
+    num_embedding_parameters: int | None = None
+    """The part of `num_parameters` in the embedding and the output layer."""
     model_cost: Cost | None = None
     """What the model has cost in this stage, by the rule of `flops`: without replayed work, with reused work."""
     planned_steps: int | None = None
     """Optimizer steps of its budget, also while it is unfinished."""
+    tokens_per_step: int = 0
+    """Data tokens of an optimizer step."""
+    step_flops: float = 0.0
+    """Training FLOPs of an optimizer step."""
+    work: tuple[Work, ...] = ()
+    """What `device_seconds` sums up, in the order in which it was done."""
 
     @property
     def jump(self) -> float | None:
@@ -148,6 +170,8 @@ class RunReport:
     points: tuple[EvaluationPoint, ...]
     dataset_fingerprint: str
     directory: Path
+    dataset: str = ""
+    """The path of its dataset, on the machine that trained it."""
     conditions: dict[str, Any] = field(default_factory=dict)
     """Settings that two runs must share for a fair comparison, by dotted path."""
     decays: bool = True
@@ -261,6 +285,7 @@ def read_run(path: Path) -> RunReport:
         points=tuple(points),
         dataset_fingerprint=run.dataset_fingerprint,
         directory=path.parent,
+        dataset=run.dataset,
         conditions=run.conditions,
         decays=run.decays,
         caveats=tuple(run.caveats),
@@ -313,6 +338,7 @@ def _stage_report(
     return StageReport(
         name=stage.name,
         num_parameters=stage.num_parameters,
+        num_embedding_parameters=stage.num_embedding_parameters,
         num_steps=cost.model.steps,
         train_tokens=cost.model.tokens,
         flops=cost.model.flops.total,
@@ -343,6 +369,13 @@ def _stage_report(
         replayed_gpu_joules=cost.replayed.gpu_joules,
         replayed_cpu_joules=cost.replayed.cpu_joules,
         replayed_money=cost.replayed.money,
+        tokens_per_step=stage.tokens_per_step,
+        step_flops=stage.step_flops.total,
+        work=tuple(
+            Work(row["attempt"], row["wall_seconds"], row["device_seconds"], row["step_seconds"], kept)
+            for row, kept in ledger.work(stage.name)
+            if row["paid_by"] is None
+        ),
         model_cost=cost.model,
         planned_steps=stage.num_steps,
     )

@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from growctl.report.grouping import BY_SCHEDULE, Grouping, replicates, values_text
+from growctl.report.grouping import BY_SCHEDULE, Grouping, replicates
 from growctl.report.headline import Headline, headline
 from growctl.report.ladders import LadderPair, ladder_pairs
 from growctl.report.read import RunReport
 from growctl.report.replicates import SeedFigures, seed_figures
-from growctl.report.sweep import Sweep, sweeps
-from stages.counted import counted
+from growctl.report.sweep import Sweep, best_text, sweeps
 
 
 @dataclass(frozen=True)
@@ -45,12 +44,10 @@ def _headlines(figures: Sequence[SeedFigures], swept: Sequence[Sweep]) -> list[H
         if not sweep.is_grid:
             continue
         told |= {point.ladder for point in ladder.points}
-        if ladder.best:
-            point = ladder.best.point
-            one = headline(by_name[point.ladder])
-            best = f"Best of {counted(len(ladder.points), 'point')}: {values_text(point.values)}."
-            said.append(replace(one, sentence=f"{best} {one.sentence}"))
+        found = ladder.best and by_name[ladder.best.point.ladder]
+        if found and found.comparisons:
+            one = headline(found)
+            said.append(replace(one, sentence=f"{best_text(ladder)} {one.sentence}"))
         else:
-            why = "Not known yet: none of its runs is finished."
-            said.append(Headline(sweep.name, why, "unknown", None, None, None, None, None, ()))
+            said.append(Headline(sweep.name, best_text(ladder), "unknown", None, None, None, None, None, ()))
     return said + [headline(found) for found in figures if found.name not in told]

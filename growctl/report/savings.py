@@ -22,6 +22,7 @@ def section(runs: Sequence[RunReport]) -> Section | None:
 def verdicts(runs: Sequence[RunReport]) -> list[tuple[str, tuple[str, ...]]]:
     """A heading and sentences for each comparison of a ladder, and of its finished models, with controls."""
     said: list[tuple[str, tuple[str, ...]]] = []
+    alone: list[str] = []
     for ladder in (run for run in runs if run.control is None):
         comparisons, family = compare(ladder, runs), compare_family(ladder, runs)
         for comparison in comparisons:
@@ -29,14 +30,16 @@ def verdicts(runs: Sequence[RunReport]) -> list[tuple[str, tuple[str, ...]]]:
             what = f"{comparison.control}, {short_count(size)} parameters" if size else "the best size from scratch"
             said.append((f"{ladder.name} against {what}", verdict(comparison)))
         if not comparisons and not (family and any(model.points or model.excluded for model in family.models)):
-            why = to_come(ladder) or "It has no controls, so the saving from growing is unknown."
-            said.append((ladder.name, (why,)))
-        elif waiting := to_come(ladder):
+            alone += [] if ladder.controls_to_come else [ladder.name]
+        if waiting := to_come(ladder):
             said.append((f"{ladder.name}: controls to come", (waiting,)))
         if family:
             for model in family.models:
                 said.append((f"{model.ladder.name} against its size from scratch", verdict(model)))
             said.append((f"{ladder.name}: the price of a finished model of {len(family.models)} sizes", price(family)))
+    if alone:
+        what = "They have" if len(alone) > 1 else "It has"
+        said.append((", ".join(alone), (f"{what} no controls, so the saving from growing is unknown.",)))
     return said
 
 

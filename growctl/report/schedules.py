@@ -4,11 +4,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from growctl.content.section import Cell, Column, Listing, Paragraph, Section, Table
-from growctl.doctor.redaction import REMOVED
 from growctl.report.commands import HIDDEN, secrets_only
 from growctl.report.read import RunReport
 from growctl.runs_dir import RunPaths
+from growctl.text.redaction import REMOVED
 from model.errors import UserError
 from stages.plain_yaml import UNREADABLE, parse, read_text
 
@@ -19,21 +21,19 @@ _MOST_CHANGES = 12
 
 def section(runs: Sequence[RunReport]) -> Section | None:
     """The schedules; None if none is here."""
-    redact = secrets_only()
-    texts = {run.name: redact(text) for run in runs if run.control is None and (text := _text(run.directory))}
+    ladders = {run.name: found for run in runs if run.control is None and (found := _read(run.directory))}
     parts: list[Listing | Table | Paragraph] = []
     shown: dict[str, dict[str, str]] = {}
     """The settings of the schedules that are shown in full."""
-    for name, text in texts.items():
-        settings = _settings(text)
-        found = ((other, changes(known, settings)) for other, known in shown.items() if settings)
-        nearest = min(found, key=lambda pair: len(pair[1]), default=("", {}))
-        if nearest[0] and len(nearest[1]) <= _MOST_CHANGES:
-            parts.append(_table(name, *nearest))
+    for name, (text, settings) in ladders.items():
+        changed = {other: changes(known, settings) for other, known in shown.items()}
+        nearest = min(changed, key=lambda other: len(changed[other]), default=None)
+        if nearest is not None and len(changed[nearest]) <= _MOST_CHANGES:
+            parts.append(_table(name, nearest, changed[nearest]))
         else:
             shown[name] = settings
             parts.append(Listing(f"schedule of {name}", text))
-    if any(REMOVED in text for text in texts.values()):
+    if any(REMOVED in text for text, _ in ladders.values()):
         parts.append(Paragraph(HIDDEN, "note"))
     return Section("schedule", "Schedule", tuple(parts), in_terminal=False, is_detail=True) if parts else None
 
@@ -51,20 +51,16 @@ def _table(name: str, other: str, changed: dict[str, tuple[str, str]]) -> Table:
     return Table.of(f"schedule-{name}", columns, rows, f"The schedule of {name} is that of {other}, except:")
 
 
-def _text(run: Path) -> str:
-    """The schedule of a run; empty if it is missing or unreadable."""
+def _read(run: Path) -> tuple[str, dict[str, str]] | None:
+    """The schedule of a run without secrets: as text, and its values by dotted key; None if there is none to read."""
     try:
-        return read_text(RunPaths(run).schedule, _KIND)
-    except (OSError, UnicodeDecodeError, UserError):
-        return ""
-
-
-def _settings(text: str) -> dict[str, str]:
-    """Every value of a schedule by its dotted key; empty if it is no YAML."""
-    try:
-        return dict(_flat("", parse(text, _KIND)))
-    except (UserError, *UNREADABLE):
-        return {}
+        text = read_text(RunPaths(run).schedule, _KIND)
+        data = parse(text, _KIND)
+    except (OSError, UserError, *UNREADABLE):
+        return None
+    clean = secrets_only().of_data(data)
+    shown = text if clean == data else str(yaml.safe_dump(clean, sort_keys=False))
+    return shown, dict(_flat("", clean))
 
 
 def _flat(key: str, value: Any) -> Iterator[tuple[str, str]]:

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from growctl.content.section import Cell, Column, Paragraph, Rows, Section, Table
 from growctl.ledger.ledger import ScoreEntry
+from growctl.ledger.scores import positions_of
+from growctl.report.overlays import Row, shipped
 from growctl.report.read import RunReport, StageReport
 from growctl.text.formatting import short_count
 from stages.counted import counted
@@ -19,6 +21,9 @@ PUBLISHED_NOTE = (
     "Pile, which growctl does not measure, and its OPT models, which were not trained on the Pile alone."
 )
 
+PUBLISHED = "paper-pile"
+"""The name of the published figures (growctl/report/published)."""
+
 _DTYPE = "float32"
 """The precision that needs no mention."""
 
@@ -30,19 +35,21 @@ class TaskColumn(NamedTuple):
     """One column of the zero-shot table."""
 
     name: str
+    published: str
+    """Its name in the published figures."""
     task: str
     metric: str
     percent: bool = True
 
 
 COLUMNS = (
-    TaskColumn("LAMBADA ppl", "lambada_openai", "perplexity", percent=False),
-    TaskColumn("LAMBADA", "lambada_openai", "acc"),
-    TaskColumn("HellaSwag", "hellaswag", "acc_norm"),
-    TaskColumn("PIQA", "piqa", "acc"),
-    TaskColumn("ARC-E", "arc_easy", "acc"),
-    TaskColumn("ARC-C", "arc_challenge", "acc_norm"),
-    TaskColumn("WinoGrande", "winogrande", "acc"),
+    TaskColumn("LAMBADA ppl", "lambada_perplexity", "lambada_openai", "perplexity", percent=False),
+    TaskColumn("LAMBADA", "lambada", "lambada_openai", "acc"),
+    TaskColumn("HellaSwag", "hellaswag", "hellaswag", "acc_norm"),
+    TaskColumn("PIQA", "piqa", "piqa", "acc"),
+    TaskColumn("ARC-E", "arc_easy", "arc_easy", "acc"),
+    TaskColumn("ARC-C", "arc_challenge", "arc_challenge", "acc_norm"),
+    TaskColumn("WinoGrande", "winogrande", "winogrande", "acc"),
 )
 """The tasks of the paper's table. It does not name the metrics; these are those of Mamba's table of the same models:
 accuracy, normalised by the answers' length for HellaSwag and ARC-Challenge."""
@@ -57,24 +64,6 @@ class ScoreRow(NamedTuple):
     is_published: bool
 
 
-_PUBLISHED = (
-    ("Pythia-160M", "160M", 37.25, 35.4, 30.3, 62.3, 43.6, 23.6, 51.3, 40.1),
-    ("TokenFormer-150M", "150M", 16.38, 45.0, 35.5, 64.9, 47.3, 24.9, 50.4, 44.7),
-    ("Pythia-410M", "410M", 10.84, 51.4, 40.6, 66.9, 52.1, 24.6, 53.8, 48.2),
-    ("TokenFormer-450M", "450M", 7.69, 57.3, 47.5, 69.5, 56.2, 26.7, 54.6, 52.0),
-    ("Pythia-1B", "1B", 7.92, 56.1, 47.2, 70.7, 57.0, 27.1, 53.5, 51.9),
-    ("TokenFormer-900M", "900M", 5.46, 64.0, 55.3, 72.4, 59.9, 30.6, 56.4, 56.4),
-    ("GPT-Neo-1.3B", "1.3B", 7.50, 57.2, 48.9, 71.1, 56.2, 25.9, 54.9, 52.4),
-    ("Pythia-1.3B", "1.3B", 6.08, 61.7, 52.1, 71.0, 60.5, 28.5, 57.2, 55.2),
-    ("GPT-Neo-2.7B", "2.7B", 5.63, 62.2, 55.8, 71.1, 61.1, 30.2, 57.6, 56.5),
-    ("Pythia-2.8B", "2.8B", 5.04, 64.7, 59.3, 74.0, 64.1, 32.9, 59.7, 59.1),
-    ("TokenFormer-1.5B", "1.5B", 5.24, 64.7, 60.0, 74.8, 64.8, 32.0, 59.7, 59.3),
-)
-"""Table of zero-shot evaluations of the paper: the models trained on the Pile. Percent, except LAMBADA's perplexity.
-Copied as published: the accuracies of Pythia-160M have the mean 41.1, not 40.1, those of GPT-Neo-2.7B 56.3, not
-56.5."""
-
-
 def zero_shot_rows(runs: Sequence[RunReport]) -> list[ScoreRow]:
     """A row for each model with a comparable score of the table's tasks, and then the published rows.
 
@@ -83,22 +72,21 @@ def zero_shot_rows(runs: Sequence[RunReport]) -> list[ScoreRow]:
     own = [_row(run, part) for run in runs for part in run.parts if _found(part.scores)]
     if not own:
         return []
-    published = [
-        ScoreRow((f"† {name}", size, f"{ppl:.2f}", *(f"{value:.1f}" for value in values)), True)
-        for name, size, ppl, *values in _PUBLISHED
-    ]
-    return own + published
+    return [*own, *(_published_row(row) for row in shipped(PUBLISHED).rows if row.data is None)]
 
 
 def other_scores(runs: Sequence[RunReport]) -> list[tuple[str, str, str]]:
-    """The model, what it was evaluated on, and all metrics, for every evaluation that the table does not show whole."""
+    """The model, what it was evaluated on, and all metrics, for every evaluation that the table does not show whole.
+
+    Without losses by position, which growctl/report/by_position.py shows.
+    """
     rows: list[tuple[str, str, str]] = []
     for run in runs:
         for part in run.parts:
             shown = _found(part.scores).values()
             evaluations: dict[str, list[ScoreEntry]] = {}
             for score in part.scores:
-                if score not in shown:
+                if score not in shown and not positions_of(score.metric):
                     evaluations.setdefault(score.evaluation, []).append(score)
             labels = _labels([scores[0] for scores in evaluations.values()])
             for label, scores in zip(labels, evaluations.values(), strict=True):
@@ -140,6 +128,15 @@ def _row(run: RunReport, part: StageReport) -> ScoreRow:
     accuracies = [score.value for score in values[1:] if score and score.value is not None]
     average = f"{100 * statistics.fmean(accuracies):.1f}" if len(accuracies) == len(COLUMNS) - 1 else "-"
     return ScoreRow((f"{run.name}/{part.name}", short_count(part.num_parameters), *cells, average), False)
+
+
+def _published_row(row: Row) -> ScoreRow:
+    values = [getattr(row, column.published) for column in COLUMNS]
+    cells = [
+        "-" if value is None else f"{value:.{1 if column.percent else 2}f}"
+        for column, value in zip(COLUMNS, values, strict=True)
+    ]
+    return ScoreRow((f"† {row.model}", row.size or "-", *cells, f"{row.average:.1f}" if row.average else "-"), True)
 
 
 def _found(scores: Sequence[ScoreEntry]) -> dict[TaskColumn, ScoreEntry]:

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from growctl.content.section import Cell, Column, Rows, Section, Table
+from growctl.content.section import Cell, Column, Paragraph, Part, Rows, Section, Table
+from growctl.report.data_groups import data_groups
 from growctl.report.read import RunReport, StageReport
 from growctl.text.formatting import duration, scientific, short_count
 
@@ -20,12 +21,22 @@ COLUMNS = (
 
 
 def section(runs: Sequence[RunReport]) -> Section:
-    """The stages of every run, with notes below them."""
+    """The stages of every run, with notes below them. Each dataset has a table of its own."""
+    groups = data_groups(runs)
+    if len(groups) < 2:
+        return Section("stages", "Stages", (_table("stages", runs),))
+    parts: list[Part] = []
+    for number, group in enumerate(groups, 1):
+        parts += [Paragraph(f"Dataset {group.name}", "heading"), _table(f"stages-{number}", group.runs)]
+    return Section("stages", "Stages", tuple(parts))
+
+
+def _table(key: str, runs: Sequence[RunReport]) -> Table:
     groups = [
         Rows(tuple(stage_cells(part) for part in run.parts), run.name, describe(run), tuple(remarks(run)))
         for run in runs
     ]
-    return Section("stages", "Stages", (Table("stages", COLUMNS, tuple(groups)),))
+    return Table(key, COLUMNS, tuple(groups))
 
 
 def stage_cells(stage: StageReport) -> tuple[Cell, ...]:

@@ -90,7 +90,7 @@ def section(found: Sequence[Sweep]) -> Section | None:
         parts += [Paragraph(sweep.name, "heading")] if len(found) > 1 else []
         parts += [
             _table(sweep),
-            *(Paragraph(text) for arm in sweep.arms if arm.best for text in (_best(arm.best, arm),)),
+            *(Paragraph(text) for arm in sweep.arms if arm.best for text in (best_text(arm),)),
         ]
         parts += [Paragraph(text, "note") for text in _tuned(sweep)]
     return Section("sweep", _heading(found), tuple(parts)) if parts else None
@@ -145,8 +145,11 @@ def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _best(best: Best, arm: SweptArm) -> str:
+def best_text(arm: SweptArm) -> str:
     """The best point, how sure that is, and whether the grid ends there."""
+    best = arm.best
+    if best is None:
+        return "None of its runs is finished."
     of = "" if arm.name == LADDER else f" for {arm.name}"
     point, values = best.point, values_text(best.point.values)
     noise = f" (95 % interval {interval_text(point.arm.interval)})" if point.arm.interval else " (one seed)"

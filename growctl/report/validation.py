@@ -2,15 +2,8 @@
 
 from collections.abc import Sequence
 
-from growctl.content.section import Paragraph, Section
 from growctl.report.read import RunReport
 from stages.data.validation_size import small_validation
-
-
-def section(runs: Sequence[RunReport]) -> Section | None:
-    """The warnings for all runs; None without any."""
-    warnings = tuple(Paragraph(text, "warning") for text in validation_warnings(runs))
-    return Section("warnings", "Warnings", warnings) if warnings else None
 
 
 def validation_warning(run: RunReport) -> str | None:

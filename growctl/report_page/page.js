@@ -97,7 +97,7 @@
       target.scrollIntoView();
     }
   };
-  openTarget();
+  addEventListener("load", openTarget);
   addEventListener("hashchange", openTarget);
   for (const link of document.querySelectorAll('a[href^="#"]')) link.addEventListener("click", () => setTimeout(openTarget));
   let unfolded = [];

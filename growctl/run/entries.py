@@ -1,7 +1,7 @@
 """What the ledger records of a run before any work: the run itself, and its stages and releases."""
 
 from growctl.controls.caveats import control_caveats, decays
-from growctl.ladder.conditions import comparison_conditions
+from growctl.ladder.conditions import comparison_conditions, data_conditions
 from growctl.ladder.releases import has_decayed
 from growctl.ladder.stage_plans import StagePlan
 from growctl.ledger.ledger import RunEntry, StageEntry
@@ -31,7 +31,7 @@ def run_entry(
         seed=schedule.seed,
         dataset=dataset,
         dataset_fingerprint=manifest.fingerprint,
-        conditions=comparison_conditions(schedule),
+        conditions=comparison_conditions(schedule) | data_conditions(manifest),
         run_id=run_id,
         ladder_id=ladder.entry.run_id if ladder else None,
         decays=decays(schedule),

@@ -65,9 +65,13 @@ def svg_element(figure: "Figure") -> str:
     return re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", text).replace(PLACEHOLDER, "currentColor")
 
 
+TEMPORARY = ".{name}.{pid}.tmp"
+"""What `replace_file` writes first, beside the file; a killed process leaves it behind."""
+
+
 def replace_file(path: Path, content: bytes) -> None:
     """Writes `path` whole: a reader sees the old content or the new. A failure leaves no other file."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(TEMPORARY.format(name=path.name, pid=os.getpid()))
     try:
         temporary.write_bytes(content)
         os.replace(temporary, path)

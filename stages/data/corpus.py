@@ -8,7 +8,7 @@ neither moving the source nor changing the number of workers moves a document to
 import glob
 import hashlib
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -40,6 +40,7 @@ DEFAULT_VOCAB_SIZE = 8192
 NOT_STDLIB = {"test", "tests", "site-packages", "dist-packages", "idlelib", "lib2to3", "__pycache__"}
 LONG_FILE_BYTES = 1024 * 1024
 """A file of a folder is one document up to this size. Larger files are cut into pieces."""
+CONTENT_HASH_BYTES = 16
 SplitName = Literal["train", "validation"]
 SPLITS: tuple[SplitName, ...] = ("train", "validation")
 Advance = Callable[[int], None]
@@ -288,8 +289,17 @@ def _no_source(spec: DataSpec) -> str:
 
 
 def content_hash(text: str) -> bytes:
-    """A 16-byte hash of a document's text."""
-    return hashlib.blake2b(text.encode(), digest_size=16).digest()
+    """A hash of a document's text."""
+    return hashlib.blake2b(text.encode(), digest_size=CONTENT_HASH_BYTES).digest()
+
+
+def joined_hash(hashes: Iterable[bytes]) -> bytes:
+    """The hash of several texts from their content hashes, or from such sums: the same in any order, and in any parts.
+
+    It is their sum, without the carry. Unlike exclusive or, it counts how often a text occurs.
+    """
+    total = sum(int.from_bytes(found, "big") for found in hashes) % 2 ** (8 * CONTENT_HASH_BYTES)
+    return total.to_bytes(CONTENT_HASH_BYTES, "big")
 
 
 def is_validation(document_id: str, validation_fraction: float) -> bool:

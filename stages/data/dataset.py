@@ -59,6 +59,10 @@ class DatasetSplit(Strict):
     """UTF-8 bytes of the documents' text, for bits per byte."""
 
     num_documents: Amount
+    text_hash: str | None = None
+    """A hash of the documents' texts, whatever their order and the tokenizer; null if it was not prepared from a
+    source."""
+
     files: tuple[DatasetFile, ...]
     """Files in the order of the stream: each shard, followed by its index (document ends: uint64, in tokens)."""
 

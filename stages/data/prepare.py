@@ -29,7 +29,7 @@ from stages.checkpoint.directory import set_aside
 from stages.checkpoint.disk_full import raise_when_full
 from stages.checkpoint.files import hash_file, sync_path, write_file
 from stages.counted import counted
-from stages.data.corpus import SPLITS, Corpus, DataError, DataSpec, SplitName, open_corpus
+from stages.data.corpus import SPLITS, Corpus, DataError, DataSpec, SplitName, joined_hash, open_corpus
 from stages.data.dataset import (
     FORMAT_VERSION,
     LAYOUT_VERSION,
@@ -242,6 +242,7 @@ def _joined(parts: list[DatasetSplit]) -> DatasetSplit:
         num_tokens=sum(part.num_tokens for part in parts),
         num_bytes=sum(part.num_bytes for part in parts),
         num_documents=sum(part.num_documents for part in parts),
+        text_hash=joined_hash(bytes.fromhex(part.text_hash or "") for part in parts).hex(),
         files=tuple(file for part in parts for file in part.files),
     )
 

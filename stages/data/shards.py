@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from stages.checkpoint.files import hash_file, sync_path
-from stages.data.corpus import Advance, Corpus, DataError, SourceFile, SplitName, content_hash
+from stages.data.corpus import Advance, Corpus, DataError, SourceFile, SplitName, content_hash, joined_hash
 from stages.data.dataset import DatasetFile, DatasetSplit
 from stages.data.progress import Progress
 from stages.stage_dir import TOKENIZER_NAME
@@ -91,7 +91,7 @@ def _write_shard(task: ShardTask, advance: Advance = lambda num_bytes: None) -> 
     """Tokenises the documents of one split in one shard's files, and syncs the written files to disk."""
     directory = task.directory / task.split
     num_bytes = num_dropped = 0
-    hashes = set()
+    hashes, text_hash = set(), joined_hash(())
     with _quiet_datatrove() as (DocumentTokenizer, DatatroveDocument):
         step = DocumentTokenizer(
             str(directory),
@@ -105,7 +105,7 @@ def _write_shard(task: ShardTask, advance: Advance = lambda num_bytes: None) -> 
         step.token_size = task.token_bytes  # datatrove uses the number of entries, but ids may be larger
 
         def documents() -> Iterator[Any]:
-            nonlocal num_bytes, num_dropped
+            nonlocal num_bytes, num_dropped, text_hash
             for document in task.corpus.documents(task.files, task.split, advance):
                 content = content_hash(document.text)
                 if content in task.dropped:
@@ -113,6 +113,7 @@ def _write_shard(task: ShardTask, advance: Advance = lambda num_bytes: None) -> 
                     continue
                 if task.split == "validation":
                     hashes.add(content)
+                text_hash = joined_hash((text_hash, content))
                 num_bytes += len(document.text.encode())
                 yield DatatroveDocument(text=document.text, id=document.id)
 
@@ -131,6 +132,7 @@ def _write_shard(task: ShardTask, advance: Advance = lambda num_bytes: None) -> 
         num_tokens=files[0].bytes // task.token_bytes if files else 0,
         num_bytes=num_bytes,
         num_documents=files[1].bytes // 8 if files else 0,
+        text_hash=text_hash.hex(),
         files=tuple(files),
     )
     return Shard(split, frozenset(hashes), num_dropped)

@@ -191,6 +191,7 @@ class Worker:
             fill_model(model, start, manifest)
             if not spec.resume:
                 point = "after_growth" if manifest.lineage.operation == "expand" else "start"
+                self.record_usage(0)
                 self.record_evaluation(point, 0, "fp32", self.evaluate(model))
         engine = build_engine(model, spec, self.precision)
         if manifest is None:
@@ -336,6 +337,7 @@ class Worker:
                 yield name, state
 
         files = save_parameters(final, states(), tokenizer=Path(spec.dataset) / TOKENIZER_NAME)
+        self.record_usage(step)
         result, state = self.evaluate(plain), self.state()
         self.record_evaluation("final", step, "fp32", result)
         self.record_usage(step)

@@ -28,19 +28,28 @@ def violations(page: "Page", axe: str) -> list[str]:
     ]
 
 
+def boxes(lettering: "Locator") -> list[tuple[str, dict[str, float]]]:
+    """The visible texts among `lettering`, each with its place in the window."""
+    found = lettering.evaluate_all(
+        """all => all.filter(each => each.checkVisibility() && each.getBoundingClientRect().width)
+        .map(each => [each.textContent, each.getBoundingClientRect().toJSON()])"""
+    )
+    return [(text, box) for text, box in found]
+
+
 def overlaps(lettering: "Locator") -> list[tuple[str, str]]:
     """Pairs of visible texts among `lettering` that cover each other."""
-    shown = [each for each in lettering.all() if each.is_visible()]
-    boxes = [(each.text_content() or "", each.bounding_box() or {}) for each in shown]
+    found = boxes(lettering)
+    assert found
 
     def cover(a: dict[str, float], b: dict[str, float]) -> bool:
         slack = 2  # a box has room above and below its letters
         return all(
-            a[start] + slack < b[start] + b[size] and b[start] + slack < a[start] + a[size]
-            for start, size in (("x", "width"), ("y", "height"))
+            a[start] + slack < b[end] and b[start] + slack < a[end]
+            for start, end in (("left", "right"), ("top", "bottom"))
         )
 
-    return [(a, b) for i, (a, box) in enumerate(boxes) for b, other in boxes[i + 1 :] if cover(box, other)]
+    return [(a, b) for i, (a, box) in enumerate(found) for b, other in found[i + 1 :] if cover(box, other)]
 
 
 def differs_from_stored(screenshot: bytes, name: str, write: bool) -> float:

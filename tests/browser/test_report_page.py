@@ -108,7 +108,7 @@ def test_tables_sort_by_exact_figures_within_their_groups(open_page: Open, path:
 
 def test_a_command_is_copied_as_it_is(open_page: Open, path: Path) -> None:
     page = open_page(path)
-    page.evaluate("navigator.clipboard.writeText = async text => { window.copied = text }")
+    page.evaluate("() => { navigator.clipboard.writeText = async text => { window.copied = text } }")
     button = page.locator("#again button.copy")
     button.click()
     assert page.evaluate("copied") == COMMAND
@@ -117,8 +117,9 @@ def test_a_command_is_copied_as_it_is(open_page: Open, path: Path) -> None:
 
 def test_a_command_is_selected_where_the_browser_forbids_copying(open_page: Open, path: Path) -> None:
     page = open_page(path)
-    page.evaluate("navigator.clipboard.writeText = () => Promise.reject()")
-    page.evaluate("document.execCommand = () => false")
+    page.evaluate(
+        "() => { navigator.clipboard.writeText = () => Promise.reject(); document.execCommand = () => false }"
+    )
     page.locator("#again button.copy").click()
     page.wait_for_function("getSelection().toString() !== ''")
     assert page.evaluate("getSelection().toString()").strip() == COMMAND

@@ -37,6 +37,7 @@ class FakeRun:
         base: BaseEntry | None = None,
         validation: tuple[int, int] | None = None,
         run_set: tuple[str, dict[str, Any]] = ("", {}),
+        seed: int = 1,
         **conditions: Any,
     ):
         """`validation`: documents and tokens of the validation split. `run_set`: its group and overrides."""
@@ -48,10 +49,10 @@ class FakeRun:
             schedule="quickstart",
             control=kind,
             control_of=name.split("-control-")[0] if kind else None,
-            seed=1,
+            seed=seed,
             dataset="data",
             dataset_fingerprint=data,
-            conditions={"seed": 1, "training.sequence_length": 64} | conditions,
+            conditions={"seed": seed, "training.sequence_length": 64} | conditions,
             decays=decays,
             caveats=list(caveats),
             ladder_id=ladder_id,

@@ -23,6 +23,7 @@ from tests.workers import REPOSITORY
 EXPAND_OPTIONS = {"preset": Preset, "init": Init, "tau": TauPolicy, "moments": Moments}
 COMMANDS = [
     "clean",
+    "compare",
     "doctor",
     "eval",
     "expand",

@@ -107,3 +107,8 @@ def test_labels_of_vertical_lines_do_not_overlap() -> None:
 def test_seeds_that_grow_together_share_a_label() -> None:
     labels = [(place, "grows to 2M", "c0") for place in (0.5, 0.5, 0.51, 0.53)]
     assert len(place_labels(labels, width=500)) == 1
+
+
+def test_growths_of_two_ladders_at_one_place_share_a_label_but_neighbours_do_not() -> None:
+    assert len(place_labels([(0.5, "grows to 2M", "c0"), (0.5, "grows to 2M", "c1")], width=500)) == 1
+    assert len(place_labels([(0.5, "grows to 2M", "c0"), (0.53, "grows to 2M", "c1")], width=500)) == 2

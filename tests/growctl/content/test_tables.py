@@ -134,6 +134,22 @@ def test_latex_aligns_numbers_right_and_writes_powers_of_ten() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("text", "printed"),
+    [
+        ("6.81e12, 0.94x", r"$6.81 \times 10^{12}$, 0.94x"),
+        ("-0.031 to +0.5", r"$-0.031$ to $+0.5$"),
+        ("1,234", "1,234"),
+        ("2m 13s", "2m 13s"),
+        ("262k-2", "262k-2"),
+        ("-", "-"),
+        ("99 %", r"99 \%"),
+    ],
+)
+def test_numbers_in_a_cell_of_numbers_are_printed_as_numbers(text: str, printed: str) -> None:
+    assert f"& {printed} &" in latex.latex_table(table("a", text))
+
+
 @pytest.mark.parametrize("rendered", [markdown.markdown_table, latex.latex_table])
 def test_a_table_without_rows_is_its_headings(rendered: Callable[[Table], str]) -> None:
     assert "FLOPs so far" in rendered(Table.of("empty", COLUMNS, []))

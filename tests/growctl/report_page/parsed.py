@@ -15,9 +15,9 @@ class Element:
     parents: list["Element"] = field(repr=False)
     text: str = ""
 
-    def is_within(self, tag: str) -> bool:
-        """Whether an element of that tag contains this one."""
-        return any(parent.tag == tag for parent in self.parents)
+    def is_within(self, tag: str, **attributes: str) -> bool:
+        """Whether an element of that tag, with these attributes, contains this one."""
+        return any(parent.tag == tag and attributes.items() <= parent.attributes.items() for parent in self.parents)
 
 
 class ParsedPage(HTMLParser):

@@ -152,7 +152,7 @@ def test_the_report_has_a_table_a_picture_and_a_page(finished_ladder):
     assert "not bracketed" in out
     assert "…" not in out
     report = runs / "tiny" / "report"
-    assert (report / "compute_vs_perplexity.png").read_bytes().startswith(b"\x89PNG")
+    assert (report / "compute-against-perplexity.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in (report / "report.html").read_text() or "data:image/png" in (report / "report.html").read_text()
 
 

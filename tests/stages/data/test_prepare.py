@@ -144,6 +144,23 @@ def test_the_result_is_the_same_for_any_number_of_workers_and_every_time(
     assert "tokenising train" in log.read_text()
 
 
+def test_two_tokenizers_on_one_text_differ_in_the_fingerprint_and_agree_in_the_hashes_of_the_text(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = read_dataset_manifest(prepare(spec_of(folder), tmp_path / "small"))
+    monkeypatch.setattr(prepare_module, "SHARD_BYTES", 900)
+    large = read_dataset_manifest(prepare(spec_of(folder, vocab_size=320), tmp_path / "large"))
+    assert small.fingerprint != large.fingerprint
+    assert len(large.splits["train"].files) > len(small.splits["train"].files)
+    texts = [{name: split.text_hash for name, split in manifest.splits.items()} for manifest in (small, large)]
+    assert texts[0] == texts[1]
+    held_out = next(path for path in sorted(folder.iterdir()) if is_validation(path.name, 0.2))
+    held_out.write_text("another text")
+    other = read_dataset_manifest(prepare(spec_of(folder), tmp_path / "other"))
+    assert other.splits["train"].text_hash == texts[0]["train"] != texts[0]["validation"]
+    assert other.splits["validation"].text_hash != texts[0]["validation"]
+
+
 def test_a_dataset_depends_on_the_content_of_its_source_and_not_on_its_path_or_times(
     folder: Path, tmp_path: Path
 ) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from growctl.checkpoints.card_facts import public_source
+from growctl.model_card.facts import public_source
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,14 @@
+"""The warnings of a report: what may make its comparisons worthless."""
+
+from collections.abc import Sequence
+
+from growctl.content.section import Paragraph, Section
+from growctl.report.data_groups import data_warning
+from growctl.report.read import RunReport
+from growctl.report.validation import validation_warnings
+
+
+def section(runs: Sequence[RunReport]) -> Section | None:
+    """The warnings for all runs; None without any."""
+    texts = [*filter(None, [data_warning(runs)]), *validation_warnings(runs)]
+    return Section("warnings", "Warnings", tuple(Paragraph(text, "warning") for text in texts)) if texts else None
