@@ -136,7 +136,7 @@ _CAPTION = (
     "Losses are validation losses in nats per token: at the end of the stage before, at step 0 of the new stage, and "
     "the highest until the old loss is reached again. Tokens and FLOPs needed: what the new stage trained up to the "
     "first evaluation that is as low again, within 0.001 nats. Evaluations are some steps apart, so that it may have "
-    "been earlier. By training: the same in tokens, by the training loss, smoothed within the stage; "within" "
+    "been earlier. By training: the same in tokens, by the training loss, smoothed within the stage; 'within' "
     "where its first mean is as low already."
 )
 
