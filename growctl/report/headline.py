@@ -9,7 +9,7 @@ from growctl.report.compare import BEST_SCRATCH, EQUAL_FLOPS_TOLERANCE, is_scrat
 from growctl.report.grouping import seeds_text
 from growctl.report.over_seeds import bar, cost, interval_text, times_interval
 from growctl.report.replicates import DIVERGED, LADDER, Arm, LossDifference, Saving, SeedComparison, SeedFigures
-from growctl.report.seeds import Interval
+from growctl.report.seeds import Difference, Interval
 from growctl.text.formatting import short_count
 from stages.counted import counted
 
@@ -175,7 +175,7 @@ def _of_flops(figures: SeedFigures, ladder: Arm, comparison: SeedComparison) -> 
     if found is None:
         return None
     mean, interval, seeds = found.difference.mean, found.difference.interval, found.difference.seeds
-    outcome = _outcome(-mean, interval and Interval(-interval.high, -interval.low), _EVEN_NATS)
+    outcome = outcome_of_losses(found.difference)
     sentence = f"{_who(ladder, comparison)} {_ended(found)} {bar(comparison)} at equal FLOPs"
     known = _certainty(interval_text(interval) if interval else None, seeds, figures)
     noise = ", which is within the noise between seeds" if outcome == "within noise" else ""
@@ -206,6 +206,12 @@ def _outcome(gain: float, interval: Interval | None, even: float) -> Outcome:
     if abs(gain) <= even:
         return "even"
     return "won" if gain > 0.0 else "lost"
+
+
+def outcome_of_losses(found: Difference) -> Outcome:
+    """The outcome of a difference at equal FLOPs, ladder minus control."""
+    interval = found.interval
+    return _outcome(-found.mean, interval and Interval(-interval.high, -interval.low), _EVEN_NATS)
 
 
 def _certainty(interval: str | None, seeds: Sequence[int], figures: SeedFigures) -> str:
