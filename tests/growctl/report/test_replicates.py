@@ -133,6 +133,12 @@ def test_runs_started_one_by_one_belong_to_the_seeds_of_their_schedule() -> None
     assert group.members[1].ladder is alone
 
 
+def test_hashes_of_one_dataset_that_only_some_runs_record_keep_no_seeds_apart() -> None:
+    runs = [run_report("q-seed-0", 1.9), run_report("q-seed-1", 2.0, seed=1, conditions={"data.tokenizer": "beef"})]
+    [group] = replicates(runs)
+    assert group.seeds == (0, 1)
+
+
 def test_a_repeated_seed_counts_once_and_is_named() -> None:
     found = only([run_report("a", None), run_report("b", 1.9), run_report("c", 2.0)])
     assert [result.run for result in found.arms[0].results] == ["b"]
