@@ -83,7 +83,7 @@ def _sentence(board: Board, model: FinishedModel, curve: Curve) -> str:
             costs.append(f"{currency.shown(found)} {of}{currency.name} ({_result(who, found / spent)})")
     if costs:
         return f"{curve.name} needs {_listed(costs)} for the loss of {name}, {model.loss:.4f} nats."
-    why = cost_of_loss(curve, model.loss, FLOPS).why
+    why = cost_of_loss(curve, model.loss, FLOPS).why or f"the FLOPs of {model.unknown.get(FLOPS.key, model.run)}."
     return f"The cost of the loss of {name}, {model.loss:.4f} nats, is not known: {why}"
 
 

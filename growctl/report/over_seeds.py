@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from growctl.content.section import Cell, Column, Paragraph, Part, Rows, Section, Table
 from growctl.report.compare import BEST_SCRATCH, EQUAL_FLOPS_TOLERANCE, is_scratch
 from growctl.report.grouping import seeds_text
-from growctl.report.replicates import FEW_SEEDS, Arm, LossDifference, Saving, SeedComparison, SeedFigures
+from growctl.report.replicates import Arm, LossDifference, Saving, SeedComparison, SeedFigures
 from growctl.report.seeds import Interval
 from growctl.text.formatting import scientific, short_count
 
@@ -89,6 +89,10 @@ def _conclusions(figures: SeedFigures) -> Iterator[Paragraph]:
             yield Paragraph(text)
         if comparison.at_equal_flops:
             yield Paragraph(_at_equal_flops(comparison, comparison.at_equal_flops))
+    if figures.unknown_start:
+        yield Paragraph(
+            "Nothing says what the start checkpoint cost (start.flops), so no figure here counts it.", "note"
+        )
     for sentence in missing(figures):
         yield Paragraph(sentence, "note")
 
@@ -129,9 +133,7 @@ def _at_equal_loss(comparison: SeedComparison) -> str | None:
         if len(comparison.seeds) == 1:
             return f"{saved} ({seeds} alone, so the noise is unknown)."
         return f"{saved} ({seeds}: {each}; no interval, because some draws of the seeds are not bracketed)."
-    how = "bootstrap over seeds"
-    if len(comparison.seeds) < FEW_SEEDS:
-        how += ", widened to the t interval for few seeds"
+    how = "bootstrap over seeds, widened to their t interval"
     noise = "within the noise between seeds" if found.within_noise else "beyond the noise between seeds"
     return f"{saved}: {noise} (saving of {seeds}: {each}; 95 % interval {times_interval(found.interval)}, {how})."
 

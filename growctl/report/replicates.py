@@ -34,9 +34,6 @@ UNFINISHED = "not finished"
 DIVERGED = "diverged"
 """Why a finished run without a finite loss does not count."""
 
-FEW_SEEDS = 6
-"""With fewer, a bootstrap alone is too narrow."""
-
 _LARGEST_EXPONENT = 700.0
 
 
@@ -178,16 +175,14 @@ def saving_interval(seeds: Sequence[int], saving: Callable[[Sequence[int]], floa
     """The 95 % interval of a saving over `seeds`; None for one seed, and if some draw of the seeds has no saving.
 
     A bootstrap that draws a seed's ladder and controls together. It never leaves the range of the seeds, which is too
-    narrow for few of them: below FEW_SEEDS, the interval also covers the t interval of the logarithms of the savings
-    of the seeds.
+    narrow: of three seeds it covers the truth three times in four, of ten nine times in ten. So the interval also
+    covers the t interval of the logarithms of the savings of the seeds.
     """
     drawn = bootstrap(seeds, saving)
     own = [saving([seed]) for seed in seeds]
-    if drawn is None or len(seeds) >= FEW_SEEDS:
-        return drawn
     known = [math.log(value) for value in own if value]
     spread = mean_interval(known) if len(known) == len(own) else None
-    if spread is None:
+    if drawn is None or spread is None:
         return None
     return Interval(min(drawn.low, _exp(spread.low)), max(drawn.high, _exp(spread.high)))
 

@@ -14,6 +14,8 @@ from growctl.text.formatting import short_count
 def section(runs: Sequence[RunReport]) -> Section | None:
     """The conclusions, the most important of each comparison first; None without a ladder."""
     parts: list[Paragraph] = []
+    if any(run.control for run in runs):
+        parts.append(Paragraph("Each run by itself: the noise between seeds is not part of these sentences.", "note"))
     for heading, (result, *rest) in verdicts(runs):
         parts += [Paragraph(heading, "heading"), Paragraph(result, "strong"), *map(Paragraph, rest)]
     return Section("savings", "What growing saved", tuple(parts)) if parts else None

@@ -14,6 +14,7 @@ from growctl.report.grouping import Grouping, replicates, seeds_text
 from growctl.report.over_seeds import section
 from growctl.report.read import ControlToCome, RunReport
 from growctl.report.replicates import SeedComparison, SeedFigures, seed_figures
+from growctl.report.seeds import mean_interval
 from tests.growctl.report.invented_reports import run_report, seed_runs
 
 LOSSES = st.floats(1.0, 4.0)
@@ -175,6 +176,17 @@ def test_one_seed_has_no_interval_and_the_section_says_why() -> None:
     assert against.at_equal_loss.saving == pytest.approx(math.sqrt(2))
     assert against.at_equal_loss.interval is None
     assert "q-seed-7 (seed 7) has one seed, so the noise between seeds is unknown" in said(section([found]))
+
+
+def test_many_seeds_have_an_interval_no_narrower_than_their_t_interval() -> None:
+    losses = {seed: 1.9 + 0.05 * math.sin(7 * seed) for seed in range(8)}
+    found = comparison([run for seed, loss in losses.items() for run in seed_runs(seed, loss, {**CURVE})]).at_equal_loss
+    assert found
+    assert found.interval
+    spread = mean_interval([math.log(value) for value in found.by_seed.values() if value])
+    assert spread
+    assert found.interval.low <= math.exp(spread.low)
+    assert found.interval.high >= math.exp(spread.high)
 
 
 def test_two_seeds_have_an_honestly_wide_interval() -> None:
