@@ -142,7 +142,7 @@ def _of_loss(figures: SeedFigures, ladder: Arm, comparison: SeedComparison) -> H
     if outcome == "within noise":
         said = f"{said}, which is within the noise between seeds"
     if at_equal_flops and at_equal_flops.interval and at_equal_flops.outcome != outcome:
-        said = f"{said}. But: {at_equal_flops.sentence.removesuffix('.')}"
+        said = f"{said}. {at_equal_flops.sentence.removesuffix('.').replace(who, 'But it', 1)}"
     shared = (comparison.control, found.saving, None, found.interval, comparison.seeds)
     return Headline(figures.name, f"{said}.", outcome, "equal loss", *shared)
 

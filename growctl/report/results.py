@@ -35,13 +35,16 @@ def results(runs: Sequence[RunReport], grouping: Grouping = BY_SCHEDULE) -> Resu
     )
 
 
-def _tuned_headline(sweep: Sweep, at_the_ladders_best: Headline) -> Headline:
-    """The result of a sweep: where a control is best at another value than the ladder, each counts at its own best."""
-    lacking = untuned(sweep)
+def _tuned_headline(sweep: Sweep, figures: SeedFigures) -> Headline:
+    """The result of a sweep, `figures` being those of the ladder's best point.
+
+    Where a control is best at another value than the ladder, each counts at its own best.
+    """
+    at_the_ladders_best, lacking = headline(figures), untuned(sweep)
     fewer = f"Caution: fewer values were tried for {', '.join(lacking)} than for the ladder, whose best one counts."
     cautions = (*at_the_ladders_best.cautions, *([fewer] if lacking else []))
     elsewhere = [arm.name for arm in sweep.arms if arm.best and arm.best.point.ladder != at_the_ladders_best.ladder]
-    if not elsewhere:
+    if not elsewhere or figures.unknown_start:
         return replace(at_the_ladders_best, cautions=cautions)
     found = max(tuned(sweep), key=lambda control: control.difference.mean, default=None)
     if found is None:
@@ -65,7 +68,7 @@ def _headlines(figures: Sequence[SeedFigures], swept: Sequence[Sweep]) -> list[H
         told |= {point.ladder for point in ladder.points}
         found = ladder.best and by_name[ladder.best.point.ladder]
         if found and found.comparisons:
-            one = _tuned_headline(sweep, headline(found))
+            one = _tuned_headline(sweep, found)
             said.append(replace(one, sentence=f"{best_text(ladder)} {one.sentence}"))
         else:
             said.append(Headline(sweep.name, best_text(ladder), "unknown", None, None, None, None, None, ()))

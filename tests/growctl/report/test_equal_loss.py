@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from growctl.content.section import Table
+from growctl.content.section import Paragraph, Table
 from growctl.ledger.entries import Cost
 from growctl.ledger.ledger import BaseEntry
 from growctl.report import cost_by_stage, equal_loss_sections
@@ -171,6 +171,17 @@ def test_a_saving_in_one_currency_and_a_loss_in_another_are_said_in_the_same_wor
     [_, of_controls] = board.curves
     [target] = [model for model in board.targets if model.run == "quick"]
     assert cost_of_loss(of_controls, target.loss, MONEY).word == "not bracketed"
+
+
+def test_savings_in_device_time_never_stand_without_what_device_time_depends_on(runs: Path) -> None:
+    ladder(runs)
+    for steps, loss in ((500, 1.4), (1000, 1.2)):
+        control(runs, steps, loss)
+    found = equal_loss_sections.section(find_runs(runs))
+    assert found
+    texts = [part.text for part in found.parts if isinstance(part, Paragraph)]
+    assert any("of device time" in text for text in texts)
+    assert equal_loss_sections.DEVICE_RULES in texts
 
 
 def test_a_cost_unknown_of_any_part_is_unknown_and_the_cell_names_the_part(runs: Path) -> None:
