@@ -168,20 +168,12 @@ def test_a_saving_in_one_currency_and_a_loss_in_another_are_said_in_the_same_wor
     assert "1h 8m of device time (0.57x, growing cost 74% more)" in said  # 0.5 h x 4^0.6, against 2 h
     assert "5.28 kWh of CPU energy (1.32x, growing saved 24%)" in said  # 1 kWh x 16^0.6, against 4 kWh
     assert "money" not in said  # unknown of the ladder
+    section = equal_loss_sections.section(found)
+    assert section
+    assert Paragraph(equal_loss_sections.DEVICE_RULES, "note") in section.parts
     [_, of_controls] = board.curves
     [target] = [model for model in board.targets if model.run == "quick"]
     assert cost_of_loss(of_controls, target.loss, MONEY).word == "not bracketed"
-
-
-def test_savings_in_device_time_never_stand_without_what_device_time_depends_on(runs: Path) -> None:
-    ladder(runs)
-    for steps, loss in ((500, 1.4), (1000, 1.2)):
-        control(runs, steps, loss)
-    found = equal_loss_sections.section(find_runs(runs))
-    assert found
-    texts = [part.text for part in found.parts if isinstance(part, Paragraph)]
-    assert any("of device time" in text for text in texts)
-    assert equal_loss_sections.DEVICE_RULES in texts
 
 
 def test_a_cost_unknown_of_any_part_is_unknown_and_the_cell_names_the_part(runs: Path) -> None:
