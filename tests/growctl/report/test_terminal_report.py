@@ -12,11 +12,13 @@ from typer.testing import CliRunner
 
 from growctl.cli.app import app
 from growctl.cli.watch import watch_report
+from growctl.content.chart import Chart
 from growctl.content.plain import print_plain
 from growctl.content.section import Section
 from growctl.content.terminal import print_sections
 from growctl.ledger.ledger import LedgerError
 from growctl.report import changed_runs, sparklines
+from growctl.report.brief import MOST_RUNS
 from growctl.report.changed_runs import ChangedRuns
 from growctl.report.find import find_runs
 from growctl.report.read import RunReport
@@ -87,7 +89,7 @@ def test_the_terminal_shows_a_line_for_every_run_and_fits_80_columns(runs: Path)
 
 def test_plain_lines_have_no_colour_no_boxes_and_no_breaks(runs: Path) -> None:
     lines: list[str] = []
-    print_plain(sections(runs)[1:], lines.append)
+    print_plain(sections(runs)[1:], lines.append, details=True)
     text = "\n".join(lines)
     assert text.isascii()
     assert "\x1b" not in text
@@ -104,6 +106,42 @@ def test_the_option_plain_prints_those_lines_whatever_the_width(runs: Path) -> N
     result = CliRunner(env={"COLUMNS": "20"}).invoke(app, ["report", "--plain", "--runs-dir", str(runs)])
     assert set(lines) <= set(result.stdout.splitlines())
     assert not set(result.stdout) & set(sparklines.LEVELS)
+
+
+def test_the_terminal_shows_the_result_first_and_the_rest_with_details(runs: Path) -> None:
+    def shown(*options: str) -> str:
+        return CliRunner().invoke(app, ["report", "--plain", "--runs-dir", str(runs), *options]).stdout
+
+    brief, details = shown(), shown("--details")
+    found = report_sections(find_runs(runs))
+    for section in found:
+        has_text = not all(isinstance(part, Chart) for part in section.parts)
+        assert (section.heading in details.splitlines()) == has_text
+        assert (section.heading in brief.splitlines()) == section.in_terminal
+    assert brief.splitlines()[-1] == "Every section and run, here: --details"
+    assert "--details" not in details
+    assert set(brief.splitlines()[:-1]) < set(details.splitlines())
+
+
+def test_of_many_runs_the_terminal_shows_the_ladders_and_those_still_training(tmp_path: Path) -> None:
+    ladder(tmp_path)
+    for steps in range(500, 1100, 100):
+        control(tmp_path, steps, 1.40)
+    late = FakeRun(tmp_path, "late", [stage_of("s", 500_000, 100)])
+    late.train(0, None)
+    late.train(0, 1.5)
+    found = find_runs(tmp_path)
+    assert len(found) > MOST_RUNS
+    lines: list[str] = []
+    losses = sparklines.section(found)
+    assert losses
+    print_plain([losses, *report_sections(found)], lines.append)
+    stages = lines[lines.index("Stages") :]
+    assert not any("-control-" in line for line in stages)
+    assert any(line.startswith("quick (ladder") for line in stages)
+    details: list[str] = []
+    print_plain(report_sections(found), details.append, details=True)
+    assert sum("-control-" in line for line in details[details.index("Stages") :]) >= 6
 
 
 @pytest.mark.parametrize(
