@@ -7,7 +7,7 @@ from growctl.report.brief import brief_runs
 from growctl.report.data_groups import data_groups
 from growctl.report.read import RunReport, StageReport
 from growctl.runs_dir import CONTROL_INFIX
-from growctl.text.formatting import duration, scientific, short_count
+from growctl.text.formatting import duration, four_digits, scientific, short_count
 
 COLUMNS = (
     Column("stage", is_number=False),
@@ -45,7 +45,7 @@ def _table(key: str, runs: Sequence[RunReport], brief: Collection[str]) -> Table
 def stage_cells(stage: StageReport) -> tuple[Cell, ...]:
     """The cells of a stage, one for each of COLUMNS."""
     jump = "-" if stage.jump is None else f"{stage.jump:+.1e}" if stage.jump else "0"
-    perplexity = "-" if stage.perplexity is None else f"{stage.perplexity:.4g}"
+    perplexity = "-" if stage.perplexity is None else four_digits(stage.perplexity)
     if not stage.finished and stage.train_tokens:
         perplexity = "unfinished"
     return (
