@@ -152,7 +152,7 @@ def best_text(arm: SweptArm) -> str:
         return "None of its runs is finished."
     of = "" if arm.name == LADDER else f" for {arm.name}"
     point, values = best.point, values_text(best.point.values)
-    noise = f" (95 % interval {interval_text(point.arm.interval)})" if point.arm.interval else " (one seed)"
+    noise = f", 95 % interval {interval_text(point.arm.interval)}" if point.arm.interval else ", of one seed"
     sentences = [f"Best{of}: {values}, with a mean loss of {point.arm.mean or 0.0:.4f} nats{noise}."]
     if best.next_best and best.difference:
         other, apart = values_text(best.next_best.values), abs(best.difference.mean)

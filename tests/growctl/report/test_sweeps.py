@@ -48,13 +48,13 @@ def test_a_sweep_is_a_table_by_value_and_names_the_best_beyond_the_noise() -> No
         ("0.008", "2.2000", ["0", "1 of 2"]),
     ]
     text = found.headlines[0].sentence
-    assert "Best: learning_rate.peak=0.004, with a mean loss of 2.0050 nats (95 % interval" in text
+    assert "Best: learning_rate.peak=0.004, with a mean loss of 2.0050 nats, 95 % interval" in text
     assert "The next best, learning_rate.peak=0.002, is 0.1000 nats worse: that is beyond the noise" in text
     assert "edge" not in text
     assert not found.ladders
     [headline] = found.headlines
     assert headline.sentence.startswith(
-        "Best: learning_rate.peak=0.004, with a mean loss of 2.0050 nats (95 % interval"
+        "Best: learning_rate.peak=0.004, with a mean loss of 2.0050 nats, 95 % interval"
     )
     assert "Not known" not in headline.sentence
 
