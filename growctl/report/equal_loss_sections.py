@@ -18,7 +18,7 @@ from growctl.report.read import RunReport
 from growctl.runs_dir import CONTROL_INFIX
 
 RULES = (
-    "A cell: what that way to train costs at that loss, and how many times what the model with that loss cost itself. "
+    "Each cell: what it costs to reach that loss in that way, also as a multiple of what the row's own model cost. "
     "Read off between finished models whose learning rate has decayed, linear in loss and log cost, never beyond them. "
     "Counted: the start checkpoint, every stage and reused work; not replayed work."
 )

@@ -25,6 +25,11 @@ class Results:
     """Ladders of different schedules compared with each other, without those of one sweep."""
 
     @property
+    def cautions(self) -> tuple[str, ...]:
+        """Those of all headlines."""
+        return tuple(text for one in self.headlines for text in one.cautions)
+
+    @property
     def swept(self) -> frozenset[str]:
         """The names of the figures in `seeds` that are points of a sweep, too."""
         return frozenset(point.ladder for sweep in self.sweeps for point in sweep.arms[0].points)

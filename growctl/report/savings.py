@@ -12,12 +12,13 @@ from growctl.text.formatting import short_count
 from stages.counted import counted
 
 
-def section(runs: Sequence[RunReport], several: Collection[str] = ()) -> Section | None:
+def section(runs: Sequence[RunReport], several: Collection[str] = (), said: Collection[str] = ()) -> Section | None:
     """The conclusions, the most important of each comparison first; None without a ladder.
 
-    `several`: ladders with several seeds. They are left to `section_by_seed`.
+    `several`: ladders with several seeds. They are left to `section_by_seed`. `said`: the cautions of the headline,
+    which a single comparison does not repeat.
     """
-    parts = _parts(runs, [run for run in runs if run.control is None and run.name not in several])
+    parts = _parts(runs, [run for run in runs if run.control is None and run.name not in several], said)
     return Section("savings", "What growing saved", parts) if parts else None
 
 
@@ -28,10 +29,14 @@ def section_by_seed(runs: Sequence[RunReport], several: Collection[str]) -> Sect
     return Section("savings-by-seed", heading, parts, in_terminal=False, is_detail=True) if parts else None
 
 
-def _parts(runs: Sequence[RunReport], ladders: Sequence[RunReport]) -> tuple[Paragraph, ...]:
+def _parts(
+    runs: Sequence[RunReport], ladders: Sequence[RunReport], said: Collection[str] = ()
+) -> tuple[Paragraph, ...]:
     parts: list[Paragraph] = []
-    for heading, (result, *rest) in verdicts(runs, ladders):
-        parts += [Paragraph(heading, "heading"), Paragraph(result, "strong"), *map(Paragraph, rest)]
+    found = verdicts(runs, ladders)
+    for heading, (result, *rest) in found:
+        new = (text for text in rest if len(found) > 1 or text not in said)
+        parts += [Paragraph(heading, "heading"), Paragraph(result, "strong"), *map(Paragraph, new)]
     return tuple(parts)
 
 

@@ -54,7 +54,7 @@ def report_sections(
         sweep.section(found.sweeps),
         ladders.section(found.ladders),
         bits_per_byte.section(runs),
-        savings.section(runs, found.with_several_seeds),
+        savings.section(runs, found.with_several_seeds, found.cautions),
         savings.section_by_seed(runs, found.with_several_seeds),
         equal_loss_sections.section(runs),
         equal_loss_sections.section_of_other_costs(runs),

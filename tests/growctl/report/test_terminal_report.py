@@ -27,6 +27,7 @@ from growctl.run.signals import Stopped
 from growctl.text.console import Terminal
 from model.errors import UserError
 from tests.growctl.invented_runs import FakeRun, control, ladder, stage_of
+from tests.growctl.report.invented_reports import seed_runs
 
 
 @pytest.fixture
@@ -100,27 +101,45 @@ def test_plain_lines_have_no_colour_no_boxes_and_no_breaks(runs: Path) -> None:
     assert not any(line != line.rstrip() for line in lines)
 
 
-def test_the_option_plain_prints_those_lines_whatever_the_width(runs: Path) -> None:
+def test_the_option_plain_prints_those_lines_whatever_the_width_and_names_the_details(runs: Path) -> None:
     lines: list[str] = []
     print_plain(report_sections(find_runs(runs)), lines.append)
     result = CliRunner(env={"COLUMNS": "20"}).invoke(app, ["report", "--plain", "--runs-dir", str(runs)])
-    assert set(lines) <= set(result.stdout.splitlines())
+    shown = result.stdout.splitlines()
+    assert set(lines) <= set(shown)
     assert not set(result.stdout) & set(sparklines.LEVELS)
+    assert shown[-1] == "Every section and run, here: --details"
 
 
-def test_the_terminal_shows_the_result_first_and_the_rest_with_details(runs: Path) -> None:
-    def shown(*options: str) -> str:
-        return CliRunner().invoke(app, ["report", "--plain", "--runs-dir", str(runs), *options]).stdout
-
-    brief, details = shown(), shown("--details")
-    found = report_sections(find_runs(runs))
+def test_details_are_every_section_with_text_and_the_rest_is_shown_without_them(runs: Path) -> None:
+    found, brief = report_sections(find_runs(runs)), list[str]()
+    print_plain(found, brief.append)
+    details = CliRunner().invoke(app, ["report", "--plain", "--details", "--runs-dir", str(runs)]).stdout.splitlines()
     for section in found:
         has_text = not all(isinstance(part, Chart) for part in section.parts)
-        assert (section.heading in details.splitlines()) == has_text
-        assert (section.heading in brief.splitlines()) == section.in_terminal
-    assert brief.splitlines()[-1] == "Every section and run, here: --details"
-    assert "--details" not in details
-    assert set(brief.splitlines()[:-1]) < set(details.splitlines())
+        assert (section.heading in details) == has_text
+        assert (section.heading in brief) == section.in_terminal
+    assert set(brief) < set(details)
+    assert not any("--details" in line for line in details)
+
+
+def test_a_caution_below_the_result_is_not_repeated_by_the_only_comparison(tmp_path: Path) -> None:
+    ladder(tmp_path)
+    control(tmp_path, 1400, 1.40)
+    lines: list[str] = []
+    print_plain(report_sections(find_runs(tmp_path)), lines.append)
+    assert sum(line.startswith("Caution: only 1 control budget") for line in lines) == 1
+
+
+def test_of_several_seeds_the_page_folds_the_verdict_of_each(tmp_path: Path) -> None:
+    runs = [run for seed in (0, 1) for run in seed_runs(seed, 1.9, {1.0: 2.0, 2.0: 1.8})]
+    found = {section.key: section for section in report_sections(runs)}
+    assert "savings" not in found
+    assert found["savings-by-seed"].is_detail
+    assert not found["savings-by-seed"].in_terminal
+    alone = {section.key for section in report_sections(runs[: len(runs) // 2])}
+    assert "savings" in alone
+    assert not {"savings-by-seed", "seeds"} & alone
 
 
 def test_of_many_runs_the_terminal_shows_the_ladders_and_those_still_training(tmp_path: Path) -> None:
