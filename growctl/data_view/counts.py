@@ -9,8 +9,8 @@ from stages.data.dataset import Int64Array
 
 PERCENTILES = (1, 5, 25, 50, 75, 95, 99)
 
-_DENSE = 1 << 20
-"""Below this length, documents are counted by length; the few longer ones are listed. N tokens hold at most N / _DENSE
+DENSE = 1 << 20
+"""Below this length, documents are counted by length; the few longer ones are listed. N tokens hold at most N / DENSE
 of those, so that memory stays small for any dataset."""
 
 
@@ -50,11 +50,11 @@ class Lengths:
 
 def count_lengths(parts: Iterable[Int64Array]) -> Lengths:
     """The lengths of documents that come in `parts`: (N,) each, all at least 1."""
-    dense, long_lengths = np.zeros(_DENSE, np.int64), [np.empty(0, np.int64)]
+    dense, long_lengths = np.zeros(DENSE, np.int64), [np.empty(0, np.int64)]
     for part in parts:
-        found = np.bincount(part[part < _DENSE])
+        found = np.bincount(part[part < DENSE])
         dense[: len(found)] += found
-        long_lengths.append(part[part >= _DENSE])
+        long_lengths.append(part[part >= DENSE])
     short = np.flatnonzero(dense)
     more, times = np.unique(np.concatenate(long_lengths), return_counts=True)
     values, counts = np.concatenate([short, more]), np.concatenate([dense[short], times])

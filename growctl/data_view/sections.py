@@ -82,12 +82,14 @@ def _ids(ids: UsedIds, tokenizer_size: int) -> Iterator[Paragraph]:
         f"{ids.largest:,}"
     )
     if ids.num_beyond:
-        yield Paragraph(
-            f"{counted(ids.num_beyond, 'token')} of train have ids beyond the model's {ids.vocab_size:,} rows, so no "
-            "model of that size can train on them; set model.vocab_size to at least "
-            f"{ids.largest + 1}, or prepare the text again if the tokenizer is smaller",
-            "warning",
-        )
+        beyond = f"{counted(ids.num_beyond, 'token')} of train have ids beyond the "
+        if ids.largest < tokenizer_size:
+            fix = f"model's {ids.vocab_size:,} rows: set model.vocab_size to {tokenizer_size} or more"
+        else:
+            fix = (
+                f"tokenizer's {tokenizer_size:,} entries: the tokens were made with another one; prepare the text again"
+            )
+        yield Paragraph(f"{beyond}{fix}.", "warning")
 
 
 def _length_parts(document: DataShowDocument, with_bars: bool) -> Iterator[Paragraph | Table | Chart]:
