@@ -61,7 +61,7 @@ def _result(a: RunReport, b: RunReport, differences: Sequence[Difference]) -> Se
         parts.append(Paragraph("This is one run of each: seeds alone may change a loss by as much.", "note"))
     doubts = [found.what for found in differences if found.grade != "minor" and not found.by_design]
     if doubts and len(parts) > 1:
-        parts.append(Paragraph(f"What else differs may be the reason: {', '.join(doubts)}.", "warning"))
+        parts.append(Paragraph(f"The difference may come from what else differs: {', '.join(doubts)}.", "warning"))
     return Section("result", "Which is better", tuple(parts))
 
 

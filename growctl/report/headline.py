@@ -7,8 +7,16 @@ from typing import Literal
 from growctl.content.section import Paragraph, Section
 from growctl.report.compare import BEST_SCRATCH, EQUAL_FLOPS_TOLERANCE, is_scratch
 from growctl.report.grouping import seeds_text
-from growctl.report.over_seeds import bar, cost, interval_text, times_interval
-from growctl.report.replicates import DIVERGED, LADDER, Arm, LossDifference, Saving, SeedComparison, SeedFigures
+from growctl.report.over_seeds import (
+    capitalised,
+    interval_text,
+    lower_by,
+    rival,
+    rival_needs,
+    size_of,
+    times_interval,
+)
+from growctl.report.replicates import DIVERGED, LADDER, Arm, Saving, SeedComparison, SeedFigures
 from growctl.report.seeds import Difference, Interval
 from growctl.text.formatting import short_count
 from stages.counted import counted
@@ -17,6 +25,8 @@ Outcome = Literal["won", "lost", "even", "within noise", "unknown"]
 
 _EVEN_NATS = 0.0005
 """A difference that the report prints as 0.000 nats."""
+
+ONE_SEED = "Caution: with one seed, a small difference may be chance. `growctl run SCHEDULE --seeds 0,1,2` trains more."
 
 
 @dataclass(frozen=True)
@@ -52,7 +62,8 @@ def headline(figures: SeedFigures) -> Headline:
     ladder, strictest = figures.arms[0], sorted(figures.comparisons, key=_strictness)
     results = [(comparison, found) for comparison in strictest if (found := _result(figures, ladder, comparison))]
     if not results:
-        return Headline(figures.name, _unknown(figures, ladder), "unknown", None, None, None, None, None, ())
+        unknown = Headline(figures.name, _unknown(figures, ladder), "unknown", None, None, None, None, None, ())
+        return replace(unknown, cautions=figures.repeated)
     [(decisive, found), *others] = results
     stricter = strictest[: strictest.index(decisive)]
     said = (
@@ -62,18 +73,26 @@ def headline(figures: SeedFigures) -> Headline:
             for _, other in others
             if _is_worse(other, found)
         ),
-        *(f"Caution: {bar(one)} has no result yet{_lacking(one)}." for one in stricter),
+        *(f"Caution: {rival(one)} has no result yet{_lacking(one)}." for one in stricter),
         *_missing_arms(figures, decisive),
+        *((ONE_SEED,) if len(figures.seeds) == 1 else ()),
+        *figures.repeated,
     )
     return replace(found, cautions=tuple(dict.fromkeys(said)))
 
 
 def section(headlines: Sequence[Headline]) -> Section | None:
-    """The results, one sentence each, with what may make them worth less below; None without a ladder."""
+    """The results, one sentence each, with what may make them worth less below; None without a ladder.
+
+    The caution that there is one seed comes once, at the end.
+    """
     parts = []
     for one in headlines:
         name = f"{one.ladder}: " if len(headlines) > 1 else ""
-        parts += [Paragraph(name + one.sentence, "strong"), *(Paragraph(text, "note") for text in one.cautions)]
+        cautions = (Paragraph(text, "note") for text in one.cautions if text != ONE_SEED)
+        parts += [Paragraph(name + one.sentence, "strong"), *cautions]
+    if any(ONE_SEED in one.cautions for one in headlines):
+        parts.append(Paragraph(ONE_SEED, "note"))
     return Section("headline", "Result", tuple(parts)) if parts else None
 
 
@@ -129,25 +148,25 @@ def _of_loss(figures: SeedFigures, ladder: Arm, comparison: SeedComparison) -> H
     found, at_equal_flops = comparison.at_equal_loss, _of_flops(figures, ladder, comparison)
     if found is None:
         return None
-    who, against = _who(ladder, comparison), bar(comparison)
+    who = _who(ladder, comparison)
     if found.saving is None:
-        return _bound(figures, who, against, comparison, found)
+        return _bound(figures, who, comparison, found)
     if found.interval is None and at_equal_flops and at_equal_flops.interval:
         return None
     outcome, known = (
         _outcome(found.saving - 1.0, _less_one(found.interval), EQUAL_FLOPS_TOLERANCE),
         _certainty(times_interval(found.interval) if found.interval else None, comparison.seeds, figures),
     )
-    said = f"{who} {cost(found.saving)} {against} at equal loss ({known})"
+    said = f"{rival_needs(comparison, found.saving, who)} ({known})"
     if outcome == "within noise":
         said = f"{said}, which is within the noise between seeds"
     if at_equal_flops and at_equal_flops.interval and at_equal_flops.outcome != outcome:
-        said = f"{said}. {at_equal_flops.sentence.removesuffix('.').replace(who, 'But it', 1)}"
+        said = f"{said}. But {at_equal_flops.sentence.removesuffix('.').replace('At', 'at', 1)}"
     shared = (comparison.control, found.saving, None, found.interval, comparison.seeds)
     return Headline(figures.name, f"{said}.", outcome, "equal loss", *shared)
 
 
-def _bound(figures: SeedFigures, who: str, against: str, comparison: SeedComparison, found: Saving) -> Headline | None:
+def _bound(figures: SeedFigures, who: str, comparison: SeedComparison, found: Saving) -> Headline | None:
     """What is known where the controls do not bracket the ladder's loss; None if equal FLOPs say more."""
     if found.edge is None or found.edge.difference.within_noise:
         return None
@@ -156,14 +175,14 @@ def _bound(figures: SeedFigures, who: str, against: str, comparison: SeedCompari
     shared = (comparison.control, None, None, None, comparison.seeds)
     if found.at_least is not None and found.at_least > 1.0 + EQUAL_FLOPS_TOLERANCE:
         sentence = (
-            f"{who} won against {against}: with up to {found.at_least:.2f}x its FLOPs, no control reached its loss, so "
-            f"that the saving is not known exactly ({seeds}, {sure})."
+            f"{capitalised(who)} won: even with {found.at_least:.2f}x its FLOPs, {rival(comparison)} did not reach its "
+            f"loss ({seeds}, {sure})."
         )
         return Headline(figures.name, sentence, "won", "equal loss", *shared)
     if found.at_most is not None and found.at_most < 1.0 - EQUAL_FLOPS_TOLERANCE:
         sentence = (
-            f"{who} lost against {against}: a control with {found.at_most:.2f}x its FLOPs already ended below its loss "
-            f"({seeds}, {sure})."
+            f"{capitalised(who)} lost: with only {found.at_most:.2f}x its FLOPs, {rival(comparison)} reached a lower "
+            f"loss ({seeds}, {sure})."
         )
         return Headline(figures.name, sentence, "lost", "equal loss", *shared)
     return None
@@ -176,23 +195,17 @@ def _of_flops(figures: SeedFigures, ladder: Arm, comparison: SeedComparison) -> 
         return None
     mean, interval, seeds = found.difference.mean, found.difference.interval, found.difference.seeds
     outcome = outcome_of_losses(found.difference)
-    sentence = f"{_who(ladder, comparison)} {_ended(found)} {bar(comparison)} at equal FLOPs"
-    known = _certainty(interval_text(interval) if interval else None, seeds, figures)
+    sentence = f"At equal FLOPs, {_who(ladder, comparison)} {lower_by(mean, 3)} {rival(comparison)}"
+    shown = size_of(found.difference)
+    known = _certainty(interval_text(shown, 3) if shown else None, seeds, figures)
     noise = ", which is within the noise between seeds" if outcome == "within noise" else ""
     shared = (comparison.control, None, mean, interval, seeds)
     return Headline(figures.name, f"{sentence} ({known}){noise}.", outcome, "equal flops", *shared)
 
 
-def _ended(found: LossDifference) -> str:
-    mean = found.difference.mean
-    if abs(mean) < _EVEN_NATS:
-        return "ended with the loss of"
-    return f"ended {abs(mean):.3f} nats {'below' if mean < 0 else 'above'}"
-
-
 def _who(ladder: Arm, comparison: SeedComparison) -> str:
     size = f"{short_count(ladder.num_parameters or 0)} parameters"
-    return f"Growing to {size}" if is_scratch(comparison.control) else f"This ladder, to {size},"
+    return f"growing to {size}" if is_scratch(comparison.control) else "this ladder"
 
 
 def _less_one(interval: Interval | None) -> Interval | None:
@@ -238,7 +251,10 @@ def _unknown(figures: SeedFigures, ladder: Arm) -> str:
         return f"Not known: {figures.name} has no controls, so there is nothing to compare it with."
     waiting = _waiting(figures)
     if not waiting:
-        return "Not known: the controls that count cost neither as much as the ladder, nor do they bracket its loss."
+        return (
+            "Not known: no control that counts has the ladder's FLOPs, and their losses are not on both sides of its "
+            "loss."
+        )
     return f"Not known yet: {len(waiting)} of {counted(len(controls), 'control')} do not count: {', '.join(waiting)}."
 
 
