@@ -52,7 +52,7 @@ def sweep(
         bool,
         typer.Option(
             "--dry-run",
-            help="List the runs with their sizes and FLOPs, and write nothing.",
+            help="List the runs with their sizes and FLOPs, and with launch=slurm the job scripts; write nothing.",
         ),
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Train more than 100 runs.")] = False,
@@ -61,7 +61,7 @@ def sweep(
     """Train a run for every combination of values, one after another. Run the same command again to resume.
 
     Finished runs are skipped. A run that fails does not stop the others; the same command tries it again. With
-    launch=slurm, submit the jobs of every run and return. With --json, progress goes to standard error.
+    launch=slurm, submit the runs as job arrays and return. With --json, progress goes to standard error.
 
     Example: growctl sweep quickstart learning_rate.peak=2e-3,4e-3,8e-3 seed=0,1,2 --dry-run
     """
@@ -88,7 +88,7 @@ def train_requests(
     from growctl.run.screen import make_screen
     from growctl.sweep.document import sweep_document
     from growctl.sweep.outcomes import outcomes
-    from growctl.sweep.table import print_costs, print_outcomes
+    from growctl.sweep.table import print_outcomes
     from growctl.sweep.train import train_set
     from growctl.text.console import Terminal
 
@@ -96,7 +96,7 @@ def train_requests(
         print_document(sweep_document(requests, {}))
         return
     if dry_run:
-        print_costs(requests, Terminal(highlight=False))
+        _list(requests)
         return
     with make_screen(Terminal(stderr=as_json)) as screen:
         failures = train_set(requests, screen)
@@ -107,9 +107,21 @@ def train_requests(
         print_outcomes(outcomes(requests, failures), Terminal(highlight=False))
         where = "" if runs_dir == DEFAULT_RUNS_DIR else f" --runs-dir {runs_dir}"
         which = f" {' '.join(names)}" if len(names) <= MOST_NAMES else ""
-        say(f"\nTo see their cost and results: growctl report{which}{where}")
+        queued = any(request.ladder.schedule.launch.cluster == "slurm" for request in requests)
+        see = "progress: growctl status" if queued else "cost and results: growctl report"
+        say(f"\nTo see their {see}{which}{where}")
     if failures:
         raise RunFailed(
             f"{len(failures)} of {len(requests)} runs failed: {', '.join(failures)}; run the same command again to try "
             "again"
         )
+
+
+def _list(requests: Sequence["LadderRequest"]) -> None:
+    from growctl.cli.dry_run import submissions_text
+    from growctl.sweep.table import print_costs
+    from growctl.text.console import Terminal
+
+    print_costs(requests, Terminal(highlight=False))
+    if text := submissions_text(requests):
+        say(f"\n{text}")

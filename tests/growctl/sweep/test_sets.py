@@ -307,16 +307,3 @@ def test_report_and_status_name_the_set(tmp_path):
     assert [(run.group, run.overrides) for run in find_status(tmp_path)] == [("a", {"seed": 1}), (None, {})]
     assert "set a, 1 run: " in printed(tmp_path)
     assert "of the set a (seed=1)" in printed(tmp_path, "a-seed-1")
-
-
-@pytest.mark.slow
-def test_on_slurm_every_run_gets_its_own_jobs_and_is_submitted_once(slurm, schedule):
-    (slurm / "hold").touch()
-    cluster = ("launch.cluster=slurm", "launch.devices=1", "launch.slurm.time_limit=1h")
-    out, _ = seeds(schedule, "--seeds", "0,1", *cluster)
-    assert "job 101: tiny-seed-0 (1 machine x 1); log: " in out
-    assert "job 102: tiny-seed-1 (1 machine x 1); log: " in out
-    out, _ = seeds(schedule, "--seeds", "0,1,2", *cluster)
-    assert "tiny-seed-1: this run already has jobs: 102 (tiny-seed-1, PENDING)" in out
-    assert "job 103: tiny-seed-2" in out
-    assert {run.group for run in find_status(schedule.parent / "runs")} == {"tiny"}
