@@ -8,7 +8,6 @@ import typer
 
 from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, RunsDir, runs_argument
 from growctl.text.escaping import say
-from model.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -161,6 +160,8 @@ def report(
 
 def _check_output(console: "Terminal", wanted: "Sequence[str]", *, watch: bool, plain: bool, as_json: bool) -> None:
     """Raises UserError for options that exclude each other, and if nothing can be drawn again and again."""
+    from model.errors import UserError
+
     chosen = [name for name, given in (("--watch", watch), ("--plain", plain), ("--json", as_json)) if given]
     if len(chosen) > 1:
         raise UserError(f"{' and '.join(chosen[:2])}: give one of them, because each is another form of the report")
