@@ -155,7 +155,7 @@ def scancel(cluster: Cluster) -> str:
 
 
 def a_sweep_as_arrays(cluster: Cluster) -> str:
-    """Of three runs, at most two at once, one is queued again and one cancelled; another command trains that one."""
+    """Of three runs, at most two at once, one is warned and one cancelled; another command trains that one."""
     launch = ("launch.slurm.job=stage", "launch.nodes=[1,2]", "launch.slurm.array_limit=2", "seed=3,4,5")
     told = cluster.sweep("sweep", *launch, seconds_per_step=0.3)
     small, large = re.findall(r"array (\d+): ", told)
@@ -174,12 +174,13 @@ def a_sweep_as_arrays(cluster: Cluster) -> str:
     told = cluster.sweep("sweep", *launch)
     assert f"tiny-seed-5: this run already has jobs: {small}_2 (tiny-seed-5.small, PENDING), {large}_2" in told, told
     assert "array " not in told, told
-    cluster.slurm("scontrol", "requeue", f"{small}_0")
+    cluster.slurm("scancel", "--signal=USR2", "--batch", f"{small}_0")  # as before its time limit
     cluster.slurm("scancel", f"{small}_1")
     cluster.wait_for(f"{large}_1", "CANCELLED")
     for task in (0, 2):
         cluster.wait_for(f"{large}_{task}", "COMPLETED")
     assert cluster.job(f"{small}_0")["Restarts"] == "1", cluster.job(f"{small}_0")
+    assert "stage small: resuming from step_" in cluster.log(f"{small}_0"), cluster.log(f"{small}_0")
     _check_same(cluster.folder / "sweep/tiny-seed-3", cluster.one_rank_then_two)
     assert [run["state"] for run in cluster.statuses("sweep")] == ["finished", "stopped", "finished"]
     told = cluster.sweep("sweep", *launch)
@@ -188,8 +189,8 @@ def a_sweep_as_arrays(cluster: Cluster) -> str:
     cluster.wait_for(again[-1], "COMPLETED")
     assert [run["state"] for run in cluster.statuses("sweep")] == ["finished"] * 3
     return (
-        "3 runs as 2 arrays, 2 tasks at once; one task queued again and resumed: the same bits as without SLURM; one "
-        "cancelled, with the task behind it alone, and trained by a second `growctl sweep`"
+        "3 runs as 2 arrays, 2 tasks at once; one task warned, queued again and resumed: the same bits as without "
+        "SLURM; one cancelled, with the task behind it alone, and trained by a second `growctl sweep`"
     )
 
 
