@@ -26,9 +26,6 @@ from growctl.text.escaping import say
 if TYPE_CHECKING:
     from growctl.run.requests import LadderRequest
 
-MOST_NAMES = 10
-"""Runs to name in a command that the user may copy; of more, all runs are shown."""
-
 
 def sweep(
     schedule: ScheduleName,
@@ -100,16 +97,14 @@ def train_requests(
         return
     with make_screen(Terminal(stderr=as_json)) as screen:
         failures = train_set(requests, screen)
-    names = [request.ladder.name for request in requests]
     if as_json:
         print_document(sweep_document(requests, failures))
     else:
         print_outcomes(outcomes(requests, failures), Terminal(highlight=False))
         where = "" if runs_dir == DEFAULT_RUNS_DIR else f" --runs-dir {runs_dir}"
-        which = f" {' '.join(names)}" if len(names) <= MOST_NAMES else ""
         queued = any(request.ladder.schedule.launch.cluster == "slurm" for request in requests)
-        see = "progress: growctl status" if queued else "cost and results: growctl report"
-        say(f"\nTo see their {see}{which}{where}")
+        report = f"cost and results: growctl report {_shown_as(requests, runs_dir)}"
+        say(f"\nTo see their {'progress: growctl status' if queued else report}{where}")
     if failures:
         raise RunFailed(
             f"{len(failures)} of {len(requests)} runs failed: {', '.join(failures)}; run the same command again to try "
@@ -125,3 +120,11 @@ def _list(requests: Sequence["LadderRequest"]) -> None:
     print_costs(requests, Terminal(highlight=False))
     if text := submissions_text(requests):
         say(f"\n{text}")
+
+
+def _shown_as(requests: "Sequence[LadderRequest]", runs_dir: Path) -> str:
+    """What `growctl report` calls the runs of a set: the set, or each run if a run has the set's name."""
+    run_set = requests[0].ladder.run_set
+    if run_set is not None and not (runs_dir / run_set.group).exists():
+        return run_set.group
+    return " ".join(request.ladder.name for request in requests)
