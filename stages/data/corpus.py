@@ -21,7 +21,7 @@ from stages.data.cutting import as_line_feed
 from stages.data.documents import Cutting, is_plain_text, numbered_records
 from stages.data.file_kinds import kind_of_bytes, no_text
 from stages.data.folders import LocalFolders
-from stages.data.hub import by_hand, local_tokenizer, make_local_copy
+from stages.data.hub import by_hand, local_tokenizer, make_local_copy, offline_copy
 from stages.data.location import PYTHON_STDLIB, local_path, missing_source, nearest_path, one_spelling, real_file
 from stages.data.source_errors import DataError, Unreadable, reading
 from stages.data.source_files import SourceFile, list_files, require_readers, source_info, stdlib_files
@@ -244,7 +244,7 @@ def open_corpus(spec: DataSpec) -> Corpus:
         fs, files = stdlib_files()
         return Corpus(spec, fs, tuple(sorted(files, key=lambda file: file.name)), is_folder=True)
     with reading(f"data.source: {spec.source!r}", spec.by_hand):
-        fs, path = fsspec.url_to_fs(spec.source)
+        fs, path = fsspec.url_to_fs(offline_copy(spec.source) or spec.source)
         fs = LocalFolders() if type(fs) is LocalFileSystem else fs
         info = source_info(fs, path)
         files = list_files(fs, path, info, spec.include)
