@@ -21,6 +21,7 @@ from stages.checkpoint.files import OnBytes, hash_file, hash_files
 from stages.checkpoint.sealed import DocumentError, PlainPath, Sealed, check_inside, read_sealed, seal
 from stages.checkpoint.text_facts import TextFacts
 from stages.counted import counted
+from stages.data.bad_records import SkippedRecords
 from stages.data.corpus import SPLITS, DataError, DataSpec, SplitName
 from stages.stage_dir import MANIFEST_NAME, TOKENIZER_NAME
 
@@ -85,6 +86,9 @@ class DatasetManifest(Sealed):
 
     num_dropped: Amount = 0
     """Documents left out of train because validation has the same text under another name."""
+
+    skipped: SkippedRecords = SkippedRecords()
+    """The bad records that `data.on_bad_record: skip` left out."""
 
     fingerprint: str
     """sha256 over the tokenizer and all files, in order. Independent of paths, times and the number of workers."""
