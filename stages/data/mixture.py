@@ -75,8 +75,8 @@ class _Node:
 
     parts: int
     name: str
-    """Of the source, or the first name below: it orders nodes of equal weight, so that the order of the sources does
-    not matter."""
+    """Of the source, or of the lighter side: it orders nodes of equal weight, so that the order of the sources does not
+    matter."""
     source: int
     children: "tuple[_Node, _Node] | None" = None
 
@@ -279,7 +279,7 @@ def _tree(weights: Mapping[int, int], sources: Sequence[MixtureSource]) -> _Node
     heapify(heap)
     while len(heap) > 1:
         lighter, heavier = heappop(heap)[2], heappop(heap)[2]
-        parts, name = lighter.parts + heavier.parts, min(lighter.name, heavier.name)
+        parts, name = lighter.parts + heavier.parts, lighter.name
         heappush(heap, (parts, name, _Node(parts, name, -1, (lighter, heavier))))
     return heap[0][2]
 
