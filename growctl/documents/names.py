@@ -13,6 +13,7 @@ FILES = {
 COMMANDS = {
     "clean": "growctl.storage.document:CleanDocument",
     "compare": "growctl.compare.document:CompareDocument",
+    "data-show": "growctl.data_view.document:DataShowDocument",
     "doctor": "growctl.doctor.check:DoctorDocument",
     "eval": "growctl.evaluate.document:EvalDocument",
     "expand": "growctl.cli.written:ExpandDocument",
@@ -29,6 +30,7 @@ COMMANDS = {
     "show": "growctl.checkpoints.document:ShowDocument",
     "shrink": "growctl.cli.written:ShrinkDocument",
     "status": "growctl.status.runs:StatusDocument",
+    "sweep": "growctl.sweep.document:SweepDocument",
     "validate": "growctl.controls.brief:ValidateDocument",
     "verify": "growctl.verify.document:VerifyDocument",
 }
