@@ -28,6 +28,7 @@ from stages.data.dataset import (
     read_dataset_manifest,
     verify_dataset,
 )
+from stages.data.sample_order import Blocks, Int64Array
 
 MakeDataset = Callable[..., Path]
 
@@ -316,6 +317,19 @@ def test_reading_ahead_in_blocks_gives_the_same_samples_as_each_alone(
     for first in positions:
         starts = TrainingSamples(directory, 3, seed=5).starts(first, 7)
         assert np.array_equal(samples.batch(first, 7), (starts[:, None] + np.arange(4)) % 3001)
+
+
+def test_only_reading_in_order_computes_whole_blocks() -> None:
+    computed = []
+
+    def compute(first_index: int, count: int) -> Int64Array:
+        computed.append((first_index, count))
+        return np.arange(first_index, first_index + count)
+
+    blocks = Blocks(compute)
+    for first in (10**6, 5, 10**7, 0, 8, 16, 4088, 4090, 4096):
+        assert blocks.read(first, 8).tolist() == list(range(first, first + 8))
+    assert computed == [(10**6, 8), (5, 8), (10**7, 8), (0, 8), (0, 4096), (4090, 8), (4096, 8)]
 
 
 def test_samples_and_windows_can_be_indexed_sliced_and_pickled(make_dataset: MakeDataset) -> None:
