@@ -19,14 +19,12 @@ from matplotlib.ticker import FixedFormatter, FixedLocator, LogLocator, NullForm
 
 from growctl.content.chart import Axis, Chart, Mark, Series
 from growctl.content.formats import FigureFormat, FigureStyle
-from growctl.content.palette import Look, group_of, looks
+from growctl.content.palette import QUIET, Look, group_of, looks
 from growctl.content.rule_labels import CHARACTER_WIDTH, place_labels, rows_used
 from growctl.content.scale import Scale, is_drawable, tick_labels
 from growctl.text.escaping import visible
 
 _INK, _FAINT = "#222222", "#8a8f98"
-_QUIET = 40
-"""Joined series with more marks are lines alone."""
 _PLACES = {"ladder": 5, "release": 4, "control": 3, "plain": 3, "published": 2}
 """What is drawn over what."""
 
@@ -114,7 +112,7 @@ class _Drawing:
         all_large = not series.is_joined or series.role == "published"
         ends = [mark for mark in marks if mark.is_end or all_large]
         ways = [mark for mark in marks if not (mark.is_end or all_large) and mark.facts]
-        if len(series.marks) <= _QUIET:
+        if len(series.marks) <= QUIET:
             fade = 0.45 if series.role == "control" else 0.9
             self.axes.plot(
                 *_places(ways, self.axis), "o", color=colour, ms=self.sizes.dot, mew=0, alpha=fade, zorder=above

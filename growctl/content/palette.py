@@ -28,6 +28,9 @@ COLOURS = (
 )
 """One for each group, in order. They stay apart for readers with any of the three kinds of colour blindness."""
 
+QUIET = 20
+"""A joined series of more marks is drawn as a line alone: markers would cover it."""
+
 GREY = Colour("#6a6f78", "#a3a9b3")
 """Published figures, which were not measured here."""
 
@@ -107,8 +110,9 @@ class Look:
 
 
 def looks(chart: Chart) -> tuple[Look, ...]:
-    """How each series of a chart is drawn. Groups get colours in the order in which they appear."""
-    measured = group_places(chart.series)
+    """How each series of a chart is drawn. Groups get colours in the chart's order, then as they appear."""
+    groups = dict.fromkeys((*chart.groups, *group_places(chart.series)))
+    measured = {group: place for place, group in enumerate(groups)}
     published = [series.entry for series in chart.series if series.role == "published"]
     published = list(dict.fromkeys(published))  # they have no colour, so that each needs a marker
     places = {role: group_places([each for each in chart.series if each.role == role]) for role in MARKERS}

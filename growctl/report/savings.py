@@ -11,12 +11,15 @@ from growctl.report.verdict import verdict
 from growctl.text.formatting import short_count
 
 
-def section(runs: Sequence[RunReport]) -> Section | None:
-    """The conclusions, the most important of each comparison first; None without a ladder."""
+def section(runs: Sequence[RunReport], is_detail: bool = False) -> Section | None:
+    """The conclusions, the most important of each comparison first; None without a ladder.
+
+    `is_detail`: the report has conclusions over seeds, which come before those of each ladder.
+    """
     parts: list[Paragraph] = []
     for heading, (result, *rest) in verdicts(runs):
         parts += [Paragraph(heading, "heading"), Paragraph(result, "strong"), *map(Paragraph, rest)]
-    return Section("savings", "What growing saved", tuple(parts)) if parts else None
+    return Section("savings", "What growing saved", tuple(parts), is_detail=is_detail) if parts else None
 
 
 def verdicts(runs: Sequence[RunReport]) -> list[tuple[str, tuple[str, ...]]]:
