@@ -9,6 +9,7 @@
     const lines = [...series.querySelectorAll("polyline")].map((line) => [...line.points]);
     const drawn = new Map([...series.querySelectorAll(".chart-mark")].map((mark) => [mark.dataset.row, mark]));
     lines[0].forEach(({ y }, number) => {
+      if (y < 0) return; // above the chart
       const row = String(Number(series.dataset.rows) + number);
       const mark = drawn.get(row) || document.createElementNS(series.namespaceURI, "use");
       series.append(mark); // in the order of the line

@@ -19,7 +19,7 @@ from matplotlib.ticker import FixedFormatter, FixedLocator, LogLocator, NullForm
 
 from growctl.content.chart import Axis, Chart, Mark, Series
 from growctl.content.formats import FigureFormat, FigureStyle
-from growctl.content.palette import QUIET, Look, group_of, looks
+from growctl.content.palette import Look, group_of, is_quiet, looks
 from growctl.content.rule_labels import CHARACTER_WIDTH, place_labels, rows_used
 from growctl.content.scale import Scale, is_drawable, tick_labels
 from growctl.text.escaping import visible
@@ -112,10 +112,9 @@ class _Drawing:
         all_large = not series.is_joined or series.role == "published"
         ends = [mark for mark in marks if mark.is_end or all_large]
         ways = [mark for mark in marks if not (mark.is_end or all_large) and mark.facts]
-        if len(series.marks) <= QUIET:
-            fade = 0.45 if series.role == "control" else 0.9
+        if not is_quiet(series):
             self.axes.plot(
-                *_places(ways, self.axis), "o", color=colour, ms=self.sizes.dot, mew=0, alpha=fade, zorder=above
+                *_places(ways, self.axis), "o", color=colour, ms=self.sizes.dot, mew=0, alpha=0.9, zorder=above
             )
         self.axes.plot(*_places(ends, self.axis), **self._marker(series, look), linestyle="none", zorder=above + 5)
         for mark in ends:

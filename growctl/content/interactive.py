@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from growctl.content.chart import Axis, Chart, Mark, Role, Series
 from growctl.content.chart_data import data_table
-from growctl.content.palette import COLOURS, GREY, QUIET, Look, group_of, looks
+from growctl.content.palette import COLOURS, GREY, Look, group_of, is_quiet, looks
 from growctl.content.rule_labels import ROW_HEIGHT, PlacedLabel, place_labels, rows_used
 from growctl.content.scale import Scale, is_drawable, tick_labels
 from growctl.text.escaping import visible
@@ -263,13 +263,10 @@ class _Plot:
 
     def _is_line_alone(self, series: Series) -> bool:
         """Whether the line has all points, so that the script can find them: their marks are not to be seen."""
-        return (
-            series.is_joined
-            and len(series.marks) > QUIET
-            and all(
-                _has_room(mark, self.chart) and all(is_drawable(mark.x.get(axis.key), axis) for axis in self.axes)
-                for mark in series.marks
-            )
+        return is_quiet(series) and all(
+            is_drawable(mark.y, self.chart.y_axis)
+            and all(is_drawable(mark.x.get(axis.key), axis) for axis in self.axes)
+            for mark in series.marks
         )
 
     def _line(self, series: Series, look: Look, number: int) -> Markup:
@@ -330,12 +327,12 @@ def _has_room(mark: Mark, chart: Chart) -> bool:
 
 
 def _has_markers(series: Series) -> bool:
-    return not series.is_guide and (len(series.marks) <= QUIET or not series.is_joined)
+    return not series.is_guide and (not is_quiet(series) or any(mark.is_end for mark in series.marks))
 
 
 def _classes(look: Look, series: Series) -> str:
     kind = f"{_colour_class(look)} chart-{series.role}{' chart-hollow' if look.is_hollow else ''}"
-    return kind if _has_markers(series) or series.is_guide else f"{kind} chart-quiet"
+    return f"{kind} chart-quiet" if is_quiet(series) and not series.is_guide else kind
 
 
 def _colour_class(look: Look) -> str:

@@ -28,8 +28,8 @@ COLOURS = (
 )
 """One for each group, in order. They stay apart for readers with any of the three kinds of colour blindness."""
 
-QUIET = 20
-"""A joined series of more marks is drawn as a line alone: markers would cover it."""
+_FEW = 20
+"""A joined series of more marks is drawn as a line, and its ends: markers would cover it."""
 
 GREY = Colour("#6a6f78", "#a3a9b3")
 """Published figures, which were not measured here."""
@@ -128,6 +128,14 @@ def group_places(series: Sequence[Series]) -> dict[str, int]:
     """The place of each measured group in order of appearance."""
     groups = dict.fromkeys(group_of(each) for each in series if each.role != "published")
     return {group: place for place, group in enumerate(groups)}
+
+
+def is_quiet(series: Series) -> bool:
+    """Whether a series is drawn as a line with markers at its ends alone.
+
+    So are controls: what they measured on the way, before their learning rate decays, is not to be compared.
+    """
+    return series.is_joined and (series.role == "control" or len(series.marks) > _FEW)
 
 
 def group_of(series: Series) -> str:
