@@ -150,7 +150,9 @@ class _Drawing:
             self.axes.spines[spine].set_visible(False)
         self.axes.tick_params(which="both", color=_INK, labelcolor=_INK)
         self.axes.set_xlabel(_literal(self.axis.label), color=_INK)
-        self.axes.set_ylabel(_literal(self.chart.y_axis.label), color=_INK)
+        size = self.axes.yaxis.label.get_fontsize()
+        room = int((self.sizes.height * 72 - 40) / (size * self.sizes.character))
+        self.axes.set_ylabel("\n".join(textwrap.wrap(_literal(self.chart.y_axis.label), room)), color=_INK)
         if not seen:
             self.axes.set(xticks=[], yticks=[])
             self.axes.text(0.5, 0.5, "nothing measured yet", transform=self.axes.transAxes, ha="center", color=_FAINT)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from growctl.content.chart import Axis, Mark, Role, Rule, Series
 from growctl.report.legend import Legend
@@ -153,12 +153,15 @@ def over_runs(
     most = share_of_marks(len(wanted))
     found: dict[tuple[str, tuple[tuple[float, float], ...]], Series] = {}
     for name, role, lines, stages, what in wanted:
-        marks, entry = (
-            curve(stages, figures, most, shown, positive=positive, is_straight=is_straight),
-            f"{lines.entry}{what}",
-        )
+        marks = _with_end(curve(stages, figures, most, shown, positive=positive, is_straight=is_straight))
+        entry = f"{lines.entry}{what}"
         found.setdefault((entry, _places(marks)), Series(name, marks, role, lines.group, label=entry))
     return tuple(series for series in found.values() if series.marks)
+
+
+def _with_end(marks: tuple[Mark, ...]) -> tuple[Mark, ...]:
+    """The same with a large mark at the end, whose shape tells lines apart without their colour."""
+    return (*marks[:-1], replace(marks[-1], is_end=True)) if marks else ()
 
 
 def _places(marks: Sequence[Mark]) -> tuple[tuple[float, float], ...]:
