@@ -150,7 +150,7 @@ class _Drawing:
             self.axes.spines[spine].set_visible(False)
         self.axes.tick_params(which="both", color=_INK, labelcolor=_INK)
         self.axes.set_xlabel(_literal(self.axis.label), color=_INK)
-        size = self.axes.yaxis.label.get_fontsize()
+        size = float(self.axes.yaxis.label.get_fontsize())
         room = int((self.sizes.height * 72 - 40) / (size * self.sizes.character))
         self.axes.set_ylabel("\n".join(textwrap.wrap(_literal(self.chart.y_axis.label), room)), color=_INK)
         if not seen:

@@ -13,6 +13,7 @@ FILES = {
 COMMANDS = {
     "clean": "growctl.storage.document:CleanDocument",
     "compare": "growctl.compare.document:CompareDocument",
+    "data-show": "growctl.data_view.document:DataShowDocument",
     "doctor": "growctl.doctor.check:DoctorDocument",
     "eval": "growctl.evaluate.document:EvalDocument",
     "expand": "growctl.cli.written:ExpandDocument",

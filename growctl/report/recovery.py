@@ -153,7 +153,10 @@ def section(runs: Sequence[RunReport], grouping: Grouping = BY_SCHEDULE) -> Sect
     said = Paragraph(_said([growth.recovery for _, found in growths for growth in found]))
     chart = _chart(growths, Legend.of(runs, grouping))
     return Section(
-        "recovery", "The loss after each growth", (said, Table("recovery", _COLUMNS, groups, _CAPTION), chart)
+        "recovery",
+        "The loss after each growth",
+        (said, Table("recovery", _COLUMNS, groups, _CAPTION), chart),
+        in_terminal=False,
     )
 
 
