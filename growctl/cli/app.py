@@ -107,7 +107,7 @@ def run(
         typer.Option(
             "--dry-run",
             help="Print the commands, environment and sbatch scripts of the run, and write nothing; with --seeds, list "
-            "the runs with their sizes and FLOPs.",
+            "the runs with their sizes and FLOPs, and the sbatch scripts.",
         ),
     ] = False,
 ) -> None:
@@ -265,6 +265,8 @@ def prepare(
             )
         if manifest.num_dropped:
             say(f"left out of train: {counted(manifest.num_dropped, 'document')} whose text is also in validation")
+        if manifest.skipped.total:
+            say(f"skipped: {manifest.skipped}")
         for warning in warnings:
             screen.message(f"warning: {screen.explained(warning)}")
         say(str(path))

@@ -57,6 +57,8 @@ def _result(a: RunReport, b: RunReport, differences: Sequence[Difference]) -> Se
     parts = [Paragraph(first, "strong"), *map(Paragraph, rest)]
     if [found.what for found in differences] == ["seed"] and len(parts) > 1:
         parts.append(Paragraph("Nothing but the seed differs, so the difference of the losses is chance."))
+    elif len(parts) > 1:
+        parts.append(Paragraph("This is one run of each: seeds alone may change a loss by as much.", "note"))
     doubts = [found.what for found in differences if found.grade != "minor" and not found.by_design]
     if doubts and len(parts) > 1:
         parts.append(Paragraph(f"The difference may come from what else differs: {', '.join(doubts)}.", "warning"))

@@ -117,7 +117,7 @@ class Comparison:
     def saving(self) -> float | None:
         """`flops_to_equal_loss` / the ladder's FLOPs; below 1, growing cost more."""
         flops = self.flops_to_equal_loss
-        return flops / self.ladder.cumulative_flops if flops is not None else None
+        return flops / self.ladder.cumulative_flops if flops is not None and self.ladder.cumulative_flops else None
 
 
 def compare(ladder: RunReport, runs: Sequence[RunReport]) -> list[Comparison]:
@@ -214,8 +214,11 @@ def slack(point: Point, flops: float) -> float:
 def at_equal_flops(flops: float, loss: float, points: Sequence[Point]) -> EqualFlops | None:
     """Compares a ladder of that cost and loss with the best control that had no more FLOPs.
 
-    None if no control had about as many FLOPs, unless one with fewer already ended below the ladder's loss.
+    None if no control had about as many FLOPs, unless one with fewer already ended below the ladder's loss; and for a
+    ladder that cost nothing.
     """
+    if not flops:
+        return None
     affordable = [point for point in points if point.flops <= flops + slack(point, flops)]
     best = min(affordable, key=lambda point: (point.loss, point.flops), default=None)
     if best is None or (best.loss > loss and all(point.flops < flops - slack(point, flops) for point in affordable)):

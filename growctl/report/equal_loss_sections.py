@@ -34,6 +34,8 @@ def section(runs: Sequence[RunReport]) -> Section | None:
     if not found and not ladders:
         return None
     parts: list[Paragraph | Table] = [Paragraph(sentence) for board in found for sentence in sentences(board)]
+    if any(currency is not FLOPS for currency in known_currencies(found)):
+        parts.append(Paragraph(DEVICE_RULES, "note"))
     parts += [_table(f"equal-loss-{FLOPS.key}", some, FLOPS, RULES) for some in (found, ladders) if some]
     return Section("equal-loss", "What each loss costs", tuple(parts), in_terminal=False)
 

@@ -86,6 +86,9 @@ def price(family: Family) -> tuple[str, ...]:
         unknown = "; ".join(filter(None, map(_not_bracketed, family.models)))
         return (f"{grown}.", f"From scratch, the price of their losses is unknown (not bracketed): {unknown}.")
     assert family.flops_from_scratch is not None
+    base = family.models[0].ladder.base
+    if base and base.flops is None:
+        return (f"{grown}.", "What that saved is unknown: nothing says what the start checkpoint cost (start.flops).")
     need = f"from scratch, their losses need {scientific(family.flops_from_scratch)} FLOPs"
     if abs(family.saving - 1.0) <= EQUAL_FLOPS_TOLERANCE:
         return (f"Growing came out even. {grown}; {need}, {family.saving:.2f}x as many.",)

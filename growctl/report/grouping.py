@@ -96,7 +96,7 @@ def recipe(run: RunReport, grouping: Grouping = BY_SCHEDULE, with_steps: bool = 
     """
     recorded = {
         "control": run.control,
-        "conditions": {key: value for key, value in run.conditions.items() if key != SEED},
+        "conditions": {key: value for key, value in run.conditions.items() if key != SEED and not of_data(key)},
         "data": run.dataset_fingerprint,
         "start": run.base.manifest if run.base else None,
         "stages": [_shape(part, with_steps) for part in run.parts],
@@ -104,6 +104,11 @@ def recipe(run: RunReport, grouping: Grouping = BY_SCHEDULE, with_steps: bool = 
         "values": {} if run.control else grouping.of(run),
     }
     return json.dumps(recorded, sort_keys=True, default=str)
+
+
+def of_data(condition: str) -> bool:
+    """Whether a condition is of the dataset, which runs share if they share its fingerprint."""
+    return condition.startswith("data.")
 
 
 def shown(value: Any) -> str:

@@ -7,7 +7,7 @@ from itertools import combinations
 from growctl.content.section import Paragraph, Part, Section
 from growctl.report.compare import EQUAL_FLOPS_TOLERANCE, Point, flops_to_loss
 from growctl.report.family import finished_models
-from growctl.report.grouping import Replicates, recipe
+from growctl.report.grouping import SEED, Replicates, of_data, recipe
 from growctl.report.over_seeds import interval_text
 from growctl.report.read import RunReport
 from growctl.report.replicates import SeedFigures
@@ -90,8 +90,8 @@ def _why_not(one: RunReport, other: RunReport) -> str | None:
 
 
 def _differing(one: RunReport, other: RunReport) -> tuple[str, ...]:
-    paths = sorted(one.conditions.keys() | other.conditions.keys())
-    found = [path for path in paths if path != "seed" and one.conditions.get(path) != other.conditions.get(path)]
+    paths = (path for path in sorted(one.conditions | other.conditions) if path != SEED and not of_data(path))
+    found = [path for path in paths if one.conditions.get(path) != other.conditions.get(path)]
     if one.precisions and other.precisions and one.precisions != other.precisions:
         found.append("precision")
     return tuple(found)

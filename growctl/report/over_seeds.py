@@ -10,7 +10,7 @@ from growctl.report.seeds import Difference, Interval
 from growctl.text.formatting import scientific, short_count
 
 INTERVALS = (
-    "Intervals of savings: bootstrap over the seeds; below 6 seeds, also the t interval of their own savings. "
+    "Intervals of savings: bootstrap over the seeds, widened to the t interval of their own savings. "
     "Intervals of losses: t, paired by seed."
 )
 
@@ -124,6 +124,10 @@ def _conclusions(figures: SeedFigures) -> Iterator[Paragraph]:
             yield Paragraph(text)
         if comparison.at_equal_flops:
             yield Paragraph(_at_equal_flops(comparison, comparison.at_equal_flops))
+    if figures.unknown_start:
+        yield Paragraph(
+            "Nothing says what the start checkpoint cost (start.flops), so no figure here counts it.", "note"
+        )
     for sentence in missing(figures):
         yield Paragraph(sentence, "note")
 

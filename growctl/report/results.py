@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from growctl.report.grouping import BY_SCHEDULE, Grouping, replicates
-from growctl.report.headline import Headline, headline
+from growctl.report.headline import Headline, headline, outcome_of_losses
 from growctl.report.ladders import LadderPair, ladder_pairs
 from growctl.report.read import RunReport
 from growctl.report.replicates import SeedFigures, seed_figures
-from growctl.report.sweep import Sweep, best_text, sweeps
+from growctl.report.sweep import Sweep, best_text, sweeps, tuned, tuned_text, untuned
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,28 @@ def results(runs: Sequence[RunReport], grouping: Grouping = BY_SCHEDULE) -> Resu
     )
 
 
+def _tuned_headline(sweep: Sweep, figures: SeedFigures) -> Headline:
+    """The result of a sweep, `figures` being those of the ladder's best point.
+
+    Where a control is best at another value than the ladder, each counts at its own best.
+    """
+    at_the_ladders_best, lacking = headline(figures), untuned(sweep)
+    fewer = f"Caution: fewer values were tried for {', '.join(lacking)} than for the ladder, whose best one counts."
+    cautions = (*at_the_ladders_best.cautions, *([fewer] if lacking else []))
+    elsewhere = [arm.name for arm in sweep.arms if arm.best and arm.best.point.ladder != at_the_ladders_best.ladder]
+    if not elsewhere or figures.unknown_start:
+        return replace(at_the_ladders_best, cautions=cautions)
+    found = max(tuned(sweep), key=lambda control: control.difference.mean, default=None)
+    if found is None:
+        why = f"Not known: {', '.join(elsewhere)} did best at another value, and no control at its best has its FLOPs."
+        return Headline(at_the_ladders_best.ladder, why, "unknown", None, None, None, None, None, (), cautions)
+    apart = found.difference
+    return Headline(
+        *(at_the_ladders_best.ladder, tuned_text(found), outcome_of_losses(apart), "equal flops", found.kind),
+        *(None, apart.mean, apart.interval, apart.seeds or at_the_ladders_best.seeds, cautions),
+    )
+
+
 def _headlines(figures: Sequence[SeedFigures], swept: Sequence[Sweep]) -> list[Headline]:
     """Those of the best points of sweeps first, then those of ladders that are in no sweep."""
     by_name = {found.name: found for found in figures}
@@ -62,7 +84,7 @@ def _headlines(figures: Sequence[SeedFigures], swept: Sequence[Sweep]) -> list[H
         told |= {point.ladder for point in ladder.points}
         found = ladder.best and by_name[ladder.best.point.ladder]
         if found and found.comparisons:
-            one = headline(found)
+            one = _tuned_headline(sweep, found)
             said.append(replace(one, sentence=f"{best_text(ladder)} {one.sentence}"))
         else:
             said.append(Headline(sweep.name, best_text(ladder), "unknown", None, None, None, None, None, ()))

@@ -6,9 +6,9 @@ from typing import Any
 
 from growctl.content.section import Cell, Column, Paragraph, Part, Rows, Section, Table
 from growctl.report.compare import EQUAL_FLOPS_TOLERANCE
-from growctl.report.grouping import SCHEDULE, SEED, Replicates, shown, values_text
+from growctl.report.grouping import SCHEDULE, SEED, Replicates, seeds_text, shown, values_text
 from growctl.report.over_seeds import interval_text
-from growctl.report.replicates import LADDER, Arm, SeedFigures
+from growctl.report.replicates import DIVERGED, LADDER, Arm, SeedFigures
 from growctl.report.seeds import Difference, difference
 from growctl.text.formatting import scientific
 
@@ -48,6 +48,18 @@ class SweptArm:
     points: tuple[SweepPoint, ...]
     best: Best | None
     """None if no point has a loss, or if the runs differ in more than the keys."""
+
+
+@dataclass(frozen=True)
+class TunedControl:
+    """A control of about the ladder's FLOPs, each at the best value of its own."""
+
+    name: str
+    kind: str
+    difference: Difference
+    """Ladder minus control, in nats per token."""
+    elsewhere: bool
+    """Whether the control is best at another value than the ladder."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +104,7 @@ def section(found: Sequence[Sweep]) -> Section | None:
             _table(sweep),
             *(Paragraph(best_text(arm)) for arm in sweep.arms[sweep.is_grid :] if arm.best),
         ]
-        parts += [Paragraph(text, "note") for text in _tuned(sweep)]
+        parts += [Paragraph(tuned_text(control), "note") for control in tuned(sweep)]
     return Section("sweep", _heading(found), tuple(parts)) if parts else None
 
 
@@ -165,6 +177,8 @@ def best_text(arm: SweptArm) -> str:
         costs = (point.arm.flops or 0.0, best.next_best.arm.flops or 0.0)
         if abs(costs[0] - costs[1]) > EQUAL_FLOPS_TOLERANCE * max(costs):
             sentences.append("The two cost different numbers of FLOPs.")
+    if diverged := [result.seed for result in point.arm.results if result.why == DIVERGED]:
+        sentences.append(f"It diverged with {seeds_text(diverged)}, which does not count in the mean.")
     for keys, which, further in ((best.lowest, "smallest", "smaller"), (best.highest, "largest", "larger")):
         sentences += [
             f"{shown(point.values[key])} is at the edge of the grid, the {which} {key} tried: {further} ones may be "
@@ -174,24 +188,36 @@ def best_text(arm: SweptArm) -> str:
     return " ".join(sentences)
 
 
-def _tuned(sweep: Sweep) -> list[str]:
+def tuned(sweep: Sweep) -> list[TunedControl]:
     """The ladder against each control of about its FLOPs, each at its own best value."""
     ladder, *controls = sweep.arms
     if ladder.best is None:
         return []
-    said = []
-    own = ladder.best.point.arm
+    own, found = ladder.best.point, []
     for control in controls:
-        theirs = control.best.point.arm if control.best else None
-        if theirs is None or not own.flops or abs((theirs.flops or 0.0) / own.flops - 1.0) > EQUAL_FLOPS_TOLERANCE:
-            continue
-        apart = difference(own.losses, theirs.losses)
-        sure = {None: "noise unknown", True: "within the noise between seeds", False: "beyond the noise between seeds"}
-        said.append(
-            f"Each at its best value, at equal FLOPs: the ladder ended {abs(apart.mean):.4f} nats "
-            f"{'below' if apart.mean < 0 else 'above'} {control.name} ({sure[apart.within_noise]})."
-        )
-    return said
+        theirs = control.best.point if control.best else None
+        if theirs and own.arm.flops and abs((theirs.arm.flops or 0.0) / own.arm.flops - 1.0) <= EQUAL_FLOPS_TOLERANCE:
+            apart = difference(own.arm.losses, theirs.arm.losses)
+            found.append(TunedControl(control.name, theirs.arm.control or "", apart, theirs.ladder != own.ladder))
+    return found
+
+
+def tuned_text(control: TunedControl) -> str:
+    """The comparison in a sentence."""
+    mean, sure = control.difference.mean, "noise unknown"
+    if control.difference.interval:
+        within = "within" if control.difference.within_noise else "beyond"
+        sure = f"{within} the noise between seeds, 95 % interval {interval_text(control.difference.interval)}"
+    return (
+        f"Each at its best value, at equal FLOPs: the ladder ended {abs(mean):.4f} nats "
+        f"{'below' if mean < 0 else 'above'} {control.name} ({sure})."
+    )
+
+
+def untuned(sweep: Sweep) -> list[str]:
+    """The controls that were tried at fewer values than the ladder, which the best of the ladder is compared with."""
+    tried = {arm.name: sum(point.arm.mean is not None for point in arm.points) for arm in sweep.arms}
+    return [name for name, number in tried.items() if 0 < number < tried[LADDER]]
 
 
 def _table(sweep: Sweep) -> Table:

@@ -32,14 +32,25 @@ def verdict(comparison: Comparison) -> tuple[str, ...]:
             f"{names} parameters counts yet.",
             *comparison.excluded,
         )
+    if not ladder.cumulative_flops or not lower_envelope(comparison.points):
+        return "Nothing to compare: no FLOPs are recorded of the ladder or of its controls.", *comparison.excluded
     who = "growing" if is_scratch(comparison.control) else "this ladder"
     return (
+        *_unknown_start(comparison),
         _equal_loss(who, comparison, loss),
         _equal_flops(who, comparison),
         *cautions(comparison),
         *_replays(comparison),
         *comparison.excluded,
     )
+
+
+def _unknown_start(comparison: Comparison) -> list[str]:
+    """A sentence in front of all others if nothing says what the ladder's start checkpoint cost."""
+    base = comparison.ladder.base
+    if base is None or base.flops is not None or not is_scratch(comparison.control):
+        return []
+    return ["Not known: nothing says what the start checkpoint cost (start.flops). What follows does not count it."]
 
 
 def _equal_loss(who: str, comparison: Comparison, loss: float) -> str:

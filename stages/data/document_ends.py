@@ -9,7 +9,8 @@ import numpy as np
 
 from stages.counted import counted
 from stages.data.corpus import DataError, SplitName
-from stages.data.dataset import DatasetFile, Int64Array, UInt64Array, read_dataset_manifest
+from stages.data.dataset import DatasetFile, read_dataset_manifest
+from stages.data.sample_order import Int64Array, UInt64Array
 
 READ_AT_ONCE = 1 << 20
 """Documents whose ends are in memory at a time."""

@@ -36,6 +36,8 @@ def test_recording_again_changes_nothing_and_other_values_are_rejected(ledger: L
         ledger.record_run(replace(RUN, seed=2), [BASE, GROWN])
     with pytest.raises(LedgerError, match="stage 1-large was recorded with num_steps 40"):
         ledger.record_run(RUN, [BASE, replace(GROWN, num_steps=41)])
+    with pytest.raises(LedgerError, match=r"with data\.tokenizer None, now it is 'beef'; use"):
+        ledger.record_run(replace(RUN, conditions=RUN.conditions | {"data.tokenizer": "beef"}), [BASE, GROWN])
     with pytest.raises(LedgerError, match="stage 0-small, stage 1-large; now there are run, stage 0-small"):
         ledger.record_run(RUN, [BASE])
     ledger.record_run(RUN, [BASE, GROWN])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from growctl.content.section import Table
+from growctl.content.section import Paragraph, Table
 from growctl.ledger.entries import Cost
 from growctl.ledger.ledger import BaseEntry
 from growctl.report import cost_by_stage, equal_loss_sections
@@ -168,6 +168,9 @@ def test_a_saving_in_one_currency_and_a_loss_in_another_are_said_in_the_same_wor
     assert "1h 8m of device time (0.57x, growing cost 74% more)" in said  # 0.5 h x 4^0.6, against 2 h
     assert "5.28 kWh of CPU energy (1.32x, growing saved 24%)" in said  # 1 kWh x 16^0.6, against 4 kWh
     assert "money" not in said  # unknown of the ladder
+    section = equal_loss_sections.section(found)
+    assert section
+    assert Paragraph(equal_loss_sections.DEVICE_RULES, "note") in section.parts
     [_, of_controls] = board.curves
     [target] = [model for model in board.targets if model.run == "quick"]
     assert cost_of_loss(of_controls, target.loss, MONEY).word == "not bracketed"

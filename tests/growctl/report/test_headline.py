@@ -2,13 +2,16 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from growctl.content.section import Paragraph
+from growctl.ledger.ledger import BaseEntry
 from growctl.report.headline import ONE_SEED, Headline, section
 from growctl.report.read import ControlToCome, RunReport
 from growctl.report.results import results
+from growctl.report.savings import verdicts
 from tests.growctl.report.invented_reports import run_report, seed_runs
 
 
@@ -91,6 +94,92 @@ def test_the_best_size_from_scratch_decides_before_weaker_bars() -> None:
     found = only([*runs, *(replace(run, control_of="q-seed-0") for run in best)])
     assert found.against == "best-scratch"
     assert found.outcome == "lost"
+
+
+CURVE: dict[float, float | None] = {0.5: 2.2, 1.0: 2.0, 2.0: 1.8}
+"""A ladder of loss 1.9 saves a factor of sqrt(2)."""
+
+
+def three(loss: float = 1.9, **fields: Any) -> list[RunReport]:
+    return [run for seed in range(3) for run in seed_runs(seed, loss + seed / 1000, CURVE, **fields)]
+
+
+def test_a_lead_over_the_best_control_that_is_within_the_noise_is_no_win() -> None:
+    runs = [run for seed, loss in enumerate([1.6, 1.9, 1.75]) for run in seed_runs(seed, loss, {1.0: 1.85, 2.0: 1.8})]
+    found = only(runs)
+    assert (found.outcome, found.measure) == ("within noise", "equal flops")
+
+
+def test_a_saving_without_an_interval_gives_way_to_equal_flops_and_their_noise() -> None:
+    found = seeds([1.7, 1.95, 1.6], CURVE)
+    assert (found.outcome, found.measure, found.saving) == ("within noise", "equal flops", None)
+
+
+def test_a_saving_says_when_the_difference_at_equal_flops_is_within_the_noise() -> None:
+    curves: list[dict[float, float | None]] = [
+        {0.5: 3.3245, 1.0: 2.8691, 2.0: 2.6624},
+        {0.5: 3.4777, 1.0: 2.8300, 2.0: 2.6804},
+    ]
+    curves.append({0.5: 3.3043, 1.0: 2.8874, 2.0: 2.6554})
+    ladders = [2.7587, 2.7870, 2.8036]
+    found = only([run for seed in range(3) for run in seed_runs(seed, ladders[seed], curves[seed])])
+    assert found.measure == "equal loss"
+    assert "But at equal FLOPs, growing to 2k parameters reached a loss 0.079 nats lower" in found.sentence
+    assert found.sentence.endswith("which is within the noise between seeds.")
+
+
+def test_a_control_that_growing_loses_to_is_named_below_one_that_it_beats() -> None:
+    runs = three()
+    for run in [run for run in runs if run.control]:
+        assert run.final_loss
+        name = run.name.replace("tokenformer", "transformer")
+        better = replace(run.stages[-1], validation_loss=run.final_loss - 0.3)
+        runs.append(replace(run, name=name, recorded_name=name, control="transformer-scratch", stages=(better,)))
+    found = only(runs)
+    assert (found.outcome, found.against) == ("won", "tokenformer-scratch")
+    assert any("worse" in text and "a Transformer of 2k parameters" in text for text in found.cautions)
+
+
+def test_a_stricter_bar_that_is_still_to_come_is_a_caution() -> None:
+    waiting = (ControlToCome("q-seed-0-control-best-scratch-1k", "best-scratch", 1000, "not started"),)
+    first, *rest = three()
+    assert "best-scratch-1k (not started" in " ".join(only([replace(first, controls_to_come=waiting), *rest]).cautions)
+    best = [run_report("q-seed-0-control-best-scratch-2k", 1.7, sizes=(2000,), kind="best-scratch", of="q-seed-0")]
+    assert any(
+        "training the best size from scratch has no result yet: no control of 1k" in text
+        for text in only([*three(), *best]).cautions
+    )
+
+
+def test_a_ladder_that_diverged_is_named_beside_the_result_of_the_others() -> None:
+    found = only([*three(), *seed_runs(3, math.inf, CURVE)])
+    assert (found.outcome, found.seeds) == ("won", (0, 1, 2))
+    assert "Caution: the ladder diverged with seed 3, which does not count." in found.cautions
+
+
+def test_a_control_left_out_because_few_seeds_have_it_is_a_caution() -> None:
+    extra = run_report("q-seed-0-control-tokenformer-scratch-1.5x", 1.5, sizes=(2000,), budget=1.5)
+    found = only([*three(), replace(extra, control="tokenformer-scratch", control_of="q-seed-0")])
+    assert any("tokenformer-scratch-1.5x is left out" in text for text in found.cautions)
+
+
+def test_a_start_checkpoint_of_unknown_cost_leaves_nothing_won_but_a_loss_is_a_loss() -> None:
+    base = BaseEntry("checkpoint", "beef", None, 1000, None)
+    won, lost = (only([replace(run, base=None if run.control else base) for run in three(loss)]) for loss in (1.9, 2.1))
+    assert (won.outcome, won.saving, lost.outcome) == ("unknown", None, "lost")
+    assert won.sentence.startswith("Not known, because nothing says what the start checkpoint cost (start.flops).")
+
+
+@pytest.mark.parametrize("free", [{"ladder"}, {"control"}, {"ladder", "control"}])
+def test_runs_that_cost_nothing_have_no_result(free: set[str]) -> None:
+    runs = [
+        replace(run, stages=tuple(replace(stage, flops=0.0, cumulative_flops=0.0) for stage in run.stages))
+        if ("control" if run.control else "ladder") in free
+        else run
+        for run in three()
+    ]
+    assert only(runs).outcome == "unknown"
+    assert all("Nothing to compare" in said[0] for _, said in verdicts(runs))
 
 
 def test_several_ladders_have_a_sentence_each_with_the_name_first() -> None:

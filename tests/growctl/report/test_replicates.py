@@ -15,6 +15,7 @@ from growctl.report.headline import ONE_SEED, headline
 from growctl.report.over_seeds import section
 from growctl.report.read import ControlToCome, RunReport
 from growctl.report.replicates import SeedComparison, SeedFigures, seed_figures
+from growctl.report.seeds import mean_interval
 from tests.growctl.report.invented_reports import run_report, seed_runs
 
 LOSSES = st.floats(1.0, 4.0)
@@ -134,6 +135,12 @@ def test_runs_started_one_by_one_belong_to_the_seeds_of_their_schedule() -> None
     assert group.members[1].ladder is alone
 
 
+def test_hashes_of_one_dataset_that_only_some_runs_record_keep_no_seeds_apart() -> None:
+    runs = [run_report("q-seed-0", 1.9), run_report("q-seed-1", 2.0, seed=1, conditions={"data.tokenizer": "beef"})]
+    [group] = replicates(runs)
+    assert group.seeds == (0, 1)
+
+
 def test_a_repeated_seed_counts_once_and_is_named() -> None:
     found = only([run_report("a", None), run_report("b", 1.9), run_report("c", 2.0)])
     assert [result.run for result in found.arms[0].results] == ["b"]
@@ -171,6 +178,17 @@ def test_one_seed_has_no_interval_and_no_section_but_a_caution_below_the_result(
     assert against.at_equal_loss.interval is None
     assert section([found]) is None
     assert ONE_SEED in headline(found).cautions
+
+
+def test_many_seeds_have_an_interval_no_narrower_than_their_t_interval() -> None:
+    losses = {seed: 1.9 + 0.05 * math.sin(7 * seed) for seed in range(8)}
+    found = comparison([run for seed, loss in losses.items() for run in seed_runs(seed, loss, {**CURVE})]).at_equal_loss
+    assert found
+    assert found.interval
+    spread = mean_interval([math.log(value) for value in found.by_seed.values() if value])
+    assert spread
+    assert found.interval.low <= math.exp(spread.low)
+    assert found.interval.high >= math.exp(spread.high)
 
 
 def test_two_seeds_have_an_honestly_wide_interval() -> None:

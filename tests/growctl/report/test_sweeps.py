@@ -1,5 +1,6 @@
 """Sweeps and --group-by: tables by value, the best value, edges of the grid; and ladders compared with each other."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,27 @@ def test_controls_are_tuned_as_the_ladder_is_and_compared_at_their_own_best() ->
     assert f"Best for tokenformer-scratch-1x: {KEY}=0.004" in text
     assert "Each at its best value, at equal FLOPs: the ladder ended 0.1955 nats below tokenformer-scratch-1x" in text
     [headline] = found.headlines
-    assert "reached a loss 0.295 nats lower than training 2k parameters from scratch" in headline.sentence
+    assert "the ladder ended 0.1955 nats below tokenformer-scratch-1x" in headline.sentence
+
+
+def test_the_result_of_a_sweep_has_each_control_at_its_own_best_value() -> None:
+    ladder: dict[float, list[float | None]] = {0.002: [1.9, 1.91, 1.92], 0.004: [2.0, 2.01, 2.02]}
+    [headline] = results(swept(ladder, {0.002: 2.0, 0.004: 1.7})).headlines
+    assert (headline.outcome, headline.measure) == ("lost", "equal flops")
+    assert "Each at its best value, at equal FLOPs: the ladder ended 0.2090 nats above" in headline.sentence
+    [same] = results(swept(ladder, {0.002: 2.0, 0.004: 2.1})).headlines
+    assert same.outcome == "won"
+
+
+def test_controls_that_were_tuned_less_than_the_ladder_are_a_caution() -> None:
+    runs = swept({0.002: [1.9, 1.91], 0.004: [2.0, 2.01]}, {0.002: 2.0, 0.004: 1.7})
+    [headline] = results([run for run in runs if run.control is None or run.overrides[KEY] == 0.002]).headlines
+    assert any("fewer values were tried for tokenformer-scratch" in text for text in headline.cautions)
+
+
+def test_a_best_value_that_diverged_with_some_seeds_says_so() -> None:
+    [headline] = results(swept({0.002: [2.0, 2.0, 2.0], 0.004: [1.9, math.inf, math.inf]})).headlines
+    assert "It diverged with seeds 1, 2, which does not count in the mean." in headline.sentence
 
 
 def test_no_point_of_a_sweep_is_best_before_one_is_finished() -> None:

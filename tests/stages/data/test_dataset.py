@@ -2,14 +2,17 @@
 
 import hashlib
 import json
-from collections.abc import Callable
+import pickle
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.data import DataLoader
 
 from stages.data.corpus import DataError, DataSpec, SplitName
 from stages.data.dataset import (
@@ -25,6 +28,7 @@ from stages.data.dataset import (
     read_dataset_manifest,
     verify_dataset,
 )
+from stages.data.sample_order import Blocks, Int64Array
 
 MakeDataset = Callable[..., Path]
 
@@ -302,3 +306,51 @@ def test_datasets_up_to_a_size_are_hashed_and_larger_ones_checked_by_file_sizes(
     shard.unlink()
     with pytest.raises(DataError, match=r"train/00000\.ds is missing"):
         check_dataset(dataset)
+
+
+@pytest.mark.parametrize("positions", [range(0, 9000, 397), [5000, 3, 5001, 5002, 8191, 8192, 4090, 5002]])
+def test_reading_ahead_in_blocks_gives_the_same_samples_as_each_alone(
+    make_dataset: MakeDataset, positions: Iterable[int]
+) -> None:
+    directory = make_dataset([3001])
+    samples = TrainingSamples(directory, 3, seed=5)
+    for first in positions:
+        starts = TrainingSamples(directory, 3, seed=5).starts(first, 7)
+        assert np.array_equal(samples.batch(first, 7), (starts[:, None] + np.arange(4)) % 3001)
+
+
+def test_only_reading_in_order_computes_whole_blocks() -> None:
+    computed = []
+
+    def compute(first_index: int, count: int) -> Int64Array:
+        computed.append((first_index, count))
+        return np.arange(first_index, first_index + count)
+
+    blocks = Blocks(compute)
+    for first in (10**6, 5, 10**7, 0, 8, 16, 4088, 4090, 4096):
+        assert blocks.read(first, 8).tolist() == list(range(first, first + 8))
+    assert computed == [(10**6, 8), (5, 8), (10**7, 8), (0, 8), (0, 4096), (4090, 8), (4096, 8)]
+
+
+def test_samples_and_windows_can_be_indexed_sliced_and_pickled(make_dataset: MakeDataset) -> None:
+    directory = make_dataset([60, 41], [50])
+    samples, windows = TrainingSamples(directory, 10, seed=1), EvaluationWindows(directory, "validation", 10)
+    part = pickle.loads(pickle.dumps(samples[15:40]))
+    assert len(part) == 25
+    assert np.array_equal(np.stack([part[i] for i in range(25)]), samples.batch(15, 25))
+    assert np.array_equal(part[-1], samples[39])
+    assert len(pickle.dumps(TrainingSamples(make_dataset([100_000]), 10, seed=1))) < 10_000, "a pickle has no tokens"
+    assert np.array_equal(np.stack([windows[i] for i in range(len(windows))]), windows.batch(0, len(windows)))
+    for wrong in (lambda: part[25], lambda: windows[4], lambda: samples[-1], lambda: samples[5:], lambda: samples[::2]):
+        with pytest.raises(IndexError):
+            wrong()
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_torchs_data_loader_reads_what_a_run_reads(make_dataset: MakeDataset, workers: int) -> None:
+    samples = TrainingSamples(make_dataset([5000]), 16, seed=2)
+    batches = DataLoader(samples[64:256], batch_size=32, num_workers=workers)  # type: ignore[arg-type, var-annotated]
+    assert np.array_equal(torch.cat(list(batches)).numpy(), samples.batch(64, 192))
+    windows = EvaluationWindows(make_dataset([50], [500]), "validation", 16)
+    validation = DataLoader(windows, batch_size=7)  # type: ignore[arg-type, var-annotated]
+    assert np.array_equal(torch.cat(list(validation)).numpy(), windows.batch(0, len(windows)))
