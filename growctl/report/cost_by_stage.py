@@ -66,7 +66,7 @@ def section(runs: Sequence[RunReport]) -> Section | None:
         columns += [Column(f"{currency.name} so far"), Column(f"{currency.name} alone")]
     groups = [Rows(tuple(_row(cost, known) for cost in some), run.name) for run, some in found]
     table = Table("cost-by-stage", tuple(columns), tuple(groups), CAPTION)
-    return Section("cost-by-stage", "Cost by stage", (table,), in_terminal=False)
+    return Section("cost-by-stage", "Cost by stage", (table,), in_terminal=False, is_detail=True)
 
 
 def _cost(what: str, run: RunReport) -> StageCost:

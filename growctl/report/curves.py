@@ -2,21 +2,22 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from growctl.content.chart import Axis, Mark, Role, Rule, Series
+from growctl.report.legend import Legend
 from growctl.report.read import RunReport, StageReport
 from growctl.report.recorded import Recorded, recorded
-from growctl.report.thinning import thinned
+from growctl.report.thinning import bends, thinned
 from growctl.text.formatting import short_count
 
 AXES = (Axis("tokens", "data tokens"), Axis("flops", "training FLOPs"))
 """The x axes: what the run, and its start checkpoint, had spent."""
 
-MOST_MARKS = 600
-"""Marks of all series of a chart together: eight charts of so many take 1.4 MB of a page at most."""
+MOST_MARKS = 360
+"""Marks of all series of a chart together: a chart of so many takes 35 kB of a page."""
 
-LEAST_MARKS, MOST_PER_SERIES = 16, 300
+LEAST_MARKS, MOST_PER_SERIES = 24, 160
 
 
 def share_of_marks(num_series: int) -> int:
@@ -48,6 +49,10 @@ class RunLines:
     """The log lines of a run."""
 
     run: RunReport
+    entry: str
+    """Its entry in the legend, which seeds share."""
+    group: str
+    """What shares its colour: the seeds of one ladder, or the controls of one kind and size."""
     stages: tuple[StageLines, ...]
     releases: tuple[StageLines, ...]
 
@@ -57,18 +62,13 @@ class RunLines:
         return "control" if self.run.control else "ladder"
 
     @property
-    def group(self) -> str:
-        """What shares its colour: the seeds of one schedule, or the controls of one kind."""
-        return self.run.control or self.run.group or self.run.name
-
-    @property
     def is_recorded(self) -> bool:
         """Whether it has any log lines."""
         return any(lines.recorded.step for lines in (*self.stages, *self.releases))
 
 
-def run_lines(run: RunReport) -> RunLines:
-    """The log lines of a run's stages and releases."""
+def run_lines(run: RunReport, legend: Legend) -> RunLines:
+    """The log lines of a run's stages and releases. `legend`: that of all runs of the report."""
     stages: list[StageLines] = []
     releases: list[StageLines] = []
     tokens = 0
@@ -79,7 +79,7 @@ def run_lines(run: RunReport) -> RunLines:
         if release := released.get(stage.name):
             first_flops = release.cumulative_flops - release.flops
             releases.append(StageLines(release, recorded(run, release), tokens, first_flops))
-    return RunLines(run, tuple(stages), tuple(releases))
+    return RunLines(run, legend.entry(run), legend.group(run), tuple(stages), tuple(releases))
 
 
 def mfu_of(part: StageReport, lines: Recorded) -> list[float]:
@@ -96,10 +96,12 @@ def curve(
     shown: Callable[[float], str] = "{:.4g}".format,
     *,
     positive: bool = False,
+    is_straight: bool = False,
 ) -> tuple[Mark, ...]:
     """One figure of the log lines of some stages as marks, thinned to `most`.
 
-    `shown`: the figure as text. `positive`: leaves out figures that a logarithmic axis has no place for.
+    `shown`: the figure as text. `positive`: leaves out figures that a logarithmic axis has no place for. `is_straight`:
+    draws no points inside a straight stretch.
     """
     values: list[float] = []
     owners: list[tuple[int, StageLines]] = []
@@ -108,6 +110,8 @@ def curve(
         values.extend(figures(lines))
     if positive:
         values = [value if value > 0 else math.nan for value in values]
+    if is_straight:
+        values = bends(values)
     return tuple(_marks(values, owners, thinned(values, most), shown))
 
 
@@ -133,20 +137,35 @@ def over_runs(
     shown: Callable[[float], str] = "{:.4g}".format,
     *,
     positive: bool = False,
+    is_straight: bool = False,
 ) -> tuple[Series, ...]:
-    """A series for each run, and one for each of its releases; none for runs without the figure."""
-    wanted = [(lines.run.name, lines.role, lines.group, lines.stages) for lines in runs]
+    """A series for each run, and one for each of its releases; none for runs without the figure.
+
+    Of runs that share an entry in the legend and have the same curve, such as seeds with one learning rate, the first
+    stands for all.
+    """
+    wanted = [(lines.run.name, lines.role, lines, lines.stages, "") for lines in runs]
     wanted += [
-        (f"{lines.run.name}, {release.part.name}", "release", lines.group, (release,))
+        (f"{lines.run.name}, {release.part.name}", "release", lines, (release,), ", releases")
         for lines in runs
         for release in lines.releases
     ]
     most = share_of_marks(len(wanted))
-    drawn = (
-        Series(name, curve(stages, figures, most, shown, positive=positive), role, group)
-        for name, role, group, stages in wanted
-    )
-    return tuple(series for series in drawn if series.marks)
+    found: dict[tuple[str, tuple[tuple[float, float], ...]], Series] = {}
+    for name, role, lines, stages, what in wanted:
+        marks = _with_end(curve(stages, figures, most, shown, positive=positive, is_straight=is_straight))
+        entry = f"{lines.entry}{what}"
+        found.setdefault((entry, _places(marks)), Series(name, marks, role, lines.group, label=entry))
+    return tuple(series for series in found.values() if series.marks)
+
+
+def _with_end(marks: tuple[Mark, ...]) -> tuple[Mark, ...]:
+    """The same with a large mark at the end, whose shape tells lines apart without their colour."""
+    return (*marks[:-1], replace(marks[-1], is_end=True)) if marks else ()
+
+
+def _places(marks: Sequence[Mark]) -> tuple[tuple[float, float], ...]:
+    return tuple((mark.x["tokens"], mark.y) for mark in marks)
 
 
 def growth_rules(runs: Sequence[RunLines]) -> tuple[Rule, ...]:
@@ -155,7 +174,7 @@ def growth_rules(runs: Sequence[RunLines]) -> tuple[Rule, ...]:
     for lines in runs:
         for stage in lines.stages:
             if stage.part.loss_after_growth is not None:
-                label = f"grown to {short_count(stage.part.num_parameters)} parameters"
+                label = f"grown to {short_count(stage.part.num_parameters)}"
                 rule = Rule(stage.place(0), label, lines.group)
                 rules.setdefault((label, stage.first_tokens), rule)
     return tuple(rules.values())

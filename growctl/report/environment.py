@@ -53,7 +53,9 @@ def section(runs: Sequence[RunReport]) -> Section | None:
             trained_in.setdefault(environment, []).append(run.name)
     rows = [_row(found, names, len(names) == len(runs) > 1) for found, names in trained_in.items()]
     table = Table.of("environment", _COLUMNS, rows)
-    return Section("environment", "Environment", (table,), in_terminal=False) if rows else None
+    if not rows:
+        return None
+    return Section("environment", "Environment", (table,), in_terminal=False, is_detail=True)
 
 
 def _row(found: Environment, names: Sequence[str], are_all: bool) -> list[Cell]:

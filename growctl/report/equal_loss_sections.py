@@ -50,7 +50,9 @@ def section_of_other_costs(runs: Sequence[RunReport]) -> Section | None:
             parts += [_table(f"equal-loss-{currency.key}", found, currency, "")]
     parts += [Paragraph(DEVICE_RULES, "note")] if parts else []
     heading = "What each loss costs in time, money and energy"
-    return Section("equal-loss-other-costs", heading, tuple(parts), in_terminal=False) if parts else None
+    if not parts:
+        return None
+    return Section("equal-loss-other-costs", heading, tuple(parts), in_terminal=False, is_detail=True)
 
 
 def answered(ladders: Sequence[Board]) -> list[Board]:

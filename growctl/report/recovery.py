@@ -8,6 +8,8 @@ from typing import Literal
 from growctl.content.chart import Axis, Chart, Mark, Role, Series
 from growctl.content.section import Cell, Column, Paragraph, Rows, Section, Table
 from growctl.report.curves import share_of_marks
+from growctl.report.grouping import BY_SCHEDULE, Grouping
+from growctl.report.legend import Legend
 from growctl.report.read import RunReport, StageReport
 from growctl.report.recorded import Recorded, recorded
 from growctl.report.smoothing import mean_of_last, smoothed, window_of
@@ -141,7 +143,7 @@ _CAPTION = (
 )
 
 
-def section(runs: Sequence[RunReport]) -> Section | None:
+def section(runs: Sequence[RunReport], grouping: Grouping = BY_SCHEDULE) -> Section | None:
     """The growths of all runs, as a table and as one chart; None if there are none."""
     growths = [(run, list(_growths(run))) for run in runs]
     growths = [(run, found) for run, found in growths if found]
@@ -149,7 +151,7 @@ def section(runs: Sequence[RunReport]) -> Section | None:
         return None
     groups = tuple(Rows(tuple(map(_row, found)), run.name, describe(run)) for run, found in growths)
     said = Paragraph(_said([growth.recovery for _, found in growths for growth in found]))
-    chart = _chart(growths)
+    chart = _chart(growths, Legend.of(runs, grouping))
     return Section(
         "recovery",
         "The loss after each growth",
@@ -193,21 +195,30 @@ def _tokens(regained: Regained) -> str:
     return short_count(regained.tokens) if regained.state == "regained" and regained.tokens else regained.state
 
 
-def _chart(growths: Sequence[tuple[RunReport, Sequence[_Growth]]]) -> Chart:
-    """The loss above the old one over the tokens since each growth."""
+def _chart(growths: Sequence[tuple[RunReport, Sequence[_Growth]]], legend: Legend) -> Chart:
+    """The loss above the old one over the tokens since each growth. Seeds share a colour and an entry."""
     pairs = [(run, growth) for run, found in growths for growth in found]
     most = share_of_marks(2 * len(pairs))
     series: list[Series] = []
     for run, growth in pairs:
         one, name = growth.recovery, f"{run.name} to {growth.stage.name}"
+        group = f"{legend.group(run)} to {growth.stage.name}"
         role: Role = "control" if run.control else "ladder"
         last = _shown_until(growth)
         shown = [point for point in growth.evaluations if point[0] <= last]
-        series.append(Series(f"{name}, validation", _marks(growth, shown, one.before, most), role, name))
+        series.append(
+            Series(
+                f"{name}, validation",
+                _marks(growth, shown, one.before, most),
+                role,
+                group,
+                label=f"{group}, validation",
+            )
+        )
         if one.training_before is not None:
             shown = [point for point in growth.training if point[0] <= last]
             marks = _marks(growth, shown, one.training_before, most)
-            series.append(Series(f"{name}, training", marks, "plain", name))
+            series.append(Series(f"{name}, training", marks, "plain", group, label=f"{group}, training"))
     return Chart(
         key="recovery",
         title="Loss after each growth",

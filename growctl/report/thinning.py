@@ -22,3 +22,14 @@ def thinned(values: Sequence[float], most: int) -> list[int]:
         stretch = inner[number * len(inner) // stretches : (number + 1) * len(inner) // stretches]
         chosen |= {min(stretch, key=values.__getitem__), max(stretch, key=values.__getitem__)}
     return sorted(chosen)
+
+
+def bends(values: Sequence[float]) -> list[float]:
+    """`values` with NaN for those inside a straight stretch, so that a curve is the same without them."""
+    slack = 1e-9 * max((abs(value) for value in values if math.isfinite(value)), default=0.0)
+    inside = {
+        place
+        for place in range(1, len(values) - 1)
+        if abs(values[place - 1] - 2 * values[place] + values[place + 1]) <= slack
+    }
+    return [math.nan if place in inside else value for place, value in enumerate(values)]

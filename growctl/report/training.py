@@ -6,12 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from growctl.content.section import Cell, Column, Paragraph, Part, Rows, Section, Table
-from growctl.report.curves import mfu_of, run_lines
+from growctl.report.curves import RunLines, mfu_of, run_lines
+from growctl.report.grouping import BY_SCHEDULE, Grouping
+from growctl.report.legend import Legend
 from growctl.report.read import RunReport, StageReport
 from growctl.report.recorded import recorded
 from growctl.report.smoothing import LEAST, MOST, SHARE, mean_of_last, window_of
 from growctl.report.stages import describe
-from growctl.report.training_charts import training_charts
+from growctl.report.training_charts import control_charts, ladder_charts
 
 
 @dataclass(frozen=True)
@@ -86,22 +88,35 @@ _NOT_MEASURED = (
 )
 
 
-def section(runs: Sequence[RunReport]) -> Section | None:
-    """The training of all runs; None if none has trained."""
+def sections(runs: Sequence[RunReport], grouping: Grouping = BY_SCHEDULE) -> Iterator[Section]:
+    """The training of the ladders, and of the controls for those who ask; none of what has not trained."""
     if not any(part.train_tokens for run in runs for part in run.parts):
-        return None
-    found = [run_lines(run) for run in runs]
-    drawn = [lines for lines in found if lines.is_recorded]
+        return
+    legend = Legend.of(runs, grouping)
+    found = [run_lines(run, legend) for run in runs]
+    ladders, controls = (
+        [lines for lines in found if lines.is_recorded and (lines.run.control is None) == is_ladder]
+        for is_ladder in (True, False)
+    )
     parts: list[Part] = []
-    if drawn:
-        groups = tuple(Rows(tuple(_rows(lines.run)), lines.run.name, describe(lines.run)) for lines in drawn)
-        parts += [Paragraph(_SMOOTHED, "note"), *training_charts(drawn), Table("training", _COLUMNS, groups)]
+    if ladders:
+        parts += [*ladder_charts(ladders, legend.groups), _table("training", ladders)]
     if missing := [lines.run.name for lines in found if not lines.is_recorded]:
         parts.append(Paragraph(f"No log lines are here of {', '.join(missing)}.", "note"))
     notes = (note for lines in found for stage in (*lines.stages, *lines.releases) for note in stage.recorded.notes)
     parts += [Paragraph(note, "note") for note in dict.fromkeys(notes)]
-    parts.append(Paragraph(_NOT_MEASURED, "note"))
-    return Section("training", "Training", tuple(parts), in_terminal=False)
+    parts += [Paragraph(_SMOOTHED, "note"), Paragraph(_NOT_MEASURED, "note")]
+    yield Section("training", "Training", tuple(parts), in_terminal=False)
+    if controls:
+        parts = [*control_charts(controls, legend.groups), _table("training-of-controls", controls)]
+        heading = "Training of the controls"
+        yield Section("training-of-controls", heading, tuple(parts), in_terminal=False, is_detail=True)
+
+
+def _table(key: str, drawn: Sequence[RunLines]) -> Table:
+    return Table(
+        key, _COLUMNS, tuple(Rows(tuple(_rows(lines.run)), lines.run.name, describe(lines.run)) for lines in drawn)
+    )
 
 
 def _rows(run: RunReport) -> Iterator[tuple[Cell, ...]]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from growctl.content.chart import Axis, Chart, Mark, Rule, Series
@@ -24,19 +25,12 @@ from stages.spec import progress_at
 _NATS = "loss (nats per token)"
 
 
-def training_charts(runs: Sequence[RunLines]) -> Iterator[Chart]:
-    """One chart for each question; none for what no run has recorded."""
-    ladders = [lines for lines in runs if not lines.run.control]
-    controls = [lines for lines in runs if lines.run.control]
-    rules = growth_rules(runs)
-    for number, lines in enumerate(ladders, 1):
-        yield _losses(lines, "training-loss" if number == 1 else f"training-loss-{number}", len(ladders))
+def ladder_charts(ladders: Sequence[RunLines], groups: tuple[str, ...]) -> Iterator[Chart]:
+    """The charts of ladders, one for each question; none for what no ladder has recorded.
 
-    def learning_rate(stage: StageLines) -> Sequence[float]:
-        return stage.recorded.learning_rate
-
-    def gradient_norm(stage: StageLines) -> Sequence[float]:
-        return stage.recorded.gradient_norm
+    `groups`: all groups of the report, in the order of their colours.
+    """
+    rules = growth_rules(ladders)
 
     def speed(stage: StageLines) -> Sequence[float]:
         return stage.recorded.tokens_per_second
@@ -44,20 +38,41 @@ def training_charts(runs: Sequence[RunLines]) -> Iterator[Chart]:
     def mfu(stage: StageLines) -> Sequence[float]:
         return mfu_of(stage.part, stage.recorded)
 
-    overviews = (
-        _chart("control-training-loss", "Training loss of the controls", f"smoothed training {_NATS}", over_runs(
-            controls, _smoothed, "{:.4f}".format), growth_rules(controls)),
-        _chart("learning-rate", "Learning rate", "learning rate", over_runs(runs, learning_rate), rules),
-        _chart("gradient-norm", "Gradient norm", "L2 norm of the gradient before clipping", over_runs(
-            runs, gradient_norm, positive=True), rules, is_log=True),
-        _chart("growth-ramp", "Growth ramp", "share of the way, 0 to 1", tuple(
-            series for lines in runs for series in _ramps(lines)), rules),
+    if len(ladders) == 1:
+        yield _losses(ladders[0])
+    charts = (
+        *([_losses_of_several(ladders)] if len(ladders) > 1 else []),
+        _learning_rate("learning-rate", "Learning rate", ladders),
+        _gradient_norm("gradient-norm", "Gradient norm", ladders),
+        _chart("growth-ramp", "Growth ramp", "share of the way, 0 to 1", _all_ramps(ladders), rules),
         _chart("throughput", "Throughput", "data tokens per second of optimizer steps", over_runs(
-            runs, speed, "{:,.0f}".format), rules),
+            ladders, speed, "{:,.0f}".format), rules),
         _chart("mfu", "Model FLOPs utilisation (MFU)", "share of the devices' peak speed", over_runs(
-            runs, mfu, "{:.1%}".format), rules),
+            ladders, mfu, "{:.1%}".format), rules),
     )  # fmt: skip
-    yield from (chart for chart in overviews if chart.series)
+    yield from (replace(chart, groups=groups) for chart in charts if chart.series)
+
+
+def control_charts(controls: Sequence[RunLines], groups: tuple[str, ...]) -> Iterator[Chart]:
+    """The charts that show whether controls were trained well; none for what no control has recorded."""
+    title, label = "Training loss of the controls", f"smoothed training {_NATS}"
+    losses = over_runs(controls, _smoothed, "{:.4f}".format)
+    charts = (
+        _chart("control-training-loss", title, label, losses, growth_rules(controls)),
+        _learning_rate("control-learning-rate", "Learning rate of the controls", controls),
+        _gradient_norm("control-gradient-norm", "Gradient norm of the controls", controls),
+    )
+    yield from (replace(chart, groups=groups) for chart in charts if chart.series)
+
+
+def _learning_rate(key: str, title: str, runs: Sequence[RunLines]) -> Chart:
+    rates = over_runs(runs, lambda stage: stage.recorded.learning_rate, is_straight=True)
+    return _chart(key, title, "learning rate", rates, growth_rules(runs))
+
+
+def _gradient_norm(key: str, title: str, runs: Sequence[RunLines]) -> Chart:
+    norms = over_runs(runs, lambda stage: stage.recorded.gradient_norm, positive=True)
+    return _chart(key, title, "L2 norm of the gradient before clipping", norms, growth_rules(runs), is_log=True)
 
 
 def _chart(
@@ -75,33 +90,59 @@ def _smoothed(stage: StageLines) -> Sequence[float]:
     return smoothed(losses, window_of(len(losses)))
 
 
-def _losses(lines: RunLines, key: str, num_charts: int) -> Chart:
-    """Training loss, as logged and smoothed, and validation loss of one run. `num_charts`: charts of this kind."""
-    most = share_of_marks(num_charts * (2 + len(lines.releases)))
+def _losses(lines: RunLines) -> Chart:
+    """Training loss, as logged and smoothed, and validation loss of the only ladder."""
+    most = share_of_marks(2 + len(lines.releases))
     nats = "{:.4f}".format
-    validation = tuple(_validation(lines))
-    places = thinned([mark.y for mark in validation], most)
     series = (
         Series("training loss, as logged", curve(lines.stages, lambda stage: stage.recorded.loss, most, nats),
                group="training", is_joined=False),
         Series("training loss, smoothed", curve(lines.stages, _smoothed, most, nats), "ladder", "training"),
-        Series("validation loss", tuple(validation[place] for place in places), group="validation"),
+        Series("validation loss", _validation(lines, most), group="validation"),
         *(
             Series(f"{release.part.name}, smoothed", curve((release,), _smoothed, most, nats), "release", "training")
             for release in lines.releases
         ),
     )  # fmt: skip
     drawn = tuple(one for one in series if one.marks)
-    return _chart(key, f"Loss of {lines.run.name}", _NATS, drawn, growth_rules([lines]))
+    return _chart("training-loss", f"Loss of {lines.run.name}", _NATS, drawn, growth_rules([lines]))
 
 
-def _validation(lines: RunLines) -> Iterator[Mark]:
-    """The validation losses of a run, in the order of its stages."""
-    for stage in lines.stages:
-        for point in lines.run.points:
-            if point.stage == stage.part.name:
-                facts = (("validation loss", f"{point.loss:.4f}"), ("step", f"{point.step:,} of {point.stage}"))
-                yield Mark(stage.place(point.step), point.loss, facts, is_end=point.point == "final")
+def _losses_of_several(ladders: Sequence[RunLines]) -> Chart:
+    """Smoothed training loss as a line, and validation loss as points, of each ladder."""
+    smooth = over_runs(ladders, _smoothed, "{:.4f}".format)
+    most = share_of_marks(2 * len(ladders))
+    points = (
+        Series(f"{lines.run.name}, validation", marks, "plain", lines.group, False, f"{lines.entry}, validation loss")
+        for lines in ladders
+        if (marks := _validation(lines, most))
+    )
+    trained = (replace(one, role="plain", label=f"{one.label}, training loss") for one in smooth)
+    return _chart("training-loss", "Loss of the ladders", _NATS, (*trained, *points), growth_rules(ladders))
+
+
+def _validation(lines: RunLines, most: int) -> tuple[Mark, ...]:
+    """The validation losses of a run, in the order of its stages, thinned to `most`."""
+    marks = [
+        Mark(
+            stage.place(point.step),
+            point.loss,
+            (("value", f"{point.loss:.4f}"), ("step", f"{point.step:,} of {point.stage}")),
+            is_end=point.point == "final",
+        )
+        for stage in lines.stages
+        for point in lines.run.points
+        if point.stage == stage.part.name
+    ]
+    return tuple(marks[place] for place in thinned([mark.y for mark in marks], most))
+
+
+def _all_ramps(runs: Sequence[RunLines]) -> tuple[Series, ...]:
+    """The ramps of all runs; of equal ones in one entry of the legend, the first."""
+    found: dict[tuple[str, tuple[tuple[float, float], ...]], Series] = {}
+    for series in (series for lines in runs for series in _ramps(lines)):
+        found.setdefault((series.entry, tuple((mark.x["tokens"], mark.y) for mark in series.marks)), series)
+    return tuple(found.values())
 
 
 def _ramps(lines: RunLines) -> Iterator[Series]:
@@ -110,12 +151,14 @@ def _ramps(lines: RunLines) -> Iterator[Series]:
         spec = _spec(RunPaths(lines.run.directory).stage(index, stage.part.name).spec)
         for what, steps in (("keys of new tokens", _ramp_steps(spec)), ("tau", spec.get("anneal_steps"))):
             if isinstance(steps, int) and steps > 0 and stage.part.num_steps:
-                ends = (0, min(steps, stage.part.num_steps), stage.part.num_steps)
+                last = stage.part.num_steps
+                ends = (0, min(steps, last), min(steps + 1, last), last)
                 marks = tuple(
                     Mark(stage.place(step), progress_at(step - 1, steps) if step else 0.0, (("step", f"{step:,}"),))
                     for step in dict.fromkeys(ends)
                 )
-                yield Series(f"{lines.run.name}, {stage.part.name}: {what}", marks, lines.role, lines.group)
+                name = f"{lines.run.name}, {stage.part.name}: {what}"
+                yield Series(name, marks, lines.role, lines.group, label=f"{lines.entry}: {what}")
 
 
 def _spec(path: Path) -> dict[str, object]:

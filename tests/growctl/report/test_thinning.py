@@ -7,9 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from growctl.report.curves import LEAST_MARKS, MOST_MARKS, share_of_marks
-from growctl.report.thinning import LEAST, thinned
+from growctl.report.thinning import LEAST, bends, thinned
 
 values = st.lists(st.one_of(st.floats(-1e6, 1e6), st.sampled_from([math.nan, math.inf, 0.0])), max_size=300)
+
+
+def test_only_the_ends_and_the_bends_of_a_straight_curve_stay() -> None:
+    kept = bends([0.0, 1.0, 2.0, 2.0, 2.0, 2.0, 1.0, 0.0])
+    assert [place for place, value in enumerate(kept) if math.isfinite(value)] == [0, 2, 5, 7]
+    assert bends([]) == []
 
 
 @given(values=values, most=st.integers(LEAST, 60))

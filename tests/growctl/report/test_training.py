@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from growctl.content.chart import Chart
+from growctl.content.palette import looks
 from growctl.content.section import Paragraph, Section
 from growctl.report.curves import MOST_MARKS, MOST_PER_SERIES
 from growctl.report.find import find_runs
 from growctl.report.read import RunReport
-from growctl.report.training import section, training_figures
+from growctl.report.training import sections, training_figures
 from growctl.runs_dir import RunPaths
 from tests.growctl.invented_runs import SMALL, control, ladder
 from tests.growctl.report.metrics_files import trained, write_metrics
@@ -37,9 +38,7 @@ def runs(tmp_path: Path) -> list[RunReport]:
 
 
 def training(runs: list[RunReport]) -> Section:
-    found = section(runs)
-    assert found
-    return found
+    return next(found for found in sections(runs) if found.key == "training")
 
 
 def charts(runs: list[RunReport]) -> dict[str, Chart]:
@@ -61,7 +60,7 @@ def test_every_chart_but_the_ramp_spans_the_run_and_marks_the_growth(runs: list[
     for key, chart in charts(runs).items():
         [rule] = chart.rules
         assert rule.x["tokens"] == TOKENS
-        assert rule.label == "grown to 2.4M parameters"
+        assert rule.label == "grown to 2.4M"
         xs = [mark.x["tokens"] for mark in chart.series[0].marks]
         assert xs == sorted(xs)
         if key != "growth-ramp":
@@ -74,6 +73,7 @@ def test_the_ramp_rises_to_one_over_its_steps_after_the_growth_alone(runs: list[
     assert [(mark.x["tokens"] - TOKENS, round(mark.y, 3)) for mark in series.marks] == [
         (0, 0.0),
         (120_000, 0.992),
+        (121_000, 1.0),
         (600_000, 1.0),
     ]
 
@@ -89,7 +89,7 @@ def test_runs_without_log_lines_are_named_and_their_figures_are_unknown(runs: li
     assert "No log lines are here of quick-control-tokenformer-scratch-500." in notes(runs)
     assert training_figures(runs[1], runs[1].stages[0]) is None
     assert charts(runs[1:]) == {}
-    assert section([replace(runs[0], stages=(), releases=())]) is None
+    assert list(sections([replace(runs[0], stages=(), releases=())])) == []
 
 
 def test_spec_files_that_cannot_be_read_draw_no_ramp(runs: list[RunReport]) -> None:
@@ -109,3 +109,31 @@ def test_long_and_many_runs_are_drawn_with_a_bounded_number_of_marks(runs: list[
         for chart in charts([runs[0]] * number).values():
             if chart.key != "training-loss":
                 assert sum(len(series.marks) for series in chart.series) <= MOST_MARKS
+
+
+def seeds(runs: list[RunReport], number: int) -> list[RunReport]:
+    """The ladder as it would be with `number` seeds that came out alike."""
+    ladder = replace(runs[0], conditions={}, group="quick")
+    return [replace(ladder, name=f"quick-seed-{seed}", seed=seed) for seed in range(number)]
+
+
+def test_seeds_share_a_colour_and_an_entry_and_a_curve_that_is_equal_is_drawn_once(runs: list[RunReport]) -> None:
+    drawn = charts(seeds(runs, 3))
+    for chart in drawn.values():
+        assert {series.group for series in chart.series} == {"quick"}
+        assert len({series.entry for series in chart.series}) <= 2, chart.key
+    assert len(drawn["learning-rate"].series) == 1
+    assert [series.entry for series in drawn["learning-rate"].series] == ["quick, ladder from 800k, 3 seeds"]
+
+
+def test_controls_have_a_folded_section_of_their_own_and_the_colours_of_the_chart_of_compute(
+    runs: list[RunReport],
+) -> None:
+    as_control = replace(runs[0], name="alike", control="tokenformer-scratch", control_of=runs[0].name)
+    ladders, controls = sections([runs[0], as_control])
+    assert (ladders.is_detail, controls.is_detail) == (False, True)
+    [groups] = {part.groups for part in (*ladders.parts, *controls.parts) if isinstance(part, Chart) and part.groups}
+    assert groups == ("quick", "quick: tokenformer-scratch, 2.4M")
+    drawn = [part for part in controls.parts if isinstance(part, Chart)]
+    assert [part.key for part in drawn] == ["control-training-loss", "control-learning-rate", "control-gradient-norm"]
+    assert {look.number for part in drawn for look in looks(part)} == {1}
