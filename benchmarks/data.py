@@ -43,6 +43,7 @@ from stages.data.dataset import (
 from stages.data.mixed_samples import MixedSamples
 from stages.data.mixture import MixtureStage
 from stages.data.sample_order import Int64Array
+from stages.stage_dir import MANIFEST_NAME
 
 BATCH, LENGTH = 8, 1024
 WEIGHTS = {"a": 0.5, "b": 0.25, "c": 0.15, "d": 0.1}
@@ -166,7 +167,7 @@ def write_dataset(directory: Path, tokens: npt.NDArray[np.uint16]) -> Path:
         splits=splits,
         fingerprint=dataset_fingerprint("", splits),
     )
-    (directory / "manifest.json").write_bytes(dataset_manifest_bytes(manifest))
+    (directory / MANIFEST_NAME).write_bytes(dataset_manifest_bytes(manifest))
     return directory
 
 
