@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from growctl.report.costs import FLOPS
-from growctl.report.data_groups import what_compares
-from growctl.report.equal_loss import Curve, cost_of_loss, models_of
-from growctl.report.fairness import EQUAL_FLOPS_TOLERANCE, differing_conditions
-from growctl.report.read import RunReport
+from growctl.loss_costs.equal_loss import Curve, cost_of_loss, models_of
+from growctl.measured.data_groups import what_compares
+from growctl.measured.runs import RunReport
+from growctl.verdicts.costs import FLOPS
+from growctl.verdicts.fairness import EQUAL_FLOPS_TOLERANCE, differing_conditions
 
 Winner = Literal["a", "b", "even"]
 

@@ -8,13 +8,12 @@ from growctl.compare.figures import Figure, figures
 from growctl.compare.schedules import differing_settings
 from growctl.content.chart import Chart
 from growctl.content.section import Cell, Column, Paragraph, Part, Rows, Section, Table
+from growctl.measured.data_groups import data_warning, what_compares
+from growctl.measured.runs import RunReport
 from growctl.report.bits_per_byte import curves
 from growctl.report.charts import compute_chart
-from growctl.report.data_groups import data_warning, what_compares
-from growctl.report.fairness import GRADES, Difference, Grade, fairness
-from growctl.report.grouping import shown
-from growctl.report.read import RunReport
-from growctl.report.stages import describe
+from growctl.seeds.grouping import shown
+from growctl.verdicts.fairness import GRADES, Difference, Grade, fairness
 
 _MEANINGS: dict[Grade, str] = {
     "decides": "decides: with it, a lower loss shows nothing about the training",
@@ -31,7 +30,7 @@ def compare_sections(a: RunReport, b: RunReport, runs: Sequence[RunReport]) -> l
 
 
 def _fairness(a: RunReport, b: RunReport, differences: Sequence[Difference]) -> Section:
-    parts: list[Part] = [Paragraph(f"{word} is {run.name} ({describe(run)}).") for word, run in (("A", a), ("B", b))]
+    parts: list[Part] = [Paragraph(f"{word} is {run.name} ({run.description}).") for word, run in (("A", a), ("B", b))]
     if warning := data_warning([a, b]):
         parts.append(Paragraph(warning, "warning"))
     if not differences:

@@ -8,14 +8,14 @@ from typing import Any
 
 from growctl.content.chart import Axis, Chart, Mark, Role, Rule, Series
 from growctl.content.section import Section
-from growctl.report.costs import CURRENCIES
-from growctl.report.data_groups import data_groups
-from growctl.report.grouping import BY_SCHEDULE, Grouping
-from growctl.report.legend import Legend, kind_and_size
-from growctl.report.overlays import Published
-from growctl.report.published_figures import published_series
-from growctl.report.read import EvaluationPoint, RunReport, StageReport
+from growctl.measured.data_groups import data_groups
+from growctl.measured.runs import EvaluationPoint, RunReport, StageReport
+from growctl.published.figures import published_series
+from growctl.published.overlays import Published
+from growctl.seeds.grouping import BY_SCHEDULE, Grouping
+from growctl.seeds.legend import Legend, kind_and_size
 from growctl.text.formatting import exact, scientific, short_count
+from growctl.verdicts.costs import CURRENCIES
 from stages.counted import counted
 
 COMPUTE = "compute-against-perplexity"
@@ -31,7 +31,7 @@ _LABELS = {
     "gpu_energy": "cumulative energy of the GPUs (kWh)",
     "cpu_energy": "cumulative energy of processors and memory (kWh)",
 }
-"""The axes: one for each currency (growctl/report/costs.py)."""
+"""The axes: one for each currency (growctl/verdicts/costs.py)."""
 
 _MEASURED = {
     "interval": "on the way",

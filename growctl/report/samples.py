@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from growctl.content.section import Listing, Paragraph, Section
-from growctl.report.read import RunReport
+from growctl.measured.runs import RunReport
 
 
 @dataclass(frozen=True)

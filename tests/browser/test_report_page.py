@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from growctl.measured.runs import RunReport
 from growctl.report.charts import compute_chart
-from growctl.report.read import RunReport
 from tests.browser.checks import differs_from_stored, overlaps, violations
 from tests.browser.conftest import DESKTOP, PHONE, Open
 from tests.browser.invented_report import COMMAND, EVIL, invented_page, invented_runs
