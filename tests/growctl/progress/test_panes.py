@@ -54,9 +54,11 @@ class Tmux:
         self.ask("resize-window", "-x", width, "-y", height)
         self.ask("send-keys", "Enter")
         until = time.monotonic() + SECONDS
-        while f"drawn: {name}" not in (text := self.ask("capture-pane", "-p")) or "compute" not in text:
+        before, text = "", self.ask("capture-pane", "-p")
+        while f"drawn: {name}" not in text or "compute" not in text or text != before:  # else: drawn in part
             assert time.monotonic() < until, f"no drawing of {name!r}:\n{text}"
             time.sleep(0.05)
+            before, text = text, self.ask("capture-pane", "-p")
         return Pane(text, self.ask("capture-pane", "-p", "-e"))
 
     def kill(self) -> None:
