@@ -56,7 +56,7 @@ def compare(
         print_sections(sections, Terminal())
     if output is not None:
         from growctl.report_page.page import render_page
-        from growctl.text.html import replace_file
+        from growctl.whole_file import replace_file
 
         output.mkdir(parents=True, exist_ok=True)
         replace_file(output / PAGE, render_page(f"{a.name} and {b.name}", sections).encode())

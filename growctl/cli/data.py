@@ -172,7 +172,7 @@ def _write_page(document: "DataShowDocument", output: Path) -> Path:
     from growctl.content.drawing import figure_file
     from growctl.data_view.sections import data_sections, length_chart
     from growctl.report_page.page import render_page
-    from growctl.text.html import replace_file
+    from growctl.whole_file import replace_file
 
     output.mkdir(parents=True, exist_ok=True)
     chart = length_chart(document)

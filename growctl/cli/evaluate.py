@@ -217,7 +217,7 @@ def _tasks(names: list[str], include_path: Path | None) -> "tuple[TaskManager, l
 
 def write_new(option: str, path: Path, content: bytes) -> None:
     """Writes the new file `path` that `option` names, completely or not at all. Raises Failure if that fails."""
-    from growctl.text.html import replace_file
+    from growctl.whole_file import replace_file
     from model.errors import Failure
 
     try:

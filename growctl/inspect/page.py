@@ -18,7 +18,8 @@ from growctl.inspect.rows import (
     training_rows,
     use_lines,
 )
-from growctl.text.html import page, replace_file
+from growctl.text.html import page
+from growctl.whole_file import replace_file
 from stages.counted import counted
 
 PAGE, PICTURE = "inspection.html", "inspection.png"

@@ -22,7 +22,7 @@ from growctl.report_files.extras import Extras
 from growctl.report_files.folder import file_name, report_title
 from growctl.report_page.page import render_page
 from growctl.runs_dir import ReportPaths
-from growctl.text.html import TEMPORARY, replace_file
+from growctl.whole_file import TEMPORARY, replace_file
 
 _TABLES: dict[TableFormat, Callable[[Table], str]] = {"md": markdown_table, "tex": latex_table}
 

@@ -1,10 +1,8 @@
 """The frame and look of the pages that growctl writes: self-contained, without scripts, for light and dark screens."""
 
-import os
 import re
 from html import escape
 from io import StringIO
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -63,18 +61,3 @@ def svg_element(figure: "Figure") -> str:
     text = buffer.getvalue()
     text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text[text.index("<svg") :], flags=re.DOTALL)
     return re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", text).replace(PLACEHOLDER, "currentColor")
-
-
-TEMPORARY = ".{name}.{pid}.tmp"
-"""What `replace_file` writes first, beside the file; a killed process leaves it behind."""
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Writes `path` whole: a reader sees the old content or the new. A failure leaves no other file."""
-    temporary = path.with_name(TEMPORARY.format(name=path.name, pid=os.getpid()))
-    try:
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

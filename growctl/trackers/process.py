@@ -17,9 +17,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from growctl.text.html import replace_file
 from growctl.trackers.protocol import TrackedRun, Tracker
 from growctl.trackers.records import Part, track, track_growth
+from growctl.whole_file import replace_file
 
 ORPHAN_SECONDS = 60
 """How long the process may live on after growctl was killed, to write what it has."""

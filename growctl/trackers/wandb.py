@@ -4,9 +4,9 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from growctl.text.html import replace_file
 from growctl.trackers.protocol import Place, Status, TrackedRun
 from growctl.trackers.tables import COLUMNS, figures
+from growctl.whole_file import replace_file
 
 os.environ.setdefault("WANDB_MODE", "offline")
 os.environ.setdefault("WANDB_ERROR_REPORTING", "false")

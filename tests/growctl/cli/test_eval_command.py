@@ -135,7 +135,7 @@ def test_results_are_printed_and_recorded_although_the_picture_cannot_be_written
     def full(path: Path, content: bytes) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", f"{path}.tmp")
 
-    monkeypatch.setattr("growctl.text.html.replace_file", full)
+    monkeypatch.setattr("growctl.whole_file.replace_file", full)
     (tmp_path / "text.txt").write_text("the hen is in the barn. " * 20)
     picture = tmp_path / "long.png"
     arguments = ("--text", tmp_path / "text.txt", "--contexts", "32", "--picture", picture)

@@ -16,7 +16,7 @@ from growctl.report_files.folder import report_folder
 from growctl.report_files.write import write_report
 from growctl.runs_dir import ReportPaths, RunsPaths
 from growctl.status.runs import run_directories
-from growctl.text.html import replace_file
+from growctl.whole_file import replace_file
 from model.errors import UserError
 from tests.growctl.content.charts import chart, mark, series
 from tests.growctl.invented_runs import SMALL, FakeRun, control, ladder

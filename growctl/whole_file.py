@@ -1,0 +1,18 @@
+"""Replaces a file whole, so that nobody ever reads half of it."""
+
+import os
+from pathlib import Path
+
+TEMPORARY = ".{name}.{pid}.tmp"
+"""What `replace_file` writes first, beside the file; a killed process leaves it behind."""
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Writes `path` whole: a reader sees the old content or the new. A failure leaves no other file."""
+    temporary = path.with_name(TEMPORARY.format(name=path.name, pid=os.getpid()))
+    try:
+        temporary.write_bytes(content)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
