@@ -52,8 +52,8 @@ def report(
         Literal["screen", "paper", "paper-wide"] | None,
         typer.Option(
             "--style",
-            help="How to draw the figures, as png unless --figures says otherwise: for slides and documents, or for one "
-            "or both columns of a paper (3.25 and 6.75 inches).",
+            help="How to draw the figures, as png unless --figures says otherwise: for slides and documents, "
+            "or for one or both columns of a paper (3.25 and 6.75 inches).",
         ),
     ] = None,
     tables: Annotated[
