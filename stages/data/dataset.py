@@ -23,6 +23,7 @@ from stages.checkpoint.text_facts import TextFacts
 from stages.counted import counted
 from stages.data.corpus import SPLITS, DataError, DataSpec, SplitName
 from stages.stage_dir import MANIFEST_NAME, TOKENIZER_NAME
+from stages.token_files.mapped import Int64Array, MappedNumbers, mapped
 
 FORMAT_VERSION = 1
 LAYOUT_VERSION = 1
@@ -31,7 +32,6 @@ HASHED_BYTES = 20_000_000_000
 """`check_dataset` hashes datasets up to this size completely."""
 PERMUTATION_ROUNDS = 6
 
-Int64Array = npt.NDArray[np.int64]
 UInt64Array = npt.NDArray[np.uint64]
 
 
@@ -47,6 +47,9 @@ class DatasetFile(Strict):
 
     bytes: Amount
     sha256: str
+    num_tokens: Amount | None = None
+    """How many tokens of a shard belong to the split, from its start on; null for all. An imported file may go on with
+    tokens of validation."""
 
 
 class DatasetSplit(Strict):
@@ -112,8 +115,12 @@ class DatasetManifest(Sealed):
 
 def dataset_fingerprint(tokenizer_sha256: str, splits: dict[SplitName, DatasetSplit]) -> str:
     """The fingerprint of a dataset: a sha256 over its tokenizer and its files."""
-    hashes = [[file.sha256 for file in splits[split].files] for split in SPLITS]
+    hashes = [[_identity(file) for file in splits[split].files] for split in SPLITS]
     return hashlib.sha256(json.dumps([LAYOUT_VERSION, tokenizer_sha256, hashes]).encode()).hexdigest()
+
+
+def _identity(file: DatasetFile) -> str | tuple[str, int]:
+    return file.sha256 if file.num_tokens is None else (file.sha256, file.num_tokens)
 
 
 def read_dataset_manifest(dataset_dir: Path) -> DatasetManifest:
@@ -188,30 +195,28 @@ class TokenSplit:
         self.num_tokens = described.num_tokens
         self.bytes_per_token = described.num_bytes / max(1, described.num_tokens)
         """UTF-8 bytes of text per token. Ends of text count as tokens."""
-        dtype = np.dtype(f"<u{manifest.token_bytes}")
         shards = [file for file in described.files if file.name.endswith(".ds")]
-        if sum(file.bytes for file in shards) != described.num_tokens * manifest.token_bytes:
+        lengths = [shard_tokens(file, manifest.token_bytes) for file in shards]
+        if sum(lengths) != described.num_tokens or any(file.bytes % manifest.token_bytes for file in shards):
             raise DataError(f"{dataset_dir} is damaged: its {split} files do not hold {described.num_tokens} tokens")
-        self._shards = []
         for file in shards:
             _require_size(dataset_dir, file)
-            self._shards.append(np.memmap(dataset_dir / file.name, dtype, mode="r"))
-        self._ends = np.cumsum([len(shard) for shard in self._shards])
+        self._tokens = MappedNumbers(
+            [
+                mapped(dataset_dir / file.name, f"<u{manifest.token_bytes}", count=length)
+                for file, length in zip(shards, lengths, strict=True)
+            ]
+        )
 
     def read(self, start: int, length: int) -> Int64Array:
         """Tokens `start` to `start + length` of the stream: (length,) int64. Raises IndexError beyond either end."""
-        if not 0 <= start <= start + length <= self.num_tokens:
-            raise IndexError(f"tokens {start} to {start + length} are outside a split of {self.num_tokens} tokens")
-        tokens = np.empty(length, np.int64)
-        shard = int(np.searchsorted(self._ends, start, side="right"))
-        filled = 0
-        while filled < length:
-            first = start + filled - (int(self._ends[shard - 1]) if shard else 0)
-            part = self._shards[shard][first : first + length - filled]
-            tokens[filled : filled + len(part)] = part
-            filled += len(part)
-            shard += 1
-        return tokens
+        return self._tokens.read(start, length)
+
+
+def shard_tokens(file: DatasetFile, token_bytes: int) -> int:
+    """The number of tokens of a shard that belong to its split."""
+    stored = file.bytes // token_bytes
+    return stored if file.num_tokens is None else min(stored, file.num_tokens)
 
 
 class TrainingSamples:
