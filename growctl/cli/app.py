@@ -17,6 +17,7 @@ import typer
 from growctl.cli import (
     checkpoints,
     compare,
+    data,
     evaluate,
     exchange,
     generate,
@@ -275,6 +276,7 @@ app.command(rich_help_panel=TRAINING)(sweep.sweep)
 app.command(rich_help_panel=TRAINING)(schedules.init)
 app.command(rich_help_panel=TRAINING)(schedules.validate)
 app.command(rich_help_panel=TRAINING)(schedules.schema)
+app.add_typer(data.data_app, rich_help_panel=TRAINING)
 app.add_typer(ledger.ledger_app, rich_help_panel=TRAINING)
 app.command(rich_help_panel=CHECKPOINTS)(checkpoints.show)
 app.command(rich_help_panel=CHECKPOINTS)(checkpoints.expand)

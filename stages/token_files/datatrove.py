@@ -36,9 +36,16 @@ def open_datatrove(path: Path) -> TokenFiles:
     return joined(path, [path], [index], size)
 
 
-def joined(name: Path, paths: Sequence[Path], indices: Sequence[np.ndarray], token_bytes: int) -> TokenFiles:
-    """Files of tokens, one after another, with the document ends of each."""
-    parts = [mapped(path, f"<u{token_bytes}") for path in paths]
+def joined(
+    name: Path,
+    paths: Sequence[Path],
+    indices: Sequence[np.ndarray],
+    token_bytes: int,
+    lengths: Sequence[int | None] | None = None,
+) -> TokenFiles:
+    """Files of tokens, one after another, with the document ends of each. `lengths`: the tokens of each to use."""
+    lengths = lengths or [None] * len(paths)
+    parts = [mapped(path, f"<u{token_bytes}", count=length) for path, length in zip(paths, lengths, strict=True)]
     starts = np.cumsum([0, *(len(part) for part in parts)]).tolist()
     ends = MappedNumbers(indices, starts[:-1])
     return TokenFiles(

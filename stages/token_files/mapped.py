@@ -48,6 +48,16 @@ class MappedNumbers:
             part += 1
         return numbers
 
+    def take(self, positions: Int64Array) -> Int64Array:
+        """The numbers at `positions`, each within range: (len(positions),) int64."""
+        numbers = np.empty(len(positions), np.int64)
+        found_in = np.searchsorted(self._ends, positions, side="right")
+        for part in np.unique(found_in).tolist():
+            here = found_in == part
+            first = int(self._ends[part - 1]) if part else 0
+            numbers[here] = self._parts[part][positions[here] - first].astype(np.int64) + self._bases[part]
+        return numbers
+
 
 def mapped(path: Path, dtype: npt.DTypeLike, offset: int = 0, count: int | None = None) -> npt.NDArray[Any]:
     """`count` numbers of a file from the byte `offset` on, read from disk on use; by default, all to the file's end.

@@ -24,6 +24,7 @@ EXPAND_OPTIONS = {"preset": Preset, "init": Init, "tau": TauPolicy, "moments": M
 COMMANDS = [
     "clean",
     "compare",
+    "data",
     "doctor",
     "eval",
     "expand",

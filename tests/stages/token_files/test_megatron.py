@@ -15,7 +15,7 @@ from stages.token_files.mapped import TokenFileError
 from stages.token_files.megatron import open_megatron, write_megatron
 from tests.stages.token_files.definition import CODES, megatron_index, write_megatron_files
 
-DOCUMENTS = [[[5, 6, 7], [8]], [[]], [[1], [2, 3]], [], [[9, 100, 101, 102]]]
+DOCUMENTS: list[list[list[int]]] = [[[5, 6, 7], [8]], [[]], [[1], [2, 3]], [], [[9, 100, 101, 102]]]
 """Two have several sequences, one has an empty sequence, one none at all."""
 TEXTS = [[5, 6, 7, 8], [], [1, 2, 3], [], [9, 100, 101, 102]]
 TOKENS = [token for text in TEXTS for token in text]
