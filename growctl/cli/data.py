@@ -1,130 +1,181 @@
-"""The commands `data export` and `data import`. Slow modules are imported on use."""
+"""The commands `data show`, `data export` and `data import`. Slow modules are imported on use."""
 
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from growctl.cli.options import AsJson
+from growctl.cli.completion import complete_schedule
+from growctl.cli.data_exchange import export_data, import_data
+from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, Overrides, RunsDir
 from growctl.text.escaping import say
 from growctl.text.progress import progress_bar
 
+if TYPE_CHECKING:
+    from growctl.data_view.document import DataShowDocument, SampleEntry
+
+PAGE = "data.html"
+"""The page in the directory of --output; the picture beside it has the chart's name."""
+
 data_app = typer.Typer(
     name="data",
-    help=(
-        "Take prepared datasets out as files of other programs, or in.\n\n"
-        "Example: growctl data import pile_text_document --tokenizer 20B_tokenizer.json --output pile"
-    ),
+    help="Look at prepared datasets; take them out for other programs, or in.\n\nExample: growctl data show quickstart",
     no_args_is_help=True,
 )
 
 
-@data_app.command("export")
-def export_data(
+data_app.command("export")(export_data)
+data_app.command("import")(import_data)
+
+
+@data_app.command()
+def show(
     dataset: Annotated[
-        Path, typer.Argument(help="A dataset: the directory that `growctl prepare` names.", metavar="DATASET")
-    ],
-    to: Annotated[
-        Literal["megatron"],
-        typer.Option(help="The format to write: megatron is that of Megatron-LM and GPT-NeoX, .bin and .idx."),
-    ],
-    output: Annotated[Path, typer.Option(help="Directory for the files; must not exist yet.", metavar="DIR")],
-    as_json: AsJson = False,
-) -> None:
-    """Write a dataset's tokens for another program, split by split, with its tokenizer.
-
-    Example: growctl data export runs/.datasets/texts-396a28ec70bd --to megatron --output texts-megatron
-    """
-    from growctl.data_exchange.export import export_megatron
-    from stages.checkpoint.directory import check_new
-
-    check_new(output, "--output")
-    with progress_bar("checking the dataset") as advance:
-        document = export_megatron(dataset, output, lambda what, done: advance(done or 0.0, what=what))
-    if as_json:
-        from growctl.documents.output import print_document
-
-        print_document(document)
-        return
-    from stages.counted import counted
-
-    for split in document.splits.values():
-        say(
-            f"{split.prefix}: {counted(split.num_documents, 'document')}, {counted(split.num_tokens, 'token')},"
-            f" {split.dtype}"
-        )
-    say(f"each document ends in {document.end_of_text} ({document.end_of_text_id})")
-
-
-@data_app.command("import")
-def import_data(
-    sources: Annotated[
-        list[Path],
+        str,
         typer.Argument(
-            help="PREFIX of PREFIX.bin and PREFIX.idx (Megatron-LM, GPT-NeoX), a .ds file (datatrove), or a folder of "
-            "them.",
-            metavar="PREFIX",
+            help="A dataset's directory, or a schedule whose dataset is prepared.",
+            metavar="DIR|SCHEDULE",
+            autocompletion=complete_schedule,
+            show_default=False,
         ),
     ],
-    output: Annotated[Path, typer.Option(help="Directory for the dataset; must not exist yet.", metavar="DIR")],
-    tokenizer: Annotated[
-        Path, typer.Option(help="The tokenizer.json that the files were written with.", metavar="FILE")
-    ],
-    end_of_text: Annotated[
-        str, typer.Option(help="The tokenizer's token after each document.", metavar="TOKEN")
-    ] = "<|endoftext|>",
-    validation: Annotated[
-        list[Path] | None,
-        typer.Option(help="Files for validation, named like PREFIX; repeatable.", metavar="PREFIX", show_default=False),
-    ] = None,
-    validation_fraction: Annotated[
-        float | None,
+    overrides: Overrides = None,
+    sample: Annotated[
+        int | None,
         typer.Option(
-            help="Without --validation: the share of each file's documents, from its end, for validation (default: "
-            "0.01).",
+            help="Show instead the text of the sample that training reads at this index, counted from 0.",
+            metavar="INDEX",
+            min=0,
             show_default=False,
         ),
     ] = None,
+    step: Annotated[
+        int | None,
+        typer.Option(
+            help="Show instead the samples of this optimizer step of the schedule, counted from 1 at the ladder's "
+            "start.",
+            metavar="N",
+            min=1,
+            show_default=False,
+        ),
+    ] = None,
+    ids: Annotated[bool, typer.Option("--ids", help="Show the token ids of samples, too.")] = False,
+    sequence_length: Annotated[
+        int | None,
+        typer.Option(help="For --sample of a directory: the context.", metavar="TOKENS", min=1, show_default=False),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            help="For --sample of a directory: the seed of the order.", min=0, max=2**32 - 1, show_default=False
+        ),
+    ] = None,
+    count_ids: Annotated[
+        bool | None,
+        typer.Option(
+            "--count-ids/--no-count-ids",
+            help="Read all tokens to count which ids occur (default: for datasets up to 20 GB).",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            help=f"Directory for a page, {PAGE}, and a picture of the lengths.", metavar="DIR", show_default=False
+        ),
+    ] = None,
+    plain: Annotated[
+        bool,
+        typer.Option("--plain", help="Print plain lines without colour and columns, for logs and screen readers."),
+    ] = False,
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
     as_json: AsJson = False,
 ) -> None:
-    """Make a dataset of token files that another program wrote. On the same disk, they are linked, not copied.
+    """Show what a prepared dataset holds: tokens, documents and their lengths, compression, ids, epochs of a schedule.
 
-    Example: growctl data import pile_text_document --tokenizer 20B_tokenizer.json --output pile
+    With --sample or --step, show exactly what training reads there, cut where documents end.
+
+    Example: growctl data show quickstart
+
+    Example: growctl data show quickstart --sample 123456 --ids
+
+    Example: growctl data show runs/.datasets/texts-396a28ec70bd --output texts-page
     """
-    from growctl.data_exchange.importing import import_tokens
+    from growctl.data_view.facts import describe
+    from growctl.data_view.samples import SampleReader
+    from growctl.data_view.target import find_target
     from model.errors import UserError
-    from stages.checkpoint.directory import check_new
 
-    if validation and validation_fraction is not None:
-        raise UserError("--validation-fraction is for files without --validation; leave out one of the two")
-    fraction = 0.01 if validation_fraction is None else validation_fraction
-    if not 0.0 < fraction < 1.0:
-        raise UserError(f"--validation-fraction {fraction} must be above 0 and below 1")
-    check_new(output, "--output")
-    with progress_bar("checking indices") as advance:
-        document = import_tokens(
-            sources,
-            output,
-            tokenizer,
-            end_of_text=end_of_text,
-            validation=validation or [],
-            validation_fraction=fraction,
-            on_progress=lambda what, done: advance(done or 0.0, what=what),
-        )
+    if plain and as_json:
+        raise UserError("--plain and --json: give one of them, because each is another form of the output")
+    wants = {"--sample": sample is not None, "--step": step is not None}
+    if all(wants.values()):
+        raise UserError("--sample and --step: give one of them")
+    if output is not None and any(wants.values()):
+        raise UserError(f"--output and {'--sample' if sample is not None else '--step'}: the page shows no samples")
+    target = find_target(dataset, overrides or [], runs_dir, partial(say, error=True))
+    samples: Iterable[SampleEntry] = ()
+    if sample is not None or step is not None:
+        first, count = (sample, 1) if sample is not None else target.samples_of_step(step or 0)
+        samples = SampleReader(target.directory, *target.order(sequence_length, seed)).read(first, count)
+        if not as_json:
+            _print_samples(samples, with_ids=ids, plain=plain)
+            if step is not None and target.caveat():
+                say(f"\n{target.caveat()}", error=True)
+            return
+    with progress_bar("reading") as on_progress:
+        document = describe(target, on_progress, count_ids=count_ids, samples=tuple(samples))
     if as_json:
         from growctl.documents.output import print_document
 
         print_document(document)
-        return
-    from stages.counted import counted
+    elif plain:
+        from growctl.content.plain import print_plain
+        from growctl.data_view.sections import data_sections
 
-    for name, split in document.manifest.splits.items():
-        say(
-            f"{name}: {counted(split.num_documents, 'document')}, {counted(split.num_tokens, 'token')},"
-            f" {counted(split.num_bytes, 'byte')}"
-        )
-    if document.linked_files:
-        say(f"shares {counted(len(document.linked_files), 'file')} with the source: leave their content as it is")
-    if document.num_unended_documents:
-        say(f"{counted(document.num_unended_documents, 'document')} without {end_of_text} at the end, left as they are")
-    say(str(output))
+        print_plain(data_sections(document), say)
+    else:
+        from growctl.content.terminal import print_sections
+        from growctl.data_view.sections import data_sections
+        from growctl.text.console import Terminal
+
+        print_sections(data_sections(document, with_bars=True), Terminal())
+    if output is not None:
+        page = _write_page(document, output)
+        if not as_json:
+            say(f"\nPage: {page}")
+
+
+def _print_samples(samples: "Iterable[SampleEntry]", *, with_ids: bool, plain: bool) -> None:
+    """Prints samples one by one: their text as it is, what describes it faintly."""
+    from rich.text import Text
+
+    from growctl.data_view.samples import sample_lines
+    from growctl.text.colours import FAINT
+    from growctl.text.console import Terminal
+    from growctl.text.verbatim import Verbatim
+
+    terminal = Terminal()
+    for number, sample in enumerate(samples):
+        if number:
+            say("")
+        for line, is_text in sample_lines(sample, with_ids):
+            if plain or is_text:
+                say(line) if plain else terminal.print(Verbatim(line), soft_wrap=True)
+            else:
+                terminal.print(Text(line, FAINT), soft_wrap=True)
+
+
+def _write_page(document: "DataShowDocument", output: Path) -> Path:
+    from growctl.content.drawing import figure_file
+    from growctl.data_view.sections import data_sections, length_chart
+    from growctl.report_page.page import render_page
+    from growctl.text.html import replace_file
+
+    output.mkdir(parents=True, exist_ok=True)
+    chart = length_chart(document)
+    replace_file(output / f"{chart.key}.png", figure_file(chart, "png"))
+    replace_file(output / PAGE, render_page(f"Dataset {document.path.name}", data_sections(document)).encode())
+    return output / PAGE

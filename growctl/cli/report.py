@@ -81,11 +81,17 @@ def report(
         bool,
         typer.Option("--plain", help="Print plain lines without colour and columns, for logs and screen readers."),
     ] = False,
+    details: Annotated[
+        bool,
+        typer.Option("--details", help="Print every section and every run, not only the most important ones."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare compute and perplexity for every stage and growth, and show what growing saved or lost.
 
     Example: growctl report quickstart
+
+    Example: growctl report quickstart --details
 
     Example: growctl report --group-by learning_rate.peak
 
@@ -127,7 +133,7 @@ def report(
             found, grouping = read()
             return with_losses(report_sections(found, grouping, overlays=overlays), found, after=None)
 
-        watch_report(draw, console)
+        watch_report(draw, console, details=details)
         return
     found, grouping = read()
     if as_json:
@@ -142,9 +148,9 @@ def report(
 
     sections = report_sections(found, grouping, ["growctl", *sys.argv[1:]], overlays)
     if plain:
-        print_plain(with_losses(sections, found, after="stages", draws=False), say)
+        print_plain(with_losses(sections, found, after="stages", draws=False), say, details=details)
     elif not as_json:
-        print_sections(with_losses(sections, found, after="stages"), console)
+        print_sections(with_losses(sections, found, after="stages"), console, details=details)
     paths = ReportPaths(output) if output else report_folder(found, runs_dir, are_all=not runs)
     try:
         page = write_report(found, sections, paths, extras)
@@ -156,6 +162,8 @@ def report(
         return
     if not as_json:
         say(f"\nCharts and tables: {page}")
+        if not details:
+            say("Every section and run, here: --details")
 
 
 def _check_output(console: "Terminal", wanted: "Sequence[str]", *, watch: bool, plain: bool, as_json: bool) -> None:

@@ -25,9 +25,6 @@ from growctl.text.escaping import say
 if TYPE_CHECKING:
     from growctl.run.requests import LadderRequest
 
-MOST_NAMES = 10
-"""Runs to name in a command that the user may copy; of more, all runs are shown."""
-
 
 def sweep(
     schedule: ScheduleName,
@@ -91,10 +88,17 @@ def train_requests(requests: Sequence["LadderRequest"], runs_dir: Path, dry_run:
     names = [request.ladder.name for request in requests]
     print_outcomes(find_status(runs_dir, names), failures, console)
     where = "" if runs_dir == DEFAULT_RUNS_DIR else f" --runs-dir {runs_dir}"
-    which = f" {' '.join(names)}" if len(names) <= MOST_NAMES else ""
-    say(f"\nTo see their cost and results: growctl report{which}{where}")
+    say(f"\nTo see their cost and results: growctl report {_shown_as(requests, runs_dir)}{where}")
     if failures:
         raise RunFailed(
             f"{len(failures)} of {len(requests)} runs failed: {', '.join(failures)}; run the same command again to try "
             "again"
         )
+
+
+def _shown_as(requests: "Sequence[LadderRequest]", runs_dir: Path) -> str:
+    """What `growctl report` calls the runs of a set: the set, or each run if a run has the set's name."""
+    run_set = requests[0].ladder.run_set
+    if run_set is not None and not (runs_dir / run_set.group).exists():
+        return run_set.group
+    return " ".join(request.ladder.name for request in requests)

@@ -20,30 +20,38 @@ SECONDS = 3.0
 
 
 def watch_report(
-    report: Callable[[], Sequence[Section]], console: Terminal, wait: Callable[[float], None] = time.sleep
+    report: Callable[[], Sequence[Section]],
+    console: Terminal,
+    wait: Callable[[float], None] = time.sleep,
+    *,
+    details: bool = False,
 ) -> None:
     """Draws `report` until Ctrl-C, which leaves the last one on the screen. Raises what the first one raises."""
+
+    def frame() -> Group:
+        return _frame(sections, problem, console, details=details)
+
     sections, problem = report(), ""
     try:
-        with Live(_frame(sections, problem, console), console=console, screen=True, auto_refresh=False) as live:
+        with Live(frame(), console=console, screen=True, auto_refresh=False) as live:
             while True:
-                live.update(_frame(sections, problem, console), refresh=True)
+                live.update(frame(), refresh=True)
                 wait(SECONDS)
                 try:
                     sections, problem = report(), ""
                 except (LedgerError, UserError) as error:
                     problem = str(error)
     except (KeyboardInterrupt, signals.Stopped) as stop:
-        print_sections(sections, console)
+        print_sections(sections, console, details=details)
         if isinstance(stop, signals.Stopped) and stop.exit_code != 130:
             raise
 
 
-def _frame(sections: Sequence[Section], problem: str, console: Terminal) -> Group:
+def _frame(sections: Sequence[Section], problem: str, console: Terminal, *, details: bool) -> Group:
     """The report cut to the screen's height, with a last line that says so."""
     printer = Terminal(width=console.width, force_terminal=True, color_system="256")
     with printer.capture() as captured:
-        print_sections(sections, printer)
+        print_sections(sections, printer, details=details)
     lines = Text.from_ansi(captured.get()).split()
     room = max(1, console.height - 2)
     note = f"{time.strftime('%H:%M:%S')}. Ctrl-C ends."

@@ -59,7 +59,7 @@ def _result(a: RunReport, b: RunReport, differences: Sequence[Difference]) -> Se
         parts.append(Paragraph("Nothing but the seed differs, so the difference of the losses is chance."))
     doubts = [found.what for found in differences if found.grade != "minor" and not found.by_design]
     if doubts and len(parts) > 1:
-        parts.append(Paragraph(f"What else differs may be the reason: {', '.join(doubts)}.", "warning"))
+        parts.append(Paragraph(f"The difference may come from what else differs: {', '.join(doubts)}.", "warning"))
     return Section("result", "Which is better", tuple(parts))
 
 

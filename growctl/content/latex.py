@@ -58,7 +58,7 @@ def latex_table(table: Table) -> str:
     lines += [r"    \bottomrule", r"  \end{tabular}"]
     for rows in table.groups:
         whose = f"{escape(rows.heading)}: " if rows.heading else ""
-        lines += [f"  \\par\\footnotesize {whose}{escape(note)}" for note in rows.notes]
+        lines += [f"  \\par\\footnotesize {whose}{escape(note)}" for note in (*rows.reasons, *rows.notes)]
     return "\n".join([*lines, r"\end{table}"]) + "\n"
 
 

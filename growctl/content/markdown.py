@@ -25,7 +25,7 @@ def markdown_table(table: Table) -> str:
     notes = [
         f"- {escape(rows.heading)}: {escape(note)}" if rows.heading else f"- {escape(note)}"
         for rows in table.groups
-        for note in rows.notes
+        for note in (*rows.reasons, *rows.notes)
     ]
     below = ["", *notes] if notes else []
     caption = ["", escape(table.caption)] if table.caption else []

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
+from growctl.content.brief import for_terminal
 from growctl.content.section import Cell, Listing, Paragraph, Rows, Section, Table
 
 
-def print_plain(sections: Sequence[Section], say: Callable[[str], None]) -> None:
+def print_plain(sections: Sequence[Section], say: Callable[[str], None], *, details: bool = False) -> None:
     """Says the sections that belong in the terminal, line by line, with a line between two sections."""
-    for number, section in enumerate(section for section in sections if section.in_terminal):
+    for number, section in enumerate(for_terminal(sections, details=details)):
         if number:
             say("")
         for line in plain_lines(section):
@@ -36,7 +37,7 @@ def _rows(table: Table, rows: Rows) -> Iterator[str]:
     for name, *cells in rows.rows:
         pairs = zip(table.columns[1:], cells, strict=True)
         yield f"{name.text}: {'; '.join(f'{column.heading} {_text(cell)}' for column, cell in pairs)}"
-    yield from rows.notes
+    yield from (*rows.reasons, *rows.notes)
 
 
 def _text(cell: Cell) -> str:

@@ -51,6 +51,14 @@ class Rows:
     """Shown faintly beside the heading."""
     notes: tuple[str, ...] = ()
     """Sentences below the rows."""
+    is_detail: bool = False
+    """Whether the terminal shows them only with `--details`."""
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why cells are unusual, each reason once; without empty cells, which need no reason beside the table."""
+        whys = (cell.why for row in self.rows for cell in row if cell.why and cell.text != "-")
+        return tuple(dict.fromkeys(why[:1].upper() + why[1:] for why in whys))
 
 
 @dataclass(frozen=True)
@@ -91,6 +99,6 @@ class Section:
     heading: str
     parts: tuple[Part, ...]
     in_terminal: bool = True
-    """Whether the terminal shows it too (without its charts); the page shows every section."""
+    """Whether the terminal shows it without `--details` (always without its charts); the page shows every section."""
     is_detail: bool = False
     """Whether the page shows it folded, for those who ask."""

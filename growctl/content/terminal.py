@@ -1,4 +1,4 @@
-"""Prints sections to the terminal. Charts are left to the page; a narrow terminal gets fewer columns of a table."""
+"""Prints sections to the terminal. A narrow terminal gets fewer columns of a table."""
 
 import re
 from collections.abc import Sequence
@@ -8,6 +8,7 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from growctl.content.brief import for_terminal
 from growctl.content.section import Column, Listing, Paragraph, Rows, Section, Table
 from growctl.text.colours import FAINT, WARNING
 from growctl.text.first_use import FirstUse
@@ -21,11 +22,10 @@ _LEAST_TEXT = 12
 """The narrowest column of text that may break into lines."""
 
 
-def print_sections(sections: Sequence[Section], console: Console) -> None:
+def print_sections(sections: Sequence[Section], console: Console, *, details: bool = False) -> None:
     """Prints the sections that belong in the terminal, each with its heading. Words are explained at first use."""
     words = FirstUse()
-    shown = [section for section in sections if section.in_terminal]
-    for number, section in enumerate(shown):
+    for number, section in enumerate(for_terminal(sections, details=details)):
         if number:
             console.print()
         console.print(Text(section.heading, "bold"))
@@ -90,7 +90,7 @@ def _print_table(table: Table, console: Console) -> None:
             console.print(Text.assemble((rows.heading, "bold"), "  ", (rows.remark, FAINT)))
         if rows.rows:
             print_rows(rows)
-        for note in rows.notes:
+        for note in (*rows.reasons, *rows.notes):
             _print(Text(note, FAINT), console)
     if table.caption:
         _print(Text(table.caption, FAINT), console)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
 from growctl.data_exchange.pieces import Content, Piece, examine, split_pieces
 from model.errors import UserError
 from stages.checkpoint.directory import publish_directory, whole_directory
@@ -167,7 +169,7 @@ def _write_split(
     return DatasetSplit(
         num_tokens=sum(piece.num_tokens for piece in pieces),
         num_bytes=sum(content.num_bytes for content in contents),
-        num_documents=sum(piece.stop - piece.first for piece in pieces),
+        num_documents=sum(content.num_documents for content in contents),
         files=tuple(files),
     )
 
@@ -206,13 +208,15 @@ def _copy_shard(
 def _write_index(path: Path, piece: Piece, start: int, stop: int) -> None:
     """Writes where the documents of `piece` end that end after token `start` and up to `stop`, counted from `start`.
 
-    Writes no file if none does. Documents without tokens at the very start belong to the first shard.
+    Leaves out documents without tokens. Writes no file if no document ends there.
     """
+    before = piece.start_token
     with path.open("wb") as file:
         for first, last in chunks(piece.stop, piece.first):
             ends = piece.files.ends(first, last)
-            here = (ends <= stop) & ((ends > start) | (start == piece.start_token))
-            file.write((ends[here] - start).astype("<u8").tobytes())
+            filled = ends[ends > np.concatenate([[before], ends[:-1]])]
+            file.write((filled[(filled > start) & (filled <= stop)] - start).astype("<u8").tobytes())
+            before = int(ends[-1])
     if path.stat().st_size:
         sync_path(path)
     else:

@@ -49,6 +49,9 @@ class Content:
     num_bytes: int
     """UTF-8 bytes of the text."""
 
+    num_documents: int
+    """Documents that have tokens; a dataset holds no others."""
+
     num_unended: int
     """Documents that do not end in the end of text."""
 
@@ -86,7 +89,8 @@ def examine(
 ) -> Content:
     """Reads all tokens of `piece` once. Raises DataError for an id that the tokenizer does not have."""
     lengths = bytes_by_token(tokenizer, vocab_size)
-    tokens, at, num_bytes, num_unended = piece.files.tokens, piece.start_token, 0, 0
+    tokens, at = piece.files.tokens, piece.start_token
+    num_bytes = num_documents = num_unended = 0
     for first, stop in chunks(piece.stop, piece.first):
         ends = piece.files.ends(first, stop)
         begin = at
@@ -103,9 +107,10 @@ def examine(
             on_tokens(end - start)
         at = int(ends[-1])
         filled = np.unique(ends[ends > begin])  # an empty document ends where the one before it does
+        num_documents += len(filled)
         num_unended += int((tokens.take(filled - 1) != end_of_text_id).sum())
         num_bytes += decoded_bytes(tokenizer, piece.files, first, stop) if lengths is None else 0
-    return Content(num_bytes, num_unended)
+    return Content(num_bytes, num_documents, num_unended)
 
 
 def _whole(files: Sequence[TokenFiles]) -> list[Piece]:

@@ -15,6 +15,7 @@ COMMANDS = {
     "compare": "growctl.compare.document:CompareDocument",
     "data-export": "growctl.data_exchange.export:DataExportDocument",
     "data-import": "growctl.data_exchange.importing:DataImportDocument",
+    "data-show": "growctl.data_view.document:DataShowDocument",
     "doctor": "growctl.doctor.check:DoctorDocument",
     "eval": "growctl.evaluate.document:EvalDocument",
     "expand": "growctl.cli.written:ExpandDocument",

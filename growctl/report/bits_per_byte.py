@@ -6,7 +6,7 @@ from growctl.content.chart import Axis, Chart, Mark, Role, Series
 from growctl.content.section import Cell, Column, Paragraph, Part, Rows, Section, Table
 from growctl.report.data_groups import DataGroup, comparable_groups
 from growctl.report.read import EvaluationPoint, RunReport, StageReport
-from growctl.text.formatting import exact, scientific, short_count
+from growctl.text.formatting import exact, four_digits, scientific, short_count
 from stages.counted import counted
 
 KEY = "bits-per-byte"
@@ -74,7 +74,7 @@ def _cells(stage: StageReport) -> tuple[Cell, ...]:
         Cell(stage.name),
         Cell(short_count(stage.num_parameters), stage.num_parameters),
         Cell(scientific(stage.cumulative_flops), stage.cumulative_flops),
-        Cell("-" if perplexity is None else f"{perplexity:.4g}", perplexity),
+        Cell("-" if perplexity is None else four_digits(perplexity), perplexity),
         Cell("-" if bits is None else f"{bits:.4f}", bits),
     )
 

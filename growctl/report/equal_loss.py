@@ -104,11 +104,17 @@ def cost_of_loss(curve: Curve, loss: float, currency: Currency) -> Reach:
     best, cheapest = envelope[-1], envelope[0]
     found = crossing(curve.models, loss, cost)
     if found is None:
-        return Reach(None, f"{curve.name} never reached it; its best is {best.loss:.4f} ({best.run}).", "not reached")
+        why = f"{curve.name} did not reach that loss: its best is {best.loss:.4f}{_of(best, curve)}."
+        return Reach(None, why, "not reached")
     if not found.bracketed:
-        why = f"its cheapest already ended at {cheapest.loss:.4f} ({cheapest.run})"
-        return Reach(None, f"{curve.name} has no cheaper point at or above this loss; {why}.", "not bracketed")
+        ended = f"{cheapest.loss:.4f}{_of(cheapest, curve)}"
+        return Reach(None, f"even the cheapest of {curve.name} ended below that loss, at {ended}.", "not bracketed")
     return Reach(found.cost)
+
+
+def _of(model: FinishedModel, curve: Curve) -> str:
+    """The run of a model in brackets, unless its curve has that name."""
+    return "" if model.run == curve.name else f" ({model.run})"
 
 
 def boards(runs: Sequence[RunReport]) -> list[Board]:

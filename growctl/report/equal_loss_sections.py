@@ -1,6 +1,6 @@
 """Words what each loss costs: sentences on every ladder against its controls, and a table for each currency."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from growctl.content.section import Cell, Column, Paragraph, Rows, Section, Table
 from growctl.report.compare import EACH_SIZE, EQUAL_FLOPS_TOLERANCE, is_scratch
@@ -18,9 +18,9 @@ from growctl.report.read import RunReport
 from growctl.runs_dir import CONTROL_INFIX
 
 RULES = (
-    "What each column would have cost at each loss, and how many times what the model itself cost. Read off between "
-    "finished models whose learning rate has decayed, linear in loss and log cost, never beyond them. Counted: the "
-    "start checkpoint, every stage and reused work; not replayed work."
+    "Each cell: what it costs to reach that loss in that way, also as a multiple of what the row's own model cost. "
+    "Read off between finished models whose learning rate has decayed, linear in loss and log cost, never beyond them. "
+    "Counted: the start checkpoint, every stage and reused work; not replayed work."
 )
 DEVICE_RULES = "Device time depends on the machines and on what else ran there, and money and energy with it."
 
@@ -35,7 +35,7 @@ def section(runs: Sequence[RunReport]) -> Section | None:
         return None
     parts: list[Paragraph | Table] = [Paragraph(sentence) for board in found for sentence in sentences(board)]
     parts += [_table(f"equal-loss-{FLOPS.key}", some, FLOPS, RULES) for some in (found, ladders) if some]
-    return Section("equal-loss", "What each loss costs", tuple(parts))
+    return Section("equal-loss", "What each loss costs", tuple(parts), in_terminal=False)
 
 
 def section_of_other_costs(runs: Sequence[RunReport]) -> Section | None:
@@ -69,10 +69,11 @@ def sentences(board: Board) -> Iterator[str]:
         for curve in controls:
             is_same_size = curve.num_parameters == model.num_parameters
             if is_same_size if curve.control == EACH_SIZE else model is own.models[-1]:
-                yield _sentence(board, model, curve)
+                yield from _sentence(board, model, curve)
 
 
-def _sentence(board: Board, model: FinishedModel, curve: Curve) -> str:
+def _sentence(board: Board, model: FinishedModel, curve: Curve) -> Iterator[str]:
+    """What the curve costs at the loss of a model; nothing if no cost is known, for which the table has the reason."""
     name = board.name if model is board.curves[0].models[-1] else f"{model.stage} of {board.name}"
     who = "growing" if is_scratch(curve.control or "") else "this ladder"
     costs = []
@@ -82,9 +83,7 @@ def _sentence(board: Board, model: FinishedModel, curve: Curve) -> str:
             of = "" if currency is FLOPS else "of "
             costs.append(f"{currency.shown(found)} {of}{currency.name} ({_result(who, found / spent)})")
     if costs:
-        return f"{curve.name} needs {_listed(costs)} for the loss of {name}, {model.loss:.4f} nats."
-    why = cost_of_loss(curve, model.loss, FLOPS).why
-    return f"The cost of the loss of {name}, {model.loss:.4f} nats, is not known: {why}"
+        yield f"{curve.name} needs {_listed(costs)} for the loss of {name}, {model.loss:.4f} nats."
 
 
 def _result(who: str, ratio: float) -> str:
@@ -119,7 +118,7 @@ def _table(key: str, found: Sequence[Board], currency: Currency, caption: str) -
             )
             for target in board.targets
         ]
-        groups.append(Rows(tuple(rows), board.name, notes=tuple(_reasons(cell for row in rows for cell in row))))
+        groups.append(Rows(tuple(rows), board.name))
     return Table(key if found[0].has_controls else f"{key}-ladders", columns, tuple(groups), caption)
 
 
@@ -142,8 +141,3 @@ def _cell(curve: Curve | None, target: FinishedModel, currency: Currency) -> Cel
     if not spent or abs(found.cost / spent - 1) <= _EVEN:
         return Cell(shown, found.cost)
     return Cell(f"{shown}, {found.cost / spent:.2f}x", found.cost)
-
-
-def _reasons(cells: Iterable[Cell]) -> Iterator[str]:
-    """Each reason for which a cell has no cost, once."""
-    yield from dict.fromkeys(cell.why[:1].upper() + cell.why[1:] for cell in cells if cell.why and cell.text != "-")

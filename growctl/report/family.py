@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from growctl.report.compare import BEST_SCRATCH, EACH_SIZE, EQUAL_FLOPS_TOLERANCE, Comparison, compare_with
 from growctl.report.read import RunReport
 from growctl.text.formatting import scientific, short_count
+from stages.counted import counted
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def price(family: Family) -> tuple[str, ...]:
         return (f"Nothing to compare yet: {', '.join(unfinished)} has no final loss.",)
     branches = sum(stage.flops for model in family.models for stage in model.ladder.stages if stage.branch_of)
     grown = (
-        f"By growing, all {len(family.models)} finished models cost {scientific(family.flops)} FLOPs, "
+        f"By growing, {counted(len(family.models), 'finished model')} cost {scientific(family.flops)} FLOPs, "
         f"{scientific(branches)} of them in releases"
     )
     if family.saving is None:

@@ -6,8 +6,16 @@ from typing import Literal
 
 from growctl.content.section import Paragraph, Section
 from growctl.report.compare import BEST_SCRATCH, EQUAL_FLOPS_TOLERANCE, is_scratch
-from growctl.report.over_seeds import bar, cost, interval_text, times_interval
-from growctl.report.replicates import LADDER, Arm, LossDifference, Saving, SeedComparison, SeedFigures
+from growctl.report.over_seeds import (
+    capitalised,
+    interval_text,
+    lower_by,
+    rival,
+    rival_needs,
+    size_of,
+    times_interval,
+)
+from growctl.report.replicates import LADDER, Arm, Saving, SeedComparison, SeedFigures
 from growctl.report.seeds import Interval
 from growctl.text.formatting import short_count
 from stages.counted import counted
@@ -16,6 +24,8 @@ Outcome = Literal["won", "lost", "even", "within noise", "unknown"]
 
 _EVEN_NATS = 0.0005
 """A difference that the report prints as 0.000 nats."""
+
+ONE_SEED = "Caution: with one seed, a small difference may be chance. `growctl run SCHEDULE --seeds 0,1,2` trains more."
 
 
 @dataclass(frozen=True)
@@ -49,16 +59,24 @@ def headline(figures: SeedFigures) -> Headline:
     for comparison in sorted(figures.comparisons, key=_strictness):
         found = _of_loss(figures, ladder, comparison) or _of_flops(figures, ladder, comparison)
         if found:
-            return replace(found, cautions=comparison.cautions)
-    return Headline(figures.name, _unknown(figures, ladder), "unknown", None, None, None, None, None, ())
+            one_seed = (ONE_SEED,) if len(figures.seeds) == 1 else ()
+            return replace(found, cautions=(*comparison.cautions, *one_seed, *figures.repeated))
+    unknown = Headline(figures.name, _unknown(figures, ladder), "unknown", None, None, None, None, None, ())
+    return replace(unknown, cautions=figures.repeated)
 
 
 def section(headlines: Sequence[Headline]) -> Section | None:
-    """The results, one sentence each, with what may make them worth less below; None without a ladder."""
+    """The results, one sentence each, with what may make them worth less below; None without a ladder.
+
+    The caution that there is one seed comes once, at the end.
+    """
     parts = []
     for one in headlines:
         name = f"{one.ladder}: " if len(headlines) > 1 else ""
-        parts += [Paragraph(name + one.sentence, "strong"), *(Paragraph(text, "note") for text in one.cautions)]
+        cautions = (Paragraph(text, "note") for text in one.cautions if text != ONE_SEED)
+        parts += [Paragraph(name + one.sentence, "strong"), *cautions]
+    if any(ONE_SEED in one.cautions for one in headlines):
+        parts.append(Paragraph(ONE_SEED, "note"))
     return Section("headline", "Result", tuple(parts)) if parts else None
 
 
@@ -73,33 +91,33 @@ def _of_loss(figures: SeedFigures, ladder: Arm, comparison: SeedComparison) -> H
     found = comparison.at_equal_loss
     if found is None:
         return None
-    who, against = _who(ladder, comparison), bar(comparison)
+    who = _who(ladder, comparison)
     if found.saving is None:
-        return _bound(figures, who, against, comparison, found)
+        return _bound(figures, who, comparison, found)
     outcome, known = (
         _outcome(found.saving - 1.0, _less_one(found.interval), EQUAL_FLOPS_TOLERANCE),
         _certainty(times_interval(found.interval) if found.interval else None, comparison.seeds, figures),
     )
-    said = f"{who} {cost(found.saving)} {against} at equal loss ({known})"
+    said = f"{rival_needs(comparison, found.saving, who)} ({known})"
     if outcome == "within noise":
         said = f"{said}, which is within the noise between seeds"
     shared = (comparison.control, found.saving, None, found.interval, comparison.seeds)
     return Headline(figures.name, f"{said}.", outcome, "equal loss", *shared)
 
 
-def _bound(figures: SeedFigures, who: str, against: str, comparison: SeedComparison, found: Saving) -> Headline | None:
+def _bound(figures: SeedFigures, who: str, comparison: SeedComparison, found: Saving) -> Headline | None:
     """What is known where the controls do not bracket the ladder's loss; None if equal FLOPs say more."""
     seeds = _counted_seeds(comparison.seeds, figures)
     if found.at_least is not None and found.at_least > 1.0 + EQUAL_FLOPS_TOLERANCE:
         sentence = (
-            f"{who} won against {against}: with up to {found.at_least:.2f}x its FLOPs, no control reached its loss, so "
-            f"that the saving is not known exactly ({seeds})."
+            f"{capitalised(who)} won: even with {found.at_least:.2f}x its FLOPs, {rival(comparison)} did not reach its "
+            f"loss ({seeds})."
         )
         return Headline(figures.name, sentence, "won", "equal loss", comparison.control, *(None,) * 3, comparison.seeds)
     if found.at_most is not None and found.at_most < 1.0 - EQUAL_FLOPS_TOLERANCE:
         sentence = (
-            f"{who} lost against {against}: a control with {found.at_most:.2f}x its FLOPs already ended below its loss "
-            f"({seeds})."
+            f"{capitalised(who)} lost: with only {found.at_most:.2f}x its FLOPs, {rival(comparison)} reached a lower "
+            f"loss ({seeds})."
         )
         return Headline(
             figures.name, sentence, "lost", "equal loss", comparison.control, *(None,) * 3, comparison.seeds
@@ -114,23 +132,17 @@ def _of_flops(figures: SeedFigures, ladder: Arm, comparison: SeedComparison) -> 
         return None
     mean, interval, seeds = found.difference.mean, found.difference.interval, found.difference.seeds
     outcome = _outcome(-mean, interval and Interval(-interval.high, -interval.low), _EVEN_NATS)
-    sentence = f"{_who(ladder, comparison)} {_ended(found)} {bar(comparison)} at equal FLOPs"
-    known = _certainty(interval_text(interval) if interval else None, seeds, figures)
+    sentence = f"At equal FLOPs, {_who(ladder, comparison)} {lower_by(mean, 3)} {rival(comparison)}"
+    shown = size_of(found.difference)
+    known = _certainty(interval_text(shown, 3) if shown else None, seeds, figures)
     noise = ", which is within the noise between seeds" if outcome == "within noise" else ""
     shared = (comparison.control, None, mean, interval, seeds)
     return Headline(figures.name, f"{sentence} ({known}){noise}.", outcome, "equal flops", *shared)
 
 
-def _ended(found: LossDifference) -> str:
-    mean = found.difference.mean
-    if abs(mean) < _EVEN_NATS:
-        return "ended with the loss of"
-    return f"ended {abs(mean):.3f} nats {'below' if mean < 0 else 'above'}"
-
-
 def _who(ladder: Arm, comparison: SeedComparison) -> str:
     size = f"{short_count(ladder.num_parameters or 0)} parameters"
-    return f"Growing to {size}" if is_scratch(comparison.control) else f"This ladder, to {size},"
+    return f"growing to {size}" if is_scratch(comparison.control) else "this ladder"
 
 
 def _less_one(interval: Interval | None) -> Interval | None:
@@ -170,7 +182,10 @@ def _unknown(figures: SeedFigures, ladder: Arm) -> str:
         return f"Not known: {figures.name} has no controls, so there is nothing to compare it with."
     waiting = [arm for arm in controls if not arm.losses]
     if not waiting:
-        return "Not known: the controls that count cost neither as much as the ladder, nor do they bracket its loss."
+        return (
+            "Not known: no control that counts has the ladder's FLOPs, and their losses are not on both sides of its "
+            "loss."
+        )
     states = [f"{arm.name} ({', '.join(dict.fromkeys(r.why for r in arm.results if r.why))})" for arm in waiting]
     return f"Not known yet: {len(waiting)} of {counted(len(controls), 'control')} do not count: {', '.join(states)}."
 

@@ -1,26 +1,35 @@
 """The section on seeds: what each one ended with, and which differences are larger than the noise between them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from growctl.content.section import Cell, Column, Paragraph, Part, Rows, Section, Table
 from growctl.report.compare import BEST_SCRATCH, EQUAL_FLOPS_TOLERANCE, is_scratch
 from growctl.report.grouping import seeds_text
-from growctl.report.replicates import FEW_SEEDS, Arm, LossDifference, Saving, SeedComparison, SeedFigures
-from growctl.report.seeds import Interval
+from growctl.report.replicates import Arm, LossDifference, Saving, SeedComparison, SeedFigures
+from growctl.report.seeds import Difference, Interval
 from growctl.text.formatting import scientific, short_count
 
+INTERVALS = (
+    "Intervals of savings: bootstrap over the seeds; below 6 seeds, also the t interval of their own savings. "
+    "Intervals of losses: t, paired by seed."
+)
 
-def section(figures: Sequence[SeedFigures]) -> Section | None:
-    """The figures of each ladder over its seeds; None without a ladder."""
+
+def section(figures: Sequence[SeedFigures], swept: Collection[str] = ()) -> Section | None:
+    """The figures of each ladder with several seeds; None without one.
+
+    `swept`: the names of those that stand in the table of a sweep. If no other has several seeds, all are details.
+    """
     several = [found for found in figures if len(found.seeds) > 1]
-    single = [found for found in figures if len(found.seeds) == 1]
-    parts: list[Part] = [_table(several)] if several else []
+    if not several:
+        return None
+    parts: list[Part] = [_table(several)]
     for found in several:
         conclusions = list(_conclusions(found))
         parts += [Paragraph(found.name, "heading"), *conclusions] if conclusions else []
-    parts += [_one_seed(single)] if single else []
-    parts += [Paragraph(sentence, "note") for found in single for sentence in found.repeated]
-    return Section("seeds", "Seeds", tuple(parts)) if parts else None
+    parts += [Paragraph(INTERVALS, "note")] if any(found.comparisons for found in several) else []
+    in_brief = any(found.name not in swept for found in several)
+    return Section("seeds", "Seeds", tuple(parts), in_terminal=in_brief)
 
 
 def interval_text(interval: Interval, digits: int = 4) -> str:
@@ -33,15 +42,41 @@ def times_interval(interval: Interval) -> str:
     return f"{interval.low:.2f}x to {interval.high:.2f}x"
 
 
-def bar(comparison: SeedComparison) -> str:
-    """What a ladder is compared with, in words."""
+def rival(comparison: SeedComparison) -> str:
+    """What a ladder is compared with: `training 262k parameters from scratch`."""
     size = f"{short_count(comparison.num_parameters or 0)} parameters"
     return {
-        BEST_SCRATCH: "the best size trained from scratch",
-        "transformer-scratch": f"a Transformer of {size} trained from scratch",
+        BEST_SCRATCH: "training the best size from scratch",
+        "transformer-scratch": f"training a Transformer of {size} from scratch",
         "single-jump": f"growing to {size} in a single jump",
         "official-growth": f"growing to {size} as the official code does",
-    }.get(comparison.control, f"{size} trained from scratch")
+    }.get(comparison.control, f"training {size} from scratch")
+
+
+def rival_needs(comparison: SeedComparison, saving: float, who: str) -> str:
+    """`Training the best size from scratch to the same loss takes 1.32x the FLOPs that growing took`."""
+    said = f"{capitalised(rival(comparison))} to the same loss takes"
+    if abs(saving - 1.0) <= EQUAL_FLOPS_TOLERANCE:
+        return f"{said} about the FLOPs that {who} took, {saving:.2f}x"
+    return f"{said} {'only ' if saving < 1.0 else ''}{saving:.2f}x the FLOPs that {who} took"
+
+
+def lower_by(difference: float, digits: int) -> str:
+    """`reached a loss 0.137 nats lower than`, for a negative difference."""
+    if round(abs(difference), digits) == 0.0:
+        return "reached the same loss as"
+    return f"reached a loss {abs(difference):.{digits}f} nats {'lower' if difference < 0 else 'higher'} than"
+
+
+def size_of(difference: Difference) -> Interval | None:
+    """The interval of how much lower the loss is, or how much higher, whichever the mean says."""
+    found = difference.interval
+    return Interval(-found.high, -found.low) if found and difference.mean < 0 else found
+
+
+def capitalised(text: str) -> str:
+    """The text with a capital letter first."""
+    return text[:1].upper() + text[1:]
 
 
 def _table(figures: Sequence[SeedFigures]) -> Table:
@@ -109,31 +144,21 @@ def missing(figures: SeedFigures) -> list[str]:
     return sentences + [f"At equal loss, {name} is left out: most seeds do not have it." for name in sorted(left_out)]
 
 
-def cost(saving: float) -> str:
-    """`cost 1.24x less than`, or what is true instead."""
-    if abs(saving - 1.0) <= EQUAL_FLOPS_TOLERANCE:
-        return f"cost about as much ({saving:.2f}x) as"
-    return f"cost {saving:.2f}x less than" if saving > 1.0 else f"cost {1.0 / saving:.2f}x more than"
-
-
 def _at_equal_loss(comparison: SeedComparison) -> str | None:
     found, seeds = comparison.at_equal_loss, seeds_text(comparison.seeds)
     who = "growing" if is_scratch(comparison.control) else "this ladder"
     if found is None:
         return None
     if found.saving is None:
-        return f"At equal loss against {bar(comparison)} ({seeds}), there is no figure: {_not_bracketed(found)}."
+        return f"How much {rival(comparison)} to the same loss takes is not known ({seeds}): {_not_bracketed(found)}."
     each = ", ".join("not bracketed" if value is None else f"{value:.2f}x" for value in found.by_seed.values())
-    saved = f"At equal loss, {who} {cost(found.saving)} {bar(comparison)}"
+    saved = rival_needs(comparison, found.saving, who)
     if found.interval is None:
         if len(comparison.seeds) == 1:
             return f"{saved} ({seeds} alone, so the noise is unknown)."
         return f"{saved} ({seeds}: {each}; no interval, because some draws of the seeds are not bracketed)."
-    how = "bootstrap over seeds"
-    if len(comparison.seeds) < FEW_SEEDS:
-        how += ", widened to the t interval for few seeds"
     noise = "within the noise between seeds" if found.within_noise else "beyond the noise between seeds"
-    return f"{saved}: {noise} (saving of {seeds}: {each}; 95 % interval {times_interval(found.interval)}, {how})."
+    return f"{saved}: {noise} ({seeds}: {each}; 95 % interval {times_interval(found.interval)})."
 
 
 def _not_bracketed(found: Saving) -> str:
@@ -147,20 +172,9 @@ def _not_bracketed(found: Saving) -> str:
 def _at_equal_flops(comparison: SeedComparison, found: LossDifference) -> str:
     difference = found.difference
     who = "growing" if is_scratch(comparison.control) else "this ladder"
-    side = "below" if difference.mean < 0 else "above"
-    said = f"At equal FLOPs, {who} ended {abs(difference.mean):.4f} nats {side} {found.control}"
-    if difference.interval is None:
+    said = f"At equal FLOPs, {who} {lower_by(difference.mean, 4)} {found.control}"
+    interval = size_of(difference)
+    if interval is None:
         return f"{said} ({seeds_text(difference.seeds)} alone, so the noise is unknown)."
     noise = "within the noise between seeds" if difference.within_noise else "beyond the noise between seeds"
-    how = f"ladder minus control, paired over {seeds_text(difference.seeds)}"
-    return f"{said}: {noise} (95 % interval {interval_text(difference.interval)}, {how})."
-
-
-def _one_seed(single: Sequence[SeedFigures]) -> Paragraph:
-    names = [f"{found.name} ({seeds_text(found.seeds)})" for found in single]
-    shown = ", ".join(names) if len(names) < 4 else f"{names[0]} and {len(names) - 1} others"
-    each = "has one seed" if len(names) == 1 else "have one seed each"
-    return Paragraph(
-        f"{shown} {each}, so the noise between seeds is unknown: a small difference may be chance. "
-        "`growctl run SCHEDULE --seeds 0,1,2` trains more."
-    )
+    return f"{said}: {noise} ({seeds_text(difference.seeds)}; 95 % interval {interval_text(interval)})."

@@ -151,7 +151,10 @@ def section(runs: Sequence[RunReport]) -> Section | None:
     said = Paragraph(_said([growth.recovery for _, found in growths for growth in found]))
     chart = _chart(growths)
     return Section(
-        "recovery", "The loss after each growth", (said, Table("recovery", _COLUMNS, groups, _CAPTION), chart)
+        "recovery",
+        "The loss after each growth",
+        (said, Table("recovery", _COLUMNS, groups, _CAPTION), chart),
+        in_terminal=False,
     )
 
 

@@ -24,6 +24,22 @@ class Results:
     ladders: tuple[LadderPair, ...]
     """Ladders of different schedules compared with each other, without those of one sweep."""
 
+    @property
+    def cautions(self) -> tuple[str, ...]:
+        """Those of all headlines."""
+        return tuple(text for one in self.headlines for text in one.cautions)
+
+    @property
+    def swept(self) -> frozenset[str]:
+        """The names of the figures in `seeds` that are points of a sweep, too."""
+        return frozenset(point.ladder for sweep in self.sweeps for point in sweep.arms[0].points)
+
+    @property
+    def with_several_seeds(self) -> frozenset[str]:
+        """The ladders of which `seeds` has another seed, too."""
+        several = (found for found in self.seeds if len(found.seeds) > 1)
+        return frozenset(result.run for found in several for result in found.arms[0].results if result.run)
+
 
 def results(runs: Sequence[RunReport], grouping: Grouping = BY_SCHEDULE) -> Results:
     """The results of `runs`, grouped as `grouping` says."""

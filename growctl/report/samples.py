@@ -36,4 +36,4 @@ def section(runs: Sequence[RunReport]) -> Section | None:
     parts: list[Paragraph | Listing] = []
     for texts in texts_by_prompt(runs):
         parts += [Paragraph(texts.heading, "heading"), *(Listing(*written) for written in texts.by_writer)]
-    return Section("samples", "Text after each stage", tuple(parts)) if parts else None
+    return Section("samples", "Text after each stage", tuple(parts), in_terminal=False) if parts else None

@@ -1,6 +1,6 @@
 """What growing saved: the conclusions of every comparison of a ladder with its controls."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from growctl.content.section import Paragraph, Section
 from growctl.report.compare import compare
@@ -9,21 +9,47 @@ from growctl.report.read import RunReport
 from growctl.report.replicates import label
 from growctl.report.verdict import verdict
 from growctl.text.formatting import short_count
+from stages.counted import counted
 
 
-def section(runs: Sequence[RunReport]) -> Section | None:
-    """The conclusions, the most important of each comparison first; None without a ladder."""
+def section(runs: Sequence[RunReport], several: Collection[str] = (), said: Collection[str] = ()) -> Section | None:
+    """The conclusions, the most important of each comparison first; None without a ladder.
+
+    `several`: ladders with several seeds. They are left to `section_by_seed`. `said`: the cautions of the headline,
+    which a single comparison does not repeat.
+    """
+    parts = _parts(runs, [run for run in runs if run.control is None and run.name not in several], said)
+    return Section("savings", "What growing saved", parts) if parts else None
+
+
+def section_by_seed(runs: Sequence[RunReport], several: Collection[str]) -> Section | None:
+    """The conclusions for each of the ladders `several` alone, as details: those over all seeds count."""
+    parts = _parts(runs, [run for run in runs if run.name in several])
+    heading = "What growing saved, seed by seed"
+    return Section("savings-by-seed", heading, parts, in_terminal=False, is_detail=True) if parts else None
+
+
+def _parts(
+    runs: Sequence[RunReport], ladders: Sequence[RunReport], said: Collection[str] = ()
+) -> tuple[Paragraph, ...]:
     parts: list[Paragraph] = []
-    for heading, (result, *rest) in verdicts(runs):
-        parts += [Paragraph(heading, "heading"), Paragraph(result, "strong"), *map(Paragraph, rest)]
-    return Section("savings", "What growing saved", tuple(parts)) if parts else None
+    found = verdicts(runs, ladders)
+    for heading, (result, *rest) in found:
+        new = (text for text in rest if len(found) > 1 or text not in said)
+        parts += [Paragraph(heading, "heading"), Paragraph(result, "strong"), *map(Paragraph, new)]
+    return tuple(parts)
 
 
-def verdicts(runs: Sequence[RunReport]) -> list[tuple[str, tuple[str, ...]]]:
-    """A heading and sentences for each comparison of a ladder, and of its finished models, with controls."""
+def verdicts(
+    runs: Sequence[RunReport], ladders: Sequence[RunReport] | None = None
+) -> list[tuple[str, tuple[str, ...]]]:
+    """A heading and sentences for each comparison of one of `ladders`, and of its finished models, with controls.
+
+    `ladders`: by default, all of `runs`.
+    """
     said: list[tuple[str, tuple[str, ...]]] = []
     alone: list[str] = []
-    for ladder in (run for run in runs if run.control is None):
+    for ladder in [run for run in runs if run.control is None] if ladders is None else ladders:
         comparisons, family = compare(ladder, runs), compare_family(ladder, runs)
         for comparison in comparisons:
             size = comparison.num_parameters
@@ -36,7 +62,7 @@ def verdicts(runs: Sequence[RunReport]) -> list[tuple[str, tuple[str, ...]]]:
         if family:
             for model in family.models:
                 said.append((f"{model.ladder.name} against its size from scratch", verdict(model)))
-            said.append((f"{ladder.name}: the price of a finished model of {len(family.models)} sizes", price(family)))
+            said.append((f"{ladder.name}: the price of {counted(len(family.models), 'finished model')}", price(family)))
     if alone:
         what = "They have" if len(alone) > 1 else "It has"
         said.append((", ".join(alone), (f"{what} no controls, so the saving from growing is unknown.",)))

@@ -4,7 +4,8 @@ import math
 from collections.abc import Sequence
 from statistics import fmean, median
 
-from growctl.content.section import Cell, Column, Section, Table
+from growctl.content.section import Cell, Column, Rows, Section, Table
+from growctl.report.brief import brief_runs
 from growctl.report.read import RunReport
 from growctl.runs_dir import CONTROL_INFIX
 
@@ -18,17 +19,18 @@ CAPTION = "From the start of training to now, in equal shares of the FLOPs so fa
 
 def section(runs: Sequence[RunReport], *, draws: bool = True) -> Section | None:
     """The losses of runs that have been evaluated; None without any. `draws`: with the line of characters."""
-    rows = []
+    rows, brief = [], brief_runs(runs)
     for run in (run for run in runs if run.points):
         losses = [point.loss for point in run.points]
         state = "finished" if run.finished else run.points[-1].stage
         line = [Cell(sparkline([(point.cumulative_flops, point.loss) for point in run.points]))] if draws else []
-        rows.append([Cell(_name(run, runs)), *line, Cell(f"{losses[-1]:.4f}", losses[-1]), Cell(state)])
+        cells = (Cell(_name(run, runs)), *line, Cell(f"{losses[-1]:.4f}", losses[-1]), Cell(state))
+        rows.append(Rows((cells,), is_detail=run.finished and run.name not in brief))
     if not rows:
         return None
     drawn = [Column("validation loss")] if draws else []
     columns = [Column("run", is_number=False), *drawn, Column("nats now"), Column("stage", is_number=False)]
-    table = Table.of("losses-so-far", columns, rows, CAPTION if draws else "")
+    table = Table("losses-so-far", tuple(columns), tuple(rows), CAPTION if draws else "")
     return Section("losses-so-far", "Losses so far", (table,))
 
 

@@ -1,11 +1,13 @@
 """The table of stages: what each stage of each run cost, and how good its model is."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from growctl.content.section import Cell, Column, Paragraph, Part, Rows, Section, Table
+from growctl.report.brief import brief_runs
 from growctl.report.data_groups import data_groups
 from growctl.report.read import RunReport, StageReport
-from growctl.text.formatting import duration, scientific, short_count
+from growctl.runs_dir import CONTROL_INFIX
+from growctl.text.formatting import duration, four_digits, scientific, short_count
 
 COLUMNS = (
     Column("stage", is_number=False),
@@ -22,27 +24,28 @@ COLUMNS = (
 
 def section(runs: Sequence[RunReport]) -> Section:
     """The stages of every run, with notes below them. Each dataset has a table of its own."""
-    groups = data_groups(runs)
+    groups, brief = data_groups(runs), brief_runs(runs)
     if len(groups) < 2:
-        return Section("stages", "Stages", (_table("stages", runs),))
+        return Section("stages", "Stages", (_table("stages", runs, brief),))
     parts: list[Part] = []
     for number, group in enumerate(groups, 1):
-        parts += [Paragraph(f"Dataset {group.name}", "heading"), _table(f"stages-{number}", group.runs)]
+        parts += [Paragraph(f"Dataset {group.name}", "heading"), _table(f"stages-{number}", group.runs, brief)]
     return Section("stages", "Stages", tuple(parts))
 
 
-def _table(key: str, runs: Sequence[RunReport]) -> Table:
-    groups = [
-        Rows(tuple(stage_cells(part) for part in run.parts), run.name, describe(run), tuple(remarks(run)))
-        for run in runs
-    ]
+def _table(key: str, runs: Sequence[RunReport], brief: Collection[str]) -> Table:
+    groups = []
+    for run in runs:
+        rows = tuple(stage_cells(part) for part in run.parts)
+        remark = "control" if run.name.startswith(f"{run.control_of}{CONTROL_INFIX}") else describe(run)
+        groups.append(Rows(rows, run.name, remark, tuple(remarks(run)), is_detail=run.name not in brief))
     return Table(key, COLUMNS, tuple(groups))
 
 
 def stage_cells(stage: StageReport) -> tuple[Cell, ...]:
     """The cells of a stage, one for each of COLUMNS."""
     jump = "-" if stage.jump is None else f"{stage.jump:+.1e}" if stage.jump else "0"
-    perplexity = "-" if stage.perplexity is None else f"{stage.perplexity:.4g}"
+    perplexity = "-" if stage.perplexity is None else four_digits(stage.perplexity)
     if not stage.finished and stage.train_tokens:
         perplexity = "unfinished"
     return (
@@ -77,9 +80,10 @@ def reused_work(run: RunReport) -> str | None:
     if not run.reused_from:
         return None
     flops, whole = run.reused_flops, run.total_flops
+    names = " and ".join(name.removeprefix(f"{run.control_of}{CONTROL_INFIX}") for name in run.reused_from)
     return (
-        f"Reused from {' and '.join(run.reused_from)}: {scientific(flops)} FLOPs ({flops / whole:.1%}), counted above "
-        "as part of the model's cost; this run did not spend them, nor their device time."
+        f"{scientific(flops)} of these FLOPs ({flops / whole:.1%}) are reused from {names}; their device time is not "
+        "counted here."
     )
 
 

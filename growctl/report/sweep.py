@@ -84,13 +84,13 @@ def sweeps(groups: Sequence[Replicates], figures: Sequence[SeedFigures]) -> list
 
 
 def section(found: Sequence[Sweep]) -> Section | None:
-    """A table for each sweep, with the best values below it; None without one."""
+    """A table for each sweep, with the best values below it, which for a grid's ladder are its headline."""
     parts: list[Part] = []
     for sweep in found:
         parts += [Paragraph(sweep.name, "heading")] if len(found) > 1 else []
         parts += [
             _table(sweep),
-            *(Paragraph(text) for arm in sweep.arms if arm.best for text in (best_text(arm),)),
+            *(Paragraph(best_text(arm)) for arm in sweep.arms[sweep.is_grid :] if arm.best),
         ]
         parts += [Paragraph(text, "note") for text in _tuned(sweep)]
     return Section("sweep", _heading(found), tuple(parts)) if parts else None
@@ -152,7 +152,7 @@ def best_text(arm: SweptArm) -> str:
         return "None of its runs is finished."
     of = "" if arm.name == LADDER else f" for {arm.name}"
     point, values = best.point, values_text(best.point.values)
-    noise = f" (95 % interval {interval_text(point.arm.interval)})" if point.arm.interval else " (one seed)"
+    noise = f", 95 % interval {interval_text(point.arm.interval)}" if point.arm.interval else ", of one seed"
     sentences = [f"Best{of}: {values}, with a mean loss of {point.arm.mean or 0.0:.4f} nats{noise}."]
     if best.next_best and best.difference:
         other, apart = values_text(best.next_best.values), abs(best.difference.mean)

@@ -124,7 +124,7 @@ def section(runs: Sequence[RunReport]) -> Section | None:
     if total.replayed:
         said += f", and {total.replayed / total.device_seconds:.1%} into work that was replayed after interruptions"
     table = Table("time", _COLUMNS, tuple(groups), _CAPTION)
-    return Section("time", "Where the time went", (Paragraph(f"{said}."), table))
+    return Section("time", "Where the time went", (Paragraph(f"{said}."), table), in_terminal=False)
 
 
 def _row(name: str, spent: TimeSpent) -> tuple[Cell, ...]:

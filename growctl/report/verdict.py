@@ -10,7 +10,7 @@ from growctl.report.compare import (
     lower_envelope,
     slack,
 )
-from growctl.text.formatting import scientific, short_count
+from growctl.text.formatting import four_digits, scientific, short_count
 from stages.counted import counted
 
 HONEST_NUM_BUDGETS = 3
@@ -80,8 +80,8 @@ def _equal_flops(who: str, comparison: Comparison) -> str:
     if abs(difference) < 0.0005:
         result = f"{who} came out even with"
     return (
-        f"At equal FLOPs {result} {equal.control_run} (perplexity {equal.ladder_perplexity:.4g} against "
-        f"{equal.control_perplexity:.4g}, {equal.flops_ratio:.3f}x the FLOPs)."
+        f"At equal FLOPs {result} {equal.control_run} (perplexity {four_digits(equal.ladder_perplexity)} against "
+        f"{four_digits(equal.control_perplexity)}, {equal.flops_ratio:.3f}x the FLOPs)."
     )
 
 

@@ -18,6 +18,11 @@ def scientific(value: float) -> str:
     return f"{value:.2e}".replace("e+", "e") if value else "0"
 
 
+def four_digits(value: float) -> str:
+    """18.1 -> '18.10', 545 -> '545.0', 1234 -> '1234': for perplexities, which stand below each other in tables."""
+    return f"{value:#.4g}".rstrip(".")
+
+
 def exact(value: float) -> str:
     """1234567890000 -> '1.23456789e12': up to nine digits and an exponent, for FLOPs."""
     digits, exponent = f"{value:.8e}".split("e")

@@ -68,7 +68,7 @@ def test_the_cost_of_an_equal_loss_is_read_off_between_finished_models() -> None
     assert found.a_for_loss_of_b.flops == pytest.approx(flops), "halfway between the releases' log FLOPs"
     assert found.a_for_loss_of_b.ratio == pytest.approx(flops / 1e12)
     assert found.b_for_loss_of_a.flops is None
-    assert "never reached it" in found.b_for_loss_of_a.why_not
+    assert "did not reach that loss" in found.b_for_loss_of_a.why_not
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def paragraphs(a: Any, b: Any, key: str) -> list[str]:
 
 def test_what_differs_without_design_is_named_below_the_result() -> None:
     doubtful = run("b", 2.1, conditions={"training.sequence_length": 128, "seed": 1})
-    assert paragraphs(run("a"), doubtful, "result")[-1] == "What else differs may be the reason: context."
+    assert paragraphs(run("a"), doubtful, "result")[-1] == "The difference may come from what else differs: context."
     seed = run("b", 2.1, conditions={"seed": 1})
     assert paragraphs(run("a"), seed, "result")[-1] == (
         "Nothing but the seed differs, so the difference of the losses is chance."

@@ -3,14 +3,17 @@
 import json
 import os
 import shutil
+from itertools import accumulate, pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from stages.checkpoint import files as checkpoint_files
 from stages.data.corpus import SPLITS, DataSpec
 from stages.data.dataset import EvaluationWindows, TokenSplit, read_dataset_manifest, verify_dataset
+from stages.data.document_ends import DocumentEnds
 from stages.data.documents import split_documents
 from stages.data.prepare import prepare
 from stages.token_files.megatron import open_megatron
@@ -102,7 +105,7 @@ def test_the_last_documents_of_a_prefix_become_validation_whatever_its_type(
 def test_a_bin_in_parts_and_datatrove_files_become_shards_without_a_copy(tmp_path: Path, tokenizer: Path) -> None:
     prefix = pile(tmp_path / "pile")
     content = (tmp_path / "pile.bin").read_bytes()
-    cuts = [0, 100, 1002, len(content) - 20, len(content)]
+    cuts = [0, 100, 110, len(content) - 20, len(content)]
     for number in range(4):
         (tmp_path / f"pile-{number:05d}-of-00004.bin").write_bytes(content[cuts[number] : cuts[number + 1]])
     (tmp_path / "pile.bin").unlink()
@@ -120,6 +123,12 @@ def test_a_bin_in_parts_and_datatrove_files_become_shards_without_a_copy(tmp_pat
     assert texts_of(train) == encoded(TEXTS[:36] + TEXTS[:27] + TEXTS[30:39])
     assert texts_of(split_documents(tmp_path / "new", "validation")) == encoded(TEXTS[36:] + TEXTS[27:30] + TEXTS[39:])
     assert os.stat(tmp_path / "new/train/00000.ds").st_ino == os.stat(tmp_path / "pile-00000-of-00004.bin").st_ino
+    ends = DocumentEnds(tmp_path / "new", "train")
+    lengths = [len(text) for text in texts_of(train)]
+    assert np.concatenate(list(ends.lengths())).tolist() == lengths
+    bounds = enumerate(pairwise(accumulate(lengths, initial=0)))
+    places = [(number, start, end) for number, (start, end) in bounds for _ in range(start, end)]
+    assert [ends.document_at(position) for position in range(sum(lengths))] == places
     out, _ = run_here("data", "export", tmp_path / "new", "--to", "megatron", "--output", tmp_path / "again")
     assert texts_of(open_megatron(tmp_path / "again/train_text_document")) == texts_of(train)
 
@@ -135,14 +144,16 @@ def test_without_hard_links_files_are_copied(tmp_path: Path, tokenizer: Path, mo
     assert texts_of(split_documents(tmp_path / "new", "train")) == encoded(TEXTS[:36])
 
 
-def test_documents_without_an_end_of_text_are_counted_and_left_as_they_are(tmp_path: Path, tokenizer: Path) -> None:
-    prefix = write_megatron_files(tmp_path / "bare", [[[5, 6, 0]], [[7]], [], [[8, 9]], [[5, 0]]])
+def test_documents_without_an_end_of_text_stay_and_those_without_tokens_are_left_out(
+    tmp_path: Path, tokenizer: Path
+) -> None:
+    prefix = write_megatron_files(tmp_path / "bare", [[], [[5, 6, 0]], [[7]], [], [[8, 9]], [[5, 0]]])
     out, _ = run_here(
         *("data", "import", prefix, "--tokenizer", tokenizer, "--validation-fraction", "0.2"),
         *("--output", tmp_path / "new"),
     )
     assert "2 documents without <|endoftext|> at the end, left as they are" in out
-    assert texts_of(split_documents(tmp_path / "new", "train")) == [[5, 6, 0], [7], [], [8, 9]]
+    assert texts_of(split_documents(tmp_path / "new", "train")) == [[5, 6, 0], [7], [8, 9]]
 
 
 def test_bytes_are_counted_by_decoding_if_the_tokenizer_is_not_byte_level(tmp_path: Path) -> None:

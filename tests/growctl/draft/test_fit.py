@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from growctl.draft.fit import drafted
 from growctl.draft.wish import Wish
+from growctl.launch.ranks import crowded_cores
 from growctl.plan.costs import plan_costs
 from growctl.plan.warnings import plan_warnings
 from growctl.schedule.load import load_schedule
@@ -45,7 +46,8 @@ def test_whatever_can_be_wished_for_is_planned_without_a_warning(wish: Wish) -> 
         result = drafted(wish, "mine")
     except UserError:
         assume(False)  # bases that no width can span, and too small devices: other tests cover both
-    assert result.warnings == []
+    crowded = crowded_cores(result.costs.ladder.schedule, result.costs.devices)  # GPUs of no type count as ranks here
+    assert result.warnings == [crowded] * bool(crowded)
     last = result.costs.ladder.stages[-1].plan
     assert last.num_parameters == pytest.approx(wish.params, rel=0.03)
     total = sum(cost.plan.train_tokens for cost in result.costs.ladder.stages)

@@ -108,11 +108,11 @@ def test_models_without_a_place_on_the_curve_change_nothing(points, loss, odd_co
         ([(100, 3.0), (400, 2.0), (400, 2.0)], 2.5, 200.0),  # a tie
         ([(100, 3.0), (400, 2.5), (400, 2.0)], 2.5, 200.0),  # two losses at one cost
         ([(100, 2.0)], 2.0, 100.0),
-        ([(100, 2.0)], 1.9, "scratch never reached it; its best is 2.0000 (run-0)."),
+        ([(100, 2.0)], 1.9, "scratch did not reach that loss: its best is 2.0000 (run-0)."),
         (
             [(100, 2.0)],
             2.1,
-            "scratch has no cheaper point at or above this loss; its cheapest already ended at 2.0000 (run-0).",
+            "even the cheapest of scratch ended below that loss, at 2.0000 (run-0).",
         ),
         ([(0.0, 2.0), (0.0, 1.0)], 1.5, "scratch has no model that cost any FLOPs."),
         ([], 2.0, "scratch has no finished model yet."),
@@ -143,7 +143,7 @@ def text_of(runs: Path) -> str:
     texts = [getattr(part, "text", "") for part in section.parts]
     tables = [part for part in section.parts if isinstance(part, Table)]
     cells = [cell.text for table in tables for group in table.groups for row in group.rows for cell in row]
-    return "\n".join([*texts, *cells, *(note for table in tables for group in table.groups for note in group.notes)])
+    return "\n".join([*texts, *cells, *(note for table in tables for group in table.groups for note in group.reasons)])
 
 
 def with_costs(run: RunReport, **costs: float | None) -> RunReport:
@@ -252,7 +252,15 @@ def test_the_section_says_what_each_loss_costs_and_why_a_cell_has_no_answer(runs
     text = text_of(runs)
     assert f"{SCRATCH} 2.4M needs" in text
     assert "not reached" in text
-    assert "This ladder never reached it; its best is 1.2800 (quick)." in text
+    assert text.count("This ladder did not reach that loss: its best is 1.2800 (quick).") == 1
+
+
+def test_a_cost_that_is_not_known_has_its_reason_below_the_table_and_no_sentence_beside_it(runs: Path) -> None:
+    ladder(runs)
+    control(runs, 1400, 1.40)
+    text = text_of(runs)
+    assert text.count("2.4M did not reach that loss") == 1
+    assert "nats" not in text
 
 
 def test_a_ladder_without_controls_has_no_such_section(runs: Path) -> None:

@@ -124,7 +124,7 @@ def test_each_finished_model_is_compared_with_its_own_size_at_its_own_cost(runs:
     assert headings == [
         "0-800k of quick against its size from scratch",
         "1-2m of quick against its size from scratch",
-        "quick: the price of a finished model of 2 sizes",
+        "quick: the price of 2 finished models",
     ]
 
 
@@ -139,9 +139,7 @@ def test_the_price_of_a_family_counts_shared_stages_once_and_sums_what_scratch_n
     assert family.flops_from_scratch == pytest.approx(2000 * SMALL_STEP + 1200 * LARGE_STEP)
     assert family.saving == pytest.approx((2000 * SMALL_STEP + 1200 * LARGE_STEP) / (TRUNK + 100 * SMALL_STEP))
     [said] = price(family)
-    assert said.startswith(
-        "Growing won. By growing, all 2 finished models cost 1.28e13 FLOPs, 4.40e11 of them in releases"
-    )
+    assert said.startswith("Growing won. By growing, 2 finished models cost 1.28e13 FLOPs, 4.40e11 of them in releases")
     assert "from scratch, their losses need 2.46e13 FLOPs, 1.93x as many" in said
     document = plain(report_document(report(runs)[1]))
     [ladder] = [found for found in document["runs"] if found["control"] is None]
@@ -155,7 +153,7 @@ def test_a_price_that_is_not_bracketed_names_the_sizes_and_their_sides(runs: Pat
     family = family_of(runs)
     assert family.flops_from_scratch is None
     grown, unknown = price(family)
-    assert grown.startswith("By growing, all 2 finished models cost")
+    assert grown.startswith("By growing, 2 finished models cost")
     assert "0-800k/release (800k parameters) needs less than 2.20e12 FLOPs: its cheapest control ended below" in unknown
     assert "1-2m (2.4M parameters) needs more than its controls had, 2.64e13 FLOPs: none reached its loss" in unknown
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from growctl.content.section import Paragraph
-from growctl.report.headline import Headline, section
+from growctl.report.headline import ONE_SEED, Headline, section
 from growctl.report.read import ControlToCome, RunReport
 from growctl.report.results import results
 from tests.growctl.report.invented_reports import run_report, seed_runs
@@ -24,8 +24,8 @@ def seeds(ladders: list[float], controls: dict[float, float | None], kind: str =
 def test_a_saving_has_its_number_its_interval_and_its_seeds() -> None:
     found = seeds([1.9, 1.9, 1.9], {0.5: 2.2, 1.0: 2.0, 2.0: 1.8})
     assert found.sentence == (
-        "Growing to 2k parameters cost 1.41x less than 2k parameters trained from scratch at equal loss (95 % interval "
-        "1.41x to 1.41x, 3 seeds)."
+        "Training 2k parameters from scratch to the same loss takes 1.41x the FLOPs that growing to 2k parameters took "
+        "(95 % interval 1.41x to 1.41x, 3 seeds)."
     )
     assert (found.outcome, found.measure, found.against) == ("won", "equal loss", "tokenformer-scratch")
     assert found.saving == pytest.approx(math.sqrt(2))
@@ -34,16 +34,21 @@ def test_a_saving_has_its_number_its_interval_and_its_seeds() -> None:
 @pytest.mark.parametrize(
     ("ladders", "controls", "outcome", "words"),
     [
-        ([1.9], {1.0: 2.0, 2.0: 1.8}, "won", "cost 1.41x less than"),
-        ([2.1], {0.5: 2.2, 1.0: 2.0}, "lost", "cost 1.41x more than"),
-        ([2.0], {1.0: 2.0, 2.0: 1.8}, "even", "cost about as much (1.00x) as"),
+        ([1.9], {1.0: 2.0, 2.0: 1.8}, "won", "takes 1.41x the FLOPs that growing to 2k parameters took"),
+        ([2.1], {0.5: 2.2, 1.0: 2.0}, "lost", "takes only 0.71x the FLOPs that growing"),
+        ([2.0], {1.0: 2.0, 2.0: 1.8}, "even", "takes about the FLOPs that growing to 2k parameters took, 1.00x"),
         ([1.9, 2.1], {0.5: 2.2, 1.0: 2.0, 2.0: 1.8}, "within noise", "which is within the noise between seeds"),
-        ([1.5], {1.0: 2.0, 2.0: 1.8}, "won", "with up to 2.00x its FLOPs, no control reached its loss"),
-        ([2.1], {0.5: 2.0}, "lost", "a control with 0.50x its FLOPs already ended below its loss (1 seed)"),
-        ([1.9], {1.0: 2.0}, "won", "ended 0.100 nats below 2k parameters trained from scratch at equal FLOPs (1 seed"),
-        ([2.1], {0.99: 2.0}, "lost", "ended 0.100 nats above"),
-        ([1.9, 2.4], {1.0: 2.0}, "within noise", "ended 0.150 nats above"),
-        ([2.0], {0.5: 2.3}, "unknown", "Not known: the controls that count cost neither as much as the ladder"),
+        ([1.5], {1.0: 2.0, 2.0: 1.8}, "won", "won: even with 2.00x its FLOPs, training 2k"),
+        ([2.1], {0.5: 2.0}, "lost", "lost: with only 0.50x its FLOPs, training 2k"),
+        ([1.9], {1.0: 2.0}, "won", "a loss 0.100 nats lower than training 2k parameters from scratch (1 seed"),
+        ([2.1], {0.99: 2.0}, "lost", "reached a loss 0.100 nats higher than"),
+        (
+            [1.9, 2.4],
+            {1.0: 2.0},
+            "within noise",
+            "0.150 nats higher than training 2k parameters from scratch (95 %",
+        ),
+        ([2.0], {0.5: 2.3}, "unknown", "Not known: no control that counts has the ladder's FLOPs"),
     ],
 )
 def test_the_sentence_says_won_lost_even_or_noise(
@@ -95,4 +100,27 @@ def test_several_ladders_have_a_sentence_each_with_the_name_first() -> None:
     assert shown
     texts = [(part.tone, part.text) for part in shown.parts if isinstance(part, Paragraph)]
     assert [text.partition(":")[0] for tone, text in texts if tone == "strong"] == ["other", "q-seed-0"]
-    assert texts[-1] == ("note", "Caution: only 2 control budgets; a fair curve needs 3 or more.")
+    assert [text for tone, text in texts if tone == "note"] == [
+        "Caution: only 2 control budgets; a fair curve needs 3 or more.",
+        ONE_SEED,
+    ]
+
+
+def test_a_loss_that_is_lower_has_an_interval_of_how_much_lower() -> None:
+    found = seeds([1.8, 1.9, 1.85], {1.0: 2.0})
+    assert found.interval
+    assert found.interval.high < 0
+    words = f"nats lower than training 2k parameters from scratch (95 % interval {-found.interval.high:.3f}"
+    assert words in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("kind", "sentence"),
+    [
+        ("transformer-scratch", "Training a Transformer of 2k parameters from scratch to the same loss takes 1.41x"),
+        ("single-jump", "Growing to 2k parameters in a single jump to the same loss takes 1.41x the FLOPs that this"),
+        ("official-growth", "Growing to 2k parameters as the official code does to the same loss takes 1.41x"),
+    ],
+)
+def test_each_kind_of_control_is_named_in_words(kind: str, sentence: str) -> None:
+    assert seeds([1.9], {1.0: 2.0, 2.0: 1.8}, kind).sentence.startswith(sentence)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from growctl.content.section import Paragraph, Section, Table
 from growctl.report.grouping import Grouping, replicates, seeds_text
+from growctl.report.headline import ONE_SEED, headline
 from growctl.report.over_seeds import section
 from growctl.report.read import ControlToCome, RunReport
 from growctl.report.replicates import SeedComparison, SeedFigures, seed_figures
@@ -140,7 +141,7 @@ def test_a_repeated_seed_counts_once_and_is_named() -> None:
         "a repeats seed 0, so that only b counts.",
         "c repeats seed 0, so that only b counts.",
     )
-    assert "c repeats seed 0" in said(section([found]))
+    assert headline(found).cautions == found.repeated
 
 
 def test_seeds_that_diverged_or_are_unfinished_are_named_and_do_not_count() -> None:
@@ -158,17 +159,18 @@ def test_seeds_that_diverged_or_are_unfinished_are_named_and_do_not_count() -> N
     assert "Seed 2 does not count in ladder (diverged)." in text
     assert "Seed 3 does not count in ladder (not finished)." in text
     assert "Seed 4 does not count in tokenformer-scratch-2x (running)." in text
-    assert "saving of seeds 0, 1: 1.41x, 1.41x" in text
+    assert "(seeds 0, 1: 1.41x, 1.41x;" in text
 
 
-def test_one_seed_has_no_interval_and_the_section_says_why() -> None:
+def test_one_seed_has_no_interval_and_no_section_but_a_caution_below_the_result() -> None:
     found = only(several({7: 1.9}))
     [against] = found.comparisons
     assert found.arms[0].interval is None
     assert against.at_equal_loss
     assert against.at_equal_loss.saving == pytest.approx(math.sqrt(2))
     assert against.at_equal_loss.interval is None
-    assert "q-seed-7 (seed 7) has one seed, so the noise between seeds is unknown" in said(section([found]))
+    assert section([found]) is None
+    assert ONE_SEED in headline(found).cautions
 
 
 def test_two_seeds_have_an_honestly_wide_interval() -> None:

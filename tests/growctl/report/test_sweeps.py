@@ -47,14 +47,14 @@ def test_a_sweep_is_a_table_by_value_and_names_the_best_beyond_the_noise() -> No
         ("0.004", "2.0050", ["0, 1", "2 of 2"]),
         ("0.008", "2.2000", ["0", "1 of 2"]),
     ]
-    text = said(sweep.section(found.sweeps))
-    assert "Best: learning_rate.peak=0.004, with a mean loss of 2.0050 nats (95 % interval" in text
+    text = found.headlines[0].sentence
+    assert "Best: learning_rate.peak=0.004, with a mean loss of 2.0050 nats, 95 % interval" in text
     assert "The next best, learning_rate.peak=0.002, is 0.1000 nats worse: that is beyond the noise" in text
     assert "edge" not in text
     assert not found.ladders
     [headline] = found.headlines
     assert headline.sentence.startswith(
-        "Best: learning_rate.peak=0.004, with a mean loss of 2.0050 nats (95 % interval"
+        "Best: learning_rate.peak=0.004, with a mean loss of 2.0050 nats, 95 % interval"
     )
     assert "Not known" not in headline.sentence
 
@@ -62,13 +62,13 @@ def test_a_sweep_is_a_table_by_value_and_names_the_best_beyond_the_noise() -> No
 @pytest.mark.parametrize(("best", "words"), [(0.002, "smallest"), (0.008, "largest")])
 def test_a_best_value_at_the_edge_of_the_grid_is_said_to_be_there(best: float, words: str) -> None:
     losses: dict[float, list[float | None]] = {peak: [2.0 if peak == best else 2.1] for peak in (0.002, 0.004, 0.008)}
-    text = said(sweep.section(results(swept(losses)).sweeps))
+    text = results(swept(losses)).headlines[0].sentence
     assert f"{best:g} is at the edge of the grid, the {words} {KEY} tried" in text
     assert "the noise between seeds is unknown" in text
 
 
 def test_a_difference_within_the_noise_names_no_sure_winner() -> None:
-    text = said(sweep.section(results(swept({0.002: [2.0, 2.2], 0.004: [2.1, 2.11], 0.008: [2.3, 2.3]})).sweeps))
+    text = results(swept({0.002: [2.0, 2.2], 0.004: [2.1, 2.11], 0.008: [2.3, 2.3]})).headlines[0].sentence
     assert "that is within the noise between seeds" in text
 
 
@@ -78,7 +78,7 @@ def test_controls_are_tuned_as_the_ladder_is_and_compared_at_their_own_best() ->
     assert f"Best for tokenformer-scratch-1x: {KEY}=0.004" in text
     assert "Each at its best value, at equal FLOPs: the ladder ended 0.1955 nats below tokenformer-scratch-1x" in text
     [headline] = found.headlines
-    assert "ended 0.295 nats below 2k parameters trained from scratch at equal FLOPs" in headline.sentence
+    assert "reached a loss 0.295 nats lower than training 2k parameters from scratch" in headline.sentence
 
 
 def test_no_point_of_a_sweep_is_best_before_one_is_finished() -> None:

@@ -12,11 +12,13 @@ from typer.testing import CliRunner
 
 from growctl.cli.app import app
 from growctl.cli.watch import watch_report
+from growctl.content.chart import Chart
 from growctl.content.plain import print_plain
 from growctl.content.section import Section
 from growctl.content.terminal import print_sections
 from growctl.ledger.ledger import LedgerError
 from growctl.report import changed_runs, sparklines
+from growctl.report.brief import MOST_RUNS
 from growctl.report.changed_runs import ChangedRuns
 from growctl.report.find import find_runs
 from growctl.report.read import RunReport
@@ -25,6 +27,7 @@ from growctl.run.signals import Stopped
 from growctl.text.console import Terminal
 from model.errors import UserError
 from tests.growctl.invented_runs import FakeRun, control, ladder, stage_of
+from tests.growctl.report.invented_reports import seed_runs
 
 
 @pytest.fixture
@@ -87,7 +90,7 @@ def test_the_terminal_shows_a_line_for_every_run_and_fits_80_columns(runs: Path)
 
 def test_plain_lines_have_no_colour_no_boxes_and_no_breaks(runs: Path) -> None:
     lines: list[str] = []
-    print_plain(sections(runs)[1:], lines.append)
+    print_plain(sections(runs)[1:], lines.append, details=True)
     text = "\n".join(lines)
     assert text.isascii()
     assert "\x1b" not in text
@@ -98,12 +101,66 @@ def test_plain_lines_have_no_colour_no_boxes_and_no_breaks(runs: Path) -> None:
     assert not any(line != line.rstrip() for line in lines)
 
 
-def test_the_option_plain_prints_those_lines_whatever_the_width(runs: Path) -> None:
+def test_the_option_plain_prints_those_lines_whatever_the_width_and_names_the_details(runs: Path) -> None:
     lines: list[str] = []
     print_plain(report_sections(find_runs(runs)), lines.append)
     result = CliRunner(env={"COLUMNS": "20"}).invoke(app, ["report", "--plain", "--runs-dir", str(runs)])
-    assert set(lines) <= set(result.stdout.splitlines())
+    shown = result.stdout.splitlines()
+    assert set(lines) <= set(shown)
     assert not set(result.stdout) & set(sparklines.LEVELS)
+    assert shown[-1] == "Every section and run, here: --details"
+
+
+def test_details_are_every_section_with_text_and_the_rest_is_shown_without_them(runs: Path) -> None:
+    found, brief = report_sections(find_runs(runs)), list[str]()
+    print_plain(found, brief.append)
+    details = CliRunner().invoke(app, ["report", "--plain", "--details", "--runs-dir", str(runs)]).stdout.splitlines()
+    for section in found:
+        has_text = not all(isinstance(part, Chart) for part in section.parts)
+        assert (section.heading in details) == has_text
+        assert (section.heading in brief) == section.in_terminal
+    assert set(brief) < set(details)
+    assert not any("--details" in line for line in details)
+
+
+def test_a_caution_below_the_result_is_not_repeated_by_the_only_comparison(tmp_path: Path) -> None:
+    ladder(tmp_path)
+    control(tmp_path, 1400, 1.40)
+    lines: list[str] = []
+    print_plain(report_sections(find_runs(tmp_path)), lines.append)
+    assert sum(line.startswith("Caution: only 1 control budget") for line in lines) == 1
+
+
+def test_of_several_seeds_the_page_folds_the_verdict_of_each(tmp_path: Path) -> None:
+    runs = [run for seed in (0, 1) for run in seed_runs(seed, 1.9, {1.0: 2.0, 2.0: 1.8})]
+    found = {section.key: section for section in report_sections(runs)}
+    assert "savings" not in found
+    assert found["savings-by-seed"].is_detail
+    assert not found["savings-by-seed"].in_terminal
+    alone = {section.key for section in report_sections(runs[: len(runs) // 2])}
+    assert "savings" in alone
+    assert not {"savings-by-seed", "seeds"} & alone
+
+
+def test_of_many_runs_the_terminal_shows_the_ladders_and_those_still_training(tmp_path: Path) -> None:
+    ladder(tmp_path)
+    for steps in range(500, 1100, 100):
+        control(tmp_path, steps, 1.40)
+    late = FakeRun(tmp_path, "late", [stage_of("s", 500_000, 100)])
+    late.train(0, None)
+    late.train(0, 1.5)
+    found = find_runs(tmp_path)
+    assert len(found) > MOST_RUNS
+    lines: list[str] = []
+    losses = sparklines.section(found)
+    assert losses
+    print_plain([losses, *report_sections(found)], lines.append)
+    stages = lines[lines.index("Stages") :]
+    assert not any("-control-" in line for line in stages)
+    assert any(line.startswith("quick (ladder") for line in stages)
+    details: list[str] = []
+    print_plain(report_sections(found), details.append, details=True)
+    assert sum("-control-" in line for line in details[details.index("Stages") :]) >= 6
 
 
 @pytest.mark.parametrize(

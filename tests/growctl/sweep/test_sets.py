@@ -96,7 +96,13 @@ def test_a_sweep_trains_the_runs_of_its_grid_in_order_and_lists_how_they_ended(s
     assert (runner.started, err) == (NAMES, "")
     assert states(out) == ["finished"] * 4
     assert "final loss" in out
-    assert f"growctl report {' '.join(NAMES)} --runs-dir {schedule.parent}/runs" in out
+    assert f"growctl report tiny --runs-dir {schedule.parent}/runs" in out
+
+
+def test_a_set_with_the_name_of_a_run_is_reported_run_by_run(schedule, runner):
+    (schedule.parent / "runs" / "tiny").mkdir(parents=True)
+    out, _ = sweep(schedule, *SWEPT)
+    assert f"growctl report {' '.join(NAMES)} --runs-dir" in out
 
 
 def test_the_same_command_skips_finished_runs_and_a_longer_list_trains_only_what_is_new(schedule, runner):

@@ -1,0 +1,103 @@
+"""What `growctl data show --json` prints."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from growctl.data_view.counts import Lengths, UsedIds
+from stages.data.corpus import SplitName
+
+
+@dataclass(frozen=True)
+class SplitEntry:
+    """One split of the dataset."""
+
+    num_tokens: int
+    """With the end of text after each document."""
+    num_documents: int
+    num_bytes: int
+    """UTF-8 bytes of the documents' text."""
+    bytes_per_token: float | None
+    """How far the tokenizer compresses the text; None without tokens."""
+    num_shards: int
+    file_bytes: int
+    """Size of its files on the disk."""
+    text_hash: str | None
+    """A hash of the documents' texts, whatever their order and the tokenizer; None if not known."""
+    lengths: Lengths | None
+    """None if only samples were asked for."""
+
+
+@dataclass(frozen=True)
+class StagePasses:
+    """What a stage or a release of the schedule reads."""
+
+    name: str
+    branch_of: str | None
+    """The stage that a release branches from; None for a stage of the ladder."""
+    first_sample: int
+    num_samples: int
+    num_tokens: int
+    """Data tokens of the stage."""
+    epochs: float
+    """Passes over the train split in this stage."""
+    epochs_at_end: float
+    """Passes from sample 0 to the stage's end."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a sample that belongs to one document."""
+
+    document: int
+    """The document's number in the split, counted from 0."""
+    first_token: int
+    """The first token of the piece, counted from 0 in its document."""
+    starts_document: bool
+    ends_document: bool
+    ids: tuple[int, ...]
+    text: str
+    """The ids decoded on their own. A character that is cut at an end of the sample becomes a replacement character."""
+
+
+@dataclass(frozen=True)
+class SampleEntry:
+    """A training sample: the tokens that a model reads, and one more, the target of the last."""
+
+    index: int
+    epoch: int
+    """Counted from 0."""
+    position: int
+    """Of its first token in the train split."""
+    num_tokens: int
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True)
+class DataShowDocument:
+    """What a dataset holds, and what training reads of it."""
+
+    path: Path
+    fingerprint: str
+    source: str
+    include: str
+    """Which files of a folder were read."""
+    source_sha256: str | None
+    """Over names, sizes and content of the source's files; None if it was not prepared from a source."""
+    tokenizer: str | None
+    """As the data block names it; None: trained on the train split."""
+    tokenizer_sha256: str
+    tokenizer_size: int
+    """One more than the tokenizer's largest id."""
+    token_bytes: int
+    """Size of a stored token."""
+    end_of_text: str
+    end_of_text_id: int
+    num_dropped: int
+    """Documents left out of train because validation has the same text."""
+    splits: dict[SplitName, SplitEntry]
+    ids: UsedIds | None
+    """None if they were not counted."""
+    passes: tuple[StagePasses, ...]
+    """By stage of the schedule; empty for a dataset's directory."""
+    samples: tuple[SampleEntry, ...]
+    """Those that --sample or --step asks for."""

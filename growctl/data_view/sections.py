@@ -1,0 +1,191 @@
+"""Words what a dataset holds as sections, for the terminal and for a page."""
+
+from collections.abc import Iterator, Sequence
+
+from growctl.content.chart import Axis, Chart, Mark, Series
+from growctl.content.section import Cell, Column, Paragraph, Rows, Section, Table
+from growctl.data_view.counts import PERCENTILES, LengthRange, Lengths, UsedIds
+from growctl.data_view.document import DataShowDocument, SplitEntry
+from growctl.text.formatting import byte_count, short_count
+from stages.counted import counted
+
+_BAR = 24
+"""Width of the longest bar of the histogram in the terminal."""
+_LENGTH = Axis("tokens", "document length, tokens", is_log=True)
+
+
+def data_sections(document: DataShowDocument, *, with_bars: bool = False) -> list[Section]:
+    """The sections on a dataset; `with_bars` adds the histogram's bars, for terminals, which show no chart."""
+    return [
+        Section("dataset", f"Dataset {document.path}", (_splits(document), *_facts(document))),
+        Section("lengths", "Lengths of documents", tuple(_length_parts(document, with_bars))),
+        *([Section("epochs", "Epochs", (_passes(document),))] if document.passes else []),
+    ]
+
+
+def length_chart(document: DataShowDocument) -> Chart:
+    """The histogram of the documents' lengths, of both splits."""
+    named = {name: split for name, split in document.splits.items() if split.num_documents}
+    return Chart(
+        key="document-lengths",
+        title="Lengths of documents",
+        summary="; ".join(_median(name, split) for name, split in named.items()) or "There are no documents.",
+        x_axes=(_LENGTH,),
+        y_axis=Axis("share", "share of the split's documents, %"),
+        series=tuple(Series(name, tuple(_marks(split)), group=name) for name, split in named.items()),
+    )
+
+
+def _splits(document: DataShowDocument) -> Table:
+    entries = list(document.splits.values())
+    rows = [
+        ("tokens", [_count(split.num_tokens) for split in entries]),
+        ("documents", [_count(split.num_documents) for split in entries]),
+        ("bytes of text", [_count(split.num_bytes) for split in entries]),
+        ("bytes per token", [_ratio(split.bytes_per_token) for split in entries]),
+        ("shards", [_count(split.num_shards) for split in entries]),
+        ("on the disk", [Cell(byte_count(split.file_bytes), split.file_bytes) for split in entries]),
+    ]
+    columns = [Column("", is_number=False), *map(Column, document.splits)]
+    return Table.of("splits", columns, [(Cell(name), *cells) for name, cells in rows])
+
+
+def _facts(document: DataShowDocument) -> Iterator[Paragraph]:
+    """What tells the dataset from others. Tokens count the end of text after each document."""
+    include = "" if document.include == "**/*" else f", files that match {document.include}"
+    yield Paragraph(f"Source: {document.source}{include}")
+    tokenizer = document.tokenizer or "trained on the text"
+    yield Paragraph(
+        f"Tokenizer: {tokenizer}, {counted(document.tokenizer_size, 'entry', 'entries')}, {document.token_bytes} bytes "
+        f"per stored token; each document ends with {document.end_of_text} (id {document.end_of_text_id})"
+    )
+    if document.ids:
+        yield from _ids(document.ids, document.tokenizer_size)
+    else:
+        yield Paragraph("Ids that occur: not counted; --count-ids reads all tokens for them", "note")
+    if document.num_dropped:
+        left_out = counted(document.num_dropped, "document")
+        yield Paragraph(f"Left out of train: {left_out} whose text is also in validation")
+    hashes = {
+        "Fingerprint": document.fingerprint,
+        "Source sha256": document.source_sha256,
+        "Tokenizer sha256": document.tokenizer_sha256,
+        **{f"Text hash of {name}": split.text_hash for name, split in document.splits.items()},
+    }
+    for name, value in hashes.items():
+        yield Paragraph(f"{name}: {f'{value[:16]}...' if value else 'not known'}", "note")
+
+
+def _ids(ids: UsedIds, tokenizer_size: int) -> Iterator[Paragraph]:
+    yield Paragraph(
+        f"Ids that occur in train: {ids.num_used:,} of {tokenizer_size:,} ({ids.share_used:.1%}); the largest is "
+        f"{ids.largest:,}"
+    )
+    if ids.num_beyond:
+        beyond = f"{counted(ids.num_beyond, 'token')} of train have ids beyond the "
+        if ids.largest < tokenizer_size:
+            fix = f"model's {ids.vocab_size:,} rows: set model.vocab_size to {tokenizer_size} or more"
+        else:
+            fix = (
+                f"tokenizer's {tokenizer_size:,} entries: the tokens were made with another one; prepare the text again"
+            )
+        yield Paragraph(f"{beyond}{fix}.", "warning")
+
+
+def _length_parts(document: DataShowDocument, with_bars: bool) -> Iterator[Paragraph | Table | Chart]:
+    measured = {name: split.lengths for name, split in document.splits.items() if split.lengths}
+    found = {name: lengths for name, lengths in measured.items() if lengths.longest is not None}
+    if not found:
+        yield Paragraph("There are no documents.")
+        return
+    yield Table.of(
+        "percentiles",
+        [Column("tokens", is_number=False), *map(Column, found)],
+        [(Cell(name), *cells) for name, cells in _percentiles(list(found.values()))],
+        "N %: this share of the documents is no longer. The end of text counts.",
+    )
+    yield Table(
+        "histogram",
+        (
+            Column("tokens", is_number=False),
+            Column("documents"),
+            Column("of documents", drop=1),
+            Column("of tokens", drop=1),
+            *([Column("", is_number=False)] if with_bars else []),
+        ),
+        tuple(Rows(tuple(_histogram(document.splits[name], with_bars)), name) for name in found),
+    )
+    yield length_chart(document)
+
+
+def _percentiles(found: Sequence[Lengths]) -> Iterator[tuple[str, list[Cell]]]:
+    yield "mean", [_ratio(lengths.mean) for lengths in found]
+    yield "shortest", [_count(lengths.shortest or 0) for lengths in found]
+    for number, percent in enumerate(PERCENTILES):
+        name = "median" if percent == 50 else f"{percent} %"
+        yield name, [_count(lengths.percentiles[number].num_tokens) for lengths in found]
+    yield "longest", [_count(lengths.longest or 0) for lengths in found]
+
+
+def _histogram(split: SplitEntry, with_bars: bool) -> Iterator[tuple[Cell, ...]]:
+    assert split.lengths
+    most = max(each.num_documents for each in split.lengths.histogram)
+    for each in split.lengths.histogram:
+        share, of_tokens = each.num_documents / split.num_documents, each.num_tokens / split.num_tokens
+        bar = "█" * (_BAR * each.num_documents // most) or ("▏" if each.num_documents else "")
+        yield (
+            Cell(_range(each), each.shortest),
+            _count(each.num_documents),
+            Cell(f"{share:.1%}", share),
+            Cell(f"{of_tokens:.1%}", of_tokens),
+            *([Cell(bar)] if with_bars else []),
+        )
+
+
+def _marks(split: SplitEntry) -> Iterator[Mark]:
+    for each in split.lengths.histogram if split.lengths else ():
+        yield Mark(
+            {_LENGTH.key: (each.shortest * each.longest) ** 0.5},
+            100 * each.num_documents / split.num_documents,
+            (("tokens", _range(each)), ("documents", f"{each.num_documents:,}")),
+        )
+
+
+def _passes(document: DataShowDocument) -> Table:
+    columns = [
+        Column("stage", is_number=False),
+        *(Column(name) for name in ("tokens", "first sample", "samples", "epochs")),
+        Column("epochs at its end"),
+    ]
+    rows = [
+        (
+            Cell(each.name),
+            Cell(short_count(each.num_tokens), each.num_tokens),
+            _count(each.first_sample),
+            _count(each.num_samples),
+            _ratio(each.epochs),
+            _ratio(each.epochs_at_end),
+        )
+        for each in document.passes
+    ]
+    return Table.of("epochs", columns, rows, "An epoch is one pass over train.")
+
+
+def _median(name: str, split: SplitEntry) -> str:
+    lengths = split.lengths
+    assert lengths
+    median = next(each.num_tokens for each in lengths.percentiles if each.percent == 50)
+    documents = counted(split.num_documents, "document")
+    return f"{name}: {documents} of {lengths.shortest:,} to {lengths.longest:,} tokens, half of at most {median:,}"
+
+
+def _range(each: LengthRange) -> str:
+    return f"{each.shortest:,} to {each.longest:,}" if each.longest > each.shortest else f"{each.shortest:,}"
+
+
+def _count(value: int) -> Cell:
+    return Cell(f"{value:,}", value)
+
+
+def _ratio(value: float | None) -> Cell:
+    return Cell("-" if value is None else f"{value:.3g}" if value < 100 else f"{value:,.0f}", value)

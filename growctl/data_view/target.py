@@ -1,0 +1,127 @@
+"""Finds the dataset that a user names, by its directory or by a schedule, and what training reads of it."""
+
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from growctl.data_view.document import StagePasses
+from growctl.ladder.releases import plan_run
+from growctl.ladder.stage_plans import plan_stages
+from growctl.runs_dir import RunsPaths
+from growctl.schedule.load import load_schedule
+from growctl.schema.blocks import Schedule
+from model.errors import UserError
+from stages.data.dataset import DatasetManifest, verify_dataset
+from stages.data.prepared import prepared_datasets
+
+
+@dataclass(frozen=True)
+class Target:
+    """A dataset, and the schedule that it was prepared for if the user named that."""
+
+    directory: Path
+    manifest: DatasetManifest
+    schedule: Schedule | None = None
+    first_sample: int = 0
+    """Where the schedule's first stage begins: 0 unless it starts from a checkpoint."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the model's embedding; without a schedule, as many as the tokenizer needs."""
+        return self.schedule.vocab_size if self.schedule else self.manifest.vocab_size
+
+    def order(self, sequence_length: int | None, seed: int | None) -> tuple[int, int]:
+        """(sequence length, seed) of the samples. Raises UserError if they are not known, or known twice."""
+        if self.schedule is None:
+            if sequence_length is None or seed is None:
+                raise UserError(
+                    f"{self.directory}: samples follow from the context and the seed of a training; give "
+                    "--sequence-length and --seed, or a schedule instead of the dataset"
+                )
+            return sequence_length, seed
+        if sequence_length is not None:
+            raise UserError(f"--sequence-length {sequence_length}: the schedule has it; override it with "
+                            f"training.sequence_length={sequence_length}")  # fmt: skip
+        if seed is not None:
+            raise UserError(f"--seed {seed}: the schedule has it; override it with seed={seed}")
+        return self.schedule.training.sequence_length, self.schedule.seed
+
+    def samples_of_step(self, step: int) -> tuple[int, int]:
+        """(first sample, number of samples) of optimizer step `step`, counted from 1 at the ladder's start.
+
+        Raises UserError without a schedule, or if it has fewer steps.
+        """
+        if self.schedule is None:
+            raise UserError(f"--step {step}: a dataset has no steps; give a schedule, or --sample")
+        last = plan_stages(self.schedule)[-1]
+        steps = last.first_step + last.num_steps
+        if not 1 <= step <= steps:
+            raise UserError(f"--step {step}: the stages of the schedule have steps 1 to {steps:,}")
+        batch_size = self.schedule.training.batch_size
+        return self.first_sample + (step - 1) * batch_size, batch_size
+
+    def caveat(self) -> str:
+        """Why a run may read other samples at a step than its schedule says, in sentences; empty if it never does."""
+        if self.schedule is None:
+            return ""
+        anomalies, early = self.schedule.anomalies, self.schedule.growth.slope is not None
+        slope = "growth.slope may end a stage early: the steps after it then read earlier samples. "
+        rollback = "After a rollback, a run skips samples: its later steps read later ones. "
+        rolls_back = "rollback" in (anomalies.non_finite, anomalies.spikes)
+        return f"{slope if early else ''}{rollback if rolls_back else ''}".strip()
+
+    def passes(self) -> tuple[StagePasses, ...]:
+        """What each stage and release of the schedule reads; nothing without a schedule."""
+        if self.schedule is None:
+            return ()
+        length, batch_size = self.schedule.training.sequence_length, self.schedule.training.batch_size
+        windows = self.manifest.splits["train"].num_tokens // length
+        if not windows:
+            return ()  # shorter than a sample: reading one fails with the reason
+        return tuple(
+            StagePasses(
+                name=plan.name,
+                branch_of=plan.branch_of,
+                first_sample=(first := self.first_sample + plan.first_step * batch_size),
+                num_samples=(samples := plan.num_steps * batch_size),
+                num_tokens=plan.train_tokens,
+                epochs=samples / windows,
+                epochs_at_end=(first + samples) / windows,
+            )
+            for plan in plan_run(self.schedule)
+        )
+
+
+def find_target(
+    reference: str,
+    overrides: Sequence[str],
+    runs_dir: Path,
+    tell: Callable[[str], None],
+) -> Target:
+    """The dataset in the directory `reference`, or else the newest that was prepared for that schedule.
+
+    Raises DataError if it is no dataset or damaged, UserError if it is not prepared.
+    """
+    if Path(reference).is_dir():
+        if overrides:
+            raise UserError(f"{overrides[0]}: {reference} is a directory; only schedules take overrides")
+        return Target(Path(reference), verify_dataset(Path(reference), hashes=False))
+    schedule = load_schedule(reference, overrides, runs_dir=runs_dir, tell=tell)
+    runs = RunsPaths(runs_dir)
+    directory = next((path for path, _ in prepared_datasets(schedule.data, runs.datasets)), None)
+    if directory is None:
+        where = [] if runs_dir == Path("runs") else ["--runs-dir", str(runs_dir)]
+        command = shlex.join(["growctl", "prepare", reference, *overrides, *where])
+        raise UserError(f"{reference}: its dataset is not in {runs.datasets}; to prepare it: {command}")
+    manifest = verify_dataset(directory, hashes=False)
+    return Target(directory, manifest, schedule, _first_sample(schedule, runs, manifest))
+
+
+def _first_sample(schedule: Schedule, runs: RunsPaths, manifest: DatasetManifest) -> int:
+    if schedule.base is None:
+        return 0
+    from growctl.run.start import Start  # slow
+
+    start = Start.of(schedule, runs.keys)
+    return start.first_sample(manifest)[0] if start else 0

@@ -1,0 +1,174 @@
+"""`growctl data show` on a small prepared dataset: figures, samples and messages."""
+
+import json
+import shutil
+from dataclasses import replace
+from io import StringIO
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from growctl.content.plain import print_plain
+from growctl.content.terminal import print_sections
+from growctl.data_view.counts import UsedIds
+from growctl.data_view.document import DataShowDocument
+from growctl.data_view.facts import describe
+from growctl.data_view.samples import SampleReader
+from growctl.data_view.sections import data_sections
+from growctl.data_view.target import Target
+from growctl.text.console import Terminal
+from stages.data.dataset import TokenSplit, TrainingSamples, read_dataset_manifest
+from tests.growctl.runs import made_once, run_here
+
+SCHEDULE = """
+seed: 5
+data: {source: docs.jsonl, vocab_size: 300, validation_fraction: 0.2}
+model: {num_layers: 1, hidden_size: 32, num_heads: 2}
+stages:
+  - {name: small, attention_tokens: 8, ffn_tokens: 16, train_steps: 10}
+  - {name: large, attention_tokens: 16, ffn_tokens: 40, train_steps: 30}
+training: {sequence_length: 32, batch_size: 4}
+learning_rate: {peak: 1e-3}
+controls: []
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the schedule tiny.yaml, and its dataset in runs."""
+
+    def make(folder: Path) -> None:
+        texts = [f"Document {number}: café\tend\n" * (1 + number * number % 7) for number in range(40)]
+        (folder / "docs.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+        (folder / "tiny.yaml").write_text(SCHEDULE)
+        run_here("prepare", folder / "tiny.yaml", "--runs-dir", folder / "runs")
+
+    return made_once(tmp_path_factory, "data_show", make)
+
+
+@pytest.fixture(scope="module")
+def dataset(folder: Path) -> Path:
+    [manifest] = (folder / "runs/.datasets").glob("*/manifest.json")
+    return manifest.parent
+
+
+def show(folder: Path, *options: object, expect: int = 0) -> tuple[str, str]:
+    return run_here("data", "show", folder / "tiny.yaml", *options, "--runs-dir", folder / "runs", expect=expect)
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 2**40), st.integers(1, 200), st.integers(0, 2**32 - 1))
+def test_a_sample_shown_is_the_sample_that_training_reads(
+    dataset: Path, index: int, sequence_length: int, seed: int
+) -> None:
+    [sample] = SampleReader(dataset, sequence_length, seed).read(index)
+    [expected] = TrainingSamples(dataset, sequence_length, seed).batch(index, 1).tolist()
+    assert [token for piece in sample.pieces for token in piece.ids] == expected
+    end = read_dataset_manifest(dataset).end_of_text_id
+    assert all(end not in piece.ids[:-1] for piece in sample.pieces)
+    assert [piece.ends_document for piece in sample.pieces] == [piece.ids[-1] == end for piece in sample.pieces]
+    assert all(before.ends_document and after.starts_document for before, after in pairwise(sample.pieces))
+    assert "".join(piece.text for piece in sample.pieces) == Tokenizer.from_file(
+        str(dataset / "tokenizer.json")
+    ).decode(expected, skip_special_tokens=False)
+
+
+def test_sample_prints_the_text_as_it_is_with_its_ids(folder: Path, dataset: Path) -> None:
+    [sample] = SampleReader(dataset, 32, 5).read(123456)
+    lines = [f"sample 123,456: epoch {sample.epoch + 1:,}, 33 tokens from token {sample.position:,} of train"]
+    for piece in sample.pieces:
+        start = "starts" if piece.starts_document else f"from its token {piece.first_token}"
+        lines += [f"--- document {piece.document} {start} ---", piece.text, f"ids: {' '.join(map(str, piece.ids))}"]
+        lines += [f"--- document {piece.document} ends ---"] if piece.ends_document else []
+    expected = "\n".join(lines) + "\n"
+    for options in ((), ("--plain",)):
+        assert show(folder, "--sample", 123456, "--ids", *options)[0] == expected
+    order = ("--sequence-length", 32, "--seed", 5)
+    assert run_here("data", "show", dataset, "--sample", 123456, "--ids", *order)[0] == expected
+
+
+def test_step_shows_the_batch_of_that_step(folder: Path, dataset: Path) -> None:
+    found = json.loads(show(folder, "--step", 12, "--json")[0])
+    ids = [[token for piece in sample["pieces"] for token in piece["ids"]] for sample in found["samples"]]
+    assert ids == TrainingSamples(dataset, 32, 5).batch(11 * 4, 4).tolist()
+    assert [sample["index"] for sample in found["samples"]] == [44, 45, 46, 47]
+
+
+def test_figures_are_those_of_the_tokens(folder: Path, dataset: Path) -> None:
+    found, manifest = json.loads(show(folder, "--json")[0]), read_dataset_manifest(dataset)
+    for name, split in manifest.splits.items():
+        tokens = TokenSplit(dataset, name).read(0, split.num_tokens)
+        lengths = np.diff(np.flatnonzero(tokens == manifest.end_of_text_id), prepend=-1)
+        entry = found["splits"][name]
+        assert (entry["num_tokens"], entry["num_documents"]) == (len(tokens), len(lengths))
+        assert entry["bytes_per_token"] == split.num_bytes / len(tokens)
+        assert entry["lengths"]["longest"] == max(lengths)
+        assert sum(each["num_tokens"] for each in entry["lengths"]["histogram"]) == len(tokens)
+        if name == "train":
+            assert found["ids"]["num_used"] == len(set(tokens.tolist()))
+            windows = len(tokens) // 32
+    assert [(each["first_sample"], each["num_samples"]) for each in found["passes"]] == [(0, 40), (40, 120)]
+    assert [each["epochs_at_end"] for each in found["passes"]] == [40 / windows, 160 / windows]
+    assert found["fingerprint"] == manifest.fingerprint
+
+
+def described(dataset: Path) -> DataShowDocument:
+    return describe(Target(dataset, read_dataset_manifest(dataset)), lambda done, total=1.0, what=None: None)
+
+
+def test_tables_fit_80_columns_with_a_bar_for_each_range_of_lengths(dataset: Path) -> None:
+    out, document = StringIO(), described(dataset)
+    print_sections(data_sections(document, with_bars=True), Terminal(file=out, width=80))
+    lines = out.getvalue().splitlines()
+    assert all(len(line.rstrip()) <= 80 for line in lines)
+    filled = [each for split in document.splits.values() for each in split.lengths.histogram if each.num_documents]
+    assert len([line for line in lines if line.rstrip().endswith(("█", "▏"))]) == len(filled)
+
+
+@pytest.mark.slow
+def test_the_page_has_the_chart_and_no_bars(folder: Path, tmp_path: Path) -> None:
+    show(folder, "--output", tmp_path / "page")
+    page = (tmp_path / "page/data.html").read_text()
+    assert 'id="chart-document-lengths"' in page
+    assert "█" not in page
+    assert (tmp_path / "page/document-lengths.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_ids_beyond_the_models_rows_are_a_warning(dataset: Path) -> None:
+    document = replace(described(dataset), ids=UsedIds(280, 0.9, vocab_size=290, num_beyond=7, largest=299))
+    size, text = document.tokenizer_size, StringIO()
+    print_plain(data_sections(document), lambda line: print(line, file=text))
+    assert f"7 tokens of train have ids beyond the model's 290 rows: set model.vocab_size to {size}" in text.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--step", 41), "--step 41: the stages of the schedule have steps 1 to 40"),
+        (("--sample", 2**62), "samples are endless, but growctl counts them to 2**62 only"),
+        (("--sample", 1, "--step", 1), "--sample and --step: give one of them"),
+        (("--sample", 1, "--seed", 3), "--seed 3: the schedule has it; override it with seed=3"),
+        (("--sample", -1), "--sample"),
+        (("data.vocab_size=299",), "to prepare it: growctl prepare "),
+    ],
+)
+def test_bad_input_gets_one_message(folder: Path, options: tuple[object, ...], message: str) -> None:
+    assert message in show(folder, *options, expect=2)[1]
+
+
+def test_a_directory_needs_the_order_of_its_samples(dataset: Path, tmp_path: Path) -> None:
+    assert "give --sequence-length and --seed" in run_here("data", "show", dataset, "--sample", 3, expect=2)[1]
+    assert "a dataset has no steps" in run_here("data", "show", dataset, "--step", 3, expect=2)[1]
+    assert "is not a dataset" in run_here("data", "show", tmp_path, expect=2)[1]
+
+
+def test_a_damaged_shard_is_one_error_that_names_it(dataset: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(dataset, tmp_path / "copy"))
+    with (copy / "train/00000.ds").open("ab") as shard:
+        shard.write(b"12")
+    assert f"{copy} is damaged: train/00000.ds has " in run_here("data", "show", copy, expect=2)[1]
