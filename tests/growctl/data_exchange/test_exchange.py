@@ -111,6 +111,8 @@ def test_a_bin_in_parts_and_datatrove_files_become_shards_without_a_copy(tmp_pat
     (tmp_path / "pile.bin").unlink()
     write_datatrove_files(tmp_path / "trove/a.ds", encoded(TEXTS[:30]))
     write_datatrove_files(tmp_path / "trove/b.ds", encoded(TEXTS[30:]), metadata=False)
+    (tmp_path / "trove/b.ds").rename(tmp_path / "elsewhere.ds")
+    (tmp_path / "trove/b.ds").symlink_to(tmp_path / "elsewhere.ds")
     (tmp_path / "link").symlink_to(tmp_path / "trove")
     out, _ = run_here(
         *("data", "import", prefix, tmp_path / "link", "--tokenizer", tokenizer, "--validation-fraction", "0.1"),
@@ -119,6 +121,7 @@ def test_a_bin_in_parts_and_datatrove_files_become_shards_without_a_copy(tmp_pat
     assert [Path(path).name for path in json.loads(out)["linked_files"]] == [
         *(f"pile-{number:05d}-of-00004.bin" for number in range(3)), "a.ds", "b.ds",
     ]  # fmt: skip
+    verify_dataset(tmp_path / "new")
     train = split_documents(tmp_path / "new", "train")
     assert texts_of(train) == encoded(TEXTS[:36] + TEXTS[:27] + TEXTS[30:39])
     assert texts_of(split_documents(tmp_path / "new", "validation")) == encoded(TEXTS[36:] + TEXTS[27:30] + TEXTS[39:])
