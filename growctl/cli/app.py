@@ -107,7 +107,7 @@ def run(
         typer.Option(
             "--dry-run",
             help="Print the commands, environment and sbatch scripts of the run, and write nothing; with --seeds, list "
-            "the runs with their sizes and FLOPs.",
+            "the runs with their sizes and FLOPs, and the sbatch scripts.",
         ),
     ] = False,
 ) -> None:

@@ -2,7 +2,8 @@
 
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from growctl.ladder.releases import paths_of, plan_run
 from growctl.ladder.stage_plans import StagePlan
@@ -10,7 +11,8 @@ from growctl.launch.local import Local
 from growctl.launch.machines import Launch, LaunchError, Machines
 from growctl.launch.resolve import machines_of
 from growctl.plan.start_line import start_line
-from growctl.queue.submit import check_slurm, job_executor, job_paths, nothing_to_submit, plan_jobs
+from growctl.queue.arrays import bundles
+from growctl.queue.submit import AlreadySubmitted, Chain, Job, job_executor, nothing_to_submit, script
 from growctl.run.history import StageHistory
 from growctl.run.requests import LadderRequest, RunRequest, left_to_train
 from growctl.runs_dir import RunPaths
@@ -26,13 +28,21 @@ def dry_run_text(request: LadderRequest) -> str:
     return "\n".join(_lines(request))
 
 
+def submissions_text(requests: Sequence[LadderRequest]) -> str:
+    """The jobs and job arrays that would be submitted to SLURM for the runs of a set; empty if none would.
+
+    Raises the errors that submitting them would raise before anything is written. If this machine lacks SLURM, the text
+    says so instead.
+    """
+    return "\n".join(_submissions([each for each in requests if each.ladder.schedule.launch.cluster == "slurm"]))
+
+
 def _lines(request: LadderRequest) -> Iterator[str]:
     schedule = request.ladder.schedule
     launch, machines = schedule.launch, machines_of(schedule)
     requests = request.checked(machines)
     if launch.cluster == "slurm":
-        check_slurm(launch)
-        yield from _jobs(request, requests, machines)
+        yield from _jobs(Chain.of(request), machines)
     else:
         for run in requests:
             yield f"# {run.name}: {f'control ({run.control})' if run.control else 'ladder'}"
@@ -58,17 +68,41 @@ def _lines(request: LadderRequest) -> Iterator[str]:
         yield f"# The run cannot start on this machine. {error}"
 
 
-def _jobs(request: LadderRequest, requests: list[RunRequest], machines: Machines) -> Iterator[str]:
-    folder = job_paths(request).jobs_folder
-    jobs = plan_jobs(request, requests)
-    if not jobs:
+def _submissions(requests: Sequence[LadderRequest]) -> Iterator[str]:
+    chains, cannot = [], ""
+    for request in requests:
+        chain = Chain.of(request)
+        try:
+            chain.check_queue()
+        except LaunchError as error:
+            cannot = f"# The runs cannot start on this machine. {error}"
+        except AlreadySubmitted as error:
+            yield f"# {chain.name}: {error}"
+            continue
+        if chain.jobs:
+            chains.append(chain)
+    for bundle in bundles(chains):
+        if bundle.tasks > 1:
+            yield f"# {bundle.tasks} runs as job arrays, task 0 first: {', '.join(bundle.names)}"
+        for job in bundle.jobs:
+            yield from _script(job, bundle.folder, bundle.tasks)
+    if cannot:
+        yield cannot
+
+
+def _script(job: Job, folder: Path, tasks: int = 1) -> Iterator[str]:
+    # Only sbatch's answer contains the job's id, so a placeholder stands for it.
+    executor = job_executor(job, folder, f"ID-OF-{job.after}" if job.after else None, tasks)
+    yield f"# {'job' if tasks == 1 else 'array'} {job.name}: sbatch {folder}/JOB-ID_submission.sh"
+    yield script(executor, tasks)
+
+
+def _jobs(chain: Chain, machines: Machines) -> Iterator[str]:
+    request = chain.request
+    if not chain.jobs:
         yield f"# {nothing_to_submit(request)}"
-    for job in jobs:
-        # Only sbatch's answer contains the job's id, so a placeholder stands for it.
-        dependency = f"ID-OF-{job.after}" if job.after else None
-        executor = job_executor(job, folder, dependency)
-        yield f"# job {job.name}: sbatch {folder}/JOB-ID_submission.sh"
-        yield executor._make_submission_file_text(executor._submitit_command_str, "")
+    for job in chain.jobs:
+        yield from _script(job, chain.run.jobs_folder)
         yield f"# in the job {job.name}, on its first machine:"
         for plan in job.stages:
             yield from _stage(request, job.request, plan, machines)

@@ -12,6 +12,7 @@ import typer
 
 from growctl.cli.options import (
     DEFAULT_RUNS_DIR,
+    AsJson,
     NoReuse,
     ReuseFrom,
     RunsDir,
@@ -45,14 +46,19 @@ def sweep(
     no_reuse: NoReuse = False,
     reuse_from: ReuseFrom = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List the runs with their sizes and FLOPs, and write nothing.")
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="List the runs with their sizes and FLOPs, and with launch=slurm the job scripts; write nothing.",
+        ),
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Train more than 100 runs.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train a run for every combination of values, one after another. Run the same command again to resume.
 
     Finished runs are skipped. A run that fails does not stop the others; the same command tries it again. With
-    launch=slurm, submit the jobs of every run and return.
+    launch=slurm, submit the runs as job arrays and return. With --json, progress goes to standard error.
 
     Example: growctl sweep quickstart learning_rate.peak=2e-3,4e-3,8e-3 seed=0,1,2 --dry-run
     """
@@ -67,33 +73,53 @@ def sweep(
     requests = set_requests(
         *(schedule, points, runs_dir), name=name, with_controls=controls, sources=sources, until=until, tell=tell
     )
-    train_requests(requests, runs_dir, dry_run)
+    train_requests(requests, runs_dir, dry_run, as_json)
 
 
-def train_requests(requests: Sequence["LadderRequest"], runs_dir: Path, dry_run: bool) -> None:
+def train_requests(
+    requests: Sequence["LadderRequest"], runs_dir: Path, dry_run: bool = False, as_json: bool = False
+) -> None:
     """Trains the runs of a set and prints how they ended, or only lists them. Raises RunFailed if one failed."""
+    from growctl.documents.output import print_document
     from growctl.run.requests import RunFailed
     from growctl.run.screen import make_screen
-    from growctl.status.runs import find_status
-    from growctl.sweep.table import print_costs, print_outcomes
+    from growctl.sweep.document import sweep_document
+    from growctl.sweep.outcomes import outcomes
+    from growctl.sweep.table import print_outcomes
     from growctl.sweep.train import train_set
     from growctl.text.console import Terminal
 
-    console = Terminal(highlight=False)
-    if dry_run:
-        print_costs(requests, console)
+    if dry_run and as_json:
+        print_document(sweep_document(requests, {}))
         return
-    with make_screen(Terminal()) as screen:
+    if dry_run:
+        _list(requests)
+        return
+    with make_screen(Terminal(stderr=as_json)) as screen:
         failures = train_set(requests, screen)
-    names = [request.ladder.name for request in requests]
-    print_outcomes(find_status(runs_dir, names), failures, console)
-    where = "" if runs_dir == DEFAULT_RUNS_DIR else f" --runs-dir {runs_dir}"
-    say(f"\nTo see their cost and results: growctl report {_shown_as(requests, runs_dir)}{where}")
+    if as_json:
+        print_document(sweep_document(requests, failures))
+    else:
+        print_outcomes(outcomes(requests, failures), Terminal(highlight=False))
+        where = "" if runs_dir == DEFAULT_RUNS_DIR else f" --runs-dir {runs_dir}"
+        queued = any(request.ladder.schedule.launch.cluster == "slurm" for request in requests)
+        report = f"cost and results: growctl report {_shown_as(requests, runs_dir)}"
+        say(f"\nTo see their {'progress: growctl status' if queued else report}{where}")
     if failures:
         raise RunFailed(
             f"{len(failures)} of {len(requests)} runs failed: {', '.join(failures)}; run the same command again to try "
             "again"
         )
+
+
+def _list(requests: Sequence["LadderRequest"]) -> None:
+    from growctl.cli.dry_run import submissions_text
+    from growctl.sweep.table import print_costs
+    from growctl.text.console import Terminal
+
+    print_costs(requests, Terminal(highlight=False))
+    if text := submissions_text(requests):
+        say(f"\n{text}")
 
 
 def _shown_as(requests: "Sequence[LadderRequest]", runs_dir: Path) -> str:

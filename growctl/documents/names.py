@@ -32,6 +32,7 @@ COMMANDS = {
     "show": "growctl.checkpoints.document:ShowDocument",
     "shrink": "growctl.cli.written:ShrinkDocument",
     "status": "growctl.status.runs:StatusDocument",
+    "sweep": "growctl.sweep.document:SweepDocument",
     "validate": "growctl.controls.brief:ValidateDocument",
     "verify": "growctl.verify.document:VerifyDocument",
 }

@@ -78,13 +78,13 @@ class SlurmMachines:
 
 
 def job_states(ids: list[str]) -> dict[str, str]:
-    """{id: state, such as PENDING or RUNNING} of the jobs that are queued or running.
+    """{id: state, such as PENDING or RUNNING} of the jobs that are queued or running; 12_3 is a task of an array.
 
     Raises Failure if squeue fails.
     """
     if not ids:
         return {}
-    command: list[str] = ["squeue", "--noheader", "--format=%i %T", f"--jobs={','.join(ids)}"]
+    command: list[str] = ["squeue", "--noheader", "--array", "--format=%i %T", f"--jobs={','.join(ids)}"]
     result: subprocess.CompletedProcess[Any] = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode and "Invalid job id" in result.stderr:
         return {}

@@ -6,7 +6,6 @@ starts again, it resumes from the files on disk, like any other run.
 """
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -111,4 +110,7 @@ def _runs_on() -> bool:
 
 
 def _kept() -> bool:
-    return job_states([os.environ["SLURM_JOB_ID"]]) == {os.environ["SLURM_JOB_ID"]: "RUNNING"}
+    from submitit.slurm.slurm import SlurmJobEnvironment
+
+    own = SlurmJobEnvironment().job_id  # of a task of an array: 12_3, which is what squeue calls it
+    return job_states([own]) == {own: "RUNNING"}

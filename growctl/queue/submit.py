@@ -3,7 +3,10 @@
 `launch.slurm.job: ladder` submits one job per run, with as many machines as its largest stage needs. `stage` submits
 one job per stage and its release, with that stage's machines; each job waits for the one before. Each control is a
 separate run. It waits for the ladder, because its budget may depend on it and because users want the ladder first;
-controls do not wait for each other. Finished stages get no job.
+controls do not wait for each other. Finished stages get no job. All of them together are the run's chain of jobs.
+
+Chains of several runs that ask SLURM for the same are submitted as job arrays, one for each place in the chain
+(growctl/queue/arrays.py): task i of an array is the job of the chain number i.
 
 The first job prepares the dataset unless it exists already. This can take hours, which login nodes do not allow.
 `growctl prepare` prepares it beforehand, in a job without devices.
@@ -14,8 +17,8 @@ import math
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
-from contextlib import redirect_stderr
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from io import StringIO
 from itertools import groupby
@@ -96,6 +99,66 @@ class Job:
     """The name of the job that must succeed first."""
 
 
+@dataclass(frozen=True)
+class Chain:
+    """The jobs for the unfinished stages of a ladder and its controls."""
+
+    request: LadderRequest
+    jobs: tuple[Job, ...]
+
+    @property
+    def name(self) -> str:
+        """The ladder's name."""
+        return self.request.ladder.name
+
+    @property
+    def run(self) -> RunPaths:
+        """The ladder's paths, absolute. They hold scripts, pickles and logs of all jobs, also those of the controls."""
+        return RunPaths(plain_path(self.request.directory(self.request.ladder), "the run's directory"))
+
+    @classmethod
+    def of(cls, request: LadderRequest) -> "Chain":
+        """The chain of a ladder and its controls. Raises RunError and LaunchError if it cannot be submitted anywhere.
+
+        Writes nothing, and does not ask SLURM.
+        """
+        check_slurm(request.ladder.schedule.launch)
+        requests = request.checked(machines_of(request.ladder.schedule))
+        return cls(request, tuple(plan_jobs(request, requests)))
+
+    def check_queue(self) -> None:
+        """Raises LaunchError if SLURM cannot be used here, AlreadySubmitted if earlier jobs are queued or running."""
+        machines_of(self.request.ladder.schedule).check(self.request.runs_dir)
+        _check_no_jobs(self.run)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Writes what the jobs read, and keeps others from submitting any for this ladder.
+
+        Raises RunError if a growctl runs it, AlreadySubmitted if it has jobs by now.
+        """
+        with hold(self.request.directory(self.request.ladder)):
+            pass  # checks that no growctl runs it now; the first job needs the lock as soon as it is submitted
+        self.run.jobs_folder.mkdir(exist_ok=True)
+        with hold(self.run.jobs_folder):
+            _check_no_jobs(self.run)
+            write_file(self.run.schedule, schedule_yaml(self.request.ladder.schedule).encode())
+            self.request.record_choices()
+            yield
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A job that SLURM has accepted, or an array of jobs."""
+
+    number: str
+    """Its id; of an array, the id without a task's number."""
+
+    job: Job
+    logs: tuple[Path, ...]
+    """The log of each task; of one if it is no array."""
+
+
 def plan_jobs(request: LadderRequest, requests: Sequence[RunRequest]) -> list[Job]:
     """The jobs for the unfinished stages of the ladder and its controls (`requests`, in that order)."""
     jobs: list[Job] = []
@@ -126,10 +189,11 @@ def nothing_to_submit(request: LadderRequest) -> str:
     return f"{request.ladder.name}: done{up_to}; there is nothing to submit"
 
 
-def job_executor(job: Job, folder: Path, dependency: str | None) -> Any:
+def job_executor(job: Job, folder: Path, dependency: str | None, tasks: int = 1) -> Any:
     """submitit's executor with the options of `job`, for files and logs in `folder`. Writes nothing.
 
-    `dependency` is the id of the job that must succeed first.
+    `dependency` is the id of the job that must succeed first. With several `tasks`, the job is an array; each of its
+    tasks waits for the task of the same number.
     """
     from submitit.slurm.slurm import SlurmExecutor
 
@@ -157,7 +221,8 @@ def job_executor(job: Job, folder: Path, dependency: str | None) -> Any:
         account=slurm.account,
         qos=slurm.qos,
         constraint=slurm.constraint,
-        dependency=f"afterok:{dependency}" if dependency else None,
+        dependency=f"{'aftercorr' if tasks > 1 else 'afterok'}:{dependency}" if dependency else None,
+        array_parallelism=slurm.array_limit or tasks,
         setup=["export PYTHONSAFEPATH=1 SUBMITIT_PREEMPT_SIGNAL=USR2", *slurm.setup],
         stderr_to_stdout=True,
         use_srun=False,
@@ -170,6 +235,15 @@ def job_executor(job: Job, folder: Path, dependency: str | None) -> Any:
         },
     )
     return executor
+
+
+def script(executor: Any, tasks: int = 1) -> str:
+    """The script that `executor` gives to sbatch, for a job, or for an array of `tasks`."""
+    if tasks > 1:
+        executor.parameters["map_count"] = tasks
+    text: str = executor._make_submission_file_text(executor._submitit_command_str, "")
+    executor.parameters.pop("map_count", None)  # submitit adds it itself when it submits
+    return text
 
 
 def check_slurm(launch: LaunchBlock) -> None:
@@ -191,64 +265,70 @@ def check_slurm(launch: LaunchBlock) -> None:
             raise LaunchError(f"launch.slurm.{name} = {value!r}: must be one line of text")
 
 
-def job_paths(request: LadderRequest) -> RunPaths:
-    """The ladder's paths, absolute. They hold scripts, pickles and logs of all jobs, also those of the controls."""
-    return RunPaths(plain_path(request.directory(request.ladder), "the run's directory"))
-
-
 def submit(request: LadderRequest, screen: Screen) -> None:
     """Submits jobs for the unfinished stages of a ladder and its controls, and prints a line for each.
 
     Raises RunError and LaunchError before anything is written, for example if jobs of this run are already queued or
     running; RunFailed if SLURM rejects a job, after cancelling the jobs submitted before it.
     """
-    launch = request.ladder.schedule.launch
-    check_slurm(launch)
-    machines = machines_of(request.ladder.schedule)
-    machines.check(request.runs_dir)
-    requests = request.checked(machines)
-    run = job_paths(request)
-    _check_no_jobs(run)
-    jobs = plan_jobs(request, requests)
-    directory = request.directory(request.ladder)
-    if not jobs:
+    chain = Chain.of(request)
+    chain.check_queue()
+    if not chain.jobs:
         screen.message(nothing_to_submit(request))
         return
-    with hold(directory):
-        pass  # checks that no growctl runs it now; the first job needs the lock as soon as it is submitted
-    run.jobs_folder.mkdir(exist_ok=True)
-    with hold(run.jobs_folder):
-        _check_no_jobs(run)
-        write_file(run.schedule, schedule_yaml(request.ladder.schedule).encode())
-        request.record_choices()
-        for job, number, log in _submitted(request, jobs, run):
-            behind = f", after {job.after}" if job.after else ""
-            machines_words = f"{counted(job.nodes, 'machine')} x {machines.devices}"
-            screen.message(f"job {number}: {job.name} ({machines_words}{behind}); log: {log}")
+    with chain.held():
+        submit_chain(chain, screen)
 
 
-def _submitted(request: LadderRequest, jobs: list[Job], run: RunPaths) -> list[tuple[Job, str, Path]]:
-    """Submits `jobs` and returns each with its id and log."""
+def submit_chain(chain: Chain, screen: Screen) -> None:
+    """Submits a chain that is held and prints a line for each job. Raises RunFailed if SLURM rejects one."""
+    for each in submit_jobs(chain.jobs, [chain], chain.run.jobs_folder):
+        behind = f", after {each.job.after}" if each.job.after else ""
+        screen.message(f"job {each.number}: {each.job.name} ({machines_words(each.job)}{behind}); log: {each.logs[0]}")
+
+
+def machines_words(job: Job) -> str:
+    """The machines of a job: `2 machines x 8`."""
+    return f"{counted(job.nodes, 'machine')} x {job.request.schedule.launch.devices}"
+
+
+def submit_jobs(jobs: Sequence[Job], chains: Sequence[Chain], folder: Path) -> list[Submitted]:
+    """Submits `jobs`, which describe every place of `chains`, each as an array with a task for each of the chains.
+
+    The only one of `chains` gets ordinary jobs. Scripts, pickles and logs go to `folder`. Raises RunFailed if SLURM
+    rejects a job. After that or any other error, those submitted before are cancelled.
+    """
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
-    ids: dict[str, str] = {}
-    logs: list[Path] = []
+    done: dict[str, Submitted] = {}
+    ids: list[dict[str, str]] = [{} for _ in chains]
     try:
-        for job in jobs:
-            executor = job_executor(job, run.jobs_folder, ids.get(job.after or ""))
+        for place, job in enumerate(jobs):
+            before = done[job.after].number if job.after else None
+            executor = job_executor(job, folder, before, len(chains))
+            own = [chain.jobs[place] for chain in chains]
+            parts = [
+                JobPart(chain.request, each.request.name, each.last_stage)
+                for chain, each in zip(chains, own, strict=True)
+            ]
             with redirect_stderr(StringIO()):  # submitit prints sbatch's message, and raises it too
-                submitted = executor.submit(JobPart(request, job.request.name, job.last_stage))
-            ids[job.name] = submitted.job_id
-            logs.append(submitted.paths.stdout)
-            write_file(run.jobs, (json.dumps(ids, indent=1) + "\n").encode())
-    except (FailedJobError, FailedSubmissionError) as error:
-        if ids:
-            subprocess.run(["scancel", *ids.values()], capture_output=True, check=False)
+                tasks = executor.submit_array(parts)
+            logs = tuple(task.paths.stdout for task in tasks)
+            done[job.name] = Submitted(tasks[0].job_id.partition("_")[0], job, logs)
+            for chain, known, each, task in zip(chains, ids, own, tasks, strict=True):
+                known[each.name] = task.job_id
+                write_file(chain.run.jobs, (json.dumps(known, indent=1) + "\n").encode())
+    except BaseException as error:
+        if done:
+            cancelled = [each.number for each in done.values()]
+            subprocess.run(["scancel", *cancelled], capture_output=True, check=False)
+        if not isinstance(error, FailedJobError | FailedSubmissionError):
+            raise
         said = (str(error).strip() or type(error).__name__).splitlines()[-1]
         raise RunFailed(
             f"sbatch rejected the job {job.name}: {said}; `sinfo` shows whether SLURM answers here, and its partitions"
         ) from None
-    return list(zip(jobs, ids.values(), logs, strict=True))
+    return list(done.values())
 
 
 def _check_no_jobs(run: RunPaths) -> None:

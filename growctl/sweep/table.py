@@ -1,18 +1,17 @@
 """Formats the runs of a set as tables of 80 columns: what they will cost, and how they ended."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from growctl.ladder.releases import plan_run
-from growctl.ladder.stage_plans import total_flops
-from growctl.run.requests import LadderRequest, RunRequest, left_to_train
+from growctl.run.requests import LadderRequest
 from growctl.runs_dir import CONTROL_INFIX, RunPaths
 from growctl.status.runs import RunStatus
+from growctl.sweep.costs import Cost
+from growctl.sweep.outcomes import final_loss
 from growctl.sweep.requests import parts
 from growctl.text.colours import BAD, FAINT, GOOD, WARNING
 from growctl.text.formatting import scientific, short_count
@@ -21,37 +20,15 @@ from growctl.text.name_cell import NameCell
 _STYLES = {"finished": GOOD, "failed": BAD, "damaged": BAD, "unreadable": BAD, "stopped": WARNING, "not started": FAINT}
 
 
-@dataclass(frozen=True)
-class _Cost:
-    """What a ladder or a control costs."""
-
-    sizes: str
-    tokens: int
-    flops: float
-    left: float
-    """FLOPs of the stages that are not finished."""
-
-    @classmethod
-    def of(cls, part: RunRequest, request: LadderRequest) -> "_Cost":
-        done = request.steps_done(part)
-        plans = [plan for plan in plan_run(part.schedule, done) if request.trains(plan.index)]
-        unfinished = left_to_train(part.schedule, request.directory(part))
-        left = [plan for plan in unfinished if request.trains(plan.index)]
-        sizes = [short_count(plan.num_parameters) for plan in plans if not plan.branch_of]
-        ends = sizes if len(sizes) < 3 else [sizes[0], sizes[-1]]
-        tokens = sum(plan.train_tokens for plan in plans)
-        return cls(" -> ".join(ends), tokens, total_flops(plans).total, total_flops(left).total)
-
-
 def print_costs(requests: Sequence[LadderRequest], console: Console) -> None:
     """Prints a line for each run, with its controls below it, and the total."""
     table = _table("run, its controls" if any(len(parts(request)) > 1 for request in requests) else "run", "state")
     for heading in ("parameters", "tokens", "FLOPs"):
         table.add_column(heading, justify="right", no_wrap=True)
-    costs: list[_Cost] = []
+    costs: list[Cost] = []
     for request in requests:
         for part in parts(request):
-            cost = _Cost.of(part, request)
+            cost = Cost.of(part, request)
             costs.append(cost)
             begun = RunPaths(request.directory(part)).has_begun()
             state = "finished" if not cost.left else "begun" if begun else "new"
@@ -66,25 +43,18 @@ def print_costs(requests: Sequence[LadderRequest], console: Console) -> None:
         console.print("Training that several runs have in common is done once, so they may cost less.", soft_wrap=True)
 
 
-def print_outcomes(found: Sequence[RunStatus], failures: Mapping[str, str], console: Console) -> None:
+def print_outcomes(found: Sequence[RunStatus], console: Console) -> None:
     """Prints a line for each run of a set, with its controls below it: its state and its final loss."""
     table = _table("run, its controls" if any(run.control for run in found) else "run", "state")
     table.add_column("final loss", justify="right", no_wrap=True)
     for run in found:
-        state = "failed" if run.name in failures and run.state != "finished" else run.state
+        loss = final_loss(run)
         table.add_row(
             NameCell(_name(run.name, run.control is not None)),
-            Text(state, style=_STYLES.get(state, "")),
-            final_loss(run),
+            Text(run.state, style=_STYLES.get(run.state, "")),
+            "" if loss is None else f"{loss:.4f}",
         )
     console.print(Text(), table)
-
-
-def final_loss(run: RunStatus) -> str:
-    """The validation loss at the end of the last stage of a finished run; empty while it is unfinished."""
-    stages = [stage for stage in run.stages if not stage.branch_of]
-    loss = stages[-1].validation_loss if stages and run.state == "finished" else None
-    return "" if loss is None else f"{loss:.4f}"
 
 
 def _name(run: str, is_control: bool) -> str:

@@ -63,6 +63,6 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     commands = {name: [sys.executable, str(FAKES / "slurm.py"), name] for name in PROGRAMS}
     put_on_path(tmp_path / "bin", commands, monkeypatch)
     yield home
-    jobs = sorted(path.name for path in home.iterdir() if path.name.isdigit())
+    jobs = sorted(path.name for path in home.iterdir() if path.name[0].isdigit())
     subprocess.run(["scancel", *jobs], check=True)
     wait_for(lambda: not any((home / job / "follower").exists() for job in jobs))

@@ -146,6 +146,11 @@ class Cluster:
         arguments = [self.schedule, *ON_SLURM, *overrides, "--runs-dir", self.folder / name]
         return self.growctl("run", *arguments, seconds_per_step=seconds_per_step, code=code)
 
+    def sweep(self, name: str, *overrides: str, seconds_per_step: float = 0.0) -> str:
+        """What `growctl sweep` prints that submits a set of runs to SLURM, in the runs directory `name`."""
+        arguments = [self.schedule, *ON_SLURM, *overrides, "--runs-dir", self.folder / name]
+        return self.growctl("sweep", *arguments, seconds_per_step=seconds_per_step)
+
     def submit(self, name: str, *overrides: str, seconds_per_step: float = 0.0) -> list[str]:
         """The ids of the jobs that `run` submits."""
         ids = re.findall(r"^job (\d+): ", self.run(name, *overrides, seconds_per_step=seconds_per_step), re.MULTILINE)
@@ -154,8 +159,14 @@ class Cluster:
 
     def status(self, name: str) -> dict[str, Any]:
         """What `growctl status` says of the ladder."""
-        [ladder] = json.loads(self.growctl("status", "--json", "--runs-dir", self.folder / name))["runs"]
+        [ladder] = self.statuses(name)
         return ladder
+
+    def statuses(self, name: str) -> list[dict[str, Any]]:
+        """What `growctl status` says of the runs in the runs directory `name`."""
+        runs: list[dict[str, Any]]
+        runs = json.loads(self.growctl("status", "--json", "--runs-dir", self.folder / name))["runs"]
+        return runs
 
     def job(self, number: str) -> dict[str, str]:
         """What SLURM says of a job."""
@@ -172,9 +183,9 @@ class Cluster:
         wait_until(arrived, f"job {number} is {' or '.join(states)}", seconds)
         return self.job(number)
 
-    def wait_for_step(self, name: str, stage: str, step: int) -> None:
-        """Waits until a stage of the ladder `name` has logged `step`."""
-        metrics = self.folder / name / "tiny/stages" / stage / "metrics.jsonl"
+    def wait_for_step(self, name: str, stage: str, step: int, run: str = "tiny") -> None:
+        """Waits until a stage of the ladder in the runs directory `name` has logged `step`."""
+        metrics = self.folder / name / run / "stages" / stage / "metrics.jsonl"
 
         def arrived() -> bool:
             return any(record["event"] == "train" and record["step"] >= step for record in read_metrics(metrics))
@@ -183,7 +194,7 @@ class Cluster:
 
     def log(self, number: str) -> str:
         """What a job printed, in all its starts."""
-        return "\n".join(path.read_text() for path in self.folder.glob(f"*/tiny/slurm/{number}_0_log.out"))
+        return "\n".join(path.read_text() for path in self.folder.glob(f"*/tiny*/slurm/{number}_0_log.out"))
 
     @cached_property
     def two_ranks(self) -> Path:

@@ -5,6 +5,7 @@ Run it as `slurm.py PROGRAM ARGUMENT...`.
 Jobs run here at once, each followed by a process of its own, which `sbatch` leaves behind. What is known of a job lies
 in $FAKE_SLURM/ID: `options.json`, `script.sh`, `state`, `pid` (the batch script), `tasks` (srun's processes), `starts`,
 and `follower` as long as the job is followed.
+A task of a job array is a job of its own, ID_TASK.
 As long as there is a file $FAKE_SLURM/hold, jobs stay in the queue. sbatch refuses a job whose name contains
 $FAKE_SLURM_REFUSE.
 """
@@ -46,9 +47,17 @@ def sbatch(script: str) -> int:
         print("sbatch: error: Batch job submission failed: Invalid account specified", file=sys.stderr)
         return 1
     number = 101
-    while (HOME / str(number)).exists():
+    while (HOME / str(number)).exists() or list(HOME.glob(f"{number}_*")):
         number += 1
-    job = HOME / str(number)
+    tasks, _, last = options.get("array", "").partition("%")[0].partition("-")
+    names = [f"{number}_{task}" for task in range(int(tasks), int(last) + 1)] if tasks else [str(number)]
+    for name in names:
+        queue(HOME / name, options, script)
+    print(f"Submitted batch job {number}")
+    return 0
+
+
+def queue(job: Path, options: dict[str, Any], script: str) -> None:
     job.mkdir()
     put(job, "options.json", json.dumps(options))
     put(job, "script.sh", Path(script).read_text())
@@ -56,14 +65,12 @@ def sbatch(script: str) -> int:
     put(job, "follower", "")
     with open(os.devnull, "r+b") as null:
         subprocess.Popen(
-            [sys.executable, __file__, "follow", str(number)],
+            [sys.executable, __file__, "follow", job.name],
             start_new_session=True,
             stdin=null,
             stdout=null,
             stderr=null,
         )
-    print(f"Submitted batch job {number}")
-    return 0
 
 
 def follow(number: str) -> int:
@@ -77,7 +84,9 @@ def follow(number: str) -> int:
 
 def run_job(job: Path) -> None:
     options = json.loads((job / "options.json").read_text())
-    before = options.get("dependency", "").removeprefix("afterok:")
+    array, _, task = job.name.partition("_")
+    kind, _, before = options.get("dependency", "").partition(":")
+    before += f"_{task}" if kind == "aftercorr" else ""
     while (HOME / "hold").exists() or (before and state(HOME / before) in LIVING):
         time.sleep(0.05)
         if state(job) == "CANCELLED":
@@ -87,7 +96,9 @@ def run_job(job: Path) -> None:
         return
     nodes = int(options["nodes"])
     environment = {
-        "SLURM_JOB_ID": job.name,
+        "SLURM_JOB_ID": array + task,
+        **({"SLURM_ARRAY_JOB_ID": array, "SLURM_ARRAY_TASK_ID": task} if task else {}),
+        "FAKE_SLURM_JOB": job.name,
         "SLURM_JOB_NUM_NODES": str(nodes),
         "SLURM_JOB_NODELIST": ",".join(["localhost", *(f"node{i}" for i in range(2, nodes + 1))]),
     }
@@ -95,7 +106,7 @@ def run_job(job: Path) -> None:
     while state(job) == "PENDING":
         starts += 1
         put(job, "starts", starts)
-        with open(options["output"].replace("%j", job.name), "ab") as output:
+        with open(options["output"].replace("%j", job.name).replace("%A_%a", job.name), "ab") as output:
             batch = subprocess.Popen(
                 ["bash", job / "script.sh"],
                 stdin=subprocess.DEVNULL,
@@ -113,9 +124,14 @@ def run_job(job: Path) -> None:
             put(job, "state", "PENDING")
 
 
+def jobs(*ids: str) -> list[Path]:
+    """The jobs with these ids; that of an array stands for all its tasks."""
+    return [job for number in ids for job in [HOME / number, *sorted(HOME.glob(f"{number}_*"))] if job.exists()]
+
+
 def squeue(*arguments: str) -> int:
     [listed] = [word.removeprefix("--jobs=") for word in arguments if word.startswith("--jobs=")]
-    known = [HOME / number for number in listed.split(",") if (HOME / number).exists()]
+    known = jobs(*listed.split(","))
     if not known:
         print("slurm_load_jobs error: Invalid job id specified", file=sys.stderr)
         return 1
@@ -134,10 +150,9 @@ def scontrol(action: str, number: str) -> int:
 
 def scancel(*arguments: str) -> int:
     """Ends jobs; with --signal=NAME only signals them: the batch script with --batch, its steps without."""
-    numbers = [word for word in arguments if word.isdigit()]
+    numbers = [word for word in arguments if word[0].isdigit()]
     name = next((word.removeprefix("--signal=") for word in arguments if word.startswith("--signal=")), None)
-    for number in numbers:
-        job = HOME / number
+    for job in jobs(*numbers):
         if name:
             send(job, signal.Signals[f"SIG{name}"], "--batch" in arguments, "--batch" not in arguments)
             continue
@@ -173,13 +188,13 @@ def srun(*arguments: str) -> int:
         place |= {"STEP_ID": 0}
         environment = os.environ | {f"SLURM_{name}": str(value) for name, value in place.items()}
         started.append(subprocess.Popen(words, env=environment))
-    put(HOME / os.environ["SLURM_JOB_ID"], "tasks", " ".join(str(task.pid) for task in started))
+    put(HOME / os.environ["FAKE_SLURM_JOB"], "tasks", " ".join(str(task.pid) for task in started))
     while any(task.poll() is None for task in started):
         if any(task.poll() for task in started):
             for task in started:
                 task.kill()
         time.sleep(0.05)
-    (HOME / os.environ["SLURM_JOB_ID"] / "tasks").unlink()
+    (HOME / os.environ["FAKE_SLURM_JOB"] / "tasks").unlink()
     return max(code if code >= 0 else 128 - code for code in (task.wait() for task in started))
 
 

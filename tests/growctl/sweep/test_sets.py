@@ -1,5 +1,6 @@
 """Sets of runs: started one after another, resumed by the same command, recorded with the runs. Nothing is trained."""
 
+import json
 import shutil
 import signal
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from growctl.status.runs import find_status
 from tests.growctl.invented_runs import FakeRun, stage_of
 from tests.growctl.runs import CONTROL, SCHEDULE, run_here, write_schedule
 from tests.growctl.status.hand_made import HandMade, printed
+from tests.stages.test_metrics import EVALUATION
 
 SWEPT = ("learning_rate.peak=2e-3,4e-3", "seed=0,1")
 NAMES = [f"tiny-peak-{rate}-seed-{seed}" for rate in ("0.002", "0.004") for seed in (0, 1)]
@@ -162,6 +164,38 @@ def test_controls_are_left_out_of_every_run(tmp_path, runner):
     assert [run.name for run in find_status(tmp_path / "runs")] == ["tiny-seed-0", "tiny-seed-1"]
 
 
+def test_json_lists_every_run_and_control_with_state_loss_and_reason_and_progress_goes_to_standard_error(
+    tmp_path, runner
+):
+    schedule = write_schedule(tmp_path, SCHEDULE + CONTROL)
+    runner.ends["tiny-seed-1"] = fail
+    out, err = sweep(schedule, "seed=0,1", "--json", expect=1)
+    document = json.loads(out)
+    assert "tiny-seed-1: failed: stage small failed: a bad day" in err
+    assert (document["group"], document["runs_dir"]) == ("tiny", f"{tmp_path}/runs")
+    first, control, *_ = document["runs"]
+    assert (first["name"], first["control"], first["overrides"], first["state"]) == (
+        "tiny-seed-0",
+        None,
+        {"seed": 0},
+        "finished",
+    )
+    assert first["final_loss"] == control["final_loss"] == EVALUATION["loss"]
+    assert (control["control_of"], control["flops_left"]) == ("tiny-seed-0", 0)
+    failed = next(run for run in document["runs"] if run["name"] == "tiny-seed-1")
+    assert (failed["state"], failed["reason"]) == ("failed", "stage small failed: a bad day")
+    assert (failed["final_loss"], failed["flops_left"]) == (None, failed["flops"])
+    assert len(document["runs"]) == 6
+
+
+def test_json_of_a_dry_run_lists_what_would_be_trained_and_writes_nothing(schedule, runner):
+    out, _ = sweep(schedule, *SWEPT, "--dry-run", "--json")
+    runs = json.loads(out)["runs"]
+    assert [(run["name"], run["state"]) for run in runs] == [(name, "not started") for name in NAMES]
+    assert all(run["flops"] == run["flops_left"] > 0 and run["tokens"] > 0 for run in runs)
+    assert (runner.started, list(schedule.parent.iterdir())) == ([], [schedule])
+
+
 def test_a_dry_run_lists_names_sizes_and_flops_and_writes_nothing(tmp_path, runner):
     schedule = write_schedule(tmp_path, SCHEDULE + CONTROL)
     out, _ = sweep(schedule, *SWEPT, "--dry-run")
@@ -279,16 +313,3 @@ def test_report_and_status_name_the_set(tmp_path):
     assert [(run.group, run.overrides) for run in find_status(tmp_path)] == [("a", {"seed": 1}), (None, {})]
     assert "set a, 1 run: " in printed(tmp_path)
     assert "of the set a (seed=1)" in printed(tmp_path, "a-seed-1")
-
-
-@pytest.mark.slow
-def test_on_slurm_every_run_gets_its_own_jobs_and_is_submitted_once(slurm, schedule):
-    (slurm / "hold").touch()
-    cluster = ("launch.cluster=slurm", "launch.devices=1", "launch.slurm.time_limit=1h")
-    out, _ = seeds(schedule, "--seeds", "0,1", *cluster)
-    assert "job 101: tiny-seed-0 (1 machine x 1); log: " in out
-    assert "job 102: tiny-seed-1 (1 machine x 1); log: " in out
-    out, _ = seeds(schedule, "--seeds", "0,1,2", *cluster)
-    assert "tiny-seed-1: this run already has jobs: 102 (tiny-seed-1, PENDING)" in out
-    assert "job 103: tiny-seed-2" in out
-    assert {run.group for run in find_status(schedule.parent / "runs")} == {"tiny"}
