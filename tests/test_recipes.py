@@ -10,6 +10,7 @@ import torch
 from stages.checkpoint.verify import verify_checkpoint
 from tests.growctl.invented_runs import ladder
 from tests.pretrained import write_pretrained
+from tests.stages.data.test_dataset import write_dataset
 from tests.workers import REPOSITORY
 
 PAGE = REPOSITORY / "docs/api.md"
@@ -35,6 +36,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("recipes")
     ladder(folder / "runs", name="quickstart", killed_at=200)
     write_pretrained(folder / CHECKPOINT)
+    for name in ("texts-396a28ec70bd", "books-0bfdd0e1a1d3", "code-5a3f6f0c0b77"):
+        write_dataset(folder / "runs/.datasets" / name, [20_000], [1000])
     (folder / "book.txt").write_text("the thing in the hat then went into the inn. " * 20)
     return folder
 
@@ -99,10 +102,23 @@ def test_the_recipe_for_evaluation_scores_every_token_but_the_first(run):
     assert found.perplexity > 1
 
 
+def test_the_recipe_for_a_data_loader_reads_what_a_run_reads(run):
+    names = run("Read the training samples with your own loader")
+    assert names["tokens_BT"].tolist() == names["samples"].batch(19 * 32, 32).tolist()
+    assert sum(len(batch) for batch in names["validation"]) == 999 // 64
+
+
+def test_the_recipe_for_a_mixture_counts_the_tokens_of_each_source(run):
+    samples = run("Read the training samples with your own loader (2)")["samples"]
+    tokens = samples.tokens_by_source(0, 1500)
+    assert sum(tokens.values()) == 1500 * 64
+    assert abs(tokens["code"] - (300 + 250) * 64) <= 4 * 64
+
+
 def test_every_recipe_has_a_test_in_this_file():
     tests = Path(__file__).read_text()
     assert [heading for heading in RECIPES if f'"{heading}"' not in tests] == []
-    assert len(RECIPES) == 8
+    assert len(RECIPES) == 10
 
 
 def test_recipes_are_found_by_heading_and_number():

@@ -265,6 +265,8 @@ def prepare(
             )
         if manifest.num_dropped:
             say(f"left out of train: {counted(manifest.num_dropped, 'document')} whose text is also in validation")
+        if manifest.skipped.total:
+            say(f"skipped: {manifest.skipped}")
         for warning in warnings:
             screen.message(f"warning: {screen.explained(warning)}")
         say(str(path))

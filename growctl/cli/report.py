@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from growctl.content.section import Section
-    from growctl.report.grouping import Grouping
-    from growctl.report.read import RunReport
+    from growctl.measured.runs import RunReport
+    from growctl.seeds.grouping import Grouping
     from growctl.text.console import Terminal
 
 
@@ -102,12 +102,12 @@ def report(
     Example: growctl report quickstart --watch
     """
     from growctl.documents.output import print_document
-    from growctl.report.changed_runs import ChangedRuns
+    from growctl.measured.changed_runs import ChangedRuns
+    from growctl.measured.find import find_runs
+    from growctl.published.overlays import load_overlay
     from growctl.report.documents import report_document
-    from growctl.report.find import find_runs
-    from growctl.report.group_by import read_grouping
-    from growctl.report.overlays import load_overlay
     from growctl.report_files.extras import Extras
+    from growctl.seeds.group_by import read_grouping
     from growctl.status.controls_to_come import with_controls_to_come
     from growctl.text.console import Terminal
 

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from growctl.report.costs import FLOPS
-from growctl.report.data_groups import what_compares
-from growctl.report.equal_loss import Curve, cost_of_loss, models_of
-from growctl.report.fairness import EQUAL_FLOPS_TOLERANCE
-from growctl.report.read import RunReport
+from growctl.loss_costs.equal_loss import Curve, cost_of_loss, models_of
+from growctl.measured.data_groups import what_compares
+from growctl.measured.runs import RunReport
+from growctl.verdicts.costs import FLOPS
+from growctl.verdicts.fairness import EQUAL_FLOPS_TOLERANCE, differing_conditions
 
 Winner = Literal["a", "b", "even"]
 
@@ -45,7 +45,7 @@ class Outcome:
 
 def outcome(a: RunReport, b: RunReport) -> Outcome:
     """Which of `a` and `b` is better, or why that is not known."""
-    ratio = a.cumulative_flops / b.cumulative_flops if a.cumulative_flops and b.cumulative_flops else None
+    ratio = _ratio(a, b)
     if why := _incomparable(a, b):
         return Outcome(None, ratio, None, None, None, (why,))
     assert a.final_loss is not None
@@ -69,14 +69,25 @@ def _incomparable(a: RunReport, b: RunReport) -> str | None:
     if a.decays != b.decays:
         undecayed = a if b.decays else b
         return f"Which is better is not known: the learning rate of {undecayed.name} never decays."
+    measured = sorted(path for path, _, _ in differing_conditions(a, b) if path.startswith("evaluation."))
+    if measured:
+        return f"Which is better is not known: their losses were not measured alike ({', '.join(measured)})."
     return None
+
+
+def _ratio(a: RunReport, b: RunReport) -> float | None:
+    """A's FLOPs / B's; None if those of a start checkpoint are not known, unless both began with it."""
+    same_start = a.base and b.base and a.base.manifest == b.base.manifest
+    if not same_start and any(run.base and run.base.flops is None for run in (a, b)):
+        return None
+    return a.cumulative_flops / b.cumulative_flops if a.cumulative_flops and b.cumulative_flops else None
 
 
 def _at_equal_flops(a: RunReport, b: RunReport, difference: float) -> tuple[Winner | None, str]:
     """The run with the lower loss for no more FLOPs, and a sentence."""
-    if not (a.cumulative_flops and b.cumulative_flops):
+    ratio = _ratio(a, b)
+    if ratio is None:
         return None, "At equal FLOPs there is no result: the FLOPs of a run are not known."
-    ratio = a.cumulative_flops / b.cumulative_flops
     equal_flops = max(ratio, 1 / ratio) <= 1 + EQUAL_FLOPS_TOLERANCE
     if abs(difference) < EVEN_LOSSES:
         if equal_flops:
@@ -100,7 +111,7 @@ def _reached(run: RunReport, other: RunReport) -> Reached:
     """What `run` needs for the final loss of `other`."""
     assert other.final_loss is not None
     reach = cost_of_loss(Curve(run.name, models_of(run)), other.final_loss, FLOPS)
-    spent = other.cumulative_flops
+    spent = FLOPS.of_run(other)
     return Reached(reach.cost, reach.cost / spent if reach.cost and spent else None, reach.why)
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from growctl.compare.better import Outcome, outcome
 from growctl.compare.figures import figures
 from growctl.compare.schedules import SettingDifference, differing_settings
-from growctl.report.data_groups import Comparable, what_compares
-from growctl.report.fairness import Difference, fairness
-from growctl.report.read import RunReport
+from growctl.measured.data_groups import Comparable, what_compares
+from growctl.measured.runs import RunReport
+from growctl.verdicts.fairness import Difference, fairness
 
 
 @dataclass(frozen=True)

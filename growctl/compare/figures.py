@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from growctl.report.costs import CURRENCIES
-from growctl.report.data_groups import what_compares
-from growctl.report.read import RunReport
+from growctl.measured.data_groups import what_compares
+from growctl.measured.runs import RunReport
 from growctl.text.formatting import short_count
+from growctl.verdicts.costs import CURRENCIES
 
 OTHER_DATA = "Losses of different datasets cannot be compared."
 OTHER_TEXT = "Losses on different text cannot be compared, nor bits per byte."

@@ -5,8 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from growctl.ledger.ledger import LedgerError
-from growctl.report.find import find_ledgers
-from growctl.report.read import RunReport, read_run
+from growctl.measured.find import find_ledgers
+from growctl.measured.read import read_run
+from growctl.measured.runs import RunReport
 from growctl.runs_dir import RunPaths, RunsPaths
 from model.errors import UserError
 

@@ -8,13 +8,12 @@ from growctl.compare.figures import Figure, figures
 from growctl.compare.schedules import differing_settings
 from growctl.content.chart import Chart
 from growctl.content.section import Cell, Column, Paragraph, Part, Rows, Section, Table
+from growctl.measured.data_groups import data_warning, what_compares
+from growctl.measured.runs import RunReport
 from growctl.report.bits_per_byte import curves
 from growctl.report.charts import compute_chart
-from growctl.report.data_groups import data_warning, what_compares
-from growctl.report.fairness import GRADES, Difference, Grade, fairness
-from growctl.report.grouping import shown
-from growctl.report.read import RunReport
-from growctl.report.stages import describe
+from growctl.seeds.grouping import shown
+from growctl.verdicts.fairness import GRADES, Difference, Grade, fairness
 
 _MEANINGS: dict[Grade, str] = {
     "decides": "decides: with it, a lower loss shows nothing about the training",
@@ -31,7 +30,7 @@ def compare_sections(a: RunReport, b: RunReport, runs: Sequence[RunReport]) -> l
 
 
 def _fairness(a: RunReport, b: RunReport, differences: Sequence[Difference]) -> Section:
-    parts: list[Part] = [Paragraph(f"{word} is {run.name} ({describe(run)}).") for word, run in (("A", a), ("B", b))]
+    parts: list[Part] = [Paragraph(f"{word} is {run.name} ({run.description}).") for word, run in (("A", a), ("B", b))]
     if warning := data_warning([a, b]):
         parts.append(Paragraph(warning, "warning"))
     if not differences:
@@ -57,6 +56,8 @@ def _result(a: RunReport, b: RunReport, differences: Sequence[Difference]) -> Se
     parts = [Paragraph(first, "strong"), *map(Paragraph, rest)]
     if [found.what for found in differences] == ["seed"] and len(parts) > 1:
         parts.append(Paragraph("Nothing but the seed differs, so the difference of the losses is chance."))
+    elif len(parts) > 1:
+        parts.append(Paragraph("This is one run of each: seeds alone may change a loss by as much.", "note"))
     doubts = [found.what for found in differences if found.grade != "minor" and not found.by_design]
     if doubts and len(parts) > 1:
         parts.append(Paragraph(f"The difference may come from what else differs: {', '.join(doubts)}.", "warning"))

@@ -4,6 +4,23 @@
   "use strict";
   const REACH = { mouse: 18, touch: 32 }; // pixels from a point at which it still counts as meant
 
+  /* A series that is a line alone has its marks from the line: one at each of its points, but where one is drawn. */
+  function addMarks(series) {
+    const lines = [...series.querySelectorAll("polyline")].map((line) => [...line.points]);
+    const drawn = new Map([...series.querySelectorAll(".chart-mark")].map((mark) => [mark.dataset.row, mark]));
+    lines[0].forEach(({ y }, number) => {
+      if (y < 0) return; // above the chart
+      const row = String(Number(series.dataset.rows) + number);
+      const mark = drawn.get(row) || document.createElementNS(series.namespaceURI, "use");
+      series.append(mark); // in the order of the line
+      if (drawn.has(row)) return;
+      const places = lines.map((line) => `${line[number].x / 10}%`);
+      const made = { href: `#${series.dataset.symbol}`, class: "chart-mark", x: places[0], y: `${y / 10}%` };
+      for (const [name, value] of Object.entries(made)) mark.setAttribute(name, value);
+      Object.assign(mark.dataset, { row, x: places.join() });
+    });
+  }
+
   function start(chart) {
     const plot = chart.querySelector(".chart-plot");
     if (!plot) return;
@@ -11,15 +28,16 @@
     const cursor = plot.querySelector(".chart-cursor");
     const table = chart.querySelector(".chart-data table");
     const headings = [...table.tHead.rows[0].cells].map((cell) => cell.textContent);
-    const rows = table.tBodies[0].rows;
+    const rows = [...table.tBodies].flatMap((body) => [...body.rows].slice(1));
     const series = [...plot.querySelectorAll(".chart-series")].sort((a, b) => a.dataset.series - b.dataset.series);
+    series.filter((each) => each.dataset.rows).forEach(addMarks);
     const marksOf = new Map(series.map((each) => [each, [...each.querySelectorAll(".chart-mark")]]));
     const isShown = (mark) => !mark.hasAttribute("hidden");
     const shownMarks = (each) => (each.hasAttribute("hidden") ? [] : marksOf.get(each).filter(isShown));
     let active = null; // the mark whose figures are shown
 
     const figures = (mark) =>
-      headings.slice(1).map((name, column) => [name, rows[mark.dataset.row].cells[column + 1].textContent])
+      headings.map((name, column) => [name, rows[mark.dataset.row].cells[column].textContent])
         .filter(([, value]) => value);
 
     /* The place of a mark in the window, from its percentages: its own box may include a whisker. */

@@ -80,3 +80,6 @@ class Chart:
     rules: tuple[Rule, ...] = field(default=())
     y_limit: float | None = None
     """Where the chart ends at the top, to cut off the start of training. None: where its marks end."""
+    groups: tuple[str, ...] = ()
+    """Groups in the order of their colours, so that a group has one colour in all charts of a page. Those not named
+    here follow in the order in which they appear."""

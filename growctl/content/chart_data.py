@@ -11,25 +11,30 @@ INTERVAL = "95 % interval"
 
 
 def data_table(chart: Chart) -> Markup:
-    """The table of all points, a row each in the order of the series, and the list of vertical lines.
+    """The table of all points, those of each series below its name, and the list of vertical lines.
 
-    The page hides it from view, but not from screen readers. Row n is the n-th point of all series but guides.
+    The page hides it from view, but not from screen readers. The n-th row of cells is the n-th point of all series
+    but guides.
     """
     columns = _columns(chart)
-    head = Markup().join(Markup('<th scope="col">{}</th>').format(visible(name)) for name in ("Series", *columns))
-    rows = Markup().join(
-        Markup('<tr><th scope="row">{}</th>{}</tr>').format(
-            visible(series.name),
-            Markup().join(Markup("<td>{}</td>").format(visible(figures.get(name, ""))) for name in columns),
+    head = Markup().join(Markup('<th scope="col">{}</th>').format(visible(name)) for name in columns)
+    bodies = Markup().join(
+        Markup('<tbody><tr><th scope="rowgroup" colspan="{}">{}</th></tr>{}</tbody>').format(
+            len(columns), visible(series.name), Markup().join(_row(mark, chart, columns) for mark in series.marks)
         )
         for series in chart.series
-        if not series.is_guide
-        for figures in (figures_of(mark, chart) for mark in series.marks)
+        if series.marks and not series.is_guide
     )
-    table = "<table><caption>{}. {}</caption><thead><tr>{}</tr></thead><tbody>{}</tbody></table>"
+    table = "<table><caption>{}. {}</caption><thead><tr>{}</tr></thead>{}</table>"
     return Markup('<div class="chart-data">{}{}</div>').format(
-        Markup(table).format(visible(chart.title), visible(chart.summary), head, rows), _rules(chart)
+        Markup(table).format(visible(chart.title), visible(chart.summary), head, bodies), _rules(chart)
     )
+
+
+def _row(mark: Mark, chart: Chart, columns: Sequence[str]) -> Markup:
+    figures = figures_of(mark, chart)
+    cells = Markup().join(Markup("<td>{}</td>").format(visible(figures.get(name, ""))) for name in columns)
+    return Markup("<tr>{}</tr>").format(cells)
 
 
 def figures_of(mark: Mark, chart: Chart) -> dict[str, str]:

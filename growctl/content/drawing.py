@@ -19,14 +19,12 @@ from matplotlib.ticker import FixedFormatter, FixedLocator, LogLocator, NullForm
 
 from growctl.content.chart import Axis, Chart, Mark, Series
 from growctl.content.formats import FigureFormat, FigureStyle
-from growctl.content.palette import Look, group_of, looks
+from growctl.content.palette import Look, group_of, is_quiet, looks
 from growctl.content.rule_labels import CHARACTER_WIDTH, place_labels, rows_used
 from growctl.content.scale import Scale, is_drawable, tick_labels
 from growctl.text.escaping import visible
 
 _INK, _FAINT = "#222222", "#8a8f98"
-_QUIET = 40
-"""Joined series with more marks are lines alone."""
 _PLACES = {"ladder": 5, "release": 4, "control": 3, "plain": 3, "published": 2}
 """What is drawn over what."""
 
@@ -114,10 +112,9 @@ class _Drawing:
         all_large = not series.is_joined or series.role == "published"
         ends = [mark for mark in marks if mark.is_end or all_large]
         ways = [mark for mark in marks if not (mark.is_end or all_large) and mark.facts]
-        if len(series.marks) <= _QUIET:
-            fade = 0.45 if series.role == "control" else 0.9
+        if not is_quiet(series):
             self.axes.plot(
-                *_places(ways, self.axis), "o", color=colour, ms=self.sizes.dot, mew=0, alpha=fade, zorder=above
+                *_places(ways, self.axis), "o", color=colour, ms=self.sizes.dot, mew=0, alpha=0.9, zorder=above
             )
         self.axes.plot(*_places(ends, self.axis), **self._marker(series, look), linestyle="none", zorder=above + 5)
         for mark in ends:
@@ -153,7 +150,9 @@ class _Drawing:
             self.axes.spines[spine].set_visible(False)
         self.axes.tick_params(which="both", color=_INK, labelcolor=_INK)
         self.axes.set_xlabel(_literal(self.axis.label), color=_INK)
-        self.axes.set_ylabel(_literal(self.chart.y_axis.label), color=_INK)
+        size = float(self.axes.yaxis.label.get_fontsize())
+        room = int((self.sizes.height * 72 - 40) / (size * self.sizes.character))
+        self.axes.set_ylabel("\n".join(textwrap.wrap(_literal(self.chart.y_axis.label), room)), color=_INK)
         if not seen:
             self.axes.set(xticks=[], yticks=[])
             self.axes.text(0.5, 0.5, "nothing measured yet", transform=self.axes.transAxes, ha="center", color=_FAINT)

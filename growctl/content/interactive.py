@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from growctl.content.chart import Axis, Chart, Mark, Role, Series
 from growctl.content.chart_data import data_table
-from growctl.content.palette import COLOURS, GREY, Look, group_of, looks
+from growctl.content.palette import COLOURS, GREY, Look, group_of, is_quiet, looks
 from growctl.content.rule_labels import ROW_HEIGHT, PlacedLabel, place_labels, rows_used
 from growctl.content.scale import Scale, is_drawable, tick_labels
 from growctl.text.escaping import visible
@@ -34,8 +34,6 @@ _RADII = {True: 5.5, False: 2.0}
 """Of the markers, in pixels: at the end of a stage or run, and on the way."""
 _DRAWN_FIRST: tuple[Role, ...] = ("published", "plain", "control", "release", "ladder")
 """What is drawn later covers what was drawn before."""
-_QUIET = 40
-"""A joined series of more marks shows the line alone; its marks appear when a reader points at them."""
 
 
 def chart_html(chart: Chart, heading: str = "") -> Markup:
@@ -92,7 +90,7 @@ def _legend(chart: Chart) -> Markup:
         ).format(
             number,
             _classes(look, series),
-            _stroke(look),
+            _stroke(look) if series.is_joined else Markup(' visibility="hidden"'),
             Markup('<use href="#{}" x="17" y="8"/>').format(_symbol(chart, look, True)) if _has_markers(series) else "",
             visible(entry),
         )
@@ -246,16 +244,29 @@ class _Plot:
             if series.is_joined and len(series.marks) > 1
             else ""
         )
-        marks = () if series.is_guide else enumerate(series.marks, self.first_rows[number])
+        marks = () if series.is_guide else tuple(enumerate(series.marks, self.first_rows[number]))
         kind = "chart-guide" if series.is_guide else "chart-series"
-        return Markup('<g class="{} {}" data-series="{}" data-entry="{}" data-name="{}">{}{}</g>').format(
+        about = Markup(' data-series="{}" data-entry="{}" data-name="{}"').format(
+            number, self.entries[series.entry], visible(series.name)
+        )
+        if self._is_line_alone(series):
+            symbol = _symbol(self.chart, look, is_end=False)
+            about += Markup(' data-rows="{}" data-symbol="{}"').format(self.first_rows[number], symbol)
+            marks = tuple((row, mark) for row, mark in marks if mark.is_end)
+        return Markup('<g class="{} {}"{}>{}{}</g>').format(
             kind,
             _classes(look, series),
-            number,
-            self.entries[series.entry],
-            visible(series.name),
+            about,
             lines,
             Markup().join(self._mark(mark, look, row) for row, mark in marks),
+        )
+
+    def _is_line_alone(self, series: Series) -> bool:
+        """Whether the line has all points, so that the script can find them: their marks are not to be seen."""
+        return is_quiet(series) and all(
+            is_drawable(mark.y, self.chart.y_axis)
+            and all(is_drawable(mark.x.get(axis.key), axis) for axis in self.axes)
+            for mark in series.marks
         )
 
     def _line(self, series: Series, look: Look, number: int) -> Markup:
@@ -283,7 +294,8 @@ class _Plot:
             return Markup()
         kind = "chart-mark chart-end" if mark.is_end else "chart-mark"
         shown = Markup(' x="{}"').format(places[0]) if places[0] else Markup(' x="0" hidden=""')
-        about = Markup(' data-x="{}" data-row="{}"').format(",".join(places), row)
+        about = Markup(' data-x="{}"').format(",".join(places)) if len(places) > 1 else Markup()
+        about += Markup(' data-row="{}"').format(row)
         use = Markup('<use href="#{}"{} y="{}"{}/>')
         symbol, height = _symbol(self.chart, look, mark.is_end), self._height(mark.y)
         if not mark.interval or not all(is_drawable(end, self.chart.y_axis) for end in mark.interval):
@@ -315,12 +327,12 @@ def _has_room(mark: Mark, chart: Chart) -> bool:
 
 
 def _has_markers(series: Series) -> bool:
-    return not series.is_guide and (len(series.marks) <= _QUIET or not series.is_joined)
+    return not series.is_guide and (not is_quiet(series) or any(mark.is_end for mark in series.marks))
 
 
 def _classes(look: Look, series: Series) -> str:
     kind = f"{_colour_class(look)} chart-{series.role}{' chart-hollow' if look.is_hollow else ''}"
-    return kind if _has_markers(series) or series.is_guide else f"{kind} chart-quiet"
+    return f"{kind} chart-quiet" if is_quiet(series) and not series.is_guide else kind
 
 
 def _colour_class(look: Look) -> str:
@@ -334,7 +346,7 @@ def _stroke(look: Look) -> Markup:
 
 def _symbol(chart: Chart, look: Look, is_end: bool) -> str:
     """The id of a marker."""
-    return f"chart-{chart.key}-{look.marker.name}-{'large' if is_end else 'small'}"
+    return f"{chart.key}-{look.marker.name}{'-end' if is_end else ''}"
 
 
 def _axis_label(axis: Axis) -> str:
@@ -342,4 +354,4 @@ def _axis_label(axis: Axis) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.3f}".rstrip("0").rstrip(".") + "%"
+    return f"{100 * share:.2f}".rstrip("0").rstrip(".") + "%"

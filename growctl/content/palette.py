@@ -28,6 +28,9 @@ COLOURS = (
 )
 """One for each group, in order. They stay apart for readers with any of the three kinds of colour blindness."""
 
+_FEW = 20
+"""A joined series of more marks is drawn as a line, and its ends: markers would cover it."""
+
 GREY = Colour("#6a6f78", "#a3a9b3")
 """Published figures, which were not measured here."""
 
@@ -107,8 +110,9 @@ class Look:
 
 
 def looks(chart: Chart) -> tuple[Look, ...]:
-    """How each series of a chart is drawn. Groups get colours in the order in which they appear."""
-    measured = group_places(chart.series)
+    """How each series of a chart is drawn. Groups get colours in the chart's order, then as they appear."""
+    groups = dict.fromkeys((*chart.groups, *group_places(chart.series)))
+    measured = {group: place for place, group in enumerate(groups)}
     published = [series.entry for series in chart.series if series.role == "published"]
     published = list(dict.fromkeys(published))  # they have no colour, so that each needs a marker
     places = {role: group_places([each for each in chart.series if each.role == role]) for role in MARKERS}
@@ -124,6 +128,14 @@ def group_places(series: Sequence[Series]) -> dict[str, int]:
     """The place of each measured group in order of appearance."""
     groups = dict.fromkeys(group_of(each) for each in series if each.role != "published")
     return {group: place for place, group in enumerate(groups)}
+
+
+def is_quiet(series: Series) -> bool:
+    """Whether a series is drawn as a line with markers at its ends alone.
+
+    So are controls: what they measured on the way, before their learning rate decays, is not to be compared.
+    """
+    return series.is_joined and (series.role == "control" or len(series.marks) > _FEW)
 
 
 def group_of(series: Series) -> str:

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
 
 from growctl.controls.generate import ControlPlan
 from growctl.ledger.ledger import Ledger, LedgerError, RunEntry
@@ -55,6 +57,14 @@ def _found_controls(ladder: RunPaths) -> dict[str, list[str]]:
 
 
 def _entry(run: RunPaths) -> RunEntry | None:
-    with suppress(LedgerError), Ledger.open(run.ledger, read_only=True) as ledger:
-        return ledger.run()
+    with suppress(LedgerError, OSError):
+        state = run.ledger.stat()
+        return _read_entry(run.ledger, (state.st_ino, state.st_mtime_ns, state.st_size))
     return None
+
+
+@lru_cache(maxsize=4096)
+def _read_entry(ledger: Path, _: tuple[int, int, int]) -> RunEntry:
+    """The run of a ledger, which never changes. Each renamed ladder looks at all runs, so each is read once."""
+    with Ledger.open(ledger, read_only=True) as opened:
+        return opened.run()

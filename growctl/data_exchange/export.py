@@ -9,7 +9,7 @@ from stages.checkpoint.disk_full import raise_when_full, require_space
 from stages.checkpoint.files import write_file
 from stages.data.corpus import SPLITS
 from stages.data.dataset import check_dataset
-from stages.data.documents import split_documents
+from stages.data.dataset_documents import split_documents
 from stages.data.progress import OnProgress, Progress
 from stages.stage_dir import TOKENIZER_NAME
 from stages.token_files.megatron import write_megatron

@@ -69,7 +69,7 @@ def text_source(name: str | None, train_tokens: int, most_budget: float) -> Text
     if folder.exists() or (glob.has_magic(name) and glob.glob(name)):
         return _own(os.path.abspath(folder), "")  # the schedule's file may lie in another folder
     if _HUB_NAME.fullmatch(name):
-        comment = "# From the Hugging Face hub. growctl reads text and JSON lines, not parquet.\n"
+        comment = "# From the Hugging Face hub. data.include chooses its files; see docs/data.md.\n"
         return _own(f"hf://datasets/{name}", comment)
     raise UserError(
         f"--data {shown(name)}: there is no such file; give a path, a URL (s3://..., hf://datasets/...), OWNER/NAME on "

@@ -105,9 +105,9 @@ class Ledger:
         for what, values in held.items():
             for name, value in values.items():
                 if name not in _MAY_CHANGE and now[what][name] != value:
+                    differing = _differing(name, value, now[what][name])
                     raise LedgerError(
-                        f"{self.path}: {what} was recorded with {name} {value!r}, now it is {now[what][name]!r}; "
-                        "use another run name for other values"
+                        f"{self.path}: {what} was recorded with {differing}; use another run name for other values"
                     )
 
     def books(self, stage: str, landmarks: Iterable[Record] = ()) -> StageBooks:
@@ -316,3 +316,11 @@ def _cost(row: sqlite3.Row) -> Cost:
 
 def _flops(prefix: str, row: sqlite3.Row) -> Flops:
     return Flops(**{f.name: row[f"{prefix}_{f.name}"] for f in fields(Flops)})
+
+
+def _differing(name: str, held: Any, now: Any) -> str:
+    """What differs between two values of the entry `name`; of two blocks, the keys that do."""
+    if not (isinstance(held, dict) and isinstance(now, dict)):
+        return f"{name} {held!r}, now it is {now!r}"
+    paths = (path for path in sorted(held | now) if held.get(path) != now.get(path))
+    return "; ".join(f"{path} {held.get(path)!r}, now it is {now.get(path)!r}" for path in paths)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from growctl.content.section import Paragraph, Section
 from growctl.ledger.ledger import Anomaly
-from growctl.report.read import RunReport
+from growctl.measured.runs import RunReport
 from stages.counted import counted
 
 SHOWN_ANOMALIES = 10

@@ -8,13 +8,14 @@ from typing import Any
 
 from growctl.content.chart import Axis, Chart, Mark, Role, Rule, Series
 from growctl.content.section import Section
-from growctl.report.costs import CURRENCIES
-from growctl.report.data_groups import data_groups
-from growctl.report.grouping import BY_SCHEDULE, Grouping, replicates
-from growctl.report.overlays import Published
-from growctl.report.published_figures import published_series
-from growctl.report.read import EvaluationPoint, RunReport, StageReport
+from growctl.measured.data_groups import data_groups
+from growctl.measured.runs import EvaluationPoint, RunReport, StageReport
+from growctl.published.figures import published_series
+from growctl.published.overlays import Published
+from growctl.seeds.grouping import BY_SCHEDULE, Grouping
+from growctl.seeds.legend import Legend, kind_and_size
 from growctl.text.formatting import exact, scientific, short_count
+from growctl.verdicts.costs import CURRENCIES
 from stages.counted import counted
 
 COMPUTE = "compute-against-perplexity"
@@ -30,10 +31,10 @@ _LABELS = {
     "gpu_energy": "cumulative energy of the GPUs (kWh)",
     "cpu_energy": "cumulative energy of processors and memory (kWh)",
 }
-"""The axes: one for each currency (growctl/report/costs.py)."""
+"""The axes: one for each currency (growctl/verdicts/costs.py)."""
 
 _MEASURED = {
-    "interval": "on the way, before the learning rate decays",
+    "interval": "on the way",
     "after_growth": "right after the growth",
     "final": "at the end of the stage",
 }
@@ -75,14 +76,14 @@ def compute_chart(
     """
     costs = {run.name: _stage_costs(run) for run in runs}
     keys = _known_axes([after for of_run in costs.values() for _, after in of_run.values()])
-    look = _Look.of(runs, grouping)
-    drawn = [_DrawnRun(run, look, costs[run.name], keys) for run in runs]
+    legend = Legend.of(runs, grouping)
+    drawn = [_DrawnRun(run, legend, costs[run.name], keys) for run in runs]
     ladders, controls = ([each for each in drawn if (each.run.control is None) == is_ladder] for is_ladder in (1, 0))
     series = [
         *(each.series() for each in ladders),
         *(release for each in ladders for release in each.releases()),
         *(each.series() for each in controls),
-        *_budgets(controls, look),
+        *_budgets(controls, legend),
         *(published for overlay in overlays for published in published_series(overlay)),
     ]
     ends = [mark.y for each in series for mark in each.marks if mark.is_end]
@@ -95,62 +96,8 @@ def compute_chart(
         series=tuple(series),
         rules=_merged([rule for each in ladders for rule in each.growths()]),
         y_limit=_HEADROOM * max(ends) if ends else None,
+        groups=legend.groups,
     )
-
-
-@dataclass(frozen=True)
-class _Look:
-    """Which runs belong together, and what the legend calls them."""
-
-    ladders: Mapping[str, str]
-    """By the name of a run: what its ladder and that ladder's seeds are called."""
-    members: Mapping[str, Sequence[RunReport]]
-    """By group: its runs."""
-
-    @classmethod
-    def of(cls, runs: Sequence[RunReport], grouping: Grouping) -> "_Look":
-        """How to group `runs`."""
-        found = {
-            run.name: together.name
-            for together in replicates(runs, grouping)
-            for member in together.members
-            for run in (member.ladder, *member.controls)
-        }
-        ladders = {run.name: found.get(run.name, run.control_of or run.name) for run in runs}
-        members: dict[str, list[RunReport]] = {}
-        for run in runs:
-            members.setdefault(_group(run, ladders), []).append(run)
-        return cls(ladders, members)
-
-    def group(self, run: RunReport) -> str:
-        """The group whose colour a run has."""
-        return _group(run, self.ladders)
-
-    def entry(self, run: RunReport) -> str:
-        """The entry of a run and its seeds in the legend. A run without a point has one, too."""
-        group = self.group(run)
-        if run.control is None:
-            first = run.base or (run.stages[0] if run.stages else None)
-            group += f", ladder from {short_count(first.num_parameters)}" if first else ", ladder"
-        elif len(set(self.ladders.values())) == 1:
-            group = _what(run)
-        alike = self.members[self.group(run)]
-        seeds = len({(each.control_of, each.name if each.control is None else "") for each in alike})
-        unfinished = sum(not each.finished for each in alike)
-        words = [group] + [counted(seeds, "seed")] * (seeds > 1)
-        if unfinished:
-            words.append("unfinished" if unfinished == len(alike) else f"{unfinished} of {len(alike)} runs unfinished")
-        return ", ".join(words)
-
-
-def _group(run: RunReport, ladders: Mapping[str, str]) -> str:
-    return ladders[run.name] if run.control is None else f"{ladders[run.name]}: {_what(run)}"
-
-
-def _what(control: RunReport) -> str:
-    """The kind of a control, and its size."""
-    size = f", {short_count(control.stages[-1].num_parameters)}" if control.stages else ""
-    return f"{control.control}{size}"
 
 
 @dataclass(frozen=True)
@@ -158,7 +105,7 @@ class _DrawnRun:
     """A run with the cost of its model before and after each stage and release, on the axes `keys`."""
 
     run: RunReport
-    look: _Look
+    legend: Legend
     costs: Mapping[str, tuple[Costs, Costs]]
     keys: Sequence[str]
 
@@ -172,11 +119,11 @@ class _DrawnRun:
             cost = self._cost_at(point, stage)
             share = point.step / stage.num_steps if stage.num_steps else 0.0
             tokens = self._tokens_before(stage.name) + round(share * stage.train_tokens)
-            facts = _facts(self.run, stage, cost, tokens, point)
+            facts = _facts(stage, cost, tokens, point)
             is_end = point.point == "final" and (is_ladder or stage is self.run.stages[-1])
             marks.append(Mark(self._drawn(cost), point.perplexity, facts, is_end=is_end))
         role: Role = "ladder" if is_ladder else "control"
-        return Series(self.run.name, tuple(marks), role, self.look.group(self.run), label=self.look.entry(self.run))
+        return Series(self.run.name, tuple(marks), role, self.legend.group(self.run), label=self.legend.entry(self.run))
 
     def releases(self) -> Iterator[Series]:
         """A branch for each release, from the end of its stage to its own end."""
@@ -190,10 +137,10 @@ class _DrawnRun:
             if end:
                 trunk = next((stage.train_tokens for stage in self.run.stages if stage.name == branch), 0)
                 tokens = self._tokens_before(branch) + trunk + release.train_tokens
-                facts = _facts(self.run, release, after, tokens, end)
+                facts = _facts(release, after, tokens, end)
                 marks.append(Mark(self._drawn(after), end.perplexity, facts, is_end=True))
-            label = f"{self.look.ladders[self.run.name]}, releases"
-            group = self.look.group(self.run)
+            label = f"{self.legend.ladders[self.run.name]}, releases"
+            group = self.legend.group(self.run)
             yield Series(f"{release.name} of {self.run.name}", tuple(marks), "release", group, label=label)
 
     def growths(self) -> Iterator[Rule]:
@@ -205,7 +152,7 @@ class _DrawnRun:
         for stage in grown:
             if stage.train_tokens or stage.loss_after_growth is not None:
                 x = self._drawn(self.costs[stage.name][0])
-                yield Rule(x, f"grown to {short_count(stage.num_parameters)}", self.look.group(self.run))
+                yield Rule(x, f"grown to {short_count(stage.num_parameters)}", self.legend.group(self.run))
 
     def end(self) -> Mark:
         """Its end without facts, for a line to pass through."""
@@ -270,18 +217,15 @@ def _end(release: StageReport) -> EvaluationPoint | None:
     return EvaluationPoint(release.name, "final", release.cumulative_flops, loss, perplexity, release.bits_per_byte)
 
 
-def _facts(
-    run: RunReport, stage: StageReport, cost: Costs, tokens: int, point: EvaluationPoint
-) -> tuple[tuple[str, str], ...]:
+def _facts(stage: StageReport, cost: Costs, tokens: int, point: EvaluationPoint) -> tuple[tuple[str, str], ...]:
     """The exact figures of an evaluation."""
     facts: dict[str, Any] = {
-        "run": run.name,
         "stage": stage.name,
         "measured": _MEASURED[point.point],
         "parameters": f"{stage.num_parameters:,}",
         "FLOPs": exact(point.cumulative_flops),
         "tokens": f"{tokens:,}",
-        "loss": f"{point.loss:.4f} nats per token",
+        "loss (nats per token)": f"{point.loss:.4f}",
         "perplexity": f"{point.perplexity:.3f}",
         "bits per byte": f"{point.bits_per_byte:.4f}" if point.bits_per_byte is not None else None,
         **{currency.name: currency.shown(cost[currency.key]) for currency in CURRENCIES[1:] if currency.key in cost},
@@ -289,19 +233,19 @@ def _facts(
     return tuple((name, value) for name, value in facts.items() if value is not None)
 
 
-def _budgets(controls: Sequence[_DrawnRun], look: _Look) -> Iterator[Series]:
+def _budgets(controls: Sequence[_DrawnRun], legend: Legend) -> Iterator[Series]:
     """Guides through the ends of the controls of one ladder, kind and size: the budgets of one model."""
     curves: dict[tuple[str | None, str], list[_DrawnRun]] = {}
     for each in controls:
         if each.run.final_loss is not None:
-            curves.setdefault((each.run.control_of, look.group(each.run)), []).append(each)
+            curves.setdefault((each.run.control_of, legend.group(each.run)), []).append(each)
     for (ladder, group), members in curves.items():
         members.sort(key=lambda each: each.run.cumulative_flops)
         if len(members) > 1:
             first = members[0].run
-            name = f"{_what(first)}, budgets for {ladder}"
+            name = f"{kind_and_size(first)}, budgets for {ladder}"
             marks = tuple(each.end() for each in members)
-            yield Series(name, marks, "control", group, label=look.entry(first), is_guide=True)
+            yield Series(name, marks, "control", group, label=legend.entry(first), is_guide=True)
 
 
 def _merged(rules: Sequence[Rule]) -> tuple[Rule, ...]:

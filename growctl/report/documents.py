@@ -8,21 +8,21 @@ from typing import Any
 
 from growctl.documents.output import plain
 from growctl.ledger.ledger import Anomaly, BaseEntry, ScoreEntry
-from growctl.report.compare import Comparison, EqualFlops, compare
-from growctl.report.data_groups import DataDocument, data_document
-from growctl.report.documents_equal_loss import EqualLossDocument, equal_loss_document
-from growctl.report.documents_published import PublishedEntry, published_entry
-from growctl.report.documents_training import StageTraining, stages_trained
-from growctl.report.environment import Environment, environments
-from growctl.report.family import Family, compare_family, price
-from growctl.report.grouping import BY_SCHEDULE, Grouping
-from growctl.report.growths import Growth, growths
-from growctl.report.overlays import Published
-from growctl.report.read import RunReport, StageReport
-from growctl.report.results import Results, results
+from growctl.loss_costs.document import EqualLossDocument, equal_loss_document
+from growctl.measured.data_groups import DataDocument, data_document
+from growctl.measured.runs import RunReport, StageReport
+from growctl.published.document import PublishedEntry, published_entry
+from growctl.published.overlays import Published
 from growctl.report.validation import validation_warning
-from growctl.report.verdict import verdict
+from growctl.report_setup.environment import Environment, environments
+from growctl.report_setup.growths import Growth, growths
+from growctl.report_training.document import StageTraining, stages_trained
+from growctl.seeds.grouping import BY_SCHEDULE, Grouping
+from growctl.seeds.results import Results, results
 from growctl.text.escaping import visible
+from growctl.verdicts.compare import Comparison, EqualFlops, compare
+from growctl.verdicts.family import Family, compare_family, price
+from growctl.verdicts.verdict import verdict
 from stages.generate.text_samples import TextSample
 
 _FORMULA = ("=", "+", "-", "@", "\t")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from growctl.content.section import Listing, Paragraph, Section
-from growctl.report.read import RunReport
+from growctl.measured.runs import RunReport
 
 
 @dataclass(frozen=True)
@@ -36,4 +36,6 @@ def section(runs: Sequence[RunReport]) -> Section | None:
     parts: list[Paragraph | Listing] = []
     for texts in texts_by_prompt(runs):
         parts += [Paragraph(texts.heading, "heading"), *(Listing(*written) for written in texts.by_writer)]
-    return Section("samples", "Text after each stage", tuple(parts), in_terminal=False) if parts else None
+    return (
+        Section("samples", "Text after each stage", tuple(parts), in_terminal=False, is_detail=True) if parts else None
+    )

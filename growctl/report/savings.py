@@ -3,12 +3,12 @@
 from collections.abc import Collection, Sequence
 
 from growctl.content.section import Paragraph, Section
-from growctl.report.compare import compare
-from growctl.report.family import compare_family, price
-from growctl.report.read import RunReport
-from growctl.report.replicates import label
-from growctl.report.verdict import verdict
+from growctl.measured.runs import RunReport
+from growctl.seeds.replicates import label
 from growctl.text.formatting import short_count
+from growctl.verdicts.compare import compare
+from growctl.verdicts.family import compare_family, price
+from growctl.verdicts.verdict import verdict
 from stages.counted import counted
 
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from growctl.content.section import Cell, Column, Paragraph, Rows, Section, Table
 from growctl.ledger.ledger import ScoreEntry
 from growctl.ledger.scores import positions_of
-from growctl.report.overlays import Row, shipped
-from growctl.report.read import RunReport, StageReport
+from growctl.measured.runs import RunReport, StageReport
+from growctl.published.overlays import Row, shipped
 from growctl.text.formatting import short_count
 from stages.counted import counted
 
@@ -22,7 +22,7 @@ PUBLISHED_NOTE = (
 )
 
 PUBLISHED = "paper-pile"
-"""The name of the published figures (growctl/report/published)."""
+"""The name of the published figures (growctl/published/tables)."""
 
 _DTYPE = "float32"
 """The precision that needs no mention."""
@@ -78,7 +78,7 @@ def zero_shot_rows(runs: Sequence[RunReport]) -> list[ScoreRow]:
 def other_scores(runs: Sequence[RunReport]) -> list[tuple[str, str, str]]:
     """The model, what it was evaluated on, and all metrics, for every evaluation that the table does not show whole.
 
-    Without losses by position, which growctl/report/by_position.py shows.
+    Without losses by position, which growctl/report_training/by_position.py shows.
     """
     rows: list[tuple[str, str, str]] = []
     for run in runs:

@@ -3,36 +3,17 @@
 from collections.abc import Sequence
 
 from growctl.content.section import Section
-from growctl.report import (
-    anomalies,
-    bits_per_byte,
-    by_position,
-    charts,
-    commands,
-    cost_by_stage,
-    environment,
-    equal_loss_sections,
-    growths,
-    headline,
-    ladders,
-    method,
-    over_seeds,
-    published_figures,
-    recovery,
-    samples,
-    savings,
-    schedules,
-    scores,
-    stages,
-    sweep,
-    time_spent,
-    training,
-    warnings,
-)
-from growctl.report.grouping import BY_SCHEDULE, Grouping
-from growctl.report.overlays import Published
-from growctl.report.read import RunReport
-from growctl.report.results import results
+from growctl.loss_costs import cost_by_stage
+from growctl.loss_costs import sections as equal_loss_sections
+from growctl.measured.runs import RunReport
+from growctl.published import figures as published_figures
+from growctl.published.overlays import Published
+from growctl.report import anomalies, bits_per_byte, charts, method, samples, savings, scores, stages, warnings
+from growctl.report_setup import commands, environment, growths, schedules
+from growctl.report_training import by_position, recovery, time_spent, training
+from growctl.seeds import headline, ladders, over_seeds, sweep
+from growctl.seeds.grouping import BY_SCHEDULE, Grouping
+from growctl.seeds.results import results
 
 
 def report_sections(
@@ -60,8 +41,8 @@ def report_sections(
         equal_loss_sections.section_of_other_costs(runs),
         stages.section(runs),
         cost_by_stage.section(runs),
-        training.section(runs),
-        recovery.section(runs),
+        *training.sections(runs, grouping),
+        recovery.section(runs, grouping),
         time_spent.section(runs),
         anomalies.section(runs),
         growths.section(runs),

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from statistics import fmean, median
 
 from growctl.content.section import Cell, Column, Rows, Section, Table
+from growctl.measured.runs import RunReport
 from growctl.report.brief import brief_runs
-from growctl.report.read import RunReport
 from growctl.runs_dir import CONTROL_INFIX
 
 LEVELS = "▁▂▃▄▅▆▇█"

@@ -3,9 +3,9 @@
 from collections.abc import Collection, Sequence
 
 from growctl.content.section import Cell, Column, Paragraph, Part, Rows, Section, Table
+from growctl.measured.data_groups import data_groups
+from growctl.measured.runs import RunReport, StageReport
 from growctl.report.brief import brief_runs
-from growctl.report.data_groups import data_groups
-from growctl.report.read import RunReport, StageReport
 from growctl.runs_dir import CONTROL_INFIX
 from growctl.text.formatting import duration, four_digits, scientific, short_count
 
@@ -37,7 +37,7 @@ def _table(key: str, runs: Sequence[RunReport], brief: Collection[str]) -> Table
     groups = []
     for run in runs:
         rows = tuple(stage_cells(part) for part in run.parts)
-        remark = "control" if run.name.startswith(f"{run.control_of}{CONTROL_INFIX}") else describe(run)
+        remark = "control" if run.name.startswith(f"{run.control_of}{CONTROL_INFIX}") else run.description
         groups.append(Rows(rows, run.name, remark, tuple(remarks(run)), is_detail=run.name not in brief))
     return Table(key, COLUMNS, tuple(groups))
 
@@ -58,11 +58,6 @@ def stage_cells(stage: StageReport) -> tuple[Cell, ...]:
         Cell(perplexity, stage.perplexity),
         Cell(jump, stage.jump),
     )
-
-
-def describe(run: RunReport) -> str:
-    """What kind of run it is, to print beside its name."""
-    return f"{run.control}, control of {run.control_of}" if run.control else f"ladder, {run.schedule}"
 
 
 def replayed_work(run: RunReport) -> str | None:

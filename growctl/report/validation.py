@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from growctl.report.read import RunReport
+from growctl.measured.runs import RunReport
 from stages.data.validation_size import small_validation
 
 

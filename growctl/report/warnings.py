@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from growctl.content.section import Paragraph, Section
-from growctl.report.data_groups import data_warning
-from growctl.report.read import RunReport
+from growctl.measured.data_groups import data_warning
+from growctl.measured.runs import RunReport
 from growctl.report.validation import validation_warnings
 
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from growctl.report.read import RunReport
+from growctl.measured.runs import RunReport
 from growctl.runs_dir import ReportPaths, RunPaths, RunsPaths
 
 ALL = "all"

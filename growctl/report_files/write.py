@@ -15,9 +15,9 @@ from growctl.content.formats import TableFormat
 from growctl.content.latex import latex_table
 from growctl.content.markdown import markdown_table
 from growctl.content.section import Part, Section, Table
+from growctl.measured.runs import RunReport
 from growctl.report.charts import COMPUTE
 from growctl.report.documents import stages_csv
-from growctl.report.read import RunReport
 from growctl.report_files.extras import Extras
 from growctl.report_files.folder import file_name, report_title
 from growctl.report_page.page import render_page

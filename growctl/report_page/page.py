@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from growctl.bugs import growctl_version
 from growctl.content import interactive
@@ -50,6 +50,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["prose"] = _prose
     environment.globals |= {"kind": _kind, "table": page_table, "chart_html": interactive.chart_html}
     return environment
 
@@ -57,6 +58,16 @@ def _environment() -> Environment:
 def _finalize(value: Any) -> Any:
     """What a template prints for a value: markup as it is, text with its control characters as escapes."""
     return value if isinstance(value, Markup) else visible(str(value))
+
+
+def _prose(text: str) -> Markup:
+    """Sentences as HTML, with what stands between backticks as code."""
+    pieces = [escape(visible(piece)) for piece in text.split("`")]
+    if len(pieces) % 2 == 0:
+        return escape(visible(text))  # a backtick without its partner is one
+    return Markup().join(
+        Markup("<code>{}</code>").format(piece) if number % 2 else piece for number, piece in enumerate(pieces)
+    )
 
 
 def _kind(part: Part) -> str:

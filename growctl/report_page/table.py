@@ -23,6 +23,8 @@ class PageRows:
 
     given: Rows
     rows: tuple[tuple[PageCell, ...], ...]
+    notes: tuple[str, ...]
+    """The notes of the rows, without those that explain a cell: these have letters."""
 
 
 @dataclass(frozen=True)
@@ -44,14 +46,22 @@ def page_table(table: Table) -> PageTable:
         note = letters.setdefault(cell.why, _letter(len(letters))) if cell.why else ""
         return PageCell(cell.text, "" if cell.value is None else repr(float(cell.value)), note, column.is_number)
 
+    explained = {_folded(cell.why) for rows in table.groups for row in rows.rows for cell in row}
     groups = tuple(
         PageRows(
             rows,
             tuple(tuple(prepared(*pair) for pair in zip(row, table.columns, strict=True)) for row in rows.rows),
+            tuple(note for note in rows.notes if _folded(note) not in explained),
         )
         for rows in table.groups
     )
-    return PageTable(table.columns, groups, table.caption, {letter: why for why, letter in letters.items()})
+    notes = {letter: f"{why[:1].upper()}{why[1:]}" for why, letter in letters.items()}
+    return PageTable(table.columns, groups, table.caption, notes)
+
+
+def _folded(sentence: str) -> str:
+    """A sentence without its capital letter, which depends on where it stands."""
+    return sentence[:1].lower() + sentence[1:]
 
 
 def _letter(number: int) -> str:

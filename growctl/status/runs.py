@@ -6,7 +6,7 @@ Imports no torch and writes nothing. Files that cannot be read are reported in `
 import json
 import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from growctl.controls.renamed import further_controls, in_their_folders, renamed
 from growctl.ladder.releases import plan_run
 from growctl.ladder.stage_plans import plan_stages
 from growctl.ledger.ledger import Ledger, LedgerError, RunEntry, StageEntry
-from growctl.report.find import RunNotFoundError
+from growctl.measured.find import RunNotFoundError
 from growctl.run.run_set import RunSet, read_run_set
 from growctl.runs_dir import CONTROL_INFIX, CONTROLS_LEFT_OUT, IMPORTED, RunPaths, RunsPaths
 from growctl.schedule.load import RUN_NAME, ScheduleError, folder_name_error, load_resolved
@@ -83,15 +83,16 @@ class StatusDocument:
     runs: tuple[RunStatus, ...]
 
 
-def find_status(runs_dir: Path, names: Sequence[str] = ()) -> list[RunStatus]:
+def find_status(runs_dir: Path, names: Sequence[str] = (), leave_out: Collection[str] = ()) -> list[RunStatus]:
     """The runs called `names`, or all runs in `runs_dir`; each ladder is followed by its controls, started or not.
 
-    Raises RunNotFoundError for an unknown name.
+    Runs to `leave_out` are not read, which takes time, and are not among them; nor are the controls of such a ladder
+    that were not started. Raises RunNotFoundError for an unknown name.
     """
     families: dict[str, list[RunStatus]] = {}
     directories = run_directories(runs_dir)
     ladders = {folder: d.name for d in directories for folder in renamed_controls(RunPaths(d)).values()}
-    for directory in directories:
+    for directory in (directory for directory in directories if directory.name not in leave_out):
         try:
             run, planned = _read_run(directory)
         except (OSError, UserError) as error:

@@ -1,45 +1,33 @@
-"""Reads documents from the standard library, text files, folders or JSON lines, on any fsspec URL.
+"""Reads the documents of a source: the standard library, a file, a folder or a glob, on any fsspec URL.
 
-All reading streams: files of any size are read in pieces, and only one document is in memory at a time. A document's
-split depends only on its id, which is made of the file's name relative to the source and the position in that file. So
-neither moving the source nor changing the number of workers moves a document to the other split.
+A document's split depends only on its id, which is made of the file's name relative to the source and the position in
+that file. So neither moving the source nor changing the number of workers moves a document to the other split.
 """
 
-import glob
 import hashlib
-import sysconfig
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self, TextIO
+from typing import Any, Literal, NamedTuple, Self
 
 import fsspec
-import fsspec.compression
 from fsspec.implementations.local import LocalFileSystem
 from pydantic import ConfigDict, Field, PositiveInt, model_validator
 
 from model.strict import Strict
-from stages.data.cutting import as_line_feed, is_json_lines, json_texts, pieces, separated_texts
-from stages.data.file_kinds import kind_of_bytes, kind_of_name, no_text
+from stages.data.bad_records import BadRecord, Policy, Record, Skipped
+from stages.data.cutting import as_line_feed
+from stages.data.documents import Cutting, is_plain_text, numbered_records
+from stages.data.file_kinds import kind_of_bytes, no_text
 from stages.data.folders import LocalFolders
-from stages.data.hub import by_hand, local_tokenizer, make_local_copy
-from stages.data.location import (
-    PYTHON_STDLIB,
-    glob_root,
-    local_path,
-    missing_source,
-    nearest_path,
-    one_spelling,
-    real_file,
-)
-from stages.data.source_errors import DataError, Unreadable, is_missing, reading
+from stages.data.hub import by_hand, local_tokenizer, make_local_copy, offline_copy
+from stages.data.location import PYTHON_STDLIB, local_path, missing_source, nearest_path, one_spelling, real_file
+from stages.data.source_errors import DataError, Unreadable, reading
+from stages.data.source_files import SourceFile, list_files, require_readers, source_info, stdlib_files
 from stages.data.source_hashes import SourceHashes
 
 DEFAULT_VOCAB_SIZE = 8192
-NOT_STDLIB = {"test", "tests", "site-packages", "dist-packages", "idlelib", "lib2to3", "__pycache__"}
-LONG_FILE_BYTES = 1024 * 1024
-"""A file of a folder is one document up to this size. Larger files are cut into pieces."""
 CONTENT_HASH_BYTES = 16
 SplitName = Literal["train", "validation"]
 SPLITS: tuple[SplitName, ...] = ("train", "validation")
@@ -54,8 +42,9 @@ class DataSpec(Strict):
     source: str = Field(min_length=1, examples=["/data/books/"])
     """`python-stdlib`, or a text file, a folder or a glob: a local path or any fsspec URL (`s3://`, `gs://`,
     `hf://`, `memory://`). Links in a local folder are followed. Files named `.jsonl` (also `.jsonl.gz`,
-    `.jsonl.zst`) hold one JSON document per line. All other files are UTF-8 text: each file of a folder is a document;
-    a single file is cut into pieces of whole lines, about 16 KiB each. Or the directory of a prepared dataset."""
+    `.jsonl.zst`) hold one JSON document per line, `.parquet` one per row, `.tar` (also `.tar.gz`, `.tar.zst`) the
+    samples of a WebDataset. All other files are UTF-8 text: each file of a folder is a document; a single file is cut
+    into pieces of whole lines, about 16 KiB each. Or the directory of a prepared dataset."""
 
     include: str = Field("**/*", min_length=1, examples=["**/*.jsonl.zst"])
     """Which files of a folder to read: a glob relative to the folder, for example `**/*.jsonl.zst`."""
@@ -65,7 +54,7 @@ class DataSpec(Strict):
     must occur in at least one of them."""
 
     text_key: str = Field("text", min_length=1, examples=["content"])
-    """The key that holds the text of a JSON document."""
+    """The key that holds the text of a JSON document, or the column of a Parquet file."""
 
     tokenizer: str | None = Field(None, min_length=1, examples=["EleutherAI/gpt-neox-20b"])
     """A `tokenizer.json`, a folder that contains one, or a name on the Hugging Face hub. Without it, a byte-level BPE
@@ -84,6 +73,13 @@ class DataSpec(Strict):
     """Share of the documents held out for validation. A hash of their names selects them, so the split is the same on
     every machine. Train documents with the same text as a validation document are left out."""
 
+    on_bad_record: Policy = Field("stop", examples=["skip"])
+    """What a record without a document does: a line that is not JSON, a record without a text under `text_key`, null
+    there, bytes that are not UTF-8. `stop` ends with an error that names it; `skip` leaves it out and counts it."""
+
+    most_bad_records: PositiveInt | None = Field(None, examples=[1000], json_schema_extra={"unit": "records"})
+    """How many bad records `on_bad_record: skip` leaves out before it stops after all; 100 by default."""
+
     workers: PositiveInt = Field(1, examples=[4], json_schema_extra={"unit": "processes"})
     """Processes that tokenise, each one shard at a time. This changes only the time; one process already uses every
     core."""
@@ -94,6 +90,15 @@ class DataSpec(Strict):
             raise ValueError(
                 f"vocab_size ({self.vocab_size}) is the size of a tokenizer to train, but tokenizer"
                 f" {self.tokenizer!r} is set: leave out one of the two"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _a_limit_needs_skip(self) -> "DataSpec":
+        if self.most_bad_records is not None and self.on_bad_record == "stop":
+            raise ValueError(
+                f"most_bad_records ({self.most_bad_records}) limits on_bad_record: skip, but on_bad_record is stop: set"
+                " it to skip, or leave out most_bad_records"
             )
         return self
 
@@ -114,20 +119,6 @@ class Document(NamedTuple):
 
     id: str
     text: str
-
-
-class SourceFile(NamedTuple):
-    """One file of the source."""
-
-    path: str
-    """Its path on the file system."""
-    name: str
-    """Its path relative to the source, with forward slashes. Document ids start with it."""
-    num_bytes: int
-    """Size as stored, before any decompression; 0 if the file system does not report it."""
-    version: str
-    """What a remote file system reports about the content: an ETag or a time. Empty for local files, which are
-    hashed."""
 
 
 @dataclass(frozen=True)
@@ -176,62 +167,72 @@ class Corpus:
     def check_separator(self) -> None:
         """Raises DataError if a `document_separator` is set but occurs in no file of the source."""
         separator = self.spec.document_separator
-        texts = [file for file in self.files if not is_json_lines(file.name)]
+        texts = [file for file in self.files if is_plain_text(file.name)]
         if separator is None or any(len(list(islice(self._read(file), 2))) == 2 for file in texts):
             return
         source = repr(self.spec.source)
-        where = f"any of the {len(texts):,} text files of {source}" if texts else f"{source}, which has only JSON lines"
+        where = f"any of the {len(texts):,} text files of {source}" if texts else f"{source}, which has no plain text"
         raise DataError(
             f"data.document_separator: {separator!r} does not occur in {where};"
             f" set the one that separates its documents, or none{as_line_feed(separator)}"
         )
 
     def documents(
-        self, files: tuple[SourceFile, ...], split: SplitName, advance: Advance = lambda num_bytes: None
+        self,
+        files: tuple[SourceFile, ...],
+        split: SplitName,
+        advance: Advance = lambda num_bytes: None,
+        skipped: Skipped | None = None,
     ) -> Iterator[Document]:
         """The documents of one split in `files`, in order, without those that consist of white space.
 
-        Calls `advance` with numbers of source bytes, which add up to each file's size by its end. Raises DataError if a
-        file cannot be read, is not UTF-8, or is named `.jsonl` and does not hold JSON lines.
+        Calls `advance` with numbers of source bytes, which add up to each file's size by its end. Counts the bad
+        records of both splits in `skipped`. Raises DataError if a file cannot be read, or for a bad record that
+        `data.on_bad_record` and `data.most_bad_records` do not let pass.
         """
+        skipped = skipped or self.skipped()
         for file in files:
             left = file.num_bytes
-            for document in self._read(file):
-                passed = min(left, len(document.text))
+            for document_id, record in self._read(file):
+                if isinstance(record, BadRecord):
+                    self._skip(file, record, skipped)
+                    continue
+                passed = min(left, len(record))
                 left -= passed
                 advance(passed)
-                if document.text.isspace() or not document.text:
+                if record.isspace() or not record:
                     continue
-                if is_validation(document.id, self.spec.validation_fraction) == (split == "validation"):
-                    yield document
+                if is_validation(document_id, self.spec.validation_fraction) == (split == "validation"):
+                    yield Document(document_id, record)
             advance(left)
 
-    def _read(self, file: SourceFile) -> Iterator[Document]:
+    def skipped(self) -> Skipped:
+        """A count of bad records, for one pass over files."""
+        return Skipped(self.spec.on_bad_record, self.spec.most_bad_records)
+
+    def _skip(self, file: SourceFile, record: BadRecord, skipped: Skipped) -> None:
         try:
-            with (
-                reading(f"data.source: {file.path}", self.spec.by_hand),
-                self.fs.open(file.path, "rt", encoding="utf-8-sig", newline="\n", compression="infer") as stream,
-            ):
-                yield from self._cut(file, stream)
+            skipped.add(record)
         except DataError as error:
-            cause = error.__cause__
-            if isinstance(cause, UnicodeDecodeError) and (kind := kind_of_bytes(cause.object)):
-                raise no_text(file.path, kind, self.is_folder) from error
-            if not (self.spec.source == PYTHON_STDLIB and isinstance(cause, UnicodeDecodeError | OSError)):
+            self._raise_if_no_text(file, error)
+            raise
+
+    def _read(self, file: SourceFile) -> Iterator[tuple[str, Record]]:
+        spec = self.spec
+        cutting = Cutting(spec.text_key, spec.document_separator, self.is_folder, spec.on_bad_record)
+        try:
+            with reading(f"data.source: {file.path}", spec.by_hand):
+                yield from numbered_records(self.fs, file.path, file.name, file.num_bytes, cutting)
+        except DataError as error:
+            self._raise_if_no_text(file, error)
+            if not (spec.source == PYTHON_STDLIB and isinstance(error.__cause__, UnicodeDecodeError | OSError)):
                 raise
 
-    def _cut(self, file: SourceFile, stream: TextIO) -> Iterator[Document]:
-        if is_json_lines(file.name):
-            texts = json_texts(file.path, stream, self.spec.text_key)
-        elif self.spec.document_separator is not None:
-            texts = separated_texts(file.path, stream, self.spec.document_separator)
-        elif self.is_folder and file.num_bytes <= LONG_FILE_BYTES:
-            yield Document(file.name, stream.read())
-            return
-        else:
-            texts = pieces(stream)
-        for number, text in enumerate(texts, start=1):
-            yield Document(f"{file.name}#{number}", text)
+    def _raise_if_no_text(self, file: SourceFile, error: DataError) -> None:
+        """Raises a clearer error if the bytes that were not UTF-8 tell that the file is of another kind."""
+        cause = error.__cause__
+        if isinstance(cause, UnicodeDecodeError) and (kind := kind_of_bytes(cause.object)):
+            raise no_text(file.path, kind, self.is_folder) from error
 
 
 def open_corpus(spec: DataSpec) -> Corpus:
@@ -240,12 +241,13 @@ def open_corpus(spec: DataSpec) -> Corpus:
     Raises DataError if there are no files, or if a package needed to read them is missing.
     """
     if spec.source == PYTHON_STDLIB:
-        return _open_stdlib(spec)
+        fs, files = stdlib_files()
+        return Corpus(spec, fs, tuple(sorted(files, key=lambda file: file.name)), is_folder=True)
     with reading(f"data.source: {spec.source!r}", spec.by_hand):
-        fs, path = fsspec.url_to_fs(spec.source)
+        fs, path = fsspec.url_to_fs(offline_copy(spec.source) or spec.source)
         fs = LocalFolders() if type(fs) is LocalFileSystem else fs
-        info = _info(fs, path)
-        files = _list_files(fs, path, info, spec.include)
+        info = source_info(fs, path)
+        files = list_files(fs, path, info, spec.include)
     if info is not None and info.get("mimetype") == "text/html" and str(info.get("url", path)).endswith("/"):
         raise DataError(
             f"data.source: {spec.source!r} is a web page, perhaps the listing of a folder; a web server has no folders"
@@ -258,8 +260,7 @@ def open_corpus(spec: DataSpec) -> Corpus:
         raise Unreadable(f"data.include: no file of the folder {spec.source!r} matches {spec.include!r}")
     if not files:
         raise Unreadable(_no_source(spec))
-    _require_text(files, is_folder)
-    _require_decompressors(files)
+    require_readers(files, is_folder)
     return Corpus(spec, fs, tuple(sorted(files, key=lambda file: file.name)), is_folder)
 
 
@@ -306,66 +307,3 @@ def is_validation(document_id: str, validation_fraction: float) -> bool:
     """Whether a document belongs to the validation split. This is a fixed pseudo-random function of its id."""
     digest = hashlib.blake2b(document_id.encode("utf-8", "surrogateescape"), digest_size=8).digest()
     return int.from_bytes(digest, "big") < validation_fraction * 2**64
-
-
-def _open_stdlib(spec: DataSpec) -> Corpus:
-    """The source of the running Python's standard library, about 11 MB. Reading skips files that are not UTF-8."""
-    fs, root = fsspec.url_to_fs(sysconfig.get_paths()["stdlib"])
-    files = []
-    for _, folders, found in fs.walk(root, detail=True):
-        for name in NOT_STDLIB & folders.keys():
-            del folders[name]
-        files += [_source_file(info, root) for name, info in found.items() if name.endswith(".py")]
-    if not files:
-        raise DataError(f"data.source: this Python has no library source in {root}; set a file or a folder")
-    return Corpus(spec, fs, tuple(sorted(files, key=lambda file: file.name)), is_folder=True)
-
-
-def _info(fs: Any, path: str) -> dict[str, Any] | None:
-    """What is at `path`, or None if there is nothing. `isfile` and `isdir` would also return False for an unreachable
-    server."""
-    try:
-        found: dict[str, Any] = fs.info(path)
-    except Exception as error:
-        if is_missing(error):
-            return None
-        raise
-    return found
-
-
-def _list_files(fs: Any, path: str, info: dict[str, Any] | None, include: str) -> list[SourceFile]:
-    if info is not None and info["type"] == "file":
-        return [_source_file(info, path.rpartition("/")[0])]
-    if info is not None and info["type"] == "directory":
-        root = path.rstrip("/")
-        pattern = f"{glob.escape(root)}/{include}"
-    elif glob.has_magic(path):
-        root, pattern = glob_root(path), path
-    else:
-        return []
-    found = fs.glob(pattern, detail=True).values()
-    return [_source_file(info, root) for info in found if info["type"] == "file"]
-
-
-def _source_file(info: dict[str, Any], root: str) -> SourceFile:
-    known = () if "ino" in info else ("ETag", "etag", "blob_id", "mtime", "created")  # inodes are local
-    version = next((str(info[key]) for key in known if info.get(key)), "")
-    name = info["name"].removeprefix(root).lstrip("/")
-    return SourceFile(info["name"], name, int(info.get("size") or 0), version)
-
-
-def _require_text(files: list[SourceFile], is_folder: bool) -> None:
-    """Raises DataError if the name of one of `files` says that it holds no plain text."""
-    for file in files:
-        if kind := kind_of_name(file.name, is_folder):
-            raise no_text(file.path, kind, is_folder)
-
-
-def _require_decompressors(files: list[SourceFile]) -> None:
-    """Raises DataError if Zstandard files cannot be read completely.
-
-    fsspec also reads .zst with `zstandard`, but then silently stops after a file's first frame.
-    """
-    zst = next((file.path for file in files if file.name.endswith(".zst")), None)
-    if zst and getattr(fsspec.compression.compr.get("zstd"), "__name__", "") != "ZstdFile":
-        raise DataError(f"data.source: {zst} is compressed by Zstandard; to read it, `pip install backports.zstd`")

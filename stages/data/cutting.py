@@ -1,12 +1,14 @@
 """Cuts the text of one file into documents: JSON lines, texts between separators, or pieces of whole lines."""
 
+import codecs
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
 import fsspec.utils
 import orjson
 
+from stages.data.bad_records import BadRecord, Kind, Record
 from stages.data.source_errors import DataError
 
 PIECE_CHARACTERS = 16 * 1024
@@ -30,22 +32,29 @@ def is_json_lines(name: str) -> bool:
     return (stem if ending in fsspec.utils.compressions else name).endswith(".jsonl")
 
 
-def json_texts(path: str, stream: TextIO, key: str) -> Iterator[str]:
+def json_texts(path: str, stream: BinaryIO, key: str) -> Iterator[Record]:
     """The text of every line. Strict, unlike datatrove's JsonlReader, which skips lines that it cannot read."""
     for number, line in enumerate(stream, start=1):
-        if line.isspace():
-            yield ""
-            continue
+        line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+        yield "" if line.isspace() else json_text(f"{path} line {number}", line, key)
+
+
+def json_text(place: str, content: bytes, key: str) -> Record:
+    """The text under `key` of a JSON document, or why there is none."""
+    try:
+        record = orjson.loads(content)
+    except orjson.JSONDecodeError as error:
         try:
-            record = orjson.loads(line)
-        except orjson.JSONDecodeError as error:
-            raise DataError(f"data.source: {path} line {number} is not JSON ({error})") from error
-        text = record.get(key) if isinstance(record, dict) else None
-        if not isinstance(text, str):
-            raise DataError(
-                f"data.text_key: {path} line {number} {_found(record, key)}; it must have a text under {key!r}"
-            )
-        yield text
+            content.decode()
+        except UnicodeDecodeError as invalid:
+            return BadRecord("not UTF-8", place, f"data.source: {place} is not UTF-8 text ({invalid})", invalid)
+        return BadRecord("not JSON", place, f"data.source: {place} is not JSON ({error})", error)
+    text = record.get(key) if isinstance(record, dict) else None
+    if isinstance(text, str):
+        return text
+    kind: Kind = "null" if isinstance(record, dict) and key in record and text is None else "no text"
+    message = f"data.text_key: {place} {_found(record, key)}; it must have a text under {key!r}"
+    return BadRecord(kind, place, message)
 
 
 def _found(record: Any, key: str) -> str:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field, PositiveInt
 
 from model.strict import Strict
@@ -21,19 +20,18 @@ from stages.checkpoint.files import OnBytes, hash_file, hash_files
 from stages.checkpoint.sealed import DocumentError, PlainPath, Sealed, check_inside, read_sealed, seal
 from stages.checkpoint.text_facts import TextFacts
 from stages.counted import counted
+from stages.data.bad_records import SkippedRecords
 from stages.data.corpus import SPLITS, DataError, DataSpec, SplitName
+from stages.data.sample_order import Blocks, Int64Array, WindowOrder
+from stages.data.sample_range import EndlessSamples
 from stages.stage_dir import MANIFEST_NAME, TOKENIZER_NAME
-from stages.token_files.mapped import Int64Array, MappedNumbers, mapped
+from stages.token_files.mapped import MappedNumbers, mapped
 
 FORMAT_VERSION = 1
 LAYOUT_VERSION = 1
 """Version of the token files' layout. It is part of a dataset's identity; the manifest's FORMAT_VERSION is not."""
 HASHED_BYTES = 20_000_000_000
 """`check_dataset` hashes datasets up to this size completely."""
-PERMUTATION_ROUNDS = 6
-
-UInt64Array = npt.NDArray[np.uint64]
-
 
 Amount = Annotated[int, Field(ge=0, lt=2**63)]
 """A number of bytes, tokens or documents."""
@@ -88,6 +86,9 @@ class DatasetManifest(Sealed):
 
     num_dropped: Amount = 0
     """Documents left out of train because validation has the same text under another name."""
+
+    skipped: SkippedRecords = SkippedRecords()
+    """The bad records that `data.on_bad_record: skip` left out."""
 
     fingerprint: str
     """sha256 over the tokenizer and all files, in order. Independent of paths, times and the number of workers."""
@@ -185,8 +186,8 @@ def verify_dataset(dataset_dir: Path, *, hashes: bool = True, on_bytes: OnBytes 
     return manifest
 
 
-class TokenSplit:
-    """The tokens of one split as one stream over all its shards. `read` reads them from disk."""
+class TokenSplit(MappedNumbers):
+    """The tokens of one split as one stream over all its shards. `read` and `fill` read them from disk."""
 
     def __init__(self, dataset_dir: Path, split: SplitName) -> None:
         """Memory-maps the shards. Raises DataError if one is missing or its size differs from the manifest."""
@@ -201,16 +202,17 @@ class TokenSplit:
             raise DataError(f"{dataset_dir} is damaged: its {split} files do not hold {described.num_tokens} tokens")
         for file in shards:
             _require_size(dataset_dir, file)
-        self._tokens = MappedNumbers(
+        self._opened = (dataset_dir, split)
+        super().__init__(
             [
                 mapped(dataset_dir / file.name, f"<u{manifest.token_bytes}", count=length)
                 for file, length in zip(shards, lengths, strict=True)
             ]
         )
 
-    def read(self, start: int, length: int) -> Int64Array:
-        """Tokens `start` to `start + length` of the stream: (length,) int64. Raises IndexError beyond either end."""
-        return self._tokens.read(start, length)
+    def __reduce__(self) -> tuple[type["TokenSplit"], tuple[Path, SplitName]]:
+        """A pickle holds the path, not the tokens: whoever loads it opens the dataset again."""
+        return TokenSplit, self._opened
 
 
 def shard_tokens(file: DatasetFile, token_bytes: int) -> int:
@@ -219,22 +221,21 @@ def shard_tokens(file: DatasetFile, token_bytes: int) -> int:
     return stored if file.num_tokens is None else min(stored, file.num_tokens)
 
 
-class TrainingSamples:
+class TrainingSamples(EndlessSamples):
     """The train split as an endless sequence of samples. A sample has T + 1 tokens: T inputs and T shifted targets.
 
-    An epoch joins the stream end to start, cuts it into windows of T tokens, and uses every window once, in a
-    pseudo-random order. The order and the first cut differ between epochs. The order is not stored: it is a
-    permutation, computed for the requested indices.
+    `WindowOrder` says in which order an epoch uses the windows of the stream.
     """
 
     def __init__(self, dataset_dir: Path, sequence_length: int, seed: int) -> None:
         """Opens the train split. Raises DataError if it is shorter than one sample."""
         self._split = TokenSplit(dataset_dir, "train")
         self._length = sequence_length
-        self._seed = seed
-        _require_tokens(dataset_dir, "train", self._split.num_tokens, sequence_length)
+        require_tokens(dataset_dir, "train", self._split.num_tokens, sequence_length)
         self.num_windows = self._split.num_tokens // sequence_length
         """Samples per epoch."""
+        self._order = WindowOrder([self._split.num_tokens], sequence_length, seed)
+        self._blocks = Blocks(self.starts)
 
     def epochs(self, num_samples: int) -> float:
         """How many passes over the data `num_samples` samples make."""
@@ -242,21 +243,13 @@ class TrainingSamples:
 
     def starts(self, first_index: int, count: int) -> Int64Array:
         """The positions in the stream where the samples start: (count,) int64, each in [0, tokens of the split)."""
-        epochs, positions = np.divmod(np.arange(first_index, first_index + count), self.num_windows)
-        seed = _scatter(np.array([self._seed % 2**64], np.uint64))
-        keys = _scatter(seed ^ epochs.astype(np.uint64))
-        windows = _permute(positions.astype(np.uint64), self.num_windows, keys)
-        offsets = _scatter(keys) % np.uint64(self._split.num_tokens)
-        starts = (offsets + windows * np.uint64(self._length)) % np.uint64(self._split.num_tokens)
-        return starts.astype(np.int64)
+        return self._order.starts(np.zeros(count, np.int64), np.arange(first_index, first_index + count))
 
     def batch(self, first_index: int, count: int) -> Int64Array:
         """Samples `first_index` to `first_index + count`: (count, T + 1) int64."""
         tokens_BT = np.empty((count, self._length + 1), np.int64)
-        for row, start in zip(tokens_BT, self.starts(first_index, count).tolist(), strict=True):
-            before_end = min(len(row), self._split.num_tokens - start)
-            row[:before_end] = self._split.read(start, before_end)
-            row[before_end:] = self._split.read(0, len(row) - before_end)
+        for row, start in zip(tokens_BT, self._blocks.read(first_index, count).tolist(), strict=True):
+            self._split.fill(row, start)
         return tokens_BT
 
 
@@ -273,7 +266,7 @@ class EvaluationWindows:
         """Opens the split. Raises DataError if it is shorter than one window."""
         self._split = TokenSplit(dataset_dir, split)
         self._length = sequence_length
-        _require_tokens(dataset_dir, split, self._split.num_tokens, sequence_length)
+        require_tokens(dataset_dir, split, self._split.num_tokens, sequence_length)
         total = (self._split.num_tokens - 1) // sequence_length
         count = total if max_sequences is None else min(max_sequences, total)
         self._windows = np.arange(count) * total // count
@@ -287,8 +280,12 @@ class EvaluationWindows:
         windows = self._windows[start:stop].tolist()
         tokens_BT = np.empty((len(windows), self._length + 1), np.int64)
         for row, window in zip(tokens_BT, windows, strict=True):
-            row[:] = self._split.read(window * self._length, self._length + 1)
+            self._split.fill(row, window * self._length)
         return tokens_BT
+
+    def __getitem__(self, place: int) -> Int64Array:
+        """One window: (T + 1,) int64. Raises IndexError beyond either end."""
+        return self._split.read(int(self._windows[place]) * self._length, self._length + 1)
 
 
 def _require_size(dataset_dir: Path, file: DatasetFile) -> None:
@@ -303,39 +300,11 @@ def _require_size(dataset_dir: Path, file: DatasetFile) -> None:
         raise DataError(f"{dataset_dir} is damaged: {file.name} has {size} bytes, not {file.bytes} as in the manifest")
 
 
-def _require_tokens(dataset_dir: Path, split: SplitName, num_tokens: int, sequence_length: int) -> None:
+def require_tokens(dataset_dir: Path, split: SplitName, num_tokens: int, sequence_length: int) -> None:
+    """Raises DataError if a split is shorter than one sample."""
     if num_tokens <= sequence_length:
         raise DataError(
             f"data.source: the {split} split of {dataset_dir} has {counted(num_tokens, 'token')}, but one sample of"
             f" {sequence_length} needs {sequence_length + 1}; use more text, a shorter sequence"
             f"{', or a larger data.validation_fraction' if split == 'validation' else ''}"
         )
-
-
-def _scatter(values: UInt64Array) -> UInt64Array:
-    """SplitMix64 (Steele, Lea and Flood, 2014): a bijection of 64-bit integers that separates neighbours."""
-    values = values + np.uint64(0x9E3779B97F4A7C15)
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
-
-
-def _permute(positions: UInt64Array, size: int, keys: UInt64Array) -> UInt64Array:
-    """Applies a permutation of range(`size`), a different one for each key, to `positions`: (N,), in O(N) memory.
-
-    A Feistel network permutes range(n) for the next power of four n. Results outside range(`size`) go through the
-    network again until they fall inside (cycle walking): on average at most four times.
-    """
-    half_bits = np.uint64(max(1, ((size - 1).bit_length() + 1) // 2))
-    mask = (np.uint64(1) << half_bits) - np.uint64(1)
-    permuted = positions.copy()
-    outside = np.arange(len(permuted))
-    while len(outside):
-        left, right = permuted[outside] >> half_bits, permuted[outside] & mask
-        round_keys = keys[outside]
-        for _ in range(PERMUTATION_ROUNDS):
-            round_keys = _scatter(round_keys)
-            left, right = right, left ^ (_scatter(round_keys ^ right) & mask)
-        permuted[outside] = (left << half_bits) | right
-        outside = outside[permuted[outside] >= size]
-    return permuted

@@ -9,8 +9,8 @@ import numpy as np
 
 from stages.counted import counted
 from stages.data.corpus import DataError, SplitName
-from stages.data.dataset import DatasetFile, UInt64Array, read_dataset_manifest, shard_tokens
-from stages.token_files.mapped import Int64Array
+from stages.data.dataset import DatasetFile, read_dataset_manifest, shard_tokens
+from stages.data.sample_order import Int64Array, UInt64Array
 
 READ_AT_ONCE = 1 << 20
 """Documents whose ends are in memory at a time."""

@@ -1,37 +1,79 @@
-"""The documents of a prepared dataset, one by one: tokens and where each ends."""
+"""Cuts one file of a source into its documents, by the kind that its name says: the only place that knows all kinds.
 
-from pathlib import Path
+All reading streams: files of any size are read in pieces, and only one document is in memory at a time.
+"""
 
-import numpy as np
+import io
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple
 
-from stages.data.corpus import DataError, SplitName
-from stages.data.dataset import read_dataset_manifest, shard_tokens
-from stages.token_files.datatrove import joined
-from stages.token_files.files import TokenFiles
-from stages.token_files.mapped import mapped
+from stages.data.bad_records import BadRecord, Policy, Record
+from stages.data.cutting import is_json_lines, json_texts, pieces, separated_texts
+from stages.data.parquet import is_parquet, parquet_texts
+from stages.data.webdataset import compression, is_webdataset, webdataset_texts
+
+READ_BYTES = 1024 * 1024
+LONG_FILE_BYTES = 1024 * 1024
+"""A file of a folder is one document up to this size. Larger files are cut into pieces."""
 
 
-def split_documents(dataset_dir: Path, split: SplitName) -> TokenFiles:
-    """The documents of a split. Raises DataError if its indices do not hold all of them."""
-    manifest = read_dataset_manifest(dataset_dir)
-    described = manifest.splits[split]
-    names = {file.name for file in described.files}
-    shards = [file for file in described.files if file.name.endswith(".ds")]
-    indices = [
-        mapped(dataset_dir / f"{file.name}.index", "<u8") if f"{file.name}.index" in names else np.empty(0, "<u8")
-        for file in shards
-    ]
-    found = joined(
-        dataset_dir / split,
-        [dataset_dir / file.name for file in shards],
-        indices,
-        manifest.token_bytes,
-        [shard_tokens(file, manifest.token_bytes) for file in shards],
-    )
-    last = int(found.ends(found.num_documents - 1, found.num_documents)[0]) if found.num_documents else 0
-    if (found.num_documents, last) != (described.num_documents, described.num_tokens):
-        raise DataError(
-            f"{dataset_dir} is damaged: the indices of {split} end {found.num_documents:,} documents after"
-            f" {last:,} tokens, and its manifest says {described.num_documents:,} after {described.num_tokens:,}"
-        )
-    return found
+class Cutting(NamedTuple):
+    """How the files of a source are cut into documents."""
+
+    text_key: str
+    separator: str | None
+    is_folder: bool
+    """Whether the source is a folder or a glob, so that a short text file is one document."""
+    on_bad_record: Policy
+
+
+def is_plain_text(name: str) -> bool:
+    """Whether a file with that name is plain text, which a separator cuts; other kinds hold records."""
+    return not (is_json_lines(name) or is_parquet(name) or is_webdataset(name))
+
+
+def numbered_records(fs: Any, path: str, name: str, num_bytes: int, cutting: Cutting) -> Iterator[tuple[str, Record]]:
+    """The id of every document of a file with its text, or with why it has none. Opens the file at `path` of `fs`.
+
+    An id is the file's `name`, with the document's number if the file may hold several.
+    """
+    if is_plain_text(name) and cutting.separator is None and cutting.is_folder and num_bytes <= LONG_FILE_BYTES:
+        with _open_text(fs, path, cutting.on_bad_record) as stream:
+            yield name, _checked(path, stream.read())
+        return
+    for number, record in enumerate(_records(fs, path, name, cutting), start=1):
+        yield f"{name}#{number}", record
+
+
+def _records(fs: Any, path: str, name: str, cutting: Cutting) -> Iterator[Record]:
+    if is_json_lines(name):
+        with (
+            fs.open(path, "rb", compression="infer") as unbuffered,
+            io.BufferedReader(unbuffered, READ_BYTES) as stream,  # fsspec's own lines are slow on remote files
+        ):
+            yield from json_texts(path, stream, cutting.text_key)
+    elif is_parquet(name):
+        with fs.open(path, "rb") as stream:
+            yield from parquet_texts(path, stream, cutting.text_key)
+    elif is_webdataset(name):
+        with fs.open(path, "rb", compression=compression(name)) as stream:
+            yield from webdataset_texts(path, stream, cutting.text_key)
+    else:
+        with _open_text(fs, path, cutting.on_bad_record) as stream:
+            cut = separated_texts(path, stream, cutting.separator) if cutting.separator else pieces(stream)
+            for number, text in enumerate(cut, start=1):
+                yield _checked(f"{path} document {number}", text)
+
+
+def _open_text(fs: Any, path: str, on_bad_record: Policy) -> Any:
+    """The text of a file. Under `skip`, bytes that are not UTF-8 become surrogates, which `_checked` finds."""
+    errors: Literal["strict", "surrogateescape"] = "strict" if on_bad_record == "stop" else "surrogateescape"
+    return fs.open(path, "rt", encoding="utf-8-sig", errors=errors, newline="\n", compression="infer")
+
+
+def _checked(place: str, text: str) -> Record:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return BadRecord("not UTF-8", place, f"data.source: {place} is not UTF-8 text", error)
+    return text

@@ -6,7 +6,9 @@ from typing import NamedTuple
 
 import fsspec.utils
 
+from stages.data.parquet import is_parquet
 from stages.data.source_errors import DataError
+from stages.data.webdataset import is_webdataset
 
 
 class FileKind(NamedTuple):
@@ -36,13 +38,12 @@ def _table(loader: str) -> str:
 
 
 _UNPACK = "unpack it, and set data.source to the folder"
-_LATER = "a later version will read it; today, "
 _TOKENS = "give the text itself: growctl cannot use tokens or numbers that another program wrote"
 
 KINDS = (
     FileKind("a tar archive", _UNPACK, (".tar", ".tgz", ".tbz2", ".txz")),
-    FileKind("a Parquet file", _LATER + _table("parquet"), (".parquet",), b"PAR1"),
-    FileKind("an Arrow file", _LATER + _table("arrow"), (".arrow", ".feather"), b"ARROW1"),
+    FileKind("a Parquet file", "name it {stem}.parquet, without another compression", (".parquet",), b"PAR1"),
+    FileKind("an Arrow file", _table("arrow"), (".arrow", ".feather"), b"ARROW1"),
     FileKind("a table", _table("csv"), (".csv", ".tsv")),
     FileKind("a NumPy array", _TOKENS, (".npy", ".npz"), b"\x93NUMPY"),
     FileKind("a binary file", _TOKENS, (".bin",)),
@@ -67,6 +68,8 @@ def kind_of_name(name: str, is_folder: bool) -> FileKind | None:
 
     `is_folder`: the source is a folder or a glob.
     """
+    if is_parquet(name) or is_webdataset(name):
+        return None
     ending = _ending(name)
     return next((kind for kind in KINDS if ending in kind.endings and not (is_folder and kind.only_alone)), None)
 
@@ -83,7 +86,8 @@ def no_text(path: str, kind: FileKind, is_folder: bool) -> DataError:
     instead = kind.instead.format(name=re.sub(r"[^\w.+-]", "?", name), stem=re.sub(r"[^\w.+-]", "_", stem))
     others = "; or set data.include so that it is left out" if is_folder else ""
     return DataError(
-        f"data.source: {path} is {kind.what}, but growctl reads plain text and JSON lines; {instead}{others}"
+        f"data.source: {path} is {kind.what}, but growctl reads plain text, JSON lines, Parquet and WebDataset tars;"
+        f" {instead}{others}"
     )
 
 

@@ -1,5 +1,7 @@
-"""Fetches a tokenizer from the Hugging Face hub, and says how to work without the hub if it is unreachable."""
+"""Finds tokenizers and datasets of the Hugging Face hub, and says how to work without the hub if it is unreachable."""
 
+import glob
+import os
 import re
 import shlex
 from pathlib import Path
@@ -9,7 +11,7 @@ from stages.data.source_errors import reading
 LOCAL_COPIES = {
     "openwebtext": (
         "on a machine that can reach the hub, `hf download Skylion007/openwebtext --repo-type dataset --local-dir DIR`;"
-        " write the 'text' of its parquet files as JSON lines to DIR/openwebtext.jsonl; then set data.source=DIR"
+        " then set data.source=DIR and data.include='**/*.parquet'"
     ),
     "openwebtext2": (
         "on a machine that can reach the hub, `hf download segyges/OpenWebText2 openwebtext2.jsonl.zst.tar --repo-type"
@@ -22,7 +24,42 @@ LOCAL_COPIES = {
 }
 """The sources in `schedules/data` that need a local copy, and how to make it."""
 
+_DATASETS = "hf://datasets/"
 _S3_VARIABLES = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and AWS_ENDPOINT_URL for a store other than Amazon's"
+
+
+def offline_copy(source: str) -> str | None:
+    """Where the hub's cache in HF_HOME holds the `hf://datasets/` source; None unless HF_HUB_OFFLINE is set.
+
+    `hf download --repo-type dataset` without `--local-dir` fills that cache. fsspec itself never reads it.
+    """
+    if not source.startswith(_DATASETS):
+        return None
+    from huggingface_hub import constants, snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    repository, revision, below = _parts(source)
+    if not (constants.HF_HUB_OFFLINE and repository):
+        return None
+    try:
+        folder = snapshot_download(repository, repo_type="dataset", revision=revision or None, local_files_only=True)
+    except LocalEntryNotFoundError:
+        return None
+    path = os.path.join(glob.escape(folder) if glob.has_magic(below) else folder, below).rstrip("/")
+    return path if glob.has_magic(below) or os.path.exists(path) else None
+
+
+def _parts(source: str) -> tuple[str, str, str]:
+    """The repository, the revision and the path in it that `hf://datasets/OWNER/NAME@REVISION/PATH` names.
+
+    The repository is empty for any other source.
+    """
+    owner, _, rest = source.removeprefix(_DATASETS).rstrip("/").partition("/")
+    if not source.startswith(_DATASETS) or not rest:
+        return "", "", ""
+    name, _, below = rest.partition("/")
+    name, _, revision = name.partition("@")
+    return f"{owner}/{name}", revision, below
 
 
 def local_tokenizer(name: str) -> Path | None:
@@ -62,17 +99,16 @@ def by_hand(source: str, include: str, tokenizer: str | None) -> str:
     """How to download `source` by hand and which keys to set then. Empty for a local source."""
     if "://" not in source or source.startswith(("file://", "local://")):
         return ""
-    kind, _, rest = source.removeprefix("hf://").partition("/")
-    if source.startswith("hf://") and kind == "datasets" and rest.count("/") >= 1:
-        owner, name, *below = rest.rstrip("/").split("/")
-        name, _, revision = name.partition("@")
+    repository, revision, path = _parts(source)
+    if repository:
+        below = path.split("/") if path else []
         is_file = bool(below) and any(sign in below[-1] for sign in ".*?[")
         wanted = _for_fnmatch("/".join(below if is_file else [*below, include]))
         options = f"--repo-type dataset --include {shlex.quote(wanted)}" + (
             f" --revision {revision}" if revision else ""
         )
         local = "/".join(["DIR", *below])
-        download = _download(f"{owner}/{name}", options, "DIR")
+        download = _download(repository, options, "DIR")
         text = f"on a machine that can reach the hub, {download}; then set data.source={local}"
     else:
         text = "download its files on a machine that can reach it, and set data.source to their location"

@@ -236,12 +236,18 @@ def _write_dataset(source: _Source, given: Tokenizer | None, staging: Path, prog
     num_dropped = 0
     for split in reversed(SPLITS):
         tasks = [ShardTask(split, i, files, corpus, staging, token_bytes, hashes) for i, files in enumerate(shards)]
-        parts = list(write_shards(tasks, progress))
+        skipped = corpus.skipped()  # both splits meet every bad record
+        parts = []
+        for part in write_shards(tasks, progress):
+            skipped.join(part.skipped)
+            parts.append(part)
         splits[split] = _joined([part.content for part in parts])
         hashes = hashes.union(*(part.hashes for part in parts))
         num_dropped += sum(part.num_dropped for part in parts)
     if num_dropped:
         progress.say(f"left {counted(num_dropped, 'document')} out of train, because validation has the same text")
+    if skipped.records.total:
+        progress.say(f"skipped {skipped.records}")
     _require_documents(spec, splits, num_dropped, len(hashes))
     return DatasetManifest(
         format_version=FORMAT_VERSION,
@@ -253,6 +259,7 @@ def _write_dataset(source: _Source, given: Tokenizer | None, staging: Path, prog
         splits={split: splits[split] for split in SPLITS},
         source_sha256=source_sha256(corpus, source.contents),
         num_dropped=num_dropped,
+        skipped=skipped.records,
         fingerprint=dataset_fingerprint(tokenizer_sha256, splits),
     )
 

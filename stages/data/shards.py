@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from stages.checkpoint.files import hash_file, sync_path
-from stages.data.corpus import Advance, Corpus, DataError, SourceFile, SplitName, content_hash, joined_hash
+from stages.data.bad_records import SkippedRecords
+from stages.data.corpus import Advance, Corpus, DataError, SplitName, content_hash, joined_hash
 from stages.data.dataset import DatasetFile, DatasetSplit
 from stages.data.progress import Progress
+from stages.data.source_files import SourceFile
 from stages.stage_dir import TOKENIZER_NAME
 
 TOKENIZE_BATCH = 256
@@ -46,6 +48,8 @@ class Shard(NamedTuple):
     """Content hashes of its documents; only filled for validation."""
 
     num_dropped: int
+    skipped: SkippedRecords
+    """The bad records in its files, of both splits."""
 
 
 def write_shards(tasks: list[ShardTask], progress: Progress) -> Iterator[Shard]:
@@ -92,6 +96,7 @@ def _write_shard(task: ShardTask, advance: Advance = lambda num_bytes: None) -> 
     directory = task.directory / task.split
     num_bytes = num_dropped = 0
     hashes, text_hash = set(), joined_hash(())
+    skipped = task.corpus.skipped()
     with _quiet_datatrove() as (DocumentTokenizer, DatatroveDocument):
         step = DocumentTokenizer(
             str(directory),
@@ -106,7 +111,7 @@ def _write_shard(task: ShardTask, advance: Advance = lambda num_bytes: None) -> 
 
         def documents() -> Iterator[Any]:
             nonlocal num_bytes, num_dropped, text_hash
-            for document in task.corpus.documents(task.files, task.split, advance):
+            for document in task.corpus.documents(task.files, task.split, advance, skipped):
                 content = content_hash(document.text)
                 if content in task.dropped:
                     num_dropped += 1
@@ -135,7 +140,7 @@ def _write_shard(task: ShardTask, advance: Advance = lambda num_bytes: None) -> 
         text_hash=text_hash.hex(),
         files=tuple(files),
     )
-    return Shard(split, frozenset(hashes), num_dropped)
+    return Shard(split, frozenset(hashes), num_dropped, skipped.records)
 
 
 @contextmanager

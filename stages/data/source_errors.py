@@ -4,7 +4,7 @@ The libraries that read sources and tokenizers each raise their own errors: http
 Hugging Face hub, decompressors, plain OSErrors. This module handles all of them without naming their classes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from typing import Any
@@ -63,6 +63,11 @@ def reason(error: BaseException) -> str:
         if (from_store := _store_answer(error)) is not None:
             code = str(from_store.get("Error", {}).get("Code", ""))  # the status again if the store sent no text
             answer += f": {code}" if code.isalpha() else ""
+        elif _is_gated(error):
+            answer += (
+                ": the dataset is gated; accept its terms on its page on the Hugging Face hub, then give a token of"
+                " that account in HF_TOKEN or by `hf auth login`"
+            )
         elif status in REFUSED:
             answer += (
                 "; private and gated data needs credentials with read access: for the Hugging Face hub, a token in "
@@ -102,6 +107,12 @@ def _store_answer(error: BaseException) -> dict[str, Any] | None:
     """The answer of an S3 store, as botocore's errors carry it; None if `error` has another cause."""
     answers = (getattr(cause, "response", None) for cause in _causes(error))
     return next((answer for answer in answers if isinstance(answer, dict)), None)
+
+
+def _is_gated(error: BaseException) -> bool:
+    """Whether the Hugging Face hub refused because nobody has accepted the terms of a dataset."""
+    headers = (getattr(getattr(cause, "response", None), "headers", None) for cause in _causes(error))
+    return any(found.get("X-Error-Code") == "GatedRepo" for found in headers if isinstance(found, Mapping))
 
 
 def _http_status(error: BaseException) -> HTTPStatus | None:

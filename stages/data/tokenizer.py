@@ -5,10 +5,11 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from stages.data.corpus import DEFAULT_VOCAB_SIZE, Corpus, DataSpec, SourceFile, no_tokenizer
+from stages.data.corpus import DEFAULT_VOCAB_SIZE, Corpus, DataSpec, no_tokenizer
 from stages.data.hub import download_tokenizer, local_tokenizer
 from stages.data.progress import Progress
 from stages.data.source_errors import DataError, Unreadable, reason
+from stages.data.source_files import SourceFile
 
 TOKENIZER_SAMPLE_BYTES = 256 * 1024 * 1024
 """The most text that a tokenizer is trained on, in equal parts from the start of every shard."""
@@ -54,9 +55,10 @@ def train_tokenizer(corpus: Corpus, shards: list[tuple[SourceFile, ...]], progre
     advance = progress.meter("training the tokenizer", min(corpus.num_bytes, TOKENIZER_SAMPLE_BYTES))
 
     def texts() -> Iterator[str]:
+        skipped = corpus.skipped()
         for files in shards:
             left = TOKENIZER_SAMPLE_BYTES // len(shards)
-            for document in corpus.documents(files, "train", advance):
+            for document in corpus.documents(files, "train", advance, skipped):
                 yield document.text
                 left -= len(document.text)
                 if left <= 0:

@@ -1,6 +1,8 @@
 """Memory-mapped numbers: several files as one sequence, of which only what is read comes into memory."""
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -26,27 +28,31 @@ class MappedNumbers:
         """`bases` are added to the numbers of each part; none by default."""
         self._parts = parts
         self._bases = bases or [0] * len(parts)
-        self._ends = np.cumsum([len(part) for part in parts], dtype=np.int64)
+        self._ends = list(accumulate(len(part) for part in parts))
 
     def __len__(self) -> int:
-        return int(self._ends[-1]) if len(self._ends) else 0
+        return self._ends[-1] if self._ends else 0
 
     def read(self, start: int, length: int) -> Int64Array:
         """Numbers `start` to `start + length`: (length,) int64. Raises IndexError beyond either end."""
         if not 0 <= start <= start + length <= len(self):
             raise IndexError(f"tokens {start} to {start + length} are outside a split of {len(self)} tokens")
         numbers = np.empty(length, np.int64)
-        part = int(np.searchsorted(self._ends, start, side="right"))
-        filled = 0
-        while filled < length:
-            first = start + filled - (int(self._ends[part - 1]) if part else 0)
-            found = self._parts[part][first : first + length - filled]
-            numbers[filled : filled + len(found)] = found
-            if self._bases[part]:
-                numbers[filled : filled + len(found)] += self._bases[part]
-            filled += len(found)
-            part += 1
+        self.fill(numbers, start)
         return numbers
+
+    def fill(self, numbers: Int64Array, start: int) -> None:
+        """Fills `numbers` with the sequence from `start`, a place in it, on. The sequence goes on at its start."""
+        part = bisect_right(self._ends, start)
+        first = start - (self._ends[part - 1] if part else 0)
+        filled = 0
+        while filled < len(numbers):
+            found = self._parts[part][first : first + len(numbers) - filled]
+            numbers[filled : filled + len(found)] = found
+            if base := self._bases[part]:
+                numbers[filled : filled + len(found)] += base
+            filled += len(found)
+            part, first = (part + 1) % len(self._parts), 0
 
     def take(self, positions: Int64Array) -> Int64Array:
         """The numbers at `positions`, each within range: (len(positions),) int64."""
@@ -54,7 +60,7 @@ class MappedNumbers:
         found_in = np.searchsorted(self._ends, positions, side="right")
         for part in np.unique(found_in).tolist():
             here = found_in == part
-            first = int(self._ends[part - 1]) if part else 0
+            first = self._ends[part - 1] if part else 0
             numbers[here] = self._parts[part][positions[here] - first].astype(np.int64) + self._bases[part]
         return numbers
 
@@ -67,7 +73,8 @@ def mapped(path: Path, dtype: npt.DTypeLike, offset: int = 0, count: int | None 
     try:
         if count is None:
             count = (path.stat().st_size - offset) // np.dtype(dtype).itemsize
-        return np.memmap(path, dtype, "r", offset, (count,)) if count else np.empty(0, dtype)
+        # A plain array on the mapped memory: slicing a memmap takes far longer than copying a sample.
+        return np.asarray(np.memmap(path, dtype, "r", offset, (count,))) if count else np.empty(0, dtype)
     except OSError as error:
         raise unreadable(path, error) from error
 

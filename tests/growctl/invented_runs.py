@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from growctl.ledger.ledger import BaseEntry, Ledger, RunEntry, StageEntry
-from growctl.report.compare import Comparison, compare
-from growctl.report.find import find_runs
-from growctl.report.verdict import verdict
+from growctl.measured.find import find_runs
+from growctl.verdicts.compare import Comparison, compare
+from growctl.verdicts.verdict import verdict
 from model.flops import Flops
 
 TOKENS_PER_STEP = 1000

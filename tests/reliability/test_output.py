@@ -16,8 +16,8 @@ from rich.table import Table
 from growctl.cli import app, report
 from growctl.launch.worker_logs import failure_reason
 from growctl.ledger.ledger import Ledger, RunEntry, StageEntry
+from growctl.measured.find import find_runs
 from growctl.report.documents import stages_csv
-from growctl.report.find import find_runs
 from growctl.run.screen import LiveScreen, Screen
 from growctl.text.console import Terminal
 from growctl.text.escaping import visible

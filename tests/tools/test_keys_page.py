@@ -30,6 +30,7 @@ START = {
 BASE_OF_THE_RUN = {"start.base": START}
 NEEDED: dict[str, dict[str, Any]] = {
     "data.tokenizer": {"data.vocab_size": None, "model.vocab_size": 50_432},
+    "data.most_bad_records": {"data.on_bad_record": "skip"},
     "start.checkpoint": BASE_OF_THE_RUN,
     "start.run": BASE_OF_THE_RUN,
     "start.stage": BASE_OF_THE_RUN | {"start.run": "quickstart"},

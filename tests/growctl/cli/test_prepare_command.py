@@ -9,7 +9,7 @@ from stages.data.corpus import is_validation
 from tests.growctl.runs import run_here
 
 
-def test_prepare_always_reports_the_documents_left_out_of_train(tmp_path: Path) -> None:
+def test_prepare_always_reports_the_documents_left_out_and_the_bad_records_skipped(tmp_path: Path) -> None:
     source = tmp_path / "texts"
     source.mkdir()
     names = [f"{number}.txt" for number in range(60)]
@@ -18,17 +18,21 @@ def test_prepare_always_reports_the_documents_left_out_of_train(tmp_path: Path) 
     kept = next(name for name in names if is_validation(name, 0.2))
     for name in [name for name in names if not is_validation(name, 0.2)][:2]:
         (source / name).write_text(f"the text of {kept}")
-    values = (f"data.source={source}", "data.vocab_size=300", "data.validation_fraction=0.2")
+    (source / "latin.txt").write_bytes("café".encode("latin-1"))
+    values = (f"data.source={source}", "data.vocab_size=300", "data.validation_fraction=0.2", "data.on_bad_record=skip")
     for _ in range(2):
         out, err = run_here("prepare", "quickstart", *values, "--runs-dir", tmp_path / "runs")
+        assert f"skipped: 1 bad record (1 not UTF-8): {source}/latin.txt (not UTF-8)" in out.splitlines()
         assert "left out of train: 2 documents whose text is also in validation" in out.splitlines()
         assert all(re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ", line) for line in err.splitlines())
         assert "Z warning: Validation has " in err
         assert "0.05 nats per token (units of the natural logarithm) between" in err
     out, _ = run_here("prepare", "quickstart", *values, "--runs-dir", tmp_path / "runs", "--json")
-    [warning] = json.loads(out)["warnings"]
+    document = json.loads(out)
+    assert document["manifest"]["skipped"]["counts"] == {"not UTF-8": 1}
+    [warning] = document["warnings"]
     assert "fewer than 50 documents and 100,000 tokens" in warning
-    values = (values[0], "data.vocab_size=2000", values[2])
+    values = (values[0], "data.vocab_size=2000", *values[2:])
     out, _ = run_here("prepare", "quickstart", *values, "--runs-dir", tmp_path / "runs", "--json")
     assert json.loads(out)["warnings"][1].startswith("data.vocab_size is 2,000, but the tokenizer trained on this text")
 

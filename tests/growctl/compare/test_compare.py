@@ -18,6 +18,7 @@ from growctl.compare.schedules import SettingDifference, between
 from growctl.compare.sections import compare_sections
 from growctl.content.chart import Chart
 from growctl.content.section import Paragraph
+from growctl.ledger.ledger import BaseEntry
 from tests.growctl.invented_runs import LARGE, SCRATCH, SMALL, FakeRun, control, ladder
 from tests.growctl.report.invented_pairs import FIELDS, run, stage
 from tests.growctl.runs import run_here
@@ -77,6 +78,10 @@ def test_the_cost_of_an_equal_loss_is_read_off_between_finished_models() -> None
         ({"loss": None}, "not known yet: no final loss of b."),
         ({"decays": False}, "the learning rate of b never decays."),
         (
+            {"conditions": {"evaluation.max_sequences": 10}},
+            "their losses were not measured alike (evaluation.max_sequences).",
+        ),
+        (
             {"dataset_fingerprint": "beef"},
             "losses of different datasets cannot be compared. Nothing here compares them.",
         ),
@@ -89,6 +94,15 @@ def test_a_comparison_that_shows_nothing_names_no_winner(fields: dict[str, Any],
     assert sentence.endswith(why)
 
 
+def test_a_start_checkpoint_of_unknown_cost_makes_no_run_the_better_one() -> None:
+    base = BaseEntry("checkpoint", "beef", None, 1000, None)
+    found = outcome(run("a", 1.9, base=base), run("b"))
+    assert (found.better, found.flops_ratio) == (None, None)
+    assert found.b_for_loss_of_a
+    assert found.b_for_loss_of_a.ratio is None
+    assert outcome(run("a", 1.9, base=base), run("b", base=base)).better == "a"
+
+
 def paragraphs(a: Any, b: Any, key: str) -> list[str]:
     [found] = [section for section in compare_sections(a, b, [a, b]) if section.key == key]
     return [part.text for part in found.parts if isinstance(part, Paragraph)]
@@ -97,6 +111,9 @@ def paragraphs(a: Any, b: Any, key: str) -> list[str]:
 def test_what_differs_without_design_is_named_below_the_result() -> None:
     doubtful = run("b", 2.1, conditions={"training.sequence_length": 128, "seed": 1})
     assert paragraphs(run("a"), doubtful, "result")[-1] == "The difference may come from what else differs: context."
+    assert "This is one run of each: seeds alone may change a loss by as much." in paragraphs(
+        run("a"), doubtful, "result"
+    )
     seed = run("b", 2.1, conditions={"seed": 1})
     assert paragraphs(run("a"), seed, "result")[-1] == (
         "Nothing but the seed differs, so the difference of the losses is chance."

@@ -34,6 +34,19 @@ def test_every_point_is_drawn_at_its_place_on_each_axis() -> None:
     assert float(first.get("y").rstrip("%")) < float(last.get("y").rstrip("%"))
 
 
+def test_a_long_curve_and_a_control_are_a_line_with_its_ends_and_the_table_has_every_point() -> None:
+    way = [mark(1e12 * step, 9 - step / 10, hours=step) for step in range(1, 30)]
+    end = mark(4e13, 4, hours=40, is_end=True)
+    for one in (series("long", *way, end), series("short", *way[:3], end, role="control")):
+        root, marks = drawn(chart(one)), one.marks
+        [only] = with_class(root, "chart-mark")
+        assert only.get("data-row") == str(len(marks) - 1)
+        assert len(root.findall(".//tbody/tr[td]")) == len(marks)
+        lines = [each.get("points", "").split(" ") for each in root.iter("polyline")]
+        assert {len(points) for points in lines} == {2 * len(marks)}
+        assert next(iter(with_class(root, "chart-quiet"))) is not None
+
+
 def test_only_axes_with_data_are_offered() -> None:
     html = chart_html(chart(LADDER))
     assert "Device-hours" in html
@@ -52,7 +65,7 @@ def test_points_without_a_place_stay_in_the_table() -> None:
     diverged = series("diverged", mark(1e12, float("nan")), mark(0, 5))
     root = drawn(chart(LADDER, diverged))
     assert len(list(with_class(root, "chart-mark"))) == 2
-    assert len(root.findall(".//tbody/tr")) == 4
+    assert len(root.findall(".//tbody/tr[td]")) == 4
 
 
 def test_a_chart_without_points_says_its_summary() -> None:

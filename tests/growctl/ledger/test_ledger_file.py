@@ -36,6 +36,8 @@ def test_recording_again_changes_nothing_and_other_values_are_rejected(ledger: L
         ledger.record_run(replace(RUN, seed=2), [BASE, GROWN])
     with pytest.raises(LedgerError, match="stage 1-large was recorded with num_steps 40"):
         ledger.record_run(RUN, [BASE, replace(GROWN, num_steps=41)])
+    with pytest.raises(LedgerError, match=r"with data\.tokenizer None, now it is 'beef'; use"):
+        ledger.record_run(replace(RUN, conditions=RUN.conditions | {"data.tokenizer": "beef"}), [BASE, GROWN])
     with pytest.raises(LedgerError, match="stage 0-small, stage 1-large; now there are run, stage 0-small"):
         ledger.record_run(RUN, [BASE])
     ledger.record_run(RUN, [BASE, GROWN])
@@ -176,7 +178,7 @@ def test_a_broken_ledger_is_set_aside_with_its_companion_files(ledger: Ledger, p
 
 def test_importing_the_ledger_and_the_report_imports_no_heavy_library() -> None:
     heavy = {"torch", "deepspeed", "matplotlib", "rich"}
-    code = f"import sys, growctl.ledger.ledger, growctl.report.compare; print({heavy!r} & set(sys.modules))"
+    code = f"import sys, growctl.ledger.ledger, growctl.verdicts.compare; print({heavy!r} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
 

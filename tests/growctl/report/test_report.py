@@ -12,9 +12,9 @@ from rich.console import Console
 from growctl.content.terminal import print_sections
 from growctl.documents.output import plain
 from growctl.ledger.ledger import BaseEntry, Ledger, LedgerError
+from growctl.measured.find import RunNotFoundError, find_runs
+from growctl.measured.read import read_run
 from growctl.report.documents import report_document, stages_csv
-from growctl.report.find import RunNotFoundError, find_runs
-from growctl.report.read import read_run
 from growctl.report.sections import report_sections
 from growctl.report.stages import remarks
 from growctl.report_files.write import write_report

@@ -11,9 +11,9 @@ from rich.console import Console
 from growctl.content.terminal import print_sections
 from growctl.documents.output import plain
 from growctl.ledger.ledger import Ledger, ScoreEntry
+from growctl.measured.find import find_runs
+from growctl.measured.runs import RunReport
 from growctl.report.documents import report_document
-from growctl.report.find import find_runs
-from growctl.report.read import RunReport
 from growctl.report.scores import COLUMNS, other_scores, zero_shot_rows
 from growctl.report.sections import report_sections
 from tests.growctl.invented_runs import FakeRun, stage_of

@@ -17,11 +17,12 @@ from growctl.content.plain import print_plain
 from growctl.content.section import Section
 from growctl.content.terminal import print_sections
 from growctl.ledger.ledger import LedgerError
-from growctl.report import changed_runs, sparklines
+from growctl.measured import changed_runs
+from growctl.measured.changed_runs import ChangedRuns
+from growctl.measured.find import find_runs
+from growctl.measured.runs import RunReport
+from growctl.report import sparklines
 from growctl.report.brief import MOST_RUNS
-from growctl.report.changed_runs import ChangedRuns
-from growctl.report.find import find_runs
-from growctl.report.read import RunReport
 from growctl.report.sections import report_sections
 from growctl.run.signals import Stopped
 from growctl.text.console import Terminal

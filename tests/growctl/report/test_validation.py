@@ -9,8 +9,8 @@ from rich.console import Console
 
 from growctl.content.terminal import print_sections
 from growctl.documents.output import plain
+from growctl.measured.find import find_runs
 from growctl.report.documents import report_document
-from growctl.report.find import find_runs
 from growctl.report.sections import report_sections
 from growctl.report.validation import validation_warnings
 from stages.data.validation_size import small_validation

@@ -101,7 +101,7 @@ def test_cells_with_one_explanation_share_a_lettered_note_below_the_table(page: 
     links = [link for link in page.all("a") if link.is_within("sup")]
     assert [link.text for link in links] == ["a", "b", "a"]
     [notes] = page.all("dl", class_="notes")
-    assert " ".join(notes.text.split()) == f"a {WHY} b some text"
+    assert " ".join(notes.text.split()) == f"a {WHY} b Some text"
 
 
 def test_a_listing_has_a_button_to_copy_that_waits_for_the_script(page: ParsedPage) -> None:
@@ -178,3 +178,17 @@ def test_a_page_without_sections_still_has_its_title_and_landmarks() -> None:
     page = ParsedPage(render_page("Nothing yet", []))
     assert [len(page.all(tag)) for tag in ("header", "main", "nav", "footer", "h1", "title")] == [1] * 6
     assert page.all("html")[0].attributes["lang"] == "en"
+
+
+def test_a_note_that_explains_a_cell_is_shown_once_by_its_letter() -> None:
+    rows = Rows(((Cell("-", why="this was never measured."),),), notes=("This was never measured.", "Another note."))
+    html = render_page("Title", [Section("one", "One", (Table("one", (Column("loss"),), (rows,)),))])
+    assert html.lower().count("this was never measured.") == 1
+    assert html.count("Another note.") == 1
+
+
+def test_what_stands_between_backticks_is_code_and_still_text() -> None:
+    said = Section("one", "One", (Paragraph("`run <b>` it"), Paragraph("one ` backtick")))
+    html = render_page("Title", [said])
+    assert "<code>run &lt;b&gt;</code> it" in html
+    assert "one ` backtick" in html

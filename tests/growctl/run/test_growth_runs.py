@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from growctl.report.find import find_runs
+from growctl.measured.find import find_runs
 from model.config import parameter_shapes
 from model.parameter_names import generation_of
 from stages.checkpoint.manifest import read_manifest

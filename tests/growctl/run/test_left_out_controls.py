@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from growctl.report.find import find_runs
+from growctl.measured.find import find_runs
 from growctl.report.savings import verdicts
 from growctl.report.stages import remarks
 from growctl.run.requests import LadderRequest
 from growctl.runs_dir import RunPaths
 from growctl.schedule.load import load_schedule
+from growctl.status import runs as status_runs
 from growctl.status.controls_to_come import with_controls_to_come
 from growctl.status.runs import find_status
 from tests.growctl.invented_runs import FakeRun, stage_of
@@ -66,6 +67,21 @@ def test_the_report_names_controls_that_are_still_to_come_until_they_are_left_ou
     request(runs.parent, False).record_choices()
     [ladder] = [run for run in with_controls_to_come(find_runs(runs), runs) if run.control is None]
     assert [control.name for control in ladder.controls_to_come] == ["tiny-control-tokenformer-scratch"]
+
+
+def test_the_report_reads_the_state_of_no_run_that_says_nothing_of_controls_to_come(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    HandMade(runs, "other")
+    found = [run for run in find_runs(runs) if run.name == "tiny"]
+    read: list[str] = []
+    inner = status_runs._read_run
+    monkeypatch.setattr(status_runs, "_read_run", lambda directory: (read.append(directory.name), inner(directory))[1])
+    assert len(with_controls_to_come(found, runs)[0].controls_to_come) == 2
+    assert read == ["tiny"]
+    request(runs.parent, False).record_choices()
+    assert with_controls_to_come(found, runs)[0].controls_to_come == ()
+    assert read == ["tiny"]
 
 
 def test_status_says_it_and_lists_no_controls_that_were_never_started(runs: Path) -> None:

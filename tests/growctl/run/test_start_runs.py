@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from growctl.ladder.stage_plans import plan_stages
-from growctl.report.find import find_runs
+from growctl.measured.find import find_runs
 from growctl.run.start import Start, started_from
 from growctl.schedule.load import load_schedule
 from model.config import TokenformerConfig

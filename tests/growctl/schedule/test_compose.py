@@ -23,7 +23,10 @@ LOOK_UPS = (
     "${oc.decode:TEXT}"
 )
 CLUSTERS = "choices are hostfile, local, slurm"
-DATA = "choices are openwebtext, openwebtext2, pile, python-stdlib, wikitext"
+DATA = (
+    "choices are climbmix, common_pile, dclm, fineweb_edu, openwebtext, openwebtext2, pile, python-stdlib,"
+    " smollm_corpus, wikitext"
+)
 
 
 def choice_of(folder: Path, group: str, name: str, content: str) -> str:

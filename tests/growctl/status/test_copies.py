@@ -10,7 +10,7 @@ import pytest
 
 from growctl.controls.renamed import renamed_controls
 from growctl.ledger.ledger import Ledger
-from growctl.report.find import find_runs
+from growctl.measured.find import find_runs
 from growctl.report.stages import remarks
 from growctl.runs_dir import RunPaths
 from growctl.schedule.load import ScheduleError, load_schedule

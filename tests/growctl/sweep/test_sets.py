@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from growctl.ledger.ledger import Ledger
+from growctl.measured.find import find_runs
 from growctl.report.documents import report_document
-from growctl.report.find import find_runs
 from growctl.run.entries import run_entry
 from growctl.run.requests import LadderRequest, RunFailed, RunRequest, schedule_yaml
 from growctl.run.run_set import RunSet, read_run_set

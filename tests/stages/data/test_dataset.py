@@ -2,14 +2,17 @@
 
 import hashlib
 import json
-from collections.abc import Callable
+import pickle
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.data import DataLoader
 
 from stages.data.corpus import DataError, DataSpec, SplitName
 from stages.data.dataset import (
@@ -25,6 +28,7 @@ from stages.data.dataset import (
     read_dataset_manifest,
     verify_dataset,
 )
+from stages.data.sample_order import Blocks, Int64Array
 
 MakeDataset = Callable[..., Path]
 
@@ -72,6 +76,24 @@ def make_dataset(tmp_path_factory: pytest.TempPathFactory) -> MakeDataset:
     return make
 
 
+def limit_shards(dataset: Path, num_tokens: dict[str, int]) -> None:
+    """Describes shards anew, of whose tokens only the first `num_tokens` belong to their split."""
+    manifest = read_dataset_manifest(dataset)
+    splits = {}
+    for name, split in manifest.splits.items():
+        files = []
+        for file in split.files:
+            data = (dataset / file.name).read_bytes()
+            sha256 = hashlib.sha256(data).hexdigest()
+            files.append(
+                DatasetFile(name=file.name, bytes=len(data), sha256=sha256, num_tokens=num_tokens.get(file.name))
+            )
+        splits[name] = split.model_copy(update={"files": tuple(files)})
+    fingerprint = dataset_fingerprint(manifest.tokenizer_sha256, splits)
+    changed = manifest.model_copy(update={"splits": splits, "fingerprint": fingerprint})
+    (dataset / "manifest.json").write_bytes(dataset_manifest_bytes(changed))
+
+
 sizes = st.tuples(st.integers(1, 40), st.integers(0, 1500)).map(lambda pair: (pair[0], pair[0] + 1 + pair[1]))
 """A sequence length, and a number of tokens that suffices for it."""
 
@@ -86,6 +108,22 @@ def test_an_epoch_contains_every_window_exactly_once(
     targets = samples.batch(epoch * samples.num_windows, samples.num_windows)[:, 1:].ravel()
     assert len(targets) == len(set(targets.tolist())) == samples.num_windows * length
     assert num_tokens - len(targets) < length, "less than one window is left out"
+
+
+def test_no_sample_reads_beyond_the_tokens_of_a_shard_that_belong_to_its_split(tmp_path: Path) -> None:
+    whole, limited = write_dataset(tmp_path / "whole", [7, 40], [9]), write_dataset(tmp_path / "limited", [7, 40], [9])
+    for name, more in (("00000", 3), ("00001", 5)):  # as an imported file goes on with tokens of validation
+        path = limited / f"train/{name}.ds"
+        path.write_bytes(path.read_bytes() + np.full(more, 2**16 - 1, "<u4").tobytes())
+    limit_shards(limited, {"train/00000.ds": 7, "train/00001.ds": 40})
+    split = TokenSplit(limited, "train")
+    assert split.num_tokens == 47
+    assert split.read(5, 42).tolist() == list(range(5, 47))
+    with pytest.raises(IndexError, match="47 tokens"):
+        split.read(46, 2)
+    expected = TrainingSamples(whole, 6, seed=3).batch(0, 50)
+    assert np.array_equal(TrainingSamples(limited, 6, seed=3).batch(0, 50), expected)
+    assert np.array_equal(pickle.loads(pickle.dumps(TrainingSamples(limited, 6, seed=3))).batch(0, 50), expected)
 
 
 @settings(max_examples=30)
@@ -302,3 +340,51 @@ def test_datasets_up_to_a_size_are_hashed_and_larger_ones_checked_by_file_sizes(
     shard.unlink()
     with pytest.raises(DataError, match=r"train/00000\.ds is missing"):
         check_dataset(dataset)
+
+
+@pytest.mark.parametrize("positions", [range(0, 9000, 397), [5000, 3, 5001, 5002, 8191, 8192, 4090, 5002]])
+def test_reading_ahead_in_blocks_gives_the_same_samples_as_each_alone(
+    make_dataset: MakeDataset, positions: Iterable[int]
+) -> None:
+    directory = make_dataset([3001])
+    samples = TrainingSamples(directory, 3, seed=5)
+    for first in positions:
+        starts = TrainingSamples(directory, 3, seed=5).starts(first, 7)
+        assert np.array_equal(samples.batch(first, 7), (starts[:, None] + np.arange(4)) % 3001)
+
+
+def test_only_reading_in_order_computes_whole_blocks() -> None:
+    computed = []
+
+    def compute(first_index: int, count: int) -> Int64Array:
+        computed.append((first_index, count))
+        return np.arange(first_index, first_index + count)
+
+    blocks = Blocks(compute)
+    for first in (10**6, 5, 10**7, 0, 8, 16, 4088, 4090, 4096):
+        assert blocks.read(first, 8).tolist() == list(range(first, first + 8))
+    assert computed == [(10**6, 8), (5, 8), (10**7, 8), (0, 8), (0, 4096), (4090, 8), (4096, 8)]
+
+
+def test_samples_and_windows_can_be_indexed_sliced_and_pickled(make_dataset: MakeDataset) -> None:
+    directory = make_dataset([60, 41], [50])
+    samples, windows = TrainingSamples(directory, 10, seed=1), EvaluationWindows(directory, "validation", 10)
+    part = pickle.loads(pickle.dumps(samples[15:40]))
+    assert len(part) == 25
+    assert np.array_equal(np.stack([part[i] for i in range(25)]), samples.batch(15, 25))
+    assert np.array_equal(part[-1], samples[39])
+    assert len(pickle.dumps(TrainingSamples(make_dataset([100_000]), 10, seed=1))) < 10_000, "a pickle has no tokens"
+    assert np.array_equal(np.stack([windows[i] for i in range(len(windows))]), windows.batch(0, len(windows)))
+    for wrong in (lambda: part[25], lambda: windows[4], lambda: samples[-1], lambda: samples[5:], lambda: samples[::2]):
+        with pytest.raises(IndexError):
+            wrong()
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_torchs_data_loader_reads_what_a_run_reads(make_dataset: MakeDataset, workers: int) -> None:
+    samples = TrainingSamples(make_dataset([5000]), 16, seed=2)
+    batches = DataLoader(samples[64:256], batch_size=32, num_workers=workers)  # type: ignore[arg-type, var-annotated]
+    assert np.array_equal(torch.cat(list(batches)).numpy(), samples.batch(64, 192))
+    windows = EvaluationWindows(make_dataset([50], [500]), "validation", 16)
+    validation = DataLoader(windows, batch_size=7)  # type: ignore[arg-type, var-annotated]
+    assert np.array_equal(torch.cat(list(validation)).numpy(), windows.batch(0, len(windows)))

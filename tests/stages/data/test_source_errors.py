@@ -90,9 +90,10 @@ class Failing(AbstractFileSystem):
         outer = self
 
         class Broken(io.BytesIO):
-            def read1(self, size: int | None = -1) -> bytes:
-                if data := super().read1(10):
-                    return data
+            def readinto(self, buffer: Any) -> int:
+                if data := self.read(min(10, len(buffer))):
+                    buffer[: len(data)] = data
+                    return len(data)
                 raise outer.error
 
         return Broken(b'{"text": "a"}\n')
@@ -224,3 +225,10 @@ def test_a_long_message_from_another_library_is_cut_after_a_word(failing: type[F
         assert len(said) == MOST_SAID
         assert said.endswith("...") == (length > MOST_SAID), "one long word is cut"
     assert len(reason(ClientError("word " * 200))) <= MOST_SAID
+
+
+def test_a_gated_dataset_is_named_as_such(failing: type[Failing]) -> None:
+    response = SimpleNamespace(status_code=403, headers={"X-Error-Code": "GatedRepo"})
+    failing.point, failing.error = "open", ClientError("Cannot access gated repo", response=response)
+    with pytest.raises(DataError, match=r"answered 403 Forbidden: the dataset is gated; accept its terms .* HF_TOKEN"):
+        read_all("failing://folder")

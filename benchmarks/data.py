@@ -1,0 +1,175 @@
+"""Measures how fast training samples are read from the page cache, against a bare memmap loop, and mixtures too.
+
+    python -m benchmarks.data > benchmarks/results/data.json    # one minute
+    python -m benchmarks.data --tokens 100000 --turns 2
+
+Each batch is (8, 1024) inputs and the token after each, as int64. In one process, all readers take turns, and each turn
+reads new batches of the same 16-bit tokens:
+
+- `memmap`: `tokens[starts[:, None] + arange(1025)].astype(int64)` on a numpy.memmap, at random starts
+- `training`: TrainingSamples in order; `mixture`: MixedSamples of the four quarters of the tokens in order
+- `training_at_random`, `mixture_at_random`: the same at random indices, as a loader that shuffles would read
+
+Seconds are CPU time of one thread, so that other work on the machine counts little. A ratio is the median over turns of
+two readers' seconds in the same turn. `goal_tokens_per_second` and `goals` are what we aim at.
+"""
+
+import argparse
+import hashlib
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.machine import machine
+from stages.data.corpus import DataSpec, SplitName
+from stages.data.dataset import (
+    DatasetFile,
+    DatasetManifest,
+    DatasetSplit,
+    TrainingSamples,
+    dataset_fingerprint,
+    dataset_manifest_bytes,
+)
+from stages.data.mixed_samples import MixedSamples
+from stages.data.mixture import MixtureStage
+from stages.data.sample_order import Int64Array
+from stages.stage_dir import MANIFEST_NAME
+
+BATCH, LENGTH = 8, 1024
+WEIGHTS = {"a": 0.5, "b": 0.25, "c": 0.15, "d": 0.1}
+RATIOS = {
+    "training_over_memmap": ("training", "memmap"),
+    "mixture_over_training": ("mixture", "training"),
+    "training_at_random_over_memmap": ("training_at_random", "memmap"),
+    "mixture_at_random_over_training_at_random": ("mixture_at_random", "training_at_random"),
+}
+GOALS = {"training_over_memmap": 1.5, "mixture_over_training": 1.2}
+GOAL_TOKENS_PER_SECOND = 20_000_000
+PROPORTIONS_AFTER = 10_000
+Read = Callable[[], Int64Array]
+
+
+def main() -> None:
+    """Runs the benchmark and prints one JSON document."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", type=int, default=100_000_000, help="tokens to read from, of 2 bytes")
+    parser.add_argument("--turns", type=int, default=21, help="turns of each reader")
+    parser.add_argument("--batches", type=int, default=2000, help="batches in a turn")
+    parser.add_argument("--note", help="a note for the results file, such as what else ran on the machine")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="growctl-data-") as folder:
+        document = measured(Path(folder), arguments.tokens, arguments.turns, arguments.batches)
+    print(json.dumps({"note": arguments.note} | document, indent=1))
+
+
+def measured(folder: Path, num_tokens: int, turns: int, batches: int) -> dict[str, Any]:
+    """The benchmark's document."""
+    tokens = np.random.default_rng(0).integers(0, 50_000, num_tokens, np.uint16)
+    whole = write_dataset(folder / "whole", tokens)
+    quarters = zip(WEIGHTS, np.array_split(tokens, len(WEIGHTS)), strict=True)
+    mixed = MixedSamples(
+        {name: write_dataset(folder / name, quarter) for name, quarter in quarters},
+        [MixtureStage(0, WEIGHTS)],
+        LENGTH,
+        seed=0,
+    )
+    readers = readers_of(whole, mixed)
+    seconds: dict[str, list[float]] = {name: [] for name in readers}
+    for turn in range(turns + 1):
+        for name in readers if turn % 2 else reversed(readers):
+            start = time.process_time()
+            for _ in range(batches):
+                readers[name]()
+            if turn:  # the first turn only warms up
+                seconds[name].append(time.process_time() - start)
+        print(f"turn {turn} of {turns}", file=sys.stderr)
+    ratios = {
+        ratio: [one / other for one, other in zip(seconds[first], seconds[second], strict=True)]
+        for ratio, (first, second) in RATIOS.items()
+    }
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "machine": machine("numpy"),
+        "settings": {
+            "tokens": num_tokens,
+            "shape": [BATCH, LENGTH],
+            "turns": turns,
+            "batches_per_turn": batches,
+            "weights": WEIGHTS,
+        },
+        "tokens_per_second": {
+            name: round(batches * BATCH * LENGTH / statistics.median(each)) for name, each in seconds.items()
+        },
+        "goal_tokens_per_second": GOAL_TOKENS_PER_SECOND,
+        "ratios": {ratio: round(statistics.median(each), 3) for ratio, each in ratios.items()},
+        "quartiles": {
+            ratio: [round(q, 3) for q in statistics.quantiles(each, n=4)[::2]] for ratio, each in ratios.items()
+        },
+        "goals": GOALS,
+        f"samples_of_each_source_after_{PROPORTIONS_AFTER}": dict(
+            zip(WEIGHTS, mixed.mixture.counts(PROPORTIONS_AFTER), strict=True)
+        ),
+    }
+
+
+def readers_of(whole: Path, mixed: MixedSamples) -> dict[str, Read]:
+    """Functions that read the next batch, by name."""
+    file = np.memmap(whole / "train/00000.ds", "<u2", mode="r")
+    random, places = np.random.default_rng(1), np.arange(LENGTH + 1)
+    samples = TrainingSamples(whole, LENGTH, seed=0)
+
+    def memmap() -> Int64Array:
+        starts = random.integers(0, len(file) - LENGTH, BATCH)
+        tokens_BT: Int64Array = file[starts[:, None] + places].astype(np.int64)
+        return tokens_BT
+
+    def in_order(source: TrainingSamples | MixedSamples) -> Read:
+        numbers = count()
+        return lambda: source.batch(next(numbers) * BATCH, BATCH)
+
+    def at_random(source: TrainingSamples | MixedSamples) -> Read:
+        return lambda: source.batch(int(random.integers(0, 10**9)), BATCH)
+
+    return {
+        "memmap": memmap,
+        "training": in_order(samples),
+        "mixture": in_order(mixed),
+        "training_at_random": at_random(TrainingSamples(whole, LENGTH, seed=0)),
+        "mixture_at_random": at_random(mixed),
+    }
+
+
+def write_dataset(directory: Path, tokens: npt.NDArray[np.uint16]) -> Path:
+    """Writes a dataset whose splits both hold these tokens, without a real tokenizer."""
+    (directory / "train").mkdir(parents=True)
+    tokens.tofile(directory / "train/00000.ds")
+    sha256 = hashlib.sha256(tokens.data).hexdigest()
+    file = DatasetFile(name="train/00000.ds", bytes=tokens.nbytes, sha256=sha256)
+    split = DatasetSplit(num_tokens=len(tokens), num_bytes=4 * len(tokens), num_documents=1, files=(file,))
+    splits: dict[SplitName, DatasetSplit] = {"train": split, "validation": split}
+    manifest = DatasetManifest(
+        format_version=1,
+        spec=DataSpec(source="random tokens"),
+        vocab_size=50_000,
+        token_bytes=2,
+        tokenizer_sha256="",
+        end_of_text_id=0,
+        splits=splits,
+        fingerprint=dataset_fingerprint("", splits),
+    )
+    (directory / MANIFEST_NAME).write_bytes(dataset_manifest_bytes(manifest))
+    return directory
+
+
+if __name__ == "__main__":
+    main()

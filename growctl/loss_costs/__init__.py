@@ -1,0 +1,1 @@
+"""What each loss costs, in FLOPs, device time, money and energy."""

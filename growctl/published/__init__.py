@@ -1,0 +1,1 @@
+"""Published figures, shown beside measured ones and apart from them."""

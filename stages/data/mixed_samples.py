@@ -1,0 +1,93 @@
+"""Training samples from several datasets that share one tokenizer, in the proportions of a mixture.
+
+Shapes: B batch, T sequence.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from stages.data.dataset import TokenSplit, read_dataset_manifest, require_tokens
+from stages.data.mixture import NO_SOURCES, Mixture, MixtureSource, MixtureStage, WhenExhausted
+from stages.data.sample_order import Blocks, Int64Array, WindowOrder
+from stages.data.sample_range import EndlessSamples
+from stages.data.source_errors import DataError
+
+
+class MixedSamples(EndlessSamples):
+    """The train splits of several datasets as one sequence of samples, each of T + 1 tokens.
+
+    A sample depends only on its index, the seed, the datasets and the stages. `Mixture` says which source it comes
+    from. Within a source, the samples are those of TrainingSamples, in the same order: a mixture of one source is
+    TrainingSamples.
+    """
+
+    def __init__(
+        self,
+        datasets: Mapping[str, Path],
+        stages: Sequence[MixtureStage],
+        sequence_length: int,
+        seed: int,
+        epochs_at_most: Mapping[str, float | None] | None = None,
+        when_exhausted: WhenExhausted = "stop",
+    ) -> None:
+        """Opens the datasets, each under the name of its source.
+
+        Raises DataError if one is shorter than a sample, if their tokenizers differ, and as `Mixture` does.
+        """
+        if not datasets:
+            raise DataError(NO_SOURCES)
+        _require_one_tokenizer(datasets)
+        most = epochs_at_most or {}
+        self._length = sequence_length
+        self._splits = []
+        sources = []
+        for name, dataset_dir in datasets.items():
+            split = TokenSplit(dataset_dir, "train")
+            require_tokens(dataset_dir, "train", split.num_tokens, sequence_length)
+            self._splits.append(split)
+            num_windows = split.num_tokens // sequence_length
+            sources.append(MixtureSource(name, split.num_tokens, num_windows, most.get(name)))
+        self.mixture = Mixture(sources, stages, when_exhausted)
+        self._order = WindowOrder([split.num_tokens for split in self._splits], sequence_length, seed)
+        self._blocks = Blocks(self.starts)
+
+    def epochs(self, num_samples: int) -> float:
+        """How many passes over its data `num_samples` samples make of the source that is read most often."""
+        return max(self.epochs_by_source(num_samples).values())
+
+    def epochs_by_source(self, num_samples: int) -> dict[str, float]:
+        """How many passes over each source `num_samples` samples make."""
+        counts = zip(self.mixture.sources, self.mixture.counts(num_samples), strict=True)
+        return {source.name: count / source.num_windows for source, count in counts}
+
+    def tokens_by_source(self, first_index: int, count: int) -> dict[str, int]:
+        """How many of the tokens that `count` samples from `first_index` on train on come from each source."""
+        before, after = self.mixture.counts(first_index), self.mixture.counts(first_index + count)
+        names = [source.name for source in self.mixture.sources]
+        return {name: (b - a) * self._length for name, a, b in zip(names, before, after, strict=True)}
+
+    def starts(self, first_index: int, count: int) -> Int64Array:
+        """The place of each sample's source in `mixture.sources`, and where in its stream it starts: (count, 2)."""
+        sources, positions = self.mixture.locate(first_index, count)
+        return np.stack([sources, self._order.starts(sources, positions)], axis=1)
+
+    def batch(self, first_index: int, count: int) -> Int64Array:
+        """Samples `first_index` to `first_index + count`: (count, T + 1) int64."""
+        tokens_BT = np.empty((count, self._length + 1), np.int64)
+        rows = self._blocks.read(first_index, count).tolist()
+        for row, (source, start) in zip(tokens_BT, rows, strict=True):
+            self._splits[source].fill(row, start)
+        return tokens_BT
+
+
+def _require_one_tokenizer(datasets: Mapping[str, Path]) -> None:
+    manifests = {name: read_dataset_manifest(dataset_dir) for name, dataset_dir in datasets.items()}
+    (first, expected), *others = manifests.items()
+    for name, manifest in others:
+        if manifest.tokenizer_sha256 != expected.tokenizer_sha256:
+            raise DataError(
+                f"data.mixture: {name!r} ({datasets[name]}) has another tokenizer than {first!r} ({datasets[first]});"
+                " the sources of a mixture share one: prepare them with the same data.tokenizer"
+            )

@@ -1,0 +1,27 @@
+"""The benchmark of reading data reads equal shapes and counts right; its times are not tested."""
+
+import json
+
+from benchmarks.data import BATCH, GOALS, LENGTH, WEIGHTS, measured, readers_of
+from stages.data.mixed_samples import MixedSamples
+from stages.data.mixture import MixtureStage
+from tests.stages.data.test_dataset import write_dataset as write_numbers
+
+
+def test_the_document_has_every_ratio_and_the_mixtures_proportions(tmp_path):
+    document = measured(tmp_path, num_tokens=8192, turns=2, batches=2)
+    assert GOALS.keys() <= document["ratios"].keys()
+    assert min(document["tokens_per_second"].values()) > 0
+    counts = document["samples_of_each_source_after_10000"]
+    assert all(abs(counts[name] - 10_000 * weight) < 2 for name, weight in WEIGHTS.items())
+    json.dumps(document)
+
+
+def test_all_readers_read_whole_samples_of_the_same_shape(tmp_path):
+    whole = write_numbers(tmp_path / "numbers", [4000], [9], token_bytes=2)
+    mixed = MixedSamples({"a": whole}, [MixtureStage(0, {"a": 1})], LENGTH, seed=0)
+    batches = {name: read() for name, read in readers_of(whole, mixed).items()}
+    for batch in batches.values():
+        assert batch.shape == (BATCH, LENGTH + 1)
+        assert set((batch[:, 1:] - batch[:, :-1]).ravel().tolist()) <= {1, -3999}
+    assert (batches["training"] == batches["mixture"]).all()

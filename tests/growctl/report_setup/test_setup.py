@@ -1,0 +1,186 @@
+"""What a report says of how its runs were made: environment, commands, schedules, and what each growth did."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from growctl.content.section import Listing, Section, Table
+from growctl.ledger.starts import read_starts, record_start
+from growctl.measured.find import find_runs
+from growctl.measured.runs import RunReport
+from growctl.report_setup import commands, environment, growths, schedules
+from growctl.runs_dir import RunPaths
+from stages.metrics import MetricsWriter
+from tests.growctl.invented_runs import LARGE, SMALL, FakeRun, control, ladder
+
+START = {"device": "cpu", "num_devices": 2, "precision": "bf16", "converted": False}
+NOTHING = {"resumed_from": None, "peak_flops": None, "price_per_device_hour": None}
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    return tmp_path / "runs"
+
+
+def cells(section: Section | None) -> list[list[str]]:
+    """The texts of the rows of the first table of a section."""
+    table = next(part for part in section.parts if isinstance(part, Table))
+    return [[cell.text for cell in row] for group in table.groups for row in group.rows]
+
+
+def texts(section: Section | None) -> list[str]:
+    return [part.text for part in section.parts if not isinstance(part, Table)]
+
+
+def attempt(run: Path, stage: str, zero_stage: int) -> None:
+    """An attempt in the training log of a stage."""
+    paths = RunPaths(run).stage(0, stage)
+    paths.directory.mkdir(parents=True)
+    writer = MetricsWriter(paths.metrics, attempt=1)
+    writer.write("start", 0, 1.0, zero_stage=zero_stage, **START, **NOTHING)
+    writer.close()
+
+
+def test_runs_of_one_environment_share_a_row_with_the_versions_that_their_ladder_recorded(runs: Path) -> None:
+    ladder(runs)
+    control(runs, 900, 1.30)
+    attempt(runs / "quick", "0-800k", 2)
+    attempt(runs / "quick-control-tokenformer-scratch-900", "0-2m", 2)
+    record_start(RunPaths(runs / "quick"), ["growctl", "run", "quickstart"])
+    software = read_starts(RunPaths(runs / "quick"))[0].software
+    assert software.keys() == {"python", "growctl", "torch", "deepspeed"}
+    [row] = cells(environment.section(find_runs(runs)))
+    assert row == ["all 2 runs", "cpu", "2", "bf16", "2", *(software[name] for name in environment.SOFTWARE)]
+
+
+def test_what_was_not_recorded_of_an_environment_says_why(runs: Path) -> None:
+    ladder(runs)
+    [table] = environment.section(find_runs(runs)).parts
+    [[_, device, *_, zero, growctl, _, _, _]] = table.groups[0].rows
+    assert (device.text, zero.text, growctl.text) == ("cpu", "-", "-")
+    assert "metrics.jsonl" in zero.why
+    assert "did not record it" in growctl.why
+
+
+def test_runs_that_trained_nothing_have_no_environment(runs: Path) -> None:
+    FakeRun(runs, "new", [SMALL, LARGE])
+    assert environment.section(find_runs(runs)) is None
+
+
+def test_a_command_that_was_given_again_is_listed_once_and_secrets_are_hidden(runs: Path) -> None:
+    ladder(runs)
+    ladder(runs, name="unknown")
+    command = ["growctl", "run", "quickstart", "launch.environment.HF_TOKEN=hf_abcdefghijklm", "samples.prompts=[a b]"]
+    for _ in range(3):
+        record_start(RunPaths(runs / "quick"), command)
+    found = commands.section(find_runs(runs), ["growctl", "report", "--runs-dir", "my runs"])
+    listings = [part for part in found.parts if isinstance(part, Listing)]
+    assert [part.text for part in listings] == [
+        "growctl run quickstart 'launch.environment.HF_TOKEN=***' 'samples.prompts=[a b]'",
+        "growctl report --runs-dir 'my runs'",
+    ]
+    assert listings[0].label.startswith("quick, started 2")
+    assert "and 2 more times until" in listings[0].label
+    assert texts(found)[1:4:2] == ["No start was recorded of unknown.", commands.HIDDEN]
+
+
+def test_damaged_lines_of_starts_are_skipped(runs: Path) -> None:
+    ladder(runs)
+    run = RunPaths(runs / "quick")
+    assert read_starts(run) == []
+    run.starts.write_bytes(b'{"at": 1}\n\xff\n[]\n{"at": "x", "command": "no list", "software": {}}\n')
+    record_start(run, ["growctl", "run", "a"])
+    assert [start.command for start in read_starts(run)] == [("growctl", "run", "a")]
+
+
+SCHEDULE = "name: {name}\nseed: {seed}\nstages: [{{name: small, train_steps: 10}}]\n"
+
+
+def test_a_schedule_that_differs_little_from_one_above_is_shown_by_what_it_changes(runs: Path) -> None:
+    for seed, name in enumerate(("first", "second")):
+        ladder(runs, name=name)
+        RunPaths(runs / name).schedule.write_text(SCHEDULE.format(name=name, seed=seed))
+    ladder(runs, name="without")
+    found = schedules.section(find_runs(runs))
+    assert texts(found) == [SCHEDULE.format(name="first", seed=0)]
+    assert cells(found) == [["name", "first", "second"], ["seed", "0", "1"]]
+
+
+def test_a_schedule_is_shown_without_the_values_of_its_environment(runs: Path) -> None:
+    ladder(runs)
+    text = SCHEDULE.format(name="quick", seed=0) + "launch: {environment: {WANDB_API_KEY: abc, NCCL_DEBUG: INFO}}\n"
+    RunPaths(runs / "quick").schedule.write_text(text)
+    shown, note = texts(schedules.section(find_runs(runs)))
+    assert "WANDB_API_KEY: '***'" in shown
+    assert "abc" not in shown
+    assert note == commands.HIDDEN
+
+
+def test_a_schedule_that_cannot_be_read_is_left_out(runs: Path) -> None:
+    ladder(runs)
+    RunPaths(runs / "quick").schedule.write_bytes(b"a: [\xff")
+    assert schedules.section(find_runs(runs)) is None
+
+
+@pytest.fixture
+def details(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the manifest of every grown checkpoint says of the growth."""
+    said: dict[str, Any] = {"policy": {"init": "matched", "tau": "ramp"}, "preserves": True}
+    lineage = SimpleNamespace(lineage=SimpleNamespace(details=said))
+    monkeypatch.setattr("growctl.report_setup.growths.read_manifest", lambda directory: lineage)
+    return said
+
+
+def only_run(runs: Path, loss_after: float) -> RunReport:
+    FakeRun(runs, "quick", [SMALL, LARGE]).train(0, 1.42).train(1, 1.28, start=loss_after)
+    [run] = find_runs(runs)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("moved", "preserves", "outcome"),
+    [
+        (0.0, True, "preserved"),
+        (9e-6, True, "preserved"),
+        (2e-5, True, "broke its promise"),
+        (2e-5, False, "moved as declared"),
+        (0.0, False, "preserved"),
+        (2e-5, None, "moved"),
+    ],
+)
+def test_a_growth_is_judged_by_what_its_policy_promises(
+    runs: Path, details: dict[str, Any], moved: float, preserves: bool | None, outcome: str
+) -> None:
+    details["preserves"] = preserves
+    [growth] = growths.growths(only_run(runs, 1.42 + moved))
+    assert growth.outcome == outcome
+    assert (growth.num_parameters_before, growth.num_parameters) == (800_000, 2_400_000)
+    assert growth.jump == pytest.approx(moved, abs=1e-12)
+
+
+def test_a_growth_is_listed_with_the_command_that_compares_its_checkpoints(runs: Path, details: dict[str, Any]) -> None:
+    run = only_run(runs, 1.42)
+    before, after = RunPaths(run.directory).stage(0, "0-800k").final, RunPaths(run.directory).stage(1, "1-2m").initial
+    found = growths.section([run])
+    assert cells(found) == [
+        ["0-800k to 1-2m", "800k to 2.4M", "matched, ramp", "1.420000", "1.420000", "0", "preserved"]
+    ]
+    assert texts(found) == []
+    for checkpoint in (before, after):
+        checkpoint.mkdir(parents=True)
+        (checkpoint / "manifest.json").touch()
+    assert texts(growths.section([run]))[1] == f"growctl verify {before} {after}"
+
+
+def test_a_run_that_has_not_grown_yet_has_no_growths(runs: Path) -> None:
+    FakeRun(runs, "new", [SMALL, LARGE]).train(0, 1.42)
+    [run] = find_runs(runs)
+    assert growths.growths(run) == ()
+    assert growths.section([run]) is None
+
+
+def test_without_the_grown_checkpoint_only_the_losses_are_known(runs: Path) -> None:
+    [growth] = growths.growths(only_run(runs, 1.5))
+    assert (growth.preserves, growth.policy, growth.outcome) == (None, {}, "moved")

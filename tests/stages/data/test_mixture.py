@@ -1,0 +1,198 @@
+"""stages/data/mixture.py: whose turn it is at every sample, from the sample's index alone."""
+
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stages.data.mixture import SHARE_BOUND, Mixture, MixtureSource, MixtureStage
+from stages.data.source_errors import DataError
+
+NAMES = [f"source-{i}" for i in range(40)]
+weights_of_sources = st.lists(
+    st.integers(1, 10**6) | st.floats(1e-4, 1e6, allow_nan=False).map(lambda x: round(x, 3) or 0.5),
+    min_size=1,
+    max_size=len(NAMES),
+).map(lambda weights: dict(zip(NAMES, weights, strict=False)))
+indices = st.integers(0, 3000) | st.integers(10**11, 10**12)
+
+
+def mixture_of(*stages: tuple[int, Mapping[str, float]]) -> Mixture:
+    names = sorted({name for _, weights in stages for name in weights})
+    sources = [MixtureSource(name, 1000, 100) for name in names]
+    return Mixture(sources, [MixtureStage(first, weights) for first, weights in stages])
+
+
+def turns(mixture: Mixture, first_index: int, count: int) -> list[tuple[str, int]]:
+    """The name of the source and the position in it, for each sample."""
+    sources, positions = mixture.locate(first_index, count)
+    return [(mixture.sources[i].name, n) for i, n in zip(sources.tolist(), positions.tolist(), strict=True)]
+
+
+def shares(weights: Mapping[str, float]) -> dict[str, Fraction]:
+    total = sum(Fraction(str(weight)) for weight in weights.values())
+    return {name: Fraction(str(weight)) / total for name, weight in weights.items()}
+
+
+@settings(max_examples=80)
+@given(weights_of_sources, indices)
+def test_over_any_prefix_every_source_is_within_the_bound_of_its_share(
+    weights: dict[str, float], first_index: int
+) -> None:
+    mixture = mixture_of((0, weights))
+    sources, _ = mixture.locate(first_index, 200)
+    counts = dict(zip([source.name for source in mixture.sources], mixture.counts(first_index), strict=True))
+    for num_samples, source in enumerate(sources.tolist(), start=first_index + 1):
+        counts[mixture.sources[source].name] += 1
+        if num_samples % 20 == 0:
+            assert sum(counts.values()) == num_samples
+            for name, share in shares(weights).items():
+                assert abs(counts[name] - num_samples * share) <= SHARE_BOUND + num_samples * 2**-30, name
+
+
+def test_the_worst_weights_for_the_tree_stay_within_the_bound() -> None:
+    fibonacci = [1, 1]
+    while len(fibonacci) < 20:
+        fibonacci.append(fibonacci[-1] + fibonacci[-2])
+    weights = dict(zip(NAMES, fibonacci, strict=False))
+    mixture = mixture_of((0, weights))
+    sources, _ = mixture.locate(0, sum(fibonacci))
+    numbers = np.arange(1, sum(fibonacci) + 1)
+    for i, source in enumerate(mixture.sources):
+        errors = np.cumsum(sources == i) - numbers * weights[source.name] / sum(fibonacci)
+        assert np.abs(errors).max() < SHARE_BOUND
+        assert errors[-1] == 0, "after as many samples as parts of weight, the shares are exact"
+
+
+@settings(max_examples=40)
+@given(weights_of_sources, weights_of_sources, st.integers(1, 3000), indices, st.lists(st.integers(0, 60), max_size=6))
+def test_any_split_of_a_range_and_any_starting_index_gives_the_same_turns(
+    first: dict[str, float], second: dict[str, float], boundary: int, start: int, counts: list[int]
+) -> None:
+    stages = ((0, first), (boundary, second), (boundary + 20, first))
+    whole, again = turns(mixture_of(*stages), start, sum(counts)), mixture_of(*stages)
+    parts, place = [], start
+    for count in counts:
+        parts += turns(again, place, count)
+        place += count
+    assert parts == whole
+
+
+@settings(max_examples=40)
+@given(weights_of_sources, weights_of_sources, st.integers(1, 150))
+def test_the_positions_of_each_source_count_up_from_0_across_stages(
+    first: dict[str, float], second: dict[str, float], boundary: int
+) -> None:
+    mixture = mixture_of((0, first), (boundary, second))
+    sources, positions = mixture.locate(0, 300)
+    for i, count in enumerate(mixture.counts(300)):
+        assert positions[sources == i].tolist() == list(range(count))
+
+
+@settings(max_examples=30)
+@given(weights_of_sources, st.randoms(use_true_random=False), indices)
+def test_another_order_of_the_sources_only_relabels_them(weights: dict[str, float], random, start: int) -> None:
+    order = list(weights)
+    random.shuffle(order)
+    sources = [MixtureSource(name, 1000, 100) for name in order]
+    shuffled = Mixture(sources, [MixtureStage(0, {name: weights[name] for name in order})])
+    assert turns(shuffled, start, 50) == turns(mixture_of((0, weights)), start, 50)
+
+
+def test_the_turns_do_not_change_between_versions() -> None:
+    mixture = mixture_of((0, {"a": 0.5, "b": 0.3, "c": 0.2}))
+    assert "".join(name for name, _ in turns(mixture, 0, 20)) == "abacabacababacabacab"
+
+
+def test_only_ratios_of_weights_matter_and_decimals_are_exact() -> None:
+    tenths, wholes = mixture_of((0, {"a": 0.1, "b": 0.2})), mixture_of((0, {"a": 5, "b": 10}))
+    assert turns(tenths, 10**12, 100) == turns(wholes, 10**12, 100)
+    assert tenths.counts(3 * 10**11) == [10**11, 2 * 10**11]
+
+
+def limited(most: Mapping[str, float | None], weights: Mapping[str, float], **options) -> Mixture:
+    """Sources of 100 windows of 10 tokens each."""
+    sources = [MixtureSource(name, 1005, 100, epochs) for name, epochs in most.items()]
+    return Mixture(sources, [MixtureStage(0, weights)], **options)
+
+
+def test_a_mixture_that_needs_a_source_too_often_names_it_and_its_need() -> None:
+    mixture = limited({"wiki": 2, "web": None}, {"wiki": 1, "web": 3})
+    assert mixture.end
+    assert mixture.end in range(800, 804)
+    assert mixture.counts(mixture.end)[0] == 200
+    with pytest.raises(DataError, match=r"'wiki' has 1,005 tokens, may be read 2 times .* would be read 2\.50 times"):
+        mixture.require(1000)
+    with pytest.raises(DataError, match=r"last for 80\d of 1,000 samples.*when_exhausted: others"):
+        mixture.locate(990, 10)
+
+
+def test_the_other_sources_take_over_in_proportion_when_one_is_used_up() -> None:
+    mixture = limited({"a": 1.5, "b": None, "c": None}, {"a": 50, "b": 40, "c": 10}, when_exhausted="others")
+    assert mixture.end is None
+    assert mixture.counts(10**6)[0] == 150
+    assert mixture.counts(300)[0] == 150
+    b, c = (after - before for after, before in zip(mixture.counts(10_300)[1:], mixture.counts(300)[1:], strict=True))
+    assert abs(b - 8000) <= 2 * SHARE_BOUND
+    assert b + c == 10_000
+    sources, positions = mixture.locate(0, 1000)
+    for i, count in enumerate(mixture.counts(1000)):
+        assert positions[sources == i].tolist() == list(range(count))
+
+
+@settings(max_examples=30)
+@given(st.lists(st.tuples(st.integers(1, 100), st.integers(1, 5)), min_size=1, max_size=6))
+def test_when_all_sources_are_used_up_each_was_read_to_its_last_sample(limits: list[tuple[int, int]]) -> None:
+    most = {name: epochs for name, (_, epochs) in zip(NAMES, limits, strict=False)}
+    weights = {name: weight for name, (weight, _) in zip(NAMES, limits, strict=False)}
+    mixture = limited(most, weights, when_exhausted="others")
+    total = 100 * sum(most.values())
+    assert mixture.end == total
+    assert mixture.counts(total) == [100 * epochs for epochs in most.values()]
+    with pytest.raises(DataError, match=f"last for {total:,} of"):
+        mixture.require(total + 1)
+
+
+def test_a_source_used_up_in_an_earlier_stage_ends_the_mixture_where_it_is_needed_again() -> None:
+    stages = [MixtureStage(0, {"a": 1}), MixtureStage(100, {"b": 1}), MixtureStage(300, {"a": 1, "b": 3})]
+    sources = [MixtureSource("a", 1000, 100, 1), MixtureSource("b", 1000, 100)]
+    assert Mixture(sources, stages).end == 300
+    with pytest.raises(DataError, match=r"'a' .* would be read 2\.00 times"):
+        Mixture(sources, stages).require(700)
+    assert Mixture(sources, stages, "others").counts(700) == [100, 600]
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ({"a": 1, "b": 0}, "the weight of 'b' is 0; set it above 0, or leave the source out"),
+        ({"a": 1, "b": float("nan")}, "the weight of 'b' is nan; it must be a finite number above 0"),
+        ({"a": 1, "b": float("inf")}, "the weight of 'b' is inf"),
+        ({"a": 1, "b": -0.5}, r"the weight of 'b' is -0\.5; it must be"),
+        ({"a": 0, "b": 0.0}, "all weights are 0"),
+        ({}, "has no sources"),
+        ({"a": 1, "d": 1}, "'d' is none of its sources, which are a, b"),
+    ],
+)
+def test_weights_that_make_no_mixture_get_one_clear_error(weights: dict[str, float], message: str) -> None:
+    with pytest.raises(DataError, match=rf"^data\.mixture: {message}"):
+        limited({"a": None, "b": None}, weights)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: limited({"a": 0}, {"a": 1}), "epochs_at_most of 'a' is 0; it must be above 0"),
+        (lambda: limited({"a": float("nan")}, {"a": 1}), "epochs_at_most of 'a' is nan"),
+        (lambda: limited({"a": 0.001}, {"a": 1}), r"is 0\.001, which is not one of its 100 samples; set it to 0\.01"),
+        (lambda: Mixture([MixtureSource("a", 9, 1)] * 2, [MixtureStage(0, {"a": 1})]), "'a' is named more than once"),
+        (lambda: mixture_of((0, {"a": 1}), (5, {"a": 1}), (5, {"a": 1})), "each must start after the one before"),
+        (lambda: mixture_of((5, {"a": 1})), "must start at sample 0"),
+    ],
+)
+def test_sources_and_stages_that_make_no_mixture_get_one_clear_error(make: Callable[[], Mixture], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        make()
