@@ -1,4 +1,4 @@
-"""The command `data show`. Slow modules are imported on use."""
+"""The commands `data show`, `data export` and `data import`. Slow modules are imported on use."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from growctl.cli.completion import complete_schedule
+from growctl.cli.data_exchange import export_data, import_data
 from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, Overrides, RunsDir
 from growctl.text.escaping import say
 from growctl.text.progress import progress_bar
@@ -20,14 +21,13 @@ PAGE = "data.html"
 
 data_app = typer.Typer(
     name="data",
-    help="Look at prepared datasets.\n\nExample: growctl data show quickstart",
+    help="Look at prepared datasets; take them out for other programs, or in.\n\nExample: growctl data show quickstart",
     no_args_is_help=True,
 )
 
 
-@data_app.callback()
-def data() -> None:
-    """Keeps `show` a command of its group, also while it is the only one."""
+data_app.command("export")(export_data)
+data_app.command("import")(import_data)
 
 
 @data_app.command()

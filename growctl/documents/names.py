@@ -13,6 +13,8 @@ FILES = {
 COMMANDS = {
     "clean": "growctl.storage.document:CleanDocument",
     "compare": "growctl.compare.document:CompareDocument",
+    "data-export": "growctl.data_exchange.export:DataExportDocument",
+    "data-import": "growctl.data_exchange.importing:DataImportDocument",
     "data-show": "growctl.data_view.document:DataShowDocument",
     "doctor": "growctl.doctor.check:DoctorDocument",
     "eval": "growctl.evaluate.document:EvalDocument",

@@ -6,6 +6,7 @@ from stages.data.corpus import DataSpec, open_corpus
 from stages.data.dataset import read_dataset_manifest
 from stages.data.location import PYTHON_STDLIB, local_path
 from stages.data.prepare import remembered_hashes, source_sha256
+from stages.data.prepared import given_dataset
 from stages.data.source_errors import DataError
 
 
@@ -16,7 +17,7 @@ def text_change(spec: DataSpec, dataset: Path) -> str | None:
     its files have changed, the clause says only that.
     """
     recorded = read_dataset_manifest(dataset).source_sha256
-    if recorded is None or (spec.source != PYTHON_STDLIB and local_path(spec.source) is None):
+    if recorded is None or given_dataset(spec) or (spec.source != PYTHON_STDLIB and local_path(spec.source) is None):
         return None
     try:
         corpus = open_corpus(spec.in_one_spelling())

@@ -8,9 +8,7 @@ micro-batch, or on where a run was stopped. Shapes: B batch, T sequence.
 
 import hashlib
 import json
-from bisect import bisect_right
 from collections.abc import Callable
-from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -27,6 +25,7 @@ from stages.data.corpus import SPLITS, DataError, DataSpec, SplitName
 from stages.data.sample_order import Blocks, Int64Array, WindowOrder
 from stages.data.sample_range import EndlessSamples
 from stages.stage_dir import MANIFEST_NAME, TOKENIZER_NAME
+from stages.token_files.mapped import MappedNumbers, mapped
 
 FORMAT_VERSION = 1
 LAYOUT_VERSION = 1
@@ -46,6 +45,9 @@ class DatasetFile(Strict):
 
     bytes: Amount
     sha256: str
+    num_tokens: Amount | None = None
+    """How many tokens of a shard belong to the split, from its start on; null for all. An imported file may go on with
+    tokens of validation."""
 
 
 class DatasetSplit(Strict):
@@ -114,8 +116,12 @@ class DatasetManifest(Sealed):
 
 def dataset_fingerprint(tokenizer_sha256: str, splits: dict[SplitName, DatasetSplit]) -> str:
     """The fingerprint of a dataset: a sha256 over its tokenizer and its files."""
-    hashes = [[file.sha256 for file in splits[split].files] for split in SPLITS]
+    hashes = [[_identity(file) for file in splits[split].files] for split in SPLITS]
     return hashlib.sha256(json.dumps([LAYOUT_VERSION, tokenizer_sha256, hashes]).encode()).hexdigest()
+
+
+def _identity(file: DatasetFile) -> str | tuple[str, int]:
+    return file.sha256 if file.num_tokens is None else (file.sha256, file.num_tokens)
 
 
 def read_dataset_manifest(dataset_dir: Path) -> DatasetManifest:
@@ -180,8 +186,8 @@ def verify_dataset(dataset_dir: Path, *, hashes: bool = True, on_bytes: OnBytes 
     return manifest
 
 
-class TokenSplit:
-    """The tokens of one split as one stream over all its shards. `read` reads them from disk."""
+class TokenSplit(MappedNumbers):
+    """The tokens of one split as one stream over all its shards. `read` and `fill` read them from disk."""
 
     def __init__(self, dataset_dir: Path, split: SplitName) -> None:
         """Memory-maps the shards. Raises DataError if one is missing or its size differs from the manifest."""
@@ -190,40 +196,29 @@ class TokenSplit:
         self.num_tokens = described.num_tokens
         self.bytes_per_token = described.num_bytes / max(1, described.num_tokens)
         """UTF-8 bytes of text per token. Ends of text count as tokens."""
-        dtype = np.dtype(f"<u{manifest.token_bytes}")
         shards = [file for file in described.files if file.name.endswith(".ds")]
-        if sum(file.bytes for file in shards) != described.num_tokens * manifest.token_bytes:
+        lengths = [shard_tokens(file, manifest.token_bytes) for file in shards]
+        if sum(lengths) != described.num_tokens or any(file.bytes % manifest.token_bytes for file in shards):
             raise DataError(f"{dataset_dir} is damaged: its {split} files do not hold {described.num_tokens} tokens")
-        self._opened = (dataset_dir, split)
-        self._shards = []
         for file in shards:
             _require_size(dataset_dir, file)
-            # A plain array on the mapped memory: slicing a memmap takes far longer than copying a sample.
-            self._shards.append(np.asarray(np.memmap(dataset_dir / file.name, dtype, mode="r")))
-        self._ends = list(accumulate(len(shard) for shard in self._shards))
+        self._opened = (dataset_dir, split)
+        super().__init__(
+            [
+                mapped(dataset_dir / file.name, f"<u{manifest.token_bytes}", count=length)
+                for file, length in zip(shards, lengths, strict=True)
+            ]
+        )
 
     def __reduce__(self) -> tuple[type["TokenSplit"], tuple[Path, SplitName]]:
         """A pickle holds the path, not the tokens: whoever loads it opens the dataset again."""
         return TokenSplit, self._opened
 
-    def read(self, start: int, length: int) -> Int64Array:
-        """Tokens `start` to `start + length` of the stream: (length,) int64. Raises IndexError beyond either end."""
-        if not 0 <= start <= start + length <= self.num_tokens:
-            raise IndexError(f"tokens {start} to {start + length} are outside a split of {self.num_tokens} tokens")
-        tokens = np.empty(length, np.int64)
-        self.fill(tokens, start)
-        return tokens
 
-    def fill(self, tokens: Int64Array, start: int) -> None:
-        """Fills `tokens` with the stream from `start`, a place in it, on. The stream goes on at its start."""
-        shard = bisect_right(self._ends, start)
-        first = start - (self._ends[shard - 1] if shard else 0)
-        filled = 0
-        while filled < len(tokens):
-            part = self._shards[shard][first : first + len(tokens) - filled]
-            tokens[filled : filled + len(part)] = part
-            filled += len(part)
-            shard, first = (shard + 1) % len(self._shards), 0
+def shard_tokens(file: DatasetFile, token_bytes: int) -> int:
+    """The number of tokens of a shard that belong to its split."""
+    stored = file.bytes // token_bytes
+    return stored if file.num_tokens is None else min(stored, file.num_tokens)
 
 
 class TrainingSamples(EndlessSamples):

@@ -9,7 +9,7 @@ import numpy as np
 
 from stages.counted import counted
 from stages.data.corpus import DataError, SplitName
-from stages.data.dataset import DatasetFile, read_dataset_manifest
+from stages.data.dataset import DatasetFile, read_dataset_manifest, shard_tokens
 from stages.data.sample_order import Int64Array, UInt64Array
 
 READ_AT_ONCE = 1 << 20
@@ -27,6 +27,9 @@ class _Shard(NamedTuple):
     num_tokens: int
     first_token: int
     first_document: int
+    before: int
+    """Where the last document ends that ends in an earlier shard, in tokens of the split. In an imported dataset, a
+    document may begin there and end here."""
 
 
 class DocumentEnds:
@@ -38,14 +41,16 @@ class DocumentEnds:
         described = manifest.splits[split]
         self._directory, self._split = dataset_dir, split
         self._shards: list[_Shard] = []
-        tokens = documents = 0
-        for shard, index in _pairs(dataset_dir, described.files):
-            ends = _mapped(dataset_dir, index)
-            num_tokens = shard.bytes // manifest.token_bytes
-            self._shards.append(_Shard(index.name, ends, num_tokens, tokens, documents))
+        tokens = documents = before = 0
+        for shard, index in _pairs(described.files):
+            ends = _mapped(dataset_dir, index) if index else np.empty(0, np.uint64)
+            num_tokens, last = shard_tokens(shard, manifest.token_bytes), int(ends[-1]) if len(ends) else 0
+            name = f"{shard.name}.index"
+            self._shards.append(_Shard(name, ends, num_tokens, tokens, documents, before))
+            before = tokens + last if last else before
             tokens, documents = tokens + num_tokens, documents + len(ends)
-            if int(ends[-1]) != num_tokens:
-                raise self._damaged(index.name, f"ends at token {int(ends[-1])}, but its shard has {num_tokens}")
+            if last > num_tokens or (tokens == described.num_tokens and last != num_tokens):
+                raise self._damaged(name, f"ends at token {last}, but its shard has {num_tokens}")
         if documents != described.num_documents:
             raise DataError(
                 f"{dataset_dir} is damaged: the index files of {split} list {counted(documents, 'document')}, not "
@@ -59,7 +64,7 @@ class DocumentEnds:
         Raises DataError if the ends of a shard do not rise.
         """
         for shard in self._shards:
-            before = 0
+            before = shard.before - shard.first_token
             for start in range(0, len(shard.ends), READ_AT_ONCE):
                 part = shard.ends[start : start + READ_AT_ONCE].astype(np.int64)
                 lengths = np.diff(part, prepend=before)
@@ -78,22 +83,22 @@ class DocumentEnds:
         shard = self._shards[bisect_right(self._shards, position, key=lambda shard: shard.first_token) - 1]
         inside = position - shard.first_token
         number = int(np.searchsorted(shard.ends, np.uint64(inside), side="right"))
-        start = int(shard.ends[number - 1]) if number else 0
-        end = int(shard.ends[number])
-        return shard.first_document + number, shard.first_token + start, shard.first_token + end
+        start = shard.first_token + int(shard.ends[number - 1]) if number else shard.before
+        if number == len(shard.ends):  # it ends in a later shard
+            later = (other for other in self._shards if other.first_token > position and len(other.ends))
+            shard, number = next(later), 0
+        return shard.first_document + number, start, shard.first_token + int(shard.ends[number])
 
     def _damaged(self, name: str, what: str) -> DataError:
         return DataError(f"{self._directory} is damaged: {name}: {what}")
 
 
-def _pairs(dataset_dir: Path, files: tuple[DatasetFile, ...]) -> Iterator[tuple[DatasetFile, DatasetFile]]:
-    """Each shard with its index."""
+def _pairs(files: tuple[DatasetFile, ...]) -> Iterator[tuple[DatasetFile, DatasetFile | None]]:
+    """Each shard with its index; None for an imported shard in which no document ends."""
     indexes = {file.name: file for file in files if file.name.endswith(".ds.index")}
     for shard in files:
         if shard.name.endswith(".ds"):
-            if (index := indexes.get(f"{shard.name}.index")) is None:
-                raise DataError(f"{dataset_dir}: {shard.name} has no index, so its documents are not known")
-            yield shard, index
+            yield shard, indexes.get(f"{shard.name}.index")
 
 
 def _mapped(dataset_dir: Path, file: DatasetFile) -> UInt64Array:

@@ -39,7 +39,7 @@ from stages.data.dataset import (
     dataset_fingerprint,
     dataset_manifest_bytes,
 )
-from stages.data.prepared import prepared_datasets
+from stages.data.prepared import given_dataset, prepared_datasets
 from stages.data.progress import OnProgress, Progress
 from stages.data.shards import ShardTask, write_shards
 from stages.data.source_errors import Unreadable
@@ -73,7 +73,11 @@ def prepare(
     If the source or the tokenizer cannot be opened, the newest dataset that was prepared for the same `spec` is enough;
     `tell` gets a line that says so. Raises DataError for every error that the user can fix, DiskFull if the disk is
     full; nothing incomplete remains then. If the source cannot be opened, nothing has been written.
+
+    A source that is a dataset itself is checked and used where it is.
     """
+    if given := given_dataset(spec):
+        return _checked(given, spec, on_progress)
     spec = spec.in_one_spelling()
     with raise_when_full(datasets_dir):
         try:
@@ -85,6 +89,23 @@ def prepare(
                 return dataset
             raise
         return _found_or_built(source, datasets_dir, log_path, on_progress)
+
+
+def _checked(given: Path, spec: DataSpec, on_progress: OnProgress | None) -> Path:
+    """`given` if it is whole and `spec` asks for nothing else. Raises DataError otherwise."""
+    try:
+        manifest = check_dataset(given, on_progress)
+    except DataError as error:
+        raise DataError(f"data.source: {error}") from error
+    made = manifest.spec.model_copy(update={"vocab_size": manifest.vocab_size})
+    for name, field in DataSpec.model_fields.items():
+        wanted, has = getattr(spec, name), getattr(made, name)
+        if name not in ("source", "workers") and wanted not in (field.default, has):
+            raise DataError(
+                f"data.{name}: {wanted}, but data.source {spec.source!r} is a prepared dataset, which was made with"
+                f" {'null' if has is None else has}; leave the key out (as an override: '~data.{name}')"
+            )
+    return given
 
 
 class _Source(NamedTuple):

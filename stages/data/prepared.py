@@ -2,18 +2,25 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from stages.data.corpus import DataSpec, missing_text
-from stages.stage_dir import MANIFEST_NAME
+from stages.data.corpus import SPLITS, DataSpec, missing_text
+from stages.data.location import local_path
+from stages.stage_dir import MANIFEST_NAME, TOKENIZER_NAME
 
 
 def prepared_datasets(spec: DataSpec, datasets_dir: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
     """The datasets that were prepared for `spec`, newest first, each with its manifest's content.
 
-    There are several if the text has changed in between. Their files are not checked.
+    There are several if the text has changed in between. Their files are not checked. A source that is a dataset itself
+    is the only one.
     """
+    if given := given_dataset(spec):
+        with suppress(OSError, ValueError, RecursionError):
+            yield given, json.loads((given / MANIFEST_NAME).read_bytes())
+        return
     wanted = _determining(spec.in_one_spelling().model_dump(mode="json"))
     for manifest in sorted(sorted(datasets_dir.glob(f"*/{MANIFEST_NAME}")), key=_age):
         try:
@@ -22,6 +29,14 @@ def prepared_datasets(spec: DataSpec, datasets_dir: Path) -> Iterator[tuple[Path
                 yield manifest.parent, document
         except (OSError, ValueError, LookupError, TypeError, RecursionError):
             continue
+
+
+def given_dataset(spec: DataSpec) -> Path | None:
+    """The dataset that the source is itself, such as one that `growctl data import` made; None if it is a text."""
+    path = local_path(spec.source)
+    directory = Path(path) if path else None
+    parts = (MANIFEST_NAME, TOKENIZER_NAME, *SPLITS)
+    return directory if directory and all((directory / part).exists() for part in parts) else None
 
 
 def missing_unprepared(spec: DataSpec, datasets_dir: Path) -> str | None:

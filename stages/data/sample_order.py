@@ -9,11 +9,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from stages.token_files.mapped import Int64Array
+
 PERMUTATION_ROUNDS = 6
 BLOCK_SAMPLES = 4096
 """Samples whose order is computed at once while a program reads in order. Larger blocks hardly cost less a sample."""
 
-Int64Array = npt.NDArray[np.int64]
 UInt64Array = npt.NDArray[np.uint64]
 
 

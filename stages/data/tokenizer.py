@@ -19,16 +19,24 @@ def given_tokenizer(spec: DataSpec) -> Tokenizer:
     """The tokenizer that the spec names, with truncation and padding turned off. Raises DataError if it is unusable."""
     assert spec.tokenizer is not None
     path = tokenizer_file(spec) or download_tokenizer(spec.tokenizer)
+    return read_tokenizer(path, spec.end_of_text, spec.tokenizer, keys=("data.tokenizer", "data.end_of_text"))
+
+
+def read_tokenizer(path: Path, end_of_text: str, name: str, keys: tuple[str, str]) -> Tokenizer:
+    """The tokenizer in the file `path`, with truncation and padding turned off. Raises DataError if it is unusable.
+
+    Messages call it `name`; `keys` are the settings that gave the tokenizer and the end of text.
+    """
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises plain Exceptions
-        raise DataError(f"data.tokenizer: {spec.tokenizer!r} is not a tokenizer.json ({reason(error)})") from error
+        raise DataError(f"{keys[0]}: {name!r} is not a tokenizer.json ({reason(error)})") from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    if tokenizer.token_to_id(spec.end_of_text) is None:
+    if tokenizer.token_to_id(end_of_text) is None:
         known = sorted(token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special)
         raise DataError(
-            f"data.end_of_text: the tokenizer {spec.tokenizer!r} has no token {spec.end_of_text!r};"
+            f"{keys[1]}: the tokenizer {name!r} has no token {end_of_text!r};"
             f" its special tokens are {', '.join(known) or 'none'}"
         )
     return tokenizer

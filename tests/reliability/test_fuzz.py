@@ -55,6 +55,8 @@ from stages.data.dataset import (
     verify_dataset,
 )
 from stages.metrics import read_metrics
+from stages.token_files.find import open_token_files
+from stages.token_files.mapped import TokenFileError
 from tests.growctl.documents.schemas import assert_follows_schema
 from tests.growctl.ladders import ladder
 from tests.growctl.ledger.records import BASE as STAGE
@@ -62,6 +64,7 @@ from tests.growctl.ledger.records import GROWN, RUN, killed_once
 from tests.growctl.schedules import BASE, TEXT
 from tests.stages.checkpoints import small_config
 from tests.stages.test_metrics import EVENTS, with_crc
+from tests.stages.token_files.definition import write_datatrove_files, write_megatron_files
 
 CASES = 10_000 if os.environ.get("GROWCTL_SOAK") else 300
 LONGEST_SECONDS = 300.0
@@ -408,6 +411,23 @@ def test_a_dataset_manifest_is_accepted_or_rejected(folder: Path, data: st.DataO
         return TrainingSamples(directory, 16, 3).batch(0, 2).shape
 
     assert judged(used, DataError, folder.parent) in (None, (2, 17))
+
+
+@cases(0.3)
+@given(data=st.data(), name=st.sampled_from(["a.idx", "a.bin", "b.ds", "b.ds.index", "b.ds.metadata"]))
+def test_token_files_of_other_programs_are_accepted_or_rejected(folder: Path, data: st.DataObject, name: str) -> None:
+    for old in folder.iterdir():
+        old.unlink()
+    write_megatron_files(folder / "a", [[[5, 6, 7], [8]], [[1], [2, 3]], []])
+    path = folder / ("a" if name.startswith("a") else write_datatrove_files(folder / "b.ds", [[5, 6], [7]]).name)
+    (folder / name).write_bytes(data.draw(damaged((folder / name).read_bytes())))
+
+    def read() -> list[list[int]]:
+        [files] = open_token_files(path)
+        return [files.document(number).tolist() for number in range(files.num_documents)]
+
+    documents = judged(read, TokenFileError, folder.parent)
+    assert documents is None or all(isinstance(token, int) for document in documents for token in document)
 
 
 # Metrics and ledgers.

@@ -76,6 +76,24 @@ def make_dataset(tmp_path_factory: pytest.TempPathFactory) -> MakeDataset:
     return make
 
 
+def limit_shards(dataset: Path, num_tokens: dict[str, int]) -> None:
+    """Describes shards anew, of whose tokens only the first `num_tokens` belong to their split."""
+    manifest = read_dataset_manifest(dataset)
+    splits = {}
+    for name, split in manifest.splits.items():
+        files = []
+        for file in split.files:
+            data = (dataset / file.name).read_bytes()
+            sha256 = hashlib.sha256(data).hexdigest()
+            files.append(
+                DatasetFile(name=file.name, bytes=len(data), sha256=sha256, num_tokens=num_tokens.get(file.name))
+            )
+        splits[name] = split.model_copy(update={"files": tuple(files)})
+    fingerprint = dataset_fingerprint(manifest.tokenizer_sha256, splits)
+    changed = manifest.model_copy(update={"splits": splits, "fingerprint": fingerprint})
+    (dataset / "manifest.json").write_bytes(dataset_manifest_bytes(changed))
+
+
 sizes = st.tuples(st.integers(1, 40), st.integers(0, 1500)).map(lambda pair: (pair[0], pair[0] + 1 + pair[1]))
 """A sequence length, and a number of tokens that suffices for it."""
 
@@ -90,6 +108,22 @@ def test_an_epoch_contains_every_window_exactly_once(
     targets = samples.batch(epoch * samples.num_windows, samples.num_windows)[:, 1:].ravel()
     assert len(targets) == len(set(targets.tolist())) == samples.num_windows * length
     assert num_tokens - len(targets) < length, "less than one window is left out"
+
+
+def test_no_sample_reads_beyond_the_tokens_of_a_shard_that_belong_to_its_split(tmp_path: Path) -> None:
+    whole, limited = write_dataset(tmp_path / "whole", [7, 40], [9]), write_dataset(tmp_path / "limited", [7, 40], [9])
+    for name, more in (("00000", 3), ("00001", 5)):  # as an imported file goes on with tokens of validation
+        path = limited / f"train/{name}.ds"
+        path.write_bytes(path.read_bytes() + np.full(more, 2**16 - 1, "<u4").tobytes())
+    limit_shards(limited, {"train/00000.ds": 7, "train/00001.ds": 40})
+    split = TokenSplit(limited, "train")
+    assert split.num_tokens == 47
+    assert split.read(5, 42).tolist() == list(range(5, 47))
+    with pytest.raises(IndexError, match="47 tokens"):
+        split.read(46, 2)
+    expected = TrainingSamples(whole, 6, seed=3).batch(0, 50)
+    assert np.array_equal(TrainingSamples(limited, 6, seed=3).batch(0, 50), expected)
+    assert np.array_equal(pickle.loads(pickle.dumps(TrainingSamples(limited, 6, seed=3))).batch(0, 50), expected)
 
 
 @settings(max_examples=30)
