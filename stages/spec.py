@@ -168,6 +168,16 @@ class Anomalies(Strict):
     """Skipped updates in a row, or rollbacks to the same checkpoint, that a stage tolerates. One more stops it."""
 
 
+class MixtureSpan(Strict):
+    """The weights of a mixture's sources from a training sample on, until the next span begins."""
+
+    first_sample: NonNegativeInt
+    """Counted from the first sample of the ladder."""
+
+    weights: dict[str, NonNegativeFloat]
+    """By the source's name, in any unit. A source without a weight is not read."""
+
+
 class TrainSpec(Strict):
     """One attempt at one stage."""
 
@@ -180,7 +190,14 @@ class TrainSpec(Strict):
     """The file with the keys that sign and verify engine checkpoints (stages/checkpoint/signatures.py)."""
 
     dataset: str
-    """The directory of the prepared dataset."""
+    """The directory of the prepared dataset, or of the mixture of several."""
+
+    mixture: tuple[MixtureSpan, ...] = ()
+    """For a mixture: what this stage and all stages before it read, oldest first, because a source's position follows
+    from all samples so far. Empty: the mixture's own weights throughout, or a dataset of one source."""
+
+    when_exhausted: Literal["stop", "others"] = "stop"
+    """What follows when a source has been read as often as it may be: an error, or samples of the others."""
 
     model: ModelConfig
     """The model at the start of the stage."""
