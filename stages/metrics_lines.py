@@ -119,6 +119,19 @@ class Train(_Line):
     """Data tokens per wall second since the last such line, over all devices."""
 
 
+class SourceLoss(TypedDict):
+    """The validation loss on one source of a mixture."""
+
+    loss: Number | None
+    """Nats per token; null if it is not finite."""
+
+    bits_per_byte: Number | None
+    """Bits per UTF-8 byte of the source's text; null if that is not finite."""
+
+    num_tokens: Count
+    """Validation tokens predicted."""
+
+
 class Evaluation(_Line):
     """A loss on the validation split."""
 
@@ -130,16 +143,20 @@ class Evaluation(_Line):
     """Precision of the evaluation: that of training, or `fp32` for `final`."""
 
     loss: Number | None
-    """Validation loss, nats per token; null if it is not finite."""
+    """Validation loss, nats per token; null if it is not finite. Of a mixture, the mean of the sources' losses, weighted
+    by the base weights of `data.mixture`, at every stage."""
 
     perplexity: Number | None
     """exp(loss); null if that is not finite."""
 
     bits_per_byte: Number | None
-    """Bits per UTF-8 byte of the text; null if that is not finite."""
+    """Bits per UTF-8 byte of the text; null if that is not finite. Of a mixture, the mean of the sources', as `loss`."""
 
     num_tokens: Count
     """Validation tokens predicted."""
+
+    by_source: dict[Text, SourceLoss] | None
+    """The results by the name of the source; null for a dataset that is not a mixture."""
 
 
 class Anomaly(_Line):

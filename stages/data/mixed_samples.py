@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stages.data.dataset import TokenSplit, read_dataset_manifest, require_tokens
+from stages.data.dataset import TokenSplit, require_one_tokenizer, require_tokens
 from stages.data.mixture import NO_SOURCES, Mixture, MixtureSource, MixtureStage, WhenExhausted
 from stages.data.sample_order import Blocks, Int64Array, WindowOrder
 from stages.data.sample_range import EndlessSamples
@@ -38,7 +38,7 @@ class MixedSamples(EndlessSamples):
         """
         if not datasets:
             raise DataError(NO_SOURCES)
-        _require_one_tokenizer(datasets)
+        require_one_tokenizer(datasets)
         most = epochs_at_most or {}
         self._length = sequence_length
         self._splits = []
@@ -80,14 +80,3 @@ class MixedSamples(EndlessSamples):
         for row, (source, start) in zip(tokens_BT, rows, strict=True):
             self._splits[source].fill(row, start)
         return tokens_BT
-
-
-def _require_one_tokenizer(datasets: Mapping[str, Path]) -> None:
-    manifests = {name: read_dataset_manifest(dataset_dir) for name, dataset_dir in datasets.items()}
-    (first, expected), *others = manifests.items()
-    for name, manifest in others:
-        if manifest.tokenizer_sha256 != expected.tokenizer_sha256:
-            raise DataError(
-                f"data.mixture: {name!r} ({datasets[name]}) has another tokenizer than {first!r} ({datasets[first]});"
-                " the sources of a mixture share one: prepare them with the same data.tokenizer"
-            )
