@@ -143,14 +143,14 @@ class Evaluation(_Line):
     """Precision of the evaluation: that of training, or `fp32` for `final`."""
 
     loss: Number | None
-    """Validation loss, nats per token; null if it is not finite. Of a mixture, the mean of the sources' losses, weighted
-    by the base weights of `data.mixture`, at every stage."""
+    """Validation loss, nats per token; null if it is not finite. Of a mixture, the mean of the sources' losses,
+    weighted by the base weights of `data.mixture` at every stage."""
 
     perplexity: Number | None
     """exp(loss); null if that is not finite."""
 
     bits_per_byte: Number | None
-    """Bits per UTF-8 byte of the text; null if that is not finite. Of a mixture, the mean of the sources', as `loss`."""
+    """Bits per UTF-8 byte of the text; null if that is not finite. Of a mixture, the same mean of the sources'."""
 
     num_tokens: Count
     """Validation tokens predicted."""
