@@ -26,9 +26,7 @@ def _text_of_a_corpus(schema: dict[str, Any]) -> None:
 class MixtureBlock(SourceSpec):
     """A source of a mixture: a text of its own, and how much of the training samples it gives."""
 
-    model_config = ConfigDict(
-        allow_inf_nan=False, use_attribute_docstrings=True, json_schema_extra=_text_of_a_corpus
-    )
+    model_config = ConfigDict(allow_inf_nan=False, use_attribute_docstrings=True, json_schema_extra=_text_of_a_corpus)
 
     name: Annotated[SourceName, example("books")]
     """Label, unique in the mixture, used in `stages.N.mixture`, tables and reports; by default that of its corpus."""

@@ -45,7 +45,7 @@ def mixed(**changes: Any) -> dict[str, Any]:
             "stages.1.mixture.boks = 1: data.mixture has no such source; its sources are books, code; did you mean "
             "'books'?",
         ),
-        ({"stages.1.mixture": {"books": 0, "code": 0}}, "stages.1.mixture = {\"books\": 0.0, \"code\": 0.0}: all weig"),
+        ({"stages.1.mixture": {"books": 0, "code": 0}}, 'stages.1.mixture = {"books": 0.0, "code": 0.0}: all weig'),
         ({"stages.1.mixture": {"books": -1}}, "stages.1.mixture.books = -1: must be 0 or more"),
         ({"stages.1.mixture": {"books": math.inf}}, "stages.1.mixture.books = Infinity: must be a finite number"),
         ({"stages.1.mixture": {}}, "stages.1.mixture = {}: must have 1 or more entries"),

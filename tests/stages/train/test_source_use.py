@@ -1,6 +1,5 @@
 """stages/train/source_use.py: the tokens of each source that a stage has trained on, with skipped data left out."""
 
-
 import numpy as np
 import pytest
 from hypothesis import given
