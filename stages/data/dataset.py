@@ -414,6 +414,13 @@ class EvaluationWindows:
         return self._splits[self._sources[place]].read(int(self._windows[place]) * self._length, self._length + 1)
 
 
+def longest_window(dataset_dir: Path, split: SplitName) -> int:
+    """The most tokens that a window of a split can have; of a mixture, one of any source."""
+    manifest = read_dataset_manifest(dataset_dir)
+    parts = [read_dataset_manifest(entry.dataset(dataset_dir)) for entry in manifest.sources] or [manifest]
+    return max(1, min(part.splits[split].num_tokens for part in parts) - 1)
+
+
 def _shared_out(number: int, weights: Sequence[float], most: Sequence[int]) -> list[int]:
     """`number` windows shared out in proportion to `weights`, one at a time to the source that is furthest behind.
 

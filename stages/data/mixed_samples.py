@@ -53,6 +53,11 @@ class MixedSamples(EndlessSamples):
         self._order = WindowOrder([split.num_tokens for split in self._splits], sequence_length, seed)
         self._blocks = Blocks(self.starts)
 
+    @property
+    def names(self) -> list[str]:
+        """The names of the sources."""
+        return [source.name for source in self.mixture.sources]
+
     def epochs(self, num_samples: int) -> float:
         """How many passes over its data `num_samples` samples make of the source that is read most often."""
         return max(self.epochs_by_source(num_samples).values())
@@ -65,8 +70,7 @@ class MixedSamples(EndlessSamples):
     def tokens_by_source(self, first_index: int, count: int) -> dict[str, int]:
         """How many of the tokens that `count` samples from `first_index` on train on come from each source."""
         before, after = self.mixture.counts(first_index), self.mixture.counts(first_index + count)
-        names = [source.name for source in self.mixture.sources]
-        return {name: (b - a) * self._length for name, a, b in zip(names, before, after, strict=True)}
+        return {name: (b - a) * self._length for name, a, b in zip(self.names, before, after, strict=True)}
 
     def starts(self, first_index: int, count: int) -> Int64Array:
         """The place of each sample's source in `mixture.sources`, and where in its stream it starts: (count, 2)."""

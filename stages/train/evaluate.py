@@ -45,7 +45,8 @@ class Evaluation(NamedTuple):
 
     def figures(self) -> dict[str, Any]:
         """The numbers by name, for a record."""
-        by_source = self.by_source and {name: each._asdict() for name, each in self.by_source.items()}
+        sources = self.by_source
+        by_source = None if sources is None else {name: each._asdict() for name, each in sources.items()}
         return self._asdict() | {"by_source": by_source}
 
 

@@ -69,7 +69,7 @@ class Poisoner(importlib.abc.MetaPathFinder):
         return spec
 
 
-CHANGES = {
+CHANGES: dict[str, Callable[[ModuleType], None]] = {
     "stages.data.dataset": poison_samples,
     "stages.data.mixed_samples": poison_samples,
     "model.language_model": poison_losses,
