@@ -52,7 +52,7 @@ from stages.metrics import Record
 from stages.spec import MixtureSpan, TrainSpec
 from stages.stage_dir import StagePaths
 from stages.train.skipped_data import LeftOut, rollbacks_in_place, skipped_ranges, trained_without
-from stages.train.training_history import TrainingHistory, data_identity
+from stages.train.training_history import TrainingHistory
 
 
 def run(request: LadderRequest, screen: Screen) -> None:
@@ -242,8 +242,8 @@ class Execution:
         number, left_out = 1 + max(history.last_attempt, self.ledger.last_attempt(plan.name)), self._left_out(plan)
         spec = self._spec(plan, number, initial, None, left_out)
         own = newest_own(self.stage(plan).directory, self.screen.message, partial(trained_without, left_out))
-        identity = data_identity(read_dataset_manifest(self.dataset), spec.when_exhausted)
-        training = TrainingHistory(spec, identity, (own and own.precision) or self._precision())
+        fingerprint = read_dataset_manifest(self.dataset).fingerprint
+        training = TrainingHistory(spec, fingerprint, (own and own.precision) or self._precision())
         if reuse(spec, training, own.step if own else 0, self.sources, self.screen):
             self._catch_up(plan, history, books)
             books.sync(attempt_over=True)
