@@ -89,6 +89,6 @@ def test_plan_validate_and_run_agree_on_a_prepared_mixture(tmp_path: Path) -> No
     _, err = run_here("validate", path, short, "--runs-dir", runs, expect=2)
     assert "'code' has " in err
     schedule = load_schedule(str(path), [short], runs_dir=runs)
-    with pytest.raises(RunError, match="may be read 0.2 times"):
+    with pytest.raises(RunError, match=r"may be read 0\.2 times"):
         RunDataset(schedule, runs, Screen(Terminal())).prepared()
     assert not (runs / "mixed").exists()

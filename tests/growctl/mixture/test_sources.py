@@ -4,6 +4,7 @@ import json
 import shutil
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -94,18 +95,9 @@ def test_clean_keeps_the_mixture_of_a_run_and_its_sources(original: Path, tmp_pa
     shutil.copytree(original / "runs", runs)
     schedule = loaded(original)
     mixture = next(path for path, _ in prepared_data(schedule.data, original / "runs/.datasets"))
-    unused = {"keys": "", "initial": None, "resume": None, "directory": ""}
-    spec = worker_spec(
-        *(schedule, plan_stages(schedule)[0]),
-        **{
-            "attempt": 1,
-            "samples_seen": 0,
-            "micro_batch_size": 1,
-            "launched_at": 0.0,
-            "dataset": str(mixture),
-            **unused,
-        },
-    )
+    attempt: dict[str, Any] = {"attempt": 1, "samples_seen": 0, "micro_batch_size": 1, "launched_at": 0.0}
+    attempt |= {"keys": "", "initial": None, "resume": None, "directory": "", "dataset": str(mixture)}
+    spec = worker_spec(schedule, plan_stages(schedule)[0], **attempt)
     stage = runs / "mixed/stages/0-a"
     stage.mkdir(parents=True)
     (stage / "spec.json").write_text(spec.model_dump_json())
