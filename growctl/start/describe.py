@@ -58,6 +58,7 @@ def _described(path: Path, manifest: Manifest) -> BaseBlock:
         dataset_fingerprint=manifest.dataset_fingerprint,
         tokenizer_sha256=manifest.tokenizer_sha256,
         sequence_length=trained.determined_by.get("sequence_length") if trained else None,
+        mixture=trained.determined_by.get("mixture", []) if trained else [],
         loss=_number(details.get("validation_loss")),
         loss_tokens=details.get("validation_tokens"),
         expanded_with=lineage.details.get("policy", {}).get("tau") if is_expanded else None,
