@@ -108,9 +108,6 @@ class DatasetManifest(Sealed):
     source_sha256: str | None = None
     """sha256 over the names, sizes and content of the source's files; null if it was not prepared from a source."""
 
-    num_dropped: Amount = 0
-    """Documents left out of train because validation has the same text under another name."""
-
     skipped: SkippedRecords = SkippedRecords()
     """The bad records that `data.on_bad_record: skip` left out."""
 
