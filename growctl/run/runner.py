@@ -126,7 +126,7 @@ class Execution:
         if self.start and not self.stage(self.plans[0]).initial.exists():
             self.start.check()
         self.screen.run_started(self.request.name, self.request.control, plan_run(self.schedule), self.schedule)
-        data = RunDataset(self.schedule, self.runs_dir, self.screen)
+        data = RunDataset(self.schedule, self.runs_dir, self.screen, with_controls=bool(self.controls))
         dataset = None
         if self.request.control_of:
             self.ladder = RecordedLadder.read(self.runs_dir / self.request.control_of)
