@@ -81,7 +81,7 @@ class KVCache:
         self._ended_B[:] = row._ended_B
 
     def positions(self, input_ids_BT: Tensor) -> Tensor:
-        """The positions of the next columns, int64: (T,) or, where rows differ, (B, 1, T). Those of padding mean nothing.
+        """The positions of the next columns, int64: (T,) or, where rows differ, (B, 1, T). Padding has no meaning.
 
         Stores where their documents begin, if the model needs it. Raises ValueError if the columns do not fit.
         """
