@@ -89,7 +89,7 @@ class KVCache:
         end = self._end(num_new)
         column_T = torch.arange(self.length, end, device=self.keys_LBHCE.device)
         if self._end_id is not None:
-            self._add_documents(input_ids_BT, column_T)
+            self._add_documents(input_ids_BT, column_T, self._end_id)
             return (column_T - self._document_starts_BC[:, self.length : end])[:, None]
         if self.starts_B is None:
             return column_T
@@ -113,9 +113,9 @@ class KVCache:
             raise ValueError(f"the cache holds {self.num_columns} positions; {self.length} + {num_new} do not fit")
         return end
 
-    def _add_documents(self, input_ids_BT: Tensor, column_T: Tensor) -> None:
+    def _add_documents(self, input_ids_BT: Tensor, column_T: Tensor, end_id: int) -> None:
         """Stores where the documents of new columns begin. The first column after a row's padding begins one."""
-        ends_BT = input_ids_BT == self._end_id
+        ends_BT = input_ids_BT.eq(end_id)
         begins_BT = torch.cat((self._ended_B[:, None], ends_BT[:, :-1]), dim=1)
         if self.starts_B is not None:
             begins_BT = begins_BT | (column_T == self.starts_B[:, None])

@@ -222,6 +222,9 @@ class TrainSpec(Strict):
     """Sequences per forward pass on one rank."""
 
     sequence_length: PositiveInt
+    attended_tokens: PositiveFloat | None = None
+    """How many data tokens a token attends to on average, for the cost of training; null: the whole sequence."""
+
     learning_rate: LearningRate
     optimizer: Optimizer
     generations: tuple[GenerationRule, ...] = ()

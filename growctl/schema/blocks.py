@@ -14,6 +14,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from pydantic.json_schema import SkipJsonSchema
 
 from growctl.schema.example import example
 from growctl.schema.growth_block import GrowthBlock
@@ -51,6 +52,13 @@ class DataBlock(DataSpec):
 
     approximate_tokens: Annotated[Count | None, example("4.1M", "data tokens")] = None
     """Rough number of training tokens in the text. `plan` computes epochs from it until the dataset is prepared."""
+
+    document_mask: Annotated[bool, example(True)] = False
+    """Whether the model attends within documents only: never to the documents before, and with positions counted from
+    the start of each. By default it also sees what comes before in its sequence, as in the published recipe."""
+
+    attended_tokens: SkipJsonSchema[PositiveFloat | None] = None
+    """With `document_mask`: the tokens that a token attends to, on average. growctl writes it; leave it out."""
 
     @property
     def num_tokens(self) -> int | None:

@@ -1,7 +1,7 @@
 """How many data tokens a token attends to, on average, if attention stays within documents.
 
-As in model/flops.py, the causal mask is not subtracted: a token counts all tokens of its document in its sequence, those
-after it too.
+As in model/flops.py, the causal mask is not subtracted: a token counts all tokens of its document in its sequence,
+those after it too.
 """
 
 import math
@@ -25,10 +25,10 @@ def mean_attended_tokens(lengths: Iterable[Int64Array], sequence_length: int) ->
     """
     total, num_tokens = [], 0
     for part in lengths:
-        l, t = part.astype(np.float64), float(sequence_length)
-        m = np.minimum(l, t)
-        pairs = (m - 1) * (l - m * (l + t) / (2 * t) + m * (2 * m - 1) / (6 * t))
-        total.append(float(np.sum(l + 2 * pairs)))
+        length, t = part.astype(np.float64), float(sequence_length)
+        m = np.minimum(length, t)
+        pairs = (m - 1) * (length - m * (length + t) / (2 * t) + m * (2 * m - 1) / (6 * t))
+        total.append(float(np.sum(length + 2 * pairs)))
         num_tokens += int(part.sum())
     return math.fsum(total) / max(1, num_tokens)
 

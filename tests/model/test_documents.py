@@ -28,9 +28,10 @@ def models(draw):
     return build_model(transformer(), seed=seed).double()
 
 
-def transformer(**changes) -> TransformerConfig:
-    sizes = {"num_layers": 2, "ffn_size": 16, "vocab_size": VOCAB_SIZE, "hidden_size": 16, "num_heads": 2}
-    return TransformerConfig(**sizes, document_end_id=END, **changes)
+def transformer() -> TransformerConfig:
+    return TransformerConfig(
+        num_layers=2, ffn_size=16, vocab_size=VOCAB_SIZE, hidden_size=16, num_heads=2, document_end_id=END
+    )
 
 
 def text(lengths: list[int], seed: int = 0) -> torch.Tensor:
