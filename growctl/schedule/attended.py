@@ -20,17 +20,30 @@ def with_attended_tokens(
     """
     tokens = None
     if schedule.data.document_mask:
-        datasets = prepared_datasets(schedule.data, RunsPaths(runs_dir).datasets)
-        found = (_of_dataset(schedule, path) for path, _ in datasets)
-        tokens = _begun_with(run, load) or next(filter(None, found), None)
+        tokens = _begun_with(run, load) or _prepared(schedule, RunsPaths(runs_dir).datasets)
     return _with(schedule, tokens)
 
 
 def counted_on(schedule: Schedule, dataset: Path) -> Schedule:
     """`schedule` with the `data.attended_tokens` of `dataset`. Raises DataError if that is damaged."""
+    from stages.data.attended_tokens import attended_tokens, weighted_datasets
+
+    return _with(schedule, attended_tokens(weighted_datasets(dataset), schedule.training.sequence_length))
+
+
+def _prepared(schedule: Schedule, datasets_dir: Path) -> float | None:
+    """The number for the text, or the sources of the mixture, if all are prepared."""
+    weights, datasets = [*schedule.data.base_weights.values()] or [1.0], {}
+    for spec, weight in zip(schedule.data.specs, weights, strict=True):
+        path = next((path for path, _ in prepared_datasets(spec, datasets_dir)), None)
+        if path is None:
+            return None
+        datasets[path] = weight
     from stages.data.attended_tokens import attended_tokens
 
-    return _with(schedule, attended_tokens(dataset, schedule.training.sequence_length))
+    with suppress(UserError, OSError):  # damaged: `prepare` sets it aside with a message
+        return attended_tokens(datasets, schedule.training.sequence_length)
+    return None
 
 
 def _with(schedule: Schedule, tokens: float | None) -> Schedule:
@@ -42,10 +55,4 @@ def _begun_with(run: RunPaths, load: Callable[[Path], Schedule]) -> float | None
         return None
     with suppress(UserError, OSError):  # the runner reports a schedule that cannot be read
         return load(run.schedule).data.attended_tokens
-    return None
-
-
-def _of_dataset(schedule: Schedule, dataset: Path) -> float | None:
-    with suppress(UserError, OSError):  # damaged: `prepare` sets it aside with a message
-        return counted_on(schedule, dataset).data.attended_tokens
     return None

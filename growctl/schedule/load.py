@@ -54,6 +54,7 @@ def load_schedule(
     ScheduleError with everything that is wrong with the schedule or its controls.
     """
     from growctl.schedule.compose import Composition
+    from growctl.schedule.corpora import with_corpora
     from growctl.schedule.paths import with_absolute_paths
 
     path = find_schedule(reference, runs_dir)
@@ -61,7 +62,8 @@ def load_schedule(
     name = run or (composed.data.get("name") if isinstance(composed.data, dict) else None) or path.stem
     own = RunsPaths(runs_dir).run(str(name))
     try:
-        data = with_base(with_absolute_paths(composed, own, tell), runs_dir, own, load_resolved)
+        data = with_corpora(with_absolute_paths(composed, own, tell), composed.folder)
+        data = with_base(data, runs_dir, own, load_resolved)
     except UserError as error:
         raise _error(reference, [str(error)], composed.origin) from error
     schedule = parse_schedule(data, label=reference, default_name=path.stem, origin=composed.origin)

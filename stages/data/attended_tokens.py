@@ -5,11 +5,13 @@ those after it too.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from operator import mul
 from pathlib import Path
 
 import numpy as np
 
+from stages.data.dataset import read_dataset_manifest
 from stages.data.document_ends import DocumentEnds
 from stages.data.sample_order import Int64Array
 
@@ -33,6 +35,13 @@ def mean_attended_tokens(lengths: Iterable[Int64Array], sequence_length: int) ->
     return math.fsum(total) / max(1, num_tokens)
 
 
-def attended_tokens(dataset_dir: Path, sequence_length: int) -> float:
-    """`mean_attended_tokens` of a dataset's train split. Raises DataError if the dataset is damaged."""
-    return mean_attended_tokens(DocumentEnds(dataset_dir, "train").lengths(), sequence_length)
+def attended_tokens(datasets: Mapping[Path, float], sequence_length: int) -> float:
+    """The mean over training samples from `datasets`, each with its weight. Raises DataError if one is damaged."""
+    means = [mean_attended_tokens(DocumentEnds(path, "train").lengths(), sequence_length) for path in datasets]
+    return sum(map(mul, means, datasets.values())) / sum(datasets.values())
+
+
+def weighted_datasets(dataset_dir: Path) -> dict[Path, float]:
+    """The datasets that samples of `dataset_dir` come from, with their weights: a mixture's sources, or itself."""
+    sources = read_dataset_manifest(dataset_dir).sources
+    return {source.dataset(dataset_dir): source.weight for source in sources} or {dataset_dir: 1.0}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stages.data.dataset import TokenSplit, read_dataset_manifest, require_tokens
+from stages.data.dataset import TokenSplit, require_one_tokenizer, require_tokens
 from stages.data.mixture import NO_SOURCES, Mixture, MixtureSource, MixtureStage, WhenExhausted
 from stages.data.sample_order import Blocks, Int64Array, WindowOrder
 from stages.data.sample_range import EndlessSamples
@@ -38,7 +38,7 @@ class MixedSamples(EndlessSamples):
         """
         if not datasets:
             raise DataError(NO_SOURCES)
-        _require_one_tokenizer(datasets)
+        require_one_tokenizer(datasets)
         most = epochs_at_most or {}
         self._length = sequence_length
         self._splits = []
@@ -53,6 +53,11 @@ class MixedSamples(EndlessSamples):
         self._order = WindowOrder([split.num_tokens for split in self._splits], sequence_length, seed)
         self._blocks = Blocks(self.starts)
 
+    @property
+    def names(self) -> list[str]:
+        """The names of the sources."""
+        return [source.name for source in self.mixture.sources]
+
     def epochs(self, num_samples: int) -> float:
         """How many passes over its data `num_samples` samples make of the source that is read most often."""
         return max(self.epochs_by_source(num_samples).values())
@@ -65,8 +70,7 @@ class MixedSamples(EndlessSamples):
     def tokens_by_source(self, first_index: int, count: int) -> dict[str, int]:
         """How many of the tokens that `count` samples from `first_index` on train on come from each source."""
         before, after = self.mixture.counts(first_index), self.mixture.counts(first_index + count)
-        names = [source.name for source in self.mixture.sources]
-        return {name: (b - a) * self._length for name, a, b in zip(names, before, after, strict=True)}
+        return {name: (b - a) * self._length for name, a, b in zip(self.names, before, after, strict=True)}
 
     def starts(self, first_index: int, count: int) -> Int64Array:
         """The place of each sample's source in `mixture.sources`, and where in its stream it starts: (count, 2)."""
@@ -80,14 +84,3 @@ class MixedSamples(EndlessSamples):
         for row, (source, start) in zip(tokens_BT, rows, strict=True):
             self._splits[source].fill(row, start)
         return tokens_BT
-
-
-def _require_one_tokenizer(datasets: Mapping[str, Path]) -> None:
-    manifests = {name: read_dataset_manifest(dataset_dir) for name, dataset_dir in datasets.items()}
-    (first, expected), *others = manifests.items()
-    for name, manifest in others:
-        if manifest.tokenizer_sha256 != expected.tokenizer_sha256:
-            raise DataError(
-                f"data.mixture: {name!r} ({datasets[name]}) has another tokenizer than {first!r} ({datasets[first]});"
-                " the sources of a mixture share one: prepare them with the same data.tokenizer"
-            )

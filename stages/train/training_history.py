@@ -14,7 +14,10 @@ from model.flops import training_flops_per_token
 from model.precision import Precision
 from stages.checkpoint.lineage import History, TrainingCost, extended, hash_of, next_hash
 from stages.checkpoint.manifest import Manifest, history_of, read_manifest
+from stages.data.mixture import Mixture
+from stages.data.samples import read_mixture
 from stages.spec import TrainSpec, progress_at
+from stages.train.skipped_data import consumed
 
 
 def history_at_start(spec: TrainSpec) -> History:
@@ -45,6 +48,7 @@ class TrainingHistory:
         self._rules = [spec.rule(number) for number in range(newest + 1)]
         self._settings = _settings(spec, dataset_fingerprint, precision)
         self._settings["weight_decay"] = [rule.weight_decay for rule in self._rules]
+        self._mixture = _mixture(spec)
         self._updates, self._hashed = hashlib.sha256(), 0
 
     def hash_at(self, steps: int) -> str:
@@ -98,7 +102,11 @@ class TrainingHistory:
 
     def _determined_by(self, steps: int) -> dict[str, Any]:
         left_out = [list(entry) for entry in self.spec.left_out if entry[0] < steps]
-        return self._settings | {"steps": steps, "updates": self._digest(steps), "left_out": left_out}
+        done = {"steps": steps, "updates": self._digest(steps), "left_out": left_out}
+        if self._mixture is None:
+            return self._settings | done
+        samples = self.spec.samples_seen + consumed(steps, self.spec.left_out) * self.spec.batch_size
+        return self._settings | done | {"mixture": self._mixture.weights_before(samples)}
 
     def _digest(self, steps: int) -> str:
         """Hash of the first `steps` updates' learning rates, by generation, and shares of the ramp and of tau's way."""
@@ -113,6 +121,13 @@ class TrainingHistory:
             self._updates.update(struct.pack(f"<{len(values)}d", *values))
         self._hashed = steps
         return self._updates.copy().hexdigest()
+
+
+def _mixture(spec: TrainSpec) -> Mixture | None:
+    """Which source each sample comes from, if that follows from more than the dataset's fingerprint."""
+    if not spec.mixture:
+        return None
+    return read_mixture(Path(spec.dataset), spec.sequence_length, spec.mixture, spec.when_exhausted)
 
 
 def _settings(spec: TrainSpec, dataset_fingerprint: str, precision: Precision) -> dict[str, Any]:

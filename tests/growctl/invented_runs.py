@@ -77,7 +77,9 @@ class FakeRun:
 
         def evaluate(attempt: int, step: int, point: str, loss: float) -> None:
             figures = {"loss": loss, "perplexity": math.exp(loss), "bits_per_byte": loss / math.log(2)}
-            write("evaluation", attempt, step, point=point, num_tokens=5000, precision="fp32", **figures)
+            write(
+                "evaluation", attempt, step, point=point, num_tokens=5000, by_source=None, precision="fp32", **figures
+            )
 
         def attempt(number: int, first: int, last: int) -> None:
             device = {"device": "cpu", "num_devices": 2, "precision": self.precision, "zero_stage": 1}
