@@ -155,6 +155,7 @@ class Execution:
                 record()
             with self._open_ledger() as self.ledger:
                 self.dataset = dataset or data.known(self.ledger, self.paths.directory)
+                data.pack(self.dataset)
                 self._open_books()
                 for control in self.controls:
                     RecordedLadder.read(self.paths.directory).check_control(control)

@@ -28,11 +28,12 @@ def counted_on(schedule: Schedule, dataset: Path) -> Schedule:
     """`schedule` with the `data.attended_tokens` of `dataset`. Raises DataError if that is damaged."""
     from stages.data.attended_tokens import attended_tokens, weighted_datasets
 
-    return _with(schedule, attended_tokens(weighted_datasets(dataset), schedule.training.sequence_length))
+    length = schedule.training.sequence_length
+    return _with(schedule, attended_tokens(weighted_datasets(dataset), length, schedule.data.packing))
 
 
 def _prepared(schedule: Schedule, datasets_dir: Path) -> float | None:
-    """The number for the text, or the sources of the mixture, if all are prepared."""
+    """The number for the text, or the sources of the mixture, if all are prepared, and packed if they are to be."""
     weights, datasets = [*schedule.data.base_weights.values()] or [1.0], {}
     for spec, weight in zip(schedule.data.specs, weights, strict=True):
         path = next((path for path, _ in prepared_datasets(spec, datasets_dir)), None)
@@ -40,9 +41,12 @@ def _prepared(schedule: Schedule, datasets_dir: Path) -> float | None:
             return None
         datasets[path] = weight
     from stages.data.attended_tokens import attended_tokens
+    from stages.data.packed_split import known_packing
 
+    length, packing = schedule.training.sequence_length, schedule.data.packing
     with suppress(UserError, OSError):  # damaged: `prepare` sets it aside with a message
-        return attended_tokens(datasets, schedule.training.sequence_length)
+        if packing == "concatenate" or all(known_packing(path, length) for path in datasets):
+            return attended_tokens(datasets, length, packing)
     return None
 
 

@@ -13,7 +13,9 @@ import numpy as np
 
 from stages.data.dataset import read_dataset_manifest
 from stages.data.document_ends import DocumentEnds
+from stages.data.packed_split import packing_facts
 from stages.data.sample_order import Int64Array
+from stages.spec import Packing
 
 
 def mean_attended_tokens(lengths: Iterable[Int64Array], sequence_length: int) -> float:
@@ -35,9 +37,15 @@ def mean_attended_tokens(lengths: Iterable[Int64Array], sequence_length: int) ->
     return math.fsum(total) / max(1, num_tokens)
 
 
-def attended_tokens(datasets: Mapping[Path, float], sequence_length: int) -> float:
-    """The mean over training samples from `datasets`, each with its weight. Raises DataError if one is damaged."""
-    means = [mean_attended_tokens(DocumentEnds(path, "train").lengths(), sequence_length) for path in datasets]
+def attended_tokens(datasets: Mapping[Path, float], sequence_length: int, packing: Packing = "concatenate") -> float:
+    """The mean over training samples from `datasets`, each with its weight; packs them if that was not done before.
+
+    Raises DataError if one is damaged.
+    """
+    if packing == "best_fit":
+        means = [packing_facts(path, sequence_length).attended_tokens for path in datasets]
+    else:
+        means = [mean_attended_tokens(DocumentEnds(path, "train").lengths(), sequence_length) for path in datasets]
     return sum(map(mul, means, datasets.values())) / sum(datasets.values())
 
 

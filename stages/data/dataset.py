@@ -324,6 +324,10 @@ class TrainingSamples(EndlessSamples):
         """The positions in the stream where the samples start: (count,) int64, each in [0, tokens of the split)."""
         return self._order.starts(np.zeros(count, np.int64), np.arange(first_index, first_index + count))
 
+    def pieces(self, index: int) -> list[tuple[int, int]]:
+        """Where each part of a sample starts in the stream, and its tokens: one part."""
+        return [(int(self.starts(index, 1)[0]), self._length + 1)]
+
     def batch(self, first_index: int, count: int) -> Int64Array:
         """Samples `first_index` to `first_index + count`: (count, T + 1) int64."""
         tokens_BT = np.empty((count, self._length + 1), np.int64)

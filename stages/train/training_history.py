@@ -142,6 +142,7 @@ def _settings(spec: TrainSpec, dataset_fingerprint: str, precision: Precision) -
         "first_sample": spec.samples_seen,
         "sequence_length": spec.sequence_length,
         "document_end_id": spec.model.document_end_id,
+        "packing": spec.packing,
         "batch_size": spec.batch_size,
         "optimizer": spec.optimizer.model_dump(mode="json"),
         "precision": precision,

@@ -87,7 +87,7 @@ class Worker:
         self.precision: Precision = saved or choose_precision(spec.precision, device)
         self.dataset = read_dataset_manifest(Path(spec.dataset))
         self.samples = open_samples(
-            Path(spec.dataset), spec.sequence_length, spec.seed, spec.mixture, spec.when_exhausted
+            Path(spec.dataset), spec.sequence_length, spec.seed, spec.mixture, spec.when_exhausted, spec.packing
         )
         self.windows = EvaluationWindows(
             Path(spec.dataset), "validation", spec.sequence_length, spec.evaluation_sequences
