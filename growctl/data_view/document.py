@@ -92,8 +92,6 @@ class DataShowDocument:
     """Size of a stored token."""
     end_of_text: str
     end_of_text_id: int
-    num_dropped: int
-    """Documents left out of train because validation has the same text."""
     splits: dict[SplitName, SplitEntry]
     ids: UsedIds | None
     """None if they were not counted."""

@@ -63,9 +63,6 @@ def _facts(document: DataShowDocument) -> Iterator[Paragraph]:
         yield from _ids(document.ids, document.tokenizer_size)
     else:
         yield Paragraph("Ids that occur: not counted; --count-ids reads all tokens for them", "note")
-    if document.num_dropped:
-        left_out = counted(document.num_dropped, "document")
-        yield Paragraph(f"Left out of train: {left_out} whose text is also in validation")
     hashes = {
         "Fingerprint": document.fingerprint,
         "Source sha256": document.source_sha256,

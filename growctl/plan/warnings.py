@@ -34,7 +34,7 @@ MOST_EPOCHS = 4.0
 def plan_warnings(costs: PlanCosts) -> list[str]:
     """One sentence per problem that is likely to waste compute or to make the comparison unfair."""
     checks = (
-        *(_text, _dataset, _growth_factors, _tokens_per_parameter, _epochs, _ranks, _memory, _settings),
+        *(_text, _dataset, _growth_factors, _tokens_per_parameter, _epochs, _mixture, _ranks, _memory, _settings),
         *(_caveats, _short_stages),
     )
     failures = costs.measurements.failures if costs.measurements else ()
@@ -163,7 +163,25 @@ def _tokens_per_parameter(costs: PlanCosts) -> Iterator[str]:
     )
 
 
+def _mixture(costs: PlanCosts) -> Iterator[str]:
+    """Sources of a mixture that do not last, or are read often."""
+    for run in costs.runs:
+        if run.used_up:
+            yield f"{run.name} cannot be trained: {run.used_up}."
+            return
+    often = {part.source: part.epochs for part in costs.ladder.mixture if (part.epochs or 0) > MOST_EPOCHS}
+    if often:
+        read = ", ".join(f"{source} {epochs:.1f} times" for source, epochs in often.items())
+        yield (
+            f"{costs.ladder.name} reads sources more than {MOST_EPOCHS:g} times: {read}; repeated text helps less than "
+            "new text. A limit is data.mixture.N.epochs_at_most."
+        )
+
+
 def _epochs(costs: PlanCosts) -> Iterator[str]:
+    if costs.ladder.mixture:
+        return
+
     def read(run: RunCost) -> float:
         return run.stages[-1].epochs or 0
 

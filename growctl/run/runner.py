@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
+from growctl.ladder.mixture_spans import mixture_spans
 from growctl.ladder.releases import paths_of, plan_release, plan_run
 from growctl.ladder.sizes import attending
 from growctl.ladder.stage_plans import StagePlan, plan_stages
@@ -50,7 +51,7 @@ from stages.checkpoint.retention import clear_leftovers, clear_stage
 from stages.checkpoint.signatures import check_keys
 from stages.data.dataset import read_dataset_manifest
 from stages.metrics import Record
-from stages.spec import TrainSpec
+from stages.spec import MixtureSpan, TrainSpec
 from stages.stage_dir import StagePaths
 from stages.train.skipped_data import LeftOut, rollbacks_in_place, skipped_ranges, trained_without
 from stages.train.training_history import TrainingHistory
@@ -376,6 +377,8 @@ class Execution:
             initial=str(initial.absolute()) if initial else None,
             resume=str(resume.absolute()) if resume else None,
             samples_seen=self._first_sample(plan, manifest),
+            mixture=self._mixture(plan),
+            when_exhausted=schedule.data.when_exhausted,
             left_out=left_out,
             made_in=f"{self.request.name}/{plan.name}",
             micro_batch_size=self._micro_batch_size(plan),
@@ -388,6 +391,15 @@ class Execution:
         if initial and self.start and plan.index == 0 and not plan.branch_of:
             return self.start.first_sample(read_dataset_manifest(self.dataset))[0]
         return initial.samples_seen if initial else 0
+
+    def _mixture(self, plan: StagePlan) -> tuple[MixtureSpan, ...]:
+        """The weights of a mixture's sources up to this stage, from the samples at which the stages really began."""
+        if not self.schedule.data.mixture:
+            return ()
+        first = self.start.first_sample(read_dataset_manifest(self.dataset))[0] if self.start else 0
+        before = self.start.base.mixture if self.start and first else ()
+        finished = [read_manifest(self.stage(each).final) for each in self.plans[: plan.index]]
+        return mixture_spans(self.schedule, [first, *(manifest.samples_seen for manifest in finished)], before)
 
     def _attempt(self, plan: StagePlan, spec: TrainSpec, history: StageHistory, books: StageBooks) -> Outcome:
         """Makes one attempt at a stage, keeping the screen and the ledger up to date."""

@@ -48,9 +48,9 @@ def _in_place(entry: dict[str, Any], tokenizer: Any, path: str, folders: Sequenc
     if not isinstance(source, str) or "defaults" in choice or any("${" in str(value) for value in choice.values()):
         raise ScheduleError(f"{here}: {file} has no plain source to take over; set name and source here instead")
     taken = {key: value for key, value in choice.items() if key in SourceSpec.model_fields}
-    local = local_path(source)
-    if local is not None and not os.path.isabs(local) and not file.is_relative_to(SHIPPED):
-        taken["source"] = os.path.normpath(file.parent / local)
+    is_relative = "://" not in source and not source.startswith(("/", "~")) and local_path(source) is not None
+    if is_relative and not file.is_relative_to(SHIPPED):
+        taken["source"] = os.path.normpath(file.parent / source)
     if "source" in entry:
         taken = {}
     elif "approximate_tokens" in choice and choice.get("tokenizer") == tokenizer:

@@ -14,6 +14,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from growctl.mixture.needs import exhausted, known_sizes
+from growctl.mixture.sources import missing_data
 from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.schedule.attended import with_attended_tokens
 from growctl.schedule.checks import RUN_NAME, check_combinations, check_controls
@@ -22,7 +24,6 @@ from growctl.schedule.files import SHIPPED, find_schedule, shipped_schedules
 from growctl.schedule.start import with_base
 from growctl.schema.blocks import Schedule
 from model.errors import UserError
-from stages.data.prepared import missing_unprepared
 
 __all__ = [
     "RUN_NAME",
@@ -76,10 +77,14 @@ def load_schedule(
 def check_text(schedule: Schedule, label: str, runs_dir: Path) -> None:
     """Raises ScheduleError if the text or the tokenizer is a local path where nothing is. Messages call it `label`.
 
-    A dataset in `runs_dir` that was prepared with the same settings is enough.
+    A dataset in `runs_dir` that was prepared with the same settings is enough. Also raises it if the sources of a
+    mixture are prepared and do not last for the schedule.
     """
-    if missing := missing_unprepared(schedule.data, RunsPaths(runs_dir).datasets):
+    if missing := missing_data(schedule.data, RunsPaths(runs_dir).datasets):
         raise ScheduleError(f"{label}: {missing}")
+    sizes, counted = known_sizes(schedule.data, runs_dir)
+    if counted and (used_up := exhausted(schedule, sizes)):
+        raise ScheduleError(f"{label}: {used_up}")
 
 
 def _folder_name(path: Path, runs_dir: Path, run: str | None) -> list[str]:

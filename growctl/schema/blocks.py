@@ -11,7 +11,9 @@ from pydantic import (
     Field,
     NonNegativeFloat,
     PositiveFloat,
+    SerializerFunctionWrapHandler,
     field_validator,
+    model_serializer,
     model_validator,
 )
 from pydantic.json_schema import SkipJsonSchema
@@ -48,8 +50,9 @@ class DataBlock(DataSpec):
 
     model_config = ConfigDict(allow_inf_nan=False)
 
-    source: str = Field(
-        "",
+    source: str | None = Field(  # type: ignore[assignment]  # None only beside `mixture`: `specs` are always whole
+        None,
+        min_length=1,
         examples=SourceSpec.model_fields["source"].examples,
         description=f"{SourceSpec.model_fields['source'].description} Set either this or `mixture`.",
     )
@@ -73,7 +76,8 @@ class DataBlock(DataSpec):
     """With `document_mask`: the tokens that a token attends to, on average. growctl writes it; leave it out."""
 
     mixture: Annotated[list[MixtureBlock], Field(max_length=MOST_SOURCES)] = []
-    """Several texts to train on, in place of `source`, each with a weight. They share `tokenizer`, which must be set."""
+    """Several texts to train on, in place of `source`, each with a weight. They share one `tokenizer`, which must be
+    set."""
 
     when_exhausted: Annotated[WhenExhausted, example("others")] = "stop"
     """What follows when a source of a mixture has been read `epochs_at_most` times. stop: the run does not start if it
@@ -104,7 +108,7 @@ class DataBlock(DataSpec):
     @property
     def num_tokens(self) -> int | None:
         """Entries of the tokenizer; None if `tokenizer` names one, because the schedule does not give its size."""
-        return None if self.tokenizer else (self.vocab_size or DEFAULT_VOCAB_SIZE)
+        return None if self.tokenizer or self.mixture else (self.vocab_size or DEFAULT_VOCAB_SIZE)
 
 
 class ModelBlock(Block):
@@ -172,6 +176,12 @@ class StageBlock(Block):
     release: Annotated[bool | ReleaseBlock | None, example({"decay": 0.2})] = None
     """Whether the stage also ends in a finished model: a branch from its end, on which the learning rate decays. The
     ladder continues undecayed. true, false, or {decay: SHARE}; by default as `releases` says."""
+
+    @model_serializer(mode="wrap")
+    def _only_what_users_write(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """The stage without `followed`, unless it is a control's."""
+        stage: dict[str, Any] = serialize(self)
+        return stage if self.followed else {key: value for key, value in stage.items() if key != "followed"}
 
     @field_validator("release", mode="before")
     @classmethod

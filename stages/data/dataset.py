@@ -108,9 +108,6 @@ class DatasetManifest(Sealed):
     source_sha256: str | None = None
     """sha256 over the names, sizes and content of the source's files; null if it was not prepared from a source."""
 
-    num_dropped: Amount = 0
-    """Documents left out of train because validation has the same text under another name."""
-
     skipped: SkippedRecords = SkippedRecords()
     """The bad records that `data.on_bad_record: skip` left out."""
 
@@ -416,6 +413,13 @@ class EvaluationWindows:
     def __getitem__(self, place: int) -> Int64Array:
         """One window: (T + 1,) int64. Raises IndexError beyond either end."""
         return self._splits[self._sources[place]].read(int(self._windows[place]) * self._length, self._length + 1)
+
+
+def longest_window(dataset_dir: Path, split: SplitName) -> int:
+    """The most tokens that a window of a split can have; of a mixture, one of any source."""
+    manifest = read_dataset_manifest(dataset_dir)
+    parts = [read_dataset_manifest(entry.dataset(dataset_dir)) for entry in manifest.sources] or [manifest]
+    return max(1, min(part.splits[split].num_tokens for part in parts) - 1)
 
 
 def _shared_out(number: int, weights: Sequence[float], most: Sequence[int]) -> list[int]:
