@@ -7,7 +7,6 @@ broken is made again. Several processes may make it at once; each writes a file 
 import os
 import socket
 import zlib
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -41,15 +40,6 @@ class PackingFacts(Strict):
     sequence_length: PositiveInt
     num_windows: NonNegativeInt
     num_pieces: NonNegativeInt
-    num_cut: NonNegativeInt
-    """Documents of `sequence_length` tokens or fewer that the packing cuts."""
-
-    num_longer: NonNegativeInt
-    """Longer documents, which every way of making windows cuts."""
-
-    cut_without: NonNegativeFloat
-    """How many of the shorter documents windows of the stream as it is cut, on average over their first positions."""
-
     attended_tokens: NonNegativeFloat
     """The mean of the tokens in a token's document within its window."""
 
@@ -133,20 +123,10 @@ def _write_index(file: BinaryIO, dataset_dir: Path, sequence_length: int) -> Pac
     ends, manifest = DocumentEnds(dataset_dir, "train"), read_dataset_manifest(dataset_dir)
     num_tokens = manifest.splits["train"].num_tokens
     first_piece = HEADER_BYTES + FIRST.itemsize * (num_tokens // sequence_length + 1)
-    longer, cut_without, num_cut, squares = 0, 0.0, 0, 0
-
-    def lengths() -> Iterator[Int64Array]:
-        nonlocal longer, cut_without
-        for part in ends.lengths():
-            shorter = part[part <= sequence_length]
-            longer += len(part) - len(shorter)
-            cut_without += float((shorter - 1).sum() / sequence_length)
-            yield part
-
-    num_windows = num_pieces = 0
+    num_windows = num_pieces = squares = 0
     file.seek(HEADER_BYTES)
     file.write(np.zeros(1, FIRST).tobytes())
-    for block in pack(lengths(), sequence_length):
+    for block in pack(ends.lengths(), sequence_length):
         firsts = num_pieces + np.cumsum(block.num_pieces)
         pieces = np.empty(len(block.starts), PIECE)
         pieces["start"], pieces["length"] = block.starts, block.lengths
@@ -155,7 +135,7 @@ def _write_index(file: BinaryIO, dataset_dir: Path, sequence_length: int) -> Pac
         file.seek(first_piece + PIECE.itemsize * num_pieces)
         file.write(pieces.tobytes())
         num_windows, num_pieces = num_windows + len(firsts), num_pieces + len(pieces)
-        num_cut, squares = num_cut + block.num_cut, squares + int((block.lengths**2).sum())
+        squares += int((block.lengths**2).sum())
     file.seek(HEADER_BYTES)
     facts = PackingFacts(
         format_version=FORMAT_VERSION,
@@ -163,9 +143,6 @@ def _write_index(file: BinaryIO, dataset_dir: Path, sequence_length: int) -> Pac
         sequence_length=sequence_length,
         num_windows=num_windows,
         num_pieces=num_pieces,
-        num_cut=num_cut,
-        num_longer=longer,
-        cut_without=cut_without,
         attended_tokens=squares / (num_windows * sequence_length),
         crc32=_crc32(file),
     )

@@ -12,6 +12,7 @@ documents.
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -52,6 +53,36 @@ class PackedBlock(NamedTuple):
 
     num_cut: int
     """Documents of T tokens or fewer that were cut."""
+
+
+@dataclass
+class Cuts:
+    """How many documents are cut where sequences end. Those of more tokens than a sequence are cut either way."""
+
+    sequence_length: int
+    num_longer: int = 0
+    """Documents of more than `sequence_length` tokens."""
+    concatenated: float = 0.0
+    """The shorter ones that are cut if the stream is cut every `sequence_length` tokens, on average over the places
+    where its first sequence begins: an epoch draws one."""
+    packed: int = 0
+    """The shorter ones that best-fit packing cuts."""
+
+    def counting(self, lengths: Iterable[Int64Array]) -> Iterator[Int64Array]:
+        """The `lengths` of documents, in parts, counted as they pass."""
+        for part in lengths:
+            shorter = part[part <= self.sequence_length]
+            self.num_longer += len(part) - len(shorter)
+            self.concatenated += float((shorter - 1).sum() / self.sequence_length)
+            yield part
+
+
+def count_cuts(lengths: Iterable[Int64Array], sequence_length: int) -> Cuts:
+    """Counts the documents of these lengths, which come in parts, that sequences cut."""
+    cuts = Cuts(sequence_length)
+    for block in pack(cuts.counting(lengths), sequence_length):
+        cuts.packed += block.num_cut
+    return cuts
 
 
 def pack(lengths: Iterable[Int64Array], length: int) -> Iterator[PackedBlock]:

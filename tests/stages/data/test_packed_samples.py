@@ -13,6 +13,7 @@ from stages.data.mixed_samples import MixedSamples
 from stages.data.mixture import MixtureStage
 from stages.data.packed_samples import PackedSamples
 from stages.data.packed_split import HEADER_BYTES, known_packing, packing_facts, packing_file
+from stages.data.packing import count_cuts
 from stages.data.samples import open_samples
 from stages.data.source_errors import DataError
 from tests.stages.data.test_document_ends import write_dataset
@@ -102,10 +103,10 @@ def test_an_index_that_cannot_be_written_is_one_clear_error(dataset: Path, monke
     assert not list(dataset.glob(".packing*"))
 
 
-def test_the_facts_count_the_documents_cut_with_and_without_packing(dataset: Path) -> None:
-    facts, lengths = packing_facts(dataset, LENGTH), np.concatenate(SHARDS)
-    short = lengths[lengths <= LENGTH]
-    assert (facts.num_longer, facts.cut_without) == (2, (short - 1).sum() / LENGTH)
+def test_documents_cut_are_counted_with_and_without_packing(dataset: Path) -> None:
+    lengths = np.concatenate(SHARDS)
+    cuts, short = count_cuts(map(np.array, SHARDS), LENGTH), lengths[lengths <= LENGTH]
+    assert (cuts.num_longer, cuts.concatenated) == (2, (short - 1).sum() / LENGTH)
     samples = PackedSamples(dataset, LENGTH, seed=1)
     pieces = [piece for index in range(samples.num_windows) for piece in samples.pieces(index)]
     ends = np.cumsum(lengths)
@@ -114,8 +115,18 @@ def test_the_facts_count_the_documents_cut_with_and_without_packing(dataset: Pat
         for end, length in zip(ends.tolist(), lengths.tolist(), strict=True)
         if length <= LENGTH and any(end - length < start < end for start, _ in pieces)
     ]
-    assert facts.num_cut == len(cut) < facts.cut_without
-    assert attended_tokens(weighted_datasets(dataset), LENGTH, "best_fit") == facts.attended_tokens
+    assert cuts.packed == len(cut) < cuts.concatenated
+
+
+def test_attention_within_packed_documents_reaches_the_pieces_of_a_sample(dataset: Path) -> None:
+    samples = PackedSamples(dataset, LENGTH, seed=1)
+    squares = [
+        (length - (number == 0)) ** 2  # the last piece has one token more, a target
+        for index in range(samples.num_windows)
+        for number, (_, length) in enumerate(reversed(samples.pieces(index)))
+    ]
+    expected = sum(squares) / (samples.num_windows * LENGTH)
+    assert attended_tokens(weighted_datasets(dataset), LENGTH, "best_fit") == pytest.approx(expected)
 
 
 def test_in_a_mixture_each_source_has_the_packed_samples_that_it_has_alone(dataset: Path, tmp_path: Path) -> None:
