@@ -266,8 +266,6 @@ def prepare(
                 f"{split}: {counted(content.num_documents, 'document')}, {counted(content.num_tokens, 'token')}, "
                 f"{counted(content.num_bytes, 'byte')}"
             )
-        if manifest.num_dropped:
-            say(f"left out of train: {counted(manifest.num_dropped, 'document')} whose text is also in validation")
         if manifest.skipped.total:
             say(f"skipped: {manifest.skipped}")
         for warning in warnings:

@@ -14,6 +14,7 @@ from growctl.schedule.load import load_schedule
 from growctl.schema.blocks import Schedule
 from model.errors import UserError
 from stages.data.dataset import DatasetManifest, verify_dataset
+from stages.spec import Packing
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,11 @@ class Target:
         if seed is not None:
             raise UserError(f"--seed {seed}: the schedule has it; override it with seed={seed}")
         return self.schedule.training.sequence_length, self.schedule.seed
+
+    @property
+    def packing(self) -> Packing:
+        """How documents become samples: as the schedule says."""
+        return self.schedule.data.packing if self.schedule else "concatenate"
 
     def samples_of_step(self, step: int) -> tuple[int, int]:
         """(first sample, number of samples) of optimizer step `step`, counted from 1 at the ladder's start.

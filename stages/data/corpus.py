@@ -1,7 +1,7 @@
 """Reads the documents of a source: the standard library, a file, a folder or a glob, on any fsspec URL.
 
-A document's split depends only on its id, which is made of the file's name relative to the source and the position in
-that file. So neither moving the source nor changing the number of workers moves a document to the other split.
+A document's split depends only on its text. So equal texts are always in the same split, in one source and across
+several, and neither moving or renaming files nor changing the number of workers moves a document to the other split.
 """
 
 import hashlib
@@ -90,8 +90,8 @@ class DataSpec(SourceSpec):
     validation_fraction: float = Field(
         0.01, gt=0, lt=1, examples=[0.05], json_schema_extra={"unit": "share of the documents"}
     )
-    """Share of the documents held out for validation. A hash of their names selects them, so the split is the same on
-    every machine. Train documents with the same text as a validation document are left out."""
+    """Share of the documents held out for validation. A hash of their texts selects them, so the split is the same on
+    every machine, and documents with the same text are always in the same split."""
 
     workers: PositiveInt = Field(1, examples=[4], json_schema_extra={"unit": "processes"})
     """Processes that tokenise, each one shard at a time. This changes only the time; one process already uses every
@@ -123,6 +123,8 @@ class Document(NamedTuple):
 
     id: str
     text: str
+    content: bytes
+    """The `content_hash` of the text."""
 
 
 @dataclass(frozen=True)
@@ -206,8 +208,9 @@ class Corpus:
                 advance(passed)
                 if record.isspace() or not record:
                     continue
-                if is_validation(document_id, self.spec.validation_fraction) == (split == "validation"):
-                    yield Document(document_id, record)
+                content = content_hash(record)
+                if is_validation(content, self.spec.validation_fraction) == (split == "validation"):
+                    yield Document(document_id, record, content)
             advance(left)
 
     def skipped(self) -> Skipped:
@@ -307,7 +310,6 @@ def joined_hash(hashes: Iterable[bytes]) -> bytes:
     return total.to_bytes(CONTENT_HASH_BYTES, "big")
 
 
-def is_validation(document_id: str, validation_fraction: float) -> bool:
-    """Whether a document belongs to the validation split. This is a fixed pseudo-random function of its id."""
-    digest = hashlib.blake2b(document_id.encode("utf-8", "surrogateescape"), digest_size=8).digest()
-    return int.from_bytes(digest, "big") < validation_fraction * 2**64
+def is_validation(content: bytes, validation_fraction: float) -> bool:
+    """Whether a document belongs to the validation split. This depends only on the `content_hash` of its text."""
+    return int.from_bytes(content[:8], "big") < validation_fraction * 2**64

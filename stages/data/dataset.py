@@ -108,9 +108,6 @@ class DatasetManifest(Sealed):
     source_sha256: str | None = None
     """sha256 over the names, sizes and content of the source's files; null if it was not prepared from a source."""
 
-    num_dropped: Amount = 0
-    """Documents left out of train because validation has the same text under another name."""
-
     skipped: SkippedRecords = SkippedRecords()
     """The bad records that `data.on_bad_record: skip` left out."""
 
@@ -323,6 +320,10 @@ class TrainingSamples(EndlessSamples):
     def starts(self, first_index: int, count: int) -> Int64Array:
         """The positions in the stream where the samples start: (count,) int64, each in [0, tokens of the split)."""
         return self._order.starts(np.zeros(count, np.int64), np.arange(first_index, first_index + count))
+
+    def pieces(self, index: int) -> list[tuple[int, int]]:
+        """Where each part of a sample starts in the stream, and its tokens: one part."""
+        return [(int(self.starts(index, 1)[0]), self._length + 1)]
 
     def batch(self, first_index: int, count: int) -> Int64Array:
         """Samples `first_index` to `first_index + count`: (count, T + 1) int64."""

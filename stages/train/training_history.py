@@ -7,7 +7,7 @@ import hashlib
 import math
 import struct
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from model.config import TokenformerConfig, num_parameters
 from model.flops import training_flops_per_token
@@ -18,9 +18,6 @@ from stages.data.mixture import Mixture
 from stages.data.samples import read_mixture
 from stages.spec import TrainSpec, progress_at
 from stages.train.skipped_data import consumed
-
-if TYPE_CHECKING:
-    from stages.data.dataset import DatasetManifest
 
 
 def history_at_start(spec: TrainSpec) -> History:
@@ -33,18 +30,6 @@ def history_at_start(spec: TrainSpec) -> History:
         {"model": hash_of(spec.model.model_dump(mode="json")), "seed": spec.seed},
         num_parameters=num_parameters(spec.model),
     )
-
-
-def data_identity(dataset: "DatasetManifest", when_exhausted: str) -> str:
-    """The fingerprint of a dataset, for the history of a training.
-
-    Where other sources take over from one that is used up, it covers how often each may be read. Otherwise that limit
-    only decides whether training is possible.
-    """
-    limits = {source.name: source.epochs_at_most for source in dataset.sources if source.epochs_at_most is not None}
-    if when_exhausted == "stop" or not limits:
-        return dataset.fingerprint
-    return hash_of([dataset.fingerprint, limits])
 
 
 class TrainingHistory:
@@ -82,7 +67,7 @@ class TrainingHistory:
         start = history_of(resumed) if resumed else self.before
         new_steps, spec = steps - (resumed.step if resumed else 0), self.spec
         tokens = new_steps * spec.batch_size * spec.sequence_length
-        flops = training_flops_per_token(spec.model, spec.sequence_length) * tokens
+        flops = training_flops_per_token(spec.model, spec.attended_tokens or spec.sequence_length) * tokens
         return start[-1].cost.plus(new_steps, tokens, flops, device_seconds)
 
     def leads_on_from(self, checkpoint: Manifest) -> bool:
@@ -151,12 +136,13 @@ def _settings(spec: TrainSpec, dataset_fingerprint: str, precision: Precision) -
     if spec.anomalies.spikes != "ignore":  # then the limit, which changes at log lines, decides which updates are made
         logged = (spec.log_every, spec.checkpoint_every, spec.evaluate_every)
         anomalies |= {"logged": list(logged), "settled_step": spec.settled_step}
-    mixture = {"mixture": [span.model_dump(mode="json") for span in spec.mixture]} if spec.mixture else {}
-    return mixture | {
+    return {
         "dataset": dataset_fingerprint,
         "seed": spec.seed,
         "first_sample": spec.samples_seen,
         "sequence_length": spec.sequence_length,
+        "document_end_id": spec.model.document_end_id,
+        "packing": spec.packing,
         "batch_size": spec.batch_size,
         "optimizer": spec.optimizer.model_dump(mode="json"),
         "precision": precision,

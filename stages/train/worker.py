@@ -63,7 +63,7 @@ from stages.train.evaluate import Evaluation, evaluate
 from stages.train.pending_losses import PendingLosses
 from stages.train.skipped_data import consumed, position
 from stages.train.source_use import source_use
-from stages.train.training_history import TrainingHistory, data_identity
+from stages.train.training_history import TrainingHistory
 from stages.usage.meter import Meter
 
 LOOK_SECONDS = 0.5
@@ -87,7 +87,7 @@ class Worker:
         self.precision: Precision = saved or choose_precision(spec.precision, device)
         self.dataset = read_dataset_manifest(Path(spec.dataset))
         self.samples = open_samples(
-            Path(spec.dataset), spec.sequence_length, spec.seed, spec.mixture, spec.when_exhausted
+            Path(spec.dataset), spec.sequence_length, spec.seed, spec.mixture, spec.when_exhausted, spec.packing
         )
         self.windows = EvaluationWindows(
             Path(spec.dataset), "validation", spec.sequence_length, spec.evaluation_sequences
@@ -100,8 +100,7 @@ class Worker:
         self.look_every = 1
         self.request = SaveRequest(Path(spec.save_request) if spec.save_request and self.rank == 0 else None)
         self.watchdog = Watchdog(self.paths.stack_file(spec.attempt, self.rank), spec.hang_seconds)
-        identity = data_identity(self.dataset, spec.when_exhausted)
-        self.history = TrainingHistory(spec, identity, self.precision)
+        self.history = TrainingHistory(spec, self.dataset.fingerprint, self.precision)
         self.meter = Meter(device)
         self._started = time.monotonic() - max(0.0, time.time() - spec.launched_at)
 
