@@ -51,7 +51,7 @@ class MixedSamples(EndlessSamples):
             sources.append(MixtureSource(name, split.num_tokens, num_windows, most.get(name)))
         self.mixture = Mixture(sources, stages, when_exhausted)
         self._order = WindowOrder([split.num_tokens for split in self._splits], sequence_length, seed)
-        self._blocks = Blocks(self.starts)
+        self._blocks = Blocks(self.starts, self.mixture.end)
 
     def epochs(self, num_samples: int) -> float:
         """How many passes over its data `num_samples` samples make of the source that is read most often."""
