@@ -32,12 +32,21 @@ class WindowOrder:
 
     def starts(self, sources: Int64Array, positions: Int64Array) -> Int64Array:
         """Where samples start in their source's stream: (N,). `positions` count the samples of one source."""
-        num_windows, num_tokens = self._num_windows[sources], self._num_tokens[sources]
-        epochs, places = np.divmod(positions.astype(np.uint64), num_windows)
-        keys = _scatter(self._seed ^ epochs)
-        windows = _permute(places, num_windows, self._half_bits[sources], keys)
+        windows, keys = self._windows(sources, positions)
+        num_tokens = self._num_tokens[sources]
         offsets = _scatter(keys) % num_tokens
         return ((offsets + windows * self._length) % num_tokens).astype(np.int64)
+
+    def windows(self, sources: Int64Array, positions: Int64Array) -> Int64Array:
+        """Which of its source's windows samples are, where these are the same in every epoch: (N,)."""
+        return self._windows(sources, positions)[0].astype(np.int64)
+
+    def _windows(self, sources: Int64Array, positions: Int64Array) -> tuple[UInt64Array, UInt64Array]:
+        """The windows, and a key for each sample's epoch."""
+        num_windows = self._num_windows[sources]
+        epochs, places = np.divmod(positions.astype(np.uint64), num_windows)
+        keys = _scatter(self._seed ^ epochs)
+        return _permute(places, num_windows, self._half_bits[sources], keys), keys
 
 
 class Blocks:
