@@ -68,7 +68,20 @@ def _schedule_notes(costs: PlanCosts) -> list[str]:
             f"G_stack's timing formula, fitted to large runs, would stack after {short_count(round(tokens))} tokens; "
             f"this schedule stacks after {short_count(plans[0].train_tokens)}."
         )
+    if schedule.data.document_mask:
+        notes.append(_attended(schedule))
     return notes
+
+
+def _attended(schedule: Schedule) -> str:
+    """What the FLOPs of attention within documents are computed from."""
+    length, tokens = schedule.training.sequence_length, schedule.data.attended_tokens
+    if tokens:
+        return f"Attention within documents: a token attends to {tokens:,.1f} of {length:,} tokens on average."
+    return (
+        f"data.document_mask: the lengths of the documents are not known yet, so the FLOPs of attention are those of "
+        f"all {length:,} tokens, an upper limit; `growctl prepare` makes the dataset that they are read from."
+    )
 
 
 def _counted_evaluations(schedule: Schedule, plan: StagePlan) -> int:

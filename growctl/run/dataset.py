@@ -18,8 +18,10 @@ from growctl.schema.blocks import Schedule
 from growctl.text.formatting import byte_count
 from stages.checkpoint.directory import set_aside
 from stages.checkpoint.manifest import CheckpointError, read_manifest
+from stages.data.attended_tokens import weighted_datasets
 from stages.data.corpus import DataError
 from stages.data.dataset import HASHED_BYTES, DatasetManifest, EvaluationWindows, check_dataset, read_dataset_manifest
+from stages.data.packed_split import known_packing, packing_facts
 from stages.data.prepare import prepare
 from stages.data.samples import open_samples
 from stages.spec import TrainSpec
@@ -122,6 +124,17 @@ class RunDataset:
         for warning in dataset_warnings(self.schedule, DatasetSizes.of(manifest)):
             self.screen.message(f"warning: {self.screen.explained(warning)}")
         return self._told_of_size(dataset)
+
+    def pack(self, dataset: Path) -> None:
+        """Packs the documents of `dataset` if the schedule says so and that was not done before.
+
+        The workers would do it too, each for itself. Raises DataError if the index cannot be written.
+        """
+        length = self.schedule.training.sequence_length
+        for path in weighted_datasets(dataset) if self.schedule.data.packing == "best_fit" else ():
+            if not known_packing(path, length):
+                self.screen.message(f"packing the documents of {path.name} into sequences of {length:,} tokens")
+                packing_facts(path, length)
 
 
 @dataclass(frozen=True)

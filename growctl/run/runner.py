@@ -2,13 +2,14 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
 from growctl.ladder.mixture_spans import mixture_spans
 from growctl.ladder.releases import paths_of, plan_release, plan_run
+from growctl.ladder.sizes import attending
 from growctl.ladder.stage_plans import StagePlan, plan_stages
 from growctl.ladder.train_spec import worker_spec
 from growctl.launch.machines import Machines
@@ -39,6 +40,7 @@ from growctl.run.screen import Screen
 from growctl.run.stage_samples import write_new_samples
 from growctl.run.start import Start, started_from
 from growctl.runs_dir import RunsPaths
+from growctl.schedule.attended import counted_on
 from growctl.trackers.protocol import TrackedRun
 from growctl.trackers.tracking import Tracking
 from model.precision import Precision
@@ -64,6 +66,7 @@ def run(request: LadderRequest, screen: Screen) -> None:
     devices = run_devices(request.ladder.schedule, machines)
     check_space(request.checked(machines), request.runs_dir, devices, request.last_stage)
     machines.check(request.runs_dir)
+    request = _documents_counted(request, screen)
     if crowded := crowded_cores(request.ladder.schedule, devices):
         screen.message(f"warning: {crowded}")
     controls = [request.directory(control) for control in request.controls()]
@@ -80,7 +83,19 @@ def run_part(request: LadderRequest, name: str, last_stage: int | None, screen: 
     [part] = [candidate for candidate in request.checked(machines) if candidate.name == name]
     check_space([part], request.runs_dir, run_devices(part.schedule, machines), last_stage)
     machines.check(request.runs_dir)
+    counted = _documents_counted(request, screen)
+    if counted is not request:
+        [part] = [candidate for candidate in counted.checked(machines) if candidate.name == name]
     Execution(part, request.runs_dir, machines, screen, sources=request.sources).run(last_stage)
+
+
+def _documents_counted(request: LadderRequest, screen: Screen) -> LadderRequest:
+    """`request` with `data.attended_tokens`, on which the budgets of its controls depend; prepares the dataset."""
+    schedule = request.ladder.schedule
+    if not schedule.data.document_mask or schedule.data.attended_tokens:
+        return request
+    dataset = RunDataset(schedule, request.runs_dir, screen).prepared()
+    return replace(request, ladder=replace(request.ladder, schedule=counted_on(schedule, dataset)))
 
 
 class Execution:
@@ -141,6 +156,7 @@ class Execution:
                 record()
             with self._open_ledger() as self.ledger:
                 self.dataset = dataset or data.known(self.ledger, self.paths.directory)
+                data.pack(self.dataset)
                 self._open_books()
                 for control in self.controls:
                     RecordedLadder.read(self.paths.directory).check_control(control)
@@ -347,7 +363,7 @@ class Execution:
     def _spec(
         self, plan: StagePlan, attempt: int, initial: Path | None, resume: Path | None, left_out: tuple[LeftOut, ...]
     ) -> TrainSpec:
-        schedule = self.schedule
+        schedule, dataset = self.schedule, read_dataset_manifest(self.dataset)
         manifest: Manifest | None = read_manifest(initial) if initial else None
         return worker_spec(
             schedule,
@@ -357,7 +373,7 @@ class Execution:
             directory=str(self.stage(plan).directory.absolute()),
             keys=str(self.keys.absolute()),
             dataset=str(self.dataset.absolute()),
-            model=manifest.model if manifest else plan.model,
+            model=attending(schedule, manifest.model if manifest else plan.model, dataset.end_of_text_id),
             initial=str(initial.absolute()) if initial else None,
             resume=str(resume.absolute()) if resume else None,
             samples_seen=self._first_sample(plan, manifest),

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from growctl.mixture.needs import exhausted_run, known_sizes
 from growctl.mixture.sources import missing_data
 from growctl.runs_dir import RunPaths, RunsPaths
+from growctl.schedule.attended import with_attended_tokens
 from growctl.schedule.checks import RUN_NAME, check_combinations, check_controls
 from growctl.schedule.errors import NAME_ALLOWED, ScheduleError, describe, named_python, path_of, several
 from growctl.schedule.files import SHIPPED, find_schedule, shipped_schedules
@@ -48,8 +49,8 @@ def load_schedule(
 ) -> Schedule:
     """Loads the schedule at a path or with a shipped name, and applies hydra overrides (`stages.0.train_tokens=200k`).
 
-    Fills in the schedule's name, and what growctl must know of its start checkpoint. The run called `run`, by default
-    as the schedule is, keeps the checkpoint that it has begun from. Relative paths become absolute
+    Fills in the schedule's name, and what growctl must know of its start checkpoint and its documents. The run called
+    `run`, by default as the schedule is, keeps the checkpoint that it has begun from. Relative paths become absolute
     (growctl/schedule/paths.py); `tell` gets a line where one may mean another file than the reader expects. Raises
     ScheduleError with everything that is wrong with the schedule or its controls.
     """
@@ -67,6 +68,7 @@ def load_schedule(
     except UserError as error:
         raise _error(reference, [str(error)], composed.origin) from error
     schedule = parse_schedule(data, label=reference, default_name=path.stem, origin=composed.origin)
+    schedule = with_attended_tokens(schedule, runs_dir, own, load_resolved)
     if lines := check_controls(schedule):
         raise _error(reference, lines, composed.origin)
     return schedule

@@ -30,7 +30,7 @@ from model.precision import RequestedPrecision
 from stages.data.corpus import DEFAULT_VOCAB_SIZE, DataSpec, SourceSpec
 from stages.data.location import one_spelling
 from stages.generate.text_samples import TextRequest
-from stages.spec import Action, Anomalies, Optimizer, RateShape
+from stages.spec import Action, Anomalies, Optimizer, Packing, RateShape
 
 MOST_STAGES = 32
 """More than any ladder needs: 31 doublings would grow even a model of 1k parameters to 2T."""
@@ -62,6 +62,18 @@ class DataBlock(DataSpec):
 
     approximate_tokens: Annotated[Count | None, example("4.1M", "data tokens")] = None
     """Rough number of training tokens in the text. `plan` computes epochs from it until the dataset is prepared."""
+
+    document_mask: Annotated[bool, example(True)] = False
+    """Whether the model attends within documents only: never to the documents before, and with positions counted from
+    the start of each. By default it also sees what comes before in its sequence, as in the published recipe."""
+
+    packing: Annotated[Packing, example("best_fit")] = "concatenate"
+    """How documents become training sequences. concatenate: the stream of all documents is cut every sequence_length
+    tokens. best_fit: documents are packed so that as few as possible are cut; nothing is padded, and every token is
+    still read once an epoch."""
+
+    attended_tokens: SkipJsonSchema[PositiveFloat | None] = None
+    """With `document_mask`: the tokens that a token attends to, on average. growctl writes it; leave it out."""
 
     mixture: Annotated[list[MixtureBlock], Field(max_length=MOST_SOURCES)] = []
     """Several texts to train on, in place of `source`, each with a weight. They share one `tokenizer`, which must be

@@ -6,8 +6,9 @@ from pathlib import Path
 from stages.data.dataset import MixtureEntry, TrainingSamples, read_dataset_manifest
 from stages.data.mixed_samples import MixedSamples
 from stages.data.mixture import Mixture, MixtureSource, MixtureStage, WhenExhausted
+from stages.data.packed_samples import PackedSamples
 from stages.data.source_errors import DataError
-from stages.spec import MixtureSpan
+from stages.spec import MixtureSpan, Packing
 
 
 def open_samples(
@@ -16,6 +17,7 @@ def open_samples(
     seed: int,
     mixture: Sequence[MixtureSpan] = (),
     when_exhausted: WhenExhausted = "stop",
+    packing: Packing = "concatenate",
 ) -> TrainingSamples | MixedSamples:
     """The training samples of a dataset, each of `sequence_length` + 1 tokens.
 
@@ -26,7 +28,8 @@ def open_samples(
     if not sources:
         if mixture:
             raise DataError(f"data.mixture: {dataset_dir} is not a mixture, so its sources can have no weights")
-        return TrainingSamples(dataset_dir, sequence_length, seed)
+        samples = PackedSamples if packing == "best_fit" else TrainingSamples
+        return samples(dataset_dir, sequence_length, seed)
     return MixedSamples(
         {source.name: source.dataset(dataset_dir) for source in sources},
         _stages(sources, mixture),
@@ -34,6 +37,7 @@ def open_samples(
         seed,
         {source.name: source.epochs_at_most for source in sources},
         when_exhausted,
+        packing,
     )
 
 

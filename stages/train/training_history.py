@@ -67,7 +67,7 @@ class TrainingHistory:
         start = history_of(resumed) if resumed else self.before
         new_steps, spec = steps - (resumed.step if resumed else 0), self.spec
         tokens = new_steps * spec.batch_size * spec.sequence_length
-        flops = training_flops_per_token(spec.model, spec.sequence_length) * tokens
+        flops = training_flops_per_token(spec.model, spec.attended_tokens or spec.sequence_length) * tokens
         return start[-1].cost.plus(new_steps, tokens, flops, device_seconds)
 
     def leads_on_from(self, checkpoint: Manifest) -> bool:
@@ -141,6 +141,8 @@ def _settings(spec: TrainSpec, dataset_fingerprint: str, precision: Precision) -
         "seed": spec.seed,
         "first_sample": spec.samples_seen,
         "sequence_length": spec.sequence_length,
+        "document_end_id": spec.model.document_end_id,
+        "packing": spec.packing,
         "batch_size": spec.batch_size,
         "optimizer": spec.optimizer.model_dump(mode="json"),
         "precision": precision,
