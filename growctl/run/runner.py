@@ -363,7 +363,8 @@ class Execution:
     def _spec(
         self, plan: StagePlan, attempt: int, initial: Path | None, resume: Path | None, left_out: tuple[LeftOut, ...]
     ) -> TrainSpec:
-        schedule, dataset = self.schedule, read_dataset_manifest(self.dataset)
+        schedule = self.schedule
+        end_of_text = read_dataset_manifest(self.dataset).end_of_text_id if schedule.data.document_mask else 0
         manifest: Manifest | None = read_manifest(initial) if initial else None
         return worker_spec(
             schedule,
@@ -373,7 +374,7 @@ class Execution:
             directory=str(self.stage(plan).directory.absolute()),
             keys=str(self.keys.absolute()),
             dataset=str(self.dataset.absolute()),
-            model=attending(schedule, manifest.model if manifest else plan.model, dataset.end_of_text_id),
+            model=attending(schedule, manifest.model if manifest else plan.model, end_of_text),
             initial=str(initial.absolute()) if initial else None,
             resume=str(resume.absolute()) if resume else None,
             samples_seen=self._first_sample(plan, manifest),

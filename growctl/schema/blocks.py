@@ -83,6 +83,14 @@ class DataBlock(DataSpec):
     """What follows when a source of a mixture has been read `epochs_at_most` times. stop: the run does not start if it
     would come to that. others: the other sources take over, in proportion to their weights."""
 
+    @model_serializer(mode="wrap")
+    def _only_what_users_write(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """The block without `attended_tokens`, unless growctl has counted them."""
+        block: dict[str, Any] = serialize(self)
+        return (
+            block if self.attended_tokens else {key: value for key, value in block.items() if key != "attended_tokens"}
+        )
+
     @property
     def specs(self) -> list[DataSpec]:
         """What to prepare: this text, or every source of the mixture."""
