@@ -37,6 +37,8 @@ def test_a_stage_with_the_shares_of_the_one_before_goes_on_in_its_order() -> Non
     assert mixture_spans(mixed(stages=stages(None, {"books": 0.3, "code": 0.1}, CODE)), [0, 20, 52]) == spans(
         (0, BASE), (52, CODE)
     )
+    paused = stages(BOOKS, BOOKS | {"code": 0.0}, CODE)
+    assert mixture_spans(mixed(stages=paused), [0, 20]) == spans((0, BOOKS))
 
 
 def test_a_run_from_a_checkpoint_reads_on_after_what_the_checkpoint_has_read() -> None:
