@@ -61,7 +61,7 @@ def _tables(costs: PlanCosts) -> Iterator[tuple[str, list[Row], tuple[str, ...]]
         ("embedding", "head", "attention", "parameters "),
     )
     if costs.ladder.mixture:
-        yield "mixture: what each stage reads of each source", _mixture_rows(costs), ("share",)
+        yield "tokens and epochs by source", _mixture_rows(costs), ("share",)
     yield (
         _memory_title(costs),
         _memory_rows(costs),

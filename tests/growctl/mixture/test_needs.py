@@ -77,7 +77,7 @@ def test_plan_validate_and_run_agree_on_a_prepared_mixture(tmp_path: Path) -> No
     path, runs = write_schedule(tmp_path), tmp_path / "runs"
     run_here("prepare", path, "--runs-dir", runs)
     out, _ = run_here("plan", path, "--runs-dir", runs)
-    assert "mixture: what each stage reads of each source" in " ".join(out.split())
+    assert "tokens and epochs by source" in " ".join(out.split())
     document = json.loads(run_here("plan", path, "--runs-dir", runs, "--json")[0])
     assert [(part["source"], part["train_tokens"]) for part in document["stages"][1]["mixture"]] == [
         ("books", 384),
