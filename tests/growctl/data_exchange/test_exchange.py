@@ -15,6 +15,7 @@ from stages.data.corpus import SPLITS, DataSpec
 from stages.data.dataset import EvaluationWindows, TokenSplit, read_dataset_manifest, verify_dataset
 from stages.data.dataset_documents import split_documents
 from stages.data.document_ends import DocumentEnds
+from stages.data.mixture_dataset import Ingredient, write_mixture
 from stages.data.prepare import prepare
 from stages.token_files.megatron import open_megatron
 from tests.growctl.runs import run_here
@@ -182,6 +183,7 @@ def test_unusable_input_is_one_error_and_leaves_nothing(tmp_path: Path, dataset:
     shutil.copytree(dataset, damaged)
     shard = next(damaged.glob("train/*.ds"))
     shard.write_bytes(bytes(shard.stat().st_size))
+    mixture = write_mixture([Ingredient("books", dataset, 1)], tmp_path)
     before = sorted(tmp_path.rglob("*"))
     given = ("--tokenizer", tokenizer, "--output", new)
     for words, message in [
@@ -199,6 +201,7 @@ def test_unusable_input_is_one_error_and_leaves_nothing(tmp_path: Path, dataset:
         (("import", good, *given, "--end-of-text", "</s>"), "--end-of-text: the tokenizer"),
         (("import", good, "--tokenizer", tokenizer, "--output", damaged), "damaged already exists; choose another"),
         (("export", damaged, "--to", "megatron", "--output", new), "does not have the hash in the manifest"),
+        (("export", mixture, "--to", "megatron", "--output", new), f"mixture; export its sources: {dataset}"),
         (("export", tmp_path, "--to", "megatron", "--output", new), "is not a dataset: it has no manifest.json"),
     ]:  # fmt: skip
         out, err = run_here("data", *words, expect=2)
