@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from model.errors import UserError
 from stages.checkpoint.directory import publish_directory, whole_directory
 from stages.checkpoint.disk_full import raise_when_full, require_space
 from stages.checkpoint.files import write_file
@@ -12,6 +11,7 @@ from stages.data.corpus import SPLITS
 from stages.data.dataset import check_dataset
 from stages.data.dataset_documents import split_documents
 from stages.data.progress import OnProgress, Progress
+from stages.data.source_errors import DataError
 from stages.stage_dir import TOKENIZER_NAME
 from stages.token_files.megatron import write_megatron
 
@@ -58,14 +58,14 @@ class DataExportDocument:
 def export_megatron(dataset: Path, output: Path, on_progress: OnProgress | None = None) -> DataExportDocument:
     """Writes the splits of `dataset`, a .bin and a .idx each, and its tokenizer into the new directory `output`.
 
-    Raises DataError if the dataset is damaged, UserError if it is a mixture, CheckpointError if `output` exists,
-    DiskFull if it does not fit. Nothing incomplete remains.
+    Raises DataError if the dataset is damaged, CheckpointError if `output` exists, DiskFull if it does not fit. Nothing
+    incomplete remains.
     """
     progress = Progress(None, on_progress)
     manifest = check_dataset(dataset, progress.say)
     if manifest.sources:
-        sources = ", ".join(str(source.dataset(dataset)) for source in manifest.sources)
-        raise UserError(f"{dataset} has no tokens of its own: it is a mixture; export its sources: {sources}")
+        paths = ", ".join(str(source.dataset(dataset)) for source in manifest.sources)
+        raise DataError(f"{dataset} is a mixture, which has no tokens of its own; export its sources: {paths}")
     contents = manifest.splits
     num_bytes = sum(s.num_tokens * manifest.token_bytes + s.num_documents * INDEX_BYTES for s in contents.values())
     require_space(output, num_bytes, "")
