@@ -172,6 +172,15 @@ def test_bytes_are_counted_by_decoding_if_the_tokenizer_is_not_byte_level(tmp_pa
     assert [splits[split].num_bytes for split in SPLITS] == [len("é the".encode()), len("the")]
 
 
+def test_the_advice_on_little_validation_text_is_to_import_again(tmp_path: Path, tokenizer: Path) -> None:
+    imported = tmp_path / "imported"
+    run_here("data", "import", pile(tmp_path / "pile"), "--tokenizer", tokenizer, "--output", imported,
+             "--validation-fraction", "0.1")  # fmt: skip
+    _, err = run_here("prepare", "quickstart", f"data.source={imported}", "~data.validation_fraction",
+                      "~data.vocab_size", "--runs-dir", tmp_path / "runs")  # fmt: skip
+    assert f"Prepare or import {imported} again with a larger validation fraction" in " ".join(err.split())
+
+
 def test_unusable_input_is_one_error_and_leaves_nothing(tmp_path: Path, dataset: Path, tokenizer: Path) -> None:
     good, new = pile(tmp_path / "good"), tmp_path / "new"
     high = write_megatron_files(tmp_path / "high", [[[5, 261, 0]], [[1, 0]]])
