@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from stages.data import prepare as prepare_module
+from stages.data import build as build_module
 from stages.data import tokenizer as tokenizer_module
 from stages.data.corpus import SPLITS, DataError, DataSpec, content_hash, is_validation, open_corpus
 from stages.data.dataset import DatasetManifest, read_dataset_manifest, verify_dataset
@@ -131,7 +131,7 @@ def test_the_tokenizer_is_trained_on_the_train_split_only(tmp_path: Path) -> Non
 def test_the_result_is_the_same_for_any_number_of_workers_and_every_time(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prepare_module, "SHARD_BYTES", 900)
+    monkeypatch.setattr(build_module, "SHARD_BYTES", 900)
     log = tmp_path / "logs" / "prepare.log"
     first, second, again = (
         prepare(spec_of(folder, workers=workers), tmp_path / name, log_path=log)
@@ -143,14 +143,14 @@ def test_the_result_is_the_same_for_any_number_of_workers_and_every_time(
     assert first.name == second.name == again.name
     for path in (path for path in first.rglob("*.*") if path.name != "manifest.json"):
         assert path.read_bytes() == (second / path.relative_to(first)).read_bytes()
-    assert "tokenising train" in log.read_text()
+    assert "tokenising" in log.read_text()
 
 
 def test_two_tokenizers_on_one_text_differ_in_the_fingerprint_and_agree_in_the_hashes_of_the_text(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = read_dataset_manifest(prepare(spec_of(folder), tmp_path / "small"))
-    monkeypatch.setattr(prepare_module, "SHARD_BYTES", 900)
+    monkeypatch.setattr(build_module, "SHARD_BYTES", 900)
     large = read_dataset_manifest(prepare(spec_of(folder, vocab_size=320), tmp_path / "large"))
     assert small.fingerprint != large.fingerprint
     assert len(large.splits["train"].files) > len(small.splits["train"].files)
@@ -172,7 +172,7 @@ def test_a_dataset_depends_on_the_content_of_its_source_and_not_on_its_path_or_t
     messages: list[str] = []
     again = prepare(spec_of(folder), tmp_path / "datasets", on_progress=lambda message, _: messages.append(message))
     assert again == first
-    assert "tokenising train" not in messages, "a touched source is found again"
+    assert "tokenising" not in messages, "a touched source is found again"
     moved = folder.rename(tmp_path / "elsewhere")
     second = prepare(spec_of(moved), tmp_path / "datasets")
     assert read_dataset_manifest(second).fingerprint == read_dataset_manifest(first).fingerprint
@@ -184,7 +184,7 @@ def test_a_dataset_depends_on_the_content_of_its_source_and_not_on_its_path_or_t
     assert read_dataset_manifest(third).fingerprint != read_dataset_manifest(first).fingerprint
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(
     st.lists(st.integers(0, 8), min_size=12, max_size=40),
     st.sampled_from(["folder", "jsonl"]),
@@ -193,7 +193,7 @@ def test_a_dataset_depends_on_the_content_of_its_source_and_not_on_its_path_or_t
 def test_no_text_is_in_both_splits_and_none_is_left_out(numbers: list[int], kind: str, fraction: float) -> None:
     """Draws documents from few different texts, so that many are duplicates."""
     with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prepare_module, "SHARD_BYTES", 60)
+        patch.setattr(build_module, "SHARD_BYTES", 150)
         source = Path(place) / "source"
         source.mkdir()
         texts = [f"text {number}" for number in numbers]
@@ -272,13 +272,12 @@ def test_a_single_file_and_json_lines_and_a_url_can_be_prepared(tmp_path: Path) 
 def test_progress_names_the_work_and_goes_from_0_to_1(folder: Path, tmp_path: Path) -> None:
     calls: list[tuple[str, float | None]] = []
     prepare(spec_of(folder), tmp_path / "datasets", on_progress=lambda *call: calls.append(call))
-    assert list(dict.fromkeys(message for message, _ in calls))[:4] == [
+    assert list(dict.fromkeys(message for message, _ in calls))[:3] == [
         "reading the source",
         "training the tokenizer",
-        "tokenising validation",
-        "tokenising train",
+        "tokenising",
     ]
-    for work in ("training the tokenizer", "tokenising train", "tokenising validation"):
+    for work in ("training the tokenizer", "tokenising"):
         fractions = [fraction for message, fraction in calls if message == work and fraction is not None]
         assert fractions == sorted(fractions)
         assert (fractions[0], fractions[-1]) == (0.0, 1.0)
@@ -379,7 +378,7 @@ def test_an_error_that_the_user_can_fix_is_one_line_and_leaves_nothing_behind(
 def test_an_error_in_a_worker_has_the_same_message(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prepare_module, "SHARD_BYTES", 900)
+    monkeypatch.setattr(build_module, "SHARD_BYTES", 900)
     monkeypatch.setattr(tokenizer_module, "TOKENIZER_SAMPLE_BYTES", 1)
     (folder / "59.txt").write_bytes(b"caf\xe9")
     with pytest.raises(DataError, match=r"data\.source: .*/59\.txt is not UTF-8"):
@@ -392,7 +391,7 @@ def test_an_error_in_a_worker_has_the_same_message(
 SCRIPT = """
 import multiprocessing, sys, time
 from pathlib import Path
-from stages.data import prepare as module
+from stages.data import build as module
 from stages.data.prepare import DataSpec, prepare
 
 module.SHARD_BYTES = 900
@@ -447,7 +446,7 @@ def test_two_processes_at_once_prepare_one_dataset(folder: Path, tmp_path: Path)
     body = """
         def together(message, fraction):
             logs = log.with_name("first"), log.with_name("second")
-            while message == "tokenising train" and not all(path.exists() for path in logs):
+            while message == "tokenising" and not all(path.exists() for path in logs):
                 time.sleep(0.01)
         print(prepare(spec, datasets, log_path=log, on_progress=together))
     """
@@ -466,7 +465,7 @@ def test_a_killed_process_leaves_no_dataset_and_no_workers_and_the_next_one_clea
 ) -> None:
     body = """
         def hang(message, fraction):
-            if message == "tokenising train" and fraction:
+            if message == "tokenising" and fraction:
                 print(*[child.pid for child in multiprocessing.active_children()], flush=True)
                 time.sleep(600)
         prepare(spec, datasets, log_path=log, on_progress=hang)
@@ -485,7 +484,7 @@ def test_a_killed_process_leaves_no_dataset_and_no_workers_and_the_next_one_clea
     left = [path for path in datasets.iterdir() if path.is_dir()]
     assert left
     assert all(path.name.startswith(".") for path in left), "nothing under a dataset's own name"
-    monkeypatch.setattr(prepare_module, "SHARD_BYTES", 900)
+    monkeypatch.setattr(build_module, "SHARD_BYTES", 900)
     dataset = prepare(spec_of(folder), datasets)
     verify_dataset(dataset)
     assert [path for path in datasets.iterdir() if path.is_dir()] == [dataset]
