@@ -92,6 +92,7 @@ class RunDataset:
             self.runs.datasets,
             log_path=self.runs.datasets_log,
             on_progress=self.screen.preparing,
+            on_work=self.screen.preparing_work,
             tell=self.screen.message,
         )
         manifest = read_dataset_manifest(dataset)

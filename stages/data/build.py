@@ -5,6 +5,7 @@
         tokenizer.json      written before the first shard
         records/            a file for every finished task
         train/, validation/, unshuffled/
+        jobs/               scripts and logs of an executor on other machines
 
 The directory is renamed once it has its manifest, and nothing besides the files of a dataset.
 """
@@ -35,7 +36,7 @@ from stages.data.dataset import (
 )
 from stages.data.progress import Progress
 from stages.data.shards import ShardTasks
-from stages.data.shuffle import UNSHUFFLED, ShuffleTasks
+from stages.data.shuffle import ShuffleTasks
 from stages.data.source_errors import Interrupted, Unreadable
 from stages.data.source_files import SourceFile
 from stages.data.tasks import RECORDS, Execute, Record, Tasks
@@ -67,8 +68,8 @@ def build(
         manifest = _write_dataset(corpus, source_sha256, shards, given, staging, progress, execute)
         write_file(staging / MANIFEST_NAME, dataset_manifest_bytes(manifest))
         (staging / PLAN_NAME).unlink()
-        for folder in (RECORDS, UNSHUFFLED):
-            shutil.rmtree(staging / folder, ignore_errors=True)
+        for folder in {path.name for path in staging.iterdir() if path.is_dir()}.difference(SPLITS):
+            shutil.rmtree(staging / folder)
         for folder in (*SPLITS, "."):
             sync_path(staging / folder)
         try:
@@ -108,7 +109,7 @@ def _resume_or_start(
             (staging / folder).mkdir(parents=True)
         write_file(path, plan)
         return
-    for leftover in staging.glob("**/.*"):
+    for leftover in staging.glob("*/.*.tmp"):
         leftover.unlink()
     finished = sum(1 for _ in (staging / RECORDS).iterdir())
     progress.say(f"resuming: {counted(finished, 'part')} of the work is done" if finished else "starting again")

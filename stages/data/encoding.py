@@ -9,8 +9,8 @@ from tokenizers import Tokenizer
 
 from stages.data.safe_cuts import pieces, why_uncuttable
 
-BATCH_CHARACTERS = 1 << 20
-"""All cores together encode about this much text at a time, which takes about 100 MB."""
+BATCH_CHARACTERS = 1 << 19
+"""All cores together encode about this much text at a time, which takes about 150 MB."""
 BATCH_PIECES = 1024
 """The most texts that are encoded at a time."""
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-PIECE_CHARACTERS = 1 << 17
+PIECE_CHARACTERS = 1 << 16
 """Pieces are at most this long, unless the text has no place to cut in so many characters."""
 
 _CUT = re.compile("[^\\W_](?= )|[a-zA-Z一-龥가-힣](?=\n)")
