@@ -1,5 +1,6 @@
 """What executors on other machines share: a worker's errors reach the command as files, as its results do."""
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,12 +20,14 @@ JOBS = "jobs"
 class TaskPart:
     """Some tasks that one process on any machine runs, one after another. Can be pickled."""
 
-    def __init__(self, tasks: Tasks[Any], numbers: list[int]) -> None:
+    def __init__(self, tasks: Tasks[Any], numbers: list[int], num_threads: int) -> None:
         self.tasks = tasks
         self.numbers = numbers
+        self.num_threads = num_threads
 
     def __call__(self) -> None:
         """Runs the tasks that are not finished. The message of a user's error goes to a file."""
+        os.environ["RAYON_NUM_THREADS"] = str(self.num_threads)
         for number in self.numbers:
             if self.tasks.record(number) is None:
                 try:

@@ -27,7 +27,7 @@ class RankStep:
     def __call__(self, data: object, rank: int, world_size: int) -> None:
         """Runs one task. A user's error is in its file; Ray would only try again."""
         try:
-            TaskPart(self.tasks, [self.pending[rank]])()
+            TaskPart(self.tasks, [self.pending[rank]], num_threads=1)()
         except UserError:
             return
 
@@ -77,5 +77,4 @@ def _quiet_datatrove() -> Iterator[Any]:
 
         yield RayPipelineExecutor
     finally:
-        del vars(logger)["add"], vars(logger)["remove"]
-        logger.enable("datatrove")
+        del vars(logger)["add"], vars(logger)["remove"]  # but datatrove stays quiet: its thread may outlive an error

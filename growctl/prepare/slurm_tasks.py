@@ -50,7 +50,8 @@ def run_on_slurm(launch: LaunchBlock, workers: int | None, datasets_dir: Path, s
         _cancel_earlier(folder)
         pending = tasks.pending()
         count = min(workers or MOST_JOBS, MOST_JOBS, len(pending))
-        number = _submit(launch, folder, [TaskPart(tasks, pending[first::count]) for first in range(count)])
+        threads = launch.slurm.cpus_per_device
+        number = _submit(launch, folder, [TaskPart(tasks, pending[first::count], threads) for first in range(count)])
         where = f"{folder}/{number}_*_log.out"
         screen.message(f"array {number}: {counted(count, 'job')} for {tasks.title}; logs: {where}")
         try:

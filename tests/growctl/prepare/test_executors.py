@@ -43,12 +43,9 @@ def check_error(values: list[str], tmp_path: Path, executor: str) -> None:
     (tmp_path / "texts/07.txt").write_bytes("café".encode("latin-1"))
     tokenizer = next((tmp_path / "here").glob("*/tokenizer.json"))
     values = [value for value in values if "vocab_size" not in value]
+    known = f"data.tokenizer={tokenizer}", "data.vocab_size=null", "model.vocab_size=300"
     with pytest.raises(DataError, match=r"data\.source: .*/07\.txt is not UTF-8"):
-        prepared(
-            [*values, f"data.tokenizer={tokenizer}", "data.vocab_size=null", "model.vocab_size=300"],
-            tmp_path / "far",
-            executor,
-        )
+        prepared([*values, *known], tmp_path / "far", executor)
     assert not list((tmp_path / "far").glob(".*.incomplete"))
 
 
