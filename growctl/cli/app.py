@@ -239,6 +239,7 @@ def prepare(
 
     Example: growctl prepare quickstart
     """
+    from growctl.mixture.sources import prepare_data
     from growctl.plan.datasets import DatasetSizes, dataset_warnings
     from growctl.prepare.executors import execute_on
     from growctl.run.screen import make_screen
@@ -253,14 +254,16 @@ def prepare(
     runs = RunsPaths(runs_dir)
     warnings: list[str] = []
     with make_screen(Terminal(stderr=True)) as screen:
-        path = prepare_dataset(
-            *(loaded.data, runs.datasets),
+        prepare_one = partial(
+            prepare_dataset,
+            datasets_dir=runs.datasets,
             log_path=runs.datasets_log,
             on_progress=screen.preparing,
             on_work=screen.preparing_work,
             tell=warnings.append,
             execute=execute_on(executor, loaded, runs.datasets, runs.datasets_log, screen),
         )
+        path = prepare_data(loaded.data, runs.datasets, prepare_one)
     manifest = read_dataset_manifest(path)
     warnings += dataset_warnings(loaded, DatasetSizes.of(manifest))
     if as_json:
