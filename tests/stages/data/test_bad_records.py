@@ -9,7 +9,7 @@ import pytest
 from pyarrow import parquet
 from pydantic import ValidationError
 
-from stages.data import prepare as prepare_module
+from stages.data import build as build_module
 from stages.data.bad_records import SkippedRecords
 from stages.data.corpus import SPLITS, DataError, DataSpec, open_corpus
 from stages.data.dataset import read_dataset_manifest, verify_dataset
@@ -44,7 +44,7 @@ def spec_of(folder: Path, **values: Any) -> DataSpec:
 def test_skipped_records_are_counted_by_kind_named_and_independent_of_the_number_of_workers(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prepare_module, "SHARD_BYTES", 1000)
+    monkeypatch.setattr(build_module, "SHARD_BYTES", 1000)
     log = tmp_path / "log.txt"
     datasets = [
         prepare(spec_of(folder, workers=workers), tmp_path / f"datasets-{workers}", log_path=log) for workers in (1, 2)
