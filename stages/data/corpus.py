@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
@@ -29,6 +29,8 @@ from stages.data.source_hashes import SourceHashes
 
 DEFAULT_VOCAB_SIZE = 8192
 CONTENT_HASH_BYTES = 16
+SourceName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$")]
+"""The name of a source in a mixture."""
 SplitName = Literal["train", "validation"]
 SPLITS: tuple[SplitName, ...] = ("train", "validation")
 HASHED_CHARACTERS = 1 << 20

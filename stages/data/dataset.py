@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt
 
 from model.strict import Strict
 from stages.checkpoint.files import OnBytes, hash_file, hash_files
@@ -24,7 +24,7 @@ from stages.checkpoint.sealed import DocumentError, PlainPath, Sealed, check_ins
 from stages.checkpoint.text_facts import TextFacts
 from stages.counted import counted
 from stages.data.bad_records import SkippedRecords
-from stages.data.corpus import SPLITS, DataError, DataSpec, SplitName
+from stages.data.corpus import SPLITS, DataError, DataSpec, SourceName, SplitName
 from stages.data.sample_order import Blocks, Int64Array, WindowOrder
 from stages.data.sample_range import EndlessSamples
 from stages.stage_dir import MANIFEST_NAME, TOKENIZER_NAME
@@ -74,7 +74,9 @@ class DatasetSplit(Strict):
 class MixtureEntry(Strict):
     """A source of a mixture."""
 
-    name: str = Field(min_length=1)
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    name: SourceName
     directory: str = Field(min_length=1)
     """The source's dataset: a path relative to the directory that the mixture is in, or an absolute one."""
 
