@@ -9,7 +9,7 @@ from growctl.text.progress import Advance
 from stages.data.corpus import SPLITS, SplitName
 from stages.data.dataset import HASHED_BYTES, Int64Array, TokenSplit
 from stages.data.document_ends import DocumentEnds
-from stages.data.packing import count_cuts
+from stages.data.packing import Cuts, count_cuts
 
 _TOKENS_AT_ONCE = 1 << 20
 
@@ -28,7 +28,6 @@ def describe(
     `sequence_length`: of training, if no schedule says it. Raises DataError for a damaged file.
     """
     manifest, spec = target.manifest, target.manifest.spec
-    length = target.schedule.training.sequence_length if target.schedule else sequence_length
     counts_ids = manifest.num_file_bytes <= HASHED_BYTES if count_ids is None else count_ids
     return DataShowDocument(
         path=target.directory,
@@ -45,9 +44,14 @@ def describe(
         splits={split: _split(target, split, None if samples else on_progress) for split in SPLITS},
         ids=_used_ids(target, on_progress) if counts_ids and not samples else None,
         passes=target.passes(),
-        cuts=count_cuts(DocumentEnds(target.directory, "train").lengths(), length) if length and not samples else None,
+        cuts=None if samples or manifest.sources else _cuts(target, sequence_length),
         samples=samples,
     )
+
+
+def _cuts(target: Target, sequence_length: int | None) -> Cuts | None:
+    length = target.schedule.training.sequence_length if target.schedule else sequence_length
+    return count_cuts(DocumentEnds(target.directory, "train").lengths(), length) if length else None
 
 
 def _split(target: Target, split: SplitName, on_progress: Advance | None) -> SplitEntry:
