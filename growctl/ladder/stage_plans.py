@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from growctl.ladder.sizes import added_tokens, attending, initial_model, num_steps, stage_model, tau_after_growth
+from growctl.ladder.sizes import added_tokens, attending, num_steps, stage_models, tau_after_growth
 from growctl.schema.blocks import Schedule
 from model.config import TokenformerConfig, TransformerConfig, num_parameters
 from model.flops import Flops, forward_flops_per_token, training_flops_per_token
@@ -90,8 +90,8 @@ def plan_stages(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[Stag
     budgets = [num_steps(stage, tokens_per_step) for stage in schedule.stages]
     steps = [*steps_done, *budgets[len(steps_done) :]]
     plans: list[StagePlan] = []
-    for index, stage in enumerate(schedule.stages):
-        model = attending(schedule, stage_model(schedule, index))
+    for index, (stage, (initial, grown)) in enumerate(zip(schedule.stages, stage_models(schedule), strict=True)):
+        model = attending(schedule, grown)
         attention_tokens, ffn_tokens = added_tokens(schedule, index)
         tau = tau_after_growth(schedule, index)
         first_step = sum(steps[:index])
@@ -109,7 +109,7 @@ def plan_stages(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[Stag
                 evaluation_flops_per_token=forward_flops_per_token(model, attended_tokens).total,
                 learning_rate=_learning_rate(schedule, steps, index),
                 generations=_rules(schedule, index, model, steps[index]) if tau else (),
-                ramp_steps=_ramp_steps(schedule, index, steps[index]),
+                ramp_steps=_ramp_steps(schedule, index, initial, steps[index]),
                 anneal_steps=_steps_of(schedule, index, schedule.growth.anneal, steps[index])
                 if tau == "anneal"
                 else None,
@@ -134,13 +134,13 @@ def _rules(
     return schedule.growth.rules(newest, num_steps)
 
 
-def _ramp_steps(schedule: Schedule, index: int, num_steps: int) -> int:
+def _ramp_steps(schedule: Schedule, index: int, initial: TokenformerConfig | TransformerConfig, num_steps: int) -> int:
     """Steps over which the stage finishes its key ramps: those of its growth, or of its start checkpoint."""
     growth = schedule.growth
-    if schedule.model.family == "transformer":
-        unfinished = index > 0 and growth.tau == "ramp"
+    if isinstance(initial, TokenformerConfig):
+        unfinished = has_unfinished_ramps(initial)
     else:
-        unfinished = has_unfinished_ramps(initial_model(schedule, index))
+        unfinished = index > 0 and growth.tau == "ramp"
     return _steps_of(schedule, index, growth.ramp, num_steps) if unfinished else 0
 
 

@@ -55,7 +55,7 @@ class MixedSamples(EndlessSamples):
         self.mixture = Mixture(sources, stages, when_exhausted)
         order = WindowOrder([split.num_tokens for split in self._splits], sequence_length, seed)
         self._place_of = order.windows if packs else order.starts
-        self._blocks = Blocks(self.starts)
+        self._blocks = Blocks(self.starts, self.mixture.end)
 
     @property
     def names(self) -> list[str]:

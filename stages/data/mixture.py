@@ -29,7 +29,7 @@ from typing import Literal
 
 import numpy as np
 
-from stages.counted import counted
+from stages.counted import counted, plural
 from stages.data.sample_order import Int64Array
 from stages.data.source_errors import DataError
 
@@ -224,12 +224,13 @@ class Mixture:
             if (most := source.most_samples) is not None
         ]
         _, source, needed = max(limited, key=lambda each: (each[0], each[1].name))
+        epochs = source.epochs_at_most or 0
         instead = ", or let the other sources take over (when_exhausted: others)"
         raise DataError(
             f"data.mixture: the sources last for {self.end:,} of {counted(num_samples, 'sample')}: {source.name!r} has"
-            f" {counted(source.num_tokens, 'token')}, may be read {source.epochs_at_most:g} times (epochs_at_most), and"
-            f" would be read {needed / source.num_windows:.2f} times; raise its epochs_at_most, lower its weight, or"
-            f" train on fewer tokens{instead if self._when_exhausted == 'stop' else ''}"
+            f" {counted(source.num_tokens, 'token')}, may be read {epochs:g} {plural(epochs, 'time')} (epochs_at_most),"
+            f" and would be read {needed / source.num_windows:.2f} times; raise its epochs_at_most, lower its weight,"
+            f" or train on fewer tokens{instead if self._when_exhausted == 'stop' else ''}"
         )
 
 

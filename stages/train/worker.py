@@ -351,7 +351,8 @@ class Worker:
             self.metrics.sync()
             parent = manifest_hash(Path(spec.initial)) if spec.initial else None
             measured = {"validation_loss": result.loss, "validation_tokens": result.num_tokens}
-            details = state | {"steps": step} | measured
+            by_source = self.by_source(step, result)
+            details = state | {"steps": step} | measured | ({"by_source": by_source} if by_source else {})
             history = self.history.at(step, self.cost(step))
             lineage = Lineage(operation="train", parent=parent, details=details, history=history)
             fields = self.manifest_fields(engine, step)
@@ -395,11 +396,15 @@ class Worker:
 
     def record_evaluation(self, point: str, step: int, precision: str, result: Evaluation) -> None:
         """Writes an evaluation's line of metrics.jsonl."""
-        figures = result.figures()
-        if isinstance(self.samples, MixedSamples):
-            used = source_use(self.samples, self.spec, step)
-            figures["by_source"] = {name: found | used[name]._asdict() for name, found in figures["by_source"].items()}
-        self.record("evaluation", step, point=point, precision=precision, **figures)
+        by_source = self.by_source(step, result)
+        self.record("evaluation", step, point=point, precision=precision, **result._asdict() | {"by_source": by_source})
+
+    def by_source(self, step: int, result: Evaluation) -> dict[str, dict[str, float]] | None:
+        """What an evaluation found on each source of a mixture, and how much of it training has read until then."""
+        if result.by_source is None or not isinstance(self.samples, MixedSamples):
+            return None
+        used = source_use(self.samples, self.spec, step)
+        return {name: found._asdict() | used[name]._asdict() for name, found in result.by_source.items()}
 
     def record_usage(self, step: int) -> None:
         """Writes what all ranks have used so far as a line of metrics.jsonl. Collective."""

@@ -26,7 +26,7 @@ SCHEDULE: dict[str, Any] = {
 
 def write_texts(folder: Path) -> None:
     """Two texts of different sizes and the tokenizer, in `folder`."""
-    for name, num_files in (("books", 40), ("code", 12)):
+    for name, num_files in (("books", 40), ("code", 30)):
         (folder / name).mkdir(parents=True)
         for number in range(num_files):
             (folder / name / f"{number:02}.txt").write_text(f"{name} {number}: " + f"the {name} of {number}; " * 12)

@@ -85,10 +85,10 @@ def test_plan_validate_and_run_agree_on_a_prepared_mixture(tmp_path: Path) -> No
     ]
     assert document["controls"][0]["stages"][0]["mixture"][1]["train_tokens"] > 0
 
-    short = "data.mixture.1.epochs_at_most=0.2"
+    short = "data.mixture.1.epochs_at_most=0.05"
     _, err = run_here("validate", path, short, "--runs-dir", runs, expect=2)
     assert "'code' has " in err
     schedule = load_schedule(str(path), [short], runs_dir=runs)
-    with pytest.raises(RunError, match=r"may be read 0\.2 times"):
+    with pytest.raises(RunError, match=r"may be read 0\.05 times"):
         RunDataset(schedule, runs, Screen(Terminal())).prepared()
     assert not (runs / "mixed").exists()

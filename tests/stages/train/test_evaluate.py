@@ -78,7 +78,6 @@ def test_a_dataset_that_is_no_mixture_has_no_losses_by_source(mixture: Path, mon
     alone, books = mixture.parent / "books", EvaluationWindows(mixture, "validation", 16)
     found = evaluate(EvaluationWindows(alone, "validation", 16), 2, 3, monkeypatch)
     assert found.by_source is None
-    assert found.figures()["by_source"] is None
     within = evaluate(books, 2, 3, monkeypatch).by_source
     assert within
     assert found.loss == pytest.approx(within["books"].loss, rel=1e-12)
