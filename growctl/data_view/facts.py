@@ -45,7 +45,6 @@ def describe(
         end_of_text=spec.end_of_text,
         end_of_text_id=manifest.end_of_text_id,
         sources=tuple(_sources(target)),
-        skipped=manifest.skipped,
         splits={split: _split(target, split, None if samples else on_progress) for split in SPLITS},
         ids=_used_ids(target, on_progress) if counts_ids and not samples else None,
         passes=target.passes(),
