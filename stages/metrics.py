@@ -43,7 +43,7 @@ class MetricsWriter:
             "attempt": self._attempt,
             "step": step,
             "seconds": round(seconds, 3),
-            **{key: None if _is_not_finite(value) else value for key, value in values.items()},
+            **_finite(values),
         }
         text = json.dumps(record, allow_nan=False)
         self._file.write(f'{text[:-1]}{_CRC}{zlib.crc32(text.encode()):08x}"}}\n')
@@ -90,8 +90,11 @@ class MetricsReader:
         return f"{self._path}: {counted(self.unreadable, 'line')} could not be read"
 
 
-def _is_not_finite(value: Any) -> bool:
-    return isinstance(value, float) and not math.isfinite(value)
+def _finite(value: Any) -> Any:
+    """`value`, with null in the place of every number in it that is not finite."""
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _ends_with_a_line(path: Path) -> bool:

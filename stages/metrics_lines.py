@@ -25,6 +25,8 @@ def _printable(value: str) -> str:
 
 
 Count = Annotated[int, Field(ge=0, le=MOST)]
+Tokens = Annotated[int, Field(ge=0, le=2**63 - 1)]
+Epochs = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
 Positive = Annotated[int, Field(ge=1, le=MOST)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Seconds = Annotated[float, Field(ge=0, le=MOST, allow_inf_nan=False)]
@@ -112,11 +114,30 @@ class Train(_Line):
     gradient_norm: Number | None
     """L2 norm of the last update's gradient, before clipping; null if that update was rejected."""
 
-    tokens_seen: Count
+    tokens_seen: Tokens
     """Data tokens trained in the stage so far."""
 
     tokens_per_second: Speed
     """Data tokens per wall second since the last such line, over all devices."""
+
+
+class SourceEvaluation(TypedDict):
+    """One source of a mixture at an evaluation."""
+
+    loss: Number | None
+    """Nats per token; null if it is not finite."""
+
+    bits_per_byte: Number | None
+    """Bits per UTF-8 byte of the source's text; null if that is not finite."""
+
+    num_tokens: Count
+    """Validation tokens predicted."""
+
+    train_tokens: Tokens
+    """Data tokens of the source that the stage has trained on so far. Data that a rollback skipped does not count."""
+
+    epochs: Epochs
+    """How often training has read the source so far, from the ladder's first sample on."""
 
 
 class Evaluation(_Line):
@@ -130,16 +151,20 @@ class Evaluation(_Line):
     """Precision of the evaluation: that of training, or `fp32` for `final`."""
 
     loss: Number | None
-    """Validation loss, nats per token; null if it is not finite."""
+    """Validation loss, nats per token; null if it is not finite. Of a mixture, the mean of the sources' losses,
+    weighted by the base weights of `data.mixture` at every stage."""
 
     perplexity: Number | None
     """exp(loss); null if that is not finite."""
 
     bits_per_byte: Number | None
-    """Bits per UTF-8 byte of the text; null if that is not finite."""
+    """Bits per UTF-8 byte of the text; null if that is not finite. Of a mixture, the same mean of the sources'."""
 
     num_tokens: Count
     """Validation tokens predicted."""
+
+    by_source: dict[Text, SourceEvaluation] | None
+    """The results by the name of the source; null for a dataset that is not a mixture."""
 
 
 class Anomaly(_Line):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from growctl.data_view.counts import Lengths, UsedIds
 from stages.data.corpus import SplitName
+from stages.data.packing import Cuts
 
 
 @dataclass(frozen=True)
@@ -97,5 +98,7 @@ class DataShowDocument:
     """None if they were not counted."""
     passes: tuple[StagePasses, ...]
     """By stage of the schedule; empty for a dataset's directory."""
+    cuts: Cuts | None
+    """The documents that training sequences cut; None if their length is not known, or only samples were asked for."""
     samples: tuple[SampleEntry, ...]
     """Those that --sample or --step asks for."""

@@ -8,12 +8,13 @@ from pathlib import Path
 from growctl.data_view.document import StagePasses
 from growctl.ladder.releases import plan_run
 from growctl.ladder.stage_plans import plan_stages
+from growctl.mixture.sources import prepared_data
 from growctl.runs_dir import RunsPaths
 from growctl.schedule.load import load_schedule
 from growctl.schema.blocks import Schedule
 from model.errors import UserError
 from stages.data.dataset import DatasetManifest, verify_dataset
-from stages.data.prepared import prepared_datasets
+from stages.spec import Packing
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,11 @@ class Target:
         if seed is not None:
             raise UserError(f"--seed {seed}: the schedule has it; override it with seed={seed}")
         return self.schedule.training.sequence_length, self.schedule.seed
+
+    @property
+    def packing(self) -> Packing:
+        """How documents become samples: as the schedule says."""
+        return self.schedule.data.packing if self.schedule else "concatenate"
 
     def samples_of_step(self, step: int) -> tuple[int, int]:
         """(first sample, number of samples) of optimizer step `step`, counted from 1 at the ladder's start.
@@ -109,7 +115,7 @@ def find_target(
         return Target(Path(reference), verify_dataset(Path(reference), hashes=False))
     schedule = load_schedule(reference, overrides, runs_dir=runs_dir, tell=tell)
     runs = RunsPaths(runs_dir)
-    directory = next((path for path, _ in prepared_datasets(schedule.data, runs.datasets)), None)
+    directory = next((path for path, _ in prepared_data(schedule.data, runs.datasets)), None)
     if directory is None:
         where = [] if runs_dir == Path("runs") else ["--runs-dir", str(runs_dir)]
         command = shlex.join(["growctl", "prepare", reference, *overrides, *where])

@@ -104,6 +104,16 @@ def _grown_tokenformer(
     return grow_config(before, attention_tokens=attention, ffn_tokens=ffn, policy=schedule.growth.policy())
 
 
+def attending(
+    schedule: Schedule, model: TokenformerConfig | TransformerConfig, end_of_text_id: int = 0
+) -> TokenformerConfig | TransformerConfig:
+    """`model`, which attends within documents if the schedule says so.
+
+    The tokenizer's end of text is known from the dataset only. For sizes and costs, any id does.
+    """
+    return model.model_copy(update={"document_end_id": end_of_text_id if schedule.data.document_mask else None})
+
+
 def _new_tokenformer(schedule: Schedule) -> TokenformerConfig:
     stage = schedule.stages[0]
     assert stage.attention_tokens is not None

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from growctl.runs_dir import RunsPaths
 from growctl.schema.blocks import DataBlock, Schedule
+from stages.data.corpus import DataSpec
 from stages.data.prepared import prepared_datasets
 from stages.data.validation_size import small_validation
 
@@ -30,8 +31,20 @@ class DatasetSizes(NamedTuple):
 
 
 def prepared_sizes(data: DataBlock, runs_dir: Path | None) -> DatasetSizes | None:
-    """The sizes of the newest prepared dataset for `data`, from its manifest alone; None if there is none."""
-    for _, document in prepared_datasets(data, RunsPaths(runs_dir).datasets) if runs_dir else ():
+    """The sizes of the newest prepared dataset for `data`, from its manifest alone; None if there is none.
+
+    Those of a mixture are the sums of its sources'.
+    """
+    found = [_prepared_sizes(spec, runs_dir) for spec in data.specs]
+    known = [sizes for sizes in found if sizes]
+    if len(known) < len(found):
+        return None
+    training, documents, tokens = (sum(numbers) for numbers in zip(*(sizes[:3] for sizes in known), strict=True))
+    return DatasetSizes(training, documents, tokens, known[0].vocab_size)
+
+
+def _prepared_sizes(spec: DataSpec, runs_dir: Path | None) -> DatasetSizes | None:
+    for _, document in prepared_datasets(spec, RunsPaths(runs_dir).datasets) if runs_dir else ():
         try:
             train, validation = document["splits"]["train"], document["splits"]["validation"]
             counts = (train["num_tokens"], validation["num_documents"], validation["num_tokens"])

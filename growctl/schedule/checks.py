@@ -10,6 +10,7 @@ from growctl.ladder.releases import finished_models, has_decayed, reason_not_to_
 from growctl.ladder.sizes import StageModels, added_tokens, is_grown, num_steps, stage_models
 from growctl.ladder.stage_plans import plan_stages, total_flops
 from growctl.schedule.errors import NAME_ALLOWED, shown
+from growctl.schedule.mixture_checks import check_text_block
 from growctl.schedule.start import check_start
 from growctl.schema.blocks import Schedule
 from growctl.schema.growth_block import GrowthBlock
@@ -38,6 +39,7 @@ _FOREIGN = {
 def check_combinations(schedule: Schedule) -> list[str]:
     """One line per combination of values that does not fit together; empty if the schedule is valid."""
     checks = (
+        check_text_block,
         _check_model,
         _check_stages,
         _check_sizes,

@@ -108,12 +108,17 @@ class Composition:
         self._drop_size_of_another_text()
 
     def _drop_size_of_another_text(self) -> None:
-        """Removes a `data.approximate_tokens` that describes another text: `data.source` was set after it."""
+        """Removes an `approximate_tokens` that describes another text: the `source` beside it was set after it."""
         data = self.data.get("data") if isinstance(self.data, dict) else None
-        if isinstance(data, dict) and "approximate_tokens" in data:
-            source, tokens = (self._setter(("data", key)) for key in ("source", "approximate_tokens"))
-            if source > tokens:
-                del data["approximate_tokens"]
+        blocks: list[tuple[tuple[str, ...], Any]] = [(("data",), data)]
+        mixture = data.get("mixture") if isinstance(data, dict) else None
+        if isinstance(mixture, list):
+            blocks += [(("data", "mixture", str(index)), entry) for index, entry in enumerate(mixture)]
+        for keys, block in blocks:
+            if isinstance(block, dict) and "approximate_tokens" in block:
+                source, tokens = (self._setter((*keys, key)) for key in ("source", "approximate_tokens"))
+                if source > tokens:
+                    del block["approximate_tokens"]
 
     def _setter(self, keys: tuple[str, ...]) -> int:
         """The rank of what set the value at `keys` last: a file by the order of merging, or any override above them."""

@@ -34,8 +34,8 @@ SPLITS: tuple[SplitName, ...] = ("train", "validation")
 Advance = Callable[[int], None]
 
 
-class DataSpec(Strict):
-    """The `data:` block of a schedule: the text, and how it is tokenised."""
+class SourceSpec(Strict):
+    """A text, and how it is read."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
@@ -56,6 +56,26 @@ class DataSpec(Strict):
     text_key: str = Field("text", min_length=1, examples=["content"])
     """The key that holds the text of a JSON document, or the column of a Parquet file."""
 
+    on_bad_record: Policy = Field("stop", examples=["skip"])
+    """What a record without a document does: a line that is not JSON, a record without a text under `text_key`, null
+    there, bytes that are not UTF-8. `stop` ends with an error that names it; `skip` leaves it out and counts it."""
+
+    most_bad_records: PositiveInt | None = Field(None, examples=[1000], json_schema_extra={"unit": "records"})
+    """How many bad records `on_bad_record: skip` leaves out before it stops after all; 100 by default."""
+
+    @model_validator(mode="after")
+    def _a_limit_needs_skip(self) -> Self:
+        if self.most_bad_records is not None and self.on_bad_record == "stop":
+            raise ValueError(
+                f"most_bad_records ({self.most_bad_records}) limits on_bad_record: skip, but on_bad_record is stop: set"
+                " it to skip, or leave out most_bad_records"
+            )
+        return self
+
+
+class DataSpec(SourceSpec):
+    """The `data:` block of a schedule: the text, and how it is tokenised."""
+
     tokenizer: str | None = Field(None, min_length=1, examples=["EleutherAI/gpt-neox-20b"])
     """A `tokenizer.json`, a folder that contains one, or a name on the Hugging Face hub. Without it, a byte-level BPE
     is trained on the train split."""
@@ -73,13 +93,6 @@ class DataSpec(Strict):
     """Share of the documents held out for validation. A hash of their texts selects them, so the split is the same on
     every machine, and documents with the same text are always in the same split."""
 
-    on_bad_record: Policy = Field("stop", examples=["skip"])
-    """What a record without a document does: a line that is not JSON, a record without a text under `text_key`, null
-    there, bytes that are not UTF-8. `stop` ends with an error that names it; `skip` leaves it out and counts it."""
-
-    most_bad_records: PositiveInt | None = Field(None, examples=[1000], json_schema_extra={"unit": "records"})
-    """How many bad records `on_bad_record: skip` leaves out before it stops after all; 100 by default."""
-
     workers: PositiveInt = Field(1, examples=[4], json_schema_extra={"unit": "processes"})
     """Processes that tokenise, each one shard at a time. This changes only the time; one process already uses every
     core."""
@@ -90,15 +103,6 @@ class DataSpec(Strict):
             raise ValueError(
                 f"vocab_size ({self.vocab_size}) is the size of a tokenizer to train, but tokenizer"
                 f" {self.tokenizer!r} is set: leave out one of the two"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _a_limit_needs_skip(self) -> "DataSpec":
-        if self.most_bad_records is not None and self.on_bad_record == "stop":
-            raise ValueError(
-                f"most_bad_records ({self.most_bad_records}) limits on_bad_record: skip, but on_bad_record is stop: set"
-                " it to skip, or leave out most_bad_records"
             )
         return self
 

@@ -4,16 +4,19 @@ The position in it is one integer.
 
 A training sample depends only on the seed and its global index. It does not depend on the number of ranks, on the
 micro-batch, or on where a run was stopped. Shapes: B batch, T sequence.
+
+A mixture of datasets is a directory with a manifest too, but without tokens: its manifest names the datasets
+(stages/data/mixture_dataset.py writes it, stages/data/samples.py opens it for training).
 """
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt
 
 from model.strict import Strict
 from stages.checkpoint.files import OnBytes, hash_file, hash_files
@@ -68,6 +71,27 @@ class DatasetSplit(Strict):
     """Files in the order of the stream: each shard, followed by its index (document ends: uint64, in tokens)."""
 
 
+class MixtureEntry(Strict):
+    """A source of a mixture."""
+
+    name: str = Field(min_length=1)
+    directory: str = Field(min_length=1)
+    """The source's dataset: a path relative to the directory that the mixture is in, or an absolute one."""
+
+    fingerprint: str
+    """The fingerprint of that dataset."""
+
+    weight: PositiveFloat
+    """Its base weight, in any unit. The validation loss of the mixture weights the sources by it, at every stage."""
+
+    epochs_at_most: PositiveFloat | None = None
+    """How often training may read it; null: as often as needed."""
+
+    def dataset(self, mixture_dir: Path) -> Path:
+        """The path of the source's dataset, given that of the mixture."""
+        return mixture_dir.parent / self.directory
+
+
 class DatasetManifest(Sealed):
     """Everything about a dataset except its tokens."""
 
@@ -87,8 +111,13 @@ class DatasetManifest(Sealed):
     skipped: SkippedRecords = SkippedRecords()
     """The bad records that `data.on_bad_record: skip` left out."""
 
+    sources: tuple[MixtureEntry, ...] = ()
+    """The datasets that this one is a mixture of; empty for an ordinary dataset. The splits of a mixture have the sums
+    of its sources', and no files."""
+
     fingerprint: str
-    """sha256 over the tokenizer and all files, in order. Independent of paths, times and the number of workers."""
+    """sha256 over the tokenizer and all files, in order. Independent of paths, times and the number of workers. That of
+    a mixture is over the names, fingerprints and base weights of its sources."""
 
     @property
     def files(self) -> list[DatasetFile]:
@@ -115,6 +144,12 @@ def dataset_fingerprint(tokenizer_sha256: str, splits: dict[SplitName, DatasetSp
     """The fingerprint of a dataset: a sha256 over its tokenizer and its files."""
     hashes = [[_identity(file) for file in splits[split].files] for split in SPLITS]
     return hashlib.sha256(json.dumps([LAYOUT_VERSION, tokenizer_sha256, hashes]).encode()).hexdigest()
+
+
+def mixture_fingerprint(sources: Sequence[MixtureEntry]) -> str:
+    """The fingerprint of a mixture: a sha256 over its sources' names, fingerprints and base weights."""
+    parts = [[source.name, source.fingerprint, source.weight] for source in sources]
+    return hashlib.sha256(json.dumps([LAYOUT_VERSION, "mixture", parts]).encode()).hexdigest()
 
 
 def _identity(file: DatasetFile) -> str | tuple[str, int]:
@@ -144,7 +179,7 @@ def check_dataset(dataset_dir: Path, on_progress: Callable[[str, float | None], 
 
     Calls `on_progress` with a description of the work and the fraction done. Raises DataError as `verify_dataset` does.
     """
-    total = read_dataset_manifest(dataset_dir).num_file_bytes
+    total = sum(manifest.num_file_bytes for _, manifest in _whole_manifests(dataset_dir))
     if total > HASHED_BYTES:
         return verify_dataset(dataset_dir, hashes=False)
     if on_progress is None:
@@ -163,24 +198,68 @@ def check_dataset(dataset_dir: Path, on_progress: Callable[[str, float | None], 
 def verify_dataset(dataset_dir: Path, *, hashes: bool = True, on_bytes: OnBytes | None = None) -> DatasetManifest:
     """Checks that every file in the manifest exists with its size and, with `hashes`, its sha256. Returns the manifest.
 
-    Raises DataError that names the first file that is missing, differs, or is a link out of the directory.
+    The files of a mixture are those of its sources. Raises DataError that names the first file that is missing,
+    differs, or is a link out of the directory, or the first source that is not the dataset of the mixture.
+    """
+    manifests = _whole_manifests(dataset_dir)
+    for directory, manifest in manifests:
+        for file in manifest.files:
+            _require_size(directory, file)
+        require_tokenizer(directory, manifest)
+        sources = manifest.sources
+        computed = (
+            mixture_fingerprint(sources) if sources else dataset_fingerprint(manifest.tokenizer_sha256, manifest.splits)
+        )
+        if computed != manifest.fingerprint:
+            raise DataError(f"{directory} is damaged: the fingerprint in its manifest does not match its files")
+    for directory, manifest in manifests if hashes else []:
+        found = hash_files(directory / file.name for file in manifest.files)
+        for file, sha256 in zip(manifest.files, found, strict=True):
+            if sha256 != file.sha256:
+                raise DataError(f"{directory} is damaged: {file.name} does not have the hash in the manifest")
+            if on_bytes:
+                on_bytes(file.bytes)
+    return manifests[0][1]
+
+
+def _whole_manifests(dataset_dir: Path) -> list[tuple[Path, DatasetManifest]]:
+    """A dataset with its manifest and, after a mixture, each of its sources with that of its own.
+
+    Raises DataError if one cannot be read, or if a source is not the dataset that the mixture was made of.
     """
     manifest = read_dataset_manifest(dataset_dir)
-    for file in manifest.files:
-        _require_size(dataset_dir, file)
+    found = [(dataset_dir, manifest)]
+    for source in manifest.sources:
+        directory, which = source.dataset(dataset_dir), f"{dataset_dir}: its source {source.name!r}"
+        try:
+            found.append((directory, read_dataset_manifest(directory)))
+        except DataError as error:
+            raise DataError(f"{which} cannot be used: {error}") from error
+        if (now := found[-1][1].fingerprint) != source.fingerprint:
+            raise DataError(
+                f"{which} is another dataset than the mixture was made of: {directory} has the fingerprint"
+                f" {now[:12]}..., not {source.fingerprint[:12]}...; restore it, or prepare the mixture again"
+            )
+    return found
+
+
+def require_tokenizer(dataset_dir: Path, manifest: DatasetManifest) -> None:
+    """Raises DataError if a dataset's tokenizer is not the one in its manifest."""
     tokenizer = dataset_dir / TOKENIZER_NAME
     if not tokenizer.is_file() or hash_file(tokenizer) != manifest.tokenizer_sha256:
         raise DataError(f"{dataset_dir} is damaged: its {TOKENIZER_NAME} is missing or changed")
-    if dataset_fingerprint(manifest.tokenizer_sha256, manifest.splits) != manifest.fingerprint:
-        raise DataError(f"{dataset_dir} is damaged: the fingerprint in its manifest does not match its files")
-    if hashes:
-        found = hash_files(dataset_dir / file.name for file in manifest.files)
-        for file, sha256 in zip(manifest.files, found, strict=True):
-            if sha256 != file.sha256:
-                raise DataError(f"{dataset_dir} is damaged: {file.name} does not have the hash in the manifest")
-            if on_bytes:
-                on_bytes(file.bytes)
-    return manifest
+
+
+def require_one_tokenizer(datasets: Mapping[str, Path]) -> None:
+    """Raises DataError if the sources of a mixture, each a dataset by its name, do not all have the same tokenizer."""
+    manifests = {name: read_dataset_manifest(dataset_dir) for name, dataset_dir in datasets.items()}
+    (first, expected), *others = manifests.items()
+    for name, manifest in others:
+        if manifest.tokenizer_sha256 != expected.tokenizer_sha256:
+            raise DataError(
+                f"data.mixture: {name!r} ({datasets[name]}) has another tokenizer than {first!r} ({datasets[first]});"
+                " the sources of a mixture share one: prepare them with the same data.tokenizer"
+            )
 
 
 class TokenSplit(MappedNumbers):
@@ -242,6 +321,10 @@ class TrainingSamples(EndlessSamples):
         """The positions in the stream where the samples start: (count,) int64, each in [0, tokens of the split)."""
         return self._order.starts(np.zeros(count, np.int64), np.arange(first_index, first_index + count))
 
+    def pieces(self, index: int) -> list[tuple[int, int]]:
+        """Where each part of a sample starts in the stream, and its tokens: one part."""
+        return [(int(self.starts(index, 1)[0]), self._length + 1)]
+
     def batch(self, first_index: int, count: int) -> Int64Array:
         """Samples `first_index` to `first_index + count`: (count, T + 1) int64."""
         tokens_BT = np.empty((count, self._length + 1), np.int64)
@@ -250,39 +333,105 @@ class TrainingSamples(EndlessSamples):
         return tokens_BT
 
 
+class WindowsOfSource(NamedTuple):
+    """The evaluation windows of one source of a mixture. An ordinary dataset is its own only source."""
+
+    name: str | None
+    """None for an ordinary dataset."""
+
+    weight: float
+    """Its share of the loss of the mixture: base weights, scaled to a sum of 1."""
+
+    first: int
+    """The place of its first window among those of all sources."""
+
+    num_windows: int
+    bytes_per_token: float
+    """UTF-8 bytes of text per token of its whole split."""
+
+
 class EvaluationWindows:
     """A split as consecutive windows of T + 1 tokens that overlap by one token, so that no token is a target twice.
 
     The rest of fewer than T tokens at the end is left out, so all windows have the same weight. With `max_sequences`,
     windows are spread evenly over the split, because neighbouring documents are often similar.
+
+    The windows of a mixture are those of its sources, one source after another. `max_sequences` are shared out in
+    proportion to the base weights: at least one for each source, and no more than it has.
     """
 
     def __init__(
         self, dataset_dir: Path, split: SplitName, sequence_length: int, max_sequences: int | None = None
     ) -> None:
-        """Opens the split. Raises DataError if it is shorter than one window."""
-        self._split = TokenSplit(dataset_dir, split)
+        """Opens the split. Raises DataError if it, or that of a source, is shorter than one window."""
+        entries = read_dataset_manifest(dataset_dir).sources
+        total_weight = sum(entry.weight for entry in entries)
+        names: list[str | None] = [None]
+        directories, weights = [dataset_dir], [1.0]
+        if entries:
+            names = [entry.name for entry in entries]
+            directories = [entry.dataset(dataset_dir) for entry in entries]
+            weights = [entry.weight / total_weight for entry in entries]
         self._length = sequence_length
-        require_tokens(dataset_dir, split, self._split.num_tokens, sequence_length)
-        total = (self._split.num_tokens - 1) // sequence_length
-        count = total if max_sequences is None else min(max_sequences, total)
-        self._windows = np.arange(count) * total // count
-        self.bytes_per_token = self._split.bytes_per_token
+        self._splits = [TokenSplit(directory, split) for directory in directories]
+        for directory, tokens in zip(directories, self._splits, strict=True):
+            require_tokens(directory, split, tokens.num_tokens, sequence_length)
+        totals = [(tokens.num_tokens - 1) // sequence_length for tokens in self._splits]
+        counts = totals if max_sequences is None else _shared_out(max_sequences, weights, totals)
+        self._windows = np.concatenate(
+            [np.arange(count) * total // count for count, total in zip(counts, totals, strict=True)]
+        )
+        self._sources = np.repeat(np.arange(len(counts)), counts)
+        firsts = [sum(counts[:number]) for number in range(len(counts))]
+        sizes = [tokens.bytes_per_token for tokens in self._splits]
+        self.sources = tuple(map(WindowsOfSource, names, weights, firsts, counts, sizes))
+        """The windows by source."""
 
     def __len__(self) -> int:
         return len(self._windows)
 
+    def source(self, place: int) -> WindowsOfSource:
+        """The source of one window. Raises IndexError beyond either end."""
+        return self.sources[self._sources[place]]
+
+    def batches(self, batch_size: int) -> list[tuple[int, int, int]]:
+        """(number of the source, start, stop) of batches that cover all windows, each of one source alone."""
+        return [
+            (number, start, min(start + batch_size, source.first + source.num_windows))
+            for number, source in enumerate(self.sources)
+            for start in range(source.first, source.first + source.num_windows, batch_size)
+        ]
+
     def batch(self, start: int, stop: int) -> Int64Array:
         """Windows `start` to `stop`, in order: (stop - start, T + 1) int64, with fewer rows at the end."""
-        windows = self._windows[start:stop].tolist()
+        windows, sources = self._windows[start:stop].tolist(), self._sources[start:stop].tolist()
         tokens_BT = np.empty((len(windows), self._length + 1), np.int64)
-        for row, window in zip(tokens_BT, windows, strict=True):
-            self._split.fill(row, window * self._length)
+        for row, window, source in zip(tokens_BT, windows, sources, strict=True):
+            self._splits[source].fill(row, window * self._length)
         return tokens_BT
 
     def __getitem__(self, place: int) -> Int64Array:
         """One window: (T + 1,) int64. Raises IndexError beyond either end."""
-        return self._split.read(int(self._windows[place]) * self._length, self._length + 1)
+        return self._splits[self._sources[place]].read(int(self._windows[place]) * self._length, self._length + 1)
+
+
+def longest_window(dataset_dir: Path, split: SplitName) -> int:
+    """The most tokens that a window of a split can have; of a mixture, one of any source."""
+    manifest = read_dataset_manifest(dataset_dir)
+    parts = [read_dataset_manifest(entry.dataset(dataset_dir)) for entry in manifest.sources] or [manifest]
+    return max(1, min(part.splits[split].num_tokens for part in parts) - 1)
+
+
+def _shared_out(number: int, weights: Sequence[float], most: Sequence[int]) -> list[int]:
+    """`number` windows shared out in proportion to `weights`, one at a time to the source that is furthest behind.
+
+    Each source gets at least one, and no more than `most`.
+    """
+    counts = [1] * len(weights)
+    for _ in range(min(number, sum(most)) - len(weights)):
+        open_sources = (i for i in range(len(weights)) if counts[i] < most[i])
+        counts[max(open_sources, key=lambda i: weights[i] / (2 * counts[i] + 1))] += 1
+    return counts
 
 
 def _require_size(dataset_dir: Path, file: DatasetFile) -> None:

@@ -1,10 +1,10 @@
 """Computes the validation loss over a fixed set of sequences, split over the ranks.
 
-Shapes: B batch, T sequence.
+Shapes: B batch, T sequence, S sources.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import NamedTuple
 
@@ -12,24 +12,36 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from stages.data.dataset import EvaluationWindows
+from stages.data.dataset import EvaluationWindows, WindowsOfSource
 from stages.data.read_ahead import read_ahead
+
+
+class SourceLoss(NamedTuple):
+    """The result for one source of a mixture."""
+
+    loss: float
+    bits_per_byte: float
+    num_tokens: int
 
 
 class Evaluation(NamedTuple):
     """The result of one pass over validation text."""
 
     loss: float
-    """Mean cross-entropy, nats per token."""
+    """Mean cross-entropy, nats per token; of a mixture, the mean of the sources' losses, by base weights."""
 
     perplexity: float
     """exp(loss); infinity if that overflows."""
 
     bits_per_byte: float
-    """loss / ln 2 x tokens / bytes, with the token and UTF-8 byte counts of the whole split."""
+    """loss / ln 2 x tokens / bytes, with the token and UTF-8 byte counts of the whole split; of a mixture, the mean of
+    the sources' numbers, by base weights."""
 
     num_tokens: int
     """Number of validation tokens predicted."""
+
+    by_source: dict[str, SourceLoss] | None
+    """The results by the name of the source; None for a dataset that is not a mixture."""
 
 
 @torch.no_grad()
@@ -42,25 +54,37 @@ def evaluate(
     """Runs `loss_of(input_ids_BT, targets_BT)` (mean nats) over all `windows`, `batch_size` sequences at a time.
 
     Collective: each rank takes every world-size-th batch. All ranks run the same number of batches, as ZeRO-3 requires;
-    a rank without further batches repeats the split's first and does not count it. Sums are float64.
+    a rank without further batches repeats the split's first and does not count it. Sums are float64, by source.
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    mine = range(rank * batch_size, len(windows), world_size * batch_size)
-    num_batches = math.ceil(len(windows) / (world_size * batch_size))
-    starts = [*mine, *[0] * (num_batches - len(mine))]
-    total = torch.zeros(2, dtype=torch.float64, device=device)
-    with closing(read_ahead(lambda start: windows.batch(start, start + batch_size), starts, device)) as batches:
+    every = windows.batches(batch_size)
+    mine = every[rank::world_size]
+    num_batches = math.ceil(len(every) / world_size)
+    ranges = [*mine, *[every[0]] * (num_batches - len(mine))]
+    totals_S2 = torch.zeros(len(windows.sources), 2, dtype=torch.float64, device=device)
+    with closing(read_ahead(lambda number: windows.batch(*ranges[number][1:]), range(num_batches), device)) as batches:
         for number, (input_ids_BT, targets_BT) in enumerate(batches):
             loss = loss_of(input_ids_BT, targets_BT)
             if number < len(mine):
                 num_tokens = targets_BT.numel()
-                total[0] += loss.double() * num_tokens
-                total[1] += num_tokens
-    dist.all_reduce(total)
-    mean = (total[0] / total[1]).item()
+                source = mine[number][0]
+                totals_S2[source, 0] += loss.double() * num_tokens
+                totals_S2[source, 1] += num_tokens
+    dist.all_reduce(totals_S2)
+    return _evaluation(totals_S2.tolist(), windows.sources)
+
+
+def _evaluation(totals: Sequence[tuple[float, float]], sources: Sequence[WindowsOfSource]) -> Evaluation:
+    """The result, from the sum of losses and the number of tokens of each source."""
+    found = []
+    for (total, num_tokens), source in zip(totals, sources, strict=True):
+        loss = total / num_tokens
+        found.append(SourceLoss(loss, loss / math.log(2) / source.bytes_per_token, int(num_tokens)))
+    mean = sum(source.weight * each.loss for source, each in zip(sources, found, strict=True))
     return Evaluation(
         loss=mean,
         perplexity=math.exp(mean) if mean < 700 else math.inf,
-        bits_per_byte=mean / math.log(2) / windows.bytes_per_token,
-        num_tokens=int(total[1].item()),
+        bits_per_byte=sum(source.weight * each.bits_per_byte for source, each in zip(sources, found, strict=True)),
+        num_tokens=sum(each.num_tokens for each in found),
+        by_source={source.name: each for source, each in zip(sources, found, strict=True) if source.name} or None,
     )

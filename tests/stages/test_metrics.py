@@ -35,6 +35,7 @@ EVALUATION = {
     "perplexity": 12.18,
     "bits_per_byte": 1.2,
     "num_tokens": 640,
+    "by_source": None,
     "precision": "fp32",
 }
 ANOMALY = {"kind": "spike", "value": 9.5, "threshold": 6.0, "action": "skip", "first_step": 7, "num_steps": 1}

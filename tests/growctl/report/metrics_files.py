@@ -13,7 +13,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "start": {**_START, "converted": False, "peak_flops": None, "price_per_device_hour": None},
     "train": {"loss": 2.0, "learning_rate": 1e-3, "gradient_norm": 0.5, "tokens_per_second": 100.0},
     "usage": {"gpu_joules": None, "cpu_joules": None, "peak_gpu_bytes": None, "peak_resident_bytes": None},
-    "evaluation": {"point": "interval", "precision": "fp32", **_FIGURES, "num_tokens": 1000},
+    "evaluation": {"point": "interval", "precision": "fp32", **_FIGURES, "num_tokens": 1000, "by_source": None},
     "checkpoint": {"path": "step_00000001"},
     "reused": {**{key: _START[key] for key in ("device", "num_devices", "precision")}, "device_seconds": 1.0},
 }

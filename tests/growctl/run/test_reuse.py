@@ -61,7 +61,8 @@ START |= {"converted": False, "peak_flops": None, "price_per_device_hour": None}
 
 def evaluation(point: str, loss: float) -> dict[str, Any]:
     return {
-        "point": point, "loss": loss, "perplexity": 2.0, "bits_per_byte": 1.0, "num_tokens": 7, "precision": "fp32"
+        "point": point, "loss": loss, "perplexity": 2.0, "bits_per_byte": 1.0, "num_tokens": 7, "by_source": None,
+        "precision": "fp32",
     }  # fmt: skip
 
 

@@ -80,7 +80,14 @@ def trained(step: int, attempt: int = 1) -> Record:
 
 
 def evaluated(step: int, point: str = "interval", attempt: int = 1) -> Record:
-    figures = {"loss": 4.0, "perplexity": 54.6, "bits_per_byte": 2.5, "num_tokens": 100, "precision": "fp32"}
+    figures = {
+        "loss": 4.0,
+        "perplexity": 54.6,
+        "bits_per_byte": 2.5,
+        "num_tokens": 100,
+        "by_source": None,
+        "precision": "fp32",
+    }
     return line("evaluation", step, attempt, point=point, **figures)
 
 

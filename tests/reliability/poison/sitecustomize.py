@@ -21,7 +21,9 @@ SAMPLES = {index: kind for kind, indices in json.loads(os.environ.get("POISON", 
 
 
 def poison_samples(module: ModuleType) -> None:
-    batch = module.TrainingSamples.batch
+    """Poisons the class of samples in `module`, of one dataset or of a mixture."""
+    kind = module.TrainingSamples if module.__name__ == "stages.data.dataset" else module.MixedSamples
+    batch = kind.batch
 
     def poisoned(self, first_index, count):
         tokens_BT = batch(self, first_index, count)
@@ -30,7 +32,7 @@ def poison_samples(module: ModuleType) -> None:
                 tokens_T[:] = TOKENS[SAMPLES[row]][0]
         return tokens_BT
 
-    module.TrainingSamples.batch = poisoned
+    kind.batch = poisoned
 
 
 def poison_losses(module: ModuleType) -> None:
@@ -67,4 +69,9 @@ class Poisoner(importlib.abc.MetaPathFinder):
         return spec
 
 
-sys.meta_path.insert(0, Poisoner({"stages.data.dataset": poison_samples, "model.language_model": poison_losses}))
+CHANGES: dict[str, Callable[[ModuleType], None]] = {
+    "stages.data.dataset": poison_samples,
+    "stages.data.mixed_samples": poison_samples,
+    "model.language_model": poison_losses,
+}
+sys.meta_path.insert(0, Poisoner(CHANGES))

@@ -225,7 +225,7 @@ def test_evaluation_windows_are_in_order_and_predict_no_token_twice(
 def test_limited_evaluation_windows_are_spread_over_the_split(make_dataset: MakeDataset) -> None:
     windows = EvaluationWindows(make_dataset([5], [1001]), "validation", 10, max_sequences=4)
     assert windows.batch(0, 4)[:, 0].tolist() == [0, 250, 500, 750]
-    assert windows.bytes_per_token == 3.0
+    assert windows.sources[0].bytes_per_token == 3.0
 
 
 def test_a_split_shorter_than_a_sample_is_rejected_with_a_fix(make_dataset: MakeDataset) -> None:
