@@ -228,7 +228,7 @@ def _table(sweep: Sweep) -> Table:
         Column("FLOPs", drop=1),
         Column("mean loss"),
         Column("interval (95 %)"),
-        Column("seeds", drop=2),
+        Column("which seeds", drop=2),
         Column("finished"),
     )
     if not sweep.is_grid:
