@@ -5,8 +5,11 @@ from pathlib import Path
 import pytest
 
 from growctl.ladder.mixture_spans import mixture_spans
+from growctl.measured.read import read_run
 from growctl.schedule.load import load_schedule
 from stages.checkpoint.manifest import read_manifest
+from stages.data.mixed_samples import MixedSamples
+from stages.data.samples import open_samples
 from stages.spec import TrainSpec
 from stages.train.training_history import TrainingHistory
 from tests.growctl.mixture.mixed import SCHEDULE, write_schedule, write_texts
@@ -46,12 +49,30 @@ def test_training_is_taken_over_exactly_as_far_as_the_shares_agree(folder: Path)
     run_here("run", folder / "mixed.yaml", *scaled, "--name", "scaled", *given)
     assert final_hashes(runs / "scaled") == final_hashes(runs / "mixed")
     assert not list((runs / "scaled").rglob("log.txt")), "nothing was trained"
+    own, taken = (read_run(runs / name / "ledger.db").stages[1].by_source for name in ("mixed", "scaled"))
+    assert own == taken != {}
     run_here("run", folder / "mixed.yaml", OTHERWISE, "--name", "other", "--until", "a", *given)
     assert final_hashes(runs / "other").items() <= final_hashes(runs / "mixed").items()
     trained = TrainSpec.model_validate_json((runs / "mixed/stages/1-b/spec.json").read_bytes())
     wanted = mixture_spans(load_schedule(str(folder / "mixed.yaml"), [OTHERWISE], runs_dir=runs), [0, 24])
     other = TrainingHistory(trained.model_copy(update={"mixture": wanted}), "d", "fp32")
     assert other.hash_at(1) != TrainingHistory(trained, "d", "fp32").hash_at(1)
+
+
+def test_the_ledger_has_the_tokens_epochs_and_losses_of_each_source(folder: Path) -> None:
+    mixed = folder / "runs/mixed"
+    spec = TrainSpec.model_validate_json((mixed / "stages/1-b/spec.json").read_bytes())
+    samples = open_samples(Path(spec.dataset), spec.sequence_length, spec.seed, spec.mixture)
+    assert isinstance(samples, MixedSamples)
+    for stage, (first, end) in zip(read_run(mixed / "ledger.db").stages, ((0, 24), (24, 48)), strict=True):
+        tokens = {name: found.train_tokens for name, found in stage.by_source.items()}
+        assert tokens == samples.tokens_by_source(first, end - first)
+        assert sum(tokens.values()) == stage.train_tokens
+        assert {name: found.epochs for name, found in stage.by_source.items()} == samples.epochs_by_source(end)
+        losses = {name: found.loss or 0.0 for name, found in stage.by_source.items()}
+        assert stage.validation_loss == pytest.approx(0.75 * losses["books"] + 0.25 * losses["code"], rel=1e-12)
+    out, _ = run_here("show", mixed / "stages/1-b/final")
+    assert f"source books  read {samples.epochs_by_source(48)['books']:.3g} times, validation loss" in out
 
 
 def test_a_run_that_has_begun_keeps_its_weights(folder: Path) -> None:

@@ -137,7 +137,7 @@ def test_samples_of_a_mixture_follow_its_own_weights_or_those_of_the_spans(
 def test_the_limits_of_epochs_hold_and_the_others_take_over(ingredients: list[Ingredient], tmp_path: Path) -> None:
     *most, wiki = ingredients
     mixture = write_mixture([*most, wiki._replace(epochs_at_most=1)], tmp_path / "datasets")
-    with pytest.raises(DataError, match=r"'wiki' has 500 tokens, may be read 1 times"):
+    with pytest.raises(DataError, match=r"'wiki' has 500 tokens, may be read 1 time "):
         open_samples(mixture, LENGTH, 3).batch(400, 10)
     others = open_samples(mixture, LENGTH, 3, when_exhausted="others")
     assert isinstance(others, MixedSamples)
