@@ -13,13 +13,17 @@ from growctl.plan.costs import plan_costs
 from growctl.plan.document import plan_document
 from growctl.plan.warnings import plan_warnings
 from growctl.run.requests import schedule_yaml
+from growctl.run.start import Start
 from growctl.schedule.load import ScheduleError, load_resolved, load_schedule
 from growctl.schema.blocks import Schedule
 from model.config import TransformerConfig
 from model.policy import GrowthPolicy, grow_config
 from stages.checkpoint.lineage import TrainingCost
+from stages.data.corpus import DataSpec
+from stages.data.dataset import read_dataset_manifest
 from stages.grow.expand import expand
 from tests.growctl.bases import COST, base_config, load_started, write_base
+from tests.growctl.plan.manifests import write_dataset
 from tests.growctl.schedules import message_of
 
 GROWS = ("stages.0.attention_tokens=5", "stages.0.ffn_tokens=12", "stages.1.ffn_tokens=12")
@@ -292,3 +296,22 @@ def test_a_run_may_start_from_what_a_resolved_schedule_names_under_another_name(
     path.write_text(schedule_yaml(started(base)))
     again = load_schedule(str(path), ["name=other"], runs_dir=base.parent)
     assert json.loads(again.model_dump_json())["start"]["base"]["path"] == str(base)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_start_that_reads_documents_in_another_way_says_so_and_begins_the_data_anew(
+    tmp_path: Path, masked: bool
+) -> None:
+    config = base_config().model_copy(update={"document_end_id": 0 if masked else None})
+    base, said = write_base(tmp_path / "base", config), list[str]()
+    schedule = started(base, f"data.document_mask={not masked}".lower(), "data.packing=best_fit")
+    start = Start.of(schedule, tmp_path / ".keys")
+    assert start
+    write_dataset(tmp_path / "dataset", DataSpec(source="text"))
+    dataset = read_dataset_manifest(tmp_path / "dataset")
+    fingerprint = {"dataset_fingerprint": dataset.fingerprint, "seed": schedule.seed, "samples_seen": 40}
+    start.base = start.base.model_copy(update=fingerprint)
+    start.tell(dataset, said.append)
+    text = " ".join(said)
+    assert "data from sample 0, because the start checkpoint was trained with data.packing: concatenate" in text
+    assert f"to keep it, set data.document_mask={str(masked).lower()}" in text
