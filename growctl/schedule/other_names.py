@@ -10,6 +10,7 @@ _BY_KEY = {
         *("dataset", "dataset_name", "dataset_path", "data_path", "train_file", "train_files", "train_data"),
         *("data.path", "data.file", "data.files", "data.name", "data.dir"),
     ),
+    "data.shuffle_seed": ("data.shuffle", "shuffle", "shuffle_documents"),
     "data.text_key": ("text_column", "text_field", "text_column_name"),
     "data.tokenizer": ("tokenizer_name", "tokenizer_path", "tokenizer_file", "vocab_file"),
     "data.validation_fraction": ("val_fraction", "val_split", "validation_split", "test_size"),
