@@ -63,18 +63,18 @@ def _steps(pre_tokenizer: dict[str, Any] | None) -> list[dict[str, Any]]:
 
 
 def _cuts(step: dict[str, Any]) -> bool:
-    """Whether a step of a pre-tokenizer always cuts between a letter and white space."""
+    """Whether a step of a pre-tokenizer always cuts between a letter and white space, and adds nothing there."""
     if step["type"] == "Split":
         known = step["pattern"].get("Regex") in _PATTERNS
         return known and (step["behavior"], step["invert"]) in {("Isolated", False), ("Removed", True)}
     if step["type"] == "ByteLevel":
-        return bool(step["use_regex"])
+        return step["use_regex"] and not step["add_prefix_space"]
     return step["type"] in _ISOLATING - {"Digits", "Punctuation"}
 
 
 def _keeps_cuts(step: dict[str, Any]) -> bool:
-    """Whether a step treats what stands after a cut like the start of a text. Of a space, ByteLevel adds none."""
-    return _cuts(step) or step["type"] in _ISOLATING or step["type"] == "ByteLevel"
+    """Whether a step treats what stands after a cut as it does in the whole text."""
+    return _cuts(step) or step["type"] in _ISOLATING or (step["type"] == "ByteLevel" and not step["add_prefix_space"])
 
 
 def pieces(text: str, longest: int = PIECE_CHARACTERS) -> Iterator[str]:
