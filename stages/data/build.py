@@ -24,6 +24,7 @@ from tokenizers import Tokenizer
 
 from stages.checkpoint.files import hash_file, sync_path, write_file
 from stages.counted import counted
+from stages.data.bad_records import SkippedRecords
 from stages.data.corpus import SPLITS, Corpus, DataError, DataSpec, SplitName, joined_hash
 from stages.data.dataset import (
     FORMAT_VERSION,
@@ -139,7 +140,7 @@ def _write_dataset(
     splits = {split: _joined([part.splits[split] for part in parts]) for split in SPLITS}
     if skipped.records.total:
         progress.say(f"skipped {skipped.records}")
-    _require_documents(spec, splits)
+    _require_documents(spec, splits, skipped.records)
     if spec.shuffle_seed is not None:
         num_tokens = tuple(part.splits["train"].num_tokens for part in parts)
         shuffle = ShuffleTasks(staging, num_tokens, num_shuffled, spec.shuffle_seed, token_bytes)
@@ -198,12 +199,13 @@ def _joined(parts: list[DatasetSplit]) -> DatasetSplit:
     )
 
 
-def _require_documents(spec: DataSpec, splits: dict[SplitName, DatasetSplit]) -> None:
+def _require_documents(spec: DataSpec, splits: dict[SplitName, DatasetSplit], skipped: SkippedRecords) -> None:
     num_documents = sum(split.num_documents for split in splits.values())
     if num_documents < 2:
         raise DataError(
             f"data.source: {spec.source!r} has {counted(num_documents, 'document')}, but training and validation need"
             " one each; use more text, or set a data.document_separator that splits it"
+            f"{f'. It skipped {skipped}' if skipped.total else ''}"
         )
     for name, split in splits.items():
         if not split.num_documents:

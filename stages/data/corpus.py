@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
@@ -29,6 +29,8 @@ from stages.data.source_hashes import SourceHashes
 
 DEFAULT_VOCAB_SIZE = 8192
 CONTENT_HASH_BYTES = 16
+SourceName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$")]
+"""The name of a source in a mixture."""
 SplitName = Literal["train", "validation"]
 SPLITS: tuple[SplitName, ...] = ("train", "validation")
 HASHED_CHARACTERS = 1 << 20
@@ -44,9 +46,9 @@ class SourceSpec(Strict):
     source: str = Field(min_length=1, examples=["/data/books/"])
     """`python-stdlib`, or a text file, a folder or a glob: a local path or any fsspec URL (`s3://`, `gs://`,
     `hf://`, `memory://`). Links in a local folder are followed. Files named `.jsonl` (also `.jsonl.gz`,
-    `.jsonl.zst`) hold one JSON document per line, `.parquet` one per row, `.tar` (also `.tar.gz`, `.tar.zst`) the
-    samples of a WebDataset. All other files are UTF-8 text: each file of a folder is a document; a single file is cut
-    into pieces of whole lines, about 16 KiB each. Or the directory of a prepared dataset."""
+    `.jsonl.zst`, `.json.gz`) hold one JSON document per line, `.parquet` one per row, `.tar` (also `.tar.gz`,
+    `.tar.zst`) the samples of a WebDataset. All other files are UTF-8 text: each file of a folder is a document; a
+    single file is cut into pieces of whole lines, about 16 KiB each. Or the directory of a prepared dataset."""
 
     include: str = Field("**/*", min_length=1, examples=["**/*.jsonl.zst"])
     """Which files of a folder to read: a glob relative to the folder, for example `**/*.jsonl.zst`."""

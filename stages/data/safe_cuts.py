@@ -6,7 +6,7 @@ the space or line feed after it. It needs all of this, which `why_uncuttable` ch
 
 - The pre-tokenizer cuts there whatever else the text holds. In each pattern below, a match can hold white space after a
   letter nowhere, and looks ahead only from white space. So no match reaches across the cut, no match before it depends
-  on what follows it, and matching goes on after it as at the start of a text.
+  on what follows it, and matching goes on after it as at the start of a text. It puts no space in front of a text.
 - The normaliser is NFC or none. An ASCII character starts a new sequence in NFC, so nothing composes across the cut.
 - No added token reaches across the cut: none holds white space after another character, takes the white space to its
   right, or asks which character stands before it.

@@ -77,6 +77,13 @@ def test_more_bad_records_than_the_limit_are_one_error_and_leave_nothing(folder:
     assert read_dataset_manifest(dataset).skipped.total == 10
 
 
+def test_too_few_documents_because_the_others_were_skipped_says_which(tmp_path: Path) -> None:
+    (tmp_path / "d.jsonl").write_text('{"texts": "a"}\n{"texts": "b"}\n{"text": "c"}\n')
+    message = r"has 1 document, .*\. It skipped 2 bad records \(2 no text\): .*/d\.jsonl line 1 \(no text\), "
+    with pytest.raises(DataError, match=message):
+        prepare(spec_of(tmp_path), tmp_path / "datasets")
+
+
 def test_by_default_the_first_bad_record_stops_and_a_limit_without_skip_is_refused(folder: Path) -> None:
     corpus = open_corpus(DataSpec(source=str(folder)))
     with pytest.raises(DataError, match=r"data\.source: .*/a\.jsonl line 2 is not JSON"):
