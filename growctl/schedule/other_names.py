@@ -10,6 +10,7 @@ _BY_KEY = {
         *("dataset", "dataset_name", "dataset_path", "data_path", "train_file", "train_files", "train_data"),
         *("data.path", "data.file", "data.files", "data.name", "data.dir"),
     ),
+    "data.shuffle_seed": ("data.shuffle", "shuffle", "shuffle_documents"),
     "data.mixture": ("datasets", "data_mix", "mix", "data.sources", "data.datasets", "data.mix", "data.weights"),
     "data.mixture.N.weight": tuple(
         f"data.mixture.N.{name}" for name in ("proportion", "probability", "ratio", "share", "sampling_weight")

@@ -97,7 +97,7 @@ class DataSpec(SourceSpec):
     """Share of the documents held out for validation. A hash of their texts selects them, so the split is the same on
     every machine, and documents with the same text are always in the same split."""
 
-    shuffle_seed: int | None = Field(None, ge=0, lt=2**64, examples=[1])
+    shuffle_seed: int | None = Field(None, ge=0, lt=2**32, examples=[1], json_schema_extra={"unit": "pure number"})
     """The seed of a random order of the train documents, across all files; null keeps the order of the source.
     Training reads windows in random order anyway; this also mixes the documents that share a window."""
 

@@ -6,7 +6,7 @@ the space or line feed after it. It needs all of this, which `why_uncuttable` ch
 
 - The pre-tokenizer cuts there whatever else the text holds. In each pattern below, a match can hold white space after a
   letter nowhere, and looks ahead only from white space. So no match reaches across the cut, no match before it depends
-  on what follows it, and matching goes on after it as at the start of a text.
+  on what follows it, and matching goes on after it as at the start of a text. It puts no space in front of a text.
 - The normaliser is NFC or none. An ASCII character starts a new sequence in NFC, so nothing composes across the cut.
 - No added token reaches across the cut: none holds white space after another character, takes the white space to its
   right, or asks which character stands before it.
@@ -63,18 +63,18 @@ def _steps(pre_tokenizer: dict[str, Any] | None) -> list[dict[str, Any]]:
 
 
 def _cuts(step: dict[str, Any]) -> bool:
-    """Whether a step of a pre-tokenizer always cuts between a letter and white space."""
+    """Whether a step of a pre-tokenizer always cuts between a letter and white space, and adds nothing there."""
     if step["type"] == "Split":
         known = step["pattern"].get("Regex") in _PATTERNS
         return known and (step["behavior"], step["invert"]) in {("Isolated", False), ("Removed", True)}
     if step["type"] == "ByteLevel":
-        return bool(step["use_regex"])
+        return step["use_regex"] and not step["add_prefix_space"]
     return step["type"] in _ISOLATING - {"Digits", "Punctuation"}
 
 
 def _keeps_cuts(step: dict[str, Any]) -> bool:
-    """Whether a step treats what stands after a cut like the start of a text. Of a space, ByteLevel adds none."""
-    return _cuts(step) or step["type"] in _ISOLATING or step["type"] == "ByteLevel"
+    """Whether a step treats what stands after a cut as it does in the whole text."""
+    return _cuts(step) or step["type"] in _ISOLATING or (step["type"] == "ByteLevel" and not step["add_prefix_space"])
 
 
 def pieces(text: str, longest: int = PIECE_CHARACTERS) -> Iterator[str]:
