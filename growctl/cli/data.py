@@ -21,7 +21,7 @@ PAGE = "data.html"
 
 data_app = typer.Typer(
     name="data",
-    help="Look at prepared datasets; take them out for other programs, or in.\n\nExample: growctl data show quickstart",
+    help="Show, export and import prepared datasets.\n\nExample: growctl data show quickstart",
     no_args_is_help=True,
 )
 

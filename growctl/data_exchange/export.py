@@ -69,7 +69,7 @@ def export_megatron(dataset: Path, output: Path, on_progress: OnProgress | None 
     contents = manifest.splits
     num_bytes = sum(s.num_tokens * manifest.token_bytes + s.num_documents * INDEX_BYTES for s in contents.values())
     require_space(output, num_bytes, "")
-    advance = progress.meter("writing tokens", sum(content.num_tokens for content in contents.values()))
+    advance = progress.meter("writing tokens", sum(content.num_tokens for content in contents.values())).advance
     with raise_when_full(output), whole_directory(output) as staging:
         write_file(staging / TOKENIZER_NAME, (dataset / TOKENIZER_NAME).read_bytes())
         for split in SPLITS:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from growctl.data_view.counts import Lengths, UsedIds
 from growctl.mixture.needs import MixturePart
+from stages.data.bad_records import SkippedRecords
 from stages.data.corpus import SplitName
 from stages.data.packing import Cuts
 
@@ -116,6 +117,8 @@ class DataShowDocument:
     """Size of a stored token."""
     end_of_text: str
     end_of_text_id: int
+    skipped: SkippedRecords
+    """The bad records of the source that `data.on_bad_record: skip` left out."""
     splits: dict[SplitName, SplitEntry]
     """Those of a mixture are the sums of its sources'."""
     sources: tuple[SourceEntry, ...]

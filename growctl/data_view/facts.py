@@ -44,6 +44,7 @@ def describe(
         token_bytes=manifest.token_bytes,
         end_of_text=spec.end_of_text,
         end_of_text_id=manifest.end_of_text_id,
+        skipped=manifest.skipped,
         sources=tuple(_sources(target)),
         splits={split: _split(target, split, None if samples else on_progress) for split in SPLITS},
         ids=_used_ids(target, on_progress) if counts_ids and not samples else None,

@@ -88,6 +88,8 @@ def _facts(document: DataShowDocument) -> Iterator[Paragraph]:
         yield from _ids(document.ids, document.tokenizer_size)
     else:
         yield Paragraph("Ids that occur: not counted; --count-ids reads all tokens for them", "note")
+    if document.skipped.total:
+        yield Paragraph(f"Left out: {document.skipped}")
     hashes = {
         "Fingerprint": document.fingerprint,
         "Source sha256": document.source_sha256,

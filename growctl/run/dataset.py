@@ -108,6 +108,7 @@ class RunDataset:
             datasets_dir=self.runs.datasets,
             log_path=self.runs.datasets_log,
             on_progress=self.screen.preparing,
+            on_work=self.screen.preparing_work,
             tell=self.screen.message,
         )
         dataset = prepare_data(self.schedule.data, self.runs.datasets, prepare_one)

@@ -77,7 +77,9 @@ class DataBlock(DataSpec):
     tokens. best_fit: documents are packed so that as few as possible are cut; nothing is padded, and every token is
     still read once an epoch."""
 
-    attended_tokens: SkipJsonSchema[PositiveFloat | None] = None
+    attended_tokens: Annotated[
+        SkipJsonSchema[PositiveFloat | None], Field(exclude_if=lambda tokens: tokens is None)
+    ] = None
     """With `document_mask`: the tokens that a token attends to, on average. growctl writes it; leave it out."""
 
     mixture: Annotated[list[MixtureBlock], Field(max_length=MOST_SOURCES)] = []

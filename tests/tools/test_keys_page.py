@@ -128,11 +128,11 @@ def test_a_schedule_with_a_keys_example_holds_that_value(path: str) -> None:
     assert held == in_base_units(value_at(written, path))
 
 
-@pytest.mark.parametrize("path", KEYS)
-def test_editors_accept_every_example(path: str) -> None:
-    data = set_to_its_example(KEYS[path])
-    data.get("start", {}).pop("base", None)  # users never write it
-    assert not list(SCHEMA.iter_errors(data))
+def test_editors_accept_every_example() -> None:
+    for path, key in KEYS.items():
+        data = set_to_its_example(key)
+        data.get("start", {}).pop("base", None)  # users never write it
+        assert not list(SCHEMA.iter_errors(data)), path
 
 
 def test_editors_show_examples_and_units() -> None:

@@ -203,6 +203,19 @@ def described(dataset: Path) -> DataShowDocument:
     return describe(Target(dataset, read_dataset_manifest(dataset)), lambda done, total=1.0, what=None: None)
 
 
+def test_records_that_were_skipped_are_counted_and_named(tmp_path: Path) -> None:
+    lines = [json.dumps({"text": f"document {number} of some"}) for number in range(20)]
+    (tmp_path / "docs.jsonl").write_text("\n".join([*lines[:9], "no json", '{"text": null}', *lines[9:]]))
+    spec = DataSpec(source=str(tmp_path), vocab_size=300, validation_fraction=0.3, on_bad_record="skip")
+    dataset = prepare(spec, tmp_path / "datasets")
+    document = described(dataset)
+    out: list[str] = []
+    assert document.skipped == read_dataset_manifest(dataset).skipped
+    print_plain(data_sections(document), out.append)
+    [line] = [line for line in out if line.startswith("Left out: ")]
+    assert line.startswith(f"Left out: 2 bad records (1 not JSON, 1 null): {tmp_path}/docs.jsonl line 10 (not JSON)")
+
+
 def test_tables_fit_80_columns_with_a_bar_for_each_range_of_lengths(dataset: Path) -> None:
     out, document = StringIO(), described(dataset)
     print_sections(data_sections(document, with_bars=True), Terminal(file=out, width=80))
