@@ -200,7 +200,7 @@ def test_a_directory_that_is_not_a_run_is_left_alone(tmp_path):
             "training.batch_size=9 launch.devices=2",
             "training.batch_size = 9: must be a multiple of 2, for 2 devices; use 8 or 10",
         ),
-        ("training.sequence_length=100000", "one sample of 100000 needs 100001; use more text, a shorter sequence"),
+        ("training.sequence_length=200000", "one sample of 200000 needs 200001; use more text, a shorter sequence"),
         ("data.source=/no/such/text", "data.source: '/no/such/text' does not exist"),
         ("launch.zero_stage=0", "launch.zero_stage = 0: "),
         ("stages.1.attention_tokens=4", "stages.1.attention_tokens = 4: "),
