@@ -10,6 +10,7 @@ from growctl.schema.blocks import DataBlock
 from stages.data.corpus import DataSpec, SourceSpec, missing_text
 from stages.data.prepared import missing_unprepared, prepared_datasets
 from stages.data.source_errors import DataError
+from stages.stage_dir import MANIFEST_NAME
 
 _KEYS_OF_A_SOURCE = re.compile(rf"\bdata\.({'|'.join(SourceSpec.model_fields)})\b")
 
@@ -54,7 +55,7 @@ def mixtures_in(datasets_dir: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
 
     from stages.data.dataset import read_dataset_manifest  # slow: numpy
 
-    manifests = sorted(datasets_dir.glob("mixture-*/manifest.json"), key=lambda path: -path.stat().st_mtime)
+    manifests = sorted(datasets_dir.glob(f"mixture-*/{MANIFEST_NAME}"), key=lambda path: -path.stat().st_mtime)
     for manifest in manifests:
         try:
             yield manifest.parent, read_dataset_manifest(manifest.parent).model_dump(mode="json")
