@@ -52,6 +52,7 @@ class MixedSamples(EndlessSamples):
         self.mixture = Mixture(sources, stages, when_exhausted)
         self._order = WindowOrder([split.num_tokens for split in self._splits], sequence_length, seed)
         self._blocks = Blocks(self.starts)
+        self._expected = Blocks(self.starts)
 
     def epochs(self, num_samples: int) -> float:
         """How many passes over its data `num_samples` samples make of the source that is read most often."""
@@ -80,3 +81,8 @@ class MixedSamples(EndlessSamples):
         for row, (source, start) in zip(tokens_BT, rows, strict=True):
             self._splits[source].fill(row, start)
         return tokens_BT
+
+    def expect(self, first_index: int, count: int) -> None:
+        if any(split.is_remote for split in self._splits):
+            for source, start in self._expected.read(first_index, count).tolist():
+                self._splits[source].expect(start, self._length + 1)

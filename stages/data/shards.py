@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from stages.checkpoint.files import hash_file, sync_path
 from stages.data.bad_records import SkippedRecords
 from stages.data.corpus import Advance, Corpus, DataError, SplitName, content_hash, joined_hash
-from stages.data.dataset import DatasetFile, DatasetSplit
+from stages.data.dataset import DatasetFile, DatasetSplit, range_hashes_of
 from stages.data.progress import Progress
 from stages.data.source_files import SourceFile
 from stages.stage_dir import TOKENIZER_NAME
@@ -133,6 +133,8 @@ def _write_shard(task: ShardTask, advance: Advance = lambda num_bytes: None) -> 
         sync_path(path)
         name = path.relative_to(task.directory).as_posix()
         files.append(DatasetFile(name=name, bytes=path.stat().st_size, sha256=hash_file(path)))
+    if files:
+        files.append(range_hashes_of(task.directory, files[0].name))
     split = DatasetSplit(
         num_tokens=files[0].bytes // task.token_bytes if files else 0,
         num_bytes=num_bytes,
