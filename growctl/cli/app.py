@@ -251,7 +251,7 @@ def prepare(
         tell=warnings.append,
     )
     manifest = read_dataset_manifest(path)
-    warnings += dataset_warnings(loaded, DatasetSizes.of(manifest))
+    warnings += dataset_warnings(loaded, DatasetSizes.of(manifest, path))
     if as_json:
         from growctl.documents.output import print_document
         from growctl.run.prepared import PrepareDocument

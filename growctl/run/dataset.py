@@ -17,8 +17,17 @@ from stages.checkpoint.directory import set_aside
 from stages.checkpoint.manifest import CheckpointError, read_manifest
 from stages.data.changed_text import text_change
 from stages.data.corpus import DataError
-from stages.data.dataset import HASHED_BYTES, EvaluationWindows, TrainingSamples, check_dataset, read_dataset_manifest
+from stages.data.dataset import (
+    HASHED_BYTES,
+    EvaluationWindows,
+    TrainingSamples,
+    check_dataset,
+    files_here,
+    read_dataset_manifest,
+)
 from stages.data.prepare import prepare
+from stages.data.remote_dataset import reading_of
+from stages.data.remote_reading import remote_reading, write_remote_reading
 from stages.spec import TrainSpec
 
 
@@ -56,6 +65,8 @@ class RunDataset:
         known = moved_along if moved_along.exists() else known
         try:
             if fingerprint in (None, check_dataset(known, self.screen.preparing).fingerprint):
+                if remote_reading(known):  # the settings, or the place of the runs directory, may be new
+                    write_remote_reading(known, reading_of(self.schedule.data, self.runs.datasets))
                 return self._told_of_size(known)
         except DataError as error:
             # Rename only datasets in our own datasets directory: the ledger may name any path.
@@ -74,7 +85,8 @@ class RunDataset:
 
     def _told_of_size(self, dataset: Path) -> Path:
         """Returns `dataset`; prints a message if it is too large to check the hashes of its files at every start."""
-        if (num_bytes := read_dataset_manifest(dataset).num_file_bytes) > HASHED_BYTES:
+        manifest = read_dataset_manifest(dataset)
+        if (num_bytes := sum(file.bytes for file in files_here(dataset, manifest))) > HASHED_BYTES:
             self.screen.verbatim(
                 f"{dataset} has {byte_count(num_bytes)}: only the sizes of its files were checked; `growctl verify "
                 f"--integrity {dataset}` checks their hashes too"
@@ -103,7 +115,7 @@ class RunDataset:
         length = self.schedule.training.sequence_length
         TrainingSamples(dataset, length, self.schedule.seed)  # raises DataError if the text is shorter than a sequence
         EvaluationWindows(dataset, "validation", length)
-        for warning in dataset_warnings(self.schedule, DatasetSizes.of(manifest)):
+        for warning in dataset_warnings(self.schedule, DatasetSizes.of(manifest, dataset)):
             self.screen.message(f"warning: {self.screen.explained(warning)}")
         return self._told_of_size(dataset)
 
