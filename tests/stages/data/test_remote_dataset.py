@@ -16,8 +16,6 @@ from stages.data.dataset import (
     EvaluationWindows,
     TokenSplit,
     TrainingSamples,
-    dataset_manifest_bytes,
-    range_hashes_of,
     read_dataset_manifest,
     verify_dataset,
 )
@@ -26,14 +24,13 @@ from stages.data.prepare import prepare
 from stages.data.prepared import prepared_datasets
 from stages.data.remote_dataset import CACHE_NAME
 from stages.remote_shards.range_cache import RangeCache
+from tests.stages.data.ranged import with_ranges_of
 from tests.stages.data.test_dataset import limit_shards, write_dataset
-from tests.web_server import Fault, WebServer
+from tests.web_server import FAULTS, WebServer, folder
 
 RANGE_BYTES = 512
 LENGTH = 60
 """Data tokens of a sample: a sample often lies in two ranges, sometimes in two shards."""
-
-FAULTS: tuple[Fault, ...] = ("drop", "500", "truncate", "alter", "503", "cut", "drop", "500", "truncate", "500")
 
 
 @pytest.fixture
@@ -43,21 +40,9 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[We
     monkeypatch.setattr(remote_files, "LONGEST_PAUSE_SECONDS", 0.01)
     dataset = write_dataset(tmp_path / "served/web", [2000, 700, 1300], [900], token_bytes=2)
     limit_shards(dataset, {"train/00001.ds": 650})
-    add_ranges(dataset)
-    with WebServer(tmp_path / "served").running() as server:
+    with_ranges_of(dataset, RANGE_BYTES)
+    with WebServer(folder(tmp_path / "served")).running() as server:
         yield server, dataset
-
-
-def add_ranges(dataset: Path) -> None:
-    """Adds the hashes of small ranges to a dataset."""
-    manifest = read_dataset_manifest(dataset)
-    splits = {}
-    for name, split in manifest.splits.items():
-        hashes = tuple(range_hashes_of(dataset, file.name, RANGE_BYTES) for file in split.files)
-        used = sum(file.bytes // 2 if file.num_tokens is None else file.num_tokens for file in split.files)
-        splits[name] = split.model_copy(update={"files": (*split.files, *hashes), "num_tokens": used})
-    changed = manifest.model_copy(update={"splits": splits, "range_bytes": RANGE_BYTES})
-    (dataset / "manifest.json").write_bytes(dataset_manifest_bytes(changed))
 
 
 def opened(server: WebServer, tmp_path: Path, **keys: Any) -> Path:
