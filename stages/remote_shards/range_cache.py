@@ -45,6 +45,7 @@ class RangeCache:
     def __init__(self, directory: Path, limit_bytes: int) -> None:
         self.directory = directory
         self.limit_bytes = limit_bytes
+        self._folder = f"{directory}{os.sep}"
         self._known: dict[str, tuple[int, int]] = {}
         """By name, the inode and the modification time of each file that this process has checked."""
 
@@ -70,6 +71,21 @@ class RangeCache:
             self._known[sha256] = identity
         self._mark_used(path)
         return array
+
+    def read(self, sha256: str, start: int, stop: int) -> bytes | None:
+        """Bytes `start` to `stop` of a range that this process has checked; None if it has not, or it is not there."""
+        try:
+            descriptor = os.open(f"{self._folder}{sha256[:2]}/{sha256}", os.O_RDONLY)
+        except OSError:
+            return None
+        try:
+            found = os.fstat(descriptor)
+            if self._known.get(sha256) != (found.st_ino, found.st_mtime_ns):
+                return None
+            os.utime(descriptor, ns=(time.time_ns(), found.st_mtime_ns))
+            return os.pread(descriptor, stop - start, start)
+        finally:
+            os.close(descriptor)
 
     def has(self, sha256: str) -> bool:
         """Whether there is a file for a range, without a look into it."""

@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Protocol
+from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
@@ -20,11 +21,14 @@ from stages.token_files.mapped import Int64Array
 FETCHERS = 16
 """Ranges that a process fetches at a time."""
 
-MOST_MAPPED = 4096
-"""Ranges that a process keeps mapped at most. Each takes a file descriptor, so it may be fewer."""
+MOST_MAPPED = 8192
+"""Ranges that a process keeps mapped at most. Each takes a file descriptor, so it is at most half of its limit."""
 
 MAPPED_SHARE = 8
 """A process maps at most one eighth of the cache: a removed range takes disk space while someone has it mapped."""
+
+_ALL: "WeakSet[RemoteNumbers]" = WeakSet()
+"""All sequences of this process, which share the limits."""
 
 
 class Fetch(Protocol):
@@ -62,10 +66,12 @@ class RemoteNumbers:
         self._fetch, self._cache = fetch, cache
         self._ends = list(accumulate(shard.num_tokens for shard in shards))
         open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        by_files = MOST_MAPPED if open_files == resource.RLIM_INFINITY else open_files // 4
+        by_files = MOST_MAPPED if open_files == resource.RLIM_INFINITY else open_files // 2
         self._most_mapped = max(1, min(MOST_MAPPED, by_files, cache.limit_bytes // range_bytes // MAPPED_SHARE))
         self._mapped: dict[tuple[int, int], npt.NDArray[Any]] = {}
-        """By shard and range, in the order of use: the oldest is let go first."""
+        """By shard and range. Once there are as many as allowed, the rest is read from the cache's files."""
+        self._is_full = False
+        _ALL.add(self)
         self._start_process()
 
     def _start_process(self) -> None:
@@ -97,10 +103,8 @@ class RemoteNumbers:
         while filled < wanted:
             number, place = divmod(first, self._range_tokens)
             array = self._mapped.get((shard, number))
-            if array is None:
-                array = self._range(shard, number)
             stop = min(place + wanted - filled, self._shards[shard].num_tokens - first + place)
-            found = array[place:stop]
+            found = self._part(shard, number, place, stop) if array is None else array[place:stop]
             numbers[filled : filled + len(found)] = found
             filled += len(found)
             first += len(found)
@@ -127,6 +131,15 @@ class RemoteNumbers:
         start = number * self._range_bytes
         return start, min(start + self._range_bytes, self._shards[shard].num_bytes)
 
+    def _part(self, shard: int, number: int, first: int, stop: int) -> npt.NDArray[Any]:
+        """Tokens `first` to `stop` of a range that is not mapped, as far as it has them."""
+        if self._is_full:
+            size = self._dtype.itemsize
+            content = self._cache.read(self._sha256(shard, number), first * size, min(stop * size, self._range_bytes))
+            if content is not None:
+                return np.frombuffer(content, self._dtype)
+        return self._range(shard, number)[first:stop]
+
     def _range(self, shard: int, number: int) -> npt.NDArray[Any]:
         """The tokens of a range: mapped from the cache, or else from memory right after they were fetched."""
         sha256, (start, stop) = self._sha256(shard, number), self._bounds(shard, number)
@@ -136,12 +149,9 @@ class RemoteNumbers:
             array = self._cache.open(sha256, stop - start, self._dtype)
             if array is None:  # the cache is too small to keep it for even that long
                 return np.frombuffer(content, self._dtype)
-        self._mapped[shard, number] = array
-        while len(self._mapped) > self._most_mapped:
-            try:
-                del self._mapped[next(iter(self._mapped))]
-            except (KeyError, RuntimeError, StopIteration):  # another thread did
-                break
+        self._is_full = sum(len(each._mapped) for each in list(_ALL)) >= self._most_mapped
+        if not self._is_full:
+            self._mapped[shard, number] = array
         return array
 
     def _future(self, shard: int, number: int) -> "Future[bytes]":
