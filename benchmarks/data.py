@@ -1,6 +1,6 @@
-"""Measures how fast training samples are read from the page cache, against a bare memmap loop, and mixtures too.
+"""Measures how fast training samples are read from the page cache, against a bare memmap loop.
 
-    python -m benchmarks.data > benchmarks/results/data.json    # one minute
+    python -m benchmarks.data > benchmarks/results/data.json    # two minutes
     python -m benchmarks.data --tokens 100000 --turns 2
 
 Each batch is (8, 1024) inputs and the token after each, as int64. In one process, all readers take turns, and each turn
@@ -8,6 +8,8 @@ reads new batches of the same 16-bit tokens:
 
 - `memmap`: `tokens[starts[:, None] + arange(1025)].astype(int64)` on a numpy.memmap, at random starts
 - `training`: TrainingSamples in order; `mixture`: MixedSamples of the four quarters of the tokens in order
+- `megatron`: TrainingSamples in order of a Megatron file of the same uint16 tokens, which `growctl data import` linked;
+  `megatron_int32`: of one of int32, as Megatron writes tokens of larger vocabularies, twice the bytes
 - `training_at_random`, `mixture_at_random`: the same at random indices, as a loader that shuffles would read
 
 Seconds are CPU time of one thread, so that other work on the machine counts little. A ratio is the median over turns of
@@ -21,7 +23,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -29,8 +31,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from tokenizers import Tokenizer, decoders, models
 
 from benchmarks.machine import machine
+from growctl.data_exchange.importing import import_tokens
 from stages.data.corpus import DataSpec, SplitName
 from stages.data.dataset import (
     DatasetFile,
@@ -44,16 +48,23 @@ from stages.data.mixed_samples import MixedSamples
 from stages.data.mixture import MixtureStage
 from stages.data.sample_order import Int64Array
 from stages.stage_dir import MANIFEST_NAME
+from stages.token_files.files import TokenFiles
+from stages.token_files.mapped import MappedNumbers
+from stages.token_files.megatron import write_megatron
 
 BATCH, LENGTH = 8, 1024
+VOCAB_SIZE = 50_000
+DOCUMENT_TOKENS = 700
 WEIGHTS = {"a": 0.5, "b": 0.25, "c": 0.15, "d": 0.1}
 RATIOS = {
     "training_over_memmap": ("training", "memmap"),
     "mixture_over_training": ("mixture", "training"),
+    "megatron_over_training": ("megatron", "training"),
+    "megatron_int32_over_training": ("megatron_int32", "training"),
     "training_at_random_over_memmap": ("training_at_random", "memmap"),
     "mixture_at_random_over_training_at_random": ("mixture_at_random", "training_at_random"),
 }
-GOALS = {"training_over_memmap": 1.5, "mixture_over_training": 1.2}
+GOALS = {"training_over_memmap": 1.5, "mixture_over_training": 1.2, "megatron_over_training": 1.2}
 GOAL_TOKENS_PER_SECOND = 20_000_000
 PROPORTIONS_AFTER = 10_000
 Read = Callable[[], Int64Array]
@@ -74,7 +85,7 @@ def main() -> None:
 
 def measured(folder: Path, num_tokens: int, turns: int, batches: int) -> dict[str, Any]:
     """The benchmark's document."""
-    tokens = np.random.default_rng(0).integers(0, 50_000, num_tokens, np.uint16)
+    tokens = np.random.default_rng(0).integers(0, VOCAB_SIZE, num_tokens, np.uint16)
     whole = write_dataset(folder / "whole", tokens)
     quarters = zip(WEIGHTS, np.array_split(tokens, len(WEIGHTS)), strict=True)
     mixed = MixedSamples(
@@ -83,7 +94,11 @@ def measured(folder: Path, num_tokens: int, turns: int, batches: int) -> dict[st
         LENGTH,
         seed=0,
     )
-    readers = readers_of(whole, mixed)
+    imported = {
+        "megatron": import_megatron(folder / "uint16", tokens),
+        "megatron_int32": import_megatron(folder / "int32", tokens.astype(np.int32)),
+    }
+    readers = readers_of(whole, mixed, imported)
     seconds: dict[str, list[float]] = {name: [] for name in readers}
     for turn in range(turns + 1):
         for name in readers if turn % 2 else reversed(readers):
@@ -122,8 +137,8 @@ def measured(folder: Path, num_tokens: int, turns: int, batches: int) -> dict[st
     }
 
 
-def readers_of(whole: Path, mixed: MixedSamples) -> dict[str, Read]:
-    """Functions that read the next batch, by name."""
+def readers_of(whole: Path, mixed: MixedSamples, others: Mapping[str, Path]) -> dict[str, Read]:
+    """Functions that read the next batch, by name; `others` are datasets to read in order."""
     file = np.memmap(whole / "train/00000.ds", "<u2", mode="r")
     random, places = np.random.default_rng(1), np.arange(LENGTH + 1)
     samples = TrainingSamples(whole, LENGTH, seed=0)
@@ -144,9 +159,29 @@ def readers_of(whole: Path, mixed: MixedSamples) -> dict[str, Read]:
         "memmap": memmap,
         "training": in_order(samples),
         "mixture": in_order(mixed),
+        **{name: in_order(TrainingSamples(dataset, LENGTH, seed=0)) for name, dataset in others.items()},
         "training_at_random": at_random(TrainingSamples(whole, LENGTH, seed=0)),
         "mixture_at_random": at_random(mixed),
     }
+
+
+def import_megatron(folder: Path, tokens: npt.NDArray[Any]) -> Path:
+    """Writes tokens as a Megatron file and imports it: a dataset whose shard is that file."""
+    folder.mkdir()
+    ends = np.minimum(np.arange(DOCUMENT_TOKENS, len(tokens) + DOCUMENT_TOKENS, DOCUMENT_TOKENS), len(tokens))
+    prefix, tokenizer = folder / "tokens", folder / "tokenizer.json"
+    source = TokenFiles(
+        prefix, (), tokens.dtype, MappedNumbers([tokens]), len(ends), lambda first, stop: ends[first:stop]
+    )
+    write_megatron(prefix, source)
+    byte_level = Tokenizer(models.BPE(vocab={str(number): number for number in range(VOCAB_SIZE)}, merges=[]))
+    byte_level.decoder = decoders.ByteLevel()
+    byte_level.add_special_tokens(["0"])
+    byte_level.save(str(tokenizer))
+    fraction = max(0.01, 1 / len(ends))
+    imported = import_tokens([prefix], folder / "dataset", tokenizer, end_of_text="0", validation_fraction=fraction)
+    assert imported.linked_files  # otherwise a copy would be read
+    return imported.path
 
 
 def write_dataset(directory: Path, tokens: npt.NDArray[np.uint16]) -> Path:
@@ -160,7 +195,7 @@ def write_dataset(directory: Path, tokens: npt.NDArray[np.uint16]) -> Path:
     manifest = DatasetManifest(
         format_version=1,
         spec=DataSpec(source="random tokens"),
-        vocab_size=50_000,
+        vocab_size=VOCAB_SIZE,
         token_bytes=2,
         tokenizer_sha256=hashlib.sha256(b"").hexdigest(),
         end_of_text_id=0,

@@ -98,7 +98,10 @@ class ModelBytes:
     """Bytes of the head and the loss."""
 
     rotary: int
-    """Cosines and sines, per position."""
+    """Cosines and sines, per position; per data token if positions begin anew with each document."""
+
+    mask: int
+    """The mask of documents, per pair of data tokens of a sequence. All heads and layers share it."""
 
     widest: int
     """Peak within a layer in a forward pass without gradients, per data token."""
@@ -107,12 +110,14 @@ class ModelBytes:
         """The memory of a pass over `micro_batch_size` sequences of `sequence_length` data tokens."""
         num_tokens = micro_batch_size * sequence_length
         end = num_tokens * self.end
+        rotated = num_tokens if self.mask else sequence_length
+        shared = rotated * self.rotary + num_tokens * sequence_length * self.mask
         in_blocks, freed = -end, end
         for block in reversed(self.blocks):  # the backward pass frees block after block
             in_blocks = max(in_blocks, num_tokens * block.temporary + block.joined - freed)
             freed += num_tokens * block.saved
         return PassMemory(
-            activations=freed + self.head.kept + sequence_length * self.rotary + num_tokens * 2 * INT64,
+            activations=freed + self.head.kept + shared + num_tokens * 2 * INT64,
             at_loss=self.head.training(num_tokens),
             in_blocks=in_blocks,
             forward=max(self.head.evaluating(num_tokens), num_tokens * self.widest),
@@ -129,6 +134,7 @@ def model_bytes(
         end=norm_bytes(shape),  # the gradient of the norm's output reuses that output's memory
         head=HeadBytes(shape, config.vocab_size),
         rotary=2 * FLOAT32 * config.rotary_width,
+        mask=0 if config.document_end_id is None else shape.attention_element,
         widest=_widest(config) * shape.element,
     )
 

@@ -59,11 +59,18 @@ def attention_dtype(like: Tensor) -> torch.dtype:
 
 
 def causal_attention(
-    q_BTD: Tensor, k_BTD: Tensor, v_BTD: Tensor, num_heads: int, table: RotaryTable, past: LayerCache | None = None
+    q_BTD: Tensor,
+    k_BTD: Tensor,
+    v_BTD: Tensor,
+    num_heads: int,
+    table: RotaryTable,
+    mask_BHTT: Tensor | None = None,
+    past: LayerCache | None = None,
 ) -> Tensor:
     """Causal softmax attention of `num_heads` heads, scaled by 1/sqrt(E): (B, T, D), in the inputs' dtype.
 
-    With `past`, the new keys and values are appended to it, and the queries see all that it holds.
+    `mask_BHTT` (model/documents.py) says instead what the queries may see. With `past`, the new keys and values are
+    appended to it, and the queries see what its own mask says, by default all that it holds.
     """
     dtype = attention_dtype(q_BTD)
 
@@ -74,7 +81,7 @@ def causal_attention(
     if table.logit_factor != 1.0:
         q_BHTE = q_BHTE * table.logit_factor
     if past is None:
-        out_BHTE = F.scaled_dot_product_attention(q_BHTE, k_BHTE, v_BHTE, is_causal=True)
+        out_BHTE = F.scaled_dot_product_attention(q_BHTE, k_BHTE, v_BHTE, mask_BHTT, is_causal=mask_BHTT is None)
     else:
         k_BHCE, v_BHCE = past.append(k_BHTE, v_BHTE)
         out_BHTE = F.scaled_dot_product_attention(q_BHTE, k_BHCE, v_BHCE, past.mask_BHTC, is_causal=past.is_causal)

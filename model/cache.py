@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from model.config import TokenformerConfig, TransformerConfig
+from model.documents import attention_mask, last_starts
 
 
 class LayerCache(NamedTuple):
@@ -20,7 +21,8 @@ class LayerCache(NamedTuple):
     """Columns that were filled before this forward pass."""
 
     mask_BHTC: Tensor | None
-    """True where a query may see a key; H is 1, and so is B if no row is padded. None: `is_causal` says it all."""
+    """True where a query may see a key, or a mask of documents (model/documents.py); H is 1, and so is B if all rows
+    are alike. None: `is_causal` says it all."""
 
     is_causal: bool
 
@@ -38,6 +40,8 @@ class KVCache:
     Each forward pass with the cache appends a batch of positions of all rows. Rows of unequal length are padded on the
     left: `starts_B` holds the number of padding columns of each row. Padding may be any token id. A padded row gives
     the logits of the row alone, those at padding columns mean nothing.
+
+    For a model that attends within documents, the cache also holds where the document of each column begins.
 
     Attention reads views of the filled columns, so its shapes grow with the text.
     """
@@ -58,6 +62,11 @@ class KVCache:
         self.length = 0
         """Columns filled so far, padding included."""
 
+        self._end_id = config.document_end_id
+        self._document_starts_BC = torch.zeros((batch_size, num_columns), dtype=torch.int64, device=device)
+        self._ended_B = torch.ones(batch_size, dtype=torch.bool, device=device)
+        """Whether the column before the next one ends a document; true at the start."""
+
     @property
     def num_columns(self) -> int:
         """The most columns that the cache can hold, padding included."""
@@ -68,21 +77,29 @@ class KVCache:
         self.length = row.length
         self.keys_LBHCE[:, :, :, : row.length] = row.keys_LBHCE[:, :, :, : row.length]
         self.values_LBHCE[:, :, :, : row.length] = row.values_LBHCE[:, :, :, : row.length]
+        self._document_starts_BC[:, : row.length] = row._document_starts_BC[:, : row.length]
+        self._ended_B[:] = row._ended_B
 
-    def positions(self, num_new: int) -> Tensor:
-        """The positions of the next `num_new` columns, int64: (T,) or, with padding, (B, 1, T). Padding is at 0."""
-        column_T = torch.arange(self.length, self.length + num_new, device=self.keys_LBHCE.device)
+    def positions(self, input_ids_BT: Tensor) -> Tensor:
+        """The positions of the next columns, int64: (T,) or, where rows differ, (B, 1, T). Padding has no meaning.
+
+        Stores where their documents begin, if the model needs it. Raises ValueError if the columns do not fit.
+        """
+        num_new = input_ids_BT.shape[1]
+        end = self._end(num_new)
+        column_T = torch.arange(self.length, end, device=self.keys_LBHCE.device)
+        if self._end_id is not None:
+            self._add_documents(input_ids_BT, column_T, self._end_id)
+            return (column_T - self._document_starts_BC[:, self.length : end])[:, None]
         if self.starts_B is None:
             return column_T
         return (column_T - self.starts_B[:, None, None]).clamp_min(0)
 
     def layers(self, num_new: int) -> list[LayerCache]:
-        """What each layer needs to append `num_new` columns. Raises ValueError if they do not fit."""
-        end = self.length + num_new
-        if end > self.num_columns:
-            raise ValueError(f"the cache holds {self.num_columns} positions; {self.length} + {num_new} do not fit")
+        """What each layer needs to append `num_new` columns, whose `positions` were asked for before."""
+        end = self._end(num_new)
         # Without padding, a single new position sees all keys, and a first forward pass is the ordinary causal one.
-        needs_mask = self.starts_B is not None or (self.length > 0 and num_new > 1)
+        needs_mask = self._end_id is not None or self.starts_B is not None or (self.length > 0 and num_new > 1)
         mask_BHTC = self._mask(end) if needs_mask else None
         is_causal = not needs_mask and num_new > 1
         return [
@@ -90,7 +107,28 @@ class KVCache:
             for keys_BHCE, values_BHCE in zip(self.keys_LBHCE, self.values_LBHCE, strict=True)
         ]
 
+    def _end(self, num_new: int) -> int:
+        end = self.length + num_new
+        if end > self.num_columns:
+            raise ValueError(f"the cache holds {self.num_columns} positions; {self.length} + {num_new} do not fit")
+        return end
+
+    def _add_documents(self, input_ids_BT: Tensor, column_T: Tensor, end_id: int) -> None:
+        """Stores where the documents of new columns begin. The first column after a row's padding begins one."""
+        ends_BT = input_ids_BT.eq(end_id)
+        begins_BT = torch.cat((self._ended_B[:, None], ends_BT[:, :-1]), dim=1)
+        if self.starts_B is not None:
+            begins_BT = begins_BT | (column_T == self.starts_B[:, None])
+        starts_BT = last_starts(begins_BT, column_T)
+        if self.length:
+            starts_BT = starts_BT.maximum(self._document_starts_BC[:, self.length - 1, None])
+        self._document_starts_BC[:, self.length : self.length + len(column_T)] = starts_BT
+        self._ended_B = ends_BT[:, -1].clone()
+
     def _mask(self, end: int) -> Tensor:
+        if self._end_id is not None:
+            starts_BC = self._document_starts_BC[:, :end]
+            return attention_mask(starts_BC[:, self.length :], starts_BC, self.keys_LBHCE.dtype)
         key_C = torch.arange(end, device=self.keys_LBHCE.device)
         query_T1 = key_C[self.length :, None]
         visible_TC = key_C <= query_T1

@@ -118,6 +118,10 @@ class _LanguageModelConfig(Strict):
 
     norm_epsilon: PositiveFinite = 1e-5
 
+    document_end_id: NonNegativeInt | None = None
+    """The token that ends a document, for a model that attends within documents only and counts positions from the
+    start of each. None: it attends to everything before."""
+
     @property
     def head_width(self) -> int:
         """Width E of one attention head."""

@@ -3,8 +3,8 @@
 Imports no torch.
 
 Only matrix products count, with 2 FLOPs per multiply-add, as in `torch.utils.flop_counter`; element-wise operations do
-not. Attention counts as the full T x T, although the causal mask needs only half. A backward pass counts as two forward
-passes.
+not. Attention counts as the full T x T, although the causal mask needs only half; within documents, as the full square
+of each document's part of the sequence. A backward pass counts as two forward passes.
 """
 
 import math
@@ -22,7 +22,7 @@ class Flops:
     """Products with parameter tokens (Tokenformer) or weight matrices (Transformer)."""
 
     attention: float
-    """Token-token products: Q K^T and scores V, full T x T."""
+    """Token-token products: Q K^T and scores V, full T x T, or the squares of the documents in it."""
 
     head: float
     """The tied output head, hidden_size x vocab_size."""
@@ -41,18 +41,22 @@ class Flops:
     __rmul__ = __mul__
 
 
-def forward_flops_per_token(config: TokenformerConfig | TransformerConfig, sequence_length: int) -> Flops:
-    """FLOPs of a forward pass per data token, with a context of `sequence_length` data tokens."""
+def forward_flops_per_token(config: TokenformerConfig | TransformerConfig, attended_tokens: float) -> Flops:
+    """FLOPs of a forward pass per data token.
+
+    `attended_tokens`: with how many data tokens a token is multiplied in attention: the sequence length or, for a model
+    that attends within documents, the mean length of a token's document within its sequence.
+    """
     matrices = (
         math.prod(shape) for name, shape in parameter_shapes(config).items() if len(shape) == 2 and name != EMBEDDING
     )
     return Flops(
         parameters=2.0 * sum(matrices),
-        attention=4.0 * sequence_length * config.hidden_size * config.num_layers,
+        attention=4.0 * attended_tokens * config.hidden_size * config.num_layers,
         head=2.0 * config.hidden_size * config.vocab_size,
     )
 
 
-def training_flops_per_token(config: TokenformerConfig | TransformerConfig, sequence_length: int) -> Flops:
-    """FLOPs of a forward and a backward pass per data token, with a context of `sequence_length` data tokens."""
-    return 3 * forward_flops_per_token(config, sequence_length)
+def training_flops_per_token(config: TokenformerConfig | TransformerConfig, attended_tokens: float) -> Flops:
+    """FLOPs of a forward and a backward pass per data token."""
+    return 3 * forward_flops_per_token(config, attended_tokens)

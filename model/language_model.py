@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from model.attention import RotaryTable, attention_dtype, rotary_table
 from model.cache import KVCache
 from model.config import Kernels, TokenformerConfig, TransformerConfig, parameter_shapes
+from model.documents import attention_mask, document_starts
 from model.errors import UserError
 from model.kernels import launch as triton_kernels
 from model.loss import linear_cross_entropy
@@ -105,17 +106,23 @@ class LanguageModel(nn.Module):
 
         `rotary_scaling` changes the rotary frequencies, for sequences longer than those of training.
         """
-        length = input_ids_BT.shape[1]
+        length, end_id = input_ids_BT.shape[1], self.config.document_end_id
         x_BTD = self.embedding(input_ids_BT)
-        position_P = torch.arange(length, device=x_BTD.device) if cache is None else cache.positions(length)
+        position_P, mask_BHTT = torch.arange(length, device=x_BTD.device), None
+        if cache is not None:
+            position_P = cache.positions(input_ids_BT)
+        elif end_id is not None:
+            start_BT = document_starts(input_ids_BT, end_id)
+            position_P = (position_P - start_BT)[:, None]
+            mask_BHTT = attention_mask(start_BT, start_BT, attention_dtype(x_BTD))
         width, base = self.config.rotary_width, self.config.rotary_base
         table: RotaryTable = rotary_table(position_P, width, base, like=x_BTD, scaling=rotary_scaling)
         if cache is None:
             for block in self.blocks:
-                x_BTD = block(x_BTD, table)
+                x_BTD = block(x_BTD, table, mask_BHTT)
         else:
             for block, past in zip(self.blocks, cache.layers(length), strict=True):
-                x_BTD = block(x_BTD, table, past)
+                x_BTD = block(x_BTD, table, past=past)
             cache.advance(length)
         return self.final_norm(x_BTD)
 

@@ -28,11 +28,13 @@ class TokenformerBlock(nn.Module):
             for pattention in block.pattentions().values()
         )
 
-    def forward(self, x_BTD: Tensor, table: RotaryTable, past: LayerCache | None = None) -> Tensor:
+    def forward(
+        self, x_BTD: Tensor, table: RotaryTable, mask_BHTT: Tensor | None = None, past: LayerCache | None = None
+    ) -> Tensor:
         """(B, T, D) in, (B, T, D) out. With `past`, the positions that it holds come before those of x."""
         h_BTD = F.layer_norm(x_BTD, x_BTD.shape[-1:], eps=self.norm_epsilon)
         q_BTD, k_BTD, v_BTD = self.query(h_BTD), self.key(h_BTD), self.value(h_BTD)
-        x_BTD = x_BTD + self.projection(causal_attention(q_BTD, k_BTD, v_BTD, self.num_heads, table, past))
+        x_BTD = x_BTD + self.projection(causal_attention(q_BTD, k_BTD, v_BTD, self.num_heads, table, mask_BHTT, past))
         return x_BTD + self.ffn(F.layer_norm(x_BTD, x_BTD.shape[-1:], eps=self.norm_epsilon))
 
 

@@ -26,10 +26,12 @@ class TransformerBlock(nn.Module):
         self.ffn_input = nn.Linear(width, config.ffn_size)
         self.ffn_output = nn.Linear(config.ffn_size, width)
 
-    def forward(self, x_BTD: Tensor, table: RotaryTable, past: LayerCache | None = None) -> Tensor:
+    def forward(
+        self, x_BTD: Tensor, table: RotaryTable, mask_BHTT: Tensor | None = None, past: LayerCache | None = None
+    ) -> Tensor:
         """(B, T, D) in, (B, T, D) out. With `past`, the positions that it holds come before those of x."""
         q_BTD, k_BTD, v_BTD = self.attention_input(self.attention_norm(x_BTD)).chunk(3, dim=-1)
-        x_BTD = x_BTD + self.projection(causal_attention(q_BTD, k_BTD, v_BTD, self.num_heads, table, past))
+        x_BTD = x_BTD + self.projection(causal_attention(q_BTD, k_BTD, v_BTD, self.num_heads, table, mask_BHTT, past))
         return x_BTD + self.ffn_output(F.gelu(self.ffn_input(self.ffn_norm(x_BTD))))
 
 

@@ -25,6 +25,8 @@ def _printable(value: str) -> str:
 
 
 Count = Annotated[int, Field(ge=0, le=MOST)]
+Tokens = Annotated[int, Field(ge=0, le=2**63 - 1)]
+Epochs = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
 Positive = Annotated[int, Field(ge=1, le=MOST)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Seconds = Annotated[float, Field(ge=0, le=MOST, allow_inf_nan=False)]
@@ -112,7 +114,7 @@ class Train(_Line):
     gradient_norm: Number | None
     """L2 norm of the last update's gradient, before clipping; null if that update was rejected."""
 
-    tokens_seen: Count
+    tokens_seen: Tokens
     """Data tokens trained in the stage so far."""
 
     tokens_per_second: Speed
@@ -123,8 +125,8 @@ class Train(_Line):
     mean over all ranks."""
 
 
-class SourceLoss(TypedDict):
-    """The validation loss on one source of a mixture."""
+class SourceEvaluation(TypedDict):
+    """One source of a mixture at an evaluation."""
 
     loss: Number | None
     """Nats per token; null if it is not finite."""
@@ -134,6 +136,12 @@ class SourceLoss(TypedDict):
 
     num_tokens: Count
     """Validation tokens predicted."""
+
+    train_tokens: Tokens
+    """Data tokens of the source that the stage has trained on so far. Data that a rollback skipped does not count."""
+
+    epochs: Epochs
+    """How often training has read the source so far, from the ladder's first sample on."""
 
 
 class Evaluation(_Line):
@@ -159,7 +167,7 @@ class Evaluation(_Line):
     num_tokens: Count
     """Validation tokens predicted."""
 
-    by_source: dict[Text, SourceLoss] | None
+    by_source: dict[Text, SourceEvaluation] | None
     """The results by the name of the source; null for a dataset that is not a mixture."""
 
 

@@ -22,6 +22,9 @@ from model.precision import RequestedPrecision
 from model.strict import Strict
 
 RateShape = Literal["wsd", "cosine"]
+Packing = Literal["concatenate", "best_fit"]
+"""How documents become training sequences: as the stream is cut, or packed so that few are cut."""
+
 ZeroStage = Literal[1, 2, 3]
 Offload = Literal["none", "optimizer"]
 Action = Literal["skip", "rollback", "stop"]
@@ -222,6 +225,10 @@ class TrainSpec(Strict):
     """Sequences per forward pass on one rank."""
 
     sequence_length: PositiveInt
+    packing: Packing = "concatenate"
+    attended_tokens: PositiveFloat | None = None
+    """How many data tokens a token attends to on average, for the cost of training; null: the whole sequence."""
+
     learning_rate: LearningRate
     optimizer: Optimizer
     generations: tuple[GenerationRule, ...] = ()

@@ -113,12 +113,23 @@ def test_the_recipe_for_a_mixture_counts_the_tokens_of_each_source(run):
     tokens = samples.tokens_by_source(0, 1500)
     assert sum(tokens.values()) == 1500 * 64
     assert abs(tokens["code"] - (300 + 250) * 64) <= 4 * 64
+    loaded = next(iter(torch.utils.data.DataLoader(samples[:1500], batch_size=32)))
+    assert loaded.tolist() == samples.batch(0, 32).tolist()
+
+
+def test_the_recipe_for_grain_gives_a_rank_its_part_of_each_step_and_resumes(run):
+    pytest.importorskip("grain", reason="grain is not installed")
+    names = run("Read the training samples with your own loader (3)")
+    samples = names["samples"]
+    assert names["first_BT"].tolist() == samples.batch(0, 32)[1::2].tolist()
+    assert names["second_BT"].tolist() == samples.batch(32, 32)[1::2].tolist() == next(names["batches"]).tolist()
+    assert sum(len(batch) for batch in names["validation"]) == 999 // 64
 
 
 def test_every_recipe_has_a_test_in_this_file():
     tests = Path(__file__).read_text()
     assert [heading for heading in RECIPES if f'"{heading}"' not in tests] == []
-    assert len(RECIPES) == 10
+    assert len(RECIPES) == 11
 
 
 def test_recipes_are_found_by_heading_and_number():

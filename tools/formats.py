@@ -50,17 +50,20 @@ def write_schemas() -> list[Path]:
 def metrics_tables() -> str:
     """A table of the keys that all lines of metrics.jsonl have, then one for each kind of line."""
     schema = document_schema("metrics")
-    kinds = schema["$defs"]
+    kinds = {name: kind for name, kind in schema["$defs"].items() if "event" in kind["properties"]}
     common = {key: value for key, value in kinds["Start"]["properties"].items() if key in _COMMON}
     names = [f"`{kind['properties']['event']['const']}`" for kind in kinds.values()]
     event = {"enum": sorted(name.strip("`") for name in names), "description": "The kind of the line."}
-    parts = ["Every line has:\n", _table({"event": event} | {key: common[key] for key in _COMMON[1:]}, kinds)]
+    parts = ["Every line has:\n", _table({"event": event} | {key: common[key] for key in _COMMON[1:]}, schema["$defs"])]
     order = [reference["$ref"].rpartition("/")[2] for reference in schema["oneOf"]]
     for kind in (kinds[name] for name in order):
         parts.append(f"**`{kind['properties']['event']['const']}`**: {kind['description']}\n")
         own = {key: value for key, value in kind["properties"].items() if key not in _COMMON}
         if own:
-            parts.append(_table(own, kinds))
+            parts.append(_table(own, schema["$defs"]))
+    for name, inner in schema["$defs"].items():
+        if name not in kinds:
+            parts += [f"`{name}`: {inner.get('description', '')}\n", _table(inner["properties"], schema["$defs"])]
     return "\n".join(parts)
 
 

@@ -45,6 +45,17 @@ HISTORY = {
 CACHE_GOAL = 1.0
 """The smallest allowed ratio of the tokens per second with a KV cache to those without."""
 
+READERS = {
+    "memmap": "a bare loop over a `numpy.memmap`, at random starts",
+    "training": "a dataset, in order",
+    "mixture": "a mixture of four datasets, in order",
+    "megatron": "an imported Megatron file of uint16, in order",
+    "megatron_int32": "an imported Megatron file of int32, in order",
+    "training_at_random": "a dataset, at random indices",
+    "mixture_at_random": "the mixture, at random indices",
+}
+"""What benchmarks/data.py reads."""
+
 FORMS = {"written_out": "written out", "ours": "ours", "compiled": "compiled"}
 
 
@@ -154,6 +165,16 @@ class Generate(Results):
     """The results file of benchmarks/generate.py."""
 
     rows: list[GenerateRow]
+
+
+class Data(Results):
+    """The results file of benchmarks/data.py."""
+
+    tokens_per_second: dict[str, float]
+    goal_tokens_per_second: float
+    ratios: dict[str, float]
+    quartiles: dict[str, list[float]]
+    goals: dict[str, float]
 
 
 def with_tables(page: str, results: Path = RESULTS) -> str:
@@ -276,12 +297,44 @@ def generate_table(results: Path) -> str:
     return f"{found.where()}\n{table(headings, rows)}"
 
 
+def data_table(results: Path) -> str:
+    """Tokens per second of reading training samples, and times relative to a bare loop and to a plain dataset."""
+    found = read_results(results / "data.json", Data)
+    if found is None:
+        return NOT_MEASURED
+    goals = found.goals
+    headings = (
+        "",
+        f"million tokens/s (goal: at least {found.goal_tokens_per_second / 1e6:g} in order)",
+        f"time / the bare loop's, quartiles (goal: at most {goals['training_over_memmap']:g} in order)",
+        f"time / a dataset's, quartiles (goal: at most {goals['mixture_over_training']:g} in order)",
+    )
+
+    def over(*names: str) -> str:
+        name = next((name for name in names if name in found.ratios), None)
+        if name is None:
+            return "-"
+        value, quartiles = found.ratios[name], found.quartiles[name]
+        return at_most(value, goals[name], 2, quartiles) if name in goals else with_quartiles(value, quartiles, 2)
+
+    rows = []
+    for reader, shown in READERS.items():
+        speed = found.tokens_per_second[reader]
+        million = f"{speed / 1e6:,.0f}"
+        if reader == "training":
+            million = at_least(speed / 1e6, found.goal_tokens_per_second / 1e6, 0)
+        over_dataset = over(f"{reader}_over_training", f"{reader}_over_training_at_random")
+        rows.append((shown, million, over(f"{reader}_over_memmap"), over_dataset))
+    return f"{found.where()}\n{table(headings, rows)}"
+
+
 TABLES: dict[str, Callable[[Path], str]] = {
     "pattention": pattention_table,
     "train-step": train_step_table,
     "start-up": start_up_table,
     "history": history_table,
     "generate": generate_table,
+    "data": data_table,
     "gpu": gpu_tables,
 }
 

@@ -75,6 +75,19 @@ class CheckpointFacts:
         measured = [details.get("validation_loss"), *_last_loss(details.get("losses"))]
         return next((float(loss) for loss in measured if _is_finite(loss)), None)
 
+    @property
+    def by_source(self) -> dict[str, tuple[float, float]]:
+        """Of each source of the mixture that the checkpoint was trained on: the validation loss in nats per token, and
+        how often training read it. Empty if there is none, or if it is unknown."""
+        known = self.manifest.lineage.details.get("by_source")  # a manifest may hold anything here
+        sources: dict[str, Any] = known if isinstance(known, dict) else {}
+        figures = {name: each for name, each in sources.items() if isinstance(each, dict)}
+        return {
+            name: (float(each["loss"]), float(each["epochs"]))
+            for name, each in figures.items()
+            if _is_finite(each.get("loss")) and _is_finite(each.get("epochs"))
+        }
+
     def steps_of_history(self) -> Iterator[tuple[HistoryEntry | None, HistoryEntry]]:
         """Every entry of the history with the one before, oldest first."""
         before: HistoryEntry | None = None

@@ -79,12 +79,19 @@ def fact_rows(facts: CheckpointFacts) -> Iterator[tuple[str, str]]:
     if (loss := facts.validation_loss) is not None:
         perplexity = f"{math.exp(loss):.4g}" if loss < MOST_NATS else "too large to show"
         yield "validation", f"{loss:.5g} nats per token, perplexity {perplexity}"
+    yield from source_rows(facts)
     yield "precision", manifest.precision or "unknown"
     yield "dataset", _short(manifest.dataset_fingerprint)
     yield "tokenizer", _short(manifest.tokenizer_sha256)
     if manifest.text.context_length is not None:
         yield "context", counted(manifest.text.context_length, "token")
     yield "files", f"{len(manifest.files)} ({num_bytes}), {kind}"
+
+
+def source_rows(facts: CheckpointFacts) -> Iterator[tuple[str, str]]:
+    """Labels and words: each source of the mixture that the checkpoint was trained on."""
+    for name, (loss, epochs) in facts.by_source.items():
+        yield f"source {name}", f"read {epochs:.3g} times, validation loss {loss:.5g} nats per token"
 
 
 def _formula(facts: CheckpointFacts) -> str:

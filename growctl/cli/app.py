@@ -230,6 +230,7 @@ def prepare(
 
     Example: growctl prepare quickstart
     """
+    from growctl.mixture.sources import prepare_data
     from growctl.plan.datasets import DatasetSizes, dataset_warnings
     from growctl.run.screen import Screen
     from growctl.runs_dir import RunsPaths
@@ -244,12 +245,14 @@ def prepare(
     screen = Screen(terminal, timestamps=not terminal.is_terminal)
     runs = RunsPaths(runs_dir)
     warnings: list[str] = []
-    path = prepare_dataset(
-        *(loaded.data, runs.datasets),
+    prepare_one = partial(
+        prepare_dataset,
+        datasets_dir=runs.datasets,
         log_path=runs.datasets_log,
         on_progress=screen.preparing,
         tell=warnings.append,
     )
+    path = prepare_data(loaded.data, runs.datasets, prepare_one)
     manifest = read_dataset_manifest(path)
     warnings += dataset_warnings(loaded, DatasetSizes.of(manifest, path))
     if as_json:
@@ -263,8 +266,6 @@ def prepare(
                 f"{split}: {counted(content.num_documents, 'document')}, {counted(content.num_tokens, 'token')}, "
                 f"{counted(content.num_bytes, 'byte')}"
             )
-        if manifest.num_dropped:
-            say(f"left out of train: {counted(manifest.num_dropped, 'document')} whose text is also in validation")
         if manifest.skipped.total:
             say(f"skipped: {manifest.skipped}")
         for warning in warnings:

@@ -64,7 +64,12 @@ def show(
     ids: Annotated[bool, typer.Option("--ids", help="Show the token ids of samples, too.")] = False,
     sequence_length: Annotated[
         int | None,
-        typer.Option(help="For --sample of a directory: the context.", metavar="TOKENS", min=1, show_default=False),
+        typer.Option(
+            help="For a directory: the context, to count the documents that it cuts, and for --sample.",
+            metavar="TOKENS",
+            min=1,
+            show_default=False,
+        ),
     ] = None,
     seed: Annotated[
         int | None,
@@ -119,14 +124,18 @@ def show(
     samples: Iterable[SampleEntry] = ()
     if sample is not None or step is not None:
         first, count = (sample, 1) if sample is not None else target.samples_of_step(step or 0)
-        samples = SampleReader(target.directory, *target.order(sequence_length, seed)).read(first, count)
+        samples = SampleReader(target.directory, *target.order(sequence_length, seed), target.packing).read(
+            first, count
+        )
         if not as_json:
             _print_samples(samples, with_ids=ids, plain=plain)
             if step is not None and target.caveat():
                 say(f"\n{target.caveat()}", error=True)
             return
     with progress_bar("reading") as on_progress:
-        document = describe(target, on_progress, count_ids=count_ids, samples=tuple(samples))
+        document = describe(
+            target, on_progress, count_ids=count_ids, samples=tuple(samples), sequence_length=sequence_length
+        )
     if as_json:
         from growctl.documents.output import print_document
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from growctl.controls.caveats import schedule_caveats
 from growctl.ladder.short_stages import short_stage_warnings
-from growctl.ladder.sizes import num_steps, stage_model
+from growctl.ladder.sizes import num_steps, stage_models
 from growctl.schema.blocks import Schedule
 from growctl.text.formatting import short_count
 from model.config import num_parameters
@@ -61,10 +61,10 @@ def checked(file: str, schedule: Schedule, further: Sequence[str] = ()) -> Check
     stages = tuple(
         StageBrief(
             name=stage.name,
-            num_parameters=num_parameters(stage_model(schedule, index)),
+            num_parameters=num_parameters(models.final),
             train_tokens=num_steps(stage, tokens_per_step) * tokens_per_step,
         )
-        for index, stage in enumerate(schedule.stages)
+        for stage, models in zip(schedule.stages, stage_models(schedule), strict=True)
     )
     warnings = (*schedule_caveats(schedule), *short_stage_warnings(schedule), *further)
     return CheckedSchedule(file, valid=True, name=schedule.name, stages=stages, warnings=warnings)

@@ -4,6 +4,8 @@ Every control has the ladder's data (from sample 0), seed, batch and learning-ra
 and decay (growctl/controls/caveats.py warns if it has too few steps for them). Its cost is a multiple of the whole
 ladder's FLOPs, or for `scratch-of-each-size` of a finished model's. A ladder's start checkpoint counts with the FLOPs
 that it cost, as far as they are known: controls that grow start from it too, the others train its share as well.
+Where the ladder's stages weight the sources of a mixture differently, a control that has not these stages changes its
+weights at the same shares of its own steps.
 """
 
 import re
@@ -12,11 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from growctl.controls.equal_size import equal_size_transformer
-from growctl.ladder.releases import finished_models
+from growctl.ladder.mixture_spans import stage_weights
+from growctl.ladder.releases import finished_models, plan_release
 from growctl.ladder.stage_plans import StagePlan, plan_stages, total_flops
 from growctl.runs_dir import CONTROL_INFIX
 from growctl.schema.blocks import Schedule, StageBlock
 from growctl.schema.growth_block import POLICIES, GrowthBlock
+from growctl.schema.mixture_block import FollowedWeights, shares
 from model.config import TokenformerConfig, TransformerConfig
 
 _BUDGET = re.compile(r"-[0-9.]+x$")
@@ -61,23 +65,35 @@ def _generated(schedule: Schedule, plans: list[StagePlan], kind: str, budget: fl
         covered = [block for block in schedule.controls if block.kind == twin and budget in block.budgets]
         for index, plan in enumerate(plans):
             if index < last or not covered:  # the twin already trains the last size at this budget
-                yield plan.name, _with_flops(_from_scratch(schedule, index, plan.model), flops)
+                yield plan.name, _scratch(schedule, index, plan.model, flops, plans)
     elif kind == "scratch-of-each-size":
         twins = (f"{schedule.model.family}-scratch", "best-scratch")
         covered = [block for block in schedule.controls if block.kind in twins and budget in block.budgets]
         for plan, cost in finished_models(schedule, plans):
             if cost.total < total_flops(plans).total or not covered:  # the twin trains that very run
-                yield plan.name, _with_flops(_from_scratch(schedule, plan.index, plan.model), budget * cost.total)
+                followed = plans[: plan.index + 1]
+                yield plan.name, _scratch(schedule, plan.index, plan.model, budget * cost.total, followed)
     elif kind == "tokenformer-scratch":
-        yield "", _with_flops(_from_scratch(schedule, last, plans[last].model), flops)
+        yield "", _scratch(schedule, last, plans[last].model, flops, plans)
     elif kind == "transformer-scratch":
         largest = plans[last].model
         shape = largest if isinstance(largest, TransformerConfig) else equal_size_transformer(largest)
-        yield "", _with_flops(_from_scratch(schedule, last, shape), flops)
+        yield "", _scratch(schedule, last, shape, flops, plans)
     elif kind == "single-jump":
-        yield "", _with_flops(_single_jump(schedule, plans), flops - base_flops)
+        yield "", _following(_with_flops(_single_jump(schedule, plans), flops - base_flops), schedule, plans[1:])
     else:
         yield "", _official_growth(schedule, plans, budget)
+
+
+def _scratch(
+    schedule: Schedule,
+    index: int,
+    shape: TokenformerConfig | TransformerConfig,
+    flops: float,
+    followed: Sequence[StagePlan],
+) -> Schedule:
+    """A schedule that trains a new model of that shape for `flops`, and reads a mixture as the stages `followed` do."""
+    return _following(_with_flops(_from_scratch(schedule, index, shape), flops), schedule, followed)
 
 
 def _from_scratch(schedule: Schedule, index: int, shape: TokenformerConfig | TransformerConfig) -> Schedule:
@@ -123,6 +139,42 @@ def _with_flops(schedule: Schedule, flops: float) -> Schedule:
     *spent, plan = plan_stages(schedule.model_copy(update={"stages": [*before, _with_steps(last, 1)]}))
     steps = round((flops - total_flops(spent).total) / plan.step_flops.total)
     return schedule.model_copy(update={"stages": [*before, _with_steps(last, max(1, steps))]})
+
+
+def _following(control: Schedule, schedule: Schedule, followed: Sequence[StagePlan]) -> Schedule:
+    """`control`, whose last stage gives the sources of a mixture the weights of the stages `followed` of the ladder.
+
+    They change at the same shares of its own steps. The release of the last one and, before the first, the start
+    checkpoint count as parts of these stages.
+    """
+    if not schedule.data.mixture or not followed:
+        return control
+    *before, last = control.stages
+    assert last.train_steps
+    release = plan_release(schedule, followed[-1])
+    started = _steps_of_the_base(schedule, followed[0])
+    total = started + sum(plan.num_steps for plan in followed) + (release.num_steps if release else 0)
+    weights: list[FollowedWeights] = []
+    position = 0
+    for plan in followed:
+        first_step = round(last.train_steps * position / total)
+        for step, each in stage_weights(schedule, plan.index):
+            if not weights or shares(weights[-1].weights) != shares(each):
+                weights = [known for known in weights if known.first_step < first_step + step]
+                weights.append(FollowedWeights(first_step=first_step + step, weights=each))
+        position += plan.num_steps + (started if plan is followed[0] else 0)
+    update = (
+        {"mixture": weights[0].weights, "followed": None}
+        if len(weights) == 1
+        else {"mixture": None, "followed": weights}
+    )
+    return control.model_copy(update={"stages": [*before, last.model_copy(update=update)]})
+
+
+def _steps_of_the_base(schedule: Schedule, first: StagePlan) -> int:
+    """The steps in which the start checkpoint was trained, if `first` begins with it, at the ladder's own batch."""
+    base = schedule.base
+    return round((base.tokens or 0) / first.tokens_per_step) if base and first.index == 0 else 0
 
 
 def _bare(stage: StageBlock) -> StageBlock:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from growctl.data_view.counts import Lengths, UsedIds
 from stages.data.corpus import SplitName
+from stages.data.packing import Cuts
 
 
 @dataclass(frozen=True)
@@ -92,12 +93,12 @@ class DataShowDocument:
     """Size of a stored token."""
     end_of_text: str
     end_of_text_id: int
-    num_dropped: int
-    """Documents left out of train because validation has the same text."""
     splits: dict[SplitName, SplitEntry]
     ids: UsedIds | None
     """None if they were not counted."""
     passes: tuple[StagePasses, ...]
     """By stage of the schedule; empty for a dataset's directory."""
+    cuts: Cuts | None
+    """The documents that training sequences cut; None if their length is not known, or only samples were asked for."""
     samples: tuple[SampleEntry, ...]
     """Those that --sample or --step asks for."""

@@ -9,19 +9,26 @@ from growctl.text.progress import Advance
 from stages.data.corpus import SPLITS, SplitName
 from stages.data.dataset import HASHED_BYTES, Int64Array, TokenSplit
 from stages.data.document_ends import DocumentEnds
+from stages.data.packing import count_cuts
 
 _TOKENS_AT_ONCE = 1 << 20
 
 
 def describe(
-    target: Target, on_progress: Advance, *, count_ids: bool | None = None, samples: tuple[SampleEntry, ...] = ()
+    target: Target,
+    on_progress: Advance,
+    *,
+    count_ids: bool | None = None,
+    samples: tuple[SampleEntry, ...] = (),
+    sequence_length: int | None = None,
 ) -> DataShowDocument:
     """Everything about the dataset. With `samples`, its documents and ids are not read.
 
-    `count_ids`: whether to read all tokens of train for the ids; by default of datasets up to `HASHED_BYTES`. Raises
-    DataError for a damaged file.
+    `count_ids`: whether to read all tokens of train for the ids; by default of datasets up to `HASHED_BYTES`.
+    `sequence_length`: of training, if no schedule says it. Raises DataError for a damaged file.
     """
     manifest, spec = target.manifest, target.manifest.spec
+    length = target.schedule.training.sequence_length if target.schedule else sequence_length
     counts_ids = manifest.num_file_bytes <= HASHED_BYTES if count_ids is None else count_ids
     return DataShowDocument(
         path=target.directory,
@@ -35,10 +42,10 @@ def describe(
         token_bytes=manifest.token_bytes,
         end_of_text=spec.end_of_text,
         end_of_text_id=manifest.end_of_text_id,
-        num_dropped=manifest.num_dropped,
         splits={split: _split(target, split, None if samples else on_progress) for split in SPLITS},
         ids=_used_ids(target, on_progress) if counts_ids and not samples else None,
         passes=target.passes(),
+        cuts=count_cuts(DocumentEnds(target.directory, "train").lengths(), length) if length and not samples else None,
         samples=samples,
     )
 

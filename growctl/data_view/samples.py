@@ -9,7 +9,9 @@ from growctl.data_view.document import Piece, SampleEntry
 from model.errors import UserError
 from stages.data.dataset import TrainingSamples, read_dataset_manifest
 from stages.data.document_ends import DocumentEnds
+from stages.data.packed_samples import PackedSamples
 from stages.data.source_errors import DataError, reason
+from stages.spec import Packing
 from stages.stage_dir import TOKENIZER_NAME
 
 MOST_INDEX = 2**62
@@ -19,9 +21,10 @@ MOST_INDEX = 2**62
 class SampleReader:
     """Reads the samples that training reads, in its order."""
 
-    def __init__(self, dataset_dir: Path, sequence_length: int, seed: int) -> None:
+    def __init__(self, dataset_dir: Path, sequence_length: int, seed: int, packing: Packing = "concatenate") -> None:
         """Opens the train split. Raises DataError if it is damaged or shorter than one sample."""
-        self._samples = TrainingSamples(dataset_dir, sequence_length, seed)
+        packed = packing == "best_fit"
+        self._samples = (PackedSamples if packed else TrainingSamples)(dataset_dir, sequence_length, seed)
         self._ends = DocumentEnds(dataset_dir, "train")
         self._num_tokens = read_dataset_manifest(dataset_dir).splits["train"].num_tokens
         try:
@@ -35,11 +38,18 @@ class SampleReader:
             raise UserError(f"sample {first_index}: samples are endless, but growctl counts them to 2**62 only")
         for index in range(first_index, first_index + count):
             ids = self._samples.batch(index, 1)[0].tolist()
-            position = int(self._samples.starts(index, 1)[0])
-            pieces = tuple(self._pieces(ids, position))
-            yield SampleEntry(index, index // self._samples.num_windows, position, len(ids), pieces)
+            parts = self._samples.pieces(index)
+            pieces = tuple(self._pieces(ids, parts))
+            yield SampleEntry(index, index // self._samples.num_windows, parts[0][0], len(ids), pieces)
 
-    def _pieces(self, ids: Sequence[int], position: int) -> Iterator[Piece]:
+    def _pieces(self, ids: Sequence[int], parts: Sequence[tuple[int, int]]) -> Iterator[Piece]:
+        """`ids`, of `parts` of the stream, cut where documents end."""
+        place = 0
+        for position, length in parts:
+            yield from self._documents(ids[place : place + length], position)
+            place += length
+
+    def _documents(self, ids: Sequence[int], position: int) -> Iterator[Piece]:
         """`ids`, which start at `position` of the stream, cut where documents end. The stream's end joins its start."""
         taken = 0
         while taken < len(ids):

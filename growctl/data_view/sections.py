@@ -7,7 +7,8 @@ from growctl.content.section import Cell, Column, Paragraph, Rows, Section, Tabl
 from growctl.data_view.counts import PERCENTILES, LengthRange, Lengths, UsedIds
 from growctl.data_view.document import DataShowDocument, SplitEntry
 from growctl.text.formatting import byte_count, short_count
-from stages.counted import counted
+from stages.counted import counted, plural
+from stages.data.packing import Cuts
 
 _BAR = 24
 """Width of the longest bar of the histogram in the terminal."""
@@ -63,9 +64,6 @@ def _facts(document: DataShowDocument) -> Iterator[Paragraph]:
         yield from _ids(document.ids, document.tokenizer_size)
     else:
         yield Paragraph("Ids that occur: not counted; --count-ids reads all tokens for them", "note")
-    if document.num_dropped:
-        left_out = counted(document.num_dropped, "document")
-        yield Paragraph(f"Left out of train: {left_out} whose text is also in validation")
     hashes = {
         "Fingerprint": document.fingerprint,
         "Source sha256": document.source_sha256,
@@ -115,7 +113,19 @@ def _length_parts(document: DataShowDocument, with_bars: bool) -> Iterator[Parag
         ),
         tuple(Rows(tuple(_histogram(document.splits[name], with_bars)), name) for name in found),
     )
+    if document.cuts:
+        yield Paragraph(_cuts(document.cuts, document.splits["train"].num_documents))
     yield length_chart(document)
+
+
+def _cuts(cuts: Cuts, num_documents: int) -> str:
+    shorter = num_documents - cuts.num_longer
+    return (
+        f"Sequences of {counted(cuts.sequence_length, 'token')}: {counted(cuts.num_longer, 'document')} of train "
+        f"{plural(cuts.num_longer, 'is', 'are')} longer, so that {plural(cuts.num_longer, 'it is', 'they are')} cut in "
+        f"any case. Of the other {shorter:,}, data.packing: concatenate cuts {cuts.concatenated:,.0f} "
+        f"({cuts.concatenated / max(1, shorter):.1%}), best_fit {cuts.packed:,} ({cuts.packed / max(1, shorter):.1%})."
+    )
 
 
 def _percentiles(found: Sequence[Lengths]) -> Iterator[tuple[str, list[Cell]]]:

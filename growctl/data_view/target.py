@@ -8,13 +8,14 @@ from pathlib import Path
 from growctl.data_view.document import StagePasses
 from growctl.ladder.releases import plan_run
 from growctl.ladder.stage_plans import plan_stages
+from growctl.mixture.sources import prepared_data
 from growctl.runs_dir import RunsPaths
 from growctl.schedule.load import load_schedule
 from growctl.schema.blocks import Schedule
 from model.errors import UserError
 from stages.data.corpus import DataSpec
 from stages.data.dataset import DatasetManifest, verify_dataset
-from stages.data.prepared import prepared_datasets
+from stages.spec import Packing
 from stages.stage_dir import MANIFEST_NAME
 
 
@@ -48,6 +49,11 @@ class Target:
         if seed is not None:
             raise UserError(f"--seed {seed}: the schedule has it; override it with seed={seed}")
         return self.schedule.training.sequence_length, self.schedule.seed
+
+    @property
+    def packing(self) -> Packing:
+        """How documents become samples: as the schedule says."""
+        return self.schedule.data.packing if self.schedule else "concatenate"
 
     def samples_of_step(self, step: int) -> tuple[int, int]:
         """(first sample, number of samples) of optimizer step `step`, counted from 1 at the ladder's start.
@@ -113,7 +119,7 @@ def find_target(
         return Target(directory, verify_dataset(directory, hashes=False))
     schedule = load_schedule(reference, overrides, runs_dir=runs_dir, tell=tell)
     runs = RunsPaths(runs_dir)
-    found = next((path for path, _ in prepared_datasets(schedule.data, runs.datasets)), None)
+    found = next((path for path, _ in prepared_data(schedule.data, runs.datasets)), None)
     if found is None:
         where = [] if runs_dir == Path("runs") else ["--runs-dir", str(runs_dir)]
         command = shlex.join(["growctl", "prepare", reference, *overrides, *where])

@@ -71,6 +71,21 @@ class TextDocument(TextFigures, Evaluated):
     """The files that were read."""
 
 
+@dataclass(frozen=True)
+class SourceFigures:
+    """The loss on one source of a mixture."""
+
+    num_tokens: int
+    """Tokens predicted."""
+
+    loss: float
+    """Mean cross-entropy, nats per token."""
+
+    bits_per_byte: float
+    weight: float
+    """Its share of the loss of the mixture; the shares add up to 1."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class SplitDocument(TextFigures, Evaluated):
     """The loss on a split of a dataset, with --split."""
@@ -79,6 +94,10 @@ class SplitDocument(TextFigures, Evaluated):
     split: Literal["train", "validation"]
     sequences: int | None
     """The number of windows; null: all."""
+
+    by_source: dict[str, SourceFigures] | None
+    """The sources of a mixture by name; null for a dataset that is not a mixture. `loss` and `bits_per_byte` of a
+    mixture are the means of its sources' by base weights."""
 
 
 @dataclass(frozen=True)
@@ -203,6 +222,20 @@ def text_figures(found: "TextLoss") -> dict[str, Any]:
         "num_words": found.num_words,
         "num_bytes": found.num_bytes,
     }
+
+
+def split_figures(found: "TextLoss") -> dict[str, Any]:
+    """The figures of a split, as fields of a SplitDocument."""
+    sources = {
+        source.name: SourceFigures(
+            num_tokens=source.found.num_scored,
+            loss=source.found.loss,
+            bits_per_byte=source.found.bits_per_byte,
+            weight=source.weight,
+        )
+        for source in found.by_source
+    }
+    return text_figures(found) | {"by_source": sources or None}
 
 
 def task_figures(results: "TaskResults") -> dict[str, Any]:

@@ -16,6 +16,7 @@ from growctl.evaluate.document import (
     TasksDocument,
     TextDocument,
     context_figures,
+    split_figures,
     task_figures,
     text_figures,
 )
@@ -104,7 +105,7 @@ class Evaluation:
             )
         settings = {"context": context, "stride": context, "dataset": str(dataset.resolve()), "split": split}
         settings |= {"sequences": sequences}
-        return Outcome(SplitDocument, text_figures(found), settings, text_scores(found), partial(print_text, found))
+        return Outcome(SplitDocument, split_figures(found), settings, text_scores(found), partial(print_text, found))
 
     def on_tasks(
         self, manager: "TaskManager", names: list[str], limit: int | None, include_path: Path | None

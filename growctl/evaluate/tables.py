@@ -37,6 +37,7 @@ def print_text(found: "TextLoss", console: "Console") -> None:
         ("perplexity", f"{found.perplexity:.4f} per token"),
         ("word perplexity", f"{found.word_perplexity:.4f}" if found.word_perplexity else "-"),
         ("bits per byte", f"{found.bits_per_byte:.5f}"),
+        *((f"loss on {source.name}", f"{source.found.loss:.5f}") for source in found.by_source),
     ]
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for row in rows:

@@ -1,5 +1,7 @@
 """The conditions that two runs must share before growctl compares their losses."""
 
+import hashlib
+import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -34,13 +36,23 @@ def comparison_conditions(schedule: "Schedule") -> dict[str, Any]:
 def data_conditions(dataset: "DatasetManifest") -> dict[str, Any]:
     """What tells in which way two datasets of different fingerprints differ: hashes of the tokenizer and of each text.
 
+    Of a mixture, the base weights too, which its texts' hashes include.
+
     The ledger stores the fingerprint itself in a separate column.
     """
-    return {
-        "data.tokenizer": dataset.tokenizer_sha256,
-        "data.train_text": dataset.splits["train"].text_hash,
-        "data.validation_text": dataset.splits["validation"].text_hash,
-    }
+    texts = {f"data.{name}_text": split.text_hash for name, split in dataset.splits.items()}
+    found: dict[str, Any] = {"data.tokenizer": dataset.tokenizer_sha256, **texts}
+    if not dataset.sources:
+        return found
+    weights = {source.name: source.weight for source in dataset.sources}
+    return found | {name: _weighted(text, weights) for name, text in texts.items()} | {"data.mixture": weights}
+
+
+def _weighted(text: str | None, weights: dict[str, float]) -> str | None:
+    """A hash of a mixture's text and of the shares of its sources, because losses and samples depend on both."""
+    total = sum(weights.values())
+    shares = {name: f"{weight / total:.9f}" for name, weight in weights.items()}
+    return text and hashlib.sha256(json.dumps([text, shares], sort_keys=True).encode()).hexdigest()
 
 
 def meant_to_differ(path: str, control: str, family: str | None) -> bool:

@@ -1,6 +1,8 @@
 """Computes the model and the steps of each stage, with the growth of every layer."""
 
-from typing import Any
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, NamedTuple
 
 from growctl.schema.blocks import Schedule, StageBlock
 from model.config import TokenformerConfig, TransformerConfig, tokenformer_config
@@ -56,27 +58,60 @@ def tau_after_growth(schedule: Schedule, index: int) -> TauPolicy | None:
     return schedule.base.expanded_with if schedule.base else None
 
 
-def initial_model(schedule: Schedule, index: int) -> TokenformerConfig:
-    """The model of a tokenformer's stage `index` at its first step, right after the growth."""
-    if index == 0 and schedule.base is None:
+class StageModels(NamedTuple):
+    """The models at both ends of a stage."""
+
+    initial: TokenformerConfig | TransformerConfig
+    """At the stage's first step, right after the growth."""
+
+    final: TokenformerConfig | TransformerConfig
+    """At its end, fully ramped in or annealed."""
+
+
+def stage_models(schedule: Schedule) -> Iterator[StageModels]:
+    """The models of every stage, in order. Raises UserError at the first stage that cannot grow from the one before."""
+    if schedule.model.family == "transformer":
+        for index in range(len(schedule.stages)):
+            model = _transformer(schedule, index)
+            yield StageModels(initial=model, final=model)
+        return
+    before = schedule.base.model if schedule.base else None
+    for index in range(len(schedule.stages)):
+        initial = _grown_tokenformer(schedule, index, before)
+        ramped = ramp_config(initial, 1.0)
+        before = anneal_config(ramped, 1.0) if tau_after_growth(schedule, index) == "anneal" else ramped
+        yield StageModels(initial, final=before)
+
+
+def stage_model(schedule: Schedule, index: int) -> TokenformerConfig | TransformerConfig:
+    """The model at the end of stage `index`. To visit every stage, use `stage_models`: each grows from the one before.
+
+    Raises UserError if the stage or one before it cannot grow.
+    """
+    return next(islice(stage_models(schedule), index, None)).final
+
+
+def _grown_tokenformer(
+    schedule: Schedule, index: int, before: TokenformerConfig | TransformerConfig | None
+) -> TokenformerConfig:
+    """The model of stage `index` at its first step, grown from `before`; None: drawn at random."""
+    if before is None:
         return _new_tokenformer(schedule)
-    before = schedule.base.model if index == 0 and schedule.base else stage_model(schedule, index - 1)
+    assert isinstance(before, TokenformerConfig)
     if not is_grown(schedule, index):
-        assert isinstance(before, TokenformerConfig)
         return before
     attention, ffn = added_tokens(schedule, index)
     return grow_config(before, attention_tokens=attention, ffn_tokens=ffn, policy=schedule.growth.policy())
 
 
-def stage_model(schedule: Schedule, index: int) -> TokenformerConfig | TransformerConfig:
-    """The model at the end of stage `index`, fully ramped in or annealed.
+def attending(
+    schedule: Schedule, model: TokenformerConfig | TransformerConfig, end_of_text_id: int = 0
+) -> TokenformerConfig | TransformerConfig:
+    """`model`, which attends within documents if the schedule says so.
 
-    Raises UserError if the stage cannot grow from the one before.
+    The tokenizer's end of text is known from the dataset only. For sizes and costs, any id does.
     """
-    if schedule.model.family == "transformer":
-        return _transformer(schedule, index)
-    ramped = ramp_config(initial_model(schedule, index), 1.0)
-    return anneal_config(ramped, 1.0) if tau_after_growth(schedule, index) == "anneal" else ramped
+    return model.model_copy(update={"document_end_id": end_of_text_id if schedule.data.document_mask else None})
 
 
 def _new_tokenformer(schedule: Schedule) -> TokenformerConfig:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from growctl.ladder.sizes import added_tokens, initial_model, num_steps, stage_model, tau_after_growth
+from growctl.ladder.sizes import added_tokens, attending, num_steps, stage_models, tau_after_growth
 from growctl.schema.blocks import Schedule
 from model.config import TokenformerConfig, TransformerConfig, num_parameters
 from model.flops import Flops, forward_flops_per_token, training_flops_per_token
@@ -20,7 +20,8 @@ class StagePlan:
     """The stage's name; for a release, `STAGE/release`."""
 
     model: TokenformerConfig | TransformerConfig
-    """The model at the stage's end, fully ramped in or annealed."""
+    """The model at the stage's end, fully ramped in or annealed. If it attends within documents, a run replaces its
+    `document_end_id`."""
 
     num_parameters: int
     num_embedding_parameters: int
@@ -85,11 +86,12 @@ def plan_stages(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[Stag
     """
     training = schedule.training
     tokens_per_step = training.batch_size * training.sequence_length
+    attended_tokens = schedule.data.attended_tokens or training.sequence_length
     budgets = [num_steps(stage, tokens_per_step) for stage in schedule.stages]
     steps = [*steps_done, *budgets[len(steps_done) :]]
     plans: list[StagePlan] = []
-    for index, stage in enumerate(schedule.stages):
-        model = stage_model(schedule, index)
+    for index, (stage, (initial, grown)) in enumerate(zip(schedule.stages, stage_models(schedule), strict=True)):
+        model = attending(schedule, grown)
         attention_tokens, ffn_tokens = added_tokens(schedule, index)
         tau = tau_after_growth(schedule, index)
         first_step = sum(steps[:index])
@@ -103,11 +105,11 @@ def plan_stages(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[Stag
                 num_steps=steps[index],
                 first_step=first_step,
                 tokens_per_step=tokens_per_step,
-                step_flops=tokens_per_step * training_flops_per_token(model, training.sequence_length),
-                evaluation_flops_per_token=forward_flops_per_token(model, training.sequence_length).total,
+                step_flops=tokens_per_step * training_flops_per_token(model, attended_tokens),
+                evaluation_flops_per_token=forward_flops_per_token(model, attended_tokens).total,
                 learning_rate=_learning_rate(schedule, steps, index),
                 generations=_rules(schedule, index, model, steps[index]) if tau else (),
-                ramp_steps=_ramp_steps(schedule, index, steps[index]),
+                ramp_steps=_ramp_steps(schedule, index, initial, steps[index]),
                 anneal_steps=_steps_of(schedule, index, schedule.growth.anneal, steps[index])
                 if tau == "anneal"
                 else None,
@@ -132,13 +134,13 @@ def _rules(
     return schedule.growth.rules(newest, num_steps)
 
 
-def _ramp_steps(schedule: Schedule, index: int, num_steps: int) -> int:
+def _ramp_steps(schedule: Schedule, index: int, initial: TokenformerConfig | TransformerConfig, num_steps: int) -> int:
     """Steps over which the stage finishes its key ramps: those of its growth, or of its start checkpoint."""
     growth = schedule.growth
-    if schedule.model.family == "transformer":
-        unfinished = index > 0 and growth.tau == "ramp"
+    if isinstance(initial, TokenformerConfig):
+        unfinished = has_unfinished_ramps(initial)
     else:
-        unfinished = has_unfinished_ramps(initial_model(schedule, index))
+        unfinished = index > 0 and growth.tau == "ramp"
     return _steps_of(schedule, index, growth.ramp, num_steps) if unfinished else 0
 
 

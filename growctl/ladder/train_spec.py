@@ -17,6 +17,8 @@ def worker_spec(schedule: Schedule, plan: StagePlan, **attempt: Any) -> TrainSpe
         "num_steps": plan.num_steps,
         "batch_size": schedule.training.batch_size,
         "sequence_length": schedule.training.sequence_length,
+        "packing": schedule.data.packing,
+        "attended_tokens": schedule.data.attended_tokens,
         "learning_rate": plan.learning_rate,
         "optimizer": schedule.optimizer.optimizer(),
         "generations": plan.generations,

@@ -1,5 +1,6 @@
 """Records a stage's metrics.jsonl in the ledger, each record once and in the file's order."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
@@ -219,7 +220,9 @@ class StageBooks:
             )
         for record in records:
             if columns := COLUMNS.get(record["event"]):
-                self._file.append(record["event"], key | {name: record.get(name) for name in columns}, once=True)
+                self._file.append(
+                    record["event"], key | {name: _column(record.get(name)) for name in columns}, once=True
+                )
         for record in records:
             attempt.take(record, self._stage.tokens_per_step)
             if attempt.open_records and record["event"] in ("checkpoint", "end", "reused"):
@@ -269,6 +272,11 @@ def flat(row: dict[str, Any]) -> dict[str, Any]:
     for name, value in row.items():
         flattened |= {f"{name}_{part}": v for part, v in value.items()} if isinstance(value, dict) else {name: value}
     return flattened
+
+
+def _column(value: Any) -> Any:
+    """A value of a record as a column's: a nested one as JSON."""
+    return json.dumps(value) if isinstance(value, dict) else value
 
 
 def utc_now() -> str:

@@ -185,6 +185,21 @@ class SplitCost:
 
 
 @dataclass(frozen=True)
+class SourceEvaluation:
+    """One source of a mixture at an evaluation."""
+
+    loss: float | None
+    """Nats per token on its validation split; None if it was not finite."""
+    bits_per_byte: float | None
+    num_tokens: int
+    """Validation tokens predicted."""
+    train_tokens: int
+    """Its data tokens that the stage has trained on so far."""
+    epochs: float
+    """How often it was read so far, from the ladder's first sample on."""
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """One evaluation that still counts: no later attempt resumed from before it."""
 
@@ -192,13 +207,15 @@ class Evaluation:
     point: str
     """`after_growth`, `start` (of a release), `interval` or `final`."""
     loss: float | None
-    """Nats per token; None if it was not finite."""
+    """Nats per token; None if it was not finite. Of a mixture, the mean of its sources' by base weights."""
     perplexity: float | None
     bits_per_byte: float | None
     num_tokens: int
     precision: str
     flops: float
     """Training FLOPs that the stage had spent at this evaluation, including replayed work."""
+    by_source: dict[str, SourceEvaluation] = field(default_factory=dict)
+    """The sources of a mixture by name; empty for a dataset that is not a mixture."""
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ TABLES = {
         FOREIGN KEY (stage, attempt) REFERENCES attempt (stage, attempt)""",
     "evaluation": """
         stage TEXT NOT NULL, attempt INTEGER NOT NULL, step INTEGER NOT NULL, point TEXT NOT NULL, loss REAL,
-        perplexity REAL, bits_per_byte REAL, num_tokens INTEGER NOT NULL, precision TEXT NOT NULL,
+        perplexity REAL, bits_per_byte REAL, num_tokens INTEGER NOT NULL, precision TEXT NOT NULL, by_source TEXT,
         UNIQUE (stage, attempt, step, point), FOREIGN KEY (stage, attempt) REFERENCES attempt (stage, attempt)""",
     "anomaly": """
         stage TEXT NOT NULL, attempt INTEGER NOT NULL, step INTEGER NOT NULL, seconds REAL NOT NULL, kind TEXT NOT NULL,
@@ -71,7 +71,8 @@ TABLES = {
 """A work row covers the steps (first_step, last_step] of one attempt. `num_records` counts the attempt's lines of
 metrics.jsonl that this row and the rows before it cover; `closed_by`: `checkpoint`, `end`, `interruption` or `reused`;
 `paid_by`: the run that paid for reused steps, null for this run's own; `step_seconds`: wall seconds of its optimizer
-steps alone; `peak_flops`: of one device. What is not known is null."""
+steps alone; `peak_flops`: of one device. `by_source` of an evaluation is JSON, a SourceEvaluation by the name of each
+source of a mixture (growctl/ledger/entries.py). What is not known is null."""
 
 _SCHEMA = [
     statement

@@ -21,6 +21,7 @@ from growctl.ledger.entries import (
     Evaluation,
     PeakMemory,
     RunEntry,
+    SourceEvaluation,
     SplitCost,
     StageEntry,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "PeakMemory",
     "RunEntry",
     "ScoreEntry",
+    "SourceEvaluation",
     "SplitCost",
     "StageEntry",
 ]
@@ -270,7 +272,10 @@ class Ledger:
         latest = {(row["step"], row["point"]): row for row in rows}
         step_flops = self._stage(stage).step_flops.total
         return [
-            Evaluation(**{name: row[name] for name in MEASURED}, flops=row["steps_spent"] * step_flops)
+            Evaluation(
+                **{name: row[name] for name in MEASURED}
+                | {"by_source": _by_source(row["by_source"]), "flops": row["steps_spent"] * step_flops}
+            )
             for row in sorted(latest.values(), key=lambda row: (row["attempt"], row["step"]))
         ]
 
@@ -286,6 +291,10 @@ class Ledger:
         """The stage's anomalies, in the order in which they occurred."""
         rows = self._query("SELECT * FROM anomaly WHERE stage = :stage ORDER BY attempt, seconds", stage=stage)
         return [Anomaly(**{f.name: row[f.name] for f in fields(Anomaly)}) for row in rows]
+
+
+def _by_source(text: str | None) -> dict[str, SourceEvaluation]:
+    return {name: SourceEvaluation(**figures) for name, figures in json.loads(text or "{}").items()}
 
 
 def _kept(row: sqlite3.Row) -> float:

@@ -54,6 +54,15 @@ def dataset_name(run: RunReport) -> str:
     return f"{name} ({fingerprint})" if name else fingerprint
 
 
+def mixture_shares(run: RunReport) -> str | None:
+    """The shares of a mixture's sources in its validation loss, such as `books 0.75, code 0.25`; None without one."""
+    weights: dict[str, float] | None = run.conditions.get("data.mixture")
+    if not weights:
+        return None
+    total = sum(weights.values())
+    return ", ".join(f"{name} {weight / total:.3g}" for name, weight in weights.items())
+
+
 def data_groups(runs: Sequence[RunReport]) -> tuple[DataGroup, ...]:
     """The runs by dataset, in the order of each dataset's first run."""
     groups: dict[str, list[RunReport]] = {}

@@ -98,7 +98,8 @@ def _stage_report(
     """The report of a stage, or of a release, after the stages `before`, of the run in `directory`."""
     cost, finished = ledger.stage_cost(stage.name), ledger.finished(stage.name)
     memory = ledger.peak_memory(stage.name)
-    latest = {evaluation.point: evaluation for evaluation in ledger.evaluations(stage.name)}
+    evaluations = ledger.evaluations(stage.name)
+    latest = {evaluation.point: evaluation for evaluation in evaluations}
     final, after_growth = latest.get("final") if finished else None, latest.get("after_growth")
     spent = before[-1].cumulative_flops if before else run.base_flops or 0.0
     previous_loss = before[-1].validation_loss if before else None
@@ -122,6 +123,7 @@ def _stage_report(
         validation_loss=final.loss if final else None,
         perplexity=final.perplexity if final else None,
         bits_per_byte=final.bits_per_byte if final else None,
+        by_source=(final or evaluations[-1]).by_source if evaluations else {},
         loss_before_growth=previous_loss if grown else None,
         loss_after_growth=after_growth.loss if after_growth and grown else None,
         finished=finished,

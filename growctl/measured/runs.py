@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from growctl.ledger.entries import Cost
+from growctl.ledger.entries import Cost, SourceEvaluation
 from growctl.ledger.ledger import Anomaly, BaseEntry, ScoreEntry
 from stages.generate.text_samples import TextSample
 
@@ -51,7 +51,8 @@ class StageReport:
     replayed_device_seconds: float
     """The part of `device_seconds` spent on replayed steps and on attempts that completed no step."""
     validation_loss: float | None
-    """Nats per token at the stage's end, in fp32 from the master weights; None while unfinished."""
+    """Nats per token at the stage's end, in fp32 from the master weights; None while unfinished. Of a mixture, the mean
+    of its sources' by base weights."""
     perplexity: float | None
     bits_per_byte: float | None
     loss_before_growth: float | None
@@ -89,6 +90,9 @@ class StageReport:
     """The part of `gpu_joules` that belongs to `replayed_device_seconds`; so of the next two."""
     replayed_cpu_joules: float | None = None
     replayed_money: float | None = None
+    by_source: dict[str, SourceEvaluation] = field(default_factory=dict)
+    """The sources of a mixture at the stage's end, or at its last evaluation while it is unfinished, by name. Empty for
+    a dataset that is not a mixture."""
     num_embedding_parameters: int | None = None
     """The part of `num_parameters` in the embedding and the output layer."""
     model_cost: Cost | None = None

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from growctl.checkpoints.facts import CheckpointFacts
-from growctl.checkpoints.table import cost_rows, fact_rows, generation_rows, lineage_lines
+from growctl.checkpoints.table import cost_rows, fact_rows, generation_rows, lineage_lines, source_rows
 from growctl.runs_dir import RunPaths
 from stages.data.location import LOCAL_SCHEMES
 
@@ -25,16 +25,18 @@ def card_facts(facts: CheckpointFacts, name: str) -> "CardFacts":
 
     manifest = facts.manifest
     rows = dict(fact_rows(facts))
+    of_data = (*OF_DATA, *dict(source_rows(facts)))
     vocab_size = manifest.model.vocab_size
     source = manifest.text.source
     return CardFacts(
         name=name,
-        model=[(label, words) for label, words in rows.items() if label not in (*OF_DATA, *OF_FILES)],
+        model=[(label, words) for label, words in rows.items() if label not in (*of_data, *OF_FILES)],
         generations=list(generation_rows(facts)) if facts.generations else [],
         lineage=lineage_lines(facts),
         cost=list(cost_rows(facts)),
         data=[
             *([("source", public_source(source))] if source else []),
+            *source_rows(facts),
             ("fingerprint of its tokens", manifest.dataset_fingerprint or "unknown"),
             ("sha256 of its tokenizer.json", manifest.tokenizer_sha256 or "unknown"),
         ],

@@ -4,9 +4,9 @@ What is unknown is None.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from growctl.controls.generate import plan_controls
@@ -14,12 +14,13 @@ from growctl.ladder.releases import plan_run
 from growctl.ladder.stage_plans import StagePlan, total_flops
 from growctl.launch.devices import Devices
 from growctl.launch.resolve import planned_devices
+from growctl.mixture.needs import MixturePart, exhausted, known_sizes, mixture_parts
+from growctl.mixture.sources import missing_source_text
 from growctl.plan.datasets import DatasetSizes, prepared_sizes
 from growctl.schema.blocks import Schedule
 from model.config import TokenformerConfig, TransformerConfig
 from model.flops import Flops
 from model.precision import Precision
-from stages.data.corpus import missing_text
 from stages.engine.device_memory import Memory, TrainingMemory, engine_checkpoint_bytes, parameters_checkpoint_bytes
 
 HEADROOM = 0.1
@@ -76,7 +77,8 @@ class StageCost:
     """Memory of one device with `micro_batch_size`; None without one."""
 
     epochs: float | None
-    """Passes over the training data from the run's start to the stage's end."""
+    """Passes over the training data from the run's start to the stage's end; of a mixture, over the source that is read
+    most often."""
 
     seconds: float | None
     """Seconds of the stage's optimizer steps alone."""
@@ -152,6 +154,12 @@ class RunCost:
     parts: list[StageCost]
     """All stages, each followed by its release if it has one."""
 
+    mixture: tuple[MixturePart, ...] = ()
+    """What each of them reads of each source of a mixture."""
+
+    used_up: str | None = None
+    """Why the sources of a mixture do not last, as far as their sizes are known; None if they do."""
+
     @cached_property
     def stages(self) -> list[StageCost]:
         """The stages without the releases."""
@@ -205,11 +213,13 @@ def plan_costs(schedule: Schedule, runs_dir: Path | None = None, measurements: M
     """
     dataset = prepared_sizes(schedule.data, runs_dir)
     tokens = dataset.training_tokens if dataset else schedule.data.approximate_tokens
+    sizes, _ = known_sizes(schedule.data, runs_dir)
     devices = planned_devices(schedule)
 
     def run_cost(name: str, kind: str | None, planned: Schedule) -> RunCost:
-        parts = list(_stage_costs(planned, devices, tokens, measurements))
-        return RunCost(name=name, kind=kind, schedule=planned, parts=parts)
+        mixture = tuple(mixture_parts(planned, sizes))
+        parts = list(_stage_costs(planned, devices, partial(_epochs, tokens, mixture), measurements))
+        return RunCost(name, kind, planned, parts, mixture, exhausted(planned, sizes))
 
     return PlanCosts(
         ladder=run_cost(schedule.name or "", None, schedule),
@@ -219,7 +229,7 @@ def plan_costs(schedule: Schedule, runs_dir: Path | None = None, measurements: M
         memory_bytes=device_memory(schedule, devices),
         training_tokens=tokens,
         dataset=dataset,
-        missing=missing_text(schedule.data) if runs_dir else None,
+        missing=missing_source_text(schedule.data) if runs_dir else None,
         measurements=measurements,
     )
 
@@ -274,7 +284,10 @@ def stage_devices(schedule: Schedule, index: int, per_machine: int) -> int:
 
 
 def _stage_costs(
-    schedule: Schedule, devices: Devices, dataset_tokens: int | None, measurements: Measurements | None
+    schedule: Schedule,
+    devices: Devices,
+    epochs: Callable[[StagePlan], float | None],
+    measurements: Measurements | None,
 ) -> Iterable[StageCost]:
     hardware, precision = schedule.launch.hardware, devices.precision(schedule.training.precision)
     peak_flops = hardware.peak_flops(precision)
@@ -283,20 +296,28 @@ def _stage_costs(
         memory = stage_memory(schedule, plan, num_devices, devices)
         micro, largest = _micro_batches(schedule, num_devices, memory, device_memory(schedule, devices))
         measured = measurements.steps.get((plan.model, micro)) if measurements and micro else None
-        seen = plan.first_step * plan.tokens_per_step + plan.train_tokens
         yield StageCost(
             plan=plan,
             num_devices=num_devices,
             micro_batch_size=micro,
             largest_micro_batch_size=largest,
             memory=memory.of(micro) if micro else None,
-            epochs=seen / dataset_tokens if dataset_tokens else None,
+            epochs=epochs(plan),
             seconds=_seconds(schedule, plan, num_devices, micro, measured, None if measurements else peak_flops),
             peak_flops=peak_flops,
             price_per_device_hour=hardware.price_per_device_hour,
             checkpoint_bytes=stage_checkpoint_bytes(schedule, plan, precision),
             measured=measured,
         )
+
+
+def _epochs(dataset_tokens: int | None, mixture: Sequence[MixturePart], plan: StagePlan) -> float | None:
+    """As `StageCost.epochs`, for a dataset or else for what the run reads of a `mixture`."""
+    if mixture:
+        known = [part.epochs for part in mixture if part.stage == plan.name]
+        return max((epochs for epochs in known if epochs is not None), default=None) if None not in known else None
+    seen = plan.first_step * plan.tokens_per_step + plan.train_tokens
+    return seen / dataset_tokens if dataset_tokens else None
 
 
 def _micro_batches(

@@ -1,7 +1,9 @@
 """What `growctl plan --json` prints."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from growctl.mixture.needs import MixturePart
 from growctl.plan.costs import MeasuredSteps, PlanCosts, RunCost, StageCost, Total, everything, plan_costs
 from growctl.plan.start_line import StartEntry, start_entry
 from growctl.plan.warnings import plan_notes, plan_warnings
@@ -84,7 +86,8 @@ class StageEntry:
     train_tokens: int
     num_steps: int
     epochs: float | None
-    """Passes over the training data from the run's start to the stage's end; null before the dataset is prepared."""
+    """Passes over the training data from the run's start to the stage's end; of a mixture, over the source that is read
+    most often. null before the dataset is prepared."""
 
     flops: float
     """Training FLOPs, forward and backward."""
@@ -112,12 +115,15 @@ class StageEntry:
     checkpoint_bytes: int
     """Disk space of its checkpoints when the stage is done."""
 
+    mixture: tuple[MixturePart, ...]
+    """What it reads of each source of a mixture; empty without one."""
+
     measured: MeasuredEntry | None
     """null without --measure, and for a size that could not be measured."""
 
     @classmethod
-    def of(cls, cost: StageCost) -> "StageEntry":
-        """The entry of a stage."""
+    def of(cls, cost: StageCost, mixture: Sequence[MixturePart] = ()) -> "StageEntry":
+        """The entry of a stage. `mixture` has what all stages of its run read."""
         plan = cost.plan
         return cls(
             name=plan.name,
@@ -137,6 +143,7 @@ class StageEntry:
             device_seconds=_seconds(cost.device_hours),
             money=cost.money,
             checkpoint_bytes=cost.checkpoint_bytes,
+            mixture=tuple(part for part in mixture if part.stage == plan.name),
             measured=MeasuredEntry.of(cost, cost.measured) if cost.measured else None,
         )
 
@@ -183,7 +190,7 @@ class ControlEntry:
     @classmethod
     def of(cls, control: RunCost) -> "ControlEntry":
         """The entry of a control."""
-        stages = tuple(map(StageEntry.of, control.parts))
+        stages = tuple(StageEntry.of(cost, control.mixture) for cost in control.parts)
         return cls(control.name, control.kind or "", stages, TotalEntry.of(control.total))
 
 
@@ -218,7 +225,7 @@ def plan_document(schedule: Schedule, costs: PlanCosts | None = None) -> PlanDoc
     return PlanDocument(
         name=schedule.name,
         start=start_entry(schedule),
-        stages=tuple(map(StageEntry.of, costs.ladder.parts)),
+        stages=tuple(StageEntry.of(cost, costs.ladder.mixture) for cost in costs.ladder.parts),
         controls=tuple(map(ControlEntry.of, costs.controls)),
         total=TotalEntry.of(costs.ladder.total),
         total_with_controls=TotalEntry.of(everything(costs)),

@@ -60,6 +60,8 @@ def _tables(costs: PlanCosts) -> Iterator[tuple[str, list[Row], tuple[str, ...]]
         _size_rows(costs),
         ("embedding", "head", "attention", "parameters "),
     )
+    if costs.ladder.mixture:
+        yield "tokens and epochs by source", _mixture_rows(costs), ("share",)
     yield (
         _memory_title(costs),
         _memory_rows(costs),
@@ -104,6 +106,21 @@ def _compute(flops: Flops) -> Row:
     """The cells for FLOPs and their shares by part."""
     parts = {"parameters ": flops.parameters, "attention": flops.attention, "head": flops.head}
     return {"FLOPs": scientific(flops.total)} | {name: f"{part / flops.total:.0%}" for name, part in parts.items()}
+
+
+def _mixture_rows(costs: PlanCosts) -> list[Row]:
+    """One row per stage and source that it reads."""
+    return [
+        {
+            "stage": part.stage,
+            "source": part.source,
+            "share": f"{part.share:.1%}",
+            "tokens": short_count(part.train_tokens),
+            "epochs": _or_unknown(part.epochs, _ratio),
+        }
+        for part in costs.ladder.mixture
+        if part.train_tokens
+    ]
 
 
 def _memory_title(costs: PlanCosts) -> str:

@@ -34,7 +34,7 @@ MOST_EPOCHS = 4.0
 def plan_warnings(costs: PlanCosts) -> list[str]:
     """One sentence per problem that is likely to waste compute or to make the comparison unfair."""
     checks = (
-        *(_text, _dataset, _growth_factors, _tokens_per_parameter, _epochs, _ranks, _memory, _settings),
+        *(_text, _dataset, _growth_factors, _tokens_per_parameter, _epochs, _mixture, _ranks, _memory, _settings),
         *(_caveats, _short_stages),
     )
     failures = costs.measurements.failures if costs.measurements else ()
@@ -68,7 +68,20 @@ def _schedule_notes(costs: PlanCosts) -> list[str]:
             f"G_stack's timing formula, fitted to large runs, would stack after {short_count(round(tokens))} tokens; "
             f"this schedule stacks after {short_count(plans[0].train_tokens)}."
         )
+    if schedule.data.document_mask:
+        notes.append(_attended(schedule))
     return notes
+
+
+def _attended(schedule: Schedule) -> str:
+    """What the FLOPs of attention within documents are computed from."""
+    length, tokens = schedule.training.sequence_length, schedule.data.attended_tokens
+    if tokens:
+        return f"Attention within documents: a token attends to {tokens:,.1f} of {length:,} tokens on average."
+    return (
+        f"data.document_mask: the lengths of the documents are not known yet, so the FLOPs of attention are those of "
+        f"all {length:,} tokens, an upper limit; `growctl prepare` makes the dataset that they are read from."
+    )
 
 
 def _counted_evaluations(schedule: Schedule, plan: StagePlan) -> int:
@@ -150,7 +163,25 @@ def _tokens_per_parameter(costs: PlanCosts) -> Iterator[str]:
     )
 
 
+def _mixture(costs: PlanCosts) -> Iterator[str]:
+    """Sources of a mixture that do not last, or are read often."""
+    for run in costs.runs:
+        if run.used_up:
+            yield f"{run.name} cannot be trained: {run.used_up}."
+            return
+    often = {part.source: part.epochs for part in costs.ladder.mixture if (part.epochs or 0) > MOST_EPOCHS}
+    if often:
+        read = ", ".join(f"{source} {epochs:.1f} times" for source, epochs in often.items())
+        yield (
+            f"{costs.ladder.name} reads sources more than {MOST_EPOCHS:g} times: {read}; repeated text helps less than "
+            "new text. A limit is data.mixture.N.epochs_at_most."
+        )
+
+
 def _epochs(costs: PlanCosts) -> Iterator[str]:
+    if costs.ladder.mixture:
+        return
+
     def read(run: RunCost) -> float:
         return run.stages[-1].epochs or 0
 

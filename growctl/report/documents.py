@@ -2,12 +2,13 @@
 
 import csv
 import io
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from growctl.documents.output import plain
-from growctl.ledger.ledger import Anomaly, BaseEntry, ScoreEntry
+from growctl.ledger.ledger import Anomaly, BaseEntry, ScoreEntry, SourceEvaluation
 from growctl.loss_costs.document import EqualLossDocument, equal_loss_document
 from growctl.measured.data_groups import DataDocument, data_document
 from growctl.measured.runs import RunReport, StageReport
@@ -44,7 +45,8 @@ class StageEntry:
     wall_seconds: float
     """Includes replayed steps, but not reused ones."""
     validation_loss: float | None
-    """Nats per token at the stage's end, in fp32 from the master weights; None while unfinished, or if not finite."""
+    """Nats per token at the stage's end, in fp32 from the master weights; None while unfinished, or if not finite. Of
+    a mixture, the mean of its sources' by base weights."""
     perplexity: float | None
     """exp(validation_loss)."""
     loss_before_growth: float | None
@@ -59,6 +61,9 @@ class StageEntry:
     replayed_device_seconds: float
     """The part of `device_seconds` spent on replayed steps and on attempts that completed no step."""
     bits_per_byte: float | None
+    by_source: dict[str, SourceEvaluation]
+    """The sources of a mixture, by name, at the stage's end or, while it is unfinished, at its last evaluation. Empty
+    for a dataset that is not a mixture."""
     finished: bool
     reused_flops: float
     """The part of `flops` that this run took over from other runs and did not spend."""
@@ -316,9 +321,12 @@ def stages_csv(runs: Sequence[RunReport]) -> str:
 
 
 def for_spreadsheet(value: Any) -> Any:
-    """A cell of a CSV file: text that a spreadsheet would read as a formula gets an apostrophe in front."""
+    """A cell of a CSV file: text that a spreadsheet would read as a formula gets an apostrophe in front. A block is
+    JSON, or empty."""
     if isinstance(value, list):
         value = " ".join(value)
+    if isinstance(value, dict):
+        value = json.dumps(value) if value else None
     if not isinstance(value, str):
         return value
     text = visible(value)  # a bare carriage return would start a new line

@@ -24,7 +24,9 @@ _COUNTED = (
      "controls' lower convex envelope: the loss is linear in the logarithm of the FLOPs between two measured points, "
      "without extrapolation. Only finished controls count, and only if they were trained like the ladder: same data, "
      "seed, model, context, batch, precision, optimizer, learning rate and validation windows, each with its own "
-     "decay."),
+     "decay. Where the ladder's stages weight the sources of a mixture differently, its controls change these weights "
+     "at the same shares of their own samples. The validation loss of a mixture always weights its sources by "
+     "data.mixture."),
     ("What each loss costs",
      "The same in FLOPs, device time, money and energy, for every finished model whose learning rate has decayed. Each "
      "cost includes the start checkpoint, every stage before and reused work, and leaves out replayed work. A cost of "

@@ -8,7 +8,7 @@ from growctl.loss_costs import sections as equal_loss_sections
 from growctl.measured.runs import RunReport
 from growctl.published import figures as published_figures
 from growctl.published.overlays import Published
-from growctl.report import anomalies, bits_per_byte, charts, method, samples, savings, scores, stages, warnings
+from growctl.report import anomalies, bits_per_byte, charts, method, samples, savings, scores, sources, stages, warnings
 from growctl.report_setup import commands, environment, growths, schedules
 from growctl.report_training import by_position, recovery, time_spent, training
 from growctl.seeds import headline, ladders, over_seeds, sweep
@@ -40,6 +40,7 @@ def report_sections(
         equal_loss_sections.section(runs),
         equal_loss_sections.section_of_other_costs(runs),
         stages.section(runs),
+        sources.section(runs),
         cost_by_stage.section(runs),
         *training.sections(runs, grouping),
         recovery.section(runs, grouping),

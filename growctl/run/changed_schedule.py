@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from growctl.ladder.mixture_spans import stage_shares
 from growctl.ladder.stage_plans import StagePlan, plan_stages
 from growctl.runs_dir import RunsPaths
 from growctl.schedule.errors import SHOWN_CHARACTERS, shorten
@@ -14,7 +15,7 @@ from stages.spec import GenerationRule, LearningRate
 _IN_EVERY_UPDATE = ("seed", "data", "model", "start", "optimizer", "anomalies", "training")
 """The blocks that affect every update of every stage."""
 _NO_EFFECT = {
-    "data": ("workers", "approximate_tokens", "cache_bytes", "cache_dir", "retry_seconds"),
+    "data": ("workers", "approximate_tokens", "attended_tokens", "cache_bytes", "cache_dir", "retry_seconds"),
     "checkpoint": ("keep", "keep_every", "keep_trunk", "check_space"),
 }
 """By block: the keys that do not affect the result. `launch`, `controls`, `samples` and `trackers` do not affect it
@@ -49,6 +50,8 @@ def shared_training(old: Schedule, new: Schedule) -> tuple[bool, list[str]]:
         return False, []  # another rule may have ended the stages elsewhere
     shared = False
     for before, after in zip(plan_stages(old), plan_stages(new), strict=False):
+        if stage_shares(old, before.index) != stage_shares(new, after.index):
+            break
         if before.model != after.model or (after.is_grown and was["growth"] != now["growth"]):
             break
         steps = _shared_steps(before, after)
@@ -131,6 +134,8 @@ def _comparable(schedule: Schedule) -> dict[str, Any]:
     for block, keys in _NO_EFFECT.items():
         for key in keys:
             del data[block][key]
+    for source in data["data"]["mixture"]:
+        del source["approximate_tokens"]
     return data
 
 

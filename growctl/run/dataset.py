@@ -2,11 +2,14 @@
 
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from growctl.ledger.ledger import Ledger, LedgerError, RunEntry
+from growctl.mixture.needs import exhausted, sizes_of
+from growctl.mixture.sources import changed_texts, prepare_data
 from growctl.plan.datasets import DatasetSizes, dataset_warnings
 from growctl.run.requests import RunError
 from growctl.run.screen import Screen
@@ -15,19 +18,14 @@ from growctl.schema.blocks import Schedule
 from growctl.text.formatting import byte_count
 from stages.checkpoint.directory import set_aside
 from stages.checkpoint.manifest import CheckpointError, read_manifest
-from stages.data.changed_text import text_change
+from stages.data.attended_tokens import weighted_datasets
 from stages.data.corpus import DataError
-from stages.data.dataset import (
-    HASHED_BYTES,
-    EvaluationWindows,
-    TrainingSamples,
-    check_dataset,
-    files_here,
-    read_dataset_manifest,
-)
+from stages.data.dataset import HASHED_BYTES, EvaluationWindows, check_dataset, files_here, read_dataset_manifest
+from stages.data.packed_split import known_packing, packing_facts
 from stages.data.prepare import prepare
 from stages.data.remote_dataset import reading_of
 from stages.data.remote_reading import remote_reading, write_remote_reading
+from stages.data.samples import open_samples
 from stages.spec import TrainSpec
 
 
@@ -38,6 +36,7 @@ class RunDataset:
         self.schedule = schedule
         self.runs = RunsPaths(runs_dir)
         self.screen = screen
+        self.mixture = schedule.data.mixture
 
     def known(self, ledger: Ledger, directory: Path) -> Path:
         """The dataset that the run in `directory` started with; prepares it again if it is missing or damaged.
@@ -48,9 +47,9 @@ class RunDataset:
         if first is None:
             return self.prepared()
         dataset = self._whole(*first, directory)
-        if change := text_change(self.schedule.data, dataset):
+        for source, prepared, change in changed_texts(self.schedule.data, dataset):
             self.screen.message(
-                f"warning: data.source {self.schedule.data.source!r} {change} {dataset} was prepared from it; this run "
+                f"warning: {source} {change} {prepared} was prepared from it; this run "
                 "goes on with that dataset. To train on the text as it is now, start a run with another --name"
             )
         return dataset
@@ -65,23 +64,30 @@ class RunDataset:
         known = moved_along if moved_along.exists() else known
         try:
             if fingerprint in (None, check_dataset(known, self.screen.preparing).fingerprint):
-                if remote_reading(known):  # the settings, or the place of the runs directory, may be new
-                    write_remote_reading(known, reading_of(self.schedule.data, self.runs.datasets))
+                self._read_as_configured(known)
                 return self._told_of_size(known)
         except DataError as error:
             # Rename only datasets in our own datasets directory: the ledger may name any path.
-            ours = known.exists() and known.resolve().parent == self.runs.datasets.resolve()
+            ours = known.exists() and known.resolve().parent == self.runs.datasets.resolve() and not self.mixture
             aside = f"moved to {set_aside(known).name}, " if ours else ""
             self.screen.verbatim(f"{error}; {aside}preparing it again")
         dataset = self.prepared()
         now = read_dataset_manifest(dataset).fingerprint
         if fingerprint not in (None, now):
+            text = "data.mixture" if self.mixture else self.schedule.data.source
             raise RunError(
                 f"{directory} was trained on a dataset with the fingerprint {str(fingerprint)[:12]}..., "
-                f"but {self.schedule.data.source} now gives {dataset} with {now[:12]}...: the text or its "
+                f"but {text} now gives {dataset} with {now[:12]}...: the text or its "
                 "tokenization has changed. Restore the source, or start a separate run with --name"
             )
         return dataset
+
+    def _read_as_configured(self, dataset: Path) -> None:
+        """Applies the schedule's cache to remote tokens: it, or the place of the runs directory, may have changed."""
+        sources = read_dataset_manifest(dataset).sources
+        for directory in [source.dataset(dataset) for source in sources] or [dataset]:
+            if reading := remote_reading(directory):
+                write_remote_reading(directory, reading_of(self.schedule.data, reading.url, self.runs.datasets))
 
     def _told_of_size(self, dataset: Path) -> Path:
         """Returns `dataset`; prints a message if it is too large to check the hashes of its files at every start."""
@@ -99,13 +105,14 @@ class RunDataset:
         Raises RunError if its tokenizer has more tokens than the model's vocabulary, DataError if it cannot be prepared
         or is too short.
         """
-        dataset = prepare(
-            self.schedule.data,
-            self.runs.datasets,
+        prepare_one = partial(
+            prepare,
+            datasets_dir=self.runs.datasets,
             log_path=self.runs.datasets_log,
             on_progress=self.screen.preparing,
             tell=self.screen.message,
         )
+        dataset = prepare_data(self.schedule.data, self.runs.datasets, prepare_one)
         manifest = read_dataset_manifest(dataset)
         if manifest.vocab_size > self.schedule.vocab_size:
             raise RunError(
@@ -113,11 +120,24 @@ class RunDataset:
                 f"use {manifest.vocab_size} or more"
             )
         length = self.schedule.training.sequence_length
-        TrainingSamples(dataset, length, self.schedule.seed)  # raises DataError if the text is shorter than a sequence
+        open_samples(dataset, length, self.schedule.seed)  # raises DataError if the text is shorter than a sequence
+        if used_up := exhausted(self.schedule, sizes_of(manifest, dataset)):
+            raise RunError(used_up)
         EvaluationWindows(dataset, "validation", length)
         for warning in dataset_warnings(self.schedule, DatasetSizes.of(manifest, dataset)):
             self.screen.message(f"warning: {self.screen.explained(warning)}")
         return self._told_of_size(dataset)
+
+    def pack(self, dataset: Path) -> None:
+        """Packs the documents of `dataset` if the schedule says so and that was not done before.
+
+        The workers would do it too, each for itself. Raises DataError if the index cannot be written.
+        """
+        length = self.schedule.training.sequence_length
+        for path in weighted_datasets(dataset) if self.schedule.data.packing == "best_fit" else ():
+            if not known_packing(path, length):
+                self.screen.message(f"packing the documents of {path.name} into sequences of {length:,} tokens")
+                packing_facts(path, length)
 
 
 @dataclass(frozen=True)

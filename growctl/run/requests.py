@@ -11,6 +11,7 @@ from growctl.ladder.stage_plans import StagePlan
 from growctl.launch.machines import Machines
 from growctl.launch.ranks import uneven_batch
 from growctl.ledger.starts import record_start
+from growctl.mixture.sources import missing_data
 from growctl.run.changed_schedule import advice, first_difference, free_name, shared_training
 from growctl.run.run_set import RunSet, read_run_set, write_run_set
 from growctl.runs_dir import RunPaths, RunsPaths
@@ -20,7 +21,6 @@ from growctl.text.suggestion import did_you_mean
 from growctl.trackers.kinds import missing_package
 from model.errors import Failure, UserError
 from stages.checkpoint.manifest import CheckpointError, read_manifest
-from stages.data.prepared import missing_unprepared
 
 
 class RunError(UserError):
@@ -153,7 +153,7 @@ class LadderRequest:
             if request.control is None or schedule.growth.when == "fixed" or over:
                 self.check_same_run(request)
         begun = RunPaths(self.directory(self.ladder)).has_begun()
-        if not begun and (missing := missing_unprepared(schedule.data, RunsPaths(self.runs_dir).datasets)):
+        if not begun and (missing := missing_data(schedule.data, RunsPaths(self.runs_dir).datasets)):
             raise RunError(missing)
         return requests
 

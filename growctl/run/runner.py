@@ -2,12 +2,14 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
+from growctl.ladder.mixture_spans import mixture_spans
 from growctl.ladder.releases import paths_of, plan_release, plan_run
+from growctl.ladder.sizes import attending
 from growctl.ladder.stage_plans import StagePlan, plan_stages
 from growctl.ladder.train_spec import worker_spec
 from growctl.launch.machines import Machines
@@ -38,6 +40,7 @@ from growctl.run.screen import Screen
 from growctl.run.stage_samples import write_new_samples
 from growctl.run.start import Start, started_from
 from growctl.runs_dir import RunsPaths
+from growctl.schedule.attended import counted_on
 from growctl.trackers.protocol import TrackedRun
 from growctl.trackers.tracking import Tracking
 from model.precision import Precision
@@ -48,7 +51,7 @@ from stages.checkpoint.retention import clear_leftovers, clear_stage
 from stages.checkpoint.signatures import check_keys
 from stages.data.dataset import read_dataset_manifest
 from stages.metrics import Record
-from stages.spec import TrainSpec
+from stages.spec import MixtureSpan, TrainSpec
 from stages.stage_dir import StagePaths
 from stages.train.skipped_data import LeftOut, rollbacks_in_place, skipped_ranges, trained_without
 from stages.train.training_history import TrainingHistory
@@ -63,6 +66,7 @@ def run(request: LadderRequest, screen: Screen) -> None:
     devices = run_devices(request.ladder.schedule, machines)
     check_space(request.checked(machines), request.runs_dir, devices, request.last_stage)
     machines.check(request.runs_dir)
+    request = _documents_counted(request, screen)
     if crowded := crowded_cores(request.ladder.schedule, devices):
         screen.message(f"warning: {crowded}")
     controls = [request.directory(control) for control in request.controls()]
@@ -79,7 +83,19 @@ def run_part(request: LadderRequest, name: str, last_stage: int | None, screen: 
     [part] = [candidate for candidate in request.checked(machines) if candidate.name == name]
     check_space([part], request.runs_dir, run_devices(part.schedule, machines), last_stage)
     machines.check(request.runs_dir)
+    counted = _documents_counted(request, screen)
+    if counted is not request:
+        [part] = [candidate for candidate in counted.checked(machines) if candidate.name == name]
     Execution(part, request.runs_dir, machines, screen, sources=request.sources).run(last_stage)
+
+
+def _documents_counted(request: LadderRequest, screen: Screen) -> LadderRequest:
+    """`request` with `data.attended_tokens`, on which the budgets of its controls depend; prepares the dataset."""
+    schedule = request.ladder.schedule
+    if not schedule.data.document_mask or schedule.data.attended_tokens:
+        return request
+    dataset = RunDataset(schedule, request.runs_dir, screen).prepared()
+    return replace(request, ladder=replace(request.ladder, schedule=counted_on(schedule, dataset)))
 
 
 class Execution:
@@ -140,6 +156,7 @@ class Execution:
                 record()
             with self._open_ledger() as self.ledger:
                 self.dataset = dataset or data.known(self.ledger, self.paths.directory)
+                data.pack(self.dataset)
                 self._open_books()
                 for control in self.controls:
                     RecordedLadder.read(self.paths.directory).check_control(control)
@@ -346,7 +363,7 @@ class Execution:
     def _spec(
         self, plan: StagePlan, attempt: int, initial: Path | None, resume: Path | None, left_out: tuple[LeftOut, ...]
     ) -> TrainSpec:
-        schedule = self.schedule
+        schedule, dataset = self.schedule, read_dataset_manifest(self.dataset)
         manifest: Manifest | None = read_manifest(initial) if initial else None
         return worker_spec(
             schedule,
@@ -356,10 +373,12 @@ class Execution:
             directory=str(self.stage(plan).directory.absolute()),
             keys=str(self.keys.absolute()),
             dataset=str(self.dataset.absolute()),
-            model=manifest.model if manifest else plan.model,
+            model=attending(schedule, manifest.model if manifest else plan.model, dataset.end_of_text_id),
             initial=str(initial.absolute()) if initial else None,
             resume=str(resume.absolute()) if resume else None,
             samples_seen=self._first_sample(plan, manifest),
+            mixture=self._mixture(plan),
+            when_exhausted=schedule.data.when_exhausted,
             left_out=left_out,
             made_in=f"{self.request.name}/{plan.name}",
             micro_batch_size=self._micro_batch_size(plan),
@@ -372,6 +391,15 @@ class Execution:
         if initial and self.start and plan.index == 0 and not plan.branch_of:
             return self.start.first_sample(read_dataset_manifest(self.dataset))[0]
         return initial.samples_seen if initial else 0
+
+    def _mixture(self, plan: StagePlan) -> tuple[MixtureSpan, ...]:
+        """The weights of a mixture's sources up to this stage, from the samples at which the stages really began."""
+        if not self.schedule.data.mixture:
+            return ()
+        first = self.start.first_sample(read_dataset_manifest(self.dataset))[0] if self.start else 0
+        before = self.start.base.mixture if self.start and first else ()
+        finished = [read_manifest(self.stage(each).final) for each in self.plans[: plan.index]]
+        return mixture_spans(self.schedule, [first, *(manifest.samples_seen for manifest in finished)], before)
 
     def _attempt(self, plan: StagePlan, spec: TrainSpec, history: StageHistory, books: StageBooks) -> Outcome:
         """Makes one attempt at a stage, keeping the screen and the ledger up to date."""

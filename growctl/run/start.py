@@ -20,6 +20,8 @@ from stages.checkpoint.verify import verify_checkpoint
 from stages.data.dataset import DatasetManifest
 from stages.stage_dir import StagePaths
 
+_ATTENDS = {True: "within documents only", False: "across documents"}
+
 
 class Start:
     """The checkpoint that a run starts from."""
@@ -96,6 +98,13 @@ class Start:
             message(
                 "warning: the start checkpoint was trained with another tokenizer than that of the dataset, so its "
                 "embedding means other tokens; set data.tokenizer to the checkpoint's tokenizer"
+            )
+        masked, masks = self.base.model.document_end_id is not None, self.schedule.data.document_mask
+        if masked != masks:
+            message(
+                f"warning: the start checkpoint attends {_ATTENDS[masked]}, and this run makes it attend "
+                f"{_ATTENDS[masks]}, which changes its loss at once; to keep it, set data.document_mask="
+                f"{str(masked).lower()}"
             )
 
     def _check_unchanged(self) -> None:

@@ -7,9 +7,10 @@ from typing import Any, get_args
 
 from growctl.controls.generate import plan_controls
 from growctl.ladder.releases import finished_models, has_decayed, reason_not_to_release
-from growctl.ladder.sizes import added_tokens, is_grown, num_steps, stage_model
+from growctl.ladder.sizes import StageModels, added_tokens, is_grown, num_steps, stage_models
 from growctl.ladder.stage_plans import plan_stages, total_flops
 from growctl.schedule.errors import NAME_ALLOWED, shown
+from growctl.schedule.mixture_checks import check_text_block
 from growctl.schedule.start import check_start
 from growctl.schema.blocks import Schedule
 from growctl.schema.growth_block import GrowthBlock
@@ -38,6 +39,7 @@ _FOREIGN = {
 def check_combinations(schedule: Schedule) -> list[str]:
     """One line per combination of values that does not fit together; empty if the schedule is valid."""
     checks = (
+        check_text_block,
         _check_model,
         _check_stages,
         _check_sizes,
@@ -247,12 +249,12 @@ def _check_ramps(schedule: Schedule) -> Iterator[str]:
 
 def _check_steps(schedule: Schedule) -> Iterator[str]:
     """Reports the first stage whose model cannot be built. Runs only if the simpler checks found nothing."""
-    for index in range(len(schedule.stages)):
-        try:
-            stage_model(schedule, index)
-        except UserError as error:
-            yield f"stages.{index}: {error}"
-            return
+    built: list[StageModels] = []
+    try:
+        for models in stage_models(schedule):
+            built.append(models)
+    except UserError as error:
+        yield f"stages.{len(built)}: {error}"
 
 
 def _check_training(schedule: Schedule) -> Iterator[str]:
@@ -318,8 +320,10 @@ def _check_jump(schedule: Schedule) -> Iterator[str]:
 
 def _check_releases(schedule: Schedule) -> Iterator[str]:
     """Reports releases of stages that are finished already or cannot branch off, and controls that lack releases."""
-    plans, rate = plan_stages(schedule), schedule.learning_rate
     kinds = [control.kind for control in schedule.controls]
+    if "scratch-of-each-size" not in kinds and not any(map(schedule.release_of, range(len(schedule.stages)))):
+        return
+    plans, rate = plan_stages(schedule), schedule.learning_rate
     if "scratch-of-each-size" in kinds:
         here = f"controls.{kinds.index('scratch-of-each-size')}.kind = 'scratch-of-each-size'"
         if rate.shape == "wsd" and not rate.decay:

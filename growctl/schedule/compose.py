@@ -6,40 +6,25 @@ shipped ones. OmegaConf merges them, then come the overrides. Nothing that a sch
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hydra import initialize_config_module
-from hydra.core.config_loader import ConfigLoader
-from hydra.core.config_store import ConfigNode, ConfigStore
-from hydra.core.global_hydra import GlobalHydra
-from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.plugins import Plugins
 from hydra.errors import HydraException, MissingConfigException
-from hydra.plugins.config_source import ConfigResult, ConfigSource
 from hydra.types import RunMode
-from hydra.version import VersionBase
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from growctl.schedule.errors import ScheduleError, innermost_reason, shown
 from growctl.schedule.files import GROUPS, SHIPPED, choices, file_label, find_file, shipped_schedules
+from growctl.schedule.hydra_search import OWN_NODE, searching
 from growctl.schedule.reading import NOT_HYDRA, bounded_interpolation, read_file, refuse_code
 from growctl.schema.blocks import Schedule
 from growctl.text.suggestion import did_you_mean
 
-_NODE = "<schedule>"
-"""hydra's name for the schedule itself; no file can have it."""
-
 _ABSENT = object()
 _OVERRIDE = re.compile(r"(~|\+{0,2})([A-Za-z_]\w*)(?:\.\w+)*(=.*)?", re.DOTALL | re.ASCII)
-_NO_SETTINGS = ConfigNode("config.yaml", OmegaConf.create(), "hydra", None, None)
-"""In place of hydra's own settings, its logging, launchers, sweepers and help pages, which growctl does not use. To go
-through them with every schedule would take longer than the schedule itself."""
-
 _FAILURES = (HydraException, OmegaConfBaseException, YAMLError, OSError, ValueError, TypeError, RecursionError)
 
 
@@ -123,12 +108,17 @@ class Composition:
         self._drop_size_of_another_text()
 
     def _drop_size_of_another_text(self) -> None:
-        """Removes a `data.approximate_tokens` that describes another text: `data.source` was set after it."""
+        """Removes an `approximate_tokens` that describes another text: the `source` beside it was set after it."""
         data = self.data.get("data") if isinstance(self.data, dict) else None
-        if isinstance(data, dict) and "approximate_tokens" in data:
-            source, tokens = (self._setter(("data", key)) for key in ("source", "approximate_tokens"))
-            if source > tokens:
-                del data["approximate_tokens"]
+        blocks: list[tuple[tuple[str, ...], Any]] = [(("data",), data)]
+        mixture = data.get("mixture") if isinstance(data, dict) else None
+        if isinstance(mixture, list):
+            blocks += [(("data", "mixture", str(index)), entry) for index, entry in enumerate(mixture)]
+        for keys, block in blocks:
+            if isinstance(block, dict) and "approximate_tokens" in block:
+                source, tokens = (self._setter((*keys, key)) for key in ("source", "approximate_tokens"))
+                if source > tokens:
+                    del block["approximate_tokens"]
 
     def _setter(self, keys: tuple[str, ...]) -> int:
         """The rank of what set the value at `keys` last: a file by the order of merging, or any override above them."""
@@ -206,13 +196,13 @@ class Composition:
     def _find_layers(self) -> list[_Layer]:
         """The content of every file, in the order in which they are merged: hydra follows the defaults lists."""
         try:
-            with _searching(self._own, self._folders) as loader:
+            with searching(self._own, self._folders) as loader:
                 named: Any = {}
                 if self._choices:
-                    named = loader.compute_defaults_list(_NODE, [], RunMode.MULTIRUN).overrides.known_choices
+                    named = loader.compute_defaults_list(OWN_NODE, [], RunMode.MULTIRUN).overrides.known_choices
                 # replaces a choice that the schedule makes, and appends one that it does not make
                 chosen = [f"{'' if group in named else '+'}{group}={name}" for group, name in self._choices.items()]
-                defaults = loader.compute_defaults_list(_NODE, chosen, RunMode.RUN).defaults
+                defaults = loader.compute_defaults_list(OWN_NODE, chosen, RunMode.RUN).defaults
         except ScheduleError as error:
             raise ScheduleError(f"{self._label}: in {error}") from error
         except MissingConfigException as error:
@@ -225,7 +215,7 @@ class Composition:
         own, layers = self._layers[0], []
         for default in defaults:
             file = find_file(default.config_path, self._folders)
-            if default.config_path == _NODE:
+            if default.config_path == OWN_NODE:
                 layers.append(own)
             elif file and not default.config_path.startswith("hydra/"):
                 package = tuple(filter(None, default.package.split(".")))
@@ -276,7 +266,7 @@ class Composition:
 
     def _in_our_words(self, error: BaseException) -> str:
         """hydra's messages about files, in the terms of schedules; any other message unchanged."""
-        reason = innermost_reason(error).replace(_NODE, "this file")
+        reason = innermost_reason(error).replace(OWN_NODE, "this file")
         if twice := re.match(r"Multiple values for (\S+)\. To override a value use '(.*)'", reason):
             return f"defaults: another file chooses {twice[1]} too; to choose differently, write {{{twice[2]}}}"
         if open_ := re.match(r"You must specify '(\w+)'", reason):
@@ -307,72 +297,6 @@ class Composition:
         known = choices(group, self._folders)
         there_are = f"choices are {', '.join(known)}" if known else f"there are no files {group}/NAME.yaml"
         return f"no choice {shown(name)} for {group}; {there_are}{did_you_mean(name, known) or otherwise}"
-
-
-class _Folder(ConfigSource):
-    """A folder in which hydra looks for schedules and for choices for blocks."""
-
-    @staticmethod
-    def scheme() -> str:
-        return "schedules"
-
-    def load_config(self, config_path: str) -> ConfigResult:
-        file = find_file(config_path, (Path(self.path),))
-        assert file is not None, f"hydra loads {config_path}, which is_config() reported missing"
-        content = read_file(file, file_label(file))
-        if content is None:
-            raise ScheduleError(f"{file_label(file)}: must be a block of keys")
-        group, slash, _ = config_path.partition("/")
-        return ConfigResult(
-            provider=self.provider,
-            path=str(file),
-            config=_defaults_of(content),
-            header={"package": group if slash and group in GROUPS else "_global_"},
-        )
-
-    def available(self) -> bool:
-        return True
-
-    def is_group(self, config_path: str) -> bool:
-        return config_path in GROUPS and (Path(self.path) / config_path).is_dir()
-
-    def is_config(self, config_path: str) -> bool:
-        return find_file(config_path, (Path(self.path),)) is not None
-
-    def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
-        return choices(config_path, (Path(self.path),))
-
-
-@contextmanager
-def _initialized(content: Any) -> Iterator[None]:
-    """Initialises hydra with `content` as the schedule. Restores everything that it keeps for the whole process:
-    growctl may be part of an application that uses hydra too."""
-    running, store, base = GlobalHydra.instance(), ConfigStore.instance(), VersionBase.instance()
-    hydra, group, version = running.hydra, store.repo["hydra"], base.version_base
-    settings = group["config.yaml"]
-    running.hydra, group["config.yaml"] = None, _NO_SETTINGS
-    store.store(_NODE, content)
-    try:
-        with initialize_config_module("growctl.schedule", version_base="1.3"):  # initialize() inspects the stack: slow
-            yield
-    finally:
-        running.hydra, group["config.yaml"], base.version_base = hydra, settings, version
-        GlobalHydra.set_instance(running)
-        del store.repo[f"{_NODE}.yaml"]
-
-
-@contextmanager
-def _searching(own: dict[str, Any], folders: Sequence[Path]) -> Iterator[ConfigLoader]:
-    """Initialises hydra with a schedule; it looks for other files in `folders`, in that order."""
-    Plugins.instance().register(_Folder)
-    places = [f"{_Folder.scheme()}://{folder}".replace("${", r"\${") for folder in folders]
-    with _initialized(OmegaConf.merge(_defaults_of(own), {"hydra": {"searchpath": places}})):
-        yield GlobalHydra.instance().config_loader()
-
-
-def _defaults_of(content: dict[str, Any]) -> DictConfig:
-    """The defaults list of a file, all that hydra needs of it."""
-    return OmegaConf.create({key: content[key] for key in content.keys() & {"defaults"}})
 
 
 def _without_keywords(entry: Any) -> Any:

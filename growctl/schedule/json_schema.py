@@ -32,6 +32,7 @@ def schedule_schema() -> dict[str, Any]:
         block = definitions.get(written["properties"][name].get("$ref", "").removeprefix("#/$defs/"))
         if block and "required" in block:  # entries of lists keep theirs: lists are never merged from several files
             complete["properties"][name] = _required(name, block.pop("required"))
+    complete["properties"]["data"] = {"anyOf": [{"required": ["source"]}, {"required": ["mixture"]}]}
     definitions["Reference"] = {
         "description": "The value of another key, ${training.batch_size}, or of the environment, ${oc.env:NAME}.",
         "type": "string",

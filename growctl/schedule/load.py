@@ -14,14 +14,16 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from growctl.mixture.needs import exhausted, known_sizes
+from growctl.mixture.sources import missing_data
 from growctl.runs_dir import RunPaths, RunsPaths
+from growctl.schedule.attended import with_attended_tokens
 from growctl.schedule.checks import RUN_NAME, check_combinations, check_controls
 from growctl.schedule.errors import NAME_ALLOWED, ScheduleError, describe, named_python, path_of, several
 from growctl.schedule.files import SHIPPED, find_schedule, shipped_schedules
 from growctl.schedule.start import with_base
 from growctl.schema.blocks import Schedule
 from model.errors import UserError
-from stages.data.prepared import missing_unprepared
 
 __all__ = [
     "RUN_NAME",
@@ -47,12 +49,13 @@ def load_schedule(
 ) -> Schedule:
     """Loads the schedule at a path or with a shipped name, and applies hydra overrides (`stages.0.train_tokens=200k`).
 
-    Fills in the schedule's name, and what growctl must know of its start checkpoint. The run called `run`, by default
-    as the schedule is, keeps the checkpoint that it has begun from. Relative paths become absolute
+    Fills in the schedule's name, and what growctl must know of its start checkpoint and its documents. The run called
+    `run`, by default as the schedule is, keeps the checkpoint that it has begun from. Relative paths become absolute
     (growctl/schedule/paths.py); `tell` gets a line where one may mean another file than the reader expects. Raises
     ScheduleError with everything that is wrong with the schedule or its controls.
     """
     from growctl.schedule.compose import Composition
+    from growctl.schedule.corpora import with_corpora
     from growctl.schedule.paths import with_absolute_paths
 
     path = find_schedule(reference, runs_dir)
@@ -60,10 +63,12 @@ def load_schedule(
     name = run or (composed.data.get("name") if isinstance(composed.data, dict) else None) or path.stem
     own = RunsPaths(runs_dir).run(str(name))
     try:
-        data = with_base(with_absolute_paths(composed, own, tell), runs_dir, own, load_resolved)
+        data = with_corpora(with_absolute_paths(composed, own, tell), composed.folder)
+        data = with_base(data, runs_dir, own, load_resolved)
     except UserError as error:
         raise _error(reference, [str(error)], composed.origin) from error
     schedule = parse_schedule(data, label=reference, default_name=path.stem, origin=composed.origin)
+    schedule = with_attended_tokens(schedule, runs_dir, own, load_resolved)
     if lines := check_controls(schedule):
         raise _error(reference, lines, composed.origin)
     return schedule
@@ -72,10 +77,14 @@ def load_schedule(
 def check_text(schedule: Schedule, label: str, runs_dir: Path) -> None:
     """Raises ScheduleError if the text or the tokenizer is a local path where nothing is. Messages call it `label`.
 
-    A dataset in `runs_dir` that was prepared with the same settings is enough.
+    A dataset in `runs_dir` that was prepared with the same settings is enough. Also raises it if the sources of a
+    mixture are prepared and do not last for the schedule.
     """
-    if missing := missing_unprepared(schedule.data, RunsPaths(runs_dir).datasets):
+    if missing := missing_data(schedule.data, RunsPaths(runs_dir).datasets):
         raise ScheduleError(f"{label}: {missing}")
+    sizes, counted = known_sizes(schedule.data, runs_dir)
+    if counted and (used_up := exhausted(schedule, sizes)):
+        raise ScheduleError(f"{label}: {used_up}")
 
 
 def _folder_name(path: Path, runs_dir: Path, run: str | None) -> list[str]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from growctl.schedule.compose import Composition
 
 SOURCE, TOKENIZER, HOSTFILE, CHECKPOINT = "data.source", "data.tokenizer", "launch.hostfile.path", "start.checkpoint"
+MIXTURE = "data.mixture"
 PATHS = (SOURCE, TOKENIZER, HOSTFILE, CHECKPOINT)
 """The keys whose values are paths or may be."""
 
@@ -33,7 +34,7 @@ def with_absolute_paths(composed: "Composition", run: RunPaths, tell: Callable[[
     gets a line if a file of that name lies in the other directory that a reader may have in mind.
     """
     data = composed.data
-    for key in PATHS:
+    for key in (*PATHS, *_sources_of_mixture(data)):
         keys = tuple(key.split("."))
         value = stated = _value(data, keys)
         if key == HOSTFILE and _value(data, ("launch", "cluster")) != "hostfile":
@@ -50,10 +51,10 @@ def with_absolute_paths(composed: "Composition", run: RunPaths, tell: Callable[[
 def _relative(key: str, value: str) -> str | None:
     """A relative path, or a name that may be one, without `file://`; None for an absolute path, a name or a URL."""
     scheme, is_url, rest = value.partition("://")
-    if is_url and (key != SOURCE or scheme not in LOCAL_SCHEMES):
+    if is_url and (not _is_source(key) or scheme not in LOCAL_SCHEMES):
         return None
     path = rest if is_url else value
-    if not path or path.startswith(("/", "~")) or (key == SOURCE and local_path(value) is None):
+    if not path or path.startswith(("/", "~")) or (_is_source(key) and local_path(value) is None):
         return None
     return path
 
@@ -108,10 +109,23 @@ def _begun_with(key: str, relative: str, run: RunPaths) -> str | None:
     return stored if isinstance(stored, str) and stored.startswith("/") and stored.endswith(f"/{tail}") else None
 
 
+def _sources_of_mixture(data: Any) -> list[str]:
+    """The keys of the sources that a schedule mixes."""
+    mixture = _value(data, ("data", "mixture"))
+    return [f"{MIXTURE}.{index}.source" for index in range(len(mixture) if isinstance(mixture, list) else 0)]
+
+
+def _is_source(key: str) -> bool:
+    return key == SOURCE or key.startswith(MIXTURE)
+
+
 def _value(data: Any, keys: tuple[str, ...]) -> Any:
     """The value at `keys` in plain data; None without one."""
     for key in keys:
-        data = data.get(key) if isinstance(data, dict) else None
+        if isinstance(data, list) and key.isdigit() and int(key) < len(data):
+            data = data[int(key)]
+        else:
+            data = data.get(key) if isinstance(data, dict) else None
     return data
 
 
@@ -119,4 +133,7 @@ def _with(data: Any, keys: tuple[str, ...], value: str) -> Any:
     """`data` with `value` at `keys`."""
     if not keys:
         return value
+    if isinstance(data, list):
+        index = int(keys[0])
+        return [*data[:index], _with(data[index], keys[1:], value), *data[index + 1 :]]
     return data | {keys[0]: _with(data.get(keys[0]) or {}, keys[1:], value)}

@@ -18,6 +18,7 @@ from growctl.schema.example import example
 from growctl.schema.launch_block import Block
 from model.config import ModelConfig, TokenformerConfig, TransformerConfig, num_parameters
 from model.policy import TauPolicy
+from stages.spec import MixtureSpan
 
 _MODEL: TypeAdapter[TokenformerConfig | TransformerConfig] = TypeAdapter(ModelConfig)
 
@@ -44,6 +45,8 @@ class BaseBlock(Block):
     tokenizer_sha256: str | None = None
     sequence_length: NonNegativeInt | None = None
     """The context length that it was trained with last; None if not known."""
+    mixture: list[MixtureSpan] = []
+    """The weights of a mixture's sources along its training; empty if it was trained on one text."""
     loss: float | None = None
     """Its validation loss in nats per token, in float32; None if not known."""
     loss_tokens: NonNegativeInt | None = None

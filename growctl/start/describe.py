@@ -10,6 +10,7 @@ from model.errors import UserError
 from stages.checkpoint.lineage import HistoryEntry
 from stages.checkpoint.manifest import CheckpointError, Manifest, manifest_hash
 from stages.checkpoint.verify import verify_checkpoint
+from stages.spec import MixtureSpan
 
 
 def describe_start(start: StartBlock, runs_dir: Path) -> BaseBlock:
@@ -58,6 +59,7 @@ def _described(path: Path, manifest: Manifest) -> BaseBlock:
         dataset_fingerprint=manifest.dataset_fingerprint,
         tokenizer_sha256=manifest.tokenizer_sha256,
         sequence_length=trained.determined_by.get("sequence_length") if trained else None,
+        mixture=_mixture(trained) if trained else [],
         loss=_number(details.get("validation_loss")),
         loss_tokens=details.get("validation_tokens"),
         expanded_with=lineage.details.get("policy", {}).get("tau") if is_expanded else None,
@@ -71,6 +73,12 @@ def _run(path: Path, trained: HistoryEntry | None) -> str | None:
     if stage.parent.name == RunPaths(Path()).stages.name and RunPaths(stage.parents[1]).schedule.is_file():
         return f"{stage.parents[1].name}, stage {stage.name.partition('-')[2]}"
     return trained.made_in if trained else None
+
+
+def _mixture(trained: HistoryEntry) -> list[MixtureSpan]:
+    """The weights of a mixture's sources along the training of a checkpoint; empty if it read one text."""
+    pieces: list[tuple[int, dict[str, float]]] = trained.determined_by.get("mixture", [])
+    return [MixtureSpan(first_sample=first, weights=weights) for first, weights in pieces]
 
 
 def _number(value: Any) -> float | None:

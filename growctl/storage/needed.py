@@ -11,13 +11,13 @@ from pathlib import Path
 from growctl.ladder.stage_plans import plan_stages
 from growctl.ladder.train_spec import worker_spec
 from growctl.ledger.ledger import Ledger, LedgerError
+from growctl.mixture.sources import mixtures_in, prepared_data
 from growctl.run.lock import find_holder
 from growctl.run.requests import own_schedule
 from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.schema.blocks import Schedule
 from model.errors import UserError
 from stages.checkpoint.manifest import CheckpointError, Manifest, history_of, read_manifest
-from stages.data.prepared import prepared_datasets
 from stages.process.holder import Holder, read_holder
 from stages.train.training_history import history_at_start
 
@@ -127,8 +127,12 @@ class DatasetUse:
         """How the runs in `directories` use datasets."""
         runs: dict[str, tuple[str, ...]] = {}
         unknown = []
+        mixed: dict[Path, dict[str, set[str]]] = {}
         for directory in directories:
             names = _datasets(directory)
+            if names:
+                mixtures = mixed.setdefault(directory.parent, _sources_by_mixture(directory.parent))
+                names = names.union(*(mixtures.get(name, set()) for name in names))
             if names is None:
                 unknown.append(directory.name)
             for name in names or ():
@@ -148,8 +152,14 @@ def _datasets(directory: Path) -> set[str] | None:
                 names.add(Path(json.loads(stage.spec.read_bytes())["dataset"]).name)
         if not names:
             data = own_schedule(run.schedule).data
-            names = {path.name for path, _ in prepared_datasets(data, RunsPaths(directory.parent).datasets)}
+            names = {path.name for path, _ in prepared_data(data, RunsPaths(directory.parent).datasets)}
             return names if names or not run.has_begun() else None
     except (UserError, OSError):
         return None
     return names
+
+
+def _sources_by_mixture(runs_dir: Path) -> dict[str, set[str]]:
+    """The names of the datasets that each mixture in a runs directory is made of, by the mixture's name."""
+    found = mixtures_in(RunsPaths(runs_dir).datasets)
+    return {path.name: {Path(entry["directory"]).name for entry in document["sources"]} for path, document in found}

@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+from growctl.measured.data_groups import mixture_shares
 from growctl.text.formatting import four_digits, scientific, short_count
 from growctl.verdicts.compare import (
     BEST_SCRATCH,
@@ -39,6 +40,7 @@ def verdict(comparison: Comparison) -> tuple[str, ...]:
         *_unknown_start(comparison),
         _equal_loss(who, comparison, loss),
         _equal_flops(who, comparison),
+        *_which_loss(comparison),
         *cautions(comparison),
         *_replays(comparison),
         *comparison.excluded,
@@ -94,6 +96,12 @@ def _equal_flops(who: str, comparison: Comparison) -> str:
         f"At equal FLOPs {result} {equal.control_run} (perplexity {four_digits(equal.ladder_perplexity)} against "
         f"{four_digits(equal.control_perplexity)}, {equal.flops_ratio:.3f}x the FLOPs)."
     )
+
+
+def _which_loss(comparison: Comparison) -> list[str]:
+    """A sentence on the loss of a mixture."""
+    shares = mixture_shares(comparison.ladder)
+    return [f"These are losses on all sources of the mixture, weighted by data.mixture ({shares})."] if shares else []
 
 
 def cautions(comparison: Comparison) -> list[str]:

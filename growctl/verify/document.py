@@ -18,15 +18,18 @@ class ComparedCheckpoint:
     path: Path
     num_parameters: int
     loss: float
-    """Mean cross-entropy, nats per token."""
+    """Mean cross-entropy, nats per token; of a mixture, the mean of its sources' by base weights."""
 
     block_rms: tuple[float, ...]
     """Root mean square of the residual stream after each block."""
 
+    by_source: dict[str, float] | None
+    """The loss on each source of a mixture, nats per token; null for a dataset that is not a mixture."""
+
     @classmethod
     def of(cls, path: Path, measured: Measured) -> "ComparedCheckpoint":
         """The entry of a checkpoint."""
-        return cls(path, measured.num_parameters, measured.loss, measured.block_rms)
+        return cls(path, measured.num_parameters, measured.loss, measured.block_rms, measured.by_source)
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,12 @@ def _facts(dataset: Path, comparison: "Comparison") -> list[tuple[str, str]]:
         ("text", f"{comparison.num_sequences} x {counted(comparison.sequence_length, 'token')} of {dataset.name}"),
         ("logits", f"{logits}; OLD's largest is {comparison.largest_logit:.3g}"),
         ("loss", f"{loss}, a jump of {comparison.jump:+.1e}"),
+        *(
+            (f"loss on {name}", f"{before:.5f} -> {after:.5f}")
+            for (name, before), after in zip(
+                (comparison.old.by_source or {}).items(), (comparison.new.by_source or {}).values(), strict=True
+            )
+        ),
         *_gradient_rows(comparison),
     ]
 

@@ -1,7 +1,7 @@
 """Reads the documents of a source: the standard library, a file, a folder or a glob, on any fsspec URL.
 
-A document's split depends only on its id, which is made of the file's name relative to the source and the position in
-that file. So neither moving the source nor changing the number of workers moves a document to the other split.
+A document's split depends only on its text. So equal texts are always in the same split, in one source and across
+several, and neither moving or renaming files nor changing the number of workers moves a document to the other split.
 """
 
 import hashlib
@@ -39,8 +39,8 @@ SPLITS: tuple[SplitName, ...] = ("train", "validation")
 Advance = Callable[[int], None]
 
 
-class DataSpec(Strict):
-    """The `data:` block of a schedule: the text, and how it is tokenised."""
+class SourceSpec(Strict):
+    """A text, and how it is read."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
@@ -62,6 +62,26 @@ class DataSpec(Strict):
     text_key: str = Field("text", min_length=1, examples=["content"])
     """The key that holds the text of a JSON document, or the column of a Parquet file."""
 
+    on_bad_record: Policy = Field("stop", examples=["skip"])
+    """What a record without a document does: a line that is not JSON, a record without a text under `text_key`, null
+    there, bytes that are not UTF-8. `stop` ends with an error that names it; `skip` leaves it out and counts it."""
+
+    most_bad_records: PositiveInt | None = Field(None, examples=[1000], json_schema_extra={"unit": "records"})
+    """How many bad records `on_bad_record: skip` leaves out before it stops after all; 100 by default."""
+
+    @model_validator(mode="after")
+    def _a_limit_needs_skip(self) -> Self:
+        if self.most_bad_records is not None and self.on_bad_record == "stop":
+            raise ValueError(
+                f"most_bad_records ({self.most_bad_records}) limits on_bad_record: skip, but on_bad_record is stop: set"
+                " it to skip, or leave out most_bad_records"
+            )
+        return self
+
+
+class DataSpec(SourceSpec):
+    """The `data:` block of a schedule: the text, and how it is tokenised."""
+
     tokenizer: str | None = Field(None, min_length=1, examples=["EleutherAI/gpt-neox-20b"])
     """A `tokenizer.json`, a folder that contains one, or a name on the Hugging Face hub. Without it, a byte-level BPE
     is trained on the train split."""
@@ -76,15 +96,8 @@ class DataSpec(Strict):
     validation_fraction: float = Field(
         0.01, gt=0, lt=1, examples=[0.05], json_schema_extra={"unit": "share of the documents"}
     )
-    """Share of the documents held out for validation. A hash of their names selects them, so the split is the same on
-    every machine. Train documents with the same text as a validation document are left out."""
-
-    on_bad_record: Policy = Field("stop", examples=["skip"])
-    """What a record without a document does: a line that is not JSON, a record without a text under `text_key`, null
-    there, bytes that are not UTF-8. `stop` ends with an error that names it; `skip` leaves it out and counts it."""
-
-    most_bad_records: PositiveInt | None = Field(None, examples=[1000], json_schema_extra={"unit": "records"})
-    """How many bad records `on_bad_record: skip` leaves out before it stops after all; 100 by default."""
+    """Share of the documents held out for validation. A hash of their texts selects them, so the split is the same on
+    every machine, and documents with the same text are always in the same split."""
 
     workers: PositiveInt = Field(1, examples=[4], json_schema_extra={"unit": "processes"})
     """Processes that tokenise, each one shard at a time. This changes only the time; one process already uses every
@@ -111,15 +124,6 @@ class DataSpec(Strict):
             )
         return self
 
-    @model_validator(mode="after")
-    def _a_limit_needs_skip(self) -> "DataSpec":
-        if self.most_bad_records is not None and self.on_bad_record == "stop":
-            raise ValueError(
-                f"most_bad_records ({self.most_bad_records}) limits on_bad_record: skip, but on_bad_record is stop: set"
-                " it to skip, or leave out most_bad_records"
-            )
-        return self
-
     def in_one_spelling(self) -> Self:
         """The same spec with the spelling of local paths that all names of the same files share."""
         path = local_tokenizer(self.tokenizer) if self.tokenizer else None
@@ -137,6 +141,8 @@ class Document(NamedTuple):
 
     id: str
     text: str
+    content: bytes
+    """The `content_hash` of the text."""
 
 
 @dataclass(frozen=True)
@@ -220,8 +226,9 @@ class Corpus:
                 advance(passed)
                 if record.isspace() or not record:
                     continue
-                if is_validation(document_id, self.spec.validation_fraction) == (split == "validation"):
-                    yield Document(document_id, record)
+                content = content_hash(record)
+                if is_validation(content, self.spec.validation_fraction) == (split == "validation"):
+                    yield Document(document_id, record, content)
             advance(left)
 
     def skipped(self) -> Skipped:
@@ -321,7 +328,6 @@ def joined_hash(hashes: Iterable[bytes]) -> bytes:
     return total.to_bytes(CONTENT_HASH_BYTES, "big")
 
 
-def is_validation(document_id: str, validation_fraction: float) -> bool:
-    """Whether a document belongs to the validation split. This is a fixed pseudo-random function of its id."""
-    digest = hashlib.blake2b(document_id.encode("utf-8", "surrogateescape"), digest_size=8).digest()
-    return int.from_bytes(digest, "big") < validation_fraction * 2**64
+def is_validation(content: bytes, validation_fraction: float) -> bool:
+    """Whether a document belongs to the validation split. This depends only on the `content_hash` of its text."""
+    return int.from_bytes(content[:8], "big") < validation_fraction * 2**64

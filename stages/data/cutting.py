@@ -11,6 +11,7 @@ import orjson
 from stages.data.bad_records import BadRecord, Kind, Record
 from stages.data.source_errors import DataError
 
+JSON_LINES = (".jsonl", ".ndjson")
 PIECE_CHARACTERS = 16 * 1024
 """Length at which a plain text file without separators is cut, at the next end of a line."""
 LONGEST_DOCUMENT_CHARACTERS = 64 * 1024 * 1024
@@ -27,9 +28,14 @@ _JSON_TYPES = {
 
 
 def is_json_lines(name: str) -> bool:
-    """Whether the name of a file, under any compression, says that it holds JSON lines."""
-    stem, _, ending = name.rpartition(".")
-    return (stem if ending in fsspec.utils.compressions else name).endswith(".jsonl")
+    """Whether the name of a file, under any compression, says that it holds JSON lines.
+
+    `.json.gz` does, as C4 and Dolma publish them; `.json` does not. fsspec reads only the first file of a `.zip`.
+    """
+    stem, _, ending = name.lower().rpartition(".")
+    if ending in fsspec.utils.compressions.keys() - {"zip"}:
+        return stem.endswith((*JSON_LINES, ".json"))
+    return name.lower().endswith(JSON_LINES)
 
 
 def json_texts(path: str, stream: BinaryIO, key: str) -> Iterator[Record]:

@@ -112,9 +112,6 @@ class DatasetManifest(Sealed):
     source_sha256: str | None = None
     """sha256 over the names, sizes and content of the source's files; null if it was not prepared from a source."""
 
-    num_dropped: Amount = 0
-    """Documents left out of train because validation has the same text under another name."""
-
     range_bytes: PositiveInt = RANGE_BYTES
     """Bytes of a shard that each hash in its `.ds.ranges` is of; the last range of a shard may be shorter."""
 
@@ -392,6 +389,10 @@ class TrainingSamples(EndlessSamples):
         """The positions in the stream where the samples start: (count,) int64, each in [0, tokens of the split)."""
         return self._order.starts(np.zeros(count, np.int64), np.arange(first_index, first_index + count))
 
+    def pieces(self, index: int) -> list[tuple[int, int]]:
+        """Where each part of a sample starts in the stream, and its tokens: one part."""
+        return [(int(self.starts(index, 1)[0]), self._length + 1)]
+
     def batch(self, first_index: int, count: int) -> Int64Array:
         """Samples `first_index` to `first_index + count`: (count, T + 1) int64."""
         tokens_BT = np.empty((count, self._length + 1), np.int64)
@@ -491,6 +492,13 @@ class EvaluationWindows:
     def __getitem__(self, place: int) -> Int64Array:
         """One window: (T + 1,) int64. Raises IndexError beyond either end."""
         return self._splits[self._sources[place]].read(int(self._windows[place]) * self._length, self._length + 1)
+
+
+def longest_window(dataset_dir: Path, split: SplitName) -> int:
+    """The most tokens that a window of a split can have; of a mixture, one of any source."""
+    manifest = read_dataset_manifest(dataset_dir)
+    parts = [read_dataset_manifest(entry.dataset(dataset_dir)) for entry in manifest.sources] or [manifest]
+    return max(1, min(part.splits[split].num_tokens for part in parts) - 1)
 
 
 def _shared_out(number: int, weights: Sequence[float], most: Sequence[int]) -> list[int]:

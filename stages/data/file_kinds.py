@@ -1,11 +1,13 @@
 """Recognises files that hold no plain text, by name or by their first bytes, and says what to do with them instead."""
 
+import codecs
 import re
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
 import fsspec.utils
 
+from stages.data.cutting import is_json_lines
 from stages.data.parquet import is_parquet
 from stages.data.source_errors import DataError
 from stages.data.webdataset import is_webdataset
@@ -38,6 +40,7 @@ def _table(loader: str) -> str:
 
 
 _UNPACK = "unpack it, and set data.source to the folder"
+_UTF_8 = "convert it with `iconv -f UTF-16 -t UTF-8`"
 _TOKENS = "give the text itself: growctl cannot use tokens or numbers that another program wrote"
 
 KINDS = (
@@ -48,6 +51,8 @@ KINDS = (
     FileKind("a NumPy array", _TOKENS, (".npy", ".npz"), b"\x93NUMPY"),
     FileKind("a binary file", _TOKENS, (".bin",)),
     FileKind("a PDF", "extract its text, for example by `pdftotext {name} {stem}.txt`", (".pdf",), b"%PDF-"),
+    FileKind("text in UTF-16", _UTF_8, (), codecs.BOM_UTF16_LE),
+    FileKind("text in UTF-16", _UTF_8, (), codecs.BOM_UTF16_BE),
     FileKind(
         "a Word document", "extract its text, for example by `pandoc {name} -t plain -o {stem}.txt`", (".docx", ".doc")
     ),
@@ -68,7 +73,7 @@ def kind_of_name(name: str, is_folder: bool) -> FileKind | None:
 
     `is_folder`: the source is a folder or a glob.
     """
-    if is_parquet(name) or is_webdataset(name):
+    if is_parquet(name) or is_webdataset(name) or is_json_lines(name):
         return None
     ending = _ending(name)
     return next((kind for kind in KINDS if ending in kind.endings and not (is_folder and kind.only_alone)), None)
@@ -86,7 +91,7 @@ def no_text(path: str, kind: FileKind, is_folder: bool) -> DataError:
     instead = kind.instead.format(name=re.sub(r"[^\w.+-]", "?", name), stem=re.sub(r"[^\w.+-]", "_", stem))
     others = "; or set data.include so that it is left out" if is_folder else ""
     return DataError(
-        f"data.source: {path} is {kind.what}, but growctl reads plain text, JSON lines, Parquet and WebDataset tars;"
+        f"data.source: {path} is {kind.what}, but growctl reads UTF-8 text, JSON lines, Parquet and WebDataset tars;"
         f" {instead}{others}"
     )
 

@@ -10,9 +10,11 @@ import numpy as np
 
 from stages.data.dataset import TokenSplit, require_one_tokenizer, require_tokens
 from stages.data.mixture import NO_SOURCES, Mixture, MixtureSource, MixtureStage, WhenExhausted
+from stages.data.packed_split import PackedSplit
 from stages.data.sample_order import Blocks, Int64Array, WindowOrder
 from stages.data.sample_range import EndlessSamples
 from stages.data.source_errors import DataError
+from stages.spec import Packing
 
 
 class MixedSamples(EndlessSamples):
@@ -31,6 +33,7 @@ class MixedSamples(EndlessSamples):
         seed: int,
         epochs_at_most: Mapping[str, float | None] | None = None,
         when_exhausted: WhenExhausted = "stop",
+        packing: Packing = "concatenate",
     ) -> None:
         """Opens the datasets, each under the name of its source.
 
@@ -39,20 +42,26 @@ class MixedSamples(EndlessSamples):
         if not datasets:
             raise DataError(NO_SOURCES)
         require_one_tokenizer(datasets)
-        most = epochs_at_most or {}
+        most, packs = epochs_at_most or {}, packing == "best_fit"
         self._length = sequence_length
-        self._splits = []
+        self._splits: list[TokenSplit | PackedSplit] = []
         sources = []
         for name, dataset_dir in datasets.items():
-            split = TokenSplit(dataset_dir, "train")
+            split = PackedSplit(dataset_dir, sequence_length) if packs else TokenSplit(dataset_dir, "train")
             require_tokens(dataset_dir, "train", split.num_tokens, sequence_length)
             self._splits.append(split)
             num_windows = split.num_tokens // sequence_length
             sources.append(MixtureSource(name, split.num_tokens, num_windows, most.get(name)))
         self.mixture = Mixture(sources, stages, when_exhausted)
-        self._order = WindowOrder([split.num_tokens for split in self._splits], sequence_length, seed)
-        self._blocks = Blocks(self.starts)
-        self._expected = Blocks(self.starts)
+        order = WindowOrder([split.num_tokens for split in self._splits], sequence_length, seed)
+        self._place_of = order.windows if packs else order.starts
+        self._blocks = Blocks(self.starts, self.mixture.end)
+        self._expected = Blocks(self.starts, self.mixture.end)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the sources."""
+        return [source.name for source in self.mixture.sources]
 
     def epochs(self, num_samples: int) -> float:
         """How many passes over its data `num_samples` samples make of the source that is read most often."""
@@ -66,13 +75,15 @@ class MixedSamples(EndlessSamples):
     def tokens_by_source(self, first_index: int, count: int) -> dict[str, int]:
         """How many of the tokens that `count` samples from `first_index` on train on come from each source."""
         before, after = self.mixture.counts(first_index), self.mixture.counts(first_index + count)
-        names = [source.name for source in self.mixture.sources]
-        return {name: (b - a) * self._length for name, a, b in zip(names, before, after, strict=True)}
+        return {name: (b - a) * self._length for name, a, b in zip(self.names, before, after, strict=True)}
 
     def starts(self, first_index: int, count: int) -> Int64Array:
-        """The place of each sample's source in `mixture.sources`, and where in its stream it starts: (count, 2)."""
+        """The place of each sample's source in `mixture.sources`, and where in its stream it starts: (count, 2).
+
+        With packing, which window of its source it is, instead of where it starts.
+        """
         sources, positions = self.mixture.locate(first_index, count)
-        return np.stack([sources, self._order.starts(sources, positions)], axis=1)
+        return np.stack([sources, self._place_of(sources, positions)], axis=1)
 
     def batch(self, first_index: int, count: int) -> Int64Array:
         """Samples `first_index` to `first_index + count`: (count, T + 1) int64."""

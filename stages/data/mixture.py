@@ -15,7 +15,8 @@ Hence w_i >= F_(i+1) w_0 with the Fibonacci numbers 1, 1, 2, 3, 5, ...; their re
 is 1.68.
 
 **Pieces.** A stage may have other weights, and a source may be used up. Each such change starts a new piece with a tree
-of its own; every source goes on from where the pieces before left it. Over several pieces, their errors may add up.
+of its own; every source goes on from where the pieces before left it. Over several pieces, their errors may add up. A
+stage with the weights of the one before goes on with its piece.
 """
 
 import math
@@ -28,7 +29,7 @@ from typing import Literal
 
 import numpy as np
 
-from stages.counted import counted
+from stages.counted import counted, plural
 from stages.data.sample_order import Int64Array
 from stages.data.source_errors import DataError
 
@@ -118,6 +119,8 @@ class _Piece:
     first_index: int
     counts_before: tuple[int, ...]
     """The samples of each source before this piece."""
+    weights: Mapping[int, int]
+    """By the place of the source."""
     tree: _Node
 
     def counts(self, num_samples: int) -> list[int]:
@@ -154,10 +157,11 @@ class Mixture:
         self.end: int | None = None
         """The number of samples that the mixture has; None if it has no end."""
         counts = [0] * len(self.sources)
-        for stage, stop in zip(stages, [*starts[1:], MOST_SAMPLES], strict=True):
-            weights = _integer_weights(stage.weights, [source.name for source in self.sources])
+        weights = [_integer_weights(stage.weights, [source.name for source in self.sources]) for stage in stages]
+        changes = [number for number in range(len(stages)) if number == 0 or weights[number] != weights[number - 1]]
+        for number, stop in zip(changes, [*(starts[change] for change in changes[1:]), MOST_SAMPLES], strict=True):
             if self.end is None:
-                counts = self._add_pieces(stage.first_index, stop, weights, counts)
+                counts = self._add_pieces(starts[number], stop, weights[number], counts)
 
     def _add_pieces(self, first: int, stop: int, weights: dict[int, int], counts: list[int]) -> list[int]:
         """Adds the pieces of a stage. Returns the samples of each source at its end."""
@@ -167,7 +171,7 @@ class Mixture:
             if not left or (self._when_exhausted == "stop" and len(left) < len(weights)):
                 self.end = first
                 break
-            piece = _Piece(first, tuple(counts), _tree(left, self.sources))
+            piece = _Piece(first, tuple(counts), left, _tree(left, self.sources))
             self._pieces.append(piece)
             length = min([stop - first, *(_lasting(piece, i, m) for i in left if (m := most[i]) is not None)])
             counts = piece.counts(length)
@@ -201,6 +205,14 @@ class Mixture:
         piece = self._pieces[bisect_right(starts, num_samples) - 1]
         return piece.counts(num_samples - piece.first_index)
 
+    def weights_before(self, num_samples: int) -> list[tuple[int, dict[str, int]]]:
+        """What the first `num_samples` samples follow from: (first sample, integer weights by source) of each piece."""
+        return [
+            (piece.first_index, {self.sources[source].name: parts for source, parts in piece.weights.items()})
+            for piece in self._pieces
+            if piece.first_index < num_samples
+        ]
+
     def require(self, num_samples: int) -> None:
         """Raises DataError with what to change if the mixture ends before it has `num_samples` samples."""
         if self.end is None or num_samples <= self.end:
@@ -212,12 +224,13 @@ class Mixture:
             if (most := source.most_samples) is not None
         ]
         _, source, needed = max(limited, key=lambda each: (each[0], each[1].name))
+        epochs = source.epochs_at_most or 0
         instead = ", or let the other sources take over (when_exhausted: others)"
         raise DataError(
             f"data.mixture: the sources last for {self.end:,} of {counted(num_samples, 'sample')}: {source.name!r} has"
-            f" {counted(source.num_tokens, 'token')}, may be read {source.epochs_at_most:g} times (epochs_at_most), and"
-            f" would be read {needed / source.num_windows:.2f} times; raise its epochs_at_most, lower its weight, or"
-            f" train on fewer tokens{instead if self._when_exhausted == 'stop' else ''}"
+            f" {counted(source.num_tokens, 'token')}, may be read {epochs:g} {plural(epochs, 'time')} (epochs_at_most),"
+            f" and would be read {needed / source.num_windows:.2f} times; raise its epochs_at_most, lower its weight,"
+            f" or train on fewer tokens{instead if self._when_exhausted == 'stop' else ''}"
         )
 
 

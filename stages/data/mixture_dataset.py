@@ -96,7 +96,6 @@ def _manifest(entries: tuple[MixtureEntry, ...], manifests: Mapping[str, Dataset
         tokenizer_sha256=first.tokenizer_sha256,
         end_of_text_id=first.end_of_text_id,
         splits={name: _joined(name, manifests) for name in SPLITS},
-        num_dropped=sum(manifest.num_dropped for manifest in manifests.values()),
         sources=entries,
         fingerprint=mixture_fingerprint(entries),
     )

@@ -54,8 +54,8 @@ SHARD_BYTES = 64 * 1024 * 1024
 LONGEST_NAME = 100
 """The most characters of the source's name that a dataset's name contains."""
 
-CHOICE_VERSION = 2
-"""Version of the rules that cut, split and drop documents. It is part of a dataset's key."""
+CHOICE_VERSION = 3
+"""Version of the rules that cut and split documents. It is part of a dataset's key."""
 
 
 def prepare(
@@ -223,8 +223,8 @@ def _build(source: _Source, given: Tokenizer | None, target: Path, progress: Pro
 def _write_dataset(source: _Source, given: Tokenizer | None, staging: Path, progress: Progress) -> DatasetManifest:
     """Writes the tokenizer and the shards. Returns the manifest, which the caller writes.
 
-    Validation comes first: it is small, so errors in the source show up before the long work on train, and train leaves
-    out the texts that validation holds. A new tokenizer is trained before that, on all documents of train.
+    Validation comes first: it is small, so errors in the source show up before the long work on train. A new tokenizer
+    is trained before that, on all documents of train.
     """
     corpus = source.corpus
     spec, shards = corpus.spec, corpus.shards(SHARD_BYTES)
@@ -235,23 +235,17 @@ def _write_dataset(source: _Source, given: Tokenizer | None, staging: Path, prog
     end_of_text_id = tokenizer.token_to_id(spec.end_of_text)
     assert end_of_text_id is not None  # training adds it; given_tokenizer rejects a tokenizer without it
     splits: dict[SplitName, DatasetSplit] = {}
-    hashes: frozenset[bytes] = frozenset()
-    num_dropped = 0
     for split in reversed(SPLITS):
-        tasks = [ShardTask(split, i, files, corpus, staging, token_bytes, hashes) for i, files in enumerate(shards)]
+        tasks = [ShardTask(split, i, files, corpus, staging, token_bytes) for i, files in enumerate(shards)]
         skipped = corpus.skipped()  # both splits meet every bad record
         parts = []
         for part in write_shards(tasks, progress):
             skipped.join(part.skipped)
             parts.append(part)
         splits[split] = _joined([part.content for part in parts])
-        hashes = hashes.union(*(part.hashes for part in parts))
-        num_dropped += sum(part.num_dropped for part in parts)
-    if num_dropped:
-        progress.say(f"left {counted(num_dropped, 'document')} out of train, because validation has the same text")
     if skipped.records.total:
         progress.say(f"skipped {skipped.records}")
-    _require_documents(spec, splits, num_dropped, len(hashes))
+    _require_documents(spec, splits)
     return DatasetManifest(
         format_version=FORMAT_VERSION,
         spec=spec,
@@ -261,7 +255,6 @@ def _write_dataset(source: _Source, given: Tokenizer | None, staging: Path, prog
         end_of_text_id=end_of_text_id,
         splits={split: splits[split] for split in SPLITS},
         source_sha256=source_sha256(corpus, source.contents),
-        num_dropped=num_dropped,
         skipped=skipped.records,
         fingerprint=dataset_fingerprint(tokenizer_sha256, splits),
     )
@@ -278,19 +271,7 @@ def _joined(parts: list[DatasetSplit]) -> DatasetSplit:
     )
 
 
-def _require_documents(
-    spec: DataSpec, splits: dict[SplitName, DatasetSplit], num_dropped: int, num_validation_texts: int
-) -> None:
-    if num_dropped and not splits["train"].num_documents:
-        if num_validation_texts == 1:  # a different fraction would not help
-            raise DataError(
-                f"data.source: all {num_dropped + splits['validation'].num_documents:,} documents in {spec.source!r}"
-                " have the same text; use more text"
-            )
-        raise DataError(
-            f"data.source: all {num_dropped:,} train documents in {spec.source!r} have the same text as validation"
-            " documents; use more text, or a smaller data.validation_fraction"
-        )
+def _require_documents(spec: DataSpec, splits: dict[SplitName, DatasetSplit]) -> None:
     num_documents = sum(split.num_documents for split in splits.values())
     if num_documents < 2:
         raise DataError(
@@ -301,7 +282,8 @@ def _require_documents(
         if not split.num_documents:
             raise DataError(
                 f"data.validation_fraction: {spec.validation_fraction} of the {counted(num_documents, 'document')} in"
-                f" {spec.source!r} leaves none for {name}; try about {min(0.5, 5 / num_documents):.2g}"
+                f" {spec.source!r} leaves none for {name}; try about {min(0.5, 5 / num_documents):.2g} (documents with"
+                " the same text stay together)"
             )
 
 

@@ -42,7 +42,7 @@ def remote_dataset(
     """
     if local_path(spec.source) is not None or "://" not in spec.source or "::" in spec.source:
         return None
-    reading = reading_of(spec, datasets_dir)
+    reading = reading_of(spec, spec.source, datasets_dir)
     files = reading.files()
     progress.say("looking for a prepared dataset")
     try:
@@ -59,10 +59,10 @@ def remote_dataset(
     return _fetched(content, reading, files, datasets_dir, progress)
 
 
-def reading_of(spec: DataSpec, datasets_dir: Path) -> RemoteReading:
-    """How a data block reads a dataset at its URL."""
+def reading_of(spec: DataSpec, url: str, datasets_dir: Path) -> RemoteReading:
+    """How a data block reads a dataset at a URL."""
     return RemoteReading(
-        url=spec.source.rstrip("/"),
+        url=url.rstrip("/"),
         cache_dir=str(Path(spec.cache_dir or datasets_dir / CACHE_NAME).absolute()),
         cache_bytes=spec.cache_bytes,
         retry_seconds=spec.retry_seconds,

@@ -32,12 +32,21 @@ class WindowOrder:
 
     def starts(self, sources: Int64Array, positions: Int64Array) -> Int64Array:
         """Where samples start in their source's stream: (N,). `positions` count the samples of one source."""
-        num_windows, num_tokens = self._num_windows[sources], self._num_tokens[sources]
-        epochs, places = np.divmod(positions.astype(np.uint64), num_windows)
-        keys = _scatter(self._seed ^ epochs)
-        windows = _permute(places, num_windows, self._half_bits[sources], keys)
+        windows, keys = self._windows(sources, positions)
+        num_tokens = self._num_tokens[sources]
         offsets = _scatter(keys) % num_tokens
         return ((offsets + windows * self._length) % num_tokens).astype(np.int64)
+
+    def windows(self, sources: Int64Array, positions: Int64Array) -> Int64Array:
+        """Which of its source's windows samples are, where these are the same in every epoch: (N,)."""
+        return self._windows(sources, positions)[0].astype(np.int64)
+
+    def _windows(self, sources: Int64Array, positions: Int64Array) -> tuple[UInt64Array, UInt64Array]:
+        """The windows, and a key for each sample's epoch."""
+        num_windows = self._num_windows[sources]
+        epochs, places = np.divmod(positions.astype(np.uint64), num_windows)
+        keys = _scatter(self._seed ^ epochs)
+        return _permute(places, num_windows, self._half_bits[sources], keys), keys
 
 
 class Blocks:
@@ -48,23 +57,25 @@ class Blocks:
     at random indices does not suffer. The results are the same.
     """
 
-    def __init__(self, compute: Callable[[int, int], Int64Array]) -> None:
-        """`compute(first_index, count)` returns an array with a row for each index."""
-        self._compute = compute
+    def __init__(self, compute: Callable[[int, int], Int64Array], end: int | None = None) -> None:
+        """`compute(first_index, count)` returns an array with a row for each index, or raises beyond `end`."""
+        self._compute, self._end = compute, end
         self._last_number = -1
         self._block: tuple[int, Int64Array | None] = (-1, None)
 
     def read(self, first_index: int, count: int) -> Int64Array:
         """The rows of `count` indices from `first_index` on."""
         number, place = divmod(first_index, BLOCK_SAMPLES)
-        if place + count > BLOCK_SAMPLES:
+        block_start = number * BLOCK_SAMPLES
+        size = BLOCK_SAMPLES if self._end is None else min(BLOCK_SAMPLES, self._end - block_start)
+        if place + count > size:
             return self._compute(first_index, count)
         kept, rows = self._block  # one assignment below, so that threads never see halves of two blocks
         if kept != number or rows is None:
             if self._last_number != number:
                 self._last_number = number
                 return self._compute(first_index, count)
-            rows = self._compute(number * BLOCK_SAMPLES, BLOCK_SAMPLES)
+            rows = self._compute(block_start, size)
             self._block = (number, rows)
         return rows[place : place + count]
 

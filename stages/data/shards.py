@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from stages.checkpoint.files import hash_file, sync_path
 from stages.data.bad_records import SkippedRecords
-from stages.data.corpus import Advance, Corpus, DataError, SplitName, content_hash, joined_hash
+from stages.data.corpus import Advance, Corpus, DataError, SplitName, joined_hash
 from stages.data.dataset import DatasetFile, DatasetSplit, range_hashes_of
 from stages.data.progress import Progress
 from stages.data.source_files import SourceFile
@@ -36,18 +36,12 @@ class ShardTask(NamedTuple):
     corpus: Corpus
     directory: Path
     token_bytes: int
-    dropped: frozenset[bytes]
-    """Content hashes of the documents to leave out."""
 
 
 class Shard(NamedTuple):
     """One written shard of one split."""
 
     content: DatasetSplit
-    hashes: frozenset[bytes]
-    """Content hashes of its documents; only filled for validation."""
-
-    num_dropped: int
     skipped: SkippedRecords
     """The bad records in its files, of both splits."""
 
@@ -94,8 +88,7 @@ def _start_worker(lifeline: Connection, log_path: Path, threads: int) -> None:
 def _write_shard(task: ShardTask, advance: Advance = lambda num_bytes: None) -> Shard:
     """Tokenises the documents of one split in one shard's files, and syncs the written files to disk."""
     directory = task.directory / task.split
-    num_bytes = num_dropped = 0
-    hashes, text_hash = set(), joined_hash(())
+    num_bytes, text_hash = 0, joined_hash(())
     skipped = task.corpus.skipped()
     with _quiet_datatrove() as (DocumentTokenizer, DatatroveDocument):
         step = DocumentTokenizer(
@@ -110,15 +103,9 @@ def _write_shard(task: ShardTask, advance: Advance = lambda num_bytes: None) -> 
         step.token_size = task.token_bytes  # datatrove uses the number of entries, but ids may be larger
 
         def documents() -> Iterator[Any]:
-            nonlocal num_bytes, num_dropped, text_hash
+            nonlocal num_bytes, text_hash
             for document in task.corpus.documents(task.files, task.split, advance, skipped):
-                content = content_hash(document.text)
-                if content in task.dropped:
-                    num_dropped += 1
-                    continue
-                if task.split == "validation":
-                    hashes.add(content)
-                text_hash = joined_hash((text_hash, content))
+                text_hash = joined_hash((text_hash, document.content))
                 num_bytes += len(document.text.encode())
                 yield DatatroveDocument(text=document.text, id=document.id)
 
@@ -142,7 +129,7 @@ def _write_shard(task: ShardTask, advance: Advance = lambda num_bytes: None) -> 
         text_hash=text_hash.hex(),
         files=tuple(files),
     )
-    return Shard(split, frozenset(hashes), num_dropped, skipped.records)
+    return Shard(split, skipped.records)
 
 
 @contextmanager

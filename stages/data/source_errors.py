@@ -17,6 +17,14 @@ MOST_SAID = 300
 PACKAGES = {"libarchive": "libarchive-c", "smbclient": "smbprotocol"}
 """Modules whose package has another name."""
 
+HUB_ANSWERS = {
+    "GatedRepo": ": the dataset is gated; accept its terms on its page on the Hugging Face hub, then give a token of"
+    " that account in HF_TOKEN or by `hf auth login`",
+    "RepoNotFound": ": no such dataset, or a private one; check its name, or give a token with read access in HF_TOKEN"
+    " or by `hf auth login`",
+}
+"""What the codes of the Hugging Face hub mean to a user."""
+
 REFUSED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 
 
@@ -63,11 +71,8 @@ def reason(error: BaseException) -> str:
         if (from_store := _store_answer(error)) is not None:
             code = str(from_store.get("Error", {}).get("Code", ""))  # the status again if the store sent no text
             answer += f": {code}" if code.isalpha() else ""
-        elif _is_gated(error):
-            answer += (
-                ": the dataset is gated; accept its terms on its page on the Hugging Face hub, then give a token of"
-                " that account in HF_TOKEN or by `hf auth login`"
-            )
+        elif (code := _hub_code(error)) in HUB_ANSWERS:
+            answer += HUB_ANSWERS[code]
         elif status in REFUSED:
             answer += (
                 "; private and gated data needs credentials with read access: for the Hugging Face hub, a token in "
@@ -109,10 +114,11 @@ def _store_answer(error: BaseException) -> dict[str, Any] | None:
     return next((answer for answer in answers if isinstance(answer, dict)), None)
 
 
-def _is_gated(error: BaseException) -> bool:
-    """Whether the Hugging Face hub refused because nobody has accepted the terms of a dataset."""
+def _hub_code(error: BaseException) -> str:
+    """Why the Hugging Face hub refused, in its own code; empty if it gave none."""
     headers = (getattr(getattr(cause, "response", None), "headers", None) for cause in _causes(error))
-    return any(found.get("X-Error-Code") == "GatedRepo" for found in headers if isinstance(found, Mapping))
+    codes = (found.get("X-Error-Code") for found in headers if isinstance(found, Mapping))
+    return next((str(code) for code in codes if code), "")
 
 
 def http_status(error: BaseException) -> HTTPStatus | None:

@@ -7,7 +7,7 @@ from stages.counted import counted, plural
 ENOUGH_DOCUMENTS = 50
 ENOUGH_TOKENS = 100_000
 MARGIN = 1.2
-"""A hash of their names draws the documents, so a share gives somewhat more or fewer of them than it says."""
+"""A hash of their texts draws the documents, so a share gives somewhat more or fewer of them than it says."""
 LARGEST_SHARE = 0.5
 """The largest `data.validation_fraction` to suggest. Beyond it, the text itself is too short."""
 

@@ -9,7 +9,8 @@ import re
 import tarfile
 from collections.abc import Iterator
 from itertools import groupby
-from typing import BinaryIO
+from tarfile import EOFHeaderError, HeaderError, ReadError  # type: ignore[attr-defined]
+from typing import BinaryIO, Self
 
 from stages.data.bad_records import BadRecord, Record
 from stages.data.cutting import json_text
@@ -31,13 +32,27 @@ def compression(name: str) -> str | None:
     return COMPRESSIONS[found[0].lower()] if found else None
 
 
+class _Member(tarfile.TarInfo):
+    """A member of an archive. After the first one, tarfile takes every damaged header for the archive's end."""
+
+    @classmethod
+    def fromtarfile(cls, tarfile: tarfile.TarFile) -> Self:
+        """The next member. Raises ReadError where neither a member nor the block of zeros at the end is found."""
+        try:
+            return super().fromtarfile(tarfile)
+        except EOFHeaderError:
+            raise
+        except HeaderError as error:
+            raise ReadError(f"the archive is damaged or cut off at byte {tarfile.offset:,}: {error}") from None
+
+
 def webdataset_texts(path: str, stream: BinaryIO, key: str) -> Iterator[Record]:
     """The text of every sample, in the order of the archive, which is read once from start to end.
 
     Raises DataError if the archive has members, but none that ends in `.txt` or `.json`.
     """
     has_members = has_texts = False
-    with tarfile.open(fileobj=stream, mode="r|") as archive:
+    with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Member) as archive:
         for _, members in groupby(_files(archive), key=lambda member: _sample(member.name)):
             has_members = True
             text: Record | None = None

@@ -54,6 +54,10 @@ class TextLoss(NamedTuple):
     position_counts_T: Float64Array
     """The number of predictions at each position."""
 
+    by_source: "tuple[SourceText, ...]" = ()
+    """The sources of a mixture, with the loss on each. The loss and the bits per byte of a mixture are the means of its
+    sources' by base weights, as in training."""
+
     @property
     def perplexity(self) -> float:
         """exp(loss); infinity if that overflows."""
@@ -67,7 +71,19 @@ class TextLoss(NamedTuple):
     @property
     def bits_per_byte(self) -> float:
         """loss / ln 2 x tokens / bytes, as in training."""
+        if self.by_source:
+            return sum(source.weight * source.found.bits_per_byte for source in self.by_source)
         return self.loss / math.log(2) * self.num_tokens / max(1, self.num_bytes)
+
+
+class SourceText(NamedTuple):
+    """The loss on one source of a mixture."""
+
+    name: str
+    weight: float
+    """Its share of the loss of the mixture."""
+
+    found: TextLoss
 
 
 def text_loss(
@@ -121,16 +137,46 @@ def dataset_loss(
     """
     require_ids(checkpoint, dataset)
     windows = EvaluationWindows(dataset, split, context, max_sequences)
+    entries = read_dataset_manifest(dataset).sources
+    directories = [entry.dataset(dataset) for entry in entries] or [dataset]
 
-    def read() -> Iterator[Batch]:
-        for start in range(0, len(windows), batch_size):
-            on_progress(start / len(windows))
-            tokens_BT = windows.batch(start, start + batch_size)
-            yield Batch(tokens_BT[:, :-1], tokens_BT[:, 1:])
+    def read(source: int) -> Iterator[Batch]:
+        for number, start, stop in windows.batches(batch_size):
+            if number == source:
+                on_progress(start / len(windows))
+                tokens_BT = windows.batch(start, stop)
+                yield Batch(tokens_BT[:, :-1], tokens_BT[:, 1:])
 
-    sums_T, counts_T = position_losses(checkpoint, replicas, read(), context)
-    described = read_dataset_manifest(dataset).splits[split]
-    return _text_loss(sums_T, counts_T, described.num_tokens, described.num_bytes, None, described.num_documents)
+    losses = []
+    for number, directory in enumerate(directories):
+        sums_T, counts_T = position_losses(checkpoint, replicas, read(number), context)
+        described = read_dataset_manifest(directory).splits[split]
+        losses.append(
+            _text_loss(sums_T, counts_T, described.num_tokens, described.num_bytes, None, described.num_documents)
+        )
+    if not entries:
+        return losses[0]
+    sources = [
+        SourceText(entry.name, source.weight, found)
+        for entry, source, found in zip(entries, windows.sources, losses, strict=True)
+    ]
+    return _mixed(sources)
+
+
+def _mixed(sources: Sequence[SourceText]) -> TextLoss:
+    """The loss on a mixture."""
+    found = [source.found for source in sources]
+    return TextLoss(
+        num_scored=sum(each.num_scored for each in found),
+        loss=sum(source.weight * source.found.loss for source in sources),
+        num_tokens=sum(each.num_tokens for each in found),
+        num_bytes=sum(each.num_bytes for each in found),
+        num_words=None,
+        num_documents=sum(each.num_documents for each in found),
+        position_sums_T=np.sum([each.position_sums_T for each in found], axis=0),
+        position_counts_T=np.sum([each.position_counts_T for each in found], axis=0),
+        by_source=tuple(sources),
+    )
 
 
 def require_ids(checkpoint: Pretrained, dataset: Path) -> None:

@@ -22,7 +22,7 @@ from model.precision import ComparisonDtype
 from model.tokenformer import Tokenformer
 from stages.checkpoint.manifest import CheckpointError, Manifest, manifest_hash, read_manifest
 from stages.checkpoint.parameters import load_model
-from stages.data.dataset import EvaluationWindows, read_dataset_manifest
+from stages.data.dataset import EvaluationWindows, longest_window, read_dataset_manifest
 from stages.grow.comparison import Comparison, Descent, GenerationGradients, Measured
 
 GRADIENT_RAMP = 0.01
@@ -57,9 +57,10 @@ def compare(
         )
     for directory, manifest in ((old, parent), (new, child)):
         require_readable(dataset, directory, manifest)
-    tokens_BT = _text(dataset, num_sequences, sequence_length)
+    windows = _windows(dataset, num_sequences, sequence_length)
+    tokens_BT = torch.from_numpy(windows.batch(0, len(windows)))
     old_logits: list[Tensor] = []
-    before = _measured(load_model(old, dtype=getattr(torch, dtype)), old, tokens_BT, old_logits.append)
+    before = _measured(load_model(old, dtype=getattr(torch, dtype)), old, windows, old_logits.append)
 
     model = load_model(new, dtype=getattr(torch, dtype))
     differences: list[tuple[float, float]] = []
@@ -71,14 +72,14 @@ def compare(
     shares = gradients = ramp = None
     if isinstance(model, Tokenformer) and isinstance(parent.model, TokenformerConfig):
         mass_LP2, hooks = _watch_scores(model, parent.model)
-        after = _measured(model, new, tokens_BT, add_difference)
+        after = _measured(model, new, windows, add_difference)
         for hook in hooks:
             hook.remove()
         shares = tuple(_new_shares(mass_P2) for mass_P2 in mass_LP2)
         ramp = _raise_ramps(model)
         gradients = _gradients(model, tokens_BT)
     else:
-        after = _measured(model, new, tokens_BT, add_difference)
+        after = _measured(model, new, windows, add_difference)
 
     return Comparison(
         dtype=dtype,
@@ -118,33 +119,38 @@ def _parameters(directory: Path) -> Manifest:
     return manifest
 
 
-def _text(dataset: Path, num_sequences: int, sequence_length: int | None) -> Tensor:
-    """Windows of the validation split, (B, T + 1) int64."""
-    num_tokens = read_dataset_manifest(dataset).splits["validation"].num_tokens
-    length = sequence_length or max(1, min(LONGEST_DEFAULT, num_tokens - 1))
-    windows = EvaluationWindows(dataset, "validation", length, num_sequences)
-    return torch.from_numpy(windows.batch(0, len(windows)))
+def _windows(dataset: Path, num_sequences: int, sequence_length: int | None) -> EvaluationWindows:
+    """Windows of the validation split."""
+    length = sequence_length or min(LONGEST_DEFAULT, longest_window(dataset, "validation"))
+    return EvaluationWindows(dataset, "validation", length, num_sequences)
 
 
 @torch.no_grad()
 def _measured(
-    model: LanguageModel, directory: Path, tokens_BT: Tensor, on_logits: Callable[[Tensor], None]
+    model: LanguageModel, directory: Path, windows: EvaluationWindows, on_logits: Callable[[Tensor], None]
 ) -> Measured:
-    squares_L, loss = torch.zeros(len(model.blocks), dtype=torch.float64), 0.0
+    squares_L = torch.zeros(len(model.blocks), dtype=torch.float64)
+    losses = dict.fromkeys(windows.sources, 0.0)
 
     def add_square(layer: int, block: nn.Module, inputs: Any, output_BTD: Tensor) -> None:
         squares_L[layer] += output_BTD.double().square().mean()
 
     hooks = [block.register_forward_hook(partial(add_square, layer)) for layer, block in enumerate(model.blocks)]
-    for tokens_T in tokens_BT:
+    for place, tokens_T in enumerate(torch.from_numpy(windows.batch(0, len(windows)))):
         logits_TV = model(tokens_T[None, :-1])[0]
         if not logits_TV.isfinite().all():
             raise Failure(f"{directory} gives logits that are not finite, so they cannot be compared")
-        loss += F.cross_entropy(logits_TV, tokens_T[1:]).item() / len(tokens_BT)
+        source = windows.source(place)
+        losses[source] += F.cross_entropy(logits_TV, tokens_T[1:]).item() / source.num_windows
         on_logits(logits_TV)
     for hook in hooks:
         hook.remove()
-    return Measured(num_parameters(model.config), loss, tuple((squares_L / len(tokens_BT)).sqrt().tolist()))
+    return Measured(
+        num_parameters=num_parameters(model.config),
+        loss=sum(source.weight * loss for source, loss in losses.items()),
+        block_rms=tuple((squares_L / len(windows)).sqrt().tolist()),
+        by_source={source.name: loss for source, loss in losses.items() if source.name} or None,
+    )
 
 
 def _watch_scores(model: Tokenformer, old: TokenformerConfig) -> tuple[Tensor, list[RemovableHandle]]:

@@ -23,10 +23,13 @@ class Measured:
     num_parameters: int
 
     loss: float
-    """Mean cross-entropy, nats per token."""
+    """Mean cross-entropy, nats per token; of a mixture, the mean of its sources' by base weights."""
 
     block_rms: tuple[float, ...]
     """Root mean square of the residual stream after each block."""
+
+    by_source: dict[str, float] | None
+    """The loss on each source of a mixture, by name; None for any other text."""
 
 
 @dataclass(frozen=True)

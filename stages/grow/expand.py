@@ -104,13 +104,15 @@ def expand_transformer(
 ) -> Manifest:
     """Writes `output`, the Transformer checkpoint `source` grown to `model` by a peer's operator; returns its manifest.
 
-    All parameters are new files, and the optimizer starts fresh. Raises the same errors as `expand`.
+    It attends within documents if `source` does, whatever `model` says. All parameters are new files, and the optimizer
+    starts fresh. Raises the same errors as `expand`.
     """
     source, output = Path(source), Path(output)
     parent = _parent(source, "expand")
     if not isinstance(parent.model, TransformerConfig):
         raise UserError(f"{operator} grows only transformers, but {source} is a {parent.model.family}")
     seed = parent.seed if seed is None else seed
+    model = model.model_copy(update={"document_end_id": parent.model.document_end_id})
 
     read = partial(_value, source, parent)
     grown = grow_transformer(parent.model, model, operator, read, seed=seed, noise=noise)

@@ -76,6 +76,12 @@ def export_huggingface(
     contradicts the checkpoint's; DiskFull if there is no space; ExportDiffers if the check fails. Nothing is left
     behind then.
     """
+    if pretrained.model.config.document_end_id is not None:
+        raise UserError(
+            f"{pretrained.directory} attends within documents only (data.document_mask), which an export to Hugging "
+            "Face cannot hold: behind an end of text, Transformers would compute other logits; export a model that was "
+            "trained without data.document_mask, or use this one with `growctl generate` and `growctl eval`"
+        )
     length = _context_length(pretrained, context_length)
     check_new(directory)
     settings, tensors = _layout(pretrained.model, keep_generations)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from model.errors import UserError
 from stages.counted import counted
-from stages.data.dataset import EvaluationWindows, read_dataset_manifest
+from stages.data.dataset import EvaluationWindows
 from stages.evaluate.documents import TokenStream
 from stages.evaluate.windows import sliding_windows
 
@@ -76,8 +76,3 @@ def describe_places(tokens_ST: Tensor, tokenizer: Tokenizer) -> Callable[[int, i
         return text, token
 
     return describe
-
-
-def longest_window(dataset: Path) -> int:
-    """The most tokens that a window of the validation split can have."""
-    return max(1, read_dataset_manifest(dataset).splits["validation"].num_tokens - 1)

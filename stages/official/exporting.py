@@ -87,6 +87,12 @@ def check_fits(manifest: Manifest, source: Path) -> TokenformerConfig:
         raise UserError(
             f"{source} is a {config.family}; the official layout only holds a tokenformer, `--to huggingface` both"
         )
+    if config.document_end_id is not None:
+        raise UserError(
+            f"{source} attends within documents only (data.document_mask), which the official layout cannot hold: "
+            "behind an end of text, the official code would compute other logits; export a model that was trained "
+            "without data.document_mask"
+        )
     if has_unfinished_ramps(config):
         name, _ = next((n, p) for n, p in _pattentions(config) if any(g.key_ramp != 1 for g in p.generations))
         raise UserError(

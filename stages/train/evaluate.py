@@ -6,7 +6,7 @@ Shapes: B batch, T sequence, S sources.
 import math
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -42,12 +42,6 @@ class Evaluation(NamedTuple):
 
     by_source: dict[str, SourceLoss] | None
     """The results by the name of the source; None for a dataset that is not a mixture."""
-
-    def figures(self) -> dict[str, Any]:
-        """The numbers by name, for a record."""
-        sources = self.by_source
-        by_source = None if sources is None else {name: each._asdict() for name, each in sources.items()}
-        return self._asdict() | {"by_source": by_source}
 
 
 @torch.no_grad()

@@ -7,7 +7,8 @@ A rollback is a record of metrics.jsonl (event `anomaly`, action `rollback`). Th
 rollback stays valid until a later one returns to an earlier step, after which the steps read other data.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 
 from stages.checkpoint.manifest import Manifest
 from stages.metrics import Record
@@ -39,6 +40,13 @@ def rollbacks_in_place(records: Iterable[Record]) -> int:
 def position(step: int, left_out: Sequence[LeftOut]) -> int:
     """Where update `step`, counted from 0, reads its data: an offset into the stage's data, in steps' worth."""
     return step + sum(num_steps for first_step, num_steps in left_out if first_step <= step)
+
+
+def trained_ranges(step: int, left_out: Sequence[LeftOut]) -> Iterator[tuple[int, int]]:
+    """What the first `step` updates trained on, as (first position, number of steps), in order."""
+    starts = sorted({0, *(first_step for first_step, _ in left_out if first_step < step)})
+    for first, stop in pairwise([*starts, step]):
+        yield position(first, left_out), stop - first
 
 
 def consumed(step: int, left_out: Sequence[LeftOut]) -> int:

@@ -14,7 +14,10 @@ from model.flops import training_flops_per_token
 from model.precision import Precision
 from stages.checkpoint.lineage import History, TrainingCost, extended, hash_of, next_hash
 from stages.checkpoint.manifest import Manifest, history_of, read_manifest
+from stages.data.mixture import Mixture
+from stages.data.samples import read_mixture
 from stages.spec import TrainSpec, progress_at
+from stages.train.skipped_data import consumed
 
 
 def history_at_start(spec: TrainSpec) -> History:
@@ -45,6 +48,7 @@ class TrainingHistory:
         self._rules = [spec.rule(number) for number in range(newest + 1)]
         self._settings = _settings(spec, dataset_fingerprint, precision)
         self._settings["weight_decay"] = [rule.weight_decay for rule in self._rules]
+        self._mixture = _mixture(spec)
         self._updates, self._hashed = hashlib.sha256(), 0
 
     def hash_at(self, steps: int) -> str:
@@ -63,7 +67,7 @@ class TrainingHistory:
         start = history_of(resumed) if resumed else self.before
         new_steps, spec = steps - (resumed.step if resumed else 0), self.spec
         tokens = new_steps * spec.batch_size * spec.sequence_length
-        flops = training_flops_per_token(spec.model, spec.sequence_length) * tokens
+        flops = training_flops_per_token(spec.model, spec.attended_tokens or spec.sequence_length) * tokens
         return start[-1].cost.plus(new_steps, tokens, flops, device_seconds)
 
     def leads_on_from(self, checkpoint: Manifest) -> bool:
@@ -98,7 +102,11 @@ class TrainingHistory:
 
     def _determined_by(self, steps: int) -> dict[str, Any]:
         left_out = [list(entry) for entry in self.spec.left_out if entry[0] < steps]
-        return self._settings | {"steps": steps, "updates": self._digest(steps), "left_out": left_out}
+        done = {"steps": steps, "updates": self._digest(steps), "left_out": left_out}
+        if self._mixture is None:
+            return self._settings | done
+        samples = self.spec.samples_seen + consumed(steps, self.spec.left_out) * self.spec.batch_size
+        return self._settings | done | {"mixture": self._mixture.weights_before(samples)}
 
     def _digest(self, steps: int) -> str:
         """Hash of the first `steps` updates' learning rates, by generation, and shares of the ramp and of tau's way."""
@@ -115,6 +123,13 @@ class TrainingHistory:
         return self._updates.copy().hexdigest()
 
 
+def _mixture(spec: TrainSpec) -> Mixture | None:
+    """Which source each sample comes from, if that follows from more than the dataset's fingerprint."""
+    if not spec.mixture:
+        return None
+    return read_mixture(Path(spec.dataset), spec.sequence_length, spec.mixture, spec.when_exhausted)
+
+
 def _settings(spec: TrainSpec, dataset_fingerprint: str, precision: Precision) -> dict[str, Any]:
     """What is the same for every update."""
     anomalies = spec.anomalies.model_dump(mode="json", exclude={"most"})
@@ -126,6 +141,8 @@ def _settings(spec: TrainSpec, dataset_fingerprint: str, precision: Precision) -
         "seed": spec.seed,
         "first_sample": spec.samples_seen,
         "sequence_length": spec.sequence_length,
+        "document_end_id": spec.model.document_end_id,
+        "packing": spec.packing,
         "batch_size": spec.batch_size,
         "optimizer": spec.optimizer.model_dump(mode="json"),
         "precision": precision,

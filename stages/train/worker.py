@@ -35,6 +35,7 @@ from stages.checkpoint.manifest import Manifest, manifest_hash, read_manifest
 from stages.checkpoint.parameters import fill_model
 from stages.checkpoint.retention import prune
 from stages.data.dataset import EvaluationWindows, read_dataset_manifest
+from stages.data.mixed_samples import MixedSamples
 from stages.data.read_ahead import EXPECTED_SAMPLES, read_ahead
 from stages.data.samples import open_samples
 from stages.engine.deepspeed_api import DeepSpeedEngine
@@ -61,6 +62,7 @@ from stages.train.anomaly_guard import Guard
 from stages.train.evaluate import Evaluation, evaluate
 from stages.train.pending_losses import PendingLosses
 from stages.train.skipped_data import consumed, position
+from stages.train.source_use import source_use
 from stages.train.training_history import TrainingHistory
 from stages.usage.meter import Meter
 
@@ -85,7 +87,7 @@ class Worker:
         self.precision: Precision = saved or choose_precision(spec.precision, device)
         self.dataset = read_dataset_manifest(Path(spec.dataset))
         self.samples = open_samples(
-            Path(spec.dataset), spec.sequence_length, spec.seed, spec.mixture, spec.when_exhausted
+            Path(spec.dataset), spec.sequence_length, spec.seed, spec.mixture, spec.when_exhausted, spec.packing
         )
         self.windows = EvaluationWindows(
             Path(spec.dataset), "validation", spec.sequence_length, spec.evaluation_sequences
@@ -363,7 +365,8 @@ class Worker:
             self.metrics.sync()
             parent = manifest_hash(Path(spec.initial)) if spec.initial else None
             measured = {"validation_loss": result.loss, "validation_tokens": result.num_tokens}
-            details = state | {"steps": step} | measured
+            by_source = self.by_source(step, result)
+            details = state | {"steps": step} | measured | ({"by_source": by_source} if by_source else {})
             history = self.history.at(step, self.cost(step))
             lineage = Lineage(operation="train", parent=parent, details=details, history=history)
             fields = self.manifest_fields(engine, step)
@@ -407,7 +410,15 @@ class Worker:
 
     def record_evaluation(self, point: str, step: int, precision: str, result: Evaluation) -> None:
         """Writes an evaluation's line of metrics.jsonl."""
-        self.record("evaluation", step, point=point, precision=precision, **result.figures())
+        by_source = self.by_source(step, result)
+        self.record("evaluation", step, point=point, precision=precision, **result._asdict() | {"by_source": by_source})
+
+    def by_source(self, step: int, result: Evaluation) -> dict[str, dict[str, float]] | None:
+        """What an evaluation found on each source of a mixture, and how much of it training has read until then."""
+        if result.by_source is None or not isinstance(self.samples, MixedSamples):
+            return None
+        used = source_use(self.samples, self.spec, step)
+        return {name: found._asdict() | used[name]._asdict() for name, found in result.by_source.items()}
 
     def record_usage(self, step: int) -> None:
         """Writes what all ranks have used so far as a line of metrics.jsonl. Collective."""

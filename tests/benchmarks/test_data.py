@@ -2,7 +2,10 @@
 
 import json
 
-from benchmarks.data import BATCH, GOALS, LENGTH, WEIGHTS, measured, readers_of
+import numpy as np
+import pytest
+
+from benchmarks.data import BATCH, GOALS, LENGTH, WEIGHTS, import_megatron, measured, readers_of
 from stages.data.mixed_samples import MixedSamples
 from stages.data.mixture import MixtureStage
 from tests.stages.data.test_dataset import write_dataset as write_numbers
@@ -17,11 +20,18 @@ def test_the_document_has_every_ratio_and_the_mixtures_proportions(tmp_path):
     json.dumps(document)
 
 
+@pytest.mark.parametrize("dtype", [np.uint16, np.int32])
+def test_an_imported_megatron_file_is_read_in_place(tmp_path, dtype):
+    imported = import_megatron(tmp_path / "megatron", np.arange(5000).astype(dtype))
+    assert (imported / "train/00000.ds").samefile(tmp_path / "megatron/tokens.bin")
+
+
 def test_all_readers_read_whole_samples_of_the_same_shape(tmp_path):
     whole = write_numbers(tmp_path / "numbers", [4000], [9], token_bytes=2)
     mixed = MixedSamples({"a": whole}, [MixtureStage(0, {"a": 1})], LENGTH, seed=0)
-    batches = {name: read() for name, read in readers_of(whole, mixed).items()}
+    batches = {name: read() for name, read in readers_of(whole, mixed, {"megatron": whole}).items()}
     for batch in batches.values():
         assert batch.shape == (BATCH, LENGTH + 1)
         assert set((batch[:, 1:] - batch[:, :-1]).ravel().tolist()) <= {1, -3999}
     assert (batches["training"] == batches["mixture"]).all()
+    assert (batches["training"] == batches["megatron"]).all()

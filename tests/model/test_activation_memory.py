@@ -61,6 +61,8 @@ CONFIGS: dict[str, TokenformerConfig | TransformerConfig] = {
     "all-at-once": mixed(),
     "copied": grown("copy", "recompute", (80, 200), (240, 600)),
     "transformer": TransformerConfig(num_layers=3, ffn_size=100, **SHAPE),
+    "tokenformer-documents": BASE.model_copy(update={"document_end_id": 0}),
+    "transformer-documents": TransformerConfig(num_layers=3, ffn_size=100, document_end_id=0, **SHAPE),
 }
 
 

@@ -102,6 +102,6 @@ def test_the_cache_never_changes_its_shape_and_needs_no_gradients():
 
 def test_the_positions_of_a_row_begin_after_its_padding():
     cache = build_model(small_config(), seed=0).new_cache(2, 6, torch.tensor([2, 0]))
-    assert cache.positions(4).tolist() == [[[0, 0, 0, 1]], [[0, 1, 2, 3]]]
+    assert cache.positions(random_ids(2, 4)).tolist() == [[[0, 0, 0, 1]], [[0, 1, 2, 3]]]
     cache.advance(4)
-    assert cache.positions(2).tolist() == [[[2, 3]], [[4, 5]]]
+    assert cache.positions(random_ids(2, 2)).tolist() == [[[2, 3]], [[4, 5]]]

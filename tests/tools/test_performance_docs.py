@@ -168,6 +168,27 @@ def test_numbers_and_goals_as_they_are_shown() -> None:
     assert table(("a", "b"), [("1", "2")]) == "| a | b |\n| --- | ---: |\n| 1 | 2 |\n"
 
 
+def test_reading_data_is_held_against_its_goals(tmp_path) -> None:
+    ratios = {
+        "training_over_memmap": 1.6,
+        "mixture_over_training": 1.19,
+        "mixture_at_random_over_training_at_random": 3.0,
+    }
+    results = written(
+        tmp_path,
+        "data.json",
+        tokens_per_second=dict.fromkeys(performance.READERS, 4e7) | {"training": 1.9e7},
+        goal_tokens_per_second=2e7,
+        ratios=ratios,
+        quartiles={name: [1.0, 1.3] for name in ratios},
+        goals={"training_over_memmap": 1.5, "mixture_over_training": 1.2},
+    )
+    shown = performance.data_table(results)
+    assert "in order | **19, not met** | **1.60 (1.00 to 1.30), not met** | - |" in shown
+    assert "in order | 40 | - | 1.19 (1.00 to 1.30), met |" in shown
+    assert "the mixture, at random indices | 40 | - | 3.00 (1.00 to 1.30) |" in shown
+
+
 def test_generating_with_a_cache_is_held_against_generating_without(tmp_path) -> None:
     row = {"case": "tiny", "num_parameters": 10, "generations": 1, "prompt_tokens": 4, "new_tokens": 60}
     speeds = {"tokens_per_second": 300.0, "tokens_per_second_without_cache": 100.0}

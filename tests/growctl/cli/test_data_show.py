@@ -22,7 +22,11 @@ from growctl.data_view.samples import SampleReader
 from growctl.data_view.sections import data_sections
 from growctl.data_view.target import Target
 from growctl.text.console import Terminal
-from stages.data.dataset import TokenSplit, TrainingSamples, read_dataset_manifest
+from stages.data.dataset import TokenSplit, read_dataset_manifest
+from stages.data.document_ends import DocumentEnds
+from stages.data.packing import count_cuts
+from stages.data.samples import open_samples
+from stages.spec import Packing
 from tests.growctl.runs import made_once, run_here
 
 SCHEDULE = """
@@ -62,20 +66,39 @@ def show(folder: Path, *options: object, expect: int = 0) -> tuple[str, str]:
 
 
 @settings(max_examples=60)
-@given(st.integers(0, 2**40), st.integers(1, 200), st.integers(0, 2**32 - 1))
+@given(
+    st.integers(0, 2**40),
+    st.integers(1, 200),
+    st.integers(0, 2**32 - 1),
+    st.sampled_from(["concatenate", "best_fit"]),
+)
 def test_a_sample_shown_is_the_sample_that_training_reads(
-    dataset: Path, index: int, sequence_length: int, seed: int
+    dataset: Path, index: int, sequence_length: int, seed: int, packing: Packing
 ) -> None:
-    [sample] = SampleReader(dataset, sequence_length, seed).read(index)
-    [expected] = TrainingSamples(dataset, sequence_length, seed).batch(index, 1).tolist()
+    [sample] = SampleReader(dataset, sequence_length, seed, packing).read(index)
+    [expected] = open_samples(dataset, sequence_length, seed, packing=packing).batch(index, 1).tolist()
     assert [token for piece in sample.pieces for token in piece.ids] == expected
     end = read_dataset_manifest(dataset).end_of_text_id
     assert all(end not in piece.ids[:-1] for piece in sample.pieces)
     assert [piece.ends_document for piece in sample.pieces] == [piece.ids[-1] == end for piece in sample.pieces]
-    assert all(before.ends_document and after.starts_document for before, after in pairwise(sample.pieces))
     assert "".join(piece.text for piece in sample.pieces) == Tokenizer.from_file(
         str(dataset / "tokenizer.json")
     ).decode(expected, skip_special_tokens=False)
+    assert all(before.ends_document for before, _ in pairwise(sample.pieces))
+    if packing == "concatenate":
+        assert all(after.starts_document for _, after in pairwise(sample.pieces))
+
+
+def test_a_schedule_that_packs_shows_its_packed_samples_and_what_packing_saves(folder: Path, dataset: Path) -> None:
+    out, _ = show(folder, "data.packing=best_fit", "--sample", 3, "--json")
+    [found] = json.loads(out)["samples"]
+    expected = open_samples(dataset, 32, 5, packing="best_fit")[3].tolist()
+    assert [token for piece in found["pieces"] for token in piece["ids"]] == expected
+    cuts = count_cuts(DocumentEnds(dataset, "train").lengths(), 32)
+    out, _ = run_here("data", "show", dataset, "--sequence-length", 32, "--plain")
+    words = " ".join(out.split())
+    assert f"data.packing: concatenate cuts {cuts.concatenated:,.0f}" in words
+    assert f"best_fit {cuts.packed:,} (" in words
 
 
 def test_sample_prints_the_text_as_it_is_with_its_ids(folder: Path, dataset: Path) -> None:
@@ -95,7 +118,7 @@ def test_sample_prints_the_text_as_it_is_with_its_ids(folder: Path, dataset: Pat
 def test_step_shows_the_batch_of_that_step(folder: Path, dataset: Path) -> None:
     found = json.loads(show(folder, "--step", 12, "--json")[0])
     ids = [[token for piece in sample["pieces"] for token in piece["ids"]] for sample in found["samples"]]
-    assert ids == TrainingSamples(dataset, 32, 5).batch(11 * 4, 4).tolist()
+    assert ids == open_samples(dataset, 32, 5).batch(11 * 4, 4).tolist()
     assert [sample["index"] for sample in found["samples"]] == [44, 45, 46, 47]
 
 

@@ -2,6 +2,7 @@
 
 import math
 from itertools import pairwise
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import assume, given, settings
@@ -9,12 +10,14 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from growctl.controls.generate import plan_controls
+from growctl.ladder import sizes
 from growctl.ladder.stage_plans import StagePlan, plan_stages, total_flops
 from growctl.schedule.load import load_schedule, parse_schedule, shipped_schedules
 from growctl.schema.blocks import Schedule
 from model.config import TokenformerConfig, num_parameters, tokenformer_config
 from model.flops import training_flops_per_token
 from model.initialization import build_model
+from model.policy import grow_config
 from tests.growctl.ladders import ladder as schedule
 
 SHIPPED_NAMES = list(shipped_schedules())
@@ -213,3 +216,10 @@ def test_stages_that_ended_early_move_later_stages() -> None:
     control = {"kind": "tokenformer-scratch"}
     whole, early = (plan_controls(schedule(controls=[control]), done)[0].schedule for done in ((), [12]))
     assert (early.stages[0].train_steps or 0) < (whole.stages[0].train_steps or 0)
+
+
+def test_a_plan_grows_the_model_of_every_stage_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    six, calls = schedule((20,) * 6), Mock(side_effect=grow_config)
+    monkeypatch.setattr(sizes, "grow_config", calls)
+    plan_stages(six)
+    assert calls.call_count == 5

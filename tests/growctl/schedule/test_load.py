@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent.parent
 TRAINING_KEYS = "sequence_length, batch_size, batch_tokens, precision, log_every"
 STAGE_KEYS = (
     "name, attention_tokens, ffn_tokens, layers, num_layers, hidden_size, ffn_size, train_tokens, train_steps, "
-    "ramp_steps, release"
+    "ramp_steps, mixture, release"
 )
 GROWTH_KEYS = (
     "preset, init, tau, ramp, anneal, copy_noise, moments, allow_jump, old_tokens, lr_scale, weight_decay, rewarmup, "
@@ -92,7 +92,7 @@ def unknown(what: str, allowed: str, *, meant: str | None = None) -> str:
             {"training.batch_size": DELETE, "training.batch_sise": 8},
             unknown("training.batch_sise = 8", TRAINING_KEYS, meant="batch_size"),
         ),
-        ({"data.source": DELETE}, "data.source: is missing"),
+        ({"data.source": DELETE}, "data.source: is missing; set it to a text, or name several in data.mixture"),
         ({"learning_rate": DELETE}, "learning_rate: is missing"),
         ({"stages.0.name": DELETE}, "stages.0.name: is missing"),
         # types

@@ -93,7 +93,7 @@ def test_a_link_on_the_way_up_is_followed(there: Path) -> None:
     (there.parent / "deep/er").mkdir(parents=True)
     (there / "link").symlink_to(there.parent / "deep/er")
     write(there, {"data.source": "link/../text"})
-    assert os.path.realpath(loaded(there).data.source) == f"{there.parent}/deep/text"
+    assert os.path.realpath(str(loaded(there).data.source)) == f"{there.parent}/deep/text"
 
 
 def test_a_local_tokenizer_counts_from_the_schedules_folder_and_a_name_on_the_hub_stays(
@@ -180,7 +180,7 @@ def test_a_stored_schedule_holds_absolute_paths_and_a_run_resumed_from_elsewhere
     monkeypatch.chdir(there)
 
     def again(*overrides: str) -> str:
-        return load_schedule("s.yaml", overrides, runs_dir=here / "runs").data.source
+        return str(load_schedule("s.yaml", overrides, runs_dir=here / "runs").data.source)
 
     assert again("data.source=text") == f"{there}/text", "the run has not begun"
     (run / "stages").mkdir()

@@ -280,7 +280,7 @@ def test_a_run_and_its_controls_are_recorded_with_their_set(tmp_path):
     loaded = load_schedule(str(write_schedule(tmp_path, SCHEDULE + CONTROL)))
     split: Any = SimpleNamespace(num_documents=1, num_tokens=2, text_hash="a")
     splits = {"train": split, "validation": split}
-    dataset: Any = SimpleNamespace(fingerprint="f00d", tokenizer_sha256="b", splits=splits)
+    dataset: Any = SimpleNamespace(fingerprint="f00d", tokenizer_sha256="b", splits=splits, sources=())
     request = LadderRequest.of(loaded, "tiny", tmp_path, None, run_set=RunSet("tiny", {"seed": 0}))
     for part in (request.ladder, *request.controls()):
         entry = run_entry(part, "id", "data", dataset, None, None)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from stages.data import corpus, cutting, documents, source_files
-from stages.data.corpus import SPLITS, DataError, DataSpec, Document, is_validation, open_corpus
+from stages.data.corpus import SPLITS, DataError, DataSpec, Document, content_hash, is_validation, open_corpus
 
 
 def read(spec: DataSpec) -> list[Document]:
@@ -225,6 +225,14 @@ def test_a_line_that_is_not_a_document_is_an_error_and_not_skipped(tmp_path: Pat
         read(DataSpec(source=str(tmp_path / "d.jsonl")))
 
 
+@pytest.mark.parametrize("name", ["d.JSONL", "d.ndjson", "d.json.gz", "d.JSON.GZ"])
+def test_json_lines_under_other_names_are_not_read_as_prose(tmp_path: Path, name: str) -> None:
+    line = b'{"text": "one"}\n'
+    (tmp_path / name).write_bytes(gzip.compress(line) if name.lower().endswith(".gz") else line)
+    for source in (tmp_path, tmp_path / name):
+        assert texts(DataSpec(source=str(source))) == {f"{name}#1": "one"}
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -267,11 +275,12 @@ def test_a_file_without_text_in_a_folder_may_be_left_out_and_json_there_is_text(
         (b"%PDF-1.7\n", "a PDF"),
         (b"\x93NUMPY", "a NumPy array"),
         (b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
+        ("text".encode("utf-16"), "text in UTF-16"),
     ],
 )
 def test_a_file_that_holds_no_text_is_known_by_its_first_bytes(tmp_path: Path, beginning: bytes, what: str) -> None:
     (tmp_path / "texts").write_bytes(beginning + b"\xff\xfe" * 10_000)
-    with pytest.raises(DataError, match=rf"data\.source: .*/texts is {what}, but growctl reads plain text"):
+    with pytest.raises(DataError, match=rf"data\.source: .*/texts is {what}, but growctl reads UTF-8 text"):
         read(DataSpec(source=str(tmp_path / "texts")))
 
 
@@ -296,6 +305,19 @@ def test_a_separator_with_a_backslash_that_does_not_occur_gets_a_hint_how_to_wri
     with pytest.raises(DataError) as error:
         open_corpus(DataSpec(source=str(tmp_path / "a.txt"), document_separator=separator)).check_separator()
     assert (f"or $'data.document_separator=\"{separator}\"' on the command line" in str(error.value)) is hint
+
+
+@pytest.mark.parametrize("separator", [None, "====="])
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
+def test_text_that_is_not_utf_8_is_an_error_that_names_the_line(
+    tmp_path: Path, name: str, separator: str | None
+) -> None:
+    content = b"=====\n" * 50_000 + b"caf\xe9\n" + b"=====\n" * 50_000
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    with pytest.raises(
+        DataError, match=r"a\.txt\S* is not UTF-8 text \(line 50,001, byte 0xe9: invalid continuation byte\)"
+    ):
+        read(DataSpec(source=str(tmp_path / name), document_separator=separator))
 
 
 def test_an_error_while_reading_names_the_file(tmp_path: Path) -> None:
@@ -336,13 +358,13 @@ def test_a_url_is_read_through_its_file_system() -> None:
     assert texts(DataSpec(source="memory://books")) == {"a.txt": "één"}
 
 
-def test_the_split_depends_only_on_the_id_and_has_about_the_requested_size() -> None:
-    names = [f"doc-{number}" for number in range(20_000)]
-    kept = {name for name in names if is_validation(name, 0.05)}
-    assert abs(len(kept) / len(names) - 0.05) < 0.005
-    assert kept <= {name for name in names if is_validation(name, 0.1)}, "a larger share keeps what a smaller kept"
-    fixed = [number for number in range(20) if is_validation(f"doc-{number}", 0.2)]
-    assert fixed == [4, 11, 13, 15], "a document that moved would leak into training"
+def test_the_split_depends_only_on_the_text_and_has_about_the_requested_size() -> None:
+    contents = [content_hash(f"text {number}") for number in range(20_000)]
+    kept = {content for content in contents if is_validation(content, 0.05)}
+    assert abs(len(kept) / len(contents) - 0.05) < 0.005
+    assert kept <= {content for content in contents if is_validation(content, 0.1)}, "a larger share keeps the smaller"
+    fixed = [number for number in range(20) if is_validation(contents[number], 0.2)]
+    assert fixed == [0, 19], "a document that moved would leak into training"
 
 
 def test_every_document_is_in_exactly_one_split_and_progress_adds_up_to_the_file_sizes(tmp_path: Path) -> None:

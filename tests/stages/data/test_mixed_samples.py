@@ -117,3 +117,15 @@ def test_a_source_that_is_used_up_stops_the_samples_with_an_error(datasets: dict
         samples.batch(200, 4)
     others = MixedSamples(datasets, STAGES, LENGTH, seed=3, epochs_at_most={"wiki": 1}, when_exhausted="others")
     assert others.epochs_by_source(250)["wiki"] == 1
+
+
+def test_a_mixture_is_read_in_order_up_to_its_last_sample(datasets: dict[str, Path]) -> None:
+    samples = MixedSamples(datasets, STAGES, LENGTH, seed=3, epochs_at_most={"wiki": 1})
+    end = samples.mixture.end
+    assert end is not None
+    assert 100 < end < BLOCK_SAMPLES, "the last samples are not a whole block"
+    in_order = np.concatenate([samples.batch(index, 1) for index in range(end)])
+    assert (in_order == samples.batch(0, end)).all()
+    for _ in range(2):
+        with pytest.raises(DataError, match=rf"last for {end} of {end + 1} samples.* may be read 1 time \("):
+            samples.batch(end, 1)

@@ -113,6 +113,14 @@ def test_only_ratios_of_weights_matter_and_decimals_are_exact() -> None:
     assert tenths.counts(3 * 10**11) == [10**11, 2 * 10**11]
 
 
+def test_a_stage_with_the_weights_of_the_one_before_changes_nothing() -> None:
+    once = mixture_of((0, {"a": 3, "b": 2}), (90, {"b": 1}))
+    again = mixture_of((0, {"a": 3, "b": 2}), (37, {"b": 0.2, "a": 0.3}), (90, {"b": 5}), (400, {"b": 1}))
+    assert turns(again, 0, 500) == turns(once, 0, 500)
+    assert again.weights_before(91) == once.weights_before(91) == [(0, {"a": 3, "b": 2}), (90, {"b": 1})]
+    assert once.weights_before(90) == [(0, {"a": 3, "b": 2})]
+
+
 def limited(most: Mapping[str, float | None], weights: Mapping[str, float], **options) -> Mixture:
     """Sources of 100 windows of 10 tokens each."""
     sources = [MixtureSource(name, 1005, 100, epochs) for name, epochs in most.items()]

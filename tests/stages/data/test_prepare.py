@@ -1,5 +1,6 @@
 """stages/data/prepare.py: the content of a dataset, atomic preparation, and rejected sources."""
 
+import gzip
 import os
 import signal
 import subprocess
@@ -18,7 +19,7 @@ from tokenizers import Tokenizer
 
 from stages.data import prepare as prepare_module
 from stages.data import tokenizer as tokenizer_module
-from stages.data.corpus import SPLITS, DataError, DataSpec, is_validation, open_corpus
+from stages.data.corpus import SPLITS, DataError, DataSpec, content_hash, is_validation, open_corpus
 from stages.data.dataset import DatasetManifest, read_dataset_manifest, verify_dataset
 from stages.data.prepare import prepare
 from tests.workers import HANG_SECONDS
@@ -46,6 +47,11 @@ def spec_of(folder: Path, **values: object) -> DataSpec:
     return DataSpec.model_validate(settings)
 
 
+def is_held_out(text: str) -> bool:
+    """Whether a document with that text is in the validation split of `spec_of`."""
+    return is_validation(content_hash(text), 0.2)
+
+
 def decoded(dataset: Path, split: str) -> list[str]:
     """The documents decoded from a split's tokens. Each must have exactly one end of text, at its end."""
     manifest = read_dataset_manifest(dataset)
@@ -67,12 +73,8 @@ def assert_holds_the_source(dataset: Path) -> DatasetManifest:
     """Asserts that every document of the source is in the dataset: in order, in its split, and counted correctly."""
     manifest = verify_dataset(dataset)
     corpus = open_corpus(manifest.spec)
-    kept = {document.text for document in corpus.documents(corpus.files, "validation")}
     for split in SPLITS:
         expected = [document.text for document in corpus.documents(corpus.files, split)]
-        if split == "train":
-            num_documents, expected = len(expected), [text for text in expected if text not in kept]
-            assert manifest.num_dropped == num_documents - len(expected)
         assert expected
         assert decoded(dataset, split) == expected
         described = manifest.splits[split]
@@ -108,16 +110,16 @@ def test_the_tokens_of_a_folder_decode_to_its_exact_documents(folder: Path, tmp_
     manifest = assert_holds_the_source(dataset)
     assert 257 < manifest.vocab_size <= 300
     assert sorted(path.name for path in dataset.iterdir()) == ["manifest.json", "tokenizer.json", "train", "validation"]
-    names = [path.name for path in sorted(folder.iterdir())]
-    assert manifest.splits["validation"].num_documents == sum(is_validation(name, 0.2) for name in names)
+    texts = [path.read_bytes().decode() for path in folder.iterdir()]
+    assert manifest.splits["validation"].num_documents == sum(map(is_held_out, texts))
 
 
 def test_the_tokenizer_is_trained_on_the_train_split_only(tmp_path: Path) -> None:
     source = tmp_path / "texts"
     source.mkdir()
     for number in range(40):
-        name = f"{number}.txt"
-        (source / name).write_text("validation " * 50 if is_validation(name, 0.2) else "learning " * 50)
+        text = f"{number}" + " validation" * 50
+        (source / f"{number}.txt").write_text(text if is_held_out(text) else f"{number}" + " learning" * 50)
     dataset = prepare(spec_of(source, vocab_size=600), tmp_path / "datasets")
     vocabulary = Tokenizer.from_file(str(dataset / "tokenizer.json")).get_vocab()
     assert "Ġlearning" in vocabulary
@@ -154,8 +156,8 @@ def test_two_tokenizers_on_one_text_differ_in_the_fingerprint_and_agree_in_the_h
     assert len(large.splits["train"].files) > len(small.splits["train"].files)
     texts = [{name: split.text_hash for name, split in manifest.splits.items()} for manifest in (small, large)]
     assert texts[0] == texts[1]
-    held_out = next(path for path in sorted(folder.iterdir()) if is_validation(path.name, 0.2))
-    held_out.write_text("another text")
+    held_out = next(path for path in sorted(folder.iterdir()) if is_held_out(path.read_bytes().decode()))
+    held_out.write_text(next(text for text in (f"another text {number}" for number in range(99)) if is_held_out(text)))
     other = read_dataset_manifest(prepare(spec_of(folder), tmp_path / "other"))
     assert other.splits["train"].text_hash == texts[0]["train"] != texts[0]["validation"]
     assert other.splits["validation"].text_hash != texts[0]["validation"]
@@ -188,7 +190,7 @@ def test_a_dataset_depends_on_the_content_of_its_source_and_not_on_its_path_or_t
     st.sampled_from(["folder", "jsonl"]),
     st.sampled_from([0.1, 0.3, 0.5]),
 )
-def test_no_text_is_in_both_splits(numbers: list[int], kind: str, fraction: float) -> None:
+def test_no_text_is_in_both_splits_and_none_is_left_out(numbers: list[int], kind: str, fraction: float) -> None:
     """Draws documents from few different texts, so that many are duplicates."""
     with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
         patch.setattr(prepare_module, "SHARD_BYTES", 60)
@@ -197,57 +199,33 @@ def test_no_text_is_in_both_splits(numbers: list[int], kind: str, fraction: floa
         texts = [f"text {number}" for number in numbers]
         if kind == "folder":
             for index, text in enumerate(texts):
-                (source / f"{index}.txt").write_text(text)
+                (source / f"{index:02d}.txt").write_text(text)
         else:
             (source / "d.jsonl").write_text("".join(f'{{"text": "{text}"}}\n' for text in texts))
         spec = spec_of(source, validation_fraction=fraction)
-        corpus = open_corpus(spec)
-        named = {split: [document.text for document in corpus.documents(corpus.files, split)] for split in SPLITS}
-        left = [text for text in named["train"] if text not in named["validation"]]
-        if not named["validation"] or not left:
-            with pytest.raises(DataError, match=r"data\.(source|validation_fraction): "):
+        held_out = [is_validation(content_hash(text), fraction) for text in texts]
+        if all(held_out) or not any(held_out):
+            with pytest.raises(
+                DataError, match=r"data\.validation_fraction: .*documents with the same text stay together"
+            ):
                 prepare(spec, Path(place) / "datasets")
             return
         dataset = prepare(spec, Path(place) / "datasets")
         train, validation = decoded(dataset, "train"), decoded(dataset, "validation")
         assert not set(train) & set(validation)
-        assert (train, validation) == (left, named["validation"]), "nothing else is left out"
-        assert read_dataset_manifest(dataset).num_dropped == len(named["train"]) - len(left)
+        assert train == [text for text, held in zip(texts, held_out, strict=True) if not held]
+        assert validation == [text for text, held in zip(texts, held_out, strict=True) if held]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 2])
-def test_the_number_of_documents_left_out_of_train_is_reported(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
-) -> None:
-    monkeypatch.setattr(prepare_module, "SHARD_BYTES", 900)
-    validation = next(path for path in sorted(folder.iterdir()) if is_validation(path.name, 0.2))
-    for name in [name for name in (f"copy-{number}" for number in range(20)) if not is_validation(name, 0.2)][:3]:
-        (folder / name).write_bytes(validation.read_bytes())
-    messages: list[str] = []
-    dataset = prepare(
-        spec_of(folder, workers=workers),
-        tmp_path / "datasets",
-        on_progress=lambda message, _: messages.append(message),
-    )
-    assert assert_holds_the_source(dataset).num_dropped == 3
-    assert "left 3 documents out of train, because validation has the same text" in messages
-
-
-def test_a_source_is_rejected_if_validation_has_the_texts_of_all_train_documents(tmp_path: Path) -> None:
-    (tmp_path / "source").mkdir()
-    for number in range(40):
-        (tmp_path / f"source/{number}").write_text("the same")
-    with pytest.raises(DataError, match=r"data\.source: all 40 documents in .* have the same text; use more text$"):
-        prepare(spec_of(tmp_path / "source"), tmp_path / "datasets")
-    for number in range(40):
-        (tmp_path / f"source/{number}").write_text("the same" if number % 2 else "the other")
-    with pytest.raises(
-        DataError,
-        match=r"data\.source: all \d+ train documents in .* have the same text as validation documents;"
-        r" use more text, or a smaller data\.validation_fraction$",
-    ):
-        prepare(spec_of(tmp_path / "source"), tmp_path / "datasets")
+def test_the_split_is_the_same_for_other_file_names_another_compression_and_another_order(tmp_path: Path) -> None:
+    texts = [f"text {number}" for number in range(60)]
+    (tmp_path / "d.jsonl").write_text("".join(f'{{"text": "{text}"}}\n' for text in texts))
+    with gzip.open(tmp_path / "e.jsonl.gz", "wt") as file:
+        file.write("".join(f'{{"text": "{text}"}}\n' for text in reversed(texts)))
+    specs = [spec_of(tmp_path / name) for name in ("d.jsonl", "e.jsonl.gz")]
+    manifests = [read_dataset_manifest(prepare(spec, tmp_path / "datasets")) for spec in specs]
+    hashes = [{name: split.text_hash for name, split in manifest.splits.items()} for manifest in manifests]
+    assert hashes[0] == hashes[1]
 
 
 def test_a_separator_that_occurs_nowhere_is_rejected_before_anything_is_written(folder: Path, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -20,10 +20,13 @@ from stages.data.dataset import (
     verify_dataset,
 )
 from stages.data.document_ends import DocumentEnds
+from stages.data.mixture_dataset import Ingredient, write_mixture
 from stages.data.prepare import prepare
 from stages.data.prepared import prepared_datasets
 from stages.data.remote_dataset import CACHE_NAME
+from stages.data.samples import open_samples
 from stages.remote_shards.range_cache import RangeCache
+from stages.spec import Packing
 from tests.stages.data.ranged import with_ranges_of
 from tests.stages.data.test_dataset import limit_shards, write_dataset
 from tests.web_server import FAULTS, WebServer, folder
@@ -188,6 +191,12 @@ def test_a_prepared_dataset_in_any_file_system_is_read_from_there(tmp_path: Path
     fsspec.filesystem("memory").put(str(local), "/bucket/texts", recursive=True)
     remote = prepare(DataSpec(source="memory://bucket/texts"), tmp_path / "datasets")
     assert read_dataset_manifest(remote).fingerprint == read_dataset_manifest(local).fingerprint
-    here, there = (TrainingSamples(directory, 16, seed=3) for directory in (local, remote))
+    for packing in get_args(Packing):
+        here, there = (open_samples(directory, 16, seed=3, packing=packing) for directory in (local, remote))
+        there.expect(0, 100)
+        assert np.array_equal(there.batch(0, 300), here.batch(0, 300))
+    mixtures = [write_mixture([Ingredient("a", path, 1.0)], tmp_path / "mixtures") for path in (local, remote)]
+    here, there = (open_samples(directory, 16, seed=3) for directory in mixtures)
+    there.expect(0, 100)
     assert np.array_equal(there.batch(0, 300), here.batch(0, 300))
     assert DocumentEnds(remote, "train").document_at(5) == DocumentEnds(local, "train").document_at(5)

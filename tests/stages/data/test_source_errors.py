@@ -232,3 +232,10 @@ def test_a_gated_dataset_is_named_as_such(failing: type[Failing]) -> None:
     failing.point, failing.error = "open", ClientError("Cannot access gated repo", response=response)
     with pytest.raises(DataError, match=r"answered 403 Forbidden: the dataset is gated; accept its terms .* HF_TOKEN"):
         read_all("failing://folder")
+
+
+def test_a_repository_that_the_hub_does_not_show_is_named_as_missing_or_private(failing: type[Failing]) -> None:
+    response = SimpleNamespace(status_code=401, headers={"X-Error-Code": "RepoNotFound"})
+    failing.point, failing.error = "info", ClientError("Repository not found", response=response)
+    with pytest.raises(DataError, match=r"401 Unauthorized: no such dataset, or a private one; check its name"):
+        read_all("failing://folder")

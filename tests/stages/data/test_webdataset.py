@@ -73,3 +73,16 @@ def test_an_archive_that_was_cut_off_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "d.tar").write_bytes((tmp_path / "d.tar").read_bytes()[:2_000])
     with pytest.raises(DataError, match=r"data\.source: .*/d\.tar cannot be read"):
         texts(DataSpec(source=str(tmp_path)))
+
+
+@pytest.mark.parametrize("damage", ["cut off between two members", "a header overwritten"])
+def test_an_archive_whose_end_cannot_be_reached_is_an_error_and_not_a_shorter_archive(
+    tmp_path: Path, damage: str
+) -> None:
+    write_tar(f"{tmp_path}/d.tar", {f"{number}.txt": b"x" * 500 for number in range(4)})
+    content = (tmp_path / "d.tar").read_bytes()
+    third = 2 * 1024  # each member has a header and one block
+    damaged = content[:third] if damage.startswith("cut") else content[:third] + b"\xff" * 512 + content[third + 512 :]
+    (tmp_path / "d.tar").write_bytes(damaged)
+    with pytest.raises(DataError, match=r"d\.tar cannot be read \(the archive is damaged or cut off at byte 2,048"):
+        texts(DataSpec(source=str(tmp_path)))

@@ -13,6 +13,7 @@ from model.errors import Failure, UserError
 from stages.checkpoint.pretrained import Pretrained, load_pretrained
 from stages.data.corpus import DataSpec
 from stages.data.dataset import EvaluationWindows, TokenSplit
+from stages.data.mixture_dataset import Ingredient, write_mixture
 from stages.data.prepare import prepare
 from stages.evaluate.replicas import Replicas
 from stages.evaluate.text import TextLoss, dataset_loss, text_loss
@@ -81,6 +82,32 @@ def test_the_loss_on_a_dataset_is_the_trainers_validation_loss(
     assert found.perplexity == pytest.approx(expected.perplexity, rel=1e-6)
     assert found.bits_per_byte == pytest.approx(expected.bits_per_byte, abs=1e-6)
     assert found.word_perplexity is None
+
+
+def test_the_loss_on_a_mixture_is_the_trainers_and_each_sources_is_its_own(
+    checkpoint: Pretrained, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "chant.txt").write_text("barn fen hen " * 3000)
+    spec = DataSpec(source=str(tmp_path / "chant.txt"), tokenizer=str(dataset / "tokenizer.json"))
+    chant = prepare(spec.model_copy(update={"validation_fraction": 0.5}), tmp_path)
+    mixture = write_mixture([Ingredient("farm", dataset, 3.0), Ingredient("chant", chant, 1.0)], tmp_path)
+    for name, value in {"get_rank": 0, "get_world_size": 1, "all_reduce": None}.items():
+        monkeypatch.setattr(trainer.dist, name, lambda *_, value=value: value)
+    expected = trainer.evaluate(checkpoint.model, EvaluationWindows(mixture, "validation", 32, 9), 5, CPU)
+
+    def loss_on_split(directory: Path, sequences: int) -> TextLoss:
+        size: dict[str, Any] = {"context": 32, "max_sequences": sequences, "batch_size": 2}
+        return dataset_loss(checkpoint, Replicas(checkpoint.model, [CPU]), directory, "validation", **size)
+
+    found = loss_on_split(mixture, 9)
+    assert [(source.name, source.weight) for source in found.by_source] == [("farm", 0.75), ("chant", 0.25)]
+    for source, directory, sequences in zip(found.by_source, (dataset, chant), (7, 2), strict=True):
+        assert source.found.loss == loss_on_split(directory, sequences).loss
+        assert source.found.bits_per_byte == loss_on_split(directory, sequences).bits_per_byte
+    assert found.by_source[0].found.loss != found.by_source[1].found.loss
+    assert found.loss == pytest.approx(expected.loss, abs=1e-6)
+    assert found.bits_per_byte == pytest.approx(expected.bits_per_byte, abs=1e-6)
+    assert found.num_scored == expected.num_tokens == 9 * 32
 
 
 def test_the_loss_on_text_is_the_trainers_on_the_same_tokens(checkpoint: Pretrained, dataset: Path, tmp_path: Path):

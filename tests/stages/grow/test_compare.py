@@ -21,6 +21,7 @@ from stages.checkpoint.manifest import CheckpointError, manifest_hash, read_mani
 from stages.checkpoint.parameters import load_model, read_parameter, write_parameter
 from stages.data.corpus import DataSpec
 from stages.data.dataset import DataError, EvaluationWindows, read_dataset_manifest
+from stages.data.mixture_dataset import Ingredient, write_mixture
 from stages.data.prepare import prepare
 from stages.grow import compare as compare_module
 from stages.grow.compare import GRADIENT_RAMP, compare
@@ -95,6 +96,15 @@ def grown(old: Path, tmp_path: Path, dataset: Path) -> Callable[..., tuple[Path,
 def ids_of(dataset: Path) -> tuple[Tensor, Tensor]:
     tokens_BT = torch.from_numpy(EvaluationWindows(dataset, "validation", 24, 3).batch(0, 3))
     return tokens_BT[:, :-1], tokens_BT[:, 1:]
+
+
+def test_the_loss_on_a_mixture_is_the_weighted_mean_of_its_sources(old: Path, dataset: Path, tmp_path: Path):
+    mixture = write_mixture([Ingredient("a", dataset, 1.0), Ingredient("b", dataset, 4.0)], tmp_path)
+    losses = {n: compare(old, old, dataset, num_sequences=n, sequence_length=24).old.loss for n in (1, 3)}
+    found = compare(old, old, mixture, num_sequences=4, sequence_length=24)
+    assert found.old.by_source == found.new.by_source == pytest.approx({"a": losses[1], "b": losses[3]})
+    assert found.old.loss == pytest.approx(0.2 * losses[1] + 0.8 * losses[3])
+    assert compare(old, old, dataset, **TEXT).old.by_source is None
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The history that a stage's checkpoints get: equal exactly where every update was equal."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,9 +9,12 @@ from hypothesis import strategies as st
 
 from stages.checkpoint.lineage import Lineage, TrainingCost
 from stages.checkpoint.manifest import Manifest
-from stages.spec import Anomalies, GenerationRule, LearningRate, SlopeTrigger, TrainSpec, progress_at
+from stages.data.dataset import read_dataset_manifest
+from stages.data.mixture_dataset import Ingredient, write_mixture
+from stages.spec import Anomalies, GenerationRule, LearningRate, MixtureSpan, SlopeTrigger, TrainSpec, progress_at
 from stages.train.training_history import TrainingHistory
 from tests.stages.checkpoints import small_config
+from tests.stages.data.test_dataset import write_dataset
 from tests.stages.specs import small_spec
 
 MODEL = small_config()
@@ -69,7 +73,10 @@ def test_the_hash_at_a_step_does_not_depend_on_what_was_asked_before(spec, asked
 
 
 def hash_of(precision: Any = "fp32", dataset: str = "d", **changes: Any) -> str:
-    return TrainingHistory(small_spec(MODEL, **changes), dataset, precision).hash_at(3)
+    """After three steps; `dataset` is its fingerprint, or the path of a mixture."""
+    spec = small_spec(MODEL, **{"dataset": dataset} | changes)
+    fingerprint = read_dataset_manifest(Path(dataset)).fingerprint if spec.mixture else dataset
+    return TrainingHistory(spec, fingerprint, precision).hash_at(3)
 
 
 def test_launch_settings_are_not_part_of_the_history():
@@ -102,6 +109,32 @@ def test_everything_that_determines_the_weights_is_part_of_the_history():
         hash_of(generations=(GenerationRule(weight_decay=0.3),)),
         hash_of(anomalies=Anomalies(spikes="skip")),
         TrainingHistory(small_spec(small_config(attention_tokens=6)), "d", "fp32").hash_at(3),
+    ]
+    assert len(set(changed)) == len(changed)
+
+
+def test_the_weights_of_a_mixture_are_part_of_the_history_as_far_as_training_has_come(tmp_path: Path):
+    """Three steps of four samples of ten tokens; the source `code` has nine samples an epoch."""
+    for name, num_tokens in (("books", 500), ("code", 90)):
+        write_dataset(tmp_path / name, [num_tokens], [100])
+
+    def hash_with(*weights: tuple[int, dict[str, float]], epochs: float | None = None, **changes: Any) -> str:
+        sources = [Ingredient("books", tmp_path / "books", 2.0), Ingredient("code", tmp_path / "code", 1.0, epochs)]
+        spans = tuple(MixtureSpan(first_sample=first, weights=each) for first, each in weights)
+        return hash_of(dataset=str(write_mixture(sources, tmp_path)), mixture=spans, **changes)
+
+    base, even = {"books": 2.0, "code": 1.0}, {"books": 1.0, "code": 1.0}
+    plain = hash_with((0, base))
+    assert plain == hash_with((0, {"code": 0.1, "books": 0.2}), (4, base)), "the unit does not matter"
+    assert plain == hash_with((0, base), (12, even)), "nor does what comes later"
+    assert plain == hash_with((0, base), epochs=2, when_exhausted="others"), "nor does a limit that is not reached"
+    changed = [
+        plain,
+        hash_with((0, even)),
+        hash_with((0, base), (11, even)),
+        hash_with((0, base), (11, even), left_out=((2, 1),)),
+        hash_with((0, base), (13, even), left_out=((2, 1),)),
+        hash_with((0, base), epochs=0.2, when_exhausted="others"),
     ]
     assert len(set(changed)) == len(changed)
 

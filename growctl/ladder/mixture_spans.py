@@ -1,0 +1,63 @@
+"""The weights of a mixture along a run: those of each stage from its first sample on."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
+
+from growctl.ladder.stage_plans import StagePlan
+from growctl.schema.blocks import Schedule
+from growctl.schema.mixture_block import shares
+from stages.spec import MixtureSpan
+
+
+def stage_weights(schedule: Schedule, index: int) -> list[tuple[int, dict[str, float]]]:
+    """(step of the stage, weights from there on) in a stage: one entry, unless a control follows its ladder's stages.
+
+    Empty without a mixture.
+    """
+    if not schedule.data.mixture:
+        return []
+    stage = schedule.stages[index]
+    if stage.followed:
+        return [(each.first_step, each.weights) for each in stage.followed]
+    return [(0, stage.mixture or schedule.data.base_weights)]
+
+
+def stage_shares(schedule: Schedule, index: int) -> list[tuple[int, dict[str, Fraction]]]:
+    """The same as exact shares, which are equal if two stages read the same."""
+    return [(step, shares(weights)) for step, weights in stage_weights(schedule, index)]
+
+
+def mixture_spans(
+    schedule: Schedule, first_samples: Sequence[int], before: Sequence[MixtureSpan] = ()
+) -> tuple[MixtureSpan, ...]:
+    """The weights from sample 0 on, for the stages that begin at `first_samples`. Empty without a mixture.
+
+    `before` is what a start checkpoint has read. Without it, a run that begins at a later sample counts as if it had
+    read the samples before with the weights of its first stage. A stage with the shares of the one before begins no
+    span of its own.
+    """
+    spans = list(before)
+    for first, weights in _changes(schedule, first_samples):
+        first = first if spans else 0
+        if spans and shares(spans[-1].weights) == shares(weights):
+            continue
+        while spans and spans[-1].first_sample >= first:
+            spans.pop()
+        spans.append(MixtureSpan(first_sample=first, weights=_above_zero(weights)))
+    return tuple(spans)
+
+
+def planned_spans(schedule: Schedule, plan: StagePlan, plans: Sequence[StagePlan]) -> tuple[MixtureSpan, ...]:
+    """The spans for one of `plans`, or a release of one, if every stage trains as many steps as planned."""
+    batch_size = schedule.training.batch_size
+    return mixture_spans(schedule, [each.first_step * batch_size for each in plans[: plan.index + 1]])
+
+
+def _changes(schedule: Schedule, first_samples: Sequence[int]) -> Iterator[tuple[int, Mapping[str, float]]]:
+    for index, first in enumerate(first_samples):
+        for step, weights in stage_weights(schedule, index):
+            yield first + step * schedule.training.batch_size, weights
+
+
+def _above_zero(weights: Mapping[str, float]) -> dict[str, float]:
+    return {name: weight for name, weight in weights.items() if weight}

@@ -1,0 +1,105 @@
+"""Prepares and finds the datasets of a `data` block: one text, or every source of a mixture and then the mixture."""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from growctl.schema.blocks import DataBlock
+from stages.data.corpus import DataSpec, SourceSpec, missing_text
+from stages.data.prepared import missing_unprepared, prepared_datasets
+from stages.data.source_errors import DataError
+
+_KEYS_OF_A_SOURCE = re.compile(rf"\bdata\.({'|'.join(SourceSpec.model_fields)})\b")
+
+
+def prepare_data(data: DataBlock, datasets_dir: Path, prepare: Callable[[DataSpec], Path]) -> Path:
+    """Prepares the dataset of `data` with `prepare`, or those of all sources and then their mixture. Returns its path.
+
+    Raises DataError that names the entry of `data.mixture` whose text cannot be used.
+    """
+    if not data.mixture:
+        return prepare(data)
+    from stages.data.mixture_dataset import Ingredient, write_mixture  # slow: numpy
+
+    found = []
+    for index, (source, spec) in enumerate(zip(data.mixture, data.specs, strict=True)):
+        with _naming_entry(index):
+            found.append(Ingredient(source.name, prepare(spec), source.weight, source.epochs_at_most))
+    return write_mixture(found, datasets_dir)
+
+
+def prepared_data(data: DataBlock, datasets_dir: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """As `prepared_datasets`, for a mixture too: those of its sources, weights and limits, newest first."""
+    if not data.mixture:
+        yield from prepared_datasets(data, datasets_dir)
+        return
+    wanted = [(source.name, source.weight, source.epochs_at_most) for source in data.mixture]
+    known = [{path.resolve() for path, _ in prepared_datasets(spec, datasets_dir)} for spec in data.specs]
+    for path, manifest in mixtures_in(datasets_dir):
+        entries = manifest["sources"]
+        if [(entry["name"], entry["weight"], entry["epochs_at_most"]) for entry in entries] != wanted:
+            continue
+        paths = [(path.parent / entry["directory"]).resolve() for entry in entries]
+        if all(found in those for found, those in zip(paths, known, strict=True)):
+            yield path, manifest
+
+
+def mixtures_in(datasets_dir: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """The mixtures in a directory of datasets, newest first, each with its manifest's content; none that is damaged."""
+    from pydantic import ValidationError
+
+    from stages.data.dataset import read_dataset_manifest  # slow: numpy
+
+    manifests = sorted(datasets_dir.glob("mixture-*/manifest.json"), key=lambda path: -path.stat().st_mtime)
+    for manifest in manifests:
+        try:
+            yield manifest.parent, read_dataset_manifest(manifest.parent).model_dump(mode="json")
+        except (DataError, ValidationError, OSError):
+            continue
+
+
+def missing_data(data: DataBlock, datasets_dir: Path) -> str | None:
+    """The message for the first local text or tokenizer that is missing and was not prepared; None if all are there."""
+    for index, spec in enumerate(data.specs):
+        if missing := missing_unprepared(spec, datasets_dir):
+            return of_entry(missing, index) if data.mixture else missing
+    return None
+
+
+def changed_texts(data: DataBlock, dataset: Path) -> Iterator[tuple[str, Path, str]]:
+    """(the text by its key, the dataset, how the text has changed, as a clause) for each text that `dataset` is made of
+    and that has changed since. The same limits as `text_change`'s apply.
+    """
+    from stages.data.changed_text import text_change
+    from stages.data.dataset import read_dataset_manifest
+
+    if not data.mixture:
+        if change := text_change(data, dataset):
+            yield f"data.source {data.source!r}", dataset, change
+        return
+    made_of = {entry.name: entry.dataset(dataset) for entry in read_dataset_manifest(dataset).sources}
+    for index, (source, spec) in enumerate(zip(data.mixture, data.specs, strict=True)):
+        if source.name in made_of and (change := text_change(spec, made_of[source.name])):
+            yield f"data.mixture.{index}.source {source.source!r}", made_of[source.name], change
+
+
+def missing_source_text(data: DataBlock) -> str | None:
+    """The message for the first local text or tokenizer that is missing, prepared or not; None if all are there."""
+    messages = ((index, missing_text(spec)) for index, spec in enumerate(data.specs))
+    found = ((of_entry(message, index) if data.mixture else message) for index, message in messages if message)
+    return next(found, None)
+
+
+def of_entry(message: str, index: int) -> str:
+    """A message about the keys of a source, with the path of the entry of `data.mixture` that sets them."""
+    return _KEYS_OF_A_SOURCE.sub(rf"data.mixture.{index}.\1", message)
+
+
+@contextmanager
+def _naming_entry(index: int) -> Iterator[None]:
+    try:
+        yield
+    except DataError as error:
+        raise type(error)(of_entry(str(error), index)) from error

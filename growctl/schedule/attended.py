@@ -1,0 +1,62 @@
+"""Fills in how many tokens a token attends to if attention stays within documents: it is known from a dataset."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from growctl.runs_dir import RunPaths, RunsPaths
+from growctl.schema.blocks import Schedule
+from model.errors import UserError
+from stages.data.prepared import prepared_datasets
+
+
+def with_attended_tokens(
+    schedule: Schedule, runs_dir: Path, run: RunPaths, load: Callable[[Path], Schedule]
+) -> Schedule:
+    """`schedule` with `data.attended_tokens`: from its prepared dataset; None without one, or without a document mask.
+
+    A run that has begun keeps its number, because the budgets of its controls follow from it. Its own schedule is read
+    with `load`.
+    """
+    tokens = None
+    if schedule.data.document_mask:
+        tokens = _begun_with(run, load) or _prepared(schedule, RunsPaths(runs_dir).datasets)
+    return _with(schedule, tokens)
+
+
+def counted_on(schedule: Schedule, dataset: Path) -> Schedule:
+    """`schedule` with the `data.attended_tokens` of `dataset`. Raises DataError if that is damaged."""
+    from stages.data.attended_tokens import attended_tokens, weighted_datasets
+
+    length = schedule.training.sequence_length
+    return _with(schedule, attended_tokens(weighted_datasets(dataset), length, schedule.data.packing))
+
+
+def _prepared(schedule: Schedule, datasets_dir: Path) -> float | None:
+    """The number for the text, or the sources of the mixture, if all are prepared, and packed if they are to be."""
+    weights, datasets = [*schedule.data.base_weights.values()] or [1.0], {}
+    for spec, weight in zip(schedule.data.specs, weights, strict=True):
+        path = next((path for path, _ in prepared_datasets(spec, datasets_dir)), None)
+        if path is None:
+            return None
+        datasets[path] = weight
+    from stages.data.attended_tokens import attended_tokens
+    from stages.data.packed_split import known_packing
+
+    length, packing = schedule.training.sequence_length, schedule.data.packing
+    with suppress(UserError, OSError):  # damaged: `prepare` sets it aside with a message
+        if packing == "concatenate" or all(known_packing(path, length) for path in datasets):
+            return attended_tokens(datasets, length, packing)
+    return None
+
+
+def _with(schedule: Schedule, tokens: float | None) -> Schedule:
+    return schedule.model_copy(update={"data": schedule.data.model_copy(update={"attended_tokens": tokens})})
+
+
+def _begun_with(run: RunPaths, load: Callable[[Path], Schedule]) -> float | None:
+    if not run.has_begun() or not run.schedule.is_file():
+        return None
+    with suppress(UserError, OSError):  # the runner reports a schedule that cannot be read
+        return load(run.schedule).data.attended_tokens
+    return None

@@ -1,0 +1,66 @@
+"""Checks the text of a schedule: one source, or a mixture whose stages weight known sources."""
+
+from collections.abc import Iterator
+
+from growctl.schedule.errors import shown
+from growctl.schema.blocks import DataBlock, Schedule, StageBlock
+from growctl.text.suggestion import did_you_mean
+from stages.data.corpus import SourceSpec
+
+_OF_A_SOURCE = (*(key for key in SourceSpec.model_fields if key != "source"), "approximate_tokens")
+"""The keys of `data` that describe its source. The sources of a mixture have their own."""
+
+
+def check_text_block(schedule: Schedule) -> Iterator[str]:
+    """One line per mistake in `data` and in the weights of the stages."""
+    data = schedule.data
+    if data.mixture:
+        yield from _check_mixture(data)
+    elif not data.source:
+        yield "data.source: is missing; set it to a text, or name several in data.mixture"
+    elif data.when_exhausted != "stop":
+        yield f"data.when_exhausted = {data.when_exhausted!r}: is for data.mixture; leave it out"
+    for index, stage in enumerate(schedule.stages):
+        if stage.mixture is not None:
+            yield from _check_weights(data, stage, f"stages.{index}.mixture")
+
+
+def _check_mixture(data: DataBlock) -> Iterator[str]:
+    if data.source:
+        yield (
+            f"data.source = {shown(data.source)}: data.mixture names sources too; drop one of the two (as an override: "
+            "~data.source)"
+        )
+    for key in _OF_A_SOURCE:
+        if (value := getattr(data, key)) != DataBlock.model_fields[key].default:
+            yield (
+                f"data.{key} = {shown(value)}: is for data.source; with data.mixture, set it in the entries that need "
+                f"it (as an override: ~data.{key} data.mixture.0.{key}=...)"
+            )
+    if data.tokenizer is None:
+        yield (
+            "data.tokenizer: is missing; the sources of data.mixture share a tokenizer, so name one: a tokenizer.json, "
+            "or a name on the Hugging Face hub, such as EleutherAI/gpt-neox-20b"
+        )
+    names = [source.name for source in data.mixture]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            yield (
+                f"data.mixture.{index}.name = {name!r}: another source has that name; give it another name, or one "
+                "entry with the summed weight"
+            )
+
+
+def _check_weights(data: DataBlock, stage: StageBlock, here: str) -> Iterator[str]:
+    if not data.mixture:
+        yield f"{here}: data.mixture names no sources to weight; leave it out, or set data.mixture"
+        return
+    weights, names = stage.mixture or {}, list(data.base_weights)
+    for name, weight in weights.items():
+        if name not in names:
+            yield (
+                f"{here}.{name} = {weight:g}: data.mixture has no such source; its sources are "
+                f"{', '.join(names)}{did_you_mean(name, names)}"
+            )
+    if not any(weights.values()):
+        yield f"{here} = {shown(weights)}: all weights are 0, so no source would be read; set at least one above 0"

@@ -1,0 +1,222 @@
+"""Packs documents into windows of T tokens so that few are cut: Best-fit Packing (Ding et al. 2024, arXiv 2404.10830).
+
+A document of T tokens or more is cut into pieces of T, each a window, and a rest. Then, from the longest on, each
+shorter piece goes into the fullest window that has room for it. What is still free is filled with the beginnings of
+other documents, cut there: those in the emptiest windows. So there is no padding, and only a window's last piece may
+end inside a document.
+
+Whole blocks of documents are packed at a time, in bounded memory; what does not fill a window goes into the next
+block. All pieces of one length are placed at once, so the time depends on the number of lengths more than on that of
+documents.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from stages.data.sample_order import Int64Array
+
+BoolArray = npt.NDArray[np.bool_]
+
+BLOCK_DOCUMENTS = 1 << 20
+BLOCK_TOKENS = 1 << 32
+
+
+class Pieces(NamedTuple):
+    """Parts of documents, each `lengths` tokens from `starts` on in the stream of a split: all (P,)."""
+
+    starts: Int64Array
+    lengths: Int64Array
+    whole: BoolArray
+    """Which are documents of their own, not cut so far."""
+
+    def at(self, rows: Int64Array | BoolArray) -> "Pieces":
+        """Some of the pieces."""
+        return Pieces(self.starts[rows], self.lengths[rows], self.whole[rows])
+
+
+class PackedBlock(NamedTuple):
+    """Windows of T tokens each, in order."""
+
+    starts: Int64Array
+    """Where the pieces start in the stream, window after window: (P,)."""
+
+    lengths: Int64Array
+    """The pieces' tokens: (P,)."""
+
+    num_pieces: Int64Array
+    """The number of pieces of each window."""
+
+    num_cut: int
+    """Documents of T tokens or fewer that were cut."""
+
+
+@dataclass
+class Cuts:
+    """How many documents are cut where sequences end. Those of more tokens than a sequence are cut either way."""
+
+    sequence_length: int
+    num_longer: int = 0
+    """Documents of more than `sequence_length` tokens."""
+    concatenated: float = 0.0
+    """The shorter ones that are cut if the stream is cut every `sequence_length` tokens, on average over the places
+    where its first sequence begins: an epoch draws one."""
+    packed: int = 0
+    """The shorter ones that best-fit packing cuts."""
+
+    def counting(self, lengths: Iterable[Int64Array]) -> Iterator[Int64Array]:
+        """The `lengths` of documents, in parts, counted as they pass."""
+        for part in lengths:
+            shorter = part[part <= self.sequence_length]
+            self.num_longer += len(part) - len(shorter)
+            self.concatenated += float((shorter - 1).sum() / self.sequence_length)
+            yield part
+
+
+def count_cuts(lengths: Iterable[Int64Array], sequence_length: int) -> Cuts:
+    """Counts the documents of these lengths, which come in parts, that sequences cut."""
+    cuts = Cuts(sequence_length)
+    for block in pack(cuts.counting(lengths), sequence_length):
+        cuts.packed += block.num_cut
+    return cuts
+
+
+def pack(lengths: Iterable[Int64Array], length: int) -> Iterator[PackedBlock]:
+    """The windows of `length` tokens of a stream whose documents have these lengths, which come in parts.
+
+    Every token is in one window, but for the fewer than `length` that are left at the end.
+    """
+    left, position = _joined([]), 0
+    for part in _blocks(lengths):
+        ends = position + np.cumsum(part)
+        documents = Pieces(ends - part, part, np.ones(len(part), bool))
+        block, left = _packed(_joined([left, documents]), length)
+        position = int(ends[-1])
+        yield block
+
+
+def _blocks(lengths: Iterable[Int64Array]) -> Iterator[Int64Array]:
+    held: list[Int64Array] = []
+    for part in lengths:
+        if len(part):
+            held.append(part)
+        if sum(map(len, held)) >= BLOCK_DOCUMENTS or sum(int(each.sum()) for each in held) >= BLOCK_TOKENS:
+            yield np.concatenate(held)
+            held = []
+    if held:
+        yield np.concatenate(held)
+
+
+def _joined(parts: list[Pieces]) -> Pieces:
+    starts, lengths, whole = zip(*parts, strict=True) if parts else ((), (), ())
+    empty = np.empty(0, np.int64)
+    return Pieces(
+        np.concatenate([empty, *starts]),
+        np.concatenate([empty, *lengths]),
+        np.concatenate([np.empty(0, bool), *whole]),
+    )
+
+
+def _packed(documents: Pieces, length: int) -> tuple[PackedBlock, Pieces]:
+    """The windows of a block, and the pieces that do not fill another one."""
+    counts, rests = np.divmod(documents.lengths, length)
+    first = np.repeat(documents.starts, counts)
+    within = np.arange(len(first)) - np.repeat(np.cumsum(counts) - counts, counts)
+    full_starts = first + within * length
+
+    has_rest = rests > 0
+    short = Pieces(documents.starts + counts * length, rests, documents.whole & (counts == 0)).at(has_rest)
+    short = short.at(np.argsort(-short.lengths, kind="stable"))
+    windows, used = best_fit(short.lengths, length)
+    num_kept = int(short.lengths.sum()) // length
+    rank = np.empty(len(used), np.int64)
+    rank[np.argsort(-used, kind="stable")] = np.arange(len(used))  # the fullest windows are kept
+    windows = rank[windows]
+    kept, pool = windows < num_kept, short.at(windows >= num_kept)
+    gaps = np.zeros(num_kept, np.int64)
+    gaps[rank[rank < num_kept]] = length - used[rank < num_kept]
+    filled, filled_windows, num_cut = _fill(pool, gaps)
+    placed = filled_windows < num_kept
+
+    kept_short = short.at(kept)
+    is_filler = np.repeat([False, True], [len(kept_short.starts), int(placed.sum())])
+    order_within = np.concatenate([kept_short.starts, np.arange(int(placed.sum()))])
+    window = np.concatenate([windows[kept], filled_windows[placed]])
+    order = np.lexsort((order_within, is_filler, window))
+    starts = np.concatenate([kept_short.starts, filled.starts[placed]])[order]
+    lengths = np.concatenate([kept_short.lengths, filled.lengths[placed]])[order]
+    block = PackedBlock(
+        starts=np.concatenate([full_starts, starts]),
+        lengths=np.concatenate([np.full(len(full_starts), length), lengths]),
+        num_pieces=np.concatenate([np.ones(len(full_starts), np.int64), np.bincount(window, minlength=num_kept)]),
+        num_cut=num_cut,
+    )
+    return block, filled.at(~placed)
+
+
+def best_fit(lengths: Int64Array, capacity: int) -> tuple[Int64Array, Int64Array]:
+    """Best-fit decreasing: the window of each piece, and how many tokens each window holds.
+
+    `lengths` fall from `capacity` at most to 1 at least. Each piece goes into the fullest window that has room for it,
+    or else into a new one.
+    """
+    windows = np.empty(len(lengths), np.int64)
+    free: dict[int, list[Int64Array]] = {}
+    """Windows by the room that they have left."""
+    rooms: list[int] = []
+    """The keys of `free`, rising."""
+
+    def put(ids: Int64Array, room: int) -> None:
+        if room and len(ids):
+            if room not in free:
+                insort(rooms, room)
+            free.setdefault(room, []).append(ids)
+
+    num_windows = done = 0
+    for size, count in zip(*_runs(lengths), strict=True):
+        stop = done + count
+        while done < stop:
+            place = bisect_left(rooms, size)
+            room = rooms.pop(place) if place < len(rooms) else capacity
+            each = room // size  # a window that takes one piece is then the fullest with room for the next
+            most = -(-(stop - done) // each)
+            if room in free:
+                found = free.pop(room)
+                ids = found[0] if len(found) == 1 else np.concatenate(found)
+            else:
+                ids = np.arange(num_windows, num_windows + most)
+                num_windows += most
+            put(ids[most:], room)
+            ids = ids[:most]
+            placed = min(stop - done, len(ids) * each)
+            windows[done : done + placed] = np.repeat(ids, each)[:placed]
+            done += placed
+            last = placed - (len(ids) - 1) * each
+            put(ids[:-1], room - each * size)
+            put(ids[-1:], room - last * size)
+    return windows, np.bincount(windows, lengths, num_windows).astype(np.int64)
+
+
+def _runs(lengths: Int64Array) -> tuple[list[int], list[int]]:
+    """The different lengths in their order, and how often each occurs."""
+    firsts = np.flatnonzero(np.diff(lengths, prepend=-1))
+    return lengths[firsts].tolist(), np.diff(firsts, append=len(lengths)).tolist()
+
+
+def _fill(pool: Pieces, gaps: Int64Array) -> tuple[Pieces, Int64Array, int]:
+    """Lays the pieces of `pool`, one after another, into the `gaps` of windows, and cuts them where a gap ends.
+
+    Returns the parts, the window of each, `len(gaps)` for what remains, and how many whole documents were cut.
+    """
+    gap_ends, piece_ends = np.cumsum(gaps), np.cumsum(pool.lengths)
+    edges = np.unique(np.concatenate([[0], gap_ends, piece_ends]))
+    left, parts = edges[:-1], np.diff(edges)
+    piece = np.searchsorted(piece_ends, left, side="right")
+    window = np.searchsorted(gap_ends, left, side="right")
+    cut = np.bincount(piece, minlength=len(pool.starts)) > 1
+    starts = pool.starts[piece] + left - (piece_ends - pool.lengths)[piece]
+    return Pieces(starts, parts, (pool.whole & ~cut)[piece]), window, int((pool.whole & cut).sum())

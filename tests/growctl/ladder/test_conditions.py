@@ -1,0 +1,39 @@
+"""growctl/ladder/conditions.py: what the ledger records of a dataset, so that runs on different ones are told apart."""
+
+from pathlib import Path
+
+import pytest
+
+from growctl.ladder.conditions import data_conditions
+from stages.data.dataset import dataset_manifest_bytes, read_dataset_manifest
+from stages.data.mixture_dataset import Ingredient, write_mixture
+from tests.stages.data.test_dataset import write_dataset
+
+
+@pytest.fixture
+def datasets(tmp_path: Path) -> dict[str, Path]:
+    found = {name: write_dataset(tmp_path / name, [500], [100]) for name in ("books", "code")}
+    for number, directory in enumerate(found.values(), 1):
+        manifest = read_dataset_manifest(directory)
+        splits = {
+            name: split.model_copy(update={"text_hash": f"{number:032x}"}) for name, split in manifest.splits.items()
+        }
+        content = dataset_manifest_bytes(manifest.model_copy(update={"splits": splits}))
+        (directory / "manifest.json").write_bytes(content)
+    return found
+
+
+def test_mixtures_have_the_same_validation_text_only_if_they_weight_the_same_texts_alike(
+    datasets: dict[str, Path], tmp_path: Path
+) -> None:
+    def conditions(**weights: float) -> dict[str, object]:
+        sources = [Ingredient(name, datasets[name], weight) for name, weight in weights.items()]
+        return data_conditions(read_dataset_manifest(write_mixture(sources, tmp_path)))
+
+    base = conditions(books=3, code=1)
+    assert base["data.mixture"] == {"books": 3.0, "code": 1.0}
+    assert conditions(code=0.2, books=0.6)["data.validation_text"] == base["data.validation_text"]
+    alone = data_conditions(read_dataset_manifest(datasets["books"]))
+    assert "data.mixture" not in alone
+    hashes = [each["data.validation_text"] for each in (base, conditions(books=1, code=1), conditions(books=1), alone)]
+    assert len(set(hashes)) == len(hashes)

@@ -1,0 +1,1 @@
+"""Tests of mixtures in schedules, plans and runs."""

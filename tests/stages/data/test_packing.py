@@ -1,0 +1,80 @@
+"""Best-fit packing: every token in one window, none of them padded, and as few documents cut as best fit leaves."""
+
+from bisect import bisect_left, insort
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stages.data import packing
+from stages.data.packing import best_fit, pack
+
+
+def windows_of(lengths: list[int], length: int) -> list[list[tuple[int, int]]]:
+    """The windows, each a list of (start, length) pieces."""
+    found = []
+    for block in pack([np.array(lengths, np.int64)], length):
+        pieces = list(zip(block.starts.tolist(), block.lengths.tolist(), strict=True))
+        for number in block.num_pieces.tolist():
+            found.append(pieces[:number])
+            pieces = pieces[number:]
+        assert not pieces
+    return found
+
+
+documents = st.lists(st.integers(1, 40), min_size=1, max_size=30)
+
+
+@settings(deadline=None)
+@given(documents, st.integers(1, 16), st.integers(1, 12))
+def test_windows_are_full_and_hold_every_token_once_but_for_less_than_a_window(lengths, length, block):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packing, "BLOCK_DOCUMENTS", block)
+        parts = [np.array(part, np.int64) for part in np.array_split(lengths, 3)]
+        blocks = list(pack(parts, length))
+    sizes = np.concatenate([block.lengths for block in blocks])
+    ends = np.cumsum(np.concatenate([block.num_pieces for block in blocks]))
+    assert np.add.reduceat(np.append(sizes, 0), np.append(0, ends)[:-1]).tolist() == [length] * len(ends) or not len(
+        ends
+    )
+    starts = np.concatenate([block.starts for block in blocks])
+    tokens = [token for start, size in zip(starts, sizes, strict=True) for token in range(start, start + size)]
+    assert len(tokens) == len(set(tokens)) == sum(lengths) // length * length
+    assert set(tokens) <= set(range(sum(lengths)))
+
+
+@settings(deadline=None)
+@given(documents, st.integers(1, 16))
+def test_only_the_last_piece_of_a_window_ends_inside_a_document(lengths, length):
+    ends = set(np.cumsum(lengths).tolist())
+    for pieces in windows_of(lengths, length):
+        assert all(start + size in ends for start, size in pieces[:-1])
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 20), min_size=1, max_size=60), st.integers(20, 30))
+def test_pieces_are_placed_as_by_best_fit_one_at_a_time(lengths, capacity):
+    lengths = sorted(lengths, reverse=True)
+    rooms: list[int] = []
+    for size in lengths:
+        place = bisect_left(rooms, size)
+        room = rooms.pop(place) if place < len(rooms) else capacity
+        insort(rooms, room - size)
+    windows, used = best_fit(np.array(lengths), capacity)
+    assert sorted(capacity - used) == rooms
+    assert np.bincount(windows, lengths).astype(int).tolist() == used.tolist()
+
+
+def test_documents_that_fit_together_are_not_cut():
+    assert sorted(map(sorted, windows_of([5, 3, 6, 2, 8], 8))) == [[(0, 5), (5, 3)], [(8, 6), (14, 2)], [(16, 8)]]
+
+
+def test_a_gap_is_filled_with_the_beginning_of_a_document_from_the_emptiest_window():
+    assert windows_of([7, 7, 7], 8) == [[(0, 7), (14, 1)], [(7, 7), (15, 1)]]
+    [block] = pack([np.array([7, 7, 7])], 8)
+    assert block.num_cut == 1
+
+
+def test_a_document_longer_than_a_window_is_cut_into_windows_and_a_rest():
+    assert windows_of([19, 5], 8) == [[(0, 8)], [(8, 8)], [(16, 3), (19, 5)]]

@@ -1,0 +1,83 @@
+"""stages/train/evaluate.py: the validation loss of a mixture, by source and weighted, on any number of ranks."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from stages.data.dataset import EvaluationWindows
+from stages.data.mixture_dataset import Ingredient, write_mixture
+from stages.train import evaluate as trainer
+from tests.stages.data.test_dataset import write_dataset
+
+CPU = torch.device("cpu")
+WEIGHTS = {"books": 6.0, "code": 3.0, "wiki": 1.0}
+
+
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("datasets")
+    lengths = {"books": 700, "code": 330, "wiki": 50}
+    sources = [
+        Ingredient(name, write_dataset(folder / name, [500], [lengths[name]]), weight)
+        for name, weight in WEIGHTS.items()
+    ]
+    return write_mixture(sources, folder)
+
+
+def mean_token(input_ids_BT: Tensor, targets_BT: Tensor) -> Tensor:
+    """An invented loss."""
+    return targets_BT.double().mean() / 100
+
+
+def evaluate(windows: EvaluationWindows, ranks: int, batch_size: int, patch: pytest.MonkeyPatch) -> trainer.Evaluation:
+    """The result of all ranks together, which run one after another."""
+    parts: list[Tensor] = []
+    found: Any = None
+    for rank in range(ranks):
+
+        def all_reduce(totals: Tensor) -> None:
+            parts.append(totals.clone())
+            totals.copy_(torch.stack(parts).sum(0).clamp(min=1e-9))
+
+        patch.setattr(trainer.dist, "get_rank", lambda rank=rank: rank)
+        patch.setattr(trainer.dist, "get_world_size", lambda: ranks)
+        patch.setattr(trainer.dist, "all_reduce", all_reduce)
+        found = trainer.evaluate(mean_token, windows, batch_size, CPU)
+    return found
+
+
+@pytest.mark.parametrize(("ranks", "batch_size"), [(1, 1), (1, 4), (2, 3), (5, 2), (64, 1)])
+@pytest.mark.parametrize("max_sequences", [None, 20])
+def test_the_loss_of_a_mixture_is_the_weighted_mean_of_its_sources_on_any_number_of_ranks(
+    mixture: Path, ranks: int, batch_size: int, max_sequences: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    windows = EvaluationWindows(mixture, "validation", 16, max_sequences)
+    found = evaluate(windows, ranks, batch_size, monkeypatch)
+    assert found.by_source
+    assert list(found.by_source) == list(WEIGHTS)
+    for number, (name, source) in enumerate(zip(WEIGHTS, windows.sources, strict=True)):
+        rows = [windows[place][1:] for place in range(len(windows)) if windows.source(place).name == name]
+        tokens = torch.tensor([row.tolist() for row in rows], dtype=torch.float64)
+        assert found.by_source[name].loss == pytest.approx(tokens.mean().item() / 100, rel=1e-12)
+        assert found.by_source[name].num_tokens == tokens.numel() == windows.sources[number].num_windows * 16
+        assert found.by_source[name].bits_per_byte == pytest.approx(
+            found.by_source[name].loss / math.log(2) / source.bytes_per_token
+        )
+    for figure in ("loss", "bits_per_byte"):
+        weighted = sum(WEIGHTS[name] / 10 * getattr(each, figure) for name, each in found.by_source.items())
+        assert getattr(found, figure) == pytest.approx(weighted, rel=1e-12)
+    assert found.perplexity == pytest.approx(math.exp(found.loss))
+    assert found.num_tokens == len(windows) * 16
+
+
+def test_a_dataset_that_is_no_mixture_has_no_losses_by_source(mixture: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone, books = mixture.parent / "books", EvaluationWindows(mixture, "validation", 16)
+    found = evaluate(EvaluationWindows(alone, "validation", 16), 2, 3, monkeypatch)
+    assert found.by_source is None
+    within = evaluate(books, 2, 3, monkeypatch).by_source
+    assert within
+    assert found.loss == pytest.approx(within["books"].loss, rel=1e-12)
