@@ -14,7 +14,8 @@ from stages.checkpoint.manifest import CheckpointError
 from stages.checkpoint.verify import verify_checkpoint
 from stages.counted import counted
 from stages.data.corpus import SPLITS, DataError
-from stages.data.dataset import read_dataset_manifest, verify_dataset
+from stages.data.dataset import files_here, verify_dataset
+from stages.data.remote_reading import CACHE_NAME
 from stages.stage_dir import MANIFEST_NAME, is_checkpoint_name, is_set_aside, is_unfinished
 
 Kind = Literal["checkpoint", "dataset", "ledger", "schedule", "set aside", "unfinished"]
@@ -87,8 +88,8 @@ def check(target: Target, on_bytes: OnBytes | None = None) -> Found:
             checkpoint = verify_checkpoint(path, on_bytes=on_bytes)
             return _whole(target, [file.bytes for file in checkpoint.files.values()])
         if kind == "dataset":
-            verify_dataset(path, on_bytes=on_bytes)
-            return _whole(target, [file.bytes for file in read_dataset_manifest(path).files])
+            manifest = verify_dataset(path, on_bytes=on_bytes)
+            return _whole(target, [file.bytes for file in files_here(path, manifest)])
         if kind == "ledger":
             with Ledger.open(path, read_only=True) as ledger:
                 ledger.stages()
@@ -123,7 +124,7 @@ def _below(folder: Path) -> Iterator[Target]:
             yield Target(child, "set aside")
         elif is_unfinished(child):
             yield Target(child, "unfinished")
-        elif folder.name == DATASETS:
+        elif folder.name == DATASETS and child.name != CACHE_NAME:
             yield Target(child, "dataset")
         elif is_checkpoint_name(child.name):
             yield Target(child, "checkpoint")

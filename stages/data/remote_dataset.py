@@ -18,13 +18,10 @@ from stages.data.location import local_path
 from stages.data.prepared import prepared_datasets
 from stages.data.progress import Progress
 from stages.data.remote_files import RemoteFiles
-from stages.data.remote_reading import RemoteReading, remote_reading, write_remote_reading
+from stages.data.remote_reading import CACHE_NAME, RemoteReading, remote_reading, write_remote_reading
 from stages.data.source_errors import DataError, reason
 from stages.remote_shards.range_hashes import RANGES_ENDING
 from stages.stage_dir import MANIFEST_NAME, TOKENIZER_NAME, staging_directory
-
-CACHE_NAME = ".ranges"
-"""The folder of the cache in a datasets directory."""
 
 _ASKED_AT_ONCE = 16
 _OF_A_DATASET = {"splits", "fingerprint", "tokenizer_sha256"}

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from stages.remote_shards.range_cache import RangeCache
 
 REMOTE_NAME = "remote.json"
+CACHE_NAME = ".ranges"
+"""The folder of the cache in a datasets directory."""
 
 
 class RemoteReading(Strict):

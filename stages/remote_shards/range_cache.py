@@ -136,7 +136,7 @@ class RangeCache:
             os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
 
     def _write(self, path: Path, content: bytes) -> None:
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f"{path.name}-{secrets.token_hex(4)}{TEMPORARY}")
         try:
             temporary.write_bytes(content)

@@ -23,7 +23,7 @@ from stages.data.document_ends import DocumentEnds
 from stages.data.mixture_dataset import Ingredient, write_mixture
 from stages.data.prepare import prepare
 from stages.data.prepared import prepared_datasets
-from stages.data.remote_dataset import CACHE_NAME
+from stages.data.remote_reading import CACHE_NAME
 from stages.data.samples import open_samples
 from stages.remote_shards.range_cache import RangeCache
 from stages.spec import Packing
