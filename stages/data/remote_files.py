@@ -112,9 +112,11 @@ class RemoteFiles:
         except Exception as error:  # every library has its own error classes
             if is_missing(error):
                 raise DataError(f"{where} does not exist; upload it again, or prepare the dataset again") from error
-            kept_trying = _may_pass(error)
-            how_long = f", for {self._retry_seconds:g} s (data.retry_seconds)" if kept_trying else ""
-            raise DataError(f"{where} cannot be read{how_long} ({reason(error)})") from error
+            if not _may_pass(error):
+                raise DataError(f"{where} cannot be read ({reason(error)})") from error
+            raise DataError(
+                f"{where} cannot be read, for {self._retry_seconds:g} s (data.retry_seconds) ({reason(error)})"
+            ) from error
 
 
 def _size(fs: Any, path: str) -> int | None:
