@@ -1,6 +1,7 @@
 """Imports only point down, from growctl to stages to model, and no packages of a floor form a cycle."""
 
 import ast
+import functools
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ class Import:
         return f"{self.file}:{self.line}: {self.importer} imports {self.imported}"
 
 
+@functools.cache
 def project_imports(repository: Path) -> list[Import]:
     """Every import of one of the project's own modules by a file of a floor."""
     folders = [*FLOORS, *OUTSIDE]

@@ -1,6 +1,7 @@
 """Makes the file tables of docs/architecture.md from the first lines of module docstrings."""
 
 import ast
+import functools
 from functools import partial
 from pathlib import Path
 
@@ -29,6 +30,7 @@ def floor_table(floor: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
+@functools.cache
 def first_line(module: Path) -> str:
     """The first line of a module's docstring. ValueError for a module that has none."""
     docstring = ast.get_docstring(ast.parse(module.read_text(encoding="utf-8")))

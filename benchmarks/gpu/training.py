@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._dynamo.utils import counters
 
 from benchmarks.gpu.device import peak_flops
 from benchmarks.gpu.section import Section
@@ -176,9 +175,16 @@ def random_batch(vocab_size: int, size: int, context: int, micro_batches: int, d
 def forget_compiled() -> None:
     """Clears torch.compile's caches: after several sizes of one function it would silently stop compiling."""
     torch.compiler.reset()
-    counters.clear()
+    _compile_counters().clear()
 
 
 def compiled_graphs() -> dict[str, Any]:
     """How many graphs torch.compile has made since `forget_compiled`, and the reasons for graph breaks."""
+    counters = _compile_counters()
     return {"graphs": counters["stats"]["unique_graphs"], "breaks": dict(counters["graph_break"])}
+
+
+def _compile_counters() -> dict[str, Any]:
+    from torch._dynamo.utils import counters  # on use: it takes longer to import than all else here
+
+    return counters

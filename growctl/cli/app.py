@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Literal, NoReturn
 
 import typer
 
@@ -223,16 +223,26 @@ def plan(
 def prepare(
     schedule: ScheduleName,
     overrides: Overrides = None,
+    executor: Annotated[
+        Literal["local", "slurm", "ray"],
+        typer.Option(
+            help="Who tokenises: local (the cores of this machine), slurm (an array of jobs, with the options of "
+            "launch.slurm) or ray (a Ray cluster).",
+        ),
+    ] = "local",
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
     as_json: AsJson = False,
 ) -> None:
     """Prepare a schedule's dataset, for example on a machine without GPUs. A later `run` uses it.
 
+    Run the same command again to resume after an interruption.
+
     Example: growctl prepare quickstart
     """
     from growctl.mixture.sources import prepare_data
     from growctl.plan.datasets import DatasetSizes, dataset_warnings
-    from growctl.run.screen import Screen
+    from growctl.prepare.executors import execute_on
+    from growctl.run.screen import make_screen
     from growctl.runs_dir import RunsPaths
     from growctl.schedule.load import load_schedule
     from growctl.text.console import Terminal
@@ -241,18 +251,19 @@ def prepare(
     from stages.data.prepare import prepare as prepare_dataset
 
     loaded = load_schedule(schedule, overrides or [], runs_dir=runs_dir, tell=_tell)
-    terminal = Terminal(stderr=True)
-    screen = Screen(terminal, timestamps=not terminal.is_terminal)
     runs = RunsPaths(runs_dir)
     warnings: list[str] = []
-    prepare_one = partial(
-        prepare_dataset,
-        datasets_dir=runs.datasets,
-        log_path=runs.datasets_log,
-        on_progress=screen.preparing,
-        tell=warnings.append,
-    )
-    path = prepare_data(loaded.data, runs.datasets, prepare_one)
+    with make_screen(Terminal(stderr=True)) as screen:
+        prepare_one = partial(
+            prepare_dataset,
+            datasets_dir=runs.datasets,
+            log_path=runs.datasets_log,
+            on_progress=screen.preparing,
+            on_work=screen.preparing_work,
+            tell=warnings.append,
+            execute=execute_on(executor, loaded, runs.datasets, runs.datasets_log, screen),
+        )
+        path = prepare_data(loaded.data, runs.datasets, prepare_one)
     manifest = read_dataset_manifest(path)
     warnings += dataset_warnings(loaded, DatasetSizes.of(manifest, path))
     if as_json:

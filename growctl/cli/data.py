@@ -21,7 +21,7 @@ PAGE = "data.html"
 
 data_app = typer.Typer(
     name="data",
-    help="Look at prepared datasets; take them out for other programs, or in.\n\nExample: growctl data show quickstart",
+    help="Show, export and import prepared datasets.\n\nExample: growctl data show quickstart",
     no_args_is_help=True,
 )
 
@@ -100,7 +100,8 @@ def show(
 ) -> None:
     """Show what a prepared dataset holds: tokens, documents and their lengths, compression, ids, epochs of a schedule.
 
-    With --sample or --step, show exactly what training reads there, cut where documents end.
+    With --sample or --step, show exactly what training reads there, cut where documents end. For a mixture, show its
+    sources too; the samples of its directory follow its own weights, those of a schedule the weights of the stages.
 
     Example: growctl data show quickstart
 
@@ -124,9 +125,8 @@ def show(
     samples: Iterable[SampleEntry] = ()
     if sample is not None or step is not None:
         first, count = (sample, 1) if sample is not None else target.samples_of_step(step or 0)
-        samples = SampleReader(target.directory, *target.order(sequence_length, seed), target.packing).read(
-            first, count
-        )
+        order = (*target.order(sequence_length, seed), target.packing, target.spans(), target.when_exhausted)
+        samples = SampleReader(target.directory, *order).read(first, count)
         if not as_json:
             _print_samples(samples, with_ids=ids, plain=plain)
             if step is not None and target.caveat():

@@ -11,7 +11,7 @@ from growctl.text.escaping import say
 ledger_app = typer.Typer(
     name="ledger",
     help=(
-        "Take the cost records of runs out as tables, or in from other machines.\n\n"
+        "Export the cost records of runs as tables, or import those of other machines.\n\n"
         "Example: growctl ledger export quickstart --to csv --output quickstart-ledger"
     ),
     no_args_is_help=True,

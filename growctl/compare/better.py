@@ -117,7 +117,9 @@ def _reached(run: RunReport, other: RunReport) -> Reached:
 
 def _sentence(run: RunReport, other: RunReport, reached: Reached) -> str:
     if reached.flops is None:
-        why = reached.why_not[:1].upper() + reached.why_not[1:]
+        why = reached.why_not
+        if not why.startswith(run.name):
+            why = why[:1].upper() + why[1:]
         return f"For the loss of {other.name}, there is no result. {why}"
     times = f", {reached.ratio:.2f}x what {other.name} spent" if reached.ratio else ""
     return f"For the loss of {other.name}, {run.name} needs {FLOPS.shown(reached.flops)} FLOPs{times}."

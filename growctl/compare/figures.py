@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from growctl.measured.data_groups import what_compares
 from growctl.measured.runs import RunReport
-from growctl.text.formatting import short_count
+from growctl.text.formatting import four_digits, short_count
 from growctl.verdicts.costs import CURRENCIES
 
 OTHER_DATA = "Losses of different datasets cannot be compared."
@@ -39,14 +39,15 @@ def _all(a: RunReport, b: RunReport) -> Iterator[Figure]:
     compared = what_compares(a, b)
     of_tokens = "" if compared == "loss" else OTHER_DATA
     of_bytes = OTHER_TEXT if compared == "nothing" else ""
-    shown = {"validation_loss": "{:.4f}", "perplexity": "{:.4g}", "bits_per_byte": "{:.4f}"}
+    four_places = "{:.4f}".format
+    shown = {"validation_loss": four_places, "perplexity": four_digits, "bits_per_byte": four_places}
     for name, unit, why_not in (
         ("validation_loss", "nats per token", of_tokens),
         ("perplexity", "", of_tokens),
         ("bits_per_byte", "", of_bytes),
     ):
         words = "final loss" if unit else name.replace("_", " ")
-        yield Figure(name, words, unit, _end(a, name), _end(b, name), shown[name].format, False, why_not)
+        yield Figure(name, words, unit, _end(a, name), _end(b, name), shown[name], False, why_not)
     for word, read in _COUNTS.items():
         yield Figure(word, word, "", read(a), read(b), short_count if word != "steps" else "{:,}".format)
     for currency in CURRENCIES:

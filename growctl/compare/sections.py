@@ -84,7 +84,8 @@ def _against(figure: Figure) -> Cell:
     if figure.why_not or figure.a is None or figure.b is None:
         return Cell("-", why=figure.why_not or "Not known of both.")
     if not figure.is_cost:
-        return Cell(f"{figure.b - figure.a:+.4f}", figure.b - figure.a)
+        more = figure.b - figure.a
+        return Cell(f"{'+' if more >= 0 else ''}{figure.shown(more)}", more)
     if not figure.a:
         return Cell("-", why="A's is 0.")
     return Cell(f"{figure.b / figure.a:.2f}x", figure.b / figure.a)

@@ -11,6 +11,7 @@ from stages.data.corpus import SPLITS
 from stages.data.dataset import check_dataset
 from stages.data.dataset_documents import split_documents
 from stages.data.progress import OnProgress, Progress
+from stages.data.source_errors import DataError
 from stages.stage_dir import TOKENIZER_NAME
 from stages.token_files.megatron import write_megatron
 
@@ -62,10 +63,13 @@ def export_megatron(dataset: Path, output: Path, on_progress: OnProgress | None 
     """
     progress = Progress(None, on_progress)
     manifest = check_dataset(dataset, progress.say)
+    if manifest.sources:
+        paths = ", ".join(str(source.dataset(dataset)) for source in manifest.sources)
+        raise DataError(f"{dataset} is a mixture, which has no tokens of its own; export its sources: {paths}")
     contents = manifest.splits
     num_bytes = sum(s.num_tokens * manifest.token_bytes + s.num_documents * INDEX_BYTES for s in contents.values())
     require_space(output, num_bytes, "")
-    advance = progress.meter("writing tokens", sum(content.num_tokens for content in contents.values()))
+    advance = progress.meter("writing tokens", sum(content.num_tokens for content in contents.values())).advance
     with raise_when_full(output), whole_directory(output) as staging:
         write_file(staging / TOKENIZER_NAME, (dataset / TOKENIZER_NAME).read_bytes())
         for split in SPLITS:

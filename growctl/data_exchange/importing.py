@@ -81,7 +81,7 @@ def import_tokens(
     pieces = [(split, piece) for split in SPLITS for piece in splits[split]]
     token_bytes = _token_bytes([piece for _, piece in pieces], vocab_size)
     require_space(output, sum(_new_bytes(piece, token_bytes, output) for _, piece in pieces), "")
-    advance = progress.meter("reading tokens", sum(piece.num_tokens for _, piece in pieces))
+    advance = progress.meter("reading tokens", sum(piece.num_tokens for _, piece in pieces)).advance
     contents = {
         split: [examine(p, loaded, vocab_size, end_of_text_id, advance) for p in splits[split]] for split in SPLITS
     }

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from growctl.data_view.counts import Lengths, UsedIds
+from growctl.mixture.needs import MixturePart
+from stages.data.bad_records import SkippedRecords
 from stages.data.corpus import SplitName
 from stages.data.packing import Cuts
 
@@ -29,6 +31,26 @@ class SplitEntry:
 
 
 @dataclass(frozen=True)
+class SourceEntry:
+    """A source of a mixture."""
+
+    name: str
+    path: Path
+    """The directory of its dataset."""
+    fingerprint: str
+    weight: float
+    """Its base weight, as `data.mixture` has it."""
+    share: float
+    """The same as a share of all weights, between 0 and 1."""
+    epochs_at_most: float | None
+    """How often training may read it; None: as often as needed."""
+    train_tokens: int
+    train_documents: int
+    validation_tokens: int
+    validation_documents: int
+
+
+@dataclass(frozen=True)
 class StagePasses:
     """What a stage or a release of the schedule reads."""
 
@@ -40,9 +62,9 @@ class StagePasses:
     num_tokens: int
     """Data tokens of the stage."""
     epochs: float
-    """Passes over the train split in this stage."""
+    """Passes over the train split in this stage; of a mixture, over the source that is read most often."""
     epochs_at_end: float
-    """Passes from sample 0 to the stage's end."""
+    """Passes from sample 0 to the stage's end, likewise."""
 
 
 @dataclass(frozen=True)
@@ -65,10 +87,12 @@ class SampleEntry:
     """A training sample: the tokens that a model reads, and one more, the target of the last."""
 
     index: int
+    source: str | None
+    """The source of a mixture that it is from; None for a dataset that is not a mixture."""
     epoch: int
-    """Counted from 0."""
+    """Counted from 0; of a mixture, the source's."""
     position: int
-    """Of its first token in the train split."""
+    """Of its first token in the train split; of a mixture, in the source's."""
     num_tokens: int
     pieces: tuple[Piece, ...]
 
@@ -93,11 +117,18 @@ class DataShowDocument:
     """Size of a stored token."""
     end_of_text: str
     end_of_text_id: int
+    skipped: SkippedRecords
+    """The bad records of the source that `data.on_bad_record: skip` left out."""
     splits: dict[SplitName, SplitEntry]
+    """Those of a mixture are the sums of its sources'."""
+    sources: tuple[SourceEntry, ...]
+    """Those of a mixture; empty for a dataset that is not one."""
     ids: UsedIds | None
     """None if they were not counted."""
     passes: tuple[StagePasses, ...]
     """By stage of the schedule; empty for a dataset's directory."""
+    mixture: tuple[MixturePart, ...]
+    """What each of those stages reads of each source of a mixture, if it trains as long as planned."""
     cuts: Cuts | None
     """The documents that training sequences cut; None if their length is not known, or only samples were asked for."""
     samples: tuple[SampleEntry, ...]

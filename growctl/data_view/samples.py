@@ -2,31 +2,57 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from tokenizers import Tokenizer
 
 from growctl.data_view.document import Piece, SampleEntry
 from model.errors import UserError
-from stages.data.dataset import TrainingSamples, read_dataset_manifest
+from stages.data.dataset import TrainingSamples, data_parts, read_dataset_manifest
 from stages.data.document_ends import DocumentEnds
-from stages.data.packed_samples import PackedSamples
+from stages.data.mixture import WhenExhausted
+from stages.data.samples import open_samples
 from stages.data.source_errors import DataError, reason
-from stages.spec import Packing
+from stages.spec import MixtureSpan, Packing
 from stages.stage_dir import TOKENIZER_NAME
 
 MOST_INDEX = 2**62
 """No training reads so far; beyond, 64-bit indices overflow."""
 
 
+class _Stream(NamedTuple):
+    """The train split of a dataset, or of a source of a mixture."""
+
+    name: str | None
+    """Of the source."""
+
+    ends: DocumentEnds
+    num_tokens: int
+
+    @classmethod
+    def open(cls, name: str | None, dataset_dir: Path) -> "_Stream":
+        num_tokens = read_dataset_manifest(dataset_dir).splits["train"].num_tokens
+        return cls(name, DocumentEnds(dataset_dir, "train"), num_tokens)
+
+
 class SampleReader:
     """Reads the samples that training reads, in its order."""
 
-    def __init__(self, dataset_dir: Path, sequence_length: int, seed: int, packing: Packing = "concatenate") -> None:
-        """Opens the train split. Raises DataError if it is damaged or shorter than one sample."""
-        packed = packing == "best_fit"
-        self._samples = (PackedSamples if packed else TrainingSamples)(dataset_dir, sequence_length, seed)
-        self._ends = DocumentEnds(dataset_dir, "train")
-        self._num_tokens = read_dataset_manifest(dataset_dir).splits["train"].num_tokens
+    def __init__(
+        self,
+        dataset_dir: Path,
+        sequence_length: int,
+        seed: int,
+        packing: Packing = "concatenate",
+        mixture: Sequence[MixtureSpan] = (),
+        when_exhausted: WhenExhausted = "stop",
+    ) -> None:
+        """Opens the train split. `mixture` and `when_exhausted`: as `open_samples` has them.
+
+        Raises DataError if it is damaged or shorter than one sample.
+        """
+        self._samples = open_samples(dataset_dir, sequence_length, seed, mixture, when_exhausted, packing)
+        self._streams = [_Stream.open(name, path) for name, path in data_parts(dataset_dir)]
         try:
             self._tokenizer = Tokenizer.from_file(str(dataset_dir / TOKENIZER_NAME))
         except Exception as error:  # the library raises plain Exceptions
@@ -38,23 +64,37 @@ class SampleReader:
             raise UserError(f"sample {first_index}: samples are endless, but growctl counts them to 2**62 only")
         for index in range(first_index, first_index + count):
             ids = self._samples.batch(index, 1)[0].tolist()
+            stream, number, num_windows = self._turn(index)
             parts = self._samples.pieces(index)
-            pieces = tuple(self._pieces(ids, parts))
-            yield SampleEntry(index, index // self._samples.num_windows, parts[0][0], len(ids), pieces)
+            yield SampleEntry(
+                index=index,
+                source=stream.name,
+                epoch=number // num_windows,
+                position=parts[0][0],
+                num_tokens=len(ids),
+                pieces=tuple(self._pieces(stream, ids, parts)),
+            )
 
-    def _pieces(self, ids: Sequence[int], parts: Sequence[tuple[int, int]]) -> Iterator[Piece]:
+    def _turn(self, index: int) -> "tuple[_Stream, int, int]":
+        """The stream that a sample is from, its number among the stream's samples, and their number in an epoch."""
+        if isinstance(self._samples, TrainingSamples):
+            return self._streams[0], index, self._samples.num_windows
+        source, number = self._samples.turn(index)
+        return self._streams[source], number, self._samples.mixture.sources[source].num_windows
+
+    def _pieces(self, stream: "_Stream", ids: Sequence[int], parts: Sequence[tuple[int, int]]) -> Iterator[Piece]:
         """`ids`, of `parts` of the stream, cut where documents end."""
         place = 0
         for position, length in parts:
-            yield from self._documents(ids[place : place + length], position)
+            yield from self._documents(stream, ids[place : place + length], position)
             place += length
 
-    def _documents(self, ids: Sequence[int], position: int) -> Iterator[Piece]:
+    def _documents(self, stream: "_Stream", ids: Sequence[int], position: int) -> Iterator[Piece]:
         """`ids`, which start at `position` of the stream, cut where documents end. The stream's end joins its start."""
         taken = 0
         while taken < len(ids):
-            at = (position + taken) % self._num_tokens
-            number, start, end = self._ends.document_at(at)
+            at = (position + taken) % stream.num_tokens
+            number, start, end = stream.ends.document_at(at)
             part = ids[taken : taken + end - at]
             yield Piece(
                 document=number,
@@ -69,9 +109,10 @@ class SampleReader:
 
 def sample_lines(sample: SampleEntry, with_ids: bool) -> Iterator[tuple[str, bool]]:
     """A sample for people, in lines, each with whether it is text of the sample; the others describe it."""
+    source = "" if sample.source is None else f" of {sample.source}"
     yield (
-        f"sample {sample.index:,}: epoch {sample.epoch + 1:,}, {sample.num_tokens:,} tokens from token "
-        f"{sample.position:,} of train",
+        f"sample {sample.index:,}: epoch {sample.epoch + 1:,}{source}, {sample.num_tokens:,} tokens from token "
+        f"{sample.position:,} of {'train' if sample.source is None else 'its train split'}",
         False,
     )
     for piece in sample.pieces:

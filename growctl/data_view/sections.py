@@ -18,9 +18,9 @@ _LENGTH = Axis("tokens", "document length, tokens", is_log=True)
 def data_sections(document: DataShowDocument, *, with_bars: bool = False) -> list[Section]:
     """The sections on a dataset; `with_bars` adds the histogram's bars, for terminals, which show no chart."""
     return [
-        Section("dataset", f"Dataset {document.path}", (_splits(document), *_facts(document))),
+        Section("dataset", f"Dataset {document.path}", (_splits(document), *_sources(document), *_facts(document))),
         Section("lengths", "Lengths of documents", tuple(_length_parts(document, with_bars))),
-        *([Section("epochs", "Epochs", (_passes(document),))] if document.passes else []),
+        *([Section("epochs", "Epochs", tuple(_passes(document)))] if document.passes else []),
     ]
 
 
@@ -51,10 +51,34 @@ def _splits(document: DataShowDocument) -> Table:
     return Table.of("splits", columns, [(Cell(name), *cells) for name, cells in rows])
 
 
+def _sources(document: DataShowDocument) -> Iterator[Table]:
+    columns = [
+        Column("source", is_number=False),
+        *(Column(name) for name in ("weight", "share", "train tokens", "validation tokens")),
+        Column("epochs at most", drop=1),
+    ]
+    rows = [
+        (
+            Cell(each.name),
+            Cell(f"{each.weight:g}", each.weight),
+            Cell(f"{each.share:.1%}", each.share),
+            _count(each.train_tokens),
+            _count(each.validation_tokens),
+            _ratio(each.epochs_at_most),
+        )
+        for each in document.sources
+    ]
+    if rows:
+        yield Table.of("sources", columns, rows, "Shares of the training samples, unless a stage has its own weights.")
+
+
 def _facts(document: DataShowDocument) -> Iterator[Paragraph]:
     """What tells the dataset from others. Tokens count the end of text after each document."""
     include = "" if document.include == "**/*" else f", files that match {document.include}"
-    yield Paragraph(f"Source: {document.source}{include}")
+    if document.sources:
+        yield Paragraph("A mixture of datasets: its text and tokens are theirs")
+    else:
+        yield Paragraph(f"Source: {document.source}{include}")
     tokenizer = document.tokenizer or "trained on the text"
     yield Paragraph(
         f"Tokenizer: {tokenizer}, {counted(document.tokenizer_size, 'entry', 'entries')}, {document.token_bytes} bytes "
@@ -64,6 +88,8 @@ def _facts(document: DataShowDocument) -> Iterator[Paragraph]:
         yield from _ids(document.ids, document.tokenizer_size)
     else:
         yield Paragraph("Ids that occur: not counted; --count-ids reads all tokens for them", "note")
+    if document.skipped.total:
+        yield Paragraph(f"Left out: {document.skipped}")
     hashes = {
         "Fingerprint": document.fingerprint,
         "Source sha256": document.source_sha256,
@@ -161,7 +187,7 @@ def _marks(split: SplitEntry) -> Iterator[Mark]:
         )
 
 
-def _passes(document: DataShowDocument) -> Table:
+def _passes(document: DataShowDocument) -> Iterator[Table]:
     columns = [
         Column("stage", is_number=False),
         *(Column(name) for name in ("tokens", "first sample", "samples", "epochs")),
@@ -178,7 +204,28 @@ def _passes(document: DataShowDocument) -> Table:
         )
         for each in document.passes
     ]
-    return Table.of("epochs", columns, rows, "An epoch is one pass over train.")
+    of = "the source that is read most often" if document.mixture else "train"
+    yield Table.of("epochs", columns, rows, f"An epoch is one pass over {of}.")
+    if document.mixture:
+        yield _mixture(document)
+
+
+def _mixture(document: DataShowDocument) -> Table:
+    columns = [
+        *(Column(name, is_number=False) for name in ("stage", "source")),
+        *(Column(name) for name in ("share", "tokens", "epochs at its end")),
+    ]
+    rows = [
+        (
+            Cell(part.stage),
+            Cell(part.source),
+            Cell(f"{part.share:.1%}", part.share),
+            Cell(short_count(part.train_tokens), part.train_tokens),
+            _ratio(part.epochs),
+        )
+        for part in document.mixture
+    ]
+    return Table.of("mixture", columns, rows)
 
 
 def _median(name: str, split: SplitEntry) -> str:

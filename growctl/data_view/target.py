@@ -6,16 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from growctl.data_view.document import StagePasses
+from growctl.ladder.mixture_spans import mixture_spans
 from growctl.ladder.releases import plan_run
 from growctl.ladder.stage_plans import plan_stages
+from growctl.mixture.needs import MixturePart, mixture_parts, sizes_of
 from growctl.mixture.sources import prepared_data
 from growctl.runs_dir import RunsPaths
 from growctl.schedule.load import load_schedule
 from growctl.schema.blocks import Schedule
 from model.errors import UserError
 from stages.data.corpus import DataSpec
-from stages.data.dataset import DatasetManifest, verify_dataset
-from stages.spec import Packing
+from stages.data.dataset import DatasetManifest, data_parts, read_dataset_manifest, verify_dataset
+from stages.data.mixture import WhenExhausted
+from stages.spec import MixtureSpan, Packing
 from stages.stage_dir import MANIFEST_NAME
 
 
@@ -84,21 +87,53 @@ class Target:
         if self.schedule is None:
             return ()
         length, batch_size = self.schedule.training.sequence_length, self.schedule.training.batch_size
-        windows = self.manifest.splits["train"].num_tokens // length
-        if not windows:
+        windows = {name: tokens // length for name, tokens in self._train_tokens().items()}
+        if not all(windows.values()):
             return ()  # shorter than a sample: reading one fails with the reason
-        return tuple(
-            StagePasses(
-                name=plan.name,
-                branch_of=plan.branch_of,
-                first_sample=(first := self.first_sample + plan.first_step * batch_size),
-                num_samples=(samples := plan.num_steps * batch_size),
-                num_tokens=plan.train_tokens,
-                epochs=samples / windows,
-                epochs_at_end=(first + samples) / windows,
+        found, mixture = [], self.mixture_parts()
+        for plan in plan_run(self.schedule):
+            first, samples = self.first_sample + plan.first_step * batch_size, plan.num_steps * batch_size
+            parts = [part for part in mixture if part.stage == plan.name]
+            epochs = [part.train_tokens / length / windows[part.source] for part in parts]
+            at_end = [part.epochs or 0.0 for part in parts]
+            found.append(
+                StagePasses(
+                    name=plan.name,
+                    branch_of=plan.branch_of,
+                    first_sample=first,
+                    num_samples=samples,
+                    num_tokens=plan.train_tokens,
+                    epochs=max(epochs) if parts else samples / windows[""],
+                    epochs_at_end=max(at_end) if parts else (first + samples) / windows[""],
+                )
             )
-            for plan in plan_run(self.schedule)
-        )
+        return tuple(found)
+
+    def mixture_parts(self) -> tuple[MixturePart, ...]:
+        """What each stage and release of the schedule reads of each source; nothing without a mixture."""
+        if self.schedule is None or not self.manifest.sources:
+            return ()
+        return tuple(mixture_parts(self.schedule, sizes_of(self.manifest, self.directory)))
+
+    def spans(self) -> tuple[MixtureSpan, ...]:
+        """The weights of a mixture along the schedule; nothing without one: then its own weights count."""
+        if self.schedule is None:
+            return ()
+        base, batch_size = self.schedule.base, self.schedule.training.batch_size
+        firsts = [self.first_sample + plan.first_step * batch_size for plan in plan_stages(self.schedule)]
+        return mixture_spans(self.schedule, firsts, base.mixture if base and self.first_sample else ())
+
+    @property
+    def when_exhausted(self) -> WhenExhausted:
+        """What follows when a source is used up: as the schedule says."""
+        return self.schedule.data.when_exhausted if self.schedule else "stop"
+
+    def _train_tokens(self) -> dict[str, int]:
+        """The tokens of the train split, of a mixture by source."""
+        return {
+            name or "": read_dataset_manifest(path).splits["train"].num_tokens
+            for name, path in data_parts(self.directory)
+        }
 
 
 def find_target(

@@ -16,18 +16,23 @@ _IRRELEVANT = ("training.log_every", "training.batch_tokens", "evaluation.every"
 """Keys of those blocks that change neither the weights nor the measurements."""
 
 
+DOCUMENT_KEYS = ("data.document_mask", "data.packing")
+"""How training reads documents. Other conditions on data describe a dataset."""
+
 _WHEN = frozenset({"when", "slope", "slope_window"})
 _POLICY = frozenset({"preset", *GrowthPolicy.model_fields})
 _SHAPE = frozenset({"family", "num_layers", "hidden_size", "num_heads", "ffn_size"})
 
 
 def comparison_conditions(schedule: "Schedule") -> dict[str, Any]:
-    """Values by dotted path: seed, model, context, batch, precision, optimizer, learning rate, growth, evaluation.
+    """Values by dotted path: seed, model, context, batch, precision, optimizer, learning rate, growth, evaluation, and
+    how documents are read.
 
     The dataset is missing: see `data_conditions`.
     """
     blocks = schedule.model_dump(mode="json", include=set(_BLOCKS))
     values = dict(_leaves(blocks)) | {"model.vocab_size": schedule.vocab_size}
+    values |= {"data.document_mask": schedule.data.document_mask, "data.packing": schedule.data.packing}
     if schedule.base:
         values["start.manifest"] = schedule.base.manifest
     return {path: value for path, value in sorted(values.items()) if path not in _IRRELEVANT}

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from growctl.controls.generate import plan_controls
 from growctl.ladder.mixture_spans import planned_spans
 from growctl.ladder.releases import plan_run
 from growctl.ladder.stage_plans import StagePlan, plan_stages
@@ -92,6 +93,16 @@ def exhausted(schedule: Schedule, sizes: Mapping[str, int | None]) -> str | None
             _mixture(schedule, part, plans, sizes).require(end)
         except DataError as error:
             return str(error)
+    return None
+
+
+def exhausted_run(schedule: Schedule, sizes: Mapping[str, int | None], with_controls: bool = True) -> str | None:
+    """As `exhausted`, for a ladder and then for its controls, which may read more than it does."""
+    if used_up := exhausted(schedule, sizes):
+        return used_up
+    for control in plan_controls(schedule) if with_controls and schedule.data.mixture else ():
+        if used_up := exhausted(control.schedule, sizes):
+            return f"{control.name}: {used_up}; or leave the controls out (--no-controls)"
     return None
 
 

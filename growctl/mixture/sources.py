@@ -21,6 +21,8 @@ def prepare_data(data: DataBlock, datasets_dir: Path, prepare: Callable[[DataSpe
     """
     if not data.mixture:
         return prepare(data)
+    if missing := missing_data(data, datasets_dir):
+        raise DataError(missing)  # now, not after hours of preparing the sources before it
     from stages.data.mixture_dataset import Ingredient, write_mixture  # slow: numpy
 
     found = []

@@ -9,7 +9,7 @@ from growctl.runs_dir import RunsPaths
 from growctl.schema.blocks import DataBlock, Schedule
 from growctl.text.formatting import byte_count
 from stages.data.corpus import DataSpec
-from stages.data.prepared import prepared_datasets
+from stages.data.prepared import given_dataset, prepared_datasets
 from stages.data.remote_reading import REMOTE_NAME
 from stages.data.validation_size import small_validation
 from stages.remote_shards.range_hashes import RANGE_BYTES
@@ -84,6 +84,7 @@ def dataset_warnings(schedule: Schedule, sizes: DatasetSizes) -> Iterator[str]:
         sizes.validation_documents,
         sizes.validation_tokens,
         schedule.data.validation_fraction,
+        given=None if schedule.data.mixture else given_dataset(schedule.data),
         max_sequences=schedule.evaluation.max_sequences,
         sequence_length=schedule.training.sequence_length,
     )

@@ -195,6 +195,24 @@ def job_executor(job: Job, folder: Path, dependency: str | None, tasks: int = 1)
     `dependency` is the id of the job that must succeed first. With several `tasks`, the job is an array; each of its
     tasks waits for the task of the same number.
     """
+    launch = job.request.schedule.launch
+    slurm = launch.slurm
+    return slurm_executor(
+        launch,
+        folder,
+        job_name=job.name,
+        nodes=job.nodes,
+        ntasks_per_node=launch.devices,
+        cpus_per_task=slurm.cpus_per_device,
+        gpus_per_node=launch.devices if slurm.gpus else None,
+        mem="0" if slurm.memory is None else f"{math.ceil(slurm.memory / 2**20)}M",  # 0: all of it
+        dependency=f"{'aftercorr' if tasks > 1 else 'afterok'}:{dependency}" if dependency else None,
+        array_parallelism=slurm.array_limit or tasks,
+    )
+
+
+def slurm_executor(launch: LaunchBlock, folder: Path, **parameters: Any) -> Any:
+    """submitit's executor with the options that all jobs of `launch` share, and `parameters`. Writes nothing."""
     from submitit.slurm.slurm import SlurmExecutor
 
     class Executor(SlurmExecutor):
@@ -204,25 +222,16 @@ def job_executor(job: Job, folder: Path, dependency: str | None, tasks: int = 1)
         def affinity(cls) -> int:
             return 1
 
-    launch = job.request.schedule.launch
     slurm = launch.slurm
     # `exec` replaces the shell by Python, so that `--signal=B:` warns Python. Without `B:`, SLURM would warn only the
     # workers, which cannot act on it.
     executor = Executor(folder, max_num_timeout=slurm.max_requeues, python=f"exec {shlex.quote(sys.executable)}")
     executor.update_parameters(
-        job_name=job.name,
-        nodes=job.nodes,
-        ntasks_per_node=launch.devices,
-        cpus_per_task=slurm.cpus_per_device,
-        gpus_per_node=launch.devices if slurm.gpus else None,
-        mem="0" if slurm.memory is None else f"{math.ceil(slurm.memory / 2**20)}M",  # 0: all of it
         time=math.ceil(slurm.time_limit / 60),
         partition=slurm.partition,
         account=slurm.account,
         qos=slurm.qos,
         constraint=slurm.constraint,
-        dependency=f"{'aftercorr' if tasks > 1 else 'afterok'}:{dependency}" if dependency else None,
-        array_parallelism=slurm.array_limit or tasks,
         setup=["export PYTHONSAFEPATH=1 SUBMITIT_PREEMPT_SIGNAL=USR2", *slurm.setup],
         stderr_to_stdout=True,
         use_srun=False,
@@ -230,9 +239,10 @@ def job_executor(job: Job, folder: Path, dependency: str | None, tasks: int = 1)
         additional_parameters={
             "signal": f"B:USR2@{slurm.warn_before}",
             "requeue": True,
-            **({"kill-on-invalid-dep": "yes"} if dependency else {}),
+            **({"kill-on-invalid-dep": "yes"} if parameters.get("dependency") else {}),
             **{name: value for name, value in slurm.options.items() if value is not False},
         },
+        **parameters,
     )
     return executor
 

@@ -133,7 +133,7 @@ def _comparable(schedule: Schedule) -> dict[str, Any]:
     data = schedule.model_dump(mode="json", exclude={"launch", "controls", "samples", "trackers"})
     for block, keys in _NO_EFFECT.items():
         for key in keys:
-            del data[block][key]
+            data[block].pop(key, None)
     for source in data["data"]["mixture"]:
         del source["approximate_tokens"]
     return data

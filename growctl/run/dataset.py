@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from growctl.ledger.ledger import Ledger, LedgerError, RunEntry
-from growctl.mixture.needs import exhausted, sizes_of
+from growctl.mixture.needs import exhausted_run, sizes_of
 from growctl.mixture.sources import changed_texts, prepare_data
 from growctl.plan.datasets import DatasetSizes, dataset_warnings
 from growctl.run.requests import RunError
@@ -20,7 +20,14 @@ from stages.checkpoint.directory import set_aside
 from stages.checkpoint.manifest import CheckpointError, read_manifest
 from stages.data.attended_tokens import weighted_datasets
 from stages.data.corpus import DataError
-from stages.data.dataset import HASHED_BYTES, EvaluationWindows, check_dataset, files_here, read_dataset_manifest
+from stages.data.dataset import (
+    HASHED_BYTES,
+    DatasetManifest,
+    EvaluationWindows,
+    check_dataset,
+    files_here,
+    read_dataset_manifest,
+)
 from stages.data.packed_split import known_packing, packing_facts
 from stages.data.prepare import prepare
 from stages.data.remote_dataset import reading_of
@@ -32,8 +39,10 @@ from stages.spec import TrainSpec
 class RunDataset:
     """Finds or prepares the dataset of a run."""
 
-    def __init__(self, schedule: Schedule, runs_dir: Path, screen: Screen) -> None:
+    def __init__(self, schedule: Schedule, runs_dir: Path, screen: Screen, with_controls: bool = False) -> None:
+        """`with_controls`: whether the controls of `schedule` are to be trained too."""
         self.schedule = schedule
+        self.with_controls = with_controls
         self.runs = RunsPaths(runs_dir)
         self.screen = screen
         self.mixture = schedule.data.mixture
@@ -56,7 +65,14 @@ class RunDataset:
 
     def of_ladder(self, ladder: "RecordedLadder") -> Path:
         """The dataset that `ladder` was trained on, for one of its controls; raises as `known` does."""
-        return self._whole(Path(ladder.entry.dataset), ladder.entry.dataset_fingerprint, ladder.directory)
+        dataset = self._whole(Path(ladder.entry.dataset), ladder.entry.dataset_fingerprint, ladder.directory)
+        self._check_lasts(dataset, read_dataset_manifest(dataset))
+        return dataset
+
+    def _check_lasts(self, dataset: Path, manifest: DatasetManifest) -> None:
+        """Raises RunError if a source of a mixture may not be read as often as the run needs."""
+        if used_up := exhausted_run(self.schedule, sizes_of(manifest, dataset), self.with_controls):
+            raise RunError(used_up)
 
     def _whole(self, known: Path, fingerprint: str | None, directory: Path) -> Path:
         """The dataset `known` if it is intact, else one prepared again; RunError if that one differs."""
@@ -110,6 +126,7 @@ class RunDataset:
             datasets_dir=self.runs.datasets,
             log_path=self.runs.datasets_log,
             on_progress=self.screen.preparing,
+            on_work=self.screen.preparing_work,
             tell=self.screen.message,
         )
         dataset = prepare_data(self.schedule.data, self.runs.datasets, prepare_one)
@@ -121,8 +138,7 @@ class RunDataset:
             )
         length = self.schedule.training.sequence_length
         open_samples(dataset, length, self.schedule.seed)  # raises DataError if the text is shorter than a sequence
-        if used_up := exhausted(self.schedule, sizes_of(manifest, dataset)):
-            raise RunError(used_up)
+        self._check_lasts(dataset, manifest)
         EvaluationWindows(dataset, "validation", length)
         for warning in dataset_warnings(self.schedule, DatasetSizes.of(manifest, dataset)):
             self.screen.message(f"warning: {self.screen.explained(warning)}")

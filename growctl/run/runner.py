@@ -141,7 +141,7 @@ class Execution:
         if self.start and not self.stage(self.plans[0]).initial.exists():
             self.start.check()
         self.screen.run_started(self.request.name, self.request.control, plan_run(self.schedule), self.schedule)
-        data = RunDataset(self.schedule, self.runs_dir, self.screen)
+        data = RunDataset(self.schedule, self.runs_dir, self.screen, with_controls=bool(self.controls))
         dataset = None
         if self.request.control_of:
             self.ladder = RecordedLadder.read(self.runs_dir / self.request.control_of)
@@ -363,7 +363,8 @@ class Execution:
     def _spec(
         self, plan: StagePlan, attempt: int, initial: Path | None, resume: Path | None, left_out: tuple[LeftOut, ...]
     ) -> TrainSpec:
-        schedule, dataset = self.schedule, read_dataset_manifest(self.dataset)
+        schedule = self.schedule
+        end_of_text = read_dataset_manifest(self.dataset).end_of_text_id if schedule.data.document_mask else 0
         manifest: Manifest | None = read_manifest(initial) if initial else None
         return worker_spec(
             schedule,
@@ -373,7 +374,7 @@ class Execution:
             directory=str(self.stage(plan).directory.absolute()),
             keys=str(self.keys.absolute()),
             dataset=str(self.dataset.absolute()),
-            model=attending(schedule, manifest.model if manifest else plan.model, dataset.end_of_text_id),
+            model=attending(schedule, manifest.model if manifest else plan.model, end_of_text),
             initial=str(initial.absolute()) if initial else None,
             resume=str(resume.absolute()) if resume else None,
             samples_seen=self._first_sample(plan, manifest),

@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.text import Text
 
 from growctl.ladder.stage_plans import StagePlan, total_flops
 from growctl.progress.facts import line
@@ -15,10 +16,11 @@ from growctl.progress.stage import StageProgress
 from growctl.progress.view import View
 from growctl.schema.blocks import Schedule
 from growctl.text.first_use import FirstUse
-from growctl.text.formatting import indented, scientific, short_count, wrapped
+from growctl.text.formatting import byte_count, duration, indented, scientific, short_count, wrapped
 from growctl.text.verbatim import Verbatim
 from stages.checkpoint.manifest import Manifest
 from stages.counted import counted
+from stages.data.progress import Work
 from stages.generate.text_samples import TextSamples
 from stages.metrics import Record
 
@@ -89,6 +91,12 @@ class Screen:
         if phase != self._last_phase:
             self._last_phase = phase
             self.message(f"data: {phase}")
+
+    def preparing_work(self, work: Work) -> None:
+        """The dataset is being prepared: figures about it, once a second."""
+        if self._is_line_due():
+            self._last_line = time.monotonic()
+            self.message(f"data: {work_words(work)}")
 
     def copying(self, stage: str, done: int, total: int) -> None:
         """Files of a checkpoint are being linked or copied."""
@@ -187,6 +195,7 @@ class LiveScreen(Screen):
         return self
 
     def __exit__(self, *_: Any) -> None:
+        self._phase = ""
         self._live.stop()
 
     def message(self, text: str) -> None:
@@ -195,7 +204,12 @@ class LiveScreen(Screen):
 
     def preparing(self, phase: str, fraction: float | None) -> None:
         """The dataset is being prepared."""
-        self._phase = f"data: {phase}" + (f" {fraction:.0%}" if fraction is not None else "")
+        if not self._phase.startswith(f"data: {phase}: "):  # figures say more
+            self._phase = f"data: {phase}" + (f" {fraction:.0%}" if fraction is not None else "")
+
+    def preparing_work(self, work: Work) -> None:
+        """The dataset is being prepared: figures about it, once a second."""
+        self._phase = f"data: {work_words(work)}"
 
     def run_finished(self) -> None:
         """Every stage is done: prints the final table and clears the live view for the next run."""
@@ -211,7 +225,19 @@ class LiveScreen(Screen):
         """Prints nothing: the view shows the progress."""
 
     def _render(self) -> Group:
-        return Group(View(self.ladder, self._phase)) if self.stages else Group()
+        if self.stages:
+            return Group(View(self.ladder, self._phase))
+        return Group(Text(self._phase, overflow="ellipsis", no_wrap=True)) if self._phase else Group()
+
+
+def work_words(work: Work) -> str:
+    """How far the preparation of a dataset has come: `tokenising: 312 MB of 1.2 GB, 1.1M tokens/s, 12min left`."""
+    words = [f"{byte_count(work.done_bytes)} of {byte_count(work.total_bytes)}"]
+    if work.num_tokens:
+        words.append(f"{short_count(work.num_tokens / work.seconds)} tokens/s")
+    if work.seconds_left is not None:
+        words.append(f"{duration(work.seconds_left)} left")
+    return f"{work.description}: {', '.join(words)}"
 
 
 def evaluation_words(record: Record) -> str:

@@ -73,6 +73,8 @@ class Start:
             return 0, f"from sample 0, because the start checkpoint was trained with the seed {base.seed}"
         if base.sequence_length not in (None, training.sequence_length):
             return 0, f"from sample 0, because the start checkpoint was trained at context {base.sequence_length}"
+        if base.packing != self.schedule.data.packing:
+            return 0, f"from sample 0, because the start checkpoint was trained with data.packing: {base.packing}"
         return base.samples_seen, f"from sample {base.samples_seen:,}, where the start checkpoint stopped"
 
     def entry(self, dataset: DatasetManifest) -> BaseEntry:

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from growctl.mixture.needs import exhausted, known_sizes
+from growctl.mixture.needs import exhausted_run, known_sizes
 from growctl.mixture.sources import missing_data
 from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.schedule.attended import with_attended_tokens
@@ -83,7 +83,7 @@ def check_text(schedule: Schedule, label: str, runs_dir: Path) -> None:
     if missing := missing_data(schedule.data, RunsPaths(runs_dir).datasets):
         raise ScheduleError(f"{label}: {missing}")
     sizes, counted = known_sizes(schedule.data, runs_dir)
-    if counted and (used_up := exhausted(schedule, sizes)):
+    if counted and (used_up := exhausted_run(schedule, sizes)):
         raise ScheduleError(f"{label}: {used_up}")
 
 

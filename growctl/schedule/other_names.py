@@ -10,6 +10,13 @@ _BY_KEY = {
         *("dataset", "dataset_name", "dataset_path", "data_path", "train_file", "train_files", "train_data"),
         *("data.path", "data.file", "data.files", "data.name", "data.dir"),
     ),
+    "data.mixture": ("datasets", "data_mix", "mix", "data.sources", "data.datasets", "data.mix", "data.weights"),
+    "data.mixture.N.weight": tuple(
+        f"data.mixture.N.{name}" for name in ("proportion", "probability", "ratio", "share", "sampling_weight")
+    ),
+    "data.mixture.N.epochs_at_most": tuple(
+        f"data.mixture.N.{name}" for name in ("epochs", "max_epochs", "max_repetition_ratio", "repeat")
+    ),
     "data.text_key": ("text_column", "text_field", "text_column_name"),
     "data.tokenizer": ("tokenizer_name", "tokenizer_path", "tokenizer_file", "vocab_file"),
     "data.validation_fraction": ("val_fraction", "val_split", "validation_split", "test_size"),
@@ -50,8 +57,8 @@ _BY_KEY = {
         *("train_micro_batch_size_per_gpu",),
     ),
 }
-"""The names that others use, by our dotted key; N stands for a stage's number. A name with a dot is one in that block
-only."""
+"""The names that others use, by our dotted key; N stands for the number of an entry. A name with a dot is one in that
+block only."""
 
 OPTIONS = dict.fromkeys(("output_dir", "out_dir", "save_dir", "checkpoint_dir"), "--runs-dir")
 """What others write into a schedule and growctl takes as an option."""
@@ -88,4 +95,6 @@ def our_key(here: str, key: str) -> str | None:
 def no_key_but(here: str, key: str) -> str | None:
     """What to do instead of setting the unknown `key` of the block `here`, if growctl has no such key; else None."""
     name = key.lower().replace("-", "_")
+    if f"{here}.{name}" in OUR_KEYS:
+        return None
     return _ELSEWHERE.get(f"{here}.{name}") or _ELSEWHERE.get(name)

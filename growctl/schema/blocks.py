@@ -51,6 +51,11 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,239}$")]
 """Like RUN_NAME, but longer: a control's name adds its kind and a stage's name to the ladder's. Files allow 255."""
 
 
+def _without_unset(block: dict[str, Any], key: str) -> dict[str, Any]:
+    """A block as plain data without a key that growctl writes, if it has not written it."""
+    return {name: value for name, value in block.items() if name != key or value is not None}
+
+
 class DataBlock(DataSpec):
     """The text to train on and its tokenizer."""
 
@@ -86,7 +91,9 @@ class DataBlock(DataSpec):
     tokens. best_fit: documents are packed so that as few as possible are cut; nothing is padded, and every token is
     still read once an epoch."""
 
-    attended_tokens: SkipJsonSchema[PositiveFloat | None] = None
+    attended_tokens: Annotated[
+        SkipJsonSchema[PositiveFloat | None], Field(exclude_if=lambda tokens: tokens is None)
+    ] = None
     """With `document_mask`: the tokens that a token attends to, on average. growctl writes it; leave it out."""
 
     mixture: Annotated[list[MixtureBlock], Field(max_length=MOST_SOURCES)] = []
@@ -96,6 +103,11 @@ class DataBlock(DataSpec):
     when_exhausted: Annotated[WhenExhausted, example("others")] = "stop"
     """What follows when a source of a mixture has been read `epochs_at_most` times. stop: the run does not start if it
     would come to that. others: the other sources take over, in proportion to their weights."""
+
+    @model_serializer(mode="wrap")
+    def _only_what_users_write(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """The block without `attended_tokens`, unless growctl has counted them."""
+        return _without_unset(serialize(self), "attended_tokens")
 
     @property
     def specs(self) -> list[DataSpec]:
@@ -194,8 +206,7 @@ class StageBlock(Block):
     @model_serializer(mode="wrap")
     def _only_what_users_write(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """The stage without `followed`, unless it is a control's."""
-        stage: dict[str, Any] = serialize(self)
-        return stage if self.followed else {key: value for key, value in stage.items() if key != "followed"}
+        return _without_unset(serialize(self), "followed")
 
     @field_validator("release", mode="before")
     @classmethod

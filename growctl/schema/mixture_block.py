@@ -9,11 +9,10 @@ from pydantic import ConfigDict, Field, NonNegativeInt
 from growctl.schema.example import example
 from growctl.schema.launch_block import Block
 from growctl.schema.quantities import Count
-from stages.data.corpus import SourceSpec
+from stages.data.corpus import SourceName, SourceSpec
 
 MOST_SOURCES = 256
 WhenExhausted = Literal["stop", "others"]
-SourceName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$")]
 Weights = dict[SourceName, Annotated[float, Field(ge=0.0, le=1e9)]]
 
 

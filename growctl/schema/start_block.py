@@ -18,7 +18,7 @@ from growctl.schema.example import example
 from growctl.schema.launch_block import Block
 from model.config import ModelConfig, TokenformerConfig, TransformerConfig, num_parameters
 from model.policy import TauPolicy
-from stages.spec import MixtureSpan
+from stages.spec import MixtureSpan, Packing
 
 _MODEL: TypeAdapter[TokenformerConfig | TransformerConfig] = TypeAdapter(ModelConfig)
 
@@ -45,6 +45,8 @@ class BaseBlock(Block):
     tokenizer_sha256: str | None = None
     sequence_length: NonNegativeInt | None = None
     """The context length that it was trained with last; None if not known."""
+    packing: Packing = "concatenate"
+    """How documents became the sequences that it was trained on last."""
     mixture: list[MixtureSpan] = []
     """The weights of a mixture's sources along its training; empty if it was trained on one text."""
     loss: float | None = None

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from growctl.ladder.conditions import DOCUMENT_KEYS
 from growctl.measured.runs import RunReport, StageReport
 
 SEED, SCHEDULE = "seed", "schedule"
@@ -108,7 +109,7 @@ def recipe(run: RunReport, grouping: Grouping = BY_SCHEDULE, with_steps: bool = 
 
 def of_data(condition: str) -> bool:
     """Whether a condition is of the dataset, which runs share if they share its fingerprint."""
-    return condition.startswith("data.")
+    return condition.startswith("data.") and condition not in DOCUMENT_KEYS
 
 
 def shown(value: Any) -> str:

@@ -228,7 +228,7 @@ def _table(sweep: Sweep) -> Table:
         Column("FLOPs", drop=1),
         Column("mean loss"),
         Column("interval (95 %)"),
-        Column("seeds", drop=2),
+        Column("which seeds", drop=2),
         Column("finished"),
     )
     if not sweep.is_grid:
@@ -256,7 +256,7 @@ def _row(sweep: Sweep, point: SweepPoint) -> tuple[Cell, ...]:
         *cells,
         Cell("-") if arm.flops is None else Cell(scientific(arm.flops), arm.flops),
         Cell("-") if arm.mean is None else Cell(f"{arm.mean:.4f}", arm.mean),
-        Cell(interval_text(arm.interval)) if arm.interval else Cell("unknown", why="One seed at most has a loss."),
+        Cell(interval_text(arm.interval)) if arm.interval else Cell("unknown", why="At most one seed has a loss."),
         Cell(", ".join(str(result.seed) for result in there) or "-"),
         Cell(f"{len(there)} of {len(arm.results)}", len(there), "; ".join(lacking)),
     )

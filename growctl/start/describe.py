@@ -59,6 +59,7 @@ def _described(path: Path, manifest: Manifest) -> BaseBlock:
         dataset_fingerprint=manifest.dataset_fingerprint,
         tokenizer_sha256=manifest.tokenizer_sha256,
         sequence_length=trained.determined_by.get("sequence_length") if trained else None,
+        packing=trained.determined_by.get("packing", "concatenate") if trained else "concatenate",
         mixture=_mixture(trained) if trained else [],
         loss=_number(details.get("validation_loss")),
         loss_tokens=details.get("validation_tokens"),

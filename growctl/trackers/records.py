@@ -74,6 +74,9 @@ def track(tracker: Tracker, part: Part, record: Record) -> None:
         if event == "train":
             values["flops_per_second"] = record["tokens_per_second"] * part.step_flops / part.step_tokens
             values |= _growing(part, record["step"])
+        elif record["by_source"]:
+            losses = {f"{NAMES[event]['loss']}/{name}": each["loss"] for name, each in record["by_source"].items()}
+            values |= {name: float(loss) for name, loss in losses.items() if loss is not None}
         # a release and the stage after it share the x axis, so the release has lines of its own
         lines = {f"{RELEASE}{name}": value for name, value in values.items()} if part.is_release else values
         tracker.log(place, lines)

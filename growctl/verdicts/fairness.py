@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from growctl.ladder.conditions import meant_to_differ
+from growctl.ladder.conditions import DOCUMENT_KEYS, meant_to_differ
 from growctl.measured.data_groups import dataset_name
 from growctl.measured.runs import RunReport
 from growctl.text.formatting import short_count
@@ -96,6 +96,11 @@ _TOPICS = (
         *("precision", ("precision", "training.precision"), "matters"),
         "bf16 rounds every product, so training may end at another loss. The losses themselves are measured in fp32.",
     ),
+    _Topic(
+        *("documents", DOCUMENT_KEYS, "matters"),
+        "A model that attends within documents sees less before a token, and packing cuts fewer documents. Both change "
+        "the loss.",
+    ),
     _Topic(*("training", ("training.",), "matters"), "The runs were not trained in the same way."),
     _Topic(
         *("learning rate", ("learning_rate.",), "matters"),
@@ -124,7 +129,9 @@ def differing_conditions(a: RunReport, b: RunReport) -> Iterator[tuple[str, Any,
     values, others = (run.conditions | _precision(run) for run in (a, b))
     both_known = bool(a.precisions and b.precisions)
     for path in sorted(values | others):
-        if path.startswith("data.") or path == ("training.precision" if both_known else "precision"):
+        if path.startswith("data.") and path not in DOCUMENT_KEYS:
+            continue
+        if path == ("training.precision" if both_known else "precision"):
             continue
         if values.get(path) != others.get(path):
             yield path, values.get(path), others.get(path)

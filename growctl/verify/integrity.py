@@ -14,7 +14,7 @@ from stages.checkpoint.manifest import CheckpointError
 from stages.checkpoint.verify import verify_checkpoint
 from stages.counted import counted
 from stages.data.corpus import SPLITS, DataError
-from stages.data.dataset import files_here, verify_dataset
+from stages.data.dataset import MixtureEntry, files_here, read_dataset_manifest, verify_dataset
 from stages.data.remote_reading import CACHE_NAME
 from stages.stage_dir import MANIFEST_NAME, is_checkpoint_name, is_set_aside, is_unfinished
 
@@ -48,6 +48,9 @@ class Found:
     bytes: int = 0
     """The size of its files."""
 
+    num_sources: int = 0
+    """The datasets that a mixture is made of, each of which is checked by itself."""
+
     def line(self) -> str:
         """The result as a line for the screen."""
         if self.whole is None:
@@ -56,6 +59,8 @@ class Found:
         if not self.whole:
             return self.problem or f"{self.path} is broken"
         whole = f"{counted(self.num_files, 'file')}, {counted(self.bytes, 'byte')}"
+        if self.num_sources:
+            whole = f"a mixture of {counted(self.num_sources, 'dataset')}"
         return f"{self.path}: OK, {whole if self.kind in ('checkpoint', 'dataset') else self.kind}"
 
 
@@ -72,7 +77,7 @@ def find_targets(path: Path) -> list[Target]:
         return [Target(path, "ledger")]
     # A path that the user gives is always checked, even if its name marks it as set aside or unfinished.
     if (path / MANIFEST_NAME).is_file():
-        return [Target(path, "dataset" if _is_dataset(path) else "checkpoint")]
+        return [Target(path, "checkpoint")] if not _is_dataset(path) else [Target(path, "dataset"), *_sources(path)]
     if found := list(_below(path)):
         return found
     raise UserError(
@@ -88,8 +93,9 @@ def check(target: Target, on_bytes: OnBytes | None = None) -> Found:
             checkpoint = verify_checkpoint(path, on_bytes=on_bytes)
             return _whole(target, [file.bytes for file in checkpoint.files.values()])
         if kind == "dataset":
-            manifest = verify_dataset(path, on_bytes=on_bytes)
-            return _whole(target, [file.bytes for file in files_here(path, manifest)])
+            manifest = read_dataset_manifest(path)
+            verify_dataset(path, hashes=not manifest.sources, on_bytes=on_bytes)  # sources are targets of their own
+            return _whole(target, [file.bytes for file in files_here(path, manifest)], len(manifest.sources))
         if kind == "ledger":
             with Ledger.open(path, read_only=True) as ledger:
                 ledger.stages()
@@ -104,8 +110,8 @@ def check(target: Target, on_bytes: OnBytes | None = None) -> Found:
     return Found(path, kind, whole=None)
 
 
-def _whole(target: Target, sizes: list[int]) -> Found:
-    return Found(target.path, target.kind, whole=True, num_files=len(sizes), bytes=sum(sizes))
+def _whole(target: Target, sizes: list[int], num_sources: int = 0) -> Found:
+    return Found(target.path, target.kind, whole=True, num_files=len(sizes), bytes=sum(sizes), num_sources=num_sources)
 
 
 def _with_path(path: Path, message: str) -> str:
@@ -126,6 +132,7 @@ def _below(folder: Path) -> Iterator[Target]:
             yield Target(child, "unfinished")
         elif folder.name == DATASETS and child.name != CACHE_NAME:
             yield Target(child, "dataset")
+            yield from (source for source in _sources(child) if source.path.parent.resolve() != folder.resolve())
         elif is_checkpoint_name(child.name):
             yield Target(child, "checkpoint")
         elif (child / MANIFEST_NAME).is_file():
@@ -140,4 +147,19 @@ def _has_trained(run: RunPaths) -> bool:
 
 
 def _is_dataset(directory: Path) -> bool:
-    return directory.parent.name == DATASETS or any((directory / split).is_dir() for split in SPLITS)
+    has_tokens = any((directory / split).is_dir() for split in SPLITS)
+    return directory.parent.name == DATASETS or has_tokens or bool(_entries(directory))
+
+
+def _sources(dataset: Path) -> list[Target]:
+    """The datasets of a mixture that are there. Checking the mixture reports the others."""
+    paths = (entry.dataset(dataset) for entry in _entries(dataset))
+    return [Target(path, "dataset") for path in paths if (path / MANIFEST_NAME).is_file()]
+
+
+def _entries(directory: Path) -> tuple[MixtureEntry, ...]:
+    """The sources of the mixture in `directory`; empty if it is none."""
+    try:
+        return read_dataset_manifest(directory).sources
+    except DataError:
+        return ()

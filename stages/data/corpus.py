@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
@@ -34,8 +34,12 @@ DEFAULT_RETRY_SECONDS = 300
 NOT_CONTENT = ("workers", "cache_bytes", "cache_dir", "retry_seconds")
 """The keys of a data block that change no token."""
 
+SourceName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$")]
+"""The name of a source in a mixture."""
 SplitName = Literal["train", "validation"]
 SPLITS: tuple[SplitName, ...] = ("train", "validation")
+HASHED_CHARACTERS = 1 << 20
+"""The text of a document is hashed in pieces of this size, so that a large one is not copied whole."""
 Advance = Callable[[int], None]
 
 
@@ -47,10 +51,10 @@ class SourceSpec(Strict):
     source: str = Field(min_length=1, examples=["/data/books/"])
     """`python-stdlib`, or a text file, a folder or a glob: a local path or any fsspec URL (`s3://`, `gs://`,
     `hf://`, `memory://`). Links in a local folder are followed. Files named `.jsonl` (also `.jsonl.gz`,
-    `.jsonl.zst`) hold one JSON document per line, `.parquet` one per row, `.tar` (also `.tar.gz`, `.tar.zst`) the
-    samples of a WebDataset. All other files are UTF-8 text: each file of a folder is a document; a single file is cut
-    into pieces of whole lines, about 16 KiB each. Or a prepared dataset: its directory, or a URL of one, whose tokens
-    are read on use."""
+    `.jsonl.zst`, `.json.gz`) hold one JSON document per line, `.parquet` one per row, `.tar` (also `.tar.gz`,
+    `.tar.zst`) the samples of a WebDataset. All other files are UTF-8 text: each file of a folder is a document; a
+    single file is cut into pieces of whole lines, about 16 KiB each. Or a prepared dataset: its directory, or a URL of
+    one, whose tokens are read on use."""
 
     include: str = Field("**/*", min_length=1, examples=["**/*.jsonl.zst"])
     """Which files of a folder to read: a glob relative to the folder, for example `**/*.jsonl.zst`."""
@@ -99,9 +103,13 @@ class DataSpec(SourceSpec):
     """Share of the documents held out for validation. A hash of their texts selects them, so the split is the same on
     every machine, and documents with the same text are always in the same split."""
 
-    workers: PositiveInt = Field(1, examples=[4], json_schema_extra={"unit": "processes"})
-    """Processes that tokenise, each one shard at a time. This changes only the time; one process already uses every
-    core."""
+    shuffle_seed: int | None = Field(None, ge=0, lt=2**64, examples=[1])
+    """The seed of a random order of the train documents, across all files; null keeps the order of the source.
+    Training reads windows in random order anyway; this also mixes the documents that share a window."""
+
+    workers: PositiveInt | None = Field(None, examples=[4], json_schema_extra={"unit": "processes"})
+    """Processes that tokenise, each some files at a time; by default one per core. With `prepare --executor slurm` or
+    `ray`, tasks at once. This changes only the time."""
 
     cache_bytes: PositiveInt = Field(DEFAULT_CACHE_BYTES, examples=[200 * 10**9], json_schema_extra={"unit": "bytes"})
     """For a prepared dataset at a URL: how much of it this machine keeps at most. All processes on a machine share the
@@ -143,6 +151,9 @@ class Document(NamedTuple):
     text: str
     content: bytes
     """The `content_hash` of the text."""
+    num_bytes: int
+    """Of the text in UTF-8."""
+    split: SplitName
 
 
 @dataclass(frozen=True)
@@ -204,17 +215,18 @@ class Corpus:
     def documents(
         self,
         files: tuple[SourceFile, ...],
-        split: SplitName,
+        split: SplitName | None,
         advance: Advance = lambda num_bytes: None,
         skipped: Skipped | None = None,
     ) -> Iterator[Document]:
-        """The documents of one split in `files`, in order, without those that consist of white space.
+        """The documents of one split in `files`, or of both (None), in order, without those of white space.
 
         Calls `advance` with numbers of source bytes, which add up to each file's size by its end. Counts the bad
         records of both splits in `skipped`. Raises DataError if a file cannot be read, or for a bad record that
         `data.on_bad_record` and `data.most_bad_records` do not let pass.
         """
         skipped = skipped or self.skipped()
+        fraction = self.spec.validation_fraction
         for file in files:
             left = file.num_bytes
             for document_id, record in self._read(file):
@@ -226,9 +238,10 @@ class Corpus:
                 advance(passed)
                 if record.isspace() or not record:
                     continue
-                content = content_hash(record)
-                if is_validation(content, self.spec.validation_fraction) == (split == "validation"):
-                    yield Document(document_id, record, content)
+                content, num_bytes = _hashed(record)
+                found: SplitName = "validation" if is_validation(content, fraction) else "train"
+                if split in (None, found):
+                    yield Document(document_id, record, content, num_bytes, found)
             advance(left)
 
     def skipped(self) -> Skipped:
@@ -316,7 +329,20 @@ def _no_source(spec: DataSpec) -> str:
 
 def content_hash(text: str) -> bytes:
     """A hash of a document's text."""
-    return hashlib.blake2b(text.encode(), digest_size=CONTENT_HASH_BYTES).digest()
+    return _hashed(text)[0]
+
+
+def _hashed(text: str) -> tuple[bytes, int]:
+    """The `content_hash` of a text, and its length in UTF-8."""
+    if len(text) <= HASHED_CHARACTERS:
+        encoded = text.encode()
+        return hashlib.blake2b(encoded, digest_size=CONTENT_HASH_BYTES).digest(), len(encoded)
+    hashed, num_bytes = hashlib.blake2b(digest_size=CONTENT_HASH_BYTES), 0
+    for start in range(0, len(text), HASHED_CHARACTERS):
+        encoded = text[start : start + HASHED_CHARACTERS].encode()
+        hashed.update(encoded)
+        num_bytes += len(encoded)
+    return hashed.digest(), num_bytes
 
 
 def joined_hash(hashes: Iterable[bytes]) -> bytes:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt
 
 from model.strict import Strict
 from stages.checkpoint.files import OnBytes, hash_file, hash_files
@@ -24,7 +24,7 @@ from stages.checkpoint.sealed import DocumentError, PlainPath, Sealed, check_ins
 from stages.checkpoint.text_facts import TextFacts
 from stages.counted import counted
 from stages.data.bad_records import SkippedRecords
-from stages.data.corpus import SPLITS, DataError, DataSpec, SplitName
+from stages.data.corpus import SPLITS, DataError, DataSpec, SourceName, SplitName
 from stages.data.remote_reading import RemoteReading, remote_reading
 from stages.data.sample_order import Blocks, Int64Array, WindowOrder
 from stages.data.sample_range import EndlessSamples
@@ -78,7 +78,9 @@ class DatasetSplit(Strict):
 class MixtureEntry(Strict):
     """A source of a mixture."""
 
-    name: str = Field(min_length=1)
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    name: SourceName
     directory: str = Field(min_length=1)
     """The source's dataset: a path relative to the directory that the mixture is in, or an absolute one."""
 
@@ -177,6 +179,12 @@ def read_dataset_manifest(dataset_dir: Path) -> DatasetManifest:
         raise DataError(f"{path} cannot be read: {error}") from error
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def data_parts(dataset_dir: Path) -> list[tuple[str | None, Path]]:
+    """The directories that hold a dataset's tokens: those of a mixture's sources, by name, or else its own."""
+    sources = read_dataset_manifest(dataset_dir).sources
+    return [(source.name, source.dataset(dataset_dir)) for source in sources] or [(None, dataset_dir)]
 
 
 def dataset_manifest_bytes(manifest: DatasetManifest) -> bytes:
@@ -437,17 +445,12 @@ class EvaluationWindows:
         self, dataset_dir: Path, split: SplitName, sequence_length: int, max_sequences: int | None = None
     ) -> None:
         """Opens the split. Raises DataError if it, or that of a source, is shorter than one window."""
-        entries = read_dataset_manifest(dataset_dir).sources
+        entries, parts = read_dataset_manifest(dataset_dir).sources, data_parts(dataset_dir)
         total_weight = sum(entry.weight for entry in entries)
-        names: list[str | None] = [None]
-        directories, weights = [dataset_dir], [1.0]
-        if entries:
-            names = [entry.name for entry in entries]
-            directories = [entry.dataset(dataset_dir) for entry in entries]
-            weights = [entry.weight / total_weight for entry in entries]
+        weights = [entry.weight / total_weight for entry in entries] if entries else [1.0]
         self._length = sequence_length
-        self._splits = [TokenSplit(directory, split) for directory in directories]
-        for directory, tokens in zip(directories, self._splits, strict=True):
+        self._splits = [TokenSplit(directory, split) for _, directory in parts]
+        for (_, directory), tokens in zip(parts, self._splits, strict=True):
             require_tokens(directory, split, tokens.num_tokens, sequence_length)
         totals = [(tokens.num_tokens - 1) // sequence_length for tokens in self._splits]
         counts = totals if max_sequences is None else _shared_out(max_sequences, weights, totals)
@@ -457,6 +460,7 @@ class EvaluationWindows:
         self._sources = np.repeat(np.arange(len(counts)), counts)
         firsts = [sum(counts[:number]) for number in range(len(counts))]
         sizes = [tokens.bytes_per_token for tokens in self._splits]
+        names = [name for name, _ in parts]
         self.sources = tuple(map(WindowsOfSource, names, weights, firsts, counts, sizes))
         """The windows by source."""
 
@@ -496,9 +500,8 @@ class EvaluationWindows:
 
 def longest_window(dataset_dir: Path, split: SplitName) -> int:
     """The most tokens that a window of a split can have; of a mixture, one of any source."""
-    manifest = read_dataset_manifest(dataset_dir)
-    parts = [read_dataset_manifest(entry.dataset(dataset_dir)) for entry in manifest.sources] or [manifest]
-    return max(1, min(part.splits[split].num_tokens for part in parts) - 1)
+    manifests = (read_dataset_manifest(directory) for _, directory in data_parts(dataset_dir))
+    return max(1, min(manifest.splits[split].num_tokens for manifest in manifests) - 1)
 
 
 def _shared_out(number: int, weights: Sequence[float], most: Sequence[int]) -> list[int]:

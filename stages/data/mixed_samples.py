@@ -85,6 +85,20 @@ class MixedSamples(EndlessSamples):
         sources, positions = self.mixture.locate(first_index, count)
         return np.stack([sources, self._place_of(sources, positions)], axis=1)
 
+    def turn(self, index: int) -> tuple[int, int]:
+        """The place of a sample's source in `mixture.sources`, and its number among that source's samples."""
+        sources, positions = self.mixture.locate(index, 1)
+        return int(sources[0]), int(positions[0])
+
+    def pieces(self, index: int) -> list[tuple[int, int]]:
+        """Where each part of a sample starts in its source's stream, and its tokens."""
+        [[source, place]] = self.starts(index, 1).tolist()
+        split = self._splits[source]
+        if isinstance(split, TokenSplit):
+            return [(place, self._length + 1)]
+        *pieces, (start, length) = split.pieces(place)
+        return [*pieces, (start, length + 1)]
+
     def batch(self, first_index: int, count: int) -> Int64Array:
         """Samples `first_index` to `first_index + count`: (count, T + 1) int64."""
         tokens_BT = np.empty((count, self._length + 1), np.int64)

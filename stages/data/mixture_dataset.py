@@ -31,7 +31,7 @@ from stages.data.dataset import (
     require_one_tokenizer,
     require_tokenizer,
 )
-from stages.data.mixture import NO_SOURCES
+from stages.data.mixture import Mixture, MixtureSource, MixtureStage
 from stages.stage_dir import MANIFEST_NAME, TOKENIZER_NAME, staging_directory
 
 
@@ -53,8 +53,7 @@ def write_mixture(ingredients: Sequence[Ingredient], datasets_dir: Path) -> Path
     A damaged mixture is set aside and written again. Raises DataError if a dataset cannot be read, is a mixture itself,
     or has another tokenizer than the first, and DiskFull if the disk is full.
     """
-    if not ingredients:
-        raise DataError(NO_SOURCES)
+    _check(ingredients)
     manifests = {each.name: read_dataset_manifest(each.dataset) for each in ingredients}
     for each in ingredients:
         if manifests[each.name].sources:
@@ -73,6 +72,12 @@ def write_mixture(ingredients: Sequence[Ingredient], datasets_dir: Path) -> Path
         tokenizer = (ingredients[0].dataset / TOKENIZER_NAME).read_bytes()
         _write(target, tokenizer, dataset_manifest_bytes(_manifest(entries, manifests)))
     return target
+
+
+def _check(ingredients: Sequence[Ingredient]) -> None:
+    """Raises DataError for names, weights or limits that make no mixture."""
+    sources = [MixtureSource(each.name, 0, 2**60, each.epochs_at_most) for each in ingredients]
+    Mixture(sources, [MixtureStage(0, {each.name: each.weight for each in ingredients})])
 
 
 def _entry(each: Ingredient, fingerprint: str, datasets_dir: Path) -> MixtureEntry:

@@ -8,49 +8,35 @@
         manifest.json                          written last
 
 The key is a hash of everything that determines the result, so each dataset is prepared once and then reused. A dataset
-is built under a temporary name and then renamed, so a directory with its final name is complete. The shards depend only
-on the source, so the number of workers changes nothing but the time.
+is built under a hidden name and then renamed (stages/data/build.py): a directory with its final name is complete. The
+shards depend only on the source, so whoever writes them changes nothing but the time.
 """
 
 import fcntl
 import hashlib
 import json
-import os
 import re
-import secrets
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, NamedTuple
-
-from tokenizers import Tokenizer
+from typing import NamedTuple
 
 from stages.checkpoint.directory import set_aside
 from stages.checkpoint.disk_full import raise_when_full
-from stages.checkpoint.files import hash_file, sync_path, write_file
-from stages.counted import counted
-from stages.data.corpus import NOT_CONTENT, SPLITS, Corpus, DataError, DataSpec, SplitName, joined_hash, open_corpus
-from stages.data.dataset import (
-    FORMAT_VERSION,
-    LAYOUT_VERSION,
-    DatasetManifest,
-    DatasetSplit,
-    check_dataset,
-    dataset_fingerprint,
-    dataset_manifest_bytes,
-)
+from stages.checkpoint.files import hash_file
+from stages.data.build import build
+from stages.data.corpus import NOT_CONTENT, Corpus, DataError, DataSpec, open_corpus
+from stages.data.dataset import LAYOUT_VERSION, check_dataset
+from stages.data.local_tasks import run_locally
 from stages.data.prepared import given_dataset, prepared_datasets
-from stages.data.progress import OnProgress, Progress
+from stages.data.progress import OnProgress, OnWork, Progress
 from stages.data.remote_dataset import remote_dataset
-from stages.data.shards import ShardTask, write_shards
 from stages.data.source_errors import Unreadable
 from stages.data.source_hashes import REMEMBERED_BYTES, SourceHashes
-from stages.data.tokenizer import given_tokenizer, tokenizer_file, train_tokenizer
-from stages.stage_dir import MANIFEST_NAME, TOKENIZER_NAME, preparation_lock, staging_directory
+from stages.data.tasks import Execute
+from stages.data.tokenizer import given_tokenizer, tokenizer_file
+from stages.stage_dir import preparation_lock
 
-SHARD_BYTES = 64 * 1024 * 1024
-"""Source bytes per shard; one worker processes a whole shard. A larger file is one shard."""
 LONGEST_NAME = 100
 """The most characters of the source's name that a dataset's name contains."""
 
@@ -64,17 +50,22 @@ def prepare(
     *,
     log_path: Path | None = None,
     on_progress: OnProgress | None = None,
+    on_work: OnWork | None = None,
     tell: Callable[[str], None] = lambda line: None,
+    execute: Execute | None = None,
 ) -> Path:
     """Prepares the dataset that `spec` describes, or finds it. Returns its directory in `datasets_dir`.
 
     A damaged dataset is set aside, never deleted, and prepared again. A second process that needs the same dataset
-    waits for the first. Paths that name the same files describe the same dataset. `on_progress` receives a description
-    of the work and the fraction done (None if unknown). Messages go to `log_path`; nothing is printed.
+    waits for the first. What a killed process has finished is kept, and the next one goes on from there. Paths that
+    name the same files describe the same dataset. `on_progress` receives a description of the work and the fraction
+    done (None if unknown), `on_work` figures once a second. Messages go to `log_path`; nothing is printed. `execute`
+    runs the work; by default, processes on this machine do, one per core.
 
     If the source or the tokenizer cannot be opened, the newest dataset that was prepared for the same `spec` is enough;
     `tell` gets a line that says so. Raises DataError for every error that the user can fix, DiskFull if the disk is
-    full; nothing incomplete remains then. If the source cannot be opened, nothing has been written.
+    full; nothing incomplete remains then, except what the same command resumes from if the source could not be read to
+    its end. If the source cannot be opened, nothing has been written.
 
     A source that is a dataset itself is checked and used where it is. If it lies at a URL, its directory in
     `datasets_dir` has all but the tokens, which are fetched on use.
@@ -91,7 +82,8 @@ def prepare(
                 tell(f"{dataset} was prepared with these settings and is used; its text could not be compared: {error}")
                 return dataset
             raise
-        return _found_or_built(source, datasets_dir, log_path, on_progress)
+        progress = Progress(log_path, on_progress, on_work)
+        return _found_or_built(source, datasets_dir, progress, execute or run_locally(spec.workers, log_path))
 
 
 def _checked(given: Path, spec: DataSpec, on_progress: OnProgress | None) -> Path:
@@ -127,30 +119,26 @@ class _Source(NamedTuple):
         progress.say("reading the source")
         corpus = open_corpus(spec)
         hashes = remembered_hashes(corpus, datasets_dir)
-        contents = tuple(corpus.contents(hashes, progress.meter("reading the source", corpus.num_bytes)))
+        contents = tuple(corpus.contents(hashes, progress.meter("reading the source", corpus.num_bytes).advance))
         tokenizer = tokenizer_file(spec)
         return cls(corpus, hashes, contents, hash_file(tokenizer) if tokenizer else None)
 
 
-def _found_or_built(source: _Source, datasets_dir: Path, log_path: Path | None, on_progress: OnProgress | None) -> Path:
+def _found_or_built(source: _Source, datasets_dir: Path, progress: Progress, execute: Execute) -> Path:
     """The dataset of `source`."""
     spec = source.corpus.spec
     target = datasets_dir / f"{_name(spec.source)}-{_key(source)}"
-    if _damage(target, on_progress) is None:
+    if _damage(target, progress.on_progress) is None:
         source.hashes.save()
         return target
     source.corpus.check_separator()
     given = given_tokenizer(spec) if spec.tokenizer else None
     datasets_dir.mkdir(parents=True, exist_ok=True)
-    progress = Progress(log_path, on_progress)
     with _lock(preparation_lock(target), progress) as alone:
-        if damage := _damage(target, on_progress):
+        if damage := _damage(target, progress.on_progress):
             if target.exists():
                 progress.say(f"{damage}; moved to {set_aside(target)}, preparing it again")
-            if alone:
-                for leftover in datasets_dir.glob(f"{staging_directory(target).name}-*"):
-                    shutil.rmtree(leftover)
-            _build(source, given, target, progress)
+            build(source.corpus, source_sha256(source.corpus, source.contents), given, target, progress, execute, alone)
             source.hashes.save()
     return target
 
@@ -196,95 +184,6 @@ def _key(source: _Source) -> str:
         "files": _files(source.corpus, source.contents),
     }
     return hashlib.sha256(json.dumps(determining, sort_keys=True).encode()).hexdigest()[:12]
-
-
-def _build(source: _Source, given: Tokenizer | None, target: Path, progress: Progress) -> None:
-    """Writes the dataset beside `target`, then renames it. If anything fails, nothing incomplete remains."""
-    beside = staging_directory(target)
-    staging = beside.with_name(f"{beside.name}-{os.getpid()}-{secrets.token_hex(4)}")
-    try:
-        for split in SPLITS:
-            (staging / split).mkdir(parents=True)
-        manifest = _write_dataset(source, given, staging, progress)
-        write_file(staging / MANIFEST_NAME, dataset_manifest_bytes(manifest))
-        for folder in (*(staging / split for split in SPLITS), staging):
-            sync_path(folder)
-        try:
-            os.rename(staging, target)
-        except OSError:  # another process was faster, on a file system without locks
-            if _damage(target) is not None:
-                raise
-        sync_path(target.parent)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-    progress.say(f"prepared {target.name}", 1.0)
-
-
-def _write_dataset(source: _Source, given: Tokenizer | None, staging: Path, progress: Progress) -> DatasetManifest:
-    """Writes the tokenizer and the shards. Returns the manifest, which the caller writes.
-
-    Validation comes first: it is small, so errors in the source show up before the long work on train. A new tokenizer
-    is trained before that, on all documents of train.
-    """
-    corpus = source.corpus
-    spec, shards = corpus.spec, corpus.shards(SHARD_BYTES)
-    tokenizer = given or train_tokenizer(corpus, shards, progress)
-    tokenizer_sha256 = write_file(staging / TOKENIZER_NAME, tokenizer.to_str(pretty=True).encode()).sha256
-    vocab_size = max(tokenizer.get_vocab().values()) + 1
-    token_bytes: Literal[2, 4] = 2 if vocab_size <= 2**16 else 4
-    end_of_text_id = tokenizer.token_to_id(spec.end_of_text)
-    assert end_of_text_id is not None  # training adds it; given_tokenizer rejects a tokenizer without it
-    splits: dict[SplitName, DatasetSplit] = {}
-    for split in reversed(SPLITS):
-        tasks = [ShardTask(split, i, files, corpus, staging, token_bytes) for i, files in enumerate(shards)]
-        skipped = corpus.skipped()  # both splits meet every bad record
-        parts = []
-        for part in write_shards(tasks, progress):
-            skipped.join(part.skipped)
-            parts.append(part)
-        splits[split] = _joined([part.content for part in parts])
-    if skipped.records.total:
-        progress.say(f"skipped {skipped.records}")
-    _require_documents(spec, splits)
-    return DatasetManifest(
-        format_version=FORMAT_VERSION,
-        spec=spec,
-        vocab_size=vocab_size,
-        token_bytes=token_bytes,
-        tokenizer_sha256=tokenizer_sha256,
-        end_of_text_id=end_of_text_id,
-        splits={split: splits[split] for split in SPLITS},
-        source_sha256=source_sha256(corpus, source.contents),
-        skipped=skipped.records,
-        fingerprint=dataset_fingerprint(tokenizer_sha256, splits),
-    )
-
-
-def _joined(parts: list[DatasetSplit]) -> DatasetSplit:
-    """The whole split, from its shards."""
-    return DatasetSplit(
-        num_tokens=sum(part.num_tokens for part in parts),
-        num_bytes=sum(part.num_bytes for part in parts),
-        num_documents=sum(part.num_documents for part in parts),
-        text_hash=joined_hash(bytes.fromhex(part.text_hash or "") for part in parts).hex(),
-        files=tuple(file for part in parts for file in part.files),
-    )
-
-
-def _require_documents(spec: DataSpec, splits: dict[SplitName, DatasetSplit]) -> None:
-    num_documents = sum(split.num_documents for split in splits.values())
-    if num_documents < 2:
-        raise DataError(
-            f"data.source: {spec.source!r} has {counted(num_documents, 'document')}, but training and validation need"
-            " one each; use more text, or set a data.document_separator that splits it"
-        )
-    for name, split in splits.items():
-        if not split.num_documents:
-            raise DataError(
-                f"data.validation_fraction: {spec.validation_fraction} of the {counted(num_documents, 'document')} in"
-                f" {spec.source!r} leaves none for {name}; try about {min(0.5, 5 / num_documents):.2g} (documents with"
-                " the same text stay together)"
-            )
 
 
 @contextmanager

@@ -36,6 +36,10 @@ class Unreadable(DataError):
     """A text or a tokenizer that is missing or cannot be opened here."""
 
 
+class Interrupted(DataError):
+    """Work that stopped for no fault of the text. What is done stays, and the same command resumes it."""
+
+
 @contextmanager
 def reading(what: str, way_out: str = "") -> Iterator[None]:
     """Turns any error inside the block into a DataError: `what` cannot be read, the reason, and how to fix it.

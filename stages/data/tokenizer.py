@@ -52,13 +52,13 @@ def tokenizer_file(spec: DataSpec) -> Path | None:
 
 def train_tokenizer(corpus: Corpus, shards: list[tuple[SourceFile, ...]], progress: Progress) -> Tokenizer:
     """A byte-level BPE trained on the train split. It encodes any text without loss."""
-    advance = progress.meter("training the tokenizer", min(corpus.num_bytes, TOKENIZER_SAMPLE_BYTES))
+    meter = progress.meter("training the tokenizer", min(corpus.num_bytes, TOKENIZER_SAMPLE_BYTES))
 
     def texts() -> Iterator[str]:
         skipped = corpus.skipped()
         for files in shards:
             left = TOKENIZER_SAMPLE_BYTES // len(shards)
-            for document in corpus.documents(files, "train", advance, skipped):
+            for document in corpus.documents(files, "train", meter.advance, skipped):
                 yield document.text
                 left -= len(document.text)
                 if left <= 0:

@@ -1,6 +1,7 @@
 """Decides whether a validation set is too small to trust, and words the warning."""
 
 from math import ceil
+from pathlib import Path
 
 from stages.counted import counted, plural
 
@@ -17,14 +18,16 @@ def small_validation(
     num_tokens: int,
     fraction: float | None = None,
     *,
+    given: Path | None = None,
     max_sequences: int | None = None,
     sequence_length: int = 1,
 ) -> str | None:
     """A warning if a validation set of that size, or what an evaluation reads of it, is too small; None if it is large
     enough.
 
-    `fraction` is the `data.validation_fraction` that gave it; without it, the warning suggests no other. An evaluation
-    reads `max_sequences` of `sequence_length` tokens, or all.
+    `fraction` is the `data.validation_fraction` that gave it; without it, the warning suggests no other. `given` is the
+    dataset that the schedule names as its source, to which no such key applies. An evaluation reads `max_sequences` of
+    `sequence_length` tokens, or all.
     """
     missing = []
     if num_documents < ENOUGH_DOCUMENTS:
@@ -42,7 +45,7 @@ def small_validation(
     if reads_little:
         facts += f", {'and' if missing else 'but'} an evaluation reads {read:,} of the tokens"
         facts += "" if num_tokens < ENOUGH_TOKENS else f", fewer than {ENOUGH_TOKENS:,}"
-    advice = [_advice(num_documents, num_tokens, fraction)] if missing else []
+    advice = [_advice(num_documents, num_tokens, fraction, given)] if missing else []
     if reads_little:
         advice.append(f"Set evaluation.max_sequences to {enough_sequences(sequence_length):,} or more.")
     return f"{facts}: a difference of 0.05 nats per token between two losses may rest on {rests}. {' '.join(advice)}"
@@ -53,8 +56,10 @@ def enough_sequences(sequence_length: int) -> int:
     return ceil(ENOUGH_TOKENS / sequence_length)
 
 
-def _advice(num_documents: int, num_tokens: int, fraction: float | None) -> str:
+def _advice(num_documents: int, num_tokens: int, fraction: float | None, given: Path | None) -> str:
     """What to set, as a sentence."""
+    if given:
+        return f"Prepare or import {given} again with a larger validation fraction, or use more text."
     factor = max(ENOUGH_DOCUMENTS / max(1, num_documents), ENOUGH_TOKENS / max(1, num_tokens))
     if fraction is None:
         return "Use a larger data.validation_fraction, or more text."

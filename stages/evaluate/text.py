@@ -19,7 +19,7 @@ from model.rotary_scaling import RotaryScaling
 from stages.checkpoint.pretrained import Pretrained
 from stages.counted import counted
 from stages.data.corpus import SplitName
-from stages.data.dataset import EvaluationWindows, read_dataset_manifest
+from stages.data.dataset import EvaluationWindows, data_parts, read_dataset_manifest
 from stages.evaluate.documents import TokenStream
 from stages.evaluate.replicas import Replicas, device_of
 from stages.evaluate.windows import Batch, batches, sliding_windows
@@ -137,8 +137,7 @@ def dataset_loss(
     """
     require_ids(checkpoint, dataset)
     windows = EvaluationWindows(dataset, split, context, max_sequences)
-    entries = read_dataset_manifest(dataset).sources
-    directories = [entry.dataset(dataset) for entry in entries] or [dataset]
+    parts = data_parts(dataset)
 
     def read(source: int) -> Iterator[Batch]:
         for number, start, stop in windows.batches(batch_size):
@@ -148,19 +147,18 @@ def dataset_loss(
                 yield Batch(tokens_BT[:, :-1], tokens_BT[:, 1:])
 
     losses = []
-    for number, directory in enumerate(directories):
+    for number, (_, directory) in enumerate(parts):
         sums_T, counts_T = position_losses(checkpoint, replicas, read(number), context)
         described = read_dataset_manifest(directory).splits[split]
         losses.append(
             _text_loss(sums_T, counts_T, described.num_tokens, described.num_bytes, None, described.num_documents)
         )
-    if not entries:
-        return losses[0]
     sources = [
-        SourceText(entry.name, source.weight, found)
-        for entry, source, found in zip(entries, windows.sources, losses, strict=True)
+        SourceText(source.name, source.weight, found)
+        for source, found in zip(windows.sources, losses, strict=True)
+        if source.name is not None
     ]
-    return _mixed(sources)
+    return _mixed(sources) if sources else losses[0]
 
 
 def _mixed(sources: Sequence[SourceText]) -> TextLoss:

@@ -2,6 +2,7 @@
 
 import asyncio
 import fcntl
+import functools
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+import typer.main
 
 from growctl.cli.app import main
 from stages.metrics import read_metrics
@@ -38,6 +40,8 @@ checkpoint: {{every: 10, keep: 2}}
 launch: {{devices: 1}}
 """
 UNUSABLE_INPUT = 2
+COMMAND_OF = functools.cache(typer.main.get_command)
+"""The parser of all commands, built once: typer builds it anew whenever the application is called."""
 """The exit code of a growctl that refuses what it is given: it has trained nothing."""
 
 CONTROL = "controls: [{kind: tokenformer-scratch}, {kind: transformer-scratch, budgets: [0.5]}]\n"
@@ -110,6 +114,7 @@ def run_here(*arguments: object, expect: int = 0) -> tuple[str, str]:
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         patch.setattr(sys, "argv", ["growctl", *map(str, arguments)])
         patch.setattr("growctl.run.signals.install_handlers", lambda: None)
+        patch.setattr("typer.main.get_command", COMMAND_OF)
         patch.setenv("COLUMNS", "100")
         patch.delenv("GROWCTL_RUNS_DIR", raising=False)
         patch.chdir(REPOSITORY.parent)

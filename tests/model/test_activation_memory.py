@@ -153,7 +153,8 @@ def test_memory_grows_with_the_number_of_sequences_on_either_device(batch, more,
 def test_activations_on_cuda_equal_what_flash_attention_and_the_norms_save_there(name: str, monkeypatch) -> None:
     """On the meta device, operators report the shapes of what they allocate on an accelerator, without any data."""
 
-    def flash(query, key, value, is_causal):
+    def flash(query, key, value, mask, is_causal):
+        assert mask is None
         return torch.ops.aten._scaled_dot_product_flash_attention(query, key, value, 0.0, is_causal)[0]
 
     monkeypatch.setattr(F, "scaled_dot_product_attention", flash)

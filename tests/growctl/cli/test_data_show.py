@@ -22,11 +22,15 @@ from growctl.data_view.samples import SampleReader
 from growctl.data_view.sections import data_sections
 from growctl.data_view.target import Target
 from growctl.text.console import Terminal
-from stages.data.dataset import TokenSplit, read_dataset_manifest
+from stages.data.corpus import DataSpec
+from stages.data.dataset import TokenSplit, data_parts, read_dataset_manifest
 from stages.data.document_ends import DocumentEnds
+from stages.data.mixed_samples import MixedSamples
+from stages.data.mixture_dataset import Ingredient, write_mixture
 from stages.data.packing import count_cuts
+from stages.data.prepare import prepare
 from stages.data.samples import open_samples
-from stages.spec import Packing
+from stages.spec import MixtureSpan, Packing
 from tests.growctl.runs import made_once, run_here
 
 SCHEDULE = """
@@ -101,6 +105,61 @@ def test_a_schedule_that_packs_shows_its_packed_samples_and_what_packing_saves(f
     assert f"best_fit {cuts.packed:,} (" in words
 
 
+@pytest.fixture(scope="module")
+def mixture(folder: Path, dataset: Path) -> Path:
+    """A mixture of that dataset and another one with its tokenizer."""
+    text = folder / "chants.txt"
+    text.write_text("".join(f"chant {number * 7919}, {'la ' * (number % 5)}\n" for number in range(9000)))
+    spec = DataSpec(source=str(text), tokenizer=str(dataset / "tokenizer.json"), validation_fraction=0.3)
+    chants = prepare(spec, folder / "elsewhere")
+    return write_mixture([Ingredient("docs", dataset, 3.0), Ingredient("chants", chants, 1.0, 5.0)], folder / "mixed")
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 20_000), st.booleans(), st.booleans())
+def test_a_sample_of_a_mixture_is_shown_with_its_source(mixture: Path, index: int, packs: bool, spans: bool) -> None:
+    packing: Packing = "best_fit" if packs else "concatenate"
+    weights = (MixtureSpan(first_sample=0, weights={"docs": 1.0, "chants": 1.0}),) if spans else ()
+    samples = open_samples(mixture, 32, 5, weights, "others", packing)
+    assert isinstance(samples, MixedSamples)
+    [sample] = SampleReader(mixture, 32, 5, packing, weights, "others").read(index)
+    assert [token for piece in sample.pieces for token in piece.ids] == samples.batch(index, 1)[0].tolist()
+    source, number = samples.turn(index)
+    assert sample.source == samples.names[source]
+    assert sample.epoch == number // samples.mixture.sources[source].num_windows
+    end = read_dataset_manifest(mixture).end_of_text_id
+    assert [piece.ends_document for piece in sample.pieces] == [piece.ids[-1] == end for piece in sample.pieces]
+
+
+def test_a_mixture_has_its_sources_and_the_sums_of_their_figures(mixture: Path) -> None:
+    document, parts = described(mixture), {name: described(path) for name, path in data_parts(mixture)}
+    assert [(each.name, each.share, each.epochs_at_most) for each in document.sources] == [
+        ("docs", 0.75, None),
+        ("chants", 0.25, 5.0),
+    ]
+    assert [each.train_tokens for each in document.sources] == [
+        part.splits["train"].num_tokens for part in parts.values()
+    ]
+    for name, split in document.splits.items():
+        splits = [part.splits[name] for part in parts.values()]
+        for key in ("num_tokens", "num_documents", "num_bytes", "num_shards", "file_bytes"):
+            assert getattr(split, key) == sum(getattr(each, key) for each in splits)
+        assert split.lengths
+        assert sum(each.num_documents for each in split.lengths.histogram) == split.num_documents
+    assert document.ids
+    assert document.ids.num_used >= max(part.ids.num_used for part in parts.values() if part.ids)
+    out = StringIO()
+    print_sections(data_sections(document, with_bars=True), Terminal(file=out, width=80))
+    assert "chants" in out.getvalue()
+    assert all(len(line.rstrip()) <= 80 for line in out.getvalue().splitlines())
+
+
+def test_a_mixture_cannot_be_exported_but_its_sources_can(mixture: Path, tmp_path: Path) -> None:
+    _, error = run_here("data", "export", mixture, "--to", "megatron", "--output", tmp_path / "out", expect=2)
+    assert "is a mixture, which has no tokens of its own; export its sources: " in error
+    assert not (tmp_path / "out").exists()
+
+
 def test_sample_prints_the_text_as_it_is_with_its_ids(folder: Path, dataset: Path) -> None:
     [sample] = SampleReader(dataset, 32, 5).read(123456)
     lines = [f"sample 123,456: epoch {sample.epoch + 1:,}, 33 tokens from token {sample.position:,} of train"]
@@ -142,6 +201,19 @@ def test_figures_are_those_of_the_tokens(folder: Path, dataset: Path) -> None:
 
 def described(dataset: Path) -> DataShowDocument:
     return describe(Target(dataset, read_dataset_manifest(dataset)), lambda done, total=1.0, what=None: None)
+
+
+def test_records_that_were_skipped_are_counted_and_named(tmp_path: Path) -> None:
+    lines = [json.dumps({"text": f"document {number} of some"}) for number in range(20)]
+    (tmp_path / "docs.jsonl").write_text("\n".join([*lines[:9], "no json", '{"text": null}', *lines[9:]]))
+    spec = DataSpec(source=str(tmp_path), vocab_size=300, validation_fraction=0.3, on_bad_record="skip")
+    dataset = prepare(spec, tmp_path / "datasets")
+    document = described(dataset)
+    out: list[str] = []
+    assert document.skipped == read_dataset_manifest(dataset).skipped
+    print_plain(data_sections(document), out.append)
+    [line] = [line for line in out if line.startswith("Left out: ")]
+    assert line.startswith(f"Left out: 2 bad records (1 not JSON, 1 null): {tmp_path}/docs.jsonl line 10 (not JSON)")
 
 
 def test_tables_fit_80_columns_with_a_bar_for_each_range_of_lengths(dataset: Path) -> None:

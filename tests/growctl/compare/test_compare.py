@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from growctl.compare.better import Outcome, outcome
+from growctl.compare.figures import figures
 from growctl.compare.schedules import SettingDifference, between
 from growctl.compare.sections import compare_sections
 from growctl.content.chart import Chart
@@ -106,6 +107,16 @@ def test_a_start_checkpoint_of_unknown_cost_makes_no_run_the_better_one() -> Non
 def paragraphs(a: Any, b: Any, key: str) -> list[str]:
     [found] = [section for section in compare_sections(a, b, [a, b]) if section.key == key]
     return [part.text for part in found.parts if isinstance(part, Paragraph)]
+
+
+def test_the_name_of_a_run_that_missed_a_loss_is_written_as_it_is() -> None:
+    said = paragraphs(run("small", 2.0), run("large", 2.1), "result")
+    assert any(". large did not reach that loss: its best is 2.1000" in sentence for sentence in said)
+
+
+def test_a_perplexity_has_four_digits_also_where_the_last_is_0() -> None:
+    [found] = [figure for figure in figures(run("a"), run("b", 2.1)) if figure.name == "perplexity"]
+    assert found.shown(18.1) == "18.10"
 
 
 def test_what_differs_without_design_is_named_below_the_result() -> None:

@@ -15,6 +15,7 @@ from stages.data.corpus import SPLITS, DataSpec
 from stages.data.dataset import EvaluationWindows, TokenSplit, read_dataset_manifest, verify_dataset
 from stages.data.dataset_documents import split_documents
 from stages.data.document_ends import DocumentEnds
+from stages.data.mixture_dataset import Ingredient, write_mixture
 from stages.data.prepare import prepare
 from stages.token_files.megatron import open_megatron
 from tests.growctl.runs import run_here
@@ -171,6 +172,15 @@ def test_bytes_are_counted_by_decoding_if_the_tokenizer_is_not_byte_level(tmp_pa
     assert [splits[split].num_bytes for split in SPLITS] == [len("é the".encode()), len("the")]
 
 
+def test_the_advice_on_little_validation_text_is_to_import_again(tmp_path: Path, tokenizer: Path) -> None:
+    imported = tmp_path / "imported"
+    run_here("data", "import", pile(tmp_path / "pile"), "--tokenizer", tokenizer, "--output", imported,
+             "--validation-fraction", "0.1")  # fmt: skip
+    _, err = run_here("prepare", "quickstart", f"data.source={imported}", "~data.validation_fraction",
+                      "~data.vocab_size", "--runs-dir", tmp_path / "runs")  # fmt: skip
+    assert f"Prepare or import {imported} again with a larger validation fraction" in " ".join(err.split())
+
+
 def test_unusable_input_is_one_error_and_leaves_nothing(tmp_path: Path, dataset: Path, tokenizer: Path) -> None:
     good, new = pile(tmp_path / "good"), tmp_path / "new"
     high = write_megatron_files(tmp_path / "high", [[[5, 261, 0]], [[1, 0]]])
@@ -182,6 +192,7 @@ def test_unusable_input_is_one_error_and_leaves_nothing(tmp_path: Path, dataset:
     shutil.copytree(dataset, damaged)
     shard = next(damaged.glob("train/*.ds"))
     shard.write_bytes(bytes(shard.stat().st_size))
+    mixture = write_mixture([Ingredient("books", dataset, 1)], tmp_path)
     before = sorted(tmp_path.rglob("*"))
     given = ("--tokenizer", tokenizer, "--output", new)
     for words, message in [
@@ -199,6 +210,7 @@ def test_unusable_input_is_one_error_and_leaves_nothing(tmp_path: Path, dataset:
         (("import", good, *given, "--end-of-text", "</s>"), "--end-of-text: the tokenizer"),
         (("import", good, "--tokenizer", tokenizer, "--output", damaged), "damaged already exists; choose another"),
         (("export", damaged, "--to", "megatron", "--output", new), "does not have the hash in the manifest"),
+        (("export", mixture, "--to", "megatron", "--output", new), f"of its own; export its sources: {dataset}"),
         (("export", tmp_path, "--to", "megatron", "--output", new), "is not a dataset: it has no manifest.json"),
     ]:  # fmt: skip
         out, err = run_here("data", *words, expect=2)

@@ -25,7 +25,7 @@ from growctl.doctor.check import Check, carried_out
 from growctl.doctor.imports import ROOT, check_imports, imports
 from growctl.launch.local import local_environment
 from stages.probe.machine_facts import DeviceFacts, MachineFacts
-from tests.growctl.runs import run, wait_for
+from tests.growctl.runs import run, run_here, wait_for
 from tests.workers import REPOSITORY, TrainingGuard
 
 CPU = DeviceFacts(kind="cpu", name="CPU X", memory_bytes=2**34, free_bytes=None, capability=None, fast_bf16=False)
@@ -115,7 +115,7 @@ def test_asking_for_too_many_gpus_fails_with_a_fix(monkeypatch):
 
 @pytest.mark.parametrize("devices", ["0", "-1", "two", "1.5", "", "9" * 5000], ids=lambda value: value[:9])
 def test_an_invalid_number_of_ranks_is_unusable_input(devices):
-    out, err = run("doctor", f"--devices={devices}", expect=2)
+    out, err = run_here("doctor", f"--devices={devices}", expect=2)
     assert (out, err) == ("", f"growctl: --devices {devices!r}: must be auto, or a whole number above 0\n")
 
 

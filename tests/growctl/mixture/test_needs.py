@@ -74,7 +74,8 @@ def test_plan_warns_of_sources_that_do_not_last_or_are_read_often(tmp_path: Path
 
 def test_plan_validate_and_run_agree_on_a_prepared_mixture(tmp_path: Path) -> None:
     write_texts(tmp_path)
-    path, runs = write_schedule(tmp_path), tmp_path / "runs"
+    controls = [{"kind": "tokenformer-scratch", "budgets": [1.0, 3.0]}]
+    path, runs = write_schedule(tmp_path, controls=controls), tmp_path / "runs"
     run_here("prepare", path, "--runs-dir", runs)
     out, _ = run_here("plan", path, "--runs-dir", runs)
     assert "tokens and epochs by source" in " ".join(out.split())
@@ -91,4 +92,8 @@ def test_plan_validate_and_run_agree_on_a_prepared_mixture(tmp_path: Path) -> No
     schedule = load_schedule(str(path), [short], runs_dir=runs)
     with pytest.raises(RunError, match=r"may be read 0\.05 times"):
         RunDataset(schedule, runs, Screen(Terminal())).prepared()
+    schedule = load_schedule(str(path), ["data.mixture.1.epochs_at_most=0.13"], runs_dir=runs)
+    RunDataset(schedule, runs, Screen(Terminal())).prepared()
+    with pytest.raises(RunError, match=r"^mixed-control-tokenformer-scratch-3x: .*or leave the controls out"):
+        RunDataset(schedule, runs, Screen(Terminal()), with_controls=True).prepared()
     assert not (runs / "mixed").exists()

@@ -71,6 +71,13 @@ def test_messages_about_a_source_name_its_entry(folder: Path) -> None:
         prepare_data(loaded(folder).data, folder / "other", partial(prepare, datasets_dir=folder / "other"))
 
 
+def test_no_source_is_prepared_while_the_text_of_another_is_missing(folder: Path, tmp_path: Path) -> None:
+    (folder / "code").rename(folder / "coda")
+    _, err = run_here("prepare", folder / "mixed.yaml", "--runs-dir", tmp_path / "new", expect=2)
+    assert f"data.mixture.1.source: '{folder}/code' does not exist" in err
+    assert not list(tmp_path.glob("new/.datasets/*/"))
+
+
 def test_a_source_that_is_a_prepared_dataset_is_used_where_it_is(original: Path, tmp_path: Path) -> None:
     mixture = next(path for path, _ in prepared_data(loaded(original).data, original / "runs/.datasets"))
     first = read_dataset_manifest(mixture).sources[0].dataset(mixture)

@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from growctl.measured.find import find_runs
+from growctl.schedule.load import load_resolved
 from model.config import parameter_shapes
+from model.flops import training_flops_per_token
 from model.parameter_names import generation_of
 from stages.checkpoint.manifest import read_manifest
 from stages.checkpoint.parameters import load_model, read_parameter
@@ -79,13 +81,16 @@ def test_frozen_generations_keep_their_bits_and_only_chosen_layers_grow(tmp_path
     assert not torch.equal(old, new)
 
 
-def test_a_slope_ends_a_stage_early_and_a_killed_run_decides_the_same(tmp_path, monkeypatch):
+def test_a_slope_ends_a_stage_early_and_a_killed_run_decides_the_same_on_packed_documents(tmp_path, monkeypatch):
     slope = ("growth.when=slope", "growth.slope=1", "growth.slope_window=4", "evaluation.every=5", "checkpoint.every=5")
     steps = ("stages.0.train_steps=200", "stages.1.train_steps=60")
     folders = tmp_path / "whole", tmp_path / "killed"
     for folder in folders:
         folder.mkdir()
-    arguments = [("run", write_schedule(folder), *slope, *steps, "--runs-dir", folder) for folder in folders]
+    documents = ("data.document_mask=true", "data.packing=best_fit")
+    arguments = [
+        ("run", write_schedule(folder), *slope, *steps, *documents, "--runs-dir", folder) for folder in folders
+    ]
     out, _ = run(*arguments[0])
     monkeypatch.setenv(VARIABLE, paused_rank(tmp_path / ".marks", "0-small", steps=11))
     killed = growctl(*arguments[1])
@@ -106,6 +111,11 @@ def test_a_slope_ends_a_stage_early_and_a_killed_run_decides_the_same(tmp_path, 
     assert (small.train_tokens, large.train_tokens) == (20 * 8 * 32, 60 * 8 * 32)
     assert small.finished
     assert large.finished
+    assert read_manifest(folders[0] / "tiny/stages/1-large/final").model.document_end_id == 0
+    attended = load_resolved(folders[0] / "tiny/schedule.yaml").data.attended_tokens
+    assert attended
+    first = read_manifest(folders[0] / "tiny/stages/0-small/final").model
+    assert small.flops == pytest.approx(small.train_tokens * training_flops_per_token(first, attended).total)
     # The ladder's decay follows the steps that were trained, 20 and 60: it covers the last fifth of them.
     spec = json.loads((folders[0] / "tiny/stages/1-large/spec.json").read_text())
     assert (spec["learning_rate"]["first_step"], spec["learning_rate"]["total_steps"]) == (20, 80)

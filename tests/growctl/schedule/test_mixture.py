@@ -36,6 +36,10 @@ def mixed(**changes: Any) -> dict[str, Any]:
         ({"data.mixture.0.weight": DELETE}, "data.mixture.0.weight: is missing"),
         ({"data.mixture.0.source": DELETE}, "data.mixture.0.source: is missing"),
         ({"data.mixture.0.wieght": 2}, "data.mixture.0.wieght = 2: no such key; did you mean 'weight'?"),
+        (
+            {"data.mixture.0.epochs": 2},
+            "data.mixture.0.epochs = 2: no such key here; growctl calls it data",
+        ),
         ({"data.mixture.0.name": "two words"}, "data.mixture.0.name = 'two words': must be letters, digits"),
         ({"data.mixture.1.epochs_at_most": 0}, "data.mixture.1.epochs_at_most = 0: must be above 0"),
         ({"data.mixture.1.name": "books"}, "data.mixture.1.name = 'books': another source has that name"),

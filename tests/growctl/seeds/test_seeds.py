@@ -1,5 +1,6 @@
 """Means, intervals and differences over seeds, against scipy and against answers known beforehand."""
 
+import importlib
 import math
 from statistics import fmean
 
@@ -7,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
 from growctl.seeds.statistics import Interval, bootstrap, difference, group, mean_interval, t_quantile
 
@@ -16,13 +16,19 @@ BY_SEED = st.dictionaries(st.integers(0, 9), LOSSES, min_size=2, max_size=8)
 AGREES = 1e-6
 
 
+@pytest.fixture(scope="module")
+def stats():
+    """scipy.stats, imported on use: every process of the suite collects this file, and one runs it."""
+    return importlib.import_module("scipy.stats")
+
+
 def ends(interval: Interval | None) -> tuple[float, float]:
     assert interval is not None
     return interval.low, interval.high
 
 
 @given(st.floats(0.001, 0.999), st.floats(1.0, 1e4))
-def test_the_quantiles_of_t_are_scipys(probability, degrees):
+def test_the_quantiles_of_t_are_scipys(stats, probability, degrees):
     assert t_quantile(probability, degrees) == pytest.approx(stats.t.ppf(probability, degrees), rel=AGREES, abs=AGREES)
 
 
@@ -40,7 +46,7 @@ def test_quantiles_that_do_not_exist_are_refused(probability, degrees):
 
 
 @given(BY_SEED)
-def test_the_interval_of_a_mean_is_scipys(losses):
+def test_the_interval_of_a_mean_is_scipys(stats, losses):
     found, values = group(losses), list(losses.values())
     assert found.mean == pytest.approx(fmean(values))
     assert list(found.by_seed) == sorted(losses)
@@ -70,7 +76,7 @@ def test_a_shift_shared_by_all_seeds_is_found_exactly_however_noisy_they_are(los
 
 
 @given(st.lists(st.tuples(LOSSES, LOSSES), min_size=2, max_size=6))
-def test_groups_with_the_same_seeds_are_compared_pair_by_pair_as_scipy_does(pairs):
+def test_groups_with_the_same_seeds_are_compared_pair_by_pair_as_scipy_does(stats, pairs):
     first, second = (dict(enumerate(losses)) for losses in zip(*pairs, strict=True))
     found, differences = difference(first, second), [a - b for a, b in pairs]
     if np.std(differences) > 1e-6:
@@ -79,7 +85,7 @@ def test_groups_with_the_same_seeds_are_compared_pair_by_pair_as_scipy_does(pair
 
 
 @given(st.lists(LOSSES, min_size=2, max_size=6), st.lists(LOSSES, min_size=2, max_size=6))
-def test_groups_of_other_seeds_are_compared_by_welchs_interval_as_scipy_does(first, second):
+def test_groups_of_other_seeds_are_compared_by_welchs_interval_as_scipy_does(stats, first, second):
     found = difference(dict(enumerate(first)), dict(enumerate(second, start=100)))
     assert (found.method, found.seeds) == ("welch", ())
     if min(np.std(first), np.std(second)) > 1e-6:
@@ -135,7 +141,7 @@ def test_a_bootstrap_gives_the_same_interval_every_time():
     assert mean_saving(SAVINGS) in found
 
 
-def test_a_bootstrap_of_a_mean_is_scipys():
+def test_a_bootstrap_of_a_mean_is_scipys(stats):
     values = np.random.default_rng(1).normal(2.0, 0.3, size=8)
     found = bootstrap(range(8), lambda seeds: float(np.mean(values[list(seeds)])))
     scipys = stats.bootstrap((values,), np.mean, method="percentile", rng=np.random.default_rng(0)).confidence_interval

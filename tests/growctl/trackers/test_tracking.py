@@ -114,6 +114,21 @@ def test_a_release_continues_at_the_end_of_its_stage_with_lines_of_its_own(notin
     assert "release/loss/validation" in logged[0][5]
 
 
+def test_a_mixture_has_the_validation_loss_of_each_source(noting, tmp_path):
+    schedule = schedule_with("tensorboard")
+    plans = plan_stages(schedule)
+    figures = {"bits_per_byte": 1.0, "num_tokens": 10, "train_tokens": 5, "epochs": 0.5}
+    by_source = {"books": {"loss": 3.5} | figures, "code": {"loss": None} | figures}
+    with tracking_of(schedule, tmp_path) as trackers:
+        trackers.from_the_start(plans[0], plans)
+        trackers.records([started(), evaluated(4) | {"by_source": by_source}])
+    [logged] = [call for call in calls(tmp_path) if call[0] == "log"]
+    assert {name: value for name, value in logged[5].items() if name.startswith("loss")} == {
+        "loss/validation": 4.0,
+        "loss/validation/books": 3.5,
+    }
+
+
 def test_places_count_the_start_checkpoint_as_the_report_does():
     schedule = schedule_with()
     plans = plan_stages(schedule)

@@ -11,6 +11,7 @@ from growctl.run.requests import schedule_yaml
 from growctl.schedule.load import load_schedule
 from growctl.verify.integrity import Found, check, find_targets
 from stages.data.dataset import read_dataset_manifest
+from stages.data.mixture_dataset import Ingredient, write_mixture
 from stages.data.remote_reading import CACHE_NAME
 from tests.growctl.runs import run_here, write_schedule
 from tests.stages.checkpoints import write_checkpoint
@@ -119,3 +120,22 @@ def test_the_cache_of_remote_tokens_is_no_dataset(runs):
 def test_a_copy_of_a_dataset_is_recognised_anywhere(runs, tmp_path):
     shutil.copytree(runs / ".datasets/text-0123", tmp_path / "copy")
     assert found(tmp_path / "copy")["copy"].bytes == read_dataset_manifest(tmp_path / "copy").num_file_bytes
+
+
+def test_a_mixture_is_checked_with_its_sources_each_once(runs, tmp_path):
+    elsewhere = write_dataset(tmp_path / "elsewhere", [40], [20])
+    sources = [Ingredient("a", runs / ".datasets/text-0123", 1.0), Ingredient("b", elsewhere, 1.0)]
+    mixture = write_mixture(sources, runs / ".datasets")
+    names = ["elsewhere", mixture.name, "text-0123"]
+    assert sorted(target.path.name for target in find_targets(runs / ".datasets")) == names
+    assert sorted(target.path.name for target in find_targets(mixture)) == names
+    assert found(mixture)[mixture.name].line() == f"{mixture}: OK, a mixture of 2 datasets"
+    (elsewhere / "train/00000.ds").write_bytes(b"x" * 160)
+    broken = [result for result in found(mixture).values() if not result.whole]
+    assert [result.path.name for result in broken] == ["elsewhere"]
+    shutil.rmtree(elsewhere)
+    [missing] = [result for result in found(runs).values() if result.whole is False and result.kind == "dataset"]
+    assert missing.problem
+    assert f"{mixture}: its source 'b' cannot be used: {elsewhere} is not a dataset" in missing.problem
+    shutil.copytree(mixture, tmp_path / "copies/mixture")
+    assert check(find_targets(tmp_path / "copies/mixture")[0]).kind == "dataset"

@@ -9,7 +9,7 @@ import pytest
 from pyarrow import parquet
 from pydantic import ValidationError
 
-from stages.data import prepare as prepare_module
+from stages.data import build as build_module
 from stages.data.bad_records import SkippedRecords
 from stages.data.corpus import SPLITS, DataError, DataSpec, open_corpus
 from stages.data.dataset import read_dataset_manifest, verify_dataset
@@ -44,7 +44,7 @@ def spec_of(folder: Path, **values: Any) -> DataSpec:
 def test_skipped_records_are_counted_by_kind_named_and_independent_of_the_number_of_workers(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prepare_module, "SHARD_BYTES", 1000)
+    monkeypatch.setattr(build_module, "SHARD_BYTES", 1000)
     log = tmp_path / "log.txt"
     datasets = [
         prepare(spec_of(folder, workers=workers), tmp_path / f"datasets-{workers}", log_path=log) for workers in (1, 2)
@@ -75,6 +75,13 @@ def test_more_bad_records_than_the_limit_are_one_error_and_leave_nothing(folder:
     assert not [path for path in (tmp_path / "datasets").iterdir() if path.is_dir()]
     dataset = prepare(spec_of(folder, most_bad_records=10), tmp_path / "datasets")
     assert read_dataset_manifest(dataset).skipped.total == 10
+
+
+def test_too_few_documents_because_the_others_were_skipped_says_which(tmp_path: Path) -> None:
+    (tmp_path / "d.jsonl").write_text('{"texts": "a"}\n{"texts": "b"}\n{"text": "c"}\n')
+    message = r"has 1 document, .*\. It skipped 2 bad records \(2 no text\): .*/d\.jsonl line 1 \(no text\), "
+    with pytest.raises(DataError, match=message):
+        prepare(spec_of(tmp_path), tmp_path / "datasets")
 
 
 def test_by_default_the_first_bad_record_stops_and_a_limit_without_skip_is_refused(folder: Path) -> None:

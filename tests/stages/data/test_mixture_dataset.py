@@ -105,6 +105,13 @@ def test_sources_that_make_no_mixture_get_one_clear_error(
     datasets = tmp_path / "datasets"
     with pytest.raises(DataError, match=r"data\.mixture: has no sources"):
         write_mixture([], datasets)
+    for weight in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(DataError, match=r"data\.mixture: (the weight of 'books' is|all weights are 0)"):
+            write_mixture([ingredients[0]._replace(weight=weight)], datasets)
+    with pytest.raises(DataError, match=r"data\.mixture: 'books' is named more than once"):
+        write_mixture([ingredients[0], ingredients[0]], datasets)
+    with pytest.raises(DataError, match=r"epochs_at_most of 'books' is 0; it must be above 0"):
+        write_mixture([ingredients[0]._replace(epochs_at_most=0)], datasets)
     with pytest.raises(DataError, match=r"data\.mixture: 'all' .* is a mixture itself; name its sources"):
         write_mixture([ingredients[0], Ingredient("all", mixture, 1.0)], datasets)
     manifest = read_dataset_manifest(ingredients[1].dataset).model_copy(update={"tokenizer_sha256": "0"})
@@ -130,7 +137,7 @@ def test_samples_of_a_mixture_follow_its_own_weights_or_those_of_the_spans(
 def test_the_limits_of_epochs_hold_and_the_others_take_over(ingredients: list[Ingredient], tmp_path: Path) -> None:
     *most, wiki = ingredients
     mixture = write_mixture([*most, wiki._replace(epochs_at_most=1)], tmp_path / "datasets")
-    with pytest.raises(DataError, match=r"'wiki' has 500 tokens, may be read 1 times"):
+    with pytest.raises(DataError, match=r"'wiki' has 500 tokens, may be read 1 time "):
         open_samples(mixture, LENGTH, 3).batch(400, 10)
     others = open_samples(mixture, LENGTH, 3, when_exhausted="others")
     assert isinstance(others, MixedSamples)

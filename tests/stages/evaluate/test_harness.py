@@ -15,9 +15,6 @@ import torch.nn.functional as F
 
 pytest.importorskip("lm_eval", reason="lm-eval, of the extra `eval`, is not installed")
 
-import datasets
-from lm_eval.api.instance import Instance
-
 from model.errors import UserError
 from stages.checkpoint.pretrained import Pretrained, load_pretrained
 from stages.evaluate import tasks as task_module
@@ -108,6 +105,8 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keeps the data that `datasets` converts out of the user's cache."""
+    import datasets
+
     cache = str(tmp_path_factory.getbasetemp() / "datasets")
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", cache)
     datasets.disable_progress_bars()
@@ -118,7 +117,9 @@ def adapter(checkpoint: Pretrained, batch_size: int = 4, devices: int = 1, conte
     return GrowctlLM(checkpoint, replicas, context=context, batch_size=batch_size)
 
 
-def requests(kind: Any, *arguments: tuple[Any, ...]) -> list[Instance]:
+def requests(kind: Any, *arguments: tuple[Any, ...]) -> list[Any]:
+    from lm_eval.api.instance import Instance
+
     return [Instance(request_type=kind, doc={}, arguments=args, idx=i) for i, args in enumerate(arguments)]
 
 
@@ -303,7 +304,7 @@ def test_data_that_needs_the_network_is_one_message_with_the_way_out(
     def unreachable(*_: Any, **__: Any) -> None:
         raise ConnectionError("Couldn't reach 'hens/barn' on the Hub")
 
-    monkeypatch.setattr(datasets, "load_dataset", unreachable)
+    monkeypatch.setattr("datasets.load_dataset", unreachable)
     with pytest.raises(
         UserError, match=r"hen_choice cannot be loaded \(Couldn't reach .*\)\. Without a network: .*=1$"
     ):

@@ -181,6 +181,13 @@ def test_an_existing_directory_is_refused(pretrained, tmp_path):
         export(pretrained, tmp_path / "out")
 
 
+def test_a_model_that_attends_within_documents_is_refused(tmp_path):
+    masked = pretrained_of(tmp_path, text_config().model_copy(update={"document_end_id": 0}))
+    with pytest.raises(UserError, match=r"attends within documents only \(data\.document_mask\), which an export"):
+        export(masked, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_checkpoint_without_a_context_length_says_how_to_give_one(pretrained, tmp_path):
     text = pretrained.text.model_copy(update={"context_length": None})
     unknown = pretrained._replace(manifest=pretrained.manifest.model_copy(update={"text": text}))

@@ -189,6 +189,12 @@ def test_a_transformer_is_refused(tmp_path):
     assert "is a transformer; the official layout only holds a tokenformer" in refusal(tmp_path, tmp_path / "final")
 
 
+def test_a_model_that_attends_within_documents_is_refused(tmp_path):
+    write_checkpoint(tmp_path / "final", small_config().model_copy(update={"document_end_id": 0}))
+    message = refusal(tmp_path, tmp_path / "final")
+    assert "attends within documents only (data.document_mask), which the official layout cannot hold" in message
+
+
 def test_a_broken_checkpoint_an_existing_output_and_a_full_disk_leave_nothing_behind(tmp_path, monkeypatch):
     write_pretrained(tmp_path / "final")
     (tmp_path / "there").mkdir()

@@ -108,6 +108,8 @@ def test_everything_that_determines_the_weights_is_part_of_the_history():
         hash_of(optimizer=small_spec(MODEL).optimizer.model_copy(update={"weight_decay": 0.2})),
         hash_of(generations=(GenerationRule(weight_decay=0.3),)),
         hash_of(anomalies=Anomalies(spikes="skip")),
+        hash_of(packing="best_fit"),
+        TrainingHistory(small_spec(MODEL.model_copy(update={"document_end_id": 0})), "d", "fp32").hash_at(3),
         TrainingHistory(small_spec(small_config(attention_tokens=6)), "d", "fp32").hash_at(3),
     ]
     assert len(set(changed)) == len(changed)

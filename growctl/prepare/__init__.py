@@ -1,0 +1,1 @@
+"""Where `growctl prepare` works: on this machine, as SLURM jobs, or on a Ray cluster."""

@@ -1,0 +1,216 @@
+"""Builds a dataset in a hidden directory beside its own. A killed process leaves it behind; the next goes on with it.
+
+    .<name>-<key>.incomplete/
+        plan.json           which files make up which shard
+        tokenizer.json      written before the first shard
+        records/            a file for every finished task
+        train/, validation/, unshuffled/
+        jobs/               scripts and logs of an executor on other machines
+
+The directory is renamed once it has its manifest, and nothing besides the files of a dataset.
+"""
+
+import hashlib
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+from tokenizers import Tokenizer
+
+from stages.checkpoint.files import hash_file, sync_path, write_file
+from stages.counted import counted
+from stages.data.bad_records import SkippedRecords
+from stages.data.corpus import SPLITS, Corpus, DataError, DataSpec, SplitName, joined_hash
+from stages.data.dataset import (
+    FORMAT_VERSION,
+    DatasetFile,
+    DatasetManifest,
+    DatasetSplit,
+    check_dataset,
+    dataset_fingerprint,
+    dataset_manifest_bytes,
+)
+from stages.data.progress import Progress
+from stages.data.shards import ShardTasks
+from stages.data.shuffle import ShuffleTasks
+from stages.data.source_errors import Interrupted, Unreadable
+from stages.data.source_files import SourceFile
+from stages.data.tasks import RECORDS, Execute, Record, Tasks
+from stages.data.tokenizer import train_tokenizer
+from stages.stage_dir import MANIFEST_NAME, TOKENIZER_NAME, staging_directory
+
+SHARD_BYTES = 64 * 1024 * 1024
+"""Source bytes per shard; one worker processes a whole shard. A larger file is one shard."""
+PLAN_NAME = "plan.json"
+
+
+def build(
+    corpus: Corpus,
+    source_sha256: str,
+    given: Tokenizer | None,
+    target: Path,
+    progress: Progress,
+    execute: Execute,
+    alone: bool,
+) -> None:
+    """Builds the dataset `target` of `corpus` with the tokenizer `given`, or one that is trained.
+
+    Goes on from what a killed process has left, if this one is `alone`, that is if the file system has locks. If the
+    source is at fault, or the disk is full, nothing incomplete remains.
+    """
+    shards = tuple(corpus.shards(SHARD_BYTES))
+    with _staging(target, alone) as staging:
+        _resume_or_start(staging, shards, given, progress)
+        manifest = _write_dataset(corpus, source_sha256, shards, given, staging, progress, execute)
+        write_file(staging / MANIFEST_NAME, dataset_manifest_bytes(manifest))
+        (staging / PLAN_NAME).unlink()
+        for folder in {path.name for path in staging.iterdir() if path.is_dir()}.difference(SPLITS):
+            shutil.rmtree(staging / folder)
+        for folder in (*SPLITS, "."):
+            sync_path(staging / folder)
+        try:
+            os.rename(staging, target)
+        except OSError:  # another process was faster, on a file system without locks
+            check_dataset(target)
+        sync_path(target.parent)
+    progress.say(f"prepared {target.name}", 1.0)
+
+
+@contextmanager
+def _staging(target: Path, alone: bool) -> Iterator[Path]:
+    """The directory to build in, removed afterwards unless it is renamed or the same command can go on from it."""
+    staging = staging_directory(target)
+    if not alone:
+        staging = staging.with_name(f"{staging.name}-{os.getpid()}-{secrets.token_hex(4)}")
+    try:
+        yield staging
+    except (DataError, OSError) as error:
+        if not (alone and isinstance(error, Unreadable | Interrupted)):
+            shutil.rmtree(staging, ignore_errors=True)
+        raise
+    if staging.exists():
+        shutil.rmtree(staging)
+
+
+def _resume_or_start(
+    staging: Path, shards: tuple[tuple[SourceFile, ...], ...], given: Tokenizer | None, progress: Progress
+) -> None:
+    """Makes the directory, or removes what does not belong to finished work from one that is there."""
+    tokenizer = hashlib.sha256(given.to_str().encode()).hexdigest() if given else None
+    plan = json.dumps({"tokenizer": tokenizer, "shards": [[file.name for file in shard] for shard in shards]}).encode()
+    path = staging / PLAN_NAME
+    if not (path.is_file() and path.read_bytes() == plan):
+        shutil.rmtree(staging, ignore_errors=True)
+        for folder in (*SPLITS, RECORDS):
+            (staging / folder).mkdir(parents=True)
+        write_file(path, plan)
+        return
+    for leftover in staging.glob("*/.*.tmp"):
+        leftover.unlink()
+    finished = sum(1 for _ in (staging / RECORDS).iterdir())
+    progress.say(f"resuming: {counted(finished, 'part')} of the work is done" if finished else "starting again")
+
+
+def _write_dataset(
+    corpus: Corpus,
+    source_sha256: str,
+    shards: tuple[tuple[SourceFile, ...], ...],
+    given: Tokenizer | None,
+    staging: Path,
+    progress: Progress,
+    execute: Execute,
+) -> DatasetManifest:
+    """Writes the tokenizer and the shards. Returns the manifest, which the caller writes."""
+    spec = corpus.spec
+    tokenizer = _tokenizer(corpus, shards, given, staging, progress)
+    vocab_size = max(tokenizer.get_vocab().values()) + 1
+    token_bytes: Literal[2, 4] = 2 if vocab_size <= 2**16 else 4
+    end_of_text_id = tokenizer.token_to_id(spec.end_of_text)
+    assert end_of_text_id is not None  # training adds it; given_tokenizer rejects a tokenizer without it
+    num_shuffled = max(len(shards), -(-corpus.num_bytes // SHARD_BYTES))
+    parts = _done(ShardTasks(corpus, shards, staging, token_bytes, end_of_text_id, num_shuffled), progress, execute)
+    skipped = corpus.skipped()
+    for part in parts:
+        skipped.join(part.skipped)
+    splits = {split: _joined([part.splits[split] for part in parts]) for split in SPLITS}
+    if skipped.records.total:
+        progress.say(f"skipped {skipped.records}")
+    _require_documents(spec, splits, skipped.records)
+    if spec.shuffle_seed is not None:
+        num_tokens = tuple(part.splits["train"].num_tokens for part in parts)
+        shuffle = ShuffleTasks(staging, num_tokens, num_shuffled, spec.shuffle_seed, token_bytes)
+        files = tuple(file for part in _done(shuffle, progress, execute) for file in part.files)
+        splits["train"] = splits["train"].model_copy(update={"files": files})
+    tokenizer_sha256 = hash_file(staging / TOKENIZER_NAME)
+    return DatasetManifest(
+        format_version=FORMAT_VERSION,
+        spec=spec,
+        vocab_size=vocab_size,
+        token_bytes=token_bytes,
+        tokenizer_sha256=tokenizer_sha256,
+        end_of_text_id=end_of_text_id,
+        splits=splits,
+        source_sha256=source_sha256,
+        skipped=skipped.records,
+        fingerprint=dataset_fingerprint(tokenizer_sha256, splits),
+    )
+
+
+def _tokenizer(
+    corpus: Corpus,
+    shards: tuple[tuple[SourceFile, ...], ...],
+    given: Tokenizer | None,
+    staging: Path,
+    progress: Progress,
+) -> Tokenizer:
+    """The tokenizer of the dataset, whose file it writes; the one that an earlier process has trained if there is."""
+    path = staging / TOKENIZER_NAME
+    if path.is_file():
+        return Tokenizer.from_file(str(path))
+    tokenizer = given or train_tokenizer(corpus, list(shards), progress)
+    write_file(path, tokenizer.to_str(pretty=True).encode())
+    return tokenizer
+
+
+def _done(tasks: Tasks[Record], progress: Progress, execute: Execute) -> list[Record]:
+    """The records of all tasks, which are run unless they are finished."""
+    meter = progress.meter(tasks.title, sum(map(tasks.num_bytes, range(len(tasks)))))
+    pending = set(tasks.pending())
+    meter.skip(sum(tasks.num_bytes(number) for number in range(len(tasks)) if number not in pending))
+    if pending:
+        execute(tasks, meter)
+    return tasks.records()
+
+
+def _joined(parts: list[DatasetSplit]) -> DatasetSplit:
+    """The whole split, from its shards."""
+    files: tuple[DatasetFile, ...] = tuple(file for part in parts for file in part.files)
+    return DatasetSplit(
+        num_tokens=sum(part.num_tokens for part in parts),
+        num_bytes=sum(part.num_bytes for part in parts),
+        num_documents=sum(part.num_documents for part in parts),
+        text_hash=joined_hash(bytes.fromhex(part.text_hash or "") for part in parts).hex(),
+        files=files,
+    )
+
+
+def _require_documents(spec: DataSpec, splits: dict[SplitName, DatasetSplit], skipped: SkippedRecords) -> None:
+    num_documents = sum(split.num_documents for split in splits.values())
+    if num_documents < 2:
+        raise DataError(
+            f"data.source: {spec.source!r} has {counted(num_documents, 'document')}, but training and validation need"
+            " one each; use more text, or set a data.document_separator that splits it"
+            f"{f'. It skipped {skipped}' if skipped.total else ''}"
+        )
+    for name, split in splits.items():
+        if not split.num_documents:
+            raise DataError(
+                f"data.validation_fraction: {spec.validation_fraction} of the {counted(num_documents, 'document')} in"
+                f" {spec.source!r} leaves none for {name}; try about {min(0.5, 5 / num_documents):.2g} (documents with"
+                " the same text stay together)"
+            )

@@ -1,0 +1,1 @@
+"""growctl/prepare/: the executors."""

@@ -1,0 +1,90 @@
+"""Schedules whose model attends within documents: what they plan and compute before and after the text is prepared."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from growctl.ladder.stage_plans import plan_stages
+from growctl.ladder.train_spec import worker_spec
+from growctl.plan.costs import plan_costs
+from growctl.plan.warnings import plan_notes
+from growctl.run.requests import schedule_yaml
+from growctl.runs_dir import RunsPaths
+from growctl.schedule.load import load_schedule
+from growctl.schema.blocks import Schedule
+from stages.data.attended_tokens import mean_attended_tokens
+from stages.data.corpus import DataSpec
+from stages.data.dataset import dataset_manifest_bytes, read_dataset_manifest
+from stages.data.document_ends import DocumentEnds
+from stages.data.packed_split import packing_facts
+from tests.growctl.schedules import TEXT, file_of
+from tests.stages.data.test_document_ends import write_dataset
+
+MASKED = "data.document_mask=true"
+
+
+def loaded(folder: Path, *overrides: str) -> Schedule:
+    return load_schedule(file_of(folder, TEXT), overrides, runs_dir=folder / "runs")
+
+
+def prepare(folder: Path) -> Path:
+    """The dataset of the schedule, in the runs directory; documents of a few lengths."""
+    dataset = write_dataset(RunsPaths(folder / "runs").datasets / "text-0", [[5, 30, 7, 12], [9, 9, 40]])
+    spec = loaded(folder).data.in_one_spelling()
+    described = DataSpec(**{name: getattr(spec, name) for name in DataSpec.model_fields})
+    manifest = read_dataset_manifest(dataset).model_copy(update={"spec": described})
+    (dataset / "manifest.json").write_bytes(dataset_manifest_bytes(manifest))
+    return dataset
+
+
+def notes(folder: Path, *overrides: str) -> str:
+    return " ".join(plan_notes(plan_costs(loaded(folder, *overrides), folder / "runs")))
+
+
+def test_before_the_text_is_prepared_the_plan_counts_the_whole_context_and_says_so(tmp_path: Path) -> None:
+    masked, plain = loaded(tmp_path, MASKED), loaded(tmp_path)
+    assert plan_stages(masked)[0].flops == plan_stages(plain)[0].flops
+    assert "the FLOPs of attention are those of all 16 tokens, an upper limit" in notes(tmp_path, MASKED)
+    assert "attend" not in notes(tmp_path)
+
+
+def test_afterwards_plan_and_worker_count_the_tokens_attended_to(tmp_path: Path) -> None:
+    dataset = prepare(tmp_path)
+    expected = mean_attended_tokens(DocumentEnds(dataset, "train").lengths(), 16)
+    masked, plain = loaded(tmp_path, MASKED), loaded(tmp_path, "data.attended_tokens=3")
+    assert (masked.data.attended_tokens, plain.data.attended_tokens) == (expected, None)
+    [flops, of_plain] = [plan_stages(schedule)[0].flops for schedule in (masked, plain)]
+    assert flops.attention == pytest.approx(of_plain.attention * expected / 16)
+    assert flops.parameters == of_plain.parameters
+    assert f"a token attends to {expected:.1f} of 16 tokens on average" in notes(tmp_path, MASKED)
+    where: dict[str, Any] = {
+        "directory": "d",
+        "keys": "k",
+        "dataset": "d",
+        "initial": None,
+        "resume": None,
+        "attempt": 1,
+    }
+    where |= {"samples_seen": 0, "micro_batch_size": 1, "launched_at": 0.0}
+    spec = worker_spec(masked, plan_stages(masked)[0], **where)
+    assert (spec.attended_tokens, spec.packing) == (expected, "concatenate")
+    assert spec.model.document_end_id is not None
+
+
+def test_packed_documents_are_counted_once_they_are_packed(tmp_path: Path) -> None:
+    dataset, packed = prepare(tmp_path), (MASKED, "data.packing=best_fit")
+    assert loaded(tmp_path, *packed).data.attended_tokens is None
+    assert loaded(tmp_path, *packed).data.attended_tokens is None, "loading a schedule packs nothing"
+    facts = packing_facts(dataset, 16)
+    assert loaded(tmp_path, *packed).data.attended_tokens == facts.attended_tokens
+
+
+def test_a_run_that_has_begun_keeps_its_number(tmp_path: Path) -> None:
+    prepare(tmp_path)
+    schedule = loaded(tmp_path, MASKED)
+    begun = schedule.model_copy(update={"data": schedule.data.model_copy(update={"attended_tokens": 7.5})})
+    run = tmp_path / "runs/s"
+    (run / "stages").mkdir(parents=True)
+    (run / "schedule.yaml").write_text(schedule_yaml(begun))
+    assert loaded(tmp_path, MASKED).data.attended_tokens == 7.5
