@@ -197,10 +197,10 @@ def write_dataset(directory: Path, tokens: npt.NDArray[np.uint16]) -> Path:
         spec=DataSpec(source="random tokens"),
         vocab_size=VOCAB_SIZE,
         token_bytes=2,
-        tokenizer_sha256="",
+        tokenizer_sha256=hashlib.sha256(b"").hexdigest(),
         end_of_text_id=0,
         splits=splits,
-        fingerprint=dataset_fingerprint("", splits),
+        fingerprint=dataset_fingerprint(hashlib.sha256(b"").hexdigest(), splits),
     )
     (directory / MANIFEST_NAME).write_bytes(dataset_manifest_bytes(manifest))
     return directory

@@ -120,6 +120,10 @@ class Train(_Line):
     tokens_per_second: Speed
     """Data tokens per wall second since the last such line, over all devices."""
 
+    data_wait_seconds: Seconds
+    """Wall seconds since the last such line in which a rank waited for its next micro-batch, as for remote tokens: the
+    mean over all ranks."""
+
 
 class SourceEvaluation(TypedDict):
     """One source of a mixture at an evaluation."""

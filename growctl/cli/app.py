@@ -265,7 +265,7 @@ def prepare(
         )
         path = prepare_data(loaded.data, runs.datasets, prepare_one)
     manifest = read_dataset_manifest(path)
-    warnings += dataset_warnings(loaded, DatasetSizes.of(manifest))
+    warnings += dataset_warnings(loaded, DatasetSizes.of(manifest, path))
     if as_json:
         from growctl.documents.output import print_document
         from growctl.run.prepared import PrepareDocument

@@ -26,6 +26,7 @@ from stages.data.dataset import (
     DatasetSplit,
     dataset_fingerprint,
     dataset_manifest_bytes,
+    range_hashes_of,
 )
 from stages.data.progress import OnProgress, Progress
 from stages.data.tokenizer import read_tokenizer
@@ -166,6 +167,7 @@ def _write_split(
         num_bytes = (staging / name).stat().st_size
         whole = length is None or length * token_bytes == num_bytes
         files.append(DatasetFile(name=name, bytes=num_bytes, sha256=sha256, num_tokens=None if whole else length))
+    files += [range_hashes_of(staging, name) for name, _ in found]
     return DatasetSplit(
         num_tokens=sum(piece.num_tokens for piece in pieces),
         num_bytes=sum(content.num_bytes for content in contents),

@@ -15,9 +15,11 @@ from growctl.runs_dir import RunsPaths
 from growctl.schedule.load import load_schedule
 from growctl.schema.blocks import Schedule
 from model.errors import UserError
+from stages.data.corpus import DataSpec
 from stages.data.dataset import DatasetManifest, data_parts, read_dataset_manifest, verify_dataset
 from stages.data.mixture import WhenExhausted
 from stages.spec import MixtureSpan, Packing
+from stages.stage_dir import MANIFEST_NAME
 
 
 @dataclass(frozen=True)
@@ -140,23 +142,36 @@ def find_target(
     runs_dir: Path,
     tell: Callable[[str], None],
 ) -> Target:
-    """The dataset in the directory `reference`, or else the newest that was prepared for that schedule.
+    """The dataset in the directory or at the URL `reference`, or else the newest prepared for that schedule.
 
     Raises DataError if it is no dataset or damaged, UserError if it is not prepared.
     """
-    if Path(reference).is_dir():
+    if (is_url := "://" in reference) or Path(reference).is_dir():
         if overrides:
-            raise UserError(f"{overrides[0]}: {reference} is a directory; only schedules take overrides")
-        return Target(Path(reference), verify_dataset(Path(reference), hashes=False))
+            what = "URL" if is_url else "directory"
+            raise UserError(f"{overrides[0]}: {reference} is a {what}; only schedules take overrides")
+        directory = _at_url(reference, RunsPaths(runs_dir).datasets) if is_url else Path(reference)
+        return Target(directory, verify_dataset(directory, hashes=False))
     schedule = load_schedule(reference, overrides, runs_dir=runs_dir, tell=tell)
     runs = RunsPaths(runs_dir)
-    directory = next((path for path, _ in prepared_data(schedule.data, runs.datasets)), None)
-    if directory is None:
+    found = next((path for path, _ in prepared_data(schedule.data, runs.datasets)), None)
+    if found is None:
         where = [] if runs_dir == Path("runs") else ["--runs-dir", str(runs_dir)]
         command = shlex.join(["growctl", "prepare", reference, *overrides, *where])
         raise UserError(f"{reference}: its dataset is not in {runs.datasets}; to prepare it: {command}")
-    manifest = verify_dataset(directory, hashes=False)
-    return Target(directory, manifest, schedule, _first_sample(schedule, runs, manifest))
+    manifest = verify_dataset(found, hashes=False)
+    return Target(found, manifest, schedule, _first_sample(schedule, runs, manifest))
+
+
+def _at_url(url: str, datasets_dir: Path) -> Path:
+    """The directory here of the prepared dataset at a URL; raises UserError if there is none."""
+    from stages.data.progress import Progress
+    from stages.data.remote_dataset import remote_dataset
+
+    directory = remote_dataset(DataSpec(source=url), datasets_dir, Progress(None, None))
+    if directory is None:
+        raise UserError(f"there is no prepared dataset at {url}, or it cannot be read: it would have a {MANIFEST_NAME}")
+    return directory
 
 
 def _first_sample(schedule: Schedule, runs: RunsPaths, manifest: DatasetManifest) -> int:

@@ -20,9 +20,9 @@ from stages.counted import counted
 from stages.metrics import Record, parse_line
 from stages.stage_dir import StagePaths
 
-Phase = Literal["steps", "evaluation", "checkpoints", "start-up", "other"]
-"""What an attempt did: `start-up` includes loading the checkpoint that it starts from, `checkpoints` includes the
-stage's final weights."""
+Phase = Literal["steps", "data", "evaluation", "checkpoints", "start-up", "other"]
+"""What an attempt did: `data` is waiting for the next micro-batch, `start-up` includes loading the checkpoint that it
+starts from, `checkpoints` includes the stage's final weights."""
 
 _USAGE = b'{"event": "usage",'
 _SAVING = ("checkpoint", "saved", "end")
@@ -181,13 +181,15 @@ class _Clock:
         if event == "train":
             steps = step - (self._first_step if self._timed_step is None else self._timed_step)
             speed, tokens_per_step = record["tokens_per_second"], record["tokens_seen"] / max(1, step)
-            in_steps = steps * tokens_per_step / speed if speed else 0.0
+            in_steps = min(steps * tokens_per_step / speed if speed else 0.0, elapsed)
+            waited = min(record["data_wait_seconds"], in_steps)
             before: Phase = "other"
             if self._timed_step is None:
                 before = "start-up"
             elif self._last in _SAVING:
                 before = "checkpoints"  # it removes older checkpoints after it has recorded the new one
-            self._until(record["seconds"] - min(in_steps, elapsed), before)
+            self._until(record["seconds"] - in_steps, before)
+            self._until(record["seconds"] - in_steps + waited, "data")
             self._until(record["seconds"], "steps")
             self._timed_step = step
         elif event == "usage":  # right before an evaluation that follows loading, or the writing of final weights

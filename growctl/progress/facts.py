@@ -7,6 +7,9 @@ from growctl.progress.stage import StageProgress
 from growctl.text.formatting import duration, scientific, short_count
 from stages.counted import counted
 
+SHOWN_WAIT = 0.05
+"""The share of waiting for data from which on it is shown."""
+
 
 def rows(ladder: LadderProgress) -> Iterator[tuple[str, str]]:
     """The facts of a run as (label, text); of the stage that trains now, if one does."""
@@ -80,7 +83,8 @@ def _speed(ladder: LadderProgress, stage: StageProgress) -> str:
         return "not measured yet"
     mfu = stage.mfu(ladder.schedule.launch.hardware) if ladder.schedule else None
     share = "MFU n/a (the device's peak is unknown)" if mfu is None else f"MFU {mfu:.1%} of the devices' peak"
-    return f"{short_count(stage.tokens_per_second)} tokens/s, {share}"
+    waits = f", {stage.data_wait_share:.0%} of the time waits for data" if stage.data_wait_share >= SHOWN_WAIT else ""
+    return f"{short_count(stage.tokens_per_second)} tokens/s, {share}{waits}"
 
 
 def _compute(ladder: LadderProgress) -> str:

@@ -26,6 +26,9 @@ class StageProgress:
         self.validation_step: int | None = None
         """The step of the last evaluation; None before the first."""
         self.tokens_per_second: float | None = None
+        self.data_wait_share = 0.0
+        """The share of its steps' time that waited for data, since the log line before."""
+        self._logged_step = 0
         self._start: Record = {}
 
     def update(self, record: Record) -> None:
@@ -33,9 +36,13 @@ class StageProgress:
         self.step = int(record["step"])
         if record["event"] == "start":
             self._start = record
+            self._logged_step = self.step
         elif record["event"] == "train":
             self.loss = self.loss if record["loss"] is None else record["loss"]  # null: no update was made
             self.tokens_per_second = record["tokens_per_second"]
+            seconds = self.seconds_of(self.step - self._logged_step)
+            self.data_wait_share = min(1.0, record["data_wait_seconds"] / seconds) if seconds else 0.0
+            self._logged_step = self.step
         elif record["event"] == "evaluation":
             self.validation_loss, self.validation_step = record["loss"], self.step
 

@@ -10,13 +10,17 @@ from growctl.measured.recorded import Phase, Span, recorded
 from growctl.measured.runs import RunReport, StageReport
 from growctl.text.formatting import duration
 
-_NAMED: tuple[Phase, ...] = ("evaluation", "checkpoints", "start-up")
+_NAMED: tuple[Phase, ...] = ("data", "evaluation", "checkpoints", "start-up")
 """The phases that the records of a stage tell apart, beside steps. The ledger knows none of them."""
+
+LEAST_DATA_SHARE = 0.01
+"""Waiting for data that the text names: less is that of any local dataset."""
 
 _COLUMNS = (
     Column("stage", is_number=False),
     Column("device time"),
     Column("steps"),
+    Column("data", drop=2),
     Column("evaluation"),
     Column("checkpoints"),
     Column("start-up"),
@@ -26,11 +30,14 @@ _COLUMNS = (
 
 _CAPTION = (
     "Device time: wall seconds x devices, from the launch of each attempt to its last record. Waiting between attempts "
-    "and in queues is not part of it. Steps: optimizer steps. Checkpoints: saving them, and the final weights. "
-    "Start-up: starting processes and loading. Replayed: work that a later attempt repeated, and attempts that "
-    "completed no step. Other: the rest, which no record names."
+    "and in queues is not part of it. Steps: optimizer steps. Data: waiting for the next micro-batch. Checkpoints: "
+    "saving them, and the final weights. Start-up: starting processes and loading. Replayed: work that a later attempt "
+    "repeated, and attempts that completed no step. Other: the rest, which no record names."
 )
-_NOT_RECORDED = "The files of the stage are not here, so that evaluation, checkpoints and start-up are part of other."
+_NOT_RECORDED = (
+    "The files of the stage are not here, so that evaluation, checkpoints and start-up are part of other, and data is "
+    "part of steps."
+)
 
 
 @dataclass(frozen=True)
@@ -38,7 +45,9 @@ class TimeSpent:
     """The device time of a stage, in device-seconds. The parts add up to `device_seconds`."""
 
     steps: float = 0.0
-    """Optimizer steps, without replayed ones."""
+    """Optimizer steps, without replayed ones and without waiting for data."""
+    data: float = 0.0
+    """Waiting for the next micro-batch, as for tokens from a URL."""
     evaluation: float = 0.0
     """Evaluations on the validation split."""
     checkpoints: float = 0.0
@@ -50,7 +59,8 @@ class TimeSpent:
     other: float = 0.0
     """The rest."""
     recorded: bool = True
-    """Whether the stage's files are here. If not, evaluation, checkpoints and start-up are part of `other`."""
+    """Whether the stage's files are here. If not, evaluation, checkpoints and start-up are part of `other`,
+    and data part of `steps`."""
 
     @property
     def device_seconds(self) -> float:
@@ -73,7 +83,8 @@ def time_spent(run: RunReport, part: StageReport) -> TimeSpent:
         begin = begins.get(work.attempt, 0.0)
         begins[work.attempt] = begin + work.wall_seconds
         seconds = _seconds(spans.get(work.attempt, ()), begin, begin + work.wall_seconds)
-        in_steps = min(work.wall_seconds, seconds["steps"] if work.step_seconds is None else work.step_seconds)
+        in_steps = seconds["steps"] if work.step_seconds is None else work.step_seconds - seconds["data"]
+        in_steps = max(0.0, min(work.wall_seconds, in_steps))
         left = work.wall_seconds - in_steps
         named = sum(seconds[phase] for phase in _NAMED)
         scale = min(1.0, left / named) if named else 0.0
@@ -81,6 +92,7 @@ def time_spent(run: RunReport, part: StageReport) -> TimeSpent:
         kept = devices * work.kept
         spent += TimeSpent(
             steps=in_steps * kept,
+            data=seconds["data"] * scale * kept,
             evaluation=seconds["evaluation"] * scale * kept,
             checkpoints=seconds["checkpoints"] * scale * kept,
             start_up=seconds["start-up"] * scale * kept,
@@ -120,6 +132,8 @@ def section(runs: Sequence[RunReport]) -> Section | None:
     said = (
         f"Of {duration(total.device_seconds)} of device time, {total.steps / total.device_seconds:.0%} went into steps"
     )
+    if total.data >= LEAST_DATA_SHARE * total.device_seconds:
+        said += f", {total.data / total.device_seconds:.1%} into waiting for data"
     if total.replayed:
         said += f", and {total.replayed / total.device_seconds:.1%} into work that was replayed after interruptions"
     table = Table("time", _COLUMNS, tuple(groups), _CAPTION)

@@ -20,9 +20,18 @@ from stages.checkpoint.directory import set_aside
 from stages.checkpoint.manifest import CheckpointError, read_manifest
 from stages.data.attended_tokens import weighted_datasets
 from stages.data.corpus import DataError
-from stages.data.dataset import HASHED_BYTES, DatasetManifest, EvaluationWindows, check_dataset, read_dataset_manifest
+from stages.data.dataset import (
+    HASHED_BYTES,
+    DatasetManifest,
+    EvaluationWindows,
+    check_dataset,
+    files_here,
+    read_dataset_manifest,
+)
 from stages.data.packed_split import known_packing, packing_facts
 from stages.data.prepare import prepare
+from stages.data.remote_dataset import reading_of
+from stages.data.remote_reading import remote_reading, write_remote_reading
 from stages.data.samples import open_samples
 from stages.spec import TrainSpec
 
@@ -71,6 +80,7 @@ class RunDataset:
         known = moved_along if moved_along.exists() else known
         try:
             if fingerprint in (None, check_dataset(known, self.screen.preparing).fingerprint):
+                self._read_as_configured(known)
                 return self._told_of_size(known)
         except DataError as error:
             # Rename only datasets in our own datasets directory: the ledger may name any path.
@@ -88,9 +98,17 @@ class RunDataset:
             )
         return dataset
 
+    def _read_as_configured(self, dataset: Path) -> None:
+        """Applies the schedule's cache to remote tokens: it, or the place of the runs directory, may have changed."""
+        sources = read_dataset_manifest(dataset).sources
+        for directory in [source.dataset(dataset) for source in sources] or [dataset]:
+            if reading := remote_reading(directory):
+                write_remote_reading(directory, reading_of(self.schedule.data, reading.url, self.runs.datasets))
+
     def _told_of_size(self, dataset: Path) -> Path:
         """Returns `dataset`; prints a message if it is too large to check the hashes of its files at every start."""
-        if (num_bytes := read_dataset_manifest(dataset).num_file_bytes) > HASHED_BYTES:
+        manifest = read_dataset_manifest(dataset)
+        if (num_bytes := sum(file.bytes for file in files_here(dataset, manifest))) > HASHED_BYTES:
             self.screen.verbatim(
                 f"{dataset} has {byte_count(num_bytes)}: only the sizes of its files were checked; `growctl verify "
                 f"--integrity {dataset}` checks their hashes too"
@@ -122,7 +140,7 @@ class RunDataset:
         open_samples(dataset, length, self.schedule.seed)  # raises DataError if the text is shorter than a sequence
         self._check_lasts(dataset, manifest)
         EvaluationWindows(dataset, "validation", length)
-        for warning in dataset_warnings(self.schedule, DatasetSizes.of(manifest)):
+        for warning in dataset_warnings(self.schedule, DatasetSizes.of(manifest, dataset)):
             self.screen.message(f"warning: {self.screen.explained(warning)}")
         return self._told_of_size(dataset)
 

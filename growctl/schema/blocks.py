@@ -22,12 +22,18 @@ from growctl.schema.example import example
 from growctl.schema.growth_block import GrowthBlock
 from growctl.schema.launch_block import Block, LaunchBlock
 from growctl.schema.mixture_block import MOST_SOURCES, FollowedWeights, MixtureBlock, Weights, WhenExhausted
-from growctl.schema.quantities import Count, CountOrZero, Vocabulary, parse_count
+from growctl.schema.quantities import Count, CountOrZero, Duration, Size, Vocabulary, parse_count
 from growctl.schema.start_block import BaseBlock, StartBlock
 from growctl.text.suggestion import did_you_mean
 from model.config import ScoreFunction
 from model.precision import RequestedPrecision
-from stages.data.corpus import DEFAULT_VOCAB_SIZE, DataSpec, SourceSpec
+from stages.data.corpus import (
+    DEFAULT_CACHE_BYTES,
+    DEFAULT_RETRY_SECONDS,
+    DEFAULT_VOCAB_SIZE,
+    DataSpec,
+    SourceSpec,
+)
 from stages.data.location import one_spelling
 from stages.generate.text_samples import TextRequest
 from stages.spec import Action, Anomalies, Optimizer, Packing, RateShape
@@ -64,6 +70,14 @@ class DataBlock(DataSpec):
     vocab_size: Annotated[Vocabulary | None, example(32_768, "entries")] = None
     """Entries of the byte-level BPE tokenizer that growctl trains on the text; by default 8192. Not allowed with
     `tokenizer`, which has its own size."""
+
+    cache_bytes: Annotated[Size, example("200GB", "bytes")] = DEFAULT_CACHE_BYTES
+    """For a prepared dataset at a URL: how much of it this machine keeps on disk at most. All processes of a machine
+    share the cache, and the ranges used least recently go first. A full disk makes it smaller."""
+
+    retry_seconds: Annotated[Duration, example("15m", "seconds")] = DEFAULT_RETRY_SECONDS
+    """For a prepared dataset at a URL: how long a fault of the network is retried before training stops with an error.
+    A server that denies access is not asked again."""
 
     approximate_tokens: Annotated[Count | None, example("4.1M", "data tokens")] = None
     """Rough number of training tokens in the text. `plan` computes epochs from it until the dataset is prepared."""

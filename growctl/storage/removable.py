@@ -18,6 +18,7 @@ from stages.checkpoint.manifest import CheckpointError, Manifest, manifest_hash,
 from stages.checkpoint.staging import is_being_written
 from stages.checkpoint.verify import verify_checkpoint
 from stages.data.dataset import DataError, read_dataset_manifest
+from stages.data.remote_reading import CACHE_NAME
 from stages.spec import TrainSpec
 from stages.stage_dir import StagePaths, converted_directory, is_set_aside, is_unfinished
 
@@ -216,7 +217,9 @@ def in_datasets(runs_dir: Path) -> Iterator[Removable | Kept]:
         name = dataset_name(path)
         if not _is_folder(path) or (path.name == name and name in use.runs):
             continue
-        if name in at_work:
+        if path.name == CACHE_NAME:
+            yield Kept(path, "it holds tokens that runs have read from URLs; remove it yourself while no run needs it")
+        elif name in at_work:
             yield Kept(path, "a growctl is preparing this dataset")
         elif is_set_aside(path):
             yield Kept(path, "it was set aside; look at it, and remove it yourself")

@@ -14,7 +14,8 @@ from stages.checkpoint.manifest import CheckpointError
 from stages.checkpoint.verify import verify_checkpoint
 from stages.counted import counted
 from stages.data.corpus import SPLITS, DataError
-from stages.data.dataset import MixtureEntry, read_dataset_manifest, verify_dataset
+from stages.data.dataset import MixtureEntry, files_here, read_dataset_manifest, verify_dataset
+from stages.data.remote_reading import CACHE_NAME
 from stages.stage_dir import MANIFEST_NAME, is_checkpoint_name, is_set_aside, is_unfinished
 
 Kind = Literal["checkpoint", "dataset", "ledger", "schedule", "set aside", "unfinished"]
@@ -94,7 +95,7 @@ def check(target: Target, on_bytes: OnBytes | None = None) -> Found:
         if kind == "dataset":
             manifest = read_dataset_manifest(path)
             verify_dataset(path, hashes=not manifest.sources, on_bytes=on_bytes)  # sources are targets of their own
-            return _whole(target, [file.bytes for file in manifest.files], len(manifest.sources))
+            return _whole(target, [file.bytes for file in files_here(path, manifest)], len(manifest.sources))
         if kind == "ledger":
             with Ledger.open(path, read_only=True) as ledger:
                 ledger.stages()
@@ -129,7 +130,7 @@ def _below(folder: Path) -> Iterator[Target]:
             yield Target(child, "set aside")
         elif is_unfinished(child):
             yield Target(child, "unfinished")
-        elif folder.name == DATASETS:
+        elif folder.name == DATASETS and child.name != CACHE_NAME:
             yield Target(child, "dataset")
             yield from (source for source in _sources(child) if source.path.parent.resolve() != folder.resolve())
         elif is_checkpoint_name(child.name):

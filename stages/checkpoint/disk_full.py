@@ -24,7 +24,7 @@ RESUMES = ": it resumes from the previous checkpoint"
 """What running the command again does for a stage."""
 
 
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 class DiskFull(Failure):
@@ -78,7 +78,7 @@ def clean_when_full(directory: Path, num_bytes: int, again: str = RESUMES) -> It
         yield
     except (OSError, RuntimeError) as error:
         shutil.rmtree(staging_directory(directory), ignore_errors=True)
-        full = error.errno in _NO_SPACE if isinstance(error, OSError) else free_bytes(directory) < num_bytes
+        full = error.errno in NO_SPACE if isinstance(error, OSError) else free_bytes(directory) < num_bytes
         if not full:
             raise
         raise DiskFull(
@@ -93,6 +93,6 @@ def raise_when_full(directory: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in _NO_SPACE:
+        if error.errno not in NO_SPACE:
             raise
         raise DiskFull(f"the disk of {directory} is full; free some space and run the same command again") from error

@@ -29,6 +29,11 @@ from stages.data.source_hashes import SourceHashes
 
 DEFAULT_VOCAB_SIZE = 8192
 CONTENT_HASH_BYTES = 16
+DEFAULT_CACHE_BYTES = 50 * 10**9
+DEFAULT_RETRY_SECONDS = 300
+NOT_CONTENT = ("workers", "cache_bytes", "cache_dir", "retry_seconds")
+"""The keys of a data block that change no token."""
+
 SourceName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$")]
 """The name of a source in a mixture."""
 SplitName = Literal["train", "validation"]
@@ -48,7 +53,8 @@ class SourceSpec(Strict):
     `hf://`, `memory://`). Links in a local folder are followed. Files named `.jsonl` (also `.jsonl.gz`,
     `.jsonl.zst`, `.json.gz`) hold one JSON document per line, `.parquet` one per row, `.tar` (also `.tar.gz`,
     `.tar.zst`) the samples of a WebDataset. All other files are UTF-8 text: each file of a folder is a document; a
-    single file is cut into pieces of whole lines, about 16 KiB each. Or the directory of a prepared dataset."""
+    single file is cut into pieces of whole lines, about 16 KiB each. Or a prepared dataset: its directory, or a URL of
+    one, whose tokens are read on use."""
 
     include: str = Field("**/*", min_length=1, examples=["**/*.jsonl.zst"])
     """Which files of a folder to read: a glob relative to the folder, for example `**/*.jsonl.zst`."""
@@ -104,6 +110,18 @@ class DataSpec(SourceSpec):
     workers: PositiveInt | None = Field(None, examples=[4], json_schema_extra={"unit": "processes"})
     """Processes that tokenise, each some files at a time; by default one per core. With `prepare --executor slurm` or
     `ray`, tasks at once. This changes only the time."""
+
+    cache_bytes: PositiveInt = Field(DEFAULT_CACHE_BYTES, examples=[200 * 10**9], json_schema_extra={"unit": "bytes"})
+    """For a prepared dataset at a URL: how much of it this machine keeps at most. All processes on a machine share the
+    cache, and the ranges used least recently go first. A full disk makes it smaller."""
+
+    cache_dir: str | None = Field(None, min_length=1, examples=["/local/growctl-cache"])
+    """For a prepared dataset at a URL: the folder of the cache, best on a local disk. By default `.ranges` beside the
+    datasets of the runs directory."""
+
+    retry_seconds: PositiveInt = Field(DEFAULT_RETRY_SECONDS, examples=[900], json_schema_extra={"unit": "seconds"})
+    """For a prepared dataset at a URL: how long a fault of the network is retried before training stops with an error.
+    A server that denies access is not asked again."""
 
     @model_validator(mode="after")
     def _one_source_of_tokens(self) -> "DataSpec":

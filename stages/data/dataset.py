@@ -25,8 +25,11 @@ from stages.checkpoint.text_facts import TextFacts
 from stages.counted import counted
 from stages.data.bad_records import SkippedRecords
 from stages.data.corpus import SPLITS, DataError, DataSpec, SourceName, SplitName
+from stages.data.remote_reading import RemoteReading, remote_reading
 from stages.data.sample_order import Blocks, Int64Array, WindowOrder
 from stages.data.sample_range import EndlessSamples
+from stages.remote_shards.range_hashes import HASH_BYTES, RANGE_BYTES, RANGES_ENDING, write_range_hashes
+from stages.remote_shards.remote_numbers import RemoteNumbers, RemoteShard
 from stages.stage_dir import MANIFEST_NAME, TOKENIZER_NAME
 from stages.token_files.mapped import MappedNumbers, mapped
 
@@ -68,7 +71,8 @@ class DatasetSplit(Strict):
     source."""
 
     files: tuple[DatasetFile, ...]
-    """Files in the order of the stream: each shard, followed by its index (document ends: uint64, in tokens)."""
+    """Files in the order of the stream: each shard, followed by its index (document ends: uint64, in tokens) and the
+    hashes of its ranges (sha256)."""
 
 
 class MixtureEntry(Strict):
@@ -110,6 +114,9 @@ class DatasetManifest(Sealed):
     source_sha256: str | None = None
     """sha256 over the names, sizes and content of the source's files; null if it was not prepared from a source."""
 
+    range_bytes: PositiveInt = RANGE_BYTES
+    """Bytes of a shard that each hash in its `.ds.ranges` is of; the last range of a shard may be shorter."""
+
     skipped: SkippedRecords = SkippedRecords()
     """The bad records that `data.on_bad_record: skip` left out."""
 
@@ -118,7 +125,8 @@ class DatasetManifest(Sealed):
     of its sources', and no files."""
 
     fingerprint: str
-    """sha256 over the tokenizer and all files, in order. Independent of paths, times and the number of workers. That of
+    """sha256 over the tokenizer and all shards and indices, in order. Independent of paths, times and the number of
+    workers. That of
     a mixture is over the names, fingerprints and base weights of its sources."""
 
     @property
@@ -144,7 +152,9 @@ class DatasetManifest(Sealed):
 
 def dataset_fingerprint(tokenizer_sha256: str, splits: dict[SplitName, DatasetSplit]) -> str:
     """The fingerprint of a dataset: a sha256 over its tokenizer and its files."""
-    hashes = [[_identity(file) for file in splits[split].files] for split in SPLITS]
+    hashes = [
+        [_identity(file) for file in splits[split].files if not file.name.endswith(RANGES_ENDING)] for split in SPLITS
+    ]
     return hashlib.sha256(json.dumps([LAYOUT_VERSION, tokenizer_sha256, hashes]).encode()).hexdigest()
 
 
@@ -187,7 +197,8 @@ def check_dataset(dataset_dir: Path, on_progress: Callable[[str, float | None], 
 
     Calls `on_progress` with a description of the work and the fraction done. Raises DataError as `verify_dataset` does.
     """
-    total = sum(manifest.num_file_bytes for _, manifest in _whole_manifests(dataset_dir))
+    found = _whole_manifests(dataset_dir)
+    total = sum(file.bytes for directory, manifest in found for file in files_here(directory, manifest))
     if total > HASHED_BYTES:
         return verify_dataset(dataset_dir, hashes=False)
     if on_progress is None:
@@ -206,12 +217,13 @@ def check_dataset(dataset_dir: Path, on_progress: Callable[[str, float | None], 
 def verify_dataset(dataset_dir: Path, *, hashes: bool = True, on_bytes: OnBytes | None = None) -> DatasetManifest:
     """Checks that every file in the manifest exists with its size and, with `hashes`, its sha256. Returns the manifest.
 
-    The files of a mixture are those of its sources. Raises DataError that names the first file that is missing,
+    The files of a mixture are those of its sources. The tokens of a remote dataset are checked when they are read.
+    Raises DataError that names the first file that is missing,
     differs, or is a link out of the directory, or the first source that is not the dataset of the mixture.
     """
     manifests = _whole_manifests(dataset_dir)
     for directory, manifest in manifests:
-        for file in manifest.files:
+        for file in files_here(directory, manifest):
             _require_size(directory, file)
         require_tokenizer(directory, manifest)
         sources = manifest.sources
@@ -221,8 +233,9 @@ def verify_dataset(dataset_dir: Path, *, hashes: bool = True, on_bytes: OnBytes 
         if computed != manifest.fingerprint:
             raise DataError(f"{directory} is damaged: the fingerprint in its manifest does not match its files")
     for directory, manifest in manifests if hashes else []:
-        found = hash_files(directory / file.name for file in manifest.files)
-        for file, sha256 in zip(manifest.files, found, strict=True):
+        files = files_here(directory, manifest)
+        found = hash_files(directory / file.name for file in files)
+        for file, sha256 in zip(files, found, strict=True):
             if sha256 != file.sha256:
                 raise DataError(f"{directory} is damaged: {file.name} does not have the hash in the manifest")
             if on_bytes:
@@ -270,11 +283,27 @@ def require_one_tokenizer(datasets: Mapping[str, Path]) -> None:
             )
 
 
-class TokenSplit(MappedNumbers):
-    """The tokens of one split as one stream over all its shards. `read` and `fill` read them from disk."""
+def range_hashes_of(dataset_dir: Path, shard: str, range_bytes: int = RANGE_BYTES) -> DatasetFile:
+    """Writes the hashes of a shard's ranges into a dataset, so that they can be checked one by one."""
+    written = write_range_hashes(dataset_dir / shard, range_bytes)
+    return DatasetFile(name=shard + RANGES_ENDING, bytes=written.bytes, sha256=written.sha256)
+
+
+def files_here(dataset_dir: Path, manifest: DatasetManifest) -> list[DatasetFile]:
+    """The files that a dataset has in its directory: all, or of a remote one the hashes of its ranges."""
+    if remote_reading(dataset_dir) is None:
+        return manifest.files
+    return [file for file in manifest.files if file.name.endswith(RANGES_ENDING)]
+
+
+class TokenSplit:
+    """The tokens of one split as one stream over all its shards, read from disk or from a URL on use."""
 
     def __init__(self, dataset_dir: Path, split: SplitName) -> None:
-        """Memory-maps the shards. Raises DataError if one is missing or its size differs from the manifest."""
+        """Memory-maps the shards, or the hashes of remote ones.
+
+        Raises DataError if one is missing or its size differs from the manifest.
+        """
         manifest = read_dataset_manifest(dataset_dir)
         described = manifest.splits[split]
         self.num_tokens = described.num_tokens
@@ -284,19 +313,57 @@ class TokenSplit(MappedNumbers):
         lengths = [shard_tokens(file, manifest.token_bytes) for file in shards]
         if sum(lengths) != described.num_tokens or any(file.bytes % manifest.token_bytes for file in shards):
             raise DataError(f"{dataset_dir} is damaged: its {split} files do not hold {described.num_tokens} tokens")
-        for file in shards:
-            _require_size(dataset_dir, file)
         self._opened = (dataset_dir, split)
-        super().__init__(
-            [
-                mapped(dataset_dir / file.name, f"<u{manifest.token_bytes}", count=length)
-                for file, length in zip(shards, lengths, strict=True)
-            ]
-        )
+        reading = remote_reading(dataset_dir)
+        self._remote = None if reading is None else _remote_numbers(dataset_dir, reading, manifest, shards)
+        numbers = _mapped_numbers(dataset_dir, manifest, shards) if self._remote is None else self._remote
+        self.fill = numbers.fill
+        """Fills an array from a position on; the stream goes on at its start."""
+        self.read = numbers.read
+        """Reads (start, length): (length,) int64. Raises IndexError beyond either end."""
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the tokens lie at a URL."""
+        return self._remote is not None
+
+    def expect(self, start: int, length: int) -> None:
+        """Begins to fetch `length` tokens from `start` on, if they are remote and not on this machine."""
+        if self._remote is not None:
+            self._remote.expect(start, length)
 
     def __reduce__(self) -> tuple[type["TokenSplit"], tuple[Path, SplitName]]:
         """A pickle holds the path, not the tokens: whoever loads it opens the dataset again."""
         return TokenSplit, self._opened
+
+
+def _mapped_numbers(dataset_dir: Path, manifest: DatasetManifest, shards: Sequence[DatasetFile]) -> MappedNumbers:
+    for file in shards:
+        _require_size(dataset_dir, file)
+    return MappedNumbers(
+        [
+            mapped(dataset_dir / file.name, f"<u{manifest.token_bytes}", count=shard_tokens(file, manifest.token_bytes))
+            for file in shards
+        ]
+    )
+
+
+def _remote_numbers(
+    dataset_dir: Path, reading: RemoteReading, manifest: DatasetManifest, shards: Sequence[DatasetFile]
+) -> RemoteNumbers:
+    found = []
+    for file in shards:
+        hashes = dataset_dir / f"{file.name}{RANGES_ENDING}"
+        needed = -(-file.bytes // manifest.range_bytes) * HASH_BYTES
+        if not hashes.is_file() or hashes.stat().st_size != needed:
+            raise DataError(
+                f"{dataset_dir} is damaged: {file.name}{RANGES_ENDING} does not hold {needed:,} bytes; remove"
+                f" {dataset_dir} and run the same command again"
+            )
+        if length := shard_tokens(file, manifest.token_bytes):
+            found.append(RemoteShard(file.name, file.bytes, length, hashes.read_bytes()))
+    fetch, dtype = reading.files().fetch, f"<u{manifest.token_bytes}"
+    return RemoteNumbers(found, dtype, manifest.range_bytes, fetch, reading.cache())
 
 
 def shard_tokens(file: DatasetFile, token_bytes: int) -> int:
@@ -320,6 +387,7 @@ class TrainingSamples(EndlessSamples):
         """Samples per epoch."""
         self._order = WindowOrder([self._split.num_tokens], sequence_length, seed)
         self._blocks = Blocks(self.starts)
+        self._expected = Blocks(self.starts)
 
     def epochs(self, num_samples: int) -> float:
         """How many passes over the data `num_samples` samples make."""
@@ -339,6 +407,11 @@ class TrainingSamples(EndlessSamples):
         for row, start in zip(tokens_BT, self._blocks.read(first_index, count).tolist(), strict=True):
             self._split.fill(row, start)
         return tokens_BT
+
+    def expect(self, first_index: int, count: int) -> None:
+        if self._split.is_remote:
+            for start in self._expected.read(first_index, count).tolist():
+                self._split.expect(start, self._length + 1)
 
 
 class WindowsOfSource(NamedTuple):
@@ -413,6 +486,12 @@ class EvaluationWindows:
         for row, window, source in zip(tokens_BT, windows, sources, strict=True):
             self._splits[source].fill(row, window * self._length)
         return tokens_BT
+
+    def expect(self, start: int, stop: int) -> None:
+        """Begins to fetch windows `start` to `stop`, if they are remote and not on this machine."""
+        windows, sources = self._windows[start:stop].tolist(), self._sources[start:stop].tolist()
+        for window, source in zip(windows, sources, strict=True):
+            self._splits[source].expect(window * self._length, self._length + 1)
 
     def __getitem__(self, place: int) -> Int64Array:
         """One window: (T + 1,) int64. Raises IndexError beyond either end."""

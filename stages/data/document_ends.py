@@ -10,6 +10,7 @@ import numpy as np
 from stages.counted import counted
 from stages.data.corpus import DataError, SplitName
 from stages.data.dataset import DatasetFile, read_dataset_manifest, shard_tokens
+from stages.data.remote_reading import fetch_if_remote
 from stages.data.sample_order import Int64Array, UInt64Array
 
 READ_AT_ONCE = 1 << 20
@@ -103,6 +104,7 @@ def _pairs(files: tuple[DatasetFile, ...]) -> Iterator[tuple[DatasetFile, Datase
 
 def _mapped(dataset_dir: Path, file: DatasetFile) -> UInt64Array:
     path = dataset_dir / file.name
+    fetch_if_remote(dataset_dir, file.name, file.sha256)
     size = path.stat().st_size if path.is_file() else 0
     if not size or size % _END_BYTES or size != file.bytes:
         raise DataError(f"{dataset_dir} is damaged: {file.name} has {size} bytes, not {file.bytes} as in the manifest")

@@ -56,6 +56,7 @@ class MixedSamples(EndlessSamples):
         order = WindowOrder([split.num_tokens for split in self._splits], sequence_length, seed)
         self._place_of = order.windows if packs else order.starts
         self._blocks = Blocks(self.starts, self.mixture.end)
+        self._expected = Blocks(self.starts, self.mixture.end)
 
     @property
     def names(self) -> list[str]:
@@ -105,3 +106,8 @@ class MixedSamples(EndlessSamples):
         for row, (source, start) in zip(tokens_BT, rows, strict=True):
             self._splits[source].fill(row, start)
         return tokens_BT
+
+    def expect(self, first_index: int, count: int) -> None:
+        if any(split.is_remote for split in self._splits):
+            for source, start in self._expected.read(first_index, count).tolist():
+                self._splits[source].expect(start, self._length + 1)

@@ -24,6 +24,7 @@ class PackedSamples(TrainingSamples):
         super().__init__(dataset_dir, sequence_length, seed)
         self._packed = PackedSplit(dataset_dir, sequence_length)
         self._blocks = Blocks(self.windows)
+        self._expected = Blocks(self.windows)
 
     def windows(self, first_index: int, count: int) -> Int64Array:
         """Which windows of the packing the samples are: (count,)."""
@@ -40,3 +41,8 @@ class PackedSamples(TrainingSamples):
         for row, window in zip(tokens_BT, self._blocks.read(first_index, count).tolist(), strict=True):
             self._packed.fill(row, window)
         return tokens_BT
+
+    def expect(self, first_index: int, count: int) -> None:
+        if self._packed.is_remote:
+            for window in self._expected.read(first_index, count).tolist():
+                self._packed.expect(window, self._length + 1)

@@ -65,6 +65,16 @@ class PackedSplit:
         """A pickle holds the path, not the index: whoever loads it opens the dataset again."""
         return PackedSplit, self._opened
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether the tokens lie at a URL."""
+        return self.split.is_remote
+
+    def expect(self, window: int, length: int) -> None:
+        """Begins to fetch the tokens of a window, if they are remote and not on this machine."""
+        for start, num_tokens in self.pieces(window):
+            self.split.expect(start, min(num_tokens + 1, length))
+
     def pieces(self, window: int) -> list[tuple[int, int]]:
         """Where each piece of a window starts in the stream, and its tokens."""
         found: list[tuple[int, int]] = self._pieces[self._firsts[window] : self._firsts[window + 1]].tolist()

@@ -3,6 +3,7 @@
     <datasets_dir>/<name>-<key>/
         tokenizer.json
         train/00000.ds, 00000.ds.index, ...    tokens; where documents end (uint64, in tokens)
+        train/00000.ds.ranges, ...             sha256 of each range of the tokens
         validation/00000.ds, ...
         manifest.json                          written last
 
@@ -24,11 +25,12 @@ from stages.checkpoint.directory import set_aside
 from stages.checkpoint.disk_full import raise_when_full
 from stages.checkpoint.files import hash_file
 from stages.data.build import build
-from stages.data.corpus import Corpus, DataError, DataSpec, open_corpus
+from stages.data.corpus import NOT_CONTENT, Corpus, DataError, DataSpec, open_corpus
 from stages.data.dataset import LAYOUT_VERSION, check_dataset
 from stages.data.local_tasks import run_locally
 from stages.data.prepared import given_dataset, prepared_datasets
 from stages.data.progress import OnProgress, OnWork, Progress
+from stages.data.remote_dataset import remote_dataset
 from stages.data.source_errors import Unreadable
 from stages.data.source_hashes import REMEMBERED_BYTES, SourceHashes
 from stages.data.tasks import Execute
@@ -65,9 +67,10 @@ def prepare(
     full; nothing incomplete remains then, except what the same command resumes from if the source could not be read to
     its end. If the source cannot be opened, nothing has been written.
 
-    A source that is a dataset itself is checked and used where it is.
+    A source that is a dataset itself is checked and used where it is. If it lies at a URL, its directory in
+    `datasets_dir` has all but the tokens, which are fetched on use.
     """
-    if given := given_dataset(spec):
+    if given := given_dataset(spec) or remote_dataset(spec, datasets_dir, Progress(None, on_progress), tell):
         return _checked(given, spec, on_progress)
     spec = spec.in_one_spelling()
     with raise_when_full(datasets_dir):
@@ -92,7 +95,7 @@ def _checked(given: Path, spec: DataSpec, on_progress: OnProgress | None) -> Pat
     made = manifest.spec.model_copy(update={"vocab_size": manifest.vocab_size})
     for name, field in DataSpec.model_fields.items():
         wanted, has = getattr(spec, name), getattr(made, name)
-        if name not in ("source", "workers") and wanted not in (field.default, has):
+        if name not in ("source", *NOT_CONTENT) and wanted not in (field.default, has):
             raise DataError(
                 f"data.{name}: {wanted}, but data.source {spec.source!r} is a prepared dataset, which was made with"
                 f" {'null' if has is None else has}; leave the key out (as an override: '~data.{name}')"
@@ -176,7 +179,7 @@ def _key(source: _Source) -> str:
     determining = {
         "format_version": LAYOUT_VERSION,
         "choice_version": CHOICE_VERSION,
-        "spec": source.corpus.spec.model_dump(include=DataSpec.model_fields.keys() - {"workers"}),
+        "spec": source.corpus.spec.model_dump(include=DataSpec.model_fields.keys() - {*NOT_CONTENT}),
         "tokenizer": source.tokenizer,
         "files": _files(source.corpus, source.contents),
     }

@@ -6,8 +6,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from stages.data.corpus import SPLITS, DataSpec, missing_text
+from stages.data.corpus import NOT_CONTENT, SPLITS, DataSpec, missing_text
 from stages.data.location import local_path
+from stages.data.remote_reading import REMOTE_NAME, remote_reading
+from stages.data.source_errors import DataError
 from stages.stage_dir import MANIFEST_NAME, TOKENIZER_NAME
 
 
@@ -21,6 +23,7 @@ def prepared_datasets(spec: DataSpec, datasets_dir: Path) -> Iterator[tuple[Path
         with suppress(OSError, ValueError, RecursionError):
             yield given, json.loads((given / MANIFEST_NAME).read_bytes())
         return
+    yield from _remote_copies(spec, datasets_dir)
     wanted = _determining(spec.in_one_spelling().model_dump(mode="json"))
     for manifest in sorted(sorted(datasets_dir.glob(f"*/{MANIFEST_NAME}")), key=_age):
         try:
@@ -39,6 +42,17 @@ def given_dataset(spec: DataSpec) -> Path | None:
     return directory if directory and all((directory / part).exists() for part in parts) else None
 
 
+def _remote_copies(spec: DataSpec, datasets_dir: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """The datasets at the URL that `spec` names as its source, as far as they were opened from here."""
+    if "://" not in spec.source:
+        return
+    for path in sorted(sorted(datasets_dir.glob(f"*/{REMOTE_NAME}")), key=_age):
+        with suppress(DataError, OSError, ValueError, RecursionError):
+            reading = remote_reading(path.parent)
+            if reading is not None and reading.url == spec.source.rstrip("/"):
+                yield path.parent, json.loads((path.parent / MANIFEST_NAME).read_bytes())
+
+
 def missing_unprepared(spec: DataSpec, datasets_dir: Path) -> str | None:
     """The message for a local text or tokenizer that is missing and was not prepared before; None if all is there."""
     missing = missing_text(spec)
@@ -47,7 +61,7 @@ def missing_unprepared(spec: DataSpec, datasets_dir: Path) -> str | None:
 
 def _determining(spec: dict[str, Any]) -> dict[str, Any]:
     """The keys of a data block that determine the content of its dataset."""
-    return {name: spec[name] for name in DataSpec.model_fields if name != "workers"}
+    return {name: spec[name] for name in DataSpec.model_fields if name not in NOT_CONTENT}
 
 
 def _age(manifest: Path) -> float:

@@ -3,6 +3,8 @@
 Shapes: B micro-batch, T sequence.
 """
 
+import time
+from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -13,15 +15,25 @@ from torch import Tensor
 
 from stages.data.dataset import Int64Array
 
+EXPECTED_SAMPLES = 64
+"""Samples of which remote tokens are fetched ahead: several for each request that is under way at a time."""
+
 
 def read_ahead(
-    read: Callable[[int], Int64Array], positions: Iterable[int], device: torch.device
+    read: Callable[[int], Int64Array],
+    positions: Iterable[int],
+    device: torch.device,
+    *,
+    expect: Callable[[int], None] = lambda position: None,
+    num_expected: int = 0,
+    on_wait: Callable[[float], None] = lambda seconds: None,
 ) -> Generator[tuple[Tensor, Tensor]]:
     """Yields inputs and targets, each (B, T) int64 on `device`, from the (B, T + 1) tokens at each of `positions`.
 
     A thread calls `read` one position ahead. An exception from `read` is raised here when its micro-batch is requested.
-    The thread ends with the generator; use `contextlib.closing` if the generator may not be exhausted. On CUDA, copies
-    are asynchronous, from pinned memory.
+    `expect` gets each position `num_expected` positions before that, so that remote tokens are fetched in time.
+    `on_wait` gets the seconds that each micro-batch was waited for. The thread ends with the generator; use
+    `contextlib.closing` if the generator may not be exhausted. On CUDA, copies are asynchronous, from pinned memory.
     """
     on_cuda = device.type == "cuda"
 
@@ -38,9 +50,19 @@ def read_ahead(
     # A new thread uses CUDA's first device, not this rank's. Pinning memory there would create a context on it.
     initial: dict[str, Any] = {"initializer": torch.cuda.set_device, "initargs": (device,)} if on_cuda else {}
     rest = iter(positions)
+    expected: deque[int] = deque()
+
+    def following() -> list[int]:
+        for position in islice(rest, num_expected + 1 - len(expected)):
+            expect(position)
+            expected.append(position)
+        return [expected.popleft()] if expected else []
+
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="read-ahead", **initial) as thread:
-        ahead = [thread.submit(prepared, position) for position in islice(rest, 1)]
+        ahead = [thread.submit(prepared, position) for position in following()]
         while ahead:
+            start = time.perf_counter()
             input_ids_BT, targets_BT = ahead.pop().result()
-            ahead = [thread.submit(prepared, position) for position in islice(rest, 1)]
+            on_wait(time.perf_counter() - start)
+            ahead = [thread.submit(prepared, position) for position in following()]
             yield input_ids_BT.to(device, non_blocking=True), targets_BT.to(device, non_blocking=True)

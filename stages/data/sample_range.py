@@ -20,6 +20,9 @@ class EndlessSamples(ABC):
     def batch(self, first_index: int, count: int) -> Int64Array:
         """Samples `first_index` to `first_index + count`: (count, T + 1) int64."""
 
+    def expect(self, first_index: int, count: int) -> None:  # noqa: B027 (most samples need no notice)
+        """Begins to fetch samples that will be read soon, if their tokens are remote."""
+
     @overload
     def __getitem__(self, place: int) -> Int64Array: ...
     @overload

@@ -64,13 +64,13 @@ def reading(what: str, way_out: str = "") -> Iterator[None]:
 
 def is_missing(error: Exception) -> bool:
     """Whether `error` means that the file does not exist. A server that denies access is a different error."""
-    status = _http_status(error)
+    status = http_status(error)
     return status == HTTPStatus.NOT_FOUND or (status is None and isinstance(error, FileNotFoundError))
 
 
 def reason(error: BaseException) -> str:
     """Why something could not be read: the server's answer, or the earliest cause with a message."""
-    if status := _http_status(error):
+    if status := http_status(error):
         answer = f"the server answered {status.value} {status.phrase}"
         if (from_store := _store_answer(error)) is not None:
             code = str(from_store.get("Error", {}).get("Code", ""))  # the status again if the store sent no text
@@ -125,7 +125,7 @@ def _hub_code(error: BaseException) -> str:
     return next((str(code) for code in codes if code), "")
 
 
-def _http_status(error: BaseException) -> HTTPStatus | None:
+def http_status(error: BaseException) -> HTTPStatus | None:
     """The HTTP status that an error carries, or None."""
     for cause in _causes(error):
         response: Any = getattr(cause, "response", None)

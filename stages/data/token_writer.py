@@ -9,7 +9,8 @@ from typing import Self
 import numpy as np
 
 from stages.checkpoint.files import sync_path
-from stages.data.dataset import DatasetFile
+from stages.data.corpus import SPLITS
+from stages.data.dataset import DatasetFile, range_hashes_of
 from stages.data.encoding import Tokens
 
 ENDINGS = ("ds", "ds.index")
@@ -43,7 +44,7 @@ class TokenWriter:
         self._hashes[which].update(content)
 
     def finish(self) -> tuple[DatasetFile, ...]:
-        """Syncs the files and gives them their names. A shard without documents has none."""
+        """Syncs the files, gives them their names and adds the hashes of ranges. A shard without documents has none."""
         sizes = [file.tell() for file in self._files]
         for file in self._files:
             file.close()
@@ -58,6 +59,8 @@ class TokenWriter:
             finished.append(
                 DatasetFile(name=path.relative_to(self._dataset).as_posix(), bytes=size, sha256=hashed.hexdigest())
             )
+        if finished and self._folder.name in SPLITS:
+            finished.append(range_hashes_of(self._dataset, finished[0].name))
         sync_path(self._folder)
         return tuple(finished)
 

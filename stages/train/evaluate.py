@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from stages.data.dataset import EvaluationWindows, WindowsOfSource
-from stages.data.read_ahead import read_ahead
+from stages.data.read_ahead import EXPECTED_SAMPLES, read_ahead
 
 
 class SourceLoss(NamedTuple):
@@ -62,7 +62,14 @@ def evaluate(
     num_batches = math.ceil(len(every) / world_size)
     ranges = [*mine, *[every[0]] * (num_batches - len(mine))]
     totals_S2 = torch.zeros(len(windows.sources), 2, dtype=torch.float64, device=device)
-    with closing(read_ahead(lambda number: windows.batch(*ranges[number][1:]), range(num_batches), device)) as batches:
+    batches = read_ahead(
+        lambda number: windows.batch(*ranges[number][1:]),
+        range(num_batches),
+        device,
+        expect=lambda number: windows.expect(*ranges[number][1:]),
+        num_expected=max(1, EXPECTED_SAMPLES // batch_size),
+    )
+    with closing(batches):
         for number, (input_ids_BT, targets_BT) in enumerate(batches):
             loss = loss_of(input_ids_BT, targets_BT)
             if number < len(mine):

@@ -36,7 +36,7 @@ from stages.checkpoint.parameters import fill_model
 from stages.checkpoint.retention import prune
 from stages.data.dataset import EvaluationWindows, read_dataset_manifest
 from stages.data.mixed_samples import MixedSamples
-from stages.data.read_ahead import read_ahead
+from stages.data.read_ahead import EXPECTED_SAMPLES, read_ahead
 from stages.data.samples import open_samples
 from stages.engine.deepspeed_api import DeepSpeedEngine
 from stages.engine.device_memory import engine_checkpoint_bytes, parameters_checkpoint_bytes
@@ -94,6 +94,7 @@ class Worker:
         )
         self.metrics = MetricsWriter(self.paths.metrics, spec.attempt) if self.rank == 0 else None
         self.progress: tuple[float, float] | None = None
+        self.data_wait_seconds = 0.0
         self.losses: list[tuple[int, float]] = []
         self.pending = PendingLosses(device)
         self.guard = Guard(spec)
@@ -259,7 +260,18 @@ class Worker:
         )
         own = range(self.rank * size, spec.batch_size, self.world_size * size)
         positions = (first + offset for first in firsts for offset in own)
-        return read_ahead(lambda position: self.samples.batch(position, size), positions, self.device)
+        return read_ahead(
+            lambda position: self.samples.batch(position, size),
+            positions,
+            self.device,
+            expect=lambda position: self.samples.expect(position, size),
+            num_expected=max(1, EXPECTED_SAMPLES // size),
+            on_wait=self.waited,
+        )
+
+    def waited(self, seconds: float) -> None:
+        """Counts time in which this rank waited for data."""
+        self.data_wait_seconds += seconds
 
     def evaluate(self, model: LanguageModel | DeepSpeedEngine) -> Evaluation:
         """The validation loss of a plain model or of the engine, in its own precision."""
@@ -272,10 +284,11 @@ class Worker:
 
     def log(self, engine: DeepSpeedEngine, step: int, steps_per_second: float) -> None:
         """Records the mean training loss, over all ranks, of the updates made since the last log line."""
-        speed = torch.tensor([steps_per_second], dtype=torch.float64).to(self.device)
-        both = torch.cat((self.pending.taken(), speed))
+        times = torch.tensor([steps_per_second, self.data_wait_seconds], dtype=torch.float64).to(self.device)
+        self.data_wait_seconds = 0.0
+        both = torch.cat((self.pending.taken(), times))
         dist.all_reduce(both)
-        *losses, mean_speed = (both / self.world_size).tolist()
+        *losses, mean_speed, waited = (both / self.world_size).tolist()
         self.look_every = max(1, int(LOOK_SECONDS * mean_speed))
         self.guard.learn(step, losses)
         tokens_per_step = self.spec.batch_size * self.spec.sequence_length
@@ -289,6 +302,7 @@ class Worker:
             gradient_norm=None if norm is None or not math.isfinite(norm) else float(norm),
             tokens_seen=step * tokens_per_step,
             tokens_per_second=round(steps_per_second * tokens_per_step, 1),
+            data_wait_seconds=round(waited, 3),
         )
 
     def save(self, engine: DeepSpeedEngine, step: int) -> None:

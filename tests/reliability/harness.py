@@ -49,7 +49,7 @@ handlers."""
 MAY_STAY = re.compile(r"/stages/[^/]+/(release/)?converted_\d+(/|$)")
 """Paths that a kill may leave in a stage's directory: the last conversion."""
 
-TIMES = ("attempt", "seconds", "tokens_per_second")
+TIMES = ("attempt", "seconds", "tokens_per_second", "data_wait_seconds")
 """Keys of metrics.jsonl that differ from one execution to the next."""
 
 

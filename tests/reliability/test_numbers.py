@@ -184,7 +184,7 @@ def test_the_screen_reports_anomalies_and_keeps_the_last_loss_if_a_record_has_no
     screen = Screen(console)
     [plan] = plan_stages(schedule)
     screen.run_started("tiny", None, [plan])
-    train = {"event": "train", "step": 10, "loss": None, "tokens_per_second": 5.0}
+    train = {"event": "train", "step": 10, "loss": None, "tokens_per_second": 5.0, "data_wait_seconds": 0.0}
     common = {"event": "anomaly", "step": 37, "value": 12.5, "threshold": 5.25, "first_step": 30, "num_steps": 7}
     screen.record(plan, train)
     assert "stage large step 10/60: no training loss yet" in console.export_text()

@@ -15,9 +15,12 @@ from typing import Any
 
 from stages.checkpoint.manifest import read_manifest
 from stages.data.dataset import read_dataset_manifest
+from stages.metrics import read_metrics
 from tests.growctl.runs import TEXT
 from tests.services.processes import background, output_of, wait_until
 from tests.services.service import Service
+from tests.stages.data.ranged import with_ranges_of
+from tests.web_server import FAULTS, WebServer, server_at
 
 OURS, PRIVATE = "texts", "private"
 """The bucket that our user may read, and one that exists but is not theirs."""
@@ -248,6 +251,30 @@ def _keeps_no_secret(store: Store) -> str:
     return f"none of {len(runs)} files holds the secret key"
 
 
+def _trains_on_remote_tokens(store: Store) -> str:
+    """The dataset lies in the store, and a proxy in front of the store injects faults while a run reads it."""
+    runs = store.folder / "remote"
+    prepared = store.growctl("prepare", store.schedule, "--runs-dir", runs / "prepared")
+    local = Path(prepared.split()[-1])
+    with_ranges_of(local, 4096)
+    client = _client("s3", store.endpoint, store.key, store.secret)
+    for path in (path for path in local.rglob("*") if path.is_file()):
+        client.put_object(Bucket=OURS, Key=f"datasets/web/{path.relative_to(local)}", Body=path.read_bytes())
+    store.growctl("run", store.schedule, f"data.source={local}", "--runs-dir", runs / "local")
+    with WebServer(server_at(int(store.endpoint.rpartition(":")[2]))).running() as proxy:
+        proxy.faults.extend(FAULTS * 2)
+        remote = ("data.source=s3://texts/datasets/web", "data.cache_bytes=64kB", "--runs-dir", runs / "far")
+        store.growctl("run", store.schedule, *remote, AWS_ENDPOINT_URL=proxy.url)
+        assert not proxy.faults, f"only {dict(proxy.injected)} were injected"
+    finals = [read_manifest(runs / place / "tiny/stages/1-large/final") for place in ("local", "far")]
+    hashes = [{name: file.sha256 for name, file in final.files.items()} for final in finals]
+    assert hashes[0] == hashes[1], "the weights differ"
+    records = read_metrics(runs / "far/tiny/stages/1-large/metrics.jsonl")
+    waited = sum(record["data_wait_seconds"] for record in records if record["event"] == "train")
+    faults = f"{len(FAULTS * 2)} faults among {proxy.injected.total()} ranges"
+    return f"{faults}, {waited:.1f} s waited, the same weights as local"
+
+
 SERVICE = Service(
     name="S3",
     programs=(),
@@ -258,6 +285,7 @@ SERVICE = Service(
     checks=(
         ("a folder of text", _trains_on_a_folder),
         ("JSON lines", _trains_on_json_lines),
+        ("tokens in the store, with faults", _trains_on_remote_tokens),
         ("reuse of a dataset", _prepares_again_only_what_changed),
         ("a bucket without permission", _forbidden_bucket),
         ("an unknown key", _unknown_key),

@@ -28,6 +28,7 @@ TRAIN = {
     "gradient_norm": 0.5,
     "tokens_seen": 640,
     "tokens_per_second": 100.0,
+    "data_wait_seconds": 0.25,
 }
 EVALUATION = {
     "point": "final",

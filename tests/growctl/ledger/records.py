@@ -39,7 +39,7 @@ class Metrics:
         self.step += num_steps
         self.seconds += num_steps - 1
         self.gpu_joules += 100.0 * num_steps * self.num_devices
-        self._write("train", loss=2.0, tokens_seen=self.step * 100, tokens_per_second=100.0)
+        self._write("train", loss=2.0, tokens_seen=self.step * 100, tokens_per_second=100.0, data_wait_seconds=0.0)
 
     def usage(self, gpu_bytes: int = 5 * 10**9, **values: Any) -> None:
         """Takes no time."""

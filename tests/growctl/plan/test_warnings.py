@@ -16,6 +16,7 @@ from growctl.run.requests import RunError, RunRequest, check_batch
 from growctl.runs_dir import RunsPaths
 from growctl.schedule.load import load_schedule
 from growctl.schema.blocks import Schedule
+from stages.data.remote_reading import RemoteReading
 from tests.growctl.ladders import ladder
 from tests.growctl.plan.manifests import write_dataset
 
@@ -291,6 +292,27 @@ def test_evaluations_that_read_little_of_a_validation_set_are_a_warning(tmp_path
     write_dataset(RunsPaths(tmp_path).datasets / "text-0", schedule.data, validation=(80, 500_000))
     [warning] = plan_warnings(plan_costs(schedule, tmp_path))
     assert f"an evaluation reads {10 * schedule.training.sequence_length} of the tokens" in warning
+
+
+def test_a_cache_smaller_than_a_remote_dataset_is_a_warning_with_the_traffic(tmp_path: Path) -> None:
+    url = "s3://bucket/web-1a2b"
+
+    def found(cache: str) -> list[str]:
+        schedule = optimal(data={"source": url, "vocab_size": 300, "cache_bytes": cache})
+        return [warning for warning in plan_warnings(plan_costs(schedule, tmp_path)) if "cache_bytes" in warning]
+
+    assert found("1MB") == [], "not known before it was opened"
+    folder = RunsPaths(tmp_path).datasets / "web-1a2b-at-0"
+    write_dataset(folder, optimal().data, training_tokens=10**7)
+    (folder / "remote.json").write_text(
+        RemoteReading(url=url, cache_dir="/cache", cache_bytes=1, retry_seconds=1).model_dump_json()
+    )
+    assert found("20MB") == []
+    assert found("5MB") == [
+        "data.cache_bytes is 5 MB, but the training tokens at s3://bucket/web-1a2b take 20 MB: about 75% of the "
+        "samples fetch a range of 1.05 MB each, 18.9 GB in the whole ladder. Set data.cache_bytes to 20 MB or more, or "
+        "download the dataset."
+    ]
 
 
 def test_entries_that_the_trained_tokenizer_lacks_are_a_warning_with_both_numbers(tmp_path: Path) -> None:

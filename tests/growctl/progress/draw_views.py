@@ -66,7 +66,7 @@ def show(screen: LiveScreen, schedule: Schedule, steps: dict[str, int], start: d
     for name, done in steps.items():
         plan = plans[name]
         screen.stage_started(plan)
-        train = HEAD | {"event": "train", "loss": 3.456789, "tokens_per_second": 1_234_567.8}
+        train = HEAD | {"event": "train", "loss": 3.456789, "tokens_per_second": 1_234_567.8, "data_wait_seconds": 0.0}
         evaluation = HEAD | {"event": "evaluation", "point": "interval", "loss": 3.210987}
         records = [HEAD | start | {"step": 0}, train | {"step": done - 2}, evaluation | {"step": done - 1}]
         screen.catch_up(plan, records)

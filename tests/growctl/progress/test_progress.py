@@ -30,7 +30,7 @@ START: Record = {
 
 
 def train(step: int, **values: Any) -> Record:
-    return {"event": "train", "step": step, "loss": 3.5, "tokens_per_second": 128.0} | values
+    return {"event": "train", "step": step, "loss": 3.5, "tokens_per_second": 128.0, "data_wait_seconds": 0.0} | values
 
 
 def evaluation(step: int, **values: Any) -> Record:
@@ -63,6 +63,13 @@ def test_a_line_names_both_losses_speed_ramp_times_compute_evaluation_and_growth
     ):
         assert fact in written
     assert "\n" not in written
+
+
+def test_waiting_for_data_is_shown_as_a_share_of_the_steps_time() -> None:
+    seconds = 10 * 128 / 128.0
+    waiting = train(10, data_wait_seconds=0.3 * seconds)
+    assert "30% of the time waits for data" in dict(rows(progress(ladder(), START, waiting)))["speed"]
+    assert "waits" not in dict(rows(progress(ladder(), START, waiting, train(20))))["speed"]
 
 
 def test_a_stage_that_has_no_loss_yet_shows_those_of_the_stage_before() -> None:

@@ -11,7 +11,13 @@ _START = {"device": "cpu", "num_devices": 2, "precision": "fp32", "zero_stage": 
 _FIGURES = {"loss": 2.0, "perplexity": 7.4, "bits_per_byte": 2.9}
 DEFAULTS: dict[str, dict[str, Any]] = {
     "start": {**_START, "converted": False, "peak_flops": None, "price_per_device_hour": None},
-    "train": {"loss": 2.0, "learning_rate": 1e-3, "gradient_norm": 0.5, "tokens_per_second": 100.0},
+    "train": {
+        "loss": 2.0,
+        "learning_rate": 1e-3,
+        "gradient_norm": 0.5,
+        "tokens_per_second": 100.0,
+        "data_wait_seconds": 0.0,
+    },
     "usage": {"gpu_joules": None, "cpu_joules": None, "peak_gpu_bytes": None, "peak_resident_bytes": None},
     "evaluation": {"point": "interval", "precision": "fp32", **_FIGURES, "num_tokens": 1000, "by_source": None},
     "checkpoint": {"path": "step_00000001"},

@@ -61,7 +61,7 @@ def test_the_parts_add_up_to_the_ledgers_device_time_however_often_a_run_is_kill
     assert found.device_seconds == pytest.approx(stage.device_seconds)
     assert found.device_seconds == pytest.approx(sum(one.seconds * one.num_devices for one in done))
     assert found.replayed == pytest.approx(stage.replayed_device_seconds)
-    parts = (found.steps, found.evaluation, found.checkpoints, found.start_up, found.replayed, found.other)
+    parts = (found.steps, found.data, found.evaluation, found.checkpoints, found.start_up, found.replayed, found.other)
     assert min(parts) > -1e-9
 
 
@@ -69,6 +69,18 @@ def test_each_part_has_its_known_seconds(tmp_path: Path) -> None:
     found = spent(run_with(tmp_path, undisturbed()))
     assert (found.steps, found.evaluation, found.checkpoints, found.start_up) == (24.0, 4.0, 4.0, 20.0)
     assert (found.replayed, found.other, found.recorded) == (0.0, 0.0, True)
+
+
+def test_waiting_for_data_is_a_part_of_its_own_that_the_steps_lose(tmp_path: Path) -> None:
+    records = undisturbed()
+    for record in records:
+        if record["event"] == "train":
+            record["data_wait_seconds"] = 2.0
+    found = spent(run := run_with(tmp_path, records))
+    assert (found.steps, found.data, found.evaluation, found.start_up) == (16.0, 8.0, 4.0, 20.0)
+    shown = section([run])
+    assert shown
+    assert "15.4% into waiting for data" in str(shown.parts[0])
 
 
 def test_a_run_whose_files_are_elsewhere_says_what_is_not_known(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from model.errors import UserError
 from stages.checkpoint.manifest import manifest_hash
 from stages.checkpoint.verify import verify_checkpoint
 from stages.data.corpus import DataSpec
+from stages.data.remote_reading import CACHE_NAME
 from tests.growctl.runs import SCHEDULE
 from tests.growctl.status.hand_made import HandMade
 from tests.growctl.storage.stored import (
@@ -330,13 +331,17 @@ def test_datasets_that_no_run_uses_are_removed(tmp_path):
     made = finished_run(tmp_path)
     for name in ("data", "spec-only", "unused"):
         dataset(tmp_path, name)
+    (cache := tmp_path / ".datasets" / CACHE_NAME).mkdir()
     spec = made.stage("1-large") / "spec.json"
     spec.write_text(json.dumps(json.loads(spec.read_text()) | {"dataset": "/elsewhere/.datasets/spec-only"}))
     cleanup = find_removable(tmp_path)
     assert listed(cleanup)[".datasets/unused"] == "dataset"
     assert [item.path.name for item in cleanup.remove if item.kind == "dataset"] == ["unused"]
+    [kept] = [item.why for item in cleanup.kept if item.path == cache]
+    assert kept.startswith("it holds tokens that runs have read from URLs")
     remove(cleanup)
-    assert sorted(path.name for path in (tmp_path / ".datasets").iterdir() if path.is_dir()) == ["data", "spec-only"]
+    left = [path.name for path in (tmp_path / ".datasets").iterdir() if path.is_dir()]
+    assert sorted(left) == [cache.name, "data", "spec-only"]
 
 
 def test_cleaning_named_runs_leaves_datasets_alone(tmp_path):

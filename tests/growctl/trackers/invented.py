@@ -75,7 +75,13 @@ def line(event: str, step: int, attempt: int = 1, **values: Any) -> Record:
 
 
 def trained(step: int, attempt: int = 1) -> Record:
-    figures = {"learning_rate": 1e-3, "gradient_norm": 0.5, "tokens_seen": 128 * step, "tokens_per_second": 1000.0}
+    figures = {
+        "learning_rate": 1e-3,
+        "gradient_norm": 0.5,
+        "tokens_seen": 128 * step,
+        "tokens_per_second": 1000.0,
+        "data_wait_seconds": 0.0,
+    }
     return line("train", step, attempt, loss=5.0 - step / 10, **figures)
 
 

@@ -12,6 +12,7 @@ from growctl.schedule.load import load_schedule
 from growctl.verify.integrity import Found, check, find_targets
 from stages.data.dataset import read_dataset_manifest
 from stages.data.mixture_dataset import Ingredient, write_mixture
+from stages.data.remote_reading import CACHE_NAME
 from tests.growctl.runs import run_here, write_schedule
 from tests.stages.checkpoints import write_checkpoint
 from tests.stages.data.test_dataset import write_dataset
@@ -109,6 +110,11 @@ def test_a_path_with_nothing_to_check_gives_one_message(tmp_path):
 def test_a_runs_schedule_that_is_no_longer_yaml_is_reported_as_broken(runs, content):
     (runs / "tiny/schedule.yaml").write_bytes(content)
     assert found(runs)["schedule.yaml"].whole is False
+
+
+def test_the_cache_of_remote_tokens_is_no_dataset(runs):
+    (runs / ".datasets" / CACHE_NAME / "3f").mkdir(parents=True)
+    assert {".ranges", "3f"}.isdisjoint(found(runs))
 
 
 def test_a_copy_of_a_dataset_is_recognised_anywhere(runs, tmp_path):

@@ -36,6 +36,25 @@ def test_inputs_and_targets_come_in_the_requested_order(positions):
     assert readers() == []
 
 
+def test_positions_are_announced_ahead_of_their_reading_and_waiting_is_measured() -> None:
+    announced: list[int] = []
+    seen: list[tuple[int, int]] = []
+    waits: list[float] = []
+
+    def read(position: int) -> np.ndarray:
+        seen.append((position, len(announced)))
+        return np.zeros((2, 3), np.int64)
+
+    with closing(
+        read_ahead(read, range(7), CPU, expect=announced.append, num_expected=3, on_wait=waits.append)
+    ) as batches:
+        assert len(list(batches)) == 7
+    assert announced == list(range(7))
+    assert all(known >= min(7, position + 4) for position, known in seen)
+    assert len(waits) == 7
+    assert min(waits) >= 0
+
+
 def test_exactly_one_micro_batch_is_read_ahead():
     begun = {position: threading.Event() for position in range(5)}
 

@@ -1,0 +1,202 @@
+"""A prepared dataset at a URL: the same samples as local, faults of the network, and one error for what is damaged."""
+
+import pickle
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+
+from stages.data import remote_files
+from stages.data.corpus import DataError, DataSpec
+from stages.data.dataset import (
+    EvaluationWindows,
+    TokenSplit,
+    TrainingSamples,
+    read_dataset_manifest,
+    verify_dataset,
+)
+from stages.data.document_ends import DocumentEnds
+from stages.data.mixture_dataset import Ingredient, write_mixture
+from stages.data.prepare import prepare
+from stages.data.prepared import prepared_datasets
+from stages.data.remote_reading import CACHE_NAME
+from stages.data.samples import open_samples
+from stages.remote_shards.range_cache import RangeCache
+from stages.spec import Packing
+from tests.stages.data.ranged import with_ranges_of
+from tests.stages.data.test_dataset import limit_shards, write_dataset
+from tests.web_server import FAULTS, WebServer, folder
+
+RANGE_BYTES = 512
+LENGTH = 60
+"""Data tokens of a sample: a sample often lies in two ranges, sometimes in two shards."""
+
+
+@pytest.fixture
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[WebServer, Path]]:
+    """A running server, and the folder of the dataset that it serves as `/web`."""
+    monkeypatch.setattr(remote_files, "FIRST_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(remote_files, "LONGEST_PAUSE_SECONDS", 0.01)
+    dataset = write_dataset(tmp_path / "served/web", [2000, 700, 1300], [900], token_bytes=2)
+    limit_shards(dataset, {"train/00001.ds": 650})
+    with_ranges_of(dataset, RANGE_BYTES)
+    with WebServer(folder(tmp_path / "served")).running() as server:
+        yield server, dataset
+
+
+def opened(server: WebServer, tmp_path: Path, **keys: Any) -> Path:
+    """The directory here of the served dataset."""
+    return prepare(DataSpec(source=f"{server.url}/web", **keys), tmp_path / "datasets")
+
+
+def test_a_remote_dataset_gives_the_same_samples_as_a_local_one_through_20_faults(
+    served: tuple[WebServer, Path], tmp_path: Path
+) -> None:
+    server, local = served
+    limit = 4 * RANGE_BYTES
+    remote = opened(server, tmp_path, cache_bytes=limit)
+    assert verify_dataset(remote).fingerprint == read_dataset_manifest(local).fingerprint
+    assert not list(remote.rglob("*.ds")), "the tokens stay where they are"
+    server.faults.extend(FAULTS * 2)
+    here, there = (TrainingSamples(directory, LENGTH, seed=4) for directory in (local, remote))
+    for first in range(0, 150, 5):
+        there.expect(first + 5, 5)
+        assert np.array_equal(there.batch(first, 5), here.batch(first, 5))
+        assert RangeCache(tmp_path / "datasets" / CACHE_NAME, limit).num_bytes() <= limit
+    windows = [EvaluationWindows(directory, "validation", LENGTH) for directory in (local, remote)]
+    assert np.array_equal(windows[0].batch(0, 14), windows[1].batch(0, 14))
+    assert not server.faults, f"only {server.injected} were injected"
+    splits = [TokenSplit(directory, "train") for directory in (local, remote)]
+    assert np.array_equal(splits[0].read(1990, 1960), splits[1].read(1990, 1960))
+
+
+def test_ranges_are_fetched_once_and_shared_by_threads_and_pickles(
+    served: tuple[WebServer, Path], tmp_path: Path
+) -> None:
+    server, local = served
+    samples, expected = TrainingSamples(opened(server, tmp_path), LENGTH, 1), TrainingSamples(local, LENGTH, 1)
+    copied = pickle.dumps(samples)
+    assert len(copied) < 10_000
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda index: samples[index], range(100)))
+    assert np.array_equal(np.stack(found), expected.batch(0, 100))
+    num_requests = server.requests.total()
+    assert num_requests == sum(-(-file.stat().st_size // RANGE_BYTES) for file in (local / "train").glob("*.ds"))
+    assert np.array_equal(pickle.loads(copied).batch(0, 100), expected.batch(0, 100))
+    assert server.requests.total() == num_requests
+
+
+def test_a_damaged_range_in_the_cache_is_fetched_again(served: tuple[WebServer, Path], tmp_path: Path) -> None:
+    server, local = served
+    remote, expected = opened(server, tmp_path), TokenSplit(local, "validation").read(0, 900)
+    assert np.array_equal(TokenSplit(remote, "validation").read(0, 900), expected)
+    first, second, *_ = (tmp_path / "datasets" / CACHE_NAME).glob("??/*")
+    first.write_bytes(bytes(first.stat().st_size))
+    second.write_bytes(second.read_bytes()[:-2])
+    before = server.requests.total()
+    assert np.array_equal(TokenSplit(remote, "validation").read(0, 900), expected)
+    assert server.requests.total() == before + 2
+
+
+def test_a_shard_that_goes_missing_is_one_error_that_names_it(served: tuple[WebServer, Path], tmp_path: Path) -> None:
+    server, local = served
+    remote = opened(server, tmp_path)
+    (local / "validation/00000.ds").unlink()
+    with pytest.raises(DataError, match=r"of http://.*/web/validation/00000\.ds does not exist; upload it again"):
+        TokenSplit(remote, "validation").read(0, 100)
+    assert server.requests.total() == 1, "it was not asked again"
+
+
+@pytest.mark.parametrize("num_bytes", [1800 - 100, 1500])
+def test_a_truncated_shard_is_one_error_with_both_sizes(
+    served: tuple[WebServer, Path], tmp_path: Path, num_bytes: int
+) -> None:
+    server, local = served
+    remote, shard = opened(server, tmp_path), local / "validation/00000.ds"
+    shard.write_bytes(shard.read_bytes()[:num_bytes])
+    message = rf"/web/validation/00000\.ds is truncated: it has {num_bytes:,} bytes, and bytes up to 1,800 are needed"
+    with pytest.raises(DataError, match=message):
+        TokenSplit(remote, "validation").read(850, 50)
+    message = rf"/web/validation/00000\.ds has {num_bytes:,} bytes, not 1,800 as in the manifest"
+    with pytest.raises(DataError, match=message):
+        prepare(DataSpec(source=f"{server.url}/web"), tmp_path / "others")
+    assert not list((tmp_path / "others").iterdir()), "nothing unfinished remains"
+
+
+def test_an_altered_shard_is_one_error_with_both_hashes(served: tuple[WebServer, Path], tmp_path: Path) -> None:
+    server, local = served
+    remote, shard = opened(server, tmp_path), local / "validation/00000.ds"
+    wanted = (local / "validation/00000.ds.ranges").read_bytes()[:32].hex()
+    shard.write_bytes(b"\7" + shard.read_bytes()[1:])
+    with pytest.raises(DataError, match=rf"/00000\.ds are altered: their sha256 is [0-9a-f]{{64}}, not {wanted}"):
+        TokenSplit(remote, "validation").read(0, 10)
+    assert server.requests.total() == remote_files.ALTERED_TRIES
+    assert np.array_equal(TokenSplit(remote, "validation").read(300, 10), np.arange(300, 310)), "the others are whole"
+
+
+def test_a_server_that_denies_access_is_asked_once(served: tuple[WebServer, Path], tmp_path: Path) -> None:
+    server, _ = served
+    remote = opened(server, tmp_path)
+    server.forbidden = True
+    with pytest.raises(DataError, match=r"00000\.ds cannot be read \(the server answered 403 Forbidden"):
+        TokenSplit(remote, "validation").read(0, 10)
+    assert server.requests.total() == 1
+
+
+def test_a_fault_that_lasts_longer_than_the_limit_is_an_error_that_names_the_key(
+    served: tuple[WebServer, Path],
+) -> None:
+    server, _ = served
+    server.faults.extend(["500"] * 1000)
+    with pytest.raises(DataError, match=r"cannot be read, for 0\.05 s \(data\.retry_seconds\) \(.* 500 Internal"):
+        remote_files.RemoteFiles(f"{server.url}/web", 0.05).fetch("train/00000.ds", 0, 10, "")
+    assert server.injected["500"] > 1
+
+
+def test_a_dataset_that_was_opened_before_needs_no_network(served: tuple[WebServer, Path], tmp_path: Path) -> None:
+    server, _ = served
+    remote = opened(server, tmp_path)
+    tokens = TokenSplit(remote, "validation").read(0, 900)
+    server.forbidden = True
+    told: list[str] = []
+    spec = DataSpec(source=f"{server.url}/web/", retry_seconds=7)
+    assert prepare(spec, tmp_path / "datasets", tell=told.append) == remote
+    assert "cannot be reached (the server answered 403 Forbidden" in told[0]
+    assert [path for path, _ in prepared_datasets(spec, tmp_path / "datasets")] == [remote]
+    assert np.array_equal(TokenSplit(remote, "validation").read(0, 900), tokens)
+    with pytest.raises(DataError, match=r"data\.source: 'http://.*' cannot be read"):
+        prepare(spec, tmp_path / "others")
+
+
+def test_a_dataset_without_hashes_of_ranges_is_rejected(served: tuple[WebServer, Path], tmp_path: Path) -> None:
+    server, local = served
+    shutil.rmtree(local)
+    write_dataset(local, [500], [100])
+    with pytest.raises(DataError, match=r"/web has no hashes of the ranges of train/00000\.ds"):
+        opened(server, tmp_path)
+
+
+def test_a_prepared_dataset_in_any_file_system_is_read_from_there(tmp_path: Path) -> None:
+    import fsspec
+
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for number in range(20):
+        (texts / f"{number}.txt").write_text(f"text number {number} " * 50)
+    local = prepare(DataSpec(source=str(texts), vocab_size=300, validation_fraction=0.3), tmp_path / "local")
+    fsspec.filesystem("memory").put(str(local), "/bucket/texts", recursive=True)
+    remote = prepare(DataSpec(source="memory://bucket/texts"), tmp_path / "datasets")
+    assert read_dataset_manifest(remote).fingerprint == read_dataset_manifest(local).fingerprint
+    for packing in get_args(Packing):
+        here, there = (open_samples(directory, 16, seed=3, packing=packing) for directory in (local, remote))
+        there.expect(0, 100)
+        assert np.array_equal(there.batch(0, 300), here.batch(0, 300))
+    mixtures = [write_mixture([Ingredient("a", path, 1.0)], tmp_path / "mixtures") for path in (local, remote)]
+    here, there = (open_samples(directory, 16, seed=3) for directory in mixtures)
+    there.expect(0, 100)
+    assert np.array_equal(there.batch(0, 300), here.batch(0, 300))
+    assert DocumentEnds(remote, "train").document_at(5) == DocumentEnds(local, "train").document_at(5)
