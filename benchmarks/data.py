@@ -36,17 +36,11 @@ from tokenizers import Tokenizer, decoders, models
 from benchmarks.machine import machine
 from growctl.data_exchange.importing import import_tokens
 from stages.data.corpus import DataSpec, SplitName
-from stages.data.dataset import (
-    DatasetFile,
-    DatasetManifest,
-    DatasetSplit,
-    TrainingSamples,
-    dataset_fingerprint,
-    dataset_manifest_bytes,
-)
+from stages.data.dataset import DatasetFile, DatasetManifest, DatasetSplit, dataset_fingerprint, dataset_manifest_bytes
 from stages.data.mixed_samples import MixedSamples
 from stages.data.mixture import MixtureStage
 from stages.data.sample_order import Int64Array
+from stages.data.training_samples import TrainingSamples
 from stages.stage_dir import MANIFEST_NAME
 from stages.token_files.files import TokenFiles
 from stages.token_files.mapped import MappedNumbers

@@ -245,7 +245,7 @@ def bare_step(spec: Any) -> Callable[[], object]:
     import torch
 
     from model.initialization import build_model
-    from stages.data.dataset import TrainingSamples
+    from stages.data.training_samples import TrainingSamples
 
     samples = TrainingSamples(Path(spec.dataset), spec.sequence_length, spec.seed)
     model = build_model(spec.model, seed=0)

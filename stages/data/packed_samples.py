@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from stages.data.dataset import TrainingSamples
 from stages.data.packed_split import PackedSplit
 from stages.data.sample_order import Blocks, Int64Array
+from stages.data.training_samples import TrainingSamples
 
 
 class PackedSamples(TrainingSamples):

@@ -15,11 +15,12 @@ import numpy as np
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt, ValidationError
 
 from model.strict import Strict
-from stages.data.dataset import TokenSplit, read_dataset_manifest, require_tokens
+from stages.data.dataset import read_dataset_manifest
 from stages.data.document_ends import DocumentEnds
 from stages.data.packing import pack
 from stages.data.sample_order import Int64Array
 from stages.data.source_errors import DataError
+from stages.data.token_split import TokenSplit, require_tokens
 from stages.token_files.mapped import mapped
 
 FORMAT_VERSION = 1

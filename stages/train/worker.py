@@ -34,7 +34,8 @@ from stages.checkpoint.lineage import Lineage, TrainingCost
 from stages.checkpoint.manifest import Manifest, manifest_hash, read_manifest
 from stages.checkpoint.parameters import fill_model
 from stages.checkpoint.retention import prune
-from stages.data.dataset import EvaluationWindows, read_dataset_manifest
+from stages.data.dataset import read_dataset_manifest
+from stages.data.evaluation_windows import EvaluationWindows
 from stages.data.mixed_samples import MixedSamples
 from stages.data.read_ahead import EXPECTED_SAMPLES, read_ahead
 from stages.data.samples import open_samples
