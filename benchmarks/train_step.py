@@ -236,7 +236,7 @@ def trainer_step(spec: Any) -> Callable[[], object]:
     from stages.train.worker import Worker
 
     worker = Worker(spec, torch.device("cpu"))
-    engine, micro_batches, numbers = worker.start_engine(), worker.micro_batches(0), count()
+    engine, micro_batches, numbers = worker.start_engine(), worker.data.micro_batches(0), count()
     return lambda: worker.train_step(engine, next(numbers), micro_batches)
 
 
