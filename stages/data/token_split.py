@@ -35,6 +35,8 @@ class TokenSplit:
         numbers = _mapped_numbers(dataset_dir, manifest, shards) if self._remote is None else self._remote
         self.fill = numbers.fill
         """Fills an array from a position on; the stream goes on at its start."""
+        self.fill_pieces = numbers.fill_pieces
+        """Fills an array with pieces, each (start, length), one after another."""
         self.read = numbers.read
         """Reads (start, length): (length,) int64. Raises IndexError beyond either end."""
 
