@@ -61,7 +61,8 @@ def missing_unprepared(spec: DataSpec, datasets_dir: Path) -> str | None:
 
 def _determining(spec: dict[str, Any]) -> dict[str, Any]:
     """The keys of a data block that determine the content of its dataset."""
-    return {name: spec[name] for name in DataSpec.model_fields if name not in NOT_CONTENT}
+    names = DataSpec.model_fields.keys() - {*NOT_CONTENT, "shared_tokenizer"}
+    return {name: spec[name] for name in names} | {"shared_tokenizer": spec.get("shared_tokenizer")}
 
 
 def _age(manifest: Path) -> float:
