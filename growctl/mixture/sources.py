@@ -43,6 +43,7 @@ def prepare_data(data: DataBlock, datasets_dir: Path, **options: "Unpack[Prepari
 
 def _shared_tokenizer(data: DataBlock, datasets_dir: Path, **options: "Unpack[PreparingOptions]") -> "Tokenizer | None":
     """The tokenizer that is trained on all sources; None if `data.tokenizer` or prepared datasets bring one."""
+    from stages.data.prepare import prepare
     from stages.data.progress import Progress
     from stages.data.remote_dataset import remote_dataset
     from stages.data.shared_tokenizer import shared_tokenizer
@@ -59,6 +60,8 @@ def _shared_tokenizer(data: DataBlock, datasets_dir: Path, **options: "Unpack[Pr
         return None
     for index, dataset in enumerate(prepared):
         if dataset:
+            with _naming_entry(index):
+                prepare(specs[index], datasets_dir, **options)  # checks it
             raise DataError(
                 f"data.tokenizer: is missing; data.mixture.{index}.source {specs[index].source!r} is a prepared "
                 "dataset with a tokenizer of its own, which the other sources need too: set data.tokenizer to "

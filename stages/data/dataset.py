@@ -450,8 +450,8 @@ class EvaluationWindows:
         weights = [entry.weight / total_weight for entry in entries] if entries else [1.0]
         self._length = sequence_length
         self._splits = [TokenSplit(directory, split) for _, directory in parts]
-        for (_, directory), tokens in zip(parts, self._splits, strict=True):
-            require_tokens(directory, split, tokens.num_tokens, sequence_length)
+        for (name, directory), tokens in zip(parts, self._splits, strict=True):
+            require_tokens(directory, split, tokens.num_tokens, sequence_length, name)
         totals = [(tokens.num_tokens - 1) // sequence_length for tokens in self._splits]
         counts = totals if max_sequences is None else _shared_out(max_sequences, weights, totals)
         self._windows = np.concatenate(
@@ -528,11 +528,14 @@ def _require_size(dataset_dir: Path, file: DatasetFile) -> None:
         raise DataError(f"{dataset_dir} is damaged: {file.name} has {size} bytes, not {file.bytes} as in the manifest")
 
 
-def require_tokens(dataset_dir: Path, split: SplitName, num_tokens: int, sequence_length: int) -> None:
-    """Raises DataError if a split is shorter than one sample."""
+def require_tokens(
+    dataset_dir: Path, split: SplitName, num_tokens: int, sequence_length: int, source: str | None = None
+) -> None:
+    """Raises DataError if a split is shorter than one sample. `source` is its name in a mixture."""
     if num_tokens <= sequence_length:
+        which = f"data.mixture: {source!r}, " if source else "data.source: "
         raise DataError(
-            f"data.source: the {split} split of {dataset_dir} has {counted(num_tokens, 'token')}, but one sample of"
+            f"{which}the {split} split of {dataset_dir} has {counted(num_tokens, 'token')}, but one sample of"
             f" {sequence_length} needs {sequence_length + 1}; use more text, a shorter sequence"
             f"{', or a larger data.validation_fraction' if split == 'validation' else ''}"
         )

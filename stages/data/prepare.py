@@ -106,6 +106,9 @@ def _checked(given: Path, spec: DataSpec, on_progress: OnProgress | None) -> Pat
         manifest = check_dataset(given, on_progress)
     except DataError as error:
         raise DataError(f"data.source: {error}") from error
+    if manifest.sources:
+        names = ", ".join(source.name for source in manifest.sources)
+        raise DataError(f"data.source: {spec.source!r} is a mixture itself; name its sources ({names}) in data.mixture")
     made = manifest.spec.model_copy(update={"vocab_size": manifest.vocab_size})
     if (file := tokenizer_file(spec)) and hash_file(file) == manifest.tokenizer_sha256:
         made = made.model_copy(update={"tokenizer": spec.tokenizer})

@@ -135,3 +135,16 @@ def test_clean_keeps_the_sources_of_a_run_whose_mixture_is_damaged(original: Pat
     (directory / "stages/0-a/spec.json").write_text(json.dumps({"dataset": str(mixture)}))
     (mixture / "manifest.json").write_text("{")
     assert sorted(name.partition("-")[0] for name in DatasetUse.of([directory]).runs) == ["books", "code", "mixture"]
+
+
+@pytest.mark.parametrize("key", ["data.source", "data.mixture.1.source"])
+def test_a_mixture_is_no_text_to_train_on(original: Path, tmp_path: Path, key: str) -> None:
+    [mixture] = original.glob("runs/.datasets/mixture-*")
+    data = loaded(original).data
+    if key == "data.source":
+        data = data.model_copy(update={"mixture": [], "source": str(mixture)})
+    else:
+        inner = data.mixture[1].model_copy(update={"source": str(mixture)})
+        data = data.model_copy(update={"mixture": [data.mixture[0], inner]})
+    with pytest.raises(DataError, match=rf"{key}: '.*' is a mixture itself; name its sources \(books, code\) in"):
+        prepare_data(data, tmp_path)
