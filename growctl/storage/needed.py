@@ -16,7 +16,8 @@ from growctl.mixture.sources import mixtures_in, prepared_data
 from growctl.run.lock import find_holder
 from growctl.run.requests import own_schedule
 from growctl.runs_dir import RunPaths, RunsPaths
-from growctl.schema.blocks import DataBlock, Schedule
+from growctl.schema.blocks import Schedule
+from growctl.schema.data_block import DataBlock
 from model.errors import UserError
 from stages.checkpoint.manifest import CheckpointError, Manifest, history_of, read_manifest
 from stages.data.prepared import prepared_datasets
