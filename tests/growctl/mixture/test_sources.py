@@ -10,6 +10,7 @@ import pytest
 from growctl.ladder.stage_plans import plan_stages
 from growctl.ladder.train_spec import worker_spec
 from growctl.mixture.sources import changed_texts, missing_data, prepare_data, prepared_data
+from growctl.plan.datasets import DatasetSizes, dataset_warnings
 from growctl.run.requests import schedule_yaml
 from growctl.schedule.load import load_schedule
 from growctl.schema.blocks import Schedule
@@ -148,3 +149,9 @@ def test_a_mixture_is_no_text_to_train_on(original: Path, tmp_path: Path, key: s
         data = data.model_copy(update={"mixture": [data.mixture[0], inner]})
     with pytest.raises(DataError, match=rf"{key}: '.*' is a mixture itself; name its sources \(books, code\) in"):
         prepare_data(data, tmp_path)
+
+
+def test_an_evaluation_reads_a_sequence_of_each_source_at_least_and_the_warning_knows(original: Path) -> None:
+    schedule = loaded(original, "evaluation.max_sequences=1")
+    [warning] = dataset_warnings(schedule, DatasetSizes(10**6, 1000, 200_000, 261))
+    assert "an evaluation reads 32 of the tokens" in warning
