@@ -85,10 +85,10 @@ def mixture_parts(schedule: Schedule, sizes: Mapping[str, int | None]) -> Iterat
 def exhausted(schedule: Schedule, sizes: Mapping[str, int | None]) -> str | None:
     """The message for a mixture whose sources may not be read as often as `schedule` needs; None if they last.
 
-    Sources of unknown size last.
+    Sources of unknown size last. The last stage or release comes first: it says how much the whole run needs.
     """
     plans = plan_stages(schedule)
-    for part in plan_run(schedule) if schedule.data.mixture else ():
+    for part in reversed(list(plan_run(schedule))) if schedule.data.mixture else ():
         end = (part.first_step + part.num_steps) * schedule.training.batch_size
         try:
             _mixture(schedule, part, plans, sizes).require(end)

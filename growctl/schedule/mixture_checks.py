@@ -17,6 +17,8 @@ _OF_A_SOURCE = (*(key for key in SourceSpec.model_fields if key != "source"), "a
 def check_text_block(schedule: Schedule) -> Iterator[str]:
     """One line per mistake in `data` and in the weights of the stages."""
     data = schedule.data
+    if data.shared_tokenizer is not None:
+        yield "data.shared_tokenizer: growctl computes it; leave it out"
     if data.mixture:
         yield from _check_mixture(data)
     elif not data.source:
@@ -42,11 +44,6 @@ def _check_mixture(data: DataBlock) -> Iterator[str]:
                 f"data.{key} = {shown(value)}: is for data.source; with data.mixture, set it in the entries that need "
                 f"it (as an override: ~data.{key} data.mixture.0.{key}=...)"
             )
-    if data.tokenizer is None:
-        yield (
-            "data.tokenizer: is missing; the sources of data.mixture share a tokenizer, so name one: a tokenizer.json, "
-            "or a name on the Hugging Face hub, such as EleutherAI/gpt-neox-20b"
-        )
     names = [source.name for source in data.mixture]
     for index, name in enumerate(names):
         if name in names[:index]:

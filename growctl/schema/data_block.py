@@ -14,6 +14,7 @@ from stages.data.corpus import (
     DEFAULT_VOCAB_SIZE,
     DataSpec,
     SourceSpec,
+    texts_hash,
 )
 from stages.data.location import one_spelling
 from stages.spec import Packing
@@ -60,8 +61,8 @@ class DataBlock(DataSpec):
     """With `document_mask`: the tokens that a token attends to, on average. growctl writes it; leave it out."""
 
     mixture: Annotated[list[MixtureBlock], Field(max_length=MOST_SOURCES)] = []
-    """Several texts to train on, in place of `source`, each with a weight. They share one `tokenizer`, which must be
-    set."""
+    """Several texts to train on, in place of `source`, each with a weight. They share one `tokenizer`;
+    without it, one is trained on equal parts of all of them."""
 
     when_exhausted: Annotated[WhenExhausted, example("others")] = "stop"
     """What follows when a source of a mixture has been read `epochs_at_most` times. stop: the run does not start if it
@@ -73,8 +74,10 @@ class DataBlock(DataSpec):
         if not self.mixture:
             return [self]
         shared = self.model_dump(include=DataSpec.model_fields.keys() - SourceSpec.model_fields.keys())
-        keys = set(SourceSpec.model_fields)
-        return [DataSpec(**shared, **source.model_dump(include=keys)) for source in self.mixture]
+        texts = [SourceSpec(**each.model_dump(include=set(SourceSpec.model_fields))) for each in self.mixture]
+        if self.tokenizer is None and len(texts) > 1:
+            shared["shared_tokenizer"] = texts_hash(texts)
+        return [DataSpec(**shared, **text.model_dump()) for text in texts]
 
     @property
     def base_weights(self) -> dict[str, float]:
@@ -92,4 +95,4 @@ class DataBlock(DataSpec):
     @property
     def num_tokens(self) -> int | None:
         """Entries of the tokenizer; None if `tokenizer` names one, because the schedule does not give its size."""
-        return None if self.tokenizer or self.mixture else (self.vocab_size or DEFAULT_VOCAB_SIZE)
+        return None if self.tokenizer else (self.vocab_size or DEFAULT_VOCAB_SIZE)

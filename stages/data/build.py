@@ -41,7 +41,7 @@ from stages.data.shuffle import ShuffleTasks
 from stages.data.source_errors import Interrupted, Unreadable
 from stages.data.source_files import SourceFile
 from stages.data.tasks import RECORDS, Execute, Record, Tasks
-from stages.data.tokenizer import train_tokenizer
+from stages.data.tokenizer import TrainingText, tokenizer_content, train_tokenizer
 from stages.stage_dir import MANIFEST_NAME, TOKENIZER_NAME, staging_directory
 
 SHARD_BYTES = 64 * 1024 * 1024
@@ -172,8 +172,8 @@ def _tokenizer(
     path = staging / TOKENIZER_NAME
     if path.is_file():
         return Tokenizer.from_file(str(path))
-    tokenizer = given or train_tokenizer(corpus, list(shards), progress)
-    write_file(path, tokenizer.to_str(pretty=True).encode())
+    tokenizer = given or train_tokenizer([TrainingText(corpus, shards)], progress)
+    write_file(path, tokenizer_content(tokenizer))
     return tokenizer
 
 

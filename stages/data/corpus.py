@@ -5,6 +5,7 @@ several, and neither moving or renaming files nor changing the number of workers
 """
 
 import hashlib
+import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -14,6 +15,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 from pydantic import ConfigDict, Field, PositiveInt, model_validator
+from pydantic.json_schema import SkipJsonSchema
 
 from model.strict import Strict
 from stages.data.bad_records import BadRecord, Policy, Record, Skipped
@@ -122,6 +124,10 @@ class DataSpec(SourceSpec):
     retry_seconds: PositiveInt = Field(DEFAULT_RETRY_SECONDS, examples=[900], json_schema_extra={"unit": "seconds"})
     """For a prepared dataset at a URL: how long a fault of the network is retried before training stops with an error.
     A server that denies access is not asked again."""
+
+    shared_tokenizer: SkipJsonSchema[str | None] = Field(None, exclude_if=lambda texts: texts is None)
+    """For a source of a mixture without a `tokenizer`: the `texts_hash` of all its sources, which share one that is
+    trained on them. growctl writes it; leave it out."""
 
     @model_validator(mode="after")
     def _one_source_of_tokens(self) -> "DataSpec":
@@ -325,6 +331,13 @@ def _no_source(spec: DataSpec) -> str:
         return f"data.source: {missing}; {instead}"
     near = nearest_path(path) if path else ""
     return f"data.source: {missing}{near or f'; set it to {PYTHON_STDLIB}, a file, a folder, a glob or a URL of one'}"
+
+
+def texts_hash(texts: Iterable[SourceSpec]) -> str:
+    """A hash of where texts are and how they are read: the same in any order, and in any spelling of local paths."""
+    spelled = (text.model_copy(update={"source": one_spelling(text.source)}) for text in texts)
+    described = sorted(json.dumps(text.model_dump(mode="json"), sort_keys=True) for text in spelled)
+    return hashlib.sha256(json.dumps(described).encode()).hexdigest()
 
 
 def content_hash(text: str) -> bytes:

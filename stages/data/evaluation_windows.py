@@ -4,6 +4,7 @@ Shapes: B batch, T sequence.
 """
 
 from collections.abc import Sequence
+from heapq import heapify, heappop, heapreplace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,8 +52,8 @@ class EvaluationWindows:
         weights = [entry.weight / total_weight for entry in entries] if entries else [1.0]
         self._length = sequence_length
         self._splits = [TokenSplit(directory, split) for _, directory in parts]
-        for (_, directory), tokens in zip(parts, self._splits, strict=True):
-            require_tokens(directory, split, tokens.num_tokens, sequence_length)
+        for (name, directory), tokens in zip(parts, self._splits, strict=True):
+            require_tokens(directory, split, tokens.num_tokens, sequence_length, name)
         totals = [(tokens.num_tokens - 1) // sequence_length for tokens in self._splits]
         counts = totals if max_sequences is None else _shared_out(max_sequences, weights, totals)
         self._windows = np.concatenate(
@@ -111,7 +112,13 @@ def _shared_out(number: int, weights: Sequence[float], most: Sequence[int]) -> l
     Each source gets at least one, and no more than `most`.
     """
     counts = [1] * len(weights)
+    behind = [(-weight / 3, source) for source, weight in enumerate(weights) if most[source] > 1]
+    heapify(behind)
     for _ in range(min(number, sum(most)) - len(weights)):
-        open_sources = (i for i in range(len(weights)) if counts[i] < most[i])
-        counts[max(open_sources, key=lambda i: weights[i] / (2 * counts[i] + 1))] += 1
+        source = behind[0][1]
+        counts[source] += 1
+        if counts[source] < most[source]:
+            heapreplace(behind, (-weights[source] / (2 * counts[source] + 1), source))
+        else:
+            heappop(behind)
     return counts

@@ -49,7 +49,7 @@ class MixedSamples(EndlessSamples):
         sources = []
         for name, dataset_dir in datasets.items():
             split = PackedSplit(dataset_dir, sequence_length) if packs else TokenSplit(dataset_dir, "train")
-            require_tokens(dataset_dir, "train", split.num_tokens, sequence_length)
+            require_tokens(dataset_dir, "train", split.num_tokens, sequence_length, name)
             self._splits.append(split)
             num_windows = split.num_tokens // sequence_length
             sources.append(MixtureSource(name, split.num_tokens, num_windows, most.get(name)))

@@ -84,11 +84,14 @@ def _remote_numbers(
     return RemoteNumbers(found, dtype, manifest.range_bytes, fetch, reading.cache())
 
 
-def require_tokens(dataset_dir: Path, split: SplitName, num_tokens: int, sequence_length: int) -> None:
-    """Raises DataError if a split is shorter than one sample."""
+def require_tokens(
+    dataset_dir: Path, split: SplitName, num_tokens: int, sequence_length: int, source: str | None = None
+) -> None:
+    """Raises DataError if a split is shorter than one sample. `source` is its name in a mixture."""
     if num_tokens <= sequence_length:
+        which = f"data.mixture: {source!r}, " if source else "data.source: "
         raise DataError(
-            f"data.source: the {split} split of {dataset_dir} has {counted(num_tokens, 'token')}, but one sample of"
+            f"{which}the {split} split of {dataset_dir} has {counted(num_tokens, 'token')}, but one sample of"
             f" {sequence_length} needs {sequence_length + 1}; use more text, a shorter sequence"
             f"{', or a larger data.validation_fraction' if split == 'validation' else ''}"
         )

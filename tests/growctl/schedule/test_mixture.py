@@ -27,7 +27,7 @@ def mixed(**changes: Any) -> dict[str, Any]:
     ("changes", "expected"),
     [
         ({"data.source": "/text"}, "data.source = '/text': data.mixture names sources too; drop one of the two"),
-        ({"data.tokenizer": None}, "data.tokenizer: is missing; the sources of data.mixture share a tokenizer"),
+        ({"data.shared_tokenizer": "abc"}, "data.shared_tokenizer: growctl computes it; leave it out"),
         ({"data.include": "*.txt"}, "data.include = '*.txt': is for data.source; with data.mixture, set it in the"),
         ({"data.approximate_tokens": "3M"}, "data.approximate_tokens = 3000000: is for data.source; with data.mixture"),
         ({"data.mixture.0.weight": 0}, "data.mixture.0.weight = 0: must be above 0"),

@@ -166,3 +166,10 @@ def test_every_window_of_a_mixture_is_one_of_its_source_and_no_batch_has_two(
         assert {windows.source(place).name for place in range(start, stop)} == {windows.sources[number].name}
         rows.append(windows.batch(start, stop))
     assert np.array_equal(np.concatenate(rows), windows.batch(0, len(windows)))
+
+
+def test_a_source_that_is_shorter_than_a_sample_is_named(mixture: Path) -> None:
+    with pytest.raises(DataError, match=r"^data\.mixture: 'wiki', the validation split of .* has 50 tokens, but one"):
+        EvaluationWindows(mixture, "validation", 50)
+    with pytest.raises(DataError, match=r"^data\.mixture: 'wiki', the train split of .* has 500 tokens, but one"):
+        open_samples(mixture, 500, seed=0)
