@@ -65,7 +65,7 @@ def show(
     sequence_length: Annotated[
         int | None,
         typer.Option(
-            help="For a directory: the context, to count the documents that it cuts, and for --sample.",
+            help="For a directory: tokens of a sequence, to count the documents that sequences cut, and for --sample.",
             metavar="TOKENS",
             min=1,
             show_default=False,
@@ -121,7 +121,14 @@ def show(
         raise UserError("--sample and --step: give one of them")
     if output is not None and any(wants.values()):
         raise UserError(f"--output and {'--sample' if sample is not None else '--step'}: the page shows no samples")
+    if output is not None and output.exists() and not output.is_dir():
+        raise UserError(f"--output {output}: is not a directory")
+    if ids and not any(wants.values()):
+        raise UserError("--ids: shows the ids of samples; give --sample or --step too")
     target = find_target(dataset, overrides or [], runs_dir, partial(say, error=True))
+    target.require_unknown(sequence_length, seed)
+    if seed is not None and not any(wants.values()):
+        raise UserError(f"--seed {seed}: is for --sample")
     samples: Iterable[SampleEntry] = ()
     if sample is not None or step is not None:
         first, count = (sample, 1) if sample is not None else target.samples_of_step(step or 0)

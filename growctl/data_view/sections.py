@@ -92,7 +92,7 @@ def _facts(document: DataShowDocument) -> Iterator[Paragraph]:
         yield Paragraph(f"Left out: {document.skipped}")
     hashes = {
         "Fingerprint": document.fingerprint,
-        "Source sha256": document.source_sha256,
+        **({} if document.sources else {"Source sha256": document.source_sha256}),
         "Tokenizer sha256": document.tokenizer_sha256,
         **{f"Text hash of {name}": split.text_hash for name, split in document.splits.items()},
     }

@@ -18,6 +18,7 @@ from model.errors import UserError
 from stages.data.corpus import DataSpec
 from stages.data.dataset import DatasetManifest, data_parts, read_dataset_manifest, verify_dataset
 from stages.data.mixture import WhenExhausted
+from stages.data.source_errors import reading
 from stages.spec import MixtureSpan, Packing
 from stages.stage_dir import MANIFEST_NAME
 
@@ -37,21 +38,26 @@ class Target:
         """Rows of the model's embedding; without a schedule, as many as the tokenizer needs."""
         return self.schedule.vocab_size if self.schedule else self.manifest.vocab_size
 
-    def order(self, sequence_length: int | None, seed: int | None) -> tuple[int, int]:
-        """(sequence length, seed) of the samples. Raises UserError if they are not known, or known twice."""
+    def require_unknown(self, sequence_length: int | None, seed: int | None) -> None:
+        """Raises UserError for a value that the schedule has: it would be known twice."""
         if self.schedule is None:
-            if sequence_length is None or seed is None:
-                raise UserError(
-                    f"{self.directory}: samples follow from the context and the seed of a training; give "
-                    "--sequence-length and --seed, or a schedule instead of the dataset"
-                )
-            return sequence_length, seed
+            return
         if sequence_length is not None:
             raise UserError(f"--sequence-length {sequence_length}: the schedule has it; override it with "
                             f"training.sequence_length={sequence_length}")  # fmt: skip
         if seed is not None:
             raise UserError(f"--seed {seed}: the schedule has it; override it with seed={seed}")
-        return self.schedule.training.sequence_length, self.schedule.seed
+
+    def order(self, sequence_length: int | None, seed: int | None) -> tuple[int, int]:
+        """(sequence length, seed) of the samples, from the schedule or as given. Raises UserError if one is missing."""
+        if self.schedule is not None:
+            return self.schedule.training.sequence_length, self.schedule.seed
+        if sequence_length is None or seed is None:
+            raise UserError(
+                f"{self.directory}: the samples depend on the sequence length and the seed; give --sequence-length and "
+                "--seed, or a schedule instead of the dataset"
+            )
+        return sequence_length, seed
 
     @property
     def packing(self) -> Packing:
@@ -164,13 +170,17 @@ def find_target(
 
 
 def _at_url(url: str, datasets_dir: Path) -> Path:
-    """The directory here of the prepared dataset at a URL; raises UserError if there is none."""
+    """The directory here of the prepared dataset at a URL; raises UserError if there is none or it cannot be read."""
     from stages.data.progress import Progress
-    from stages.data.remote_dataset import remote_dataset
+    from stages.data.remote_dataset import reading_of, remote_dataset
 
-    directory = remote_dataset(DataSpec(source=url), datasets_dir, Progress(None, None))
+    spec = DataSpec(source=url)
+    directory = remote_dataset(spec, datasets_dir, Progress(None, None))
     if directory is None:
-        raise UserError(f"there is no prepared dataset at {url}, or it cannot be read: it would have a {MANIFEST_NAME}")
+        with reading(f"{url.rstrip('/')}/{MANIFEST_NAME}"):
+            found = reading_of(spec, url, datasets_dir).files().content_if_there(MANIFEST_NAME)
+        what = f"it has no {MANIFEST_NAME}" if found is None else f"its {MANIFEST_NAME} is not that of a dataset"
+        raise UserError(f"there is no prepared dataset at {url}: {what}")
     return directory
 
 

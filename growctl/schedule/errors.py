@@ -25,6 +25,8 @@ PYTHON_KEYS = ("_target_", "_partial_", "_convert_", "_recursive_", "_args_")
 _WORDING = {
     "int_type": "must be a whole number",
     "float_type": "must be a number",
+    "bool_parsing": "must be true or false",
+    "bool_type": "must be true or false",
     "finite_number": "must be a finite number",
     "string_type": "must be text; put it in quotes",
     "string_unicode": "must be text that UTF-8 can encode",
@@ -38,7 +40,7 @@ _WORDING = {
     "less_than_equal": "must be {le} or less",
     "literal_error": "must be {expected}",
     "string_too_short": "must not be empty",
-    "string_pattern_mismatch": f"must be {NAME_ALLOWED}",
+    "string_pattern_mismatch": "must be {allowed}",
     "too_short": "must have {min_length} or more entries",
     "too_long": "must have {max_length} or fewer entries",
 }
@@ -77,7 +79,9 @@ def describe(error: ValidationError, root: type[BaseModel]) -> list[str]:
             why = f"invalid key; keys here match {pattern}" if pattern else "keys must be text; put this in quotes"
             lines.append(f"{dotted(location[:-1])}: {why}")
         else:
-            limits = {name: _limit(limit) for name, limit in problem.get("ctx", {}).items()}
+            context = problem.get("ctx", {})
+            allowed = NAME_ALLOWED if "." in context.get("pattern", ".") else NAME_ALLOWED.replace(" . ", " ")
+            limits = {"allowed": allowed} | {name: _limit(limit) for name, limit in context.items()}
             wording = _WORDING.get(problem["type"], problem["msg"]).format(**limits)
             lines.append(f"{path} = {shown(value)}: {wording}")
     return lines

@@ -201,16 +201,21 @@ def _joined(parts: list[DatasetSplit]) -> DatasetSplit:
 
 def _require_documents(spec: DataSpec, splits: dict[SplitName, DatasetSplit], skipped: SkippedRecords) -> None:
     num_documents = sum(split.num_documents for split in splits.values())
+    left_out = f". growctl skipped {skipped}" if skipped.total else ""
+    if not num_documents:
+        raise DataError(
+            f"data.source: {spec.source!r} has no text: each of its documents is empty or white space{left_out}"
+        )
     if num_documents < 2:
         raise DataError(
             f"data.source: {spec.source!r} has {counted(num_documents, 'document')}, but training and validation need"
-            " one each; use more text, or set a data.document_separator that splits it"
-            f"{f'. It skipped {skipped}' if skipped.total else ''}"
+            f" one each; use more text, or set a data.document_separator that splits it{left_out}"
         )
     for name, split in splits.items():
         if not split.num_documents:
+            fraction = max(5 / num_documents, 2 * spec.validation_fraction if name == "validation" else 0)
             raise DataError(
                 f"data.validation_fraction: {spec.validation_fraction} of the {counted(num_documents, 'document')} in"
-                f" {spec.source!r} leaves none for {name}; try about {min(0.5, 5 / num_documents):.2g} (documents with"
+                f" {spec.source!r} leaves none for {name}; try about {min(0.5, fraction):.2g} (documents with"
                 " the same text stay together)"
             )

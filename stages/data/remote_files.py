@@ -46,6 +46,12 @@ class RemoteFiles:
                 if http_status(error) != HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
                     raise
                 content = b""  # the file ends before the range begins
+            if len(content) > stop - start:
+                raise DataError(
+                    f"{self.url}/{name} cannot be read in ranges: the server sent {len(content):,} bytes, not the"
+                    f" {stop - start:,} asked for; use a server or a store that answers range requests, or download the"
+                    " dataset and give its directory"
+                )
             if len(content) != stop - start:
                 found = _size(fs, path)
                 if found is not None and found < stop:

@@ -33,6 +33,8 @@ from stages.data.samples import open_samples
 from stages.data.token_split import TokenSplit
 from stages.spec import MixtureSpan, Packing
 from tests.growctl.runs import made_once, run_here
+from tests.web_server import WebServer
+from tests.web_server import folder as web_folder
 
 SCHEDULE = """
 seed: 5
@@ -249,6 +251,10 @@ def test_ids_beyond_the_models_rows_are_a_warning(dataset: Path) -> None:
         (("--sample", 2**62), "samples are endless, but growctl counts them to 2**62 only"),
         (("--sample", 1, "--step", 1), "--sample and --step: give one of them"),
         (("--sample", 1, "--seed", 3), "--seed 3: the schedule has it; override it with seed=3"),
+        (("--seed", 3), "--seed 3: the schedule has it; override it with seed=3"),
+        (("--sequence-length", 8), "--sequence-length 8: the schedule has it; override it with training.seq"),
+        (("--ids",), "--ids: shows the ids of samples; give --sample or --step too"),
+        (("--output", __file__), f"--output {__file__}: is not a directory"),
         (("--sample", -1), "--sample"),
         (("data.vocab_size=299",), "to prepare it: growctl prepare "),
     ],
@@ -259,8 +265,17 @@ def test_bad_input_gets_one_message(folder: Path, options: tuple[object, ...], m
 
 def test_a_directory_needs_the_order_of_its_samples(dataset: Path, tmp_path: Path) -> None:
     assert "give --sequence-length and --seed" in run_here("data", "show", dataset, "--sample", 3, expect=2)[1]
+    assert "--seed 3: is for --sample" in run_here("data", "show", dataset, "--seed", 3, expect=2)[1]
     assert "a dataset has no steps" in run_here("data", "show", dataset, "--step", 3, expect=2)[1]
     assert "is not a dataset" in run_here("data", "show", tmp_path, expect=2)[1]
+
+
+def test_a_url_that_cannot_be_read_is_an_error_with_the_reason(tmp_path: Path) -> None:
+    with WebServer(web_folder(tmp_path)).running() as server:
+        message = run_here("data", "show", f"{server.url}/web", "--runs-dir", tmp_path, expect=2)[1]
+    assert f"there is no prepared dataset at {server.url}/web: it has no manifest.json" in message
+    message = run_here("data", "show", "http://127.0.0.1:1/web", "--runs-dir", tmp_path, expect=2)[1]
+    assert "http://127.0.0.1:1/web/manifest.json cannot be read (" in message
 
 
 def test_a_damaged_shard_is_one_error_that_names_it(dataset: Path, tmp_path: Path) -> None:

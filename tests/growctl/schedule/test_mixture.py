@@ -40,7 +40,10 @@ def mixed(**changes: Any) -> dict[str, Any]:
             {"data.mixture.0.epochs": 2},
             "data.mixture.0.epochs = 2: no such key here; growctl calls it data",
         ),
-        ({"data.mixture.0.name": "two words"}, "data.mixture.0.name = 'two words': must be letters, digits"),
+        (
+            {"data.mixture.0.name": "v1.0"},  # a dot would end a key in an override of stages.N.mixture
+            "data.mixture.0.name = 'v1.0': must be letters, digits, _ - (a letter or digit first, 100 at most)",
+        ),
         ({"data.mixture.1.epochs_at_most": 0}, "data.mixture.1.epochs_at_most = 0: must be above 0"),
         ({"data.mixture.1.name": "books"}, "data.mixture.1.name = 'books': another source has that name"),
         ({"data.mixture": []}, "data.source: is missing; set it to a text, or name several in data.mixture"),

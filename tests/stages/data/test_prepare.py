@@ -404,6 +404,11 @@ def test_another_tokenizer_with_the_same_name_gives_another_dataset(
         ),
         ({"validation_fraction": 0.999999}, r"data\.validation_fraction: .* leaves none for train"),
         ({"source": "{folder}/00.txt"}, r"data\.source: .* has 1 document, .* data\.document_separator"),
+        ({"source": "{blank}"}, r"data\.source: .*/blank' has no text: each of its documents is empty or white space$"),
+        (
+            {"source": "{same}", "document_separator": "|", "validation_fraction": 0.25},
+            r"data\.validation_fraction: 0\.25 .* none for validation; try about 0\.5 \(documents with the same text",
+        ),
         ({"source": "{latin}"}, r"data\.source: .*/latin is not UTF-8"),
     ],
 )
@@ -412,7 +417,10 @@ def test_an_error_that_the_user_can_fix_is_one_line_and_leaves_nothing_behind(
 ) -> None:
     trained.save(str(tmp_path / "trained.json"))
     (tmp_path / "latin").write_bytes(b"caf\xe9\n" * 10_000)
-    places = {"folder": folder, "trained": tmp_path / "trained.json", "latin": tmp_path / "latin"}
+    (tmp_path / "blank").write_text(" \n\n")
+    (tmp_path / "same").write_text("the same|" * 100)
+    places = {"folder": folder} | {name: tmp_path / name for name in ("latin", "blank", "same")}
+    places["trained"] = tmp_path / "trained.json"
     values = {key: value.format(**places) if isinstance(value, str) else value for key, value in values.items()}
     datasets = tmp_path / "datasets"
     with pytest.raises(DataError, match=message) as caught:

@@ -18,7 +18,7 @@ from stages.data.evaluation_windows import EvaluationWindows
 from stages.data.mixture_dataset import Ingredient, write_mixture
 from stages.data.prepare import prepare
 from stages.data.prepared import prepared_datasets
-from stages.data.remote_reading import CACHE_NAME
+from stages.data.remote_reading import CACHE_NAME, REMOTE_NAME
 from stages.data.samples import open_samples
 from stages.data.token_split import TokenSplit
 from stages.data.training_samples import TrainingSamples
@@ -142,6 +142,15 @@ def test_a_server_that_denies_access_is_asked_once(served: tuple[WebServer, Path
     with pytest.raises(DataError, match=r"00000\.ds cannot be read \(the server answered 403 Forbidden"):
         TokenSplit(remote, "validation").read(0, 10)
     assert server.requests.total() == 1
+
+
+def test_a_server_without_ranges_is_one_error_at_once(served: tuple[WebServer, Path], tmp_path: Path) -> None:
+    remote, local = opened(served[0], tmp_path), folder(tmp_path / "served")
+    with WebServer(lambda method, path, _, body: local(method, path, {}, body)).running() as whole:
+        (remote / REMOTE_NAME).write_text((remote / REMOTE_NAME).read_text().replace(served[0].url, whole.url))
+        with pytest.raises(DataError, match=r"/train/00000\.ds cannot be read in ranges: .* sent 4,000 bytes, not the"):
+            TokenSplit(remote, "train").read(0, 100)
+        assert whole.requests.total() <= 8, "one request for each range, never a second"
 
 
 def test_a_fault_that_lasts_longer_than_the_limit_is_an_error_that_names_the_key(
