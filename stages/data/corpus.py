@@ -5,6 +5,7 @@ several, and neither moving or renaming files nor changing the number of workers
 """
 
 import hashlib
+import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -16,6 +17,7 @@ from fsspec.implementations.local import LocalFileSystem
 from pydantic import ConfigDict, Field, PositiveInt, model_validator
 
 from model.strict import Strict
+from stages.checkpoint.files import hash_file
 from stages.data.bad_records import BadRecord, Policy, Record, Skipped
 from stages.data.cutting import as_line_feed
 from stages.data.documents import Cutting, is_plain_text, numbered_records
@@ -23,7 +25,7 @@ from stages.data.file_kinds import kind_of_bytes, no_text
 from stages.data.folders import LocalFolders
 from stages.data.hub import by_hand, local_tokenizer, make_local_copy, offline_copy
 from stages.data.location import PYTHON_STDLIB, local_path, missing_source, nearest_path, one_spelling, real_file
-from stages.data.source_errors import DataError, Unreadable, reading
+from stages.data.source_errors import DataError, Interrupted, Unreadable, reading
 from stages.data.source_files import SourceFile, list_files, require_readers, source_info, stdlib_files
 from stages.data.source_hashes import SourceHashes
 
@@ -198,6 +200,31 @@ class Corpus:
                 content = next(found) if found else file.version
             advance(file.num_bytes)
             yield content
+
+    def identified(self, contents: Iterable[str]) -> list[tuple[str, int, str]]:
+        """The name and size of each file, with the identifier of its content that `contents` has."""
+        return [(file.name, file.num_bytes, content) for file, content in zip(self.files, contents, strict=True)]
+
+    def sha256(self, contents: Iterable[str]) -> str:
+        """A hash of what `identified` gives."""
+        return hashlib.sha256(json.dumps(self.identified(contents)).encode()).hexdigest()
+
+    def require_unchanged(self, files: Iterable[SourceFile], contents: Iterable[str]) -> None:
+        """Raises Interrupted if some of the local files no longer have the content that `contents` has for all files.
+
+        The version of a remote file is not asked for again.
+        """
+        if not self.is_local:
+            return
+        known = {file.name: content for file, content in zip(self.files, contents, strict=True)}
+        for file in files:
+            with reading(f"data.source: {file.path}"):
+                found = hash_file(Path(file.path))
+            if found != known[file.name]:
+                raise Interrupted(
+                    f"data.source: {file.path} changed while it was prepared; run the same command again to prepare the"
+                    " text as it is now"
+                )
 
     def check_separator(self) -> None:
         """Raises DataError if a `document_separator` is set but occurs in no file of the source."""

@@ -34,6 +34,8 @@ class ShardTasks(Tasks[ShardRecord]):
     """Tokenises the documents of a source, a shard at a time."""
 
     corpus: Corpus
+    contents: tuple[str, ...]
+    """An identifier of the content of each file of the corpus, as of the start."""
     shards: tuple[tuple[SourceFile, ...], ...]
     """The files of each shard."""
     directory: Path
@@ -57,7 +59,7 @@ class ShardTasks(Tasks[ShardRecord]):
         return "memory" in self.corpus.fs.protocol
 
     def work(self, number: int, meter: Meter) -> ShardRecord:
-        """Writes the tokens of both splits."""
+        """Writes the tokens of both splits. Raises Interrupted if a local file has changed since the start."""
         spec = self.corpus.spec
         tokenizer = Tokenizer.from_file(str(self.directory / TOKENIZER_NAME))
         encoder = Encoder(tokenizer, self.end_of_text_id, self.token_bytes)
@@ -86,6 +88,7 @@ class ShardTasks(Tasks[ShardRecord]):
                 if done == len(waiting):
                     waiting.clear()
                     done = 0
+            self.corpus.require_unchanged(self.shards[number], self.contents)
             files = {split: writer.finish() for split, writer in writers.items()}
         if spec.shuffle_seed is not None:
             seed, num_tokens = spec.shuffle_seed, writers["train"].num_tokens
