@@ -60,8 +60,6 @@ class Progress:
     """Reports progress to the caller and to the log."""
 
     def __init__(self, log_path: Path | None, on_progress: OnProgress | None, on_work: OnWork | None = None) -> None:
-        if log_path:
-            log_path.parent.mkdir(parents=True, exist_ok=True)
         self.log_path = log_path
         self.on_progress = on_progress
         self._on_work = on_work
@@ -69,6 +67,7 @@ class Progress:
     def say(self, message: str, fraction: float | None = None) -> None:
         """Reports `message` to the log and, with the fraction done, to the caller."""
         if self.log_path:
+            self.log_path.parent.mkdir(parents=True, exist_ok=True)
             with self.log_path.open("a", encoding="utf-8") as log:
                 log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
         if self.on_progress:
