@@ -38,6 +38,7 @@ from stages.data.dataset import (
     dataset_manifest_bytes,
 )
 from stages.data.progress import Progress
+from stages.data.safe_cuts import why_uncuttable
 from stages.data.shards import ShardTasks
 from stages.data.shuffle import ShuffleTasks
 from stages.data.source_errors import Interrupted, Unreadable
@@ -48,6 +49,10 @@ from stages.stage_dir import MANIFEST_NAME, TOKENIZER_NAME, staging_directory
 
 SHARD_BYTES = 64 * 1024 * 1024
 """Source bytes per shard; one worker processes a whole shard. A larger file is one shard."""
+LONG_DOCUMENT_BYTES = 8 * 1024 * 1024
+"""A longer document takes more than a gigabyte if it is encoded as a whole."""
+WHOLE_MEMORY = 150
+"""Memory that encoding a document as a whole takes, in sizes of its text."""
 PLAN_NAME = "plan.json"
 
 
@@ -169,7 +174,16 @@ def _write_dataset(
     assert end_of_text_id is not None  # training adds it; given_tokenizer rejects a tokenizer without it
     num_shuffled = max(len(shards), -(-corpus.num_bytes // SHARD_BYTES))
     tasks = ShardTasks(corpus, contents, shards, staging, token_bytes, end_of_text_id, num_shuffled)
+    why_whole = why_uncuttable(tokenizer)
+    if why_whole:
+        progress.say(f"each document is encoded as a whole: {why_whole}")
     parts = _done(tasks, progress, execute)
+    longest = max(part.longest_bytes for part in parts)
+    if why_whole and longest > LONG_DOCUMENT_BYTES:
+        progress.warn(
+            f"the longest document has {longest:,} bytes, and the tokenizer encodes each document as a whole, which takes"
+            f" about {WHOLE_MEMORY} times its size in memory: {why_whole}"
+        )
     skipped = corpus.skipped()
     for part in parts:
         skipped.join(part.skipped)

@@ -23,7 +23,7 @@ from stages.data.cutting import as_line_feed
 from stages.data.documents import Cutting, is_plain_text, numbered_records
 from stages.data.file_kinds import kind_of_bytes, no_text
 from stages.data.folders import LocalFolders
-from stages.data.hub import by_hand, local_tokenizer, make_local_copy, offline_copy
+from stages.data.hub import by_hand, is_about_the_repository, local_tokenizer, make_local_copy, offline_copy
 from stages.data.location import PYTHON_STDLIB, local_path, missing_source, nearest_path, one_spelling, real_file
 from stages.data.source_errors import DataError, Interrupted, Unreadable, reading
 from stages.data.source_files import SourceFile, list_files, require_readers, source_info, stdlib_files
@@ -59,7 +59,8 @@ class SourceSpec(Strict):
     one, whose tokens are read on use."""
 
     include: str = Field("**/*", min_length=1, examples=["**/*.jsonl.zst"])
-    """Which files of a folder to read: a glob relative to the folder, for example `**/*.jsonl.zst`."""
+    """Which files of a folder to read: a glob relative to the folder, for example `**/*.jsonl.zst`. By default all, but
+    for README, LICENSE and the like at the root of a repository on the Hugging Face hub."""
 
     document_separator: str | None = Field(None, min_length=1, examples=["====="])
     """The text between two documents of a plain text file; it belongs to neither. It applies to every such file and
@@ -321,6 +322,8 @@ def open_corpus(spec: DataSpec) -> Corpus:
     is_folder = info is None or info["type"] != "file"
     if is_folder:
         files = [file for file in files if not any(part.startswith(".") for part in file.name.split("/"))]
+    if spec.include == SourceSpec.model_fields["include"].default:
+        files = [file for file in files if not is_about_the_repository(spec.source, file.name)]
     if not files and info is not None and info["type"] == "directory":
         raise Unreadable(f"data.include: no file of the folder {spec.source!r} matches {spec.include!r}")
     if not files:

@@ -82,7 +82,7 @@ def prepare(
                 tell(f"{dataset} was prepared with these settings and is used; its text could not be compared: {error}")
                 return dataset
             raise
-        progress = Progress(log_path, on_progress, on_work)
+        progress = Progress(log_path, on_progress, on_work, tell)
         return _found_or_built(source, datasets_dir, progress, execute or run_locally(spec.workers, log_path))
 
 

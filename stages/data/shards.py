@@ -25,6 +25,9 @@ class ShardRecord(Strict):
     splits: dict[SplitName, DatasetSplit]
     """Its documents of each split. Train has no files yet if the documents are to be shuffled."""
 
+    longest_bytes: int
+    """Of its longest document, in UTF-8."""
+
     skipped: SkippedRecords
     """The bad records in its files."""
 
@@ -104,15 +107,18 @@ class ShardTasks(Tasks[ShardRecord]):
             )
             for split in SPLITS
         }
-        return ShardRecord(splits=splits, skipped=skipped.records)
+        longest = max(count.longest_bytes for count in counts.values())
+        return ShardRecord(splits=splits, longest_bytes=longest, skipped=skipped.records)
 
 
 class _Counts:
     """Sums over the documents of one split."""
 
     def __init__(self) -> None:
-        self.num_bytes, self.text_hash = 0, joined_hash(())
+        self.num_bytes = self.longest_bytes = 0
+        self.text_hash = joined_hash(())
 
     def add(self, document: Document) -> None:
         self.num_bytes += document.num_bytes
+        self.longest_bytes = max(self.longest_bytes, document.num_bytes)
         self.text_hash = joined_hash((self.text_hash, document.content))

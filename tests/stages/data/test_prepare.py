@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, normalizers
 
 from stages.data import build as build_module
 from stages.data import tokenizer as tokenizer_module
@@ -426,6 +426,23 @@ def test_a_large_vocabulary_takes_four_bytes_per_token(trained: Tokenizer, folde
     manifest = assert_holds_the_source(prepare(spec, tmp_path / "datasets"))
     assert manifest.token_bytes == 4
     assert manifest.vocab_size == trained.get_vocab_size()
+
+
+def test_a_long_document_that_had_to_be_encoded_as_a_whole_is_a_warning_with_the_reason(
+    trained: Tokenizer, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained.normalizer = normalizers.NFKC()
+    trained.save(str(tmp_path / "tokenizer.json"))
+    spec = spec_of(folder, tokenizer=str(tmp_path / "tokenizer.json"), vocab_size=None)
+    lines: list[str] = []
+    size = (folder / "59.txt").stat().st_size
+    for longest, name in ((size, "short"), (size - 1, "long")):
+        monkeypatch.setattr(build_module, "LONG_DOCUMENT_BYTES", longest)
+        prepare(spec, tmp_path / name, tell=lines.append)
+    assert lines == [
+        f"the longest document has {size} bytes, and the tokenizer encodes each document as a whole, which takes about 150"
+        " times its size in memory: its normaliser is NFKC"
+    ]
 
 
 def test_another_tokenizer_with_the_same_name_gives_another_dataset(

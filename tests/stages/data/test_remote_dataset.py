@@ -200,3 +200,5 @@ def test_a_prepared_dataset_in_any_file_system_is_read_from_there(tmp_path: Path
     there.expect(0, 100)
     assert np.array_equal(there.batch(0, 300), here.batch(0, 300))
     assert DocumentEnds(remote, "train").document_at(5) == DocumentEnds(local, "train").document_at(5)
+    with pytest.raises(DataError, match=r"^s3://bucket/texts is a URL, and a directory is needed here; `growctl data"):
+        verify_dataset(Path("s3://bucket/texts"))
