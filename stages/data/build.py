@@ -65,7 +65,7 @@ def build(
     execute: Execute,
     alone: bool,
 ) -> None:
-    """Builds the dataset `target` of `corpus`, whose files have these `contents`, with the tokenizer `given` or its own.
+    """Builds the dataset `target` of `corpus`, whose files have `contents`, with the tokenizer `given` or its own.
 
     Goes on from what a killed process has left, if this one is `alone`, that is if the file system has locks. If the
     text is at fault, or the disk is full, or no part of the work is finished, nothing incomplete remains.
@@ -181,8 +181,8 @@ def _write_dataset(
     longest = max(part.longest_bytes for part in parts)
     if why_whole and longest > LONG_DOCUMENT_BYTES:
         progress.warn(
-            f"the longest document has {longest:,} bytes, and the tokenizer encodes each document as a whole, which takes"
-            f" about {WHOLE_MEMORY} times its size in memory: {why_whole}"
+            f"the longest document has {longest:,} bytes, and the tokenizer encodes each document as a whole, which"
+            f" takes about {WHOLE_MEMORY} times its size in memory: {why_whole}"
         )
     skipped = corpus.skipped()
     for part in parts:

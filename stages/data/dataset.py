@@ -177,8 +177,8 @@ def read_dataset_manifest(dataset_dir: Path) -> DatasetManifest:
     path = dataset_dir / MANIFEST_NAME
     if _URL_AS_PATH.match(str(dataset_dir)) and not dataset_dir.exists():
         raise DataError(
-            f"{str(dataset_dir).replace(':/', '://', 1)} is a URL, and a directory is needed here; `growctl data show URL`"
-            " opens a dataset at a URL and names its directory"
+            f"{str(dataset_dir).replace(':/', '://', 1)} is a URL, and a directory is needed here; `growctl data show"
+            " URL` opens a dataset at a URL and names its directory"
         )
     if not path.is_file():
         raise DataError(f"{dataset_dir} is not a dataset: it has no {MANIFEST_NAME}; `growctl prepare` makes one")

@@ -57,8 +57,8 @@ def test_an_export_of_a_dataset_at_a_url_asks_for_its_tokens(tmp_path: Path, dat
     out = tmp_path / "megatron"
     _, err = run_here("data", "export", remote, "--to", "megatron", "--output", out, expect=2)
     assert err.splitlines()[-1] == (
-        f"growctl: the tokens of {remote} lie at memory://bucket/export, and an export needs them on disk; download that"
-        " dataset and give its directory"
+        f"growctl: the tokens of {remote} lie at memory://bucket/export, and an export needs them on disk; download"
+        " that dataset and give its directory"
     )
     assert not out.exists()
 

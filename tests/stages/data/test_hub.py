@@ -125,8 +125,8 @@ def test_the_card_and_the_licence_of_a_repository_are_no_text_of_it_unless_inclu
     texts = {"a.txt": b"a", "README.rst.txt": b"b", "data/README.md": b"c"}
     hub.files = {"README.md": b"a card", "LICENSE": b"a licence", **texts}
 
-    def names(source: str, **keys: str) -> set[str]:
-        return {file.name for file in open_corpus(DataSpec(source=source, **keys)).files}
+    def names(source: str, include: str = "**/*") -> set[str]:
+        return {file.name for file in open_corpus(DataSpec(source=source, include=include)).files}
 
     assert names("hf://datasets/owner/texts") == texts.keys()
     assert names("hf://datasets/owner/texts/data") == {"README.md"}

@@ -440,8 +440,8 @@ def test_a_long_document_that_had_to_be_encoded_as_a_whole_is_a_warning_with_the
         monkeypatch.setattr(build_module, "LONG_DOCUMENT_BYTES", longest)
         prepare(spec, tmp_path / name, tell=lines.append)
     assert lines == [
-        f"the longest document has {size} bytes, and the tokenizer encodes each document as a whole, which takes about 150"
-        " times its size in memory: its normaliser is NFKC"
+        f"the longest document has {size} bytes, and the tokenizer encodes each document as a whole, which takes about"
+        " 150 times its size in memory: its normaliser is NFKC"
     ]
 
 
