@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from growctl.schema.blocks import DataBlock
+from growctl.schema.data_block import DataBlock
 from stages.data.corpus import DataSpec, SourceSpec, missing_text
 from stages.data.prepared import missing_unprepared, prepared_datasets
 from stages.data.source_errors import DataError

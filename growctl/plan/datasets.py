@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from growctl.ladder.stage_plans import plan_stages
 from growctl.runs_dir import RunsPaths
-from growctl.schema.blocks import DataBlock, Schedule
+from growctl.schema.blocks import Schedule
+from growctl.schema.data_block import DataBlock
 from growctl.text.formatting import byte_count
 from stages.data.corpus import DataSpec
 from stages.data.prepared import given_dataset, prepared_datasets

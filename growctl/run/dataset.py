@@ -20,14 +20,8 @@ from stages.checkpoint.directory import set_aside
 from stages.checkpoint.manifest import CheckpointError, read_manifest
 from stages.data.attended_tokens import weighted_datasets
 from stages.data.corpus import DataError
-from stages.data.dataset import (
-    HASHED_BYTES,
-    DatasetManifest,
-    EvaluationWindows,
-    check_dataset,
-    files_here,
-    read_dataset_manifest,
-)
+from stages.data.dataset import HASHED_BYTES, DatasetManifest, check_dataset, files_here, read_dataset_manifest
+from stages.data.evaluation_windows import EvaluationWindows
 from stages.data.packed_split import known_packing, packing_facts
 from stages.data.prepare import prepare
 from stages.data.remote_dataset import reading_of

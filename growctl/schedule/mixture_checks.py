@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from growctl.schedule.errors import shown
-from growctl.schema.blocks import DataBlock, Schedule, StageBlock
+from growctl.schema.blocks import Schedule, StageBlock
+from growctl.schema.data_block import DataBlock
 from growctl.text.suggestion import did_you_mean
 from stages.data.corpus import SourceSpec
 

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from stages.data.dataset import TokenSplit, require_one_tokenizer, require_tokens
+from stages.data.dataset import require_one_tokenizer
 from stages.data.mixture import NO_SOURCES, Mixture, MixtureSource, MixtureStage, WhenExhausted
 from stages.data.packed_split import PackedSplit
 from stages.data.sample_order import Blocks, Int64Array, WindowOrder
 from stages.data.sample_range import EndlessSamples
 from stages.data.source_errors import DataError
+from stages.data.token_split import TokenSplit, require_tokens
 from stages.spec import Packing
 
 

@@ -3,7 +3,7 @@
 import os
 import threading
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate
@@ -107,6 +107,13 @@ class RemoteNumbers:
             first += len(found)
             if first == self._shards[shard].num_tokens:
                 shard, first = (shard + 1) % len(self._shards), 0
+
+    def fill_pieces(self, numbers: Int64Array, pieces: Iterable[tuple[int, int]]) -> None:
+        """Fills `numbers` with pieces of the sequence, each (start, length). Waits and raises as `fill` does."""
+        place = 0
+        for start, length in pieces:
+            self.fill(numbers[place : place + length], start)
+            place += length
 
     def expect(self, start: int, length: int) -> None:
         """Begins to fetch the ranges of `length` numbers from `start` on that are not on this machine."""

@@ -13,11 +13,13 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from stages.checkpoint import files as checkpoint_files
 from stages.data.corpus import SPLITS, DataSpec
-from stages.data.dataset import EvaluationWindows, TokenSplit, read_dataset_manifest, verify_dataset
+from stages.data.dataset import read_dataset_manifest, verify_dataset
 from stages.data.dataset_documents import split_documents
 from stages.data.document_ends import DocumentEnds
+from stages.data.evaluation_windows import EvaluationWindows
 from stages.data.mixture_dataset import Ingredient, write_mixture
 from stages.data.prepare import prepare
+from stages.data.token_split import TokenSplit
 from stages.token_files.megatron import open_megatron
 from tests.growctl.runs import run_here
 from tests.pretrained import END_OF_TEXT, byte_tokenizer

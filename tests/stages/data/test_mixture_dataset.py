@@ -6,13 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stages.data.dataset import (
-    EvaluationWindows,
-    check_dataset,
-    dataset_manifest_bytes,
-    read_dataset_manifest,
-    verify_dataset,
-)
+from stages.data.dataset import check_dataset, dataset_manifest_bytes, read_dataset_manifest, verify_dataset
+from stages.data.evaluation_windows import EvaluationWindows
 from stages.data.mixed_samples import MixedSamples
 from stages.data.mixture import MixtureStage
 from stages.data.mixture_dataset import Ingredient, write_mixture

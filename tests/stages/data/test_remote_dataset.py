@@ -12,19 +12,16 @@ import pytest
 
 from stages.data import remote_files
 from stages.data.corpus import DataError, DataSpec
-from stages.data.dataset import (
-    EvaluationWindows,
-    TokenSplit,
-    TrainingSamples,
-    read_dataset_manifest,
-    verify_dataset,
-)
+from stages.data.dataset import read_dataset_manifest, verify_dataset
 from stages.data.document_ends import DocumentEnds
+from stages.data.evaluation_windows import EvaluationWindows
 from stages.data.mixture_dataset import Ingredient, write_mixture
 from stages.data.prepare import prepare
 from stages.data.prepared import prepared_datasets
 from stages.data.remote_reading import CACHE_NAME
 from stages.data.samples import open_samples
+from stages.data.token_split import TokenSplit
+from stages.data.training_samples import TrainingSamples
 from stages.remote_shards.range_cache import RangeCache
 from stages.spec import Packing
 from tests.stages.data.ranged import with_ranges_of
