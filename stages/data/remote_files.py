@@ -2,7 +2,7 @@
 
 A fault that may pass is retried with growing, random pauses for `retry_seconds` in all: a dropped connection, a server
 that answers 500, bytes that do not have their hash. A file that is missing or has another size, and a server that
-denies access, are an error at once.
+denies access or ignores ranges, are an error at once.
 """
 
 import hashlib
@@ -46,7 +46,12 @@ class RemoteFiles:
                 if http_status(error) != HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
                     raise
                 content = b""  # the file ends before the range begins
-            if len(content) != stop - start:
+            if len(content) > stop - start:
+                raise DataError(
+                    f"{where}: the server ignores ranges: it sent {len(content):,} bytes, not {stop - start:,}; use a"
+                    " server that knows HTTP ranges, or download the dataset and give its directory"
+                )
+            if len(content) < stop - start:
                 found = _size(fs, path)
                 if found is not None and found < stop:
                     raise DataError(
