@@ -62,6 +62,28 @@ def test_each_mistake_in_a_mixture_has_one_message(changes: dict[str, Any], expe
     assert "problems" not in message
 
 
+def followed(*entries: tuple[int, dict[str, float]]) -> dict[str, Any]:
+    return {"stages.1.followed": [{"first_step": step, "weights": weights} for step, weights in entries]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        (followed((0, {"books": -1})), "stages.1.followed.0.weights.books = -1: must be 0 or more"),
+        (followed((0, {"books": 0})), 'stages.1.followed.0.weights = {"books": 0.0}: all weights are 0'),
+        (followed((0, {"boks": 1})), "stages.1.followed.0.weights.boks = 1: data.mixture has no such source"),
+        (followed((9, {"books": 1}), (2, {"code": 1})), "stages.1.followed: growctl writes this key into controls"),
+        (followed(), "stages.1.followed: growctl writes this key into controls"),
+    ],
+)
+def test_each_mistake_in_the_weights_that_a_control_follows_has_one_message(
+    changes: dict[str, Any], expected: str
+) -> None:
+    message = message_of(parse, changed(MIXED | changes))
+    assert message.startswith(f"s.yaml: {expected}"), message
+    assert "problems" not in message
+
+
 def test_weights_by_stage_need_a_mixture() -> None:
     assert "stages.1.mixture: data.mixture names no sources" in message_of(
         parse, changed({"stages.1.mixture": {"books": 1}})
