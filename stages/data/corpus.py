@@ -18,14 +18,15 @@ from pydantic import ConfigDict, Field, PositiveInt, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from model.strict import Strict
+from stages.checkpoint.files import hash_file
 from stages.data.bad_records import BadRecord, Policy, Record, Skipped
 from stages.data.cutting import as_line_feed
 from stages.data.documents import Cutting, is_plain_text, numbered_records
 from stages.data.file_kinds import kind_of_bytes, no_text
 from stages.data.folders import LocalFolders
-from stages.data.hub import by_hand, local_tokenizer, make_local_copy, offline_copy
+from stages.data.hub import by_hand, is_about_the_repository, local_tokenizer, make_local_copy, offline_copy
 from stages.data.location import PYTHON_STDLIB, local_path, missing_source, nearest_path, one_spelling, real_file
-from stages.data.source_errors import DataError, Unreadable, reading
+from stages.data.source_errors import DataError, Interrupted, Unreadable, reading
 from stages.data.source_files import SourceFile, list_files, require_readers, source_info, stdlib_files
 from stages.data.source_hashes import SourceHashes
 
@@ -59,7 +60,8 @@ class SourceSpec(Strict):
     one, whose tokens are read on use."""
 
     include: str = Field("**/*", min_length=1, examples=["**/*.jsonl.zst"])
-    """Which files of a folder to read: a glob relative to the folder, for example `**/*.jsonl.zst`."""
+    """Which files of a folder to read: a glob relative to the folder, for example `**/*.jsonl.zst`. By default all, but
+    for README, LICENSE and the like at the root of a repository on the Hugging Face hub."""
 
     document_separator: str | None = Field(None, min_length=1, examples=["====="])
     """The text between two documents of a plain text file; it belongs to neither. It applies to every such file and
@@ -205,6 +207,31 @@ class Corpus:
             advance(file.num_bytes)
             yield content
 
+    def identified(self, contents: Iterable[str]) -> list[tuple[str, int, str]]:
+        """The name and size of each file, with the identifier of its content that `contents` has."""
+        return [(file.name, file.num_bytes, content) for file, content in zip(self.files, contents, strict=True)]
+
+    def sha256(self, contents: Iterable[str]) -> str:
+        """A hash of what `identified` gives."""
+        return hashlib.sha256(json.dumps(self.identified(contents)).encode()).hexdigest()
+
+    def require_unchanged(self, files: Iterable[SourceFile], contents: Iterable[str]) -> None:
+        """Raises Interrupted if some of the local files no longer have the content that `contents` has for all files.
+
+        The version of a remote file is not asked for again.
+        """
+        if not self.is_local:
+            return
+        known = {file.name: content for file, content in zip(self.files, contents, strict=True)}
+        for file in files:
+            with reading(f"data.source: {file.path}"):
+                found = hash_file(Path(file.path))
+            if found != known[file.name]:
+                raise Interrupted(
+                    f"data.source: {file.path} changed while it was prepared; run the same command again to prepare the"
+                    " text as it is now"
+                )
+
     def check_separator(self) -> None:
         """Raises DataError if a `document_separator` is set but occurs in no file of the source."""
         separator = self.spec.document_separator
@@ -300,6 +327,8 @@ def open_corpus(spec: DataSpec) -> Corpus:
     is_folder = info is None or info["type"] != "file"
     if is_folder:
         files = [file for file in files if not any(part.startswith(".") for part in file.name.split("/"))]
+    if spec.include == SourceSpec.model_fields["include"].default:
+        files = [file for file in files if not is_about_the_repository(spec.source, file.name)]
     if not files and info is not None and info["type"] == "directory":
         raise Unreadable(f"data.include: no file of the folder {spec.source!r} matches {spec.include!r}")
     if not files:

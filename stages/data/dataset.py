@@ -6,6 +6,7 @@ A mixture of datasets is a directory with a manifest too, but without tokens: it
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -27,6 +28,9 @@ LAYOUT_VERSION = 1
 """Version of the token files' layout. It is part of a dataset's identity; the manifest's FORMAT_VERSION is not."""
 HASHED_BYTES = 20_000_000_000
 """`check_dataset` hashes datasets up to this size completely."""
+
+_URL_AS_PATH = re.compile(r"[a-z][a-z0-9+]+:/")
+"""A path that was made of a URL has lost a slash."""
 
 Amount = Annotated[int, Field(ge=0, lt=2**63)]
 """A number of bytes, tokens or documents."""
@@ -160,6 +164,11 @@ def _identity(file: DatasetFile) -> str | tuple[str, int]:
 def read_dataset_manifest(dataset_dir: Path) -> DatasetManifest:
     """The manifest of a dataset. Raises DataError if there is none or it cannot be read."""
     path = dataset_dir / MANIFEST_NAME
+    if _URL_AS_PATH.match(str(dataset_dir)) and not dataset_dir.exists():
+        raise DataError(
+            f"{str(dataset_dir).replace(':/', '://', 1)} is a URL, and a directory is needed here; `growctl data show"
+            " URL` opens a dataset at a URL and names its directory"
+        )
     if not path.is_file():
         raise DataError(f"{dataset_dir} is not a dataset: it has no {MANIFEST_NAME}; `growctl prepare` makes one")
     try:
@@ -207,8 +216,8 @@ def verify_dataset(dataset_dir: Path, *, hashes: bool = True, on_bytes: OnBytes 
     """Checks that every file in the manifest exists with its size and, with `hashes`, its sha256. Returns the manifest.
 
     The files of a mixture are those of its sources. The tokens of a remote dataset are checked when they are read.
-    Raises DataError that names the first file that is missing,
-    differs, or is a link out of the directory, or the first source that is not the dataset of the mixture.
+    Raises DataError that names the first file that is missing, differs, or is a link out of the directory, or the first
+    source that is not the dataset of the mixture.
     """
     manifests = _whole_manifests(dataset_dir)
     for directory, manifest in manifests:

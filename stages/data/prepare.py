@@ -16,7 +16,7 @@ import fcntl
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, TypedDict
@@ -96,7 +96,7 @@ def prepare(
                 tell(f"{dataset} was prepared with these settings and is used; its text could not be compared: {error}")
                 return dataset
             raise
-        progress = Progress(log_path, on_progress, on_work)
+        progress = Progress(log_path, on_progress, on_work, tell)
         return _found_or_built(source, datasets_dir, progress, execute or run_locally(spec.workers, log_path))
 
 
@@ -161,7 +161,7 @@ def _found_or_built(source: _Source, datasets_dir: Path, progress: Progress, exe
         if damage := _damage(target, progress.on_progress):
             if target.exists():
                 progress.say(f"{damage}; moved to {set_aside(target)}, preparing it again")
-            build(source.corpus, source_sha256(source.corpus, source.contents), given, target, progress, execute, alone)
+            build(source.corpus, source.contents, given, target, progress, execute, alone)
             source.hashes.save()
     return target
 
@@ -204,15 +204,6 @@ def remembered_hashes(corpus: Corpus, datasets_dir: Path) -> SourceHashes:
     return SourceHashes(datasets_dir / f".{_name(corpus.spec.source)}-{place}.hashes.json")
 
 
-def source_sha256(corpus: Corpus, contents: Iterable[str]) -> str:
-    """A hash of the source's files: their names and sizes, and the `contents` that `corpus.contents` gives."""
-    return hashlib.sha256(json.dumps(_files(corpus, contents)).encode()).hexdigest()
-
-
-def _files(corpus: Corpus, contents: Iterable[str]) -> list[tuple[str, int, str]]:
-    return [(file.name, file.num_bytes, content) for file, content in zip(corpus.files, contents, strict=True)]
-
-
 def _key(source: _Source) -> str:
     """A short hash of what determines a dataset: the spec without `workers`, the files' content, the tokenizer's."""
     determining = {
@@ -220,7 +211,7 @@ def _key(source: _Source) -> str:
         "choice_version": CHOICE_VERSION,
         "spec": source.corpus.spec.model_dump(include=DataSpec.model_fields.keys() - {*NOT_CONTENT}),
         "tokenizer": source.tokenizer,
-        "files": _files(source.corpus, source.contents),
+        "files": source.corpus.identified(source.contents),
     }
     return hashlib.sha256(json.dumps(determining, sort_keys=True).encode()).hexdigest()[:12]
 
