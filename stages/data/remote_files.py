@@ -48,18 +48,11 @@ class RemoteFiles:
                 content = b""  # the file ends before the range begins
             if len(content) > stop - start:
                 raise DataError(
-<<<<<<< HEAD
                     f"{self.url}/{name} cannot be read in ranges: the server sent {len(content):,} bytes, not the"
                     f" {stop - start:,} asked for; use a server or a store that answers range requests, or download the"
                     " dataset and give its directory"
                 )
-            if len(content) != stop - start:
-=======
-                    f"{where}: the server ignores ranges: it sent {len(content):,} bytes, not {stop - start:,}; use a"
-                    " server that knows HTTP ranges, or download the dataset and give its directory"
-                )
             if len(content) < stop - start:
->>>>>>> 7967f282abea4bab0db15a8af439f149aa3923af
                 found = _size(fs, path)
                 if found is not None and found < stop:
                     raise DataError(

@@ -22,7 +22,7 @@ from stages.checkpoint.disk_full import raise_when_full
 from stages.checkpoint.files import write_file
 from stages.data.build import SHARD_BYTES
 from stages.data.corpus import Corpus, DataSpec, open_corpus
-from stages.data.prepare import CHOICE_VERSION, locked, remembered_hashes, source_sha256
+from stages.data.prepare import CHOICE_VERSION, locked, remembered_hashes
 from stages.data.progress import Progress
 from stages.data.source_errors import Unreadable
 from stages.data.source_hashes import SourceHashes
@@ -116,7 +116,7 @@ def _opened(number: int, spec: DataSpec, datasets_dir: Path, naming: Naming, pro
         corpus = open_corpus(spec.in_one_spelling())
         hashes = remembered_hashes(corpus, datasets_dir)
         advance = progress.meter("reading the source", corpus.num_bytes).advance
-        return _Text(corpus, hashes, source_sha256(corpus, corpus.contents(hashes, advance)))
+        return _Text(corpus, hashes, corpus.sha256(corpus.contents(hashes, advance)))
 
 
 def _trained(texts: Sequence[_Text], naming: Naming, progress: Progress) -> Tokenizer:

@@ -2,7 +2,7 @@
 
 import pickle
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, get_args
@@ -26,7 +26,7 @@ from stages.remote_shards.range_cache import RangeCache
 from stages.spec import Packing
 from tests.stages.data.ranged import with_ranges_of
 from tests.stages.data.test_dataset import limit_shards, write_dataset
-from tests.web_server import FAULTS, Answer, WebServer, folder
+from tests.web_server import FAULTS, WebServer, folder
 
 RANGE_BYTES = 512
 LENGTH = 60
@@ -144,7 +144,6 @@ def test_a_server_that_denies_access_is_asked_once(served: tuple[WebServer, Path
     assert server.requests.total() == 1
 
 
-<<<<<<< HEAD
 def test_a_server_without_ranges_is_one_error_at_once(served: tuple[WebServer, Path], tmp_path: Path) -> None:
     remote, local = opened(served[0], tmp_path), folder(tmp_path / "served")
     with WebServer(lambda method, path, _, body: local(method, path, {}, body)).running() as whole:
@@ -152,22 +151,6 @@ def test_a_server_without_ranges_is_one_error_at_once(served: tuple[WebServer, P
         with pytest.raises(DataError, match=r"/train/00000\.ds cannot be read in ranges: .* sent 4,000 bytes, not the"):
             TokenSplit(remote, "train").read(0, 100)
         assert whole.requests.total() <= 8, "one request for each range, never a second"
-=======
-def test_a_server_that_ignores_ranges_is_asked_once(tmp_path: Path) -> None:
-    write_dataset(tmp_path / "served/web", [2000], [900], token_bytes=2)
-    with_ranges_of(tmp_path / "served/web", RANGE_BYTES)
-    files, asked = folder(tmp_path / "served"), []
-
-    def whole(method: str, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
-        asked.extend([path] if method == "GET" and path.endswith(".ds") else [])
-        return files(method, path, {}, body)
-
-    with WebServer(whole).running() as server:
-        train = TokenSplit(opened(server, tmp_path), "train")
-        with pytest.raises(DataError, match=r"/web/train/00000\.ds: the server ignores ranges: it sent 4,000 bytes"):
-            train.read(0, 10)
-    assert len(asked) == 1
->>>>>>> 7967f282abea4bab0db15a8af439f149aa3923af
 
 
 def test_a_fault_that_lasts_longer_than_the_limit_is_an_error_that_names_the_key(
